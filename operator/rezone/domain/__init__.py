@@ -1,0 +1,1 @@
+"""Pure decisions: keyspace, assignments, routes, planner, state machines. No I/O, no clock."""

@@ -1,0 +1,256 @@
+"""What the state machines see, and what they ask for: plain values, so that deciding is pure.
+
+A controller observes a `ZoneView`, a machine decides on it, the controller carries the `Action`s
+out. Every action is safe to repeat: its effect is checked against the view of the next pass, and
+nothing that a machine needs later is remembered outside its persisted status.
+"""
+
+import dataclasses
+from collections.abc import Mapping
+from datetime import datetime
+
+from rezone.wire.messages import LeaderAndIsr, NodeId, PartitionId, ReplicaReport
+
+Topology = tuple[tuple[NodeId, ...], ...]
+"""For each partition its data nodes; the first is the preferred leader."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class NodeView:
+    """A data node as the coordinator sees it.
+
+    `reachable`: it answers; `unreachable_since` stands while it does not. `draining` nodes give
+    everything away; `lost` ones are given up (their pod or Kubernetes node is gone for good).
+    """
+
+    node: NodeId
+    address: str
+    reachable: bool
+    draining: bool = False
+    lost: bool = False
+    unreachable_since: datetime | None = None
+    failure_domain: str = ""
+    weight: int = 1
+    replicas: Mapping[PartitionId, ReplicaReport] = dataclasses.field(default_factory=dict)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class MigrationView:
+    """An existing RegionMigration object of the zone."""
+
+    name: str
+    partition: PartitionId
+    target: NodeId | None
+    state: str
+    terminal: bool
+    succeeded: bool
+    owner_task: str = ""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SparkView:
+    """The SparkApplication of a task: its name and kubeflow's application state ("" = absent)."""
+
+    name: str
+    state: str
+    error: str = ""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ZoneView:
+    """One observation of a zone; `routes[p]` is partition p's persisted record.
+
+    `verified` are the copies whose digest equalled their source's in this process's life, as
+    (partition, node, the source's leader epoch) (B-04).
+    """
+
+    name: str
+    routes: tuple[LeaderAndIsr, ...]
+    nodes: Mapping[NodeId, NodeView]
+    stable: Topology | None
+    pending: Topology | None
+    pending_revision: int
+    planned: Topology | None
+    change: int
+    cancel_revision: int | None
+    coordinator_epoch: int
+    paused: bool
+    manual_approval: bool
+    max_concurrent_migrations: int
+    max_migrations_per_node: int
+    spark_threshold_bytes: int
+    leader_lease_seconds: float
+    migrations: tuple[MigrationView, ...] = ()
+    spark: SparkView | None = None
+    verified: frozenset[tuple[PartitionId, NodeId, int]] = frozenset()
+
+    def report(self, partition: PartitionId, node: NodeId) -> ReplicaReport | None:
+        """Return what a reachable node says of its replica, None when it has or says nothing."""
+        view = self.nodes.get(node)
+        if view is None or not view.reachable:
+            return None
+        return view.replicas.get(partition)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ChangeRoutes:
+    """Write route records by compare-and-set: each only if its partition epoch is as expected.
+
+    Those that do not match are left alone; the next pass sees why. Nodes are notified after.
+    """
+
+    changes: tuple["RouteChange", ...]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RouteChange:
+    """One record: `state.partition_epoch` is `expected_epoch` + 1."""
+
+    partition: PartitionId
+    expected_epoch: int
+    state: LeaderAndIsr
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Copy:
+    """One partition to be copied from a source to all targets that need a snapshot (SS-06)."""
+
+    partition: PartitionId
+    source: NodeId
+    targets: tuple[NodeId, ...]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class EnsureSparkApplication:
+    """Create the SparkApplication `name` for these copies, unless it exists."""
+
+    name: str
+    copies: tuple[Copy, ...]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class DeleteSparkApplication:
+    """Delete the SparkApplication; absent already is fine."""
+
+    name: str
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PullSnapshots:
+    """Have targets copy node to node, without Spark."""
+
+    copies: tuple[Copy, ...]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class VerifyCopy:
+    """Compare the digests of a copy and its source at one time (B-04)."""
+
+    partition: PartitionId
+    source: NodeId
+    target: NodeId
+    leader_epoch: int
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class EnsureMigration:
+    """Create the RegionMigration `name` as a child of the task, unless it exists."""
+
+    name: str
+    partition: PartitionId
+    target: NodeId
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class CancelMigration:
+    """Ask a child migration to cancel by its spec."""
+
+    name: str
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class StopReplica:
+    """Stop and delete a replica that is no longer assigned (ZR-11)."""
+
+    partition: PartitionId
+    node: NodeId
+    leader_epoch: int
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RequestTakeover:
+    """Send Takeover to the old leader (RM-04, DCP-09)."""
+
+    partition: PartitionId
+    source: NodeId
+    candidate: NodeId
+    leader_epoch: int
+    next_epoch: int
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RequestUpgrade:
+    """Send UpgradeCandidate to the candidate (RM-05): the old leader is gone."""
+
+    partition: PartitionId
+    candidate: NodeId
+    next_epoch: int
+    last_offset: int | None = None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class WritePending:
+    """ZR-04 on the zone: a task applied by a person asks for its target."""
+
+    target: Topology
+    revision: int
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class WriteStable:
+    """ZR-10 on the zone, only while pending has `revision`."""
+
+    revision: int
+    target: Topology
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class WriteCancel:
+    """ZR-19 on the zone: the pair (old, new), only while pending has `revision`."""
+
+    revision: int
+    old: Topology
+    new: Topology
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ClearPending:
+    """The end of a cancel: pending gives way to planned or nothing, cancel is removed."""
+
+    revision: int
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class NotifyFailureDetector:
+    """RM-05: the leader may be gone; the failover detector shall look at the partition."""
+
+    partition: PartitionId
+
+
+Action = (
+    ChangeRoutes
+    | EnsureSparkApplication
+    | DeleteSparkApplication
+    | PullSnapshots
+    | VerifyCopy
+    | EnsureMigration
+    | CancelMigration
+    | StopReplica
+    | RequestTakeover
+    | RequestUpgrade
+    | WritePending
+    | WriteStable
+    | WriteCancel
+    | ClearPending
+    | NotifyFailureDetector
+)

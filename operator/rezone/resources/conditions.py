@@ -1,0 +1,109 @@
+"""Conditions after kstatus, their types and reasons, and how one is set.
+
+Ready stands from the first visit. Reconciling and Stalled stand only while True, so that
+`kubectl wait`, Argo CD and Flux read an object without knowing its kind.
+"""
+
+import enum
+from datetime import datetime
+from typing import Annotated
+
+from pydantic import Field
+
+from rezone.resources.model import Message, Model, Time
+
+
+class ConditionStatus(enum.StrEnum):
+    """Kubernetes' three values."""
+
+    TRUE = "True"
+    FALSE = "False"
+    UNKNOWN = "Unknown"
+
+
+class ConditionType(enum.StrEnum):
+    """All condition types of all kinds."""
+
+    READY = "Ready"  # True: every partition has a leader and all its replicas in sync
+    RECONCILING = "Reconciling"  # True while the operator works towards the current spec
+    STALLED = "Stalled"  # True while the operator cannot go on without a change by somebody
+    REBALANCING = "Rebalancing"  # True while a rebalance of the zone is under way
+    DEGRADED = "Degraded"  # True while a partition has fewer in-sync replicas than wanted
+    SUCCEEDED = "Succeeded"  # tasks and migrations: Unknown while running
+
+
+class Reason(enum.StrEnum):
+    """All reasons; each says when it surfaces."""
+
+    STARTING = "Starting"  # the object was seen for the first time
+    AVAILABLE = "Available"  # all is as the spec wants it
+    REBALANCING = "Rebalancing"  # a rebalance task is at work
+    PODS_NOT_READY = "PodsNotReady"  # data nodes are wanted that do not answer yet
+    NOT_ENOUGH_DATA_NODES = "NotEnoughDataNodes"  # fewer data nodes than replicas
+    UNDER_REPLICATED = "UnderReplicated"  # an in-sync set is smaller than the replica count
+    NO_LEADER = "NoLeader"  # a partition has no reachable leader
+    INVALID_SPEC = "InvalidSpec"  # the stored spec breaks a rule the API server did not know
+    PAUSED = "Paused"  # spec.rebalance.paused, spec.suspend or the pause annotation
+    AWAITING_APPROVAL = "AwaitingApproval"  # the plan waits for spec.approvedPlan
+    PLAN_STALE = "PlanStale"  # the cluster has changed since the plan was made
+    RUNNING = "Running"  # the state machine advances
+    WAITING = "Waiting"  # the state machine waits; the message says on what
+    SUCCEEDED = "Succeeded"  # the task or migration has ended as asked
+    CANCELLED = "Cancelled"  # the task was cancelled; the message lists what was kept
+    FAILED = "Failed"  # the task ended without reaching its end; the message says why
+    CONFLICT = "Conflict"  # another task works on the same partitions
+    ZONE_NOT_FOUND = "ZoneNotFound"  # spec.zoneName names no zone in this namespace
+
+
+class Condition(Model):
+    """One condition."""
+
+    type: ConditionType
+    status: ConditionStatus
+    reason: Annotated[str, Field(min_length=1, max_length=128)]
+    message: Message = ""
+    observed_generation: int = 0
+    last_transition_time: Time
+
+
+def set_condition(
+    conditions: tuple[Condition, ...],
+    condition: Condition,
+) -> tuple[Condition, ...]:
+    """Return the conditions with one set; its transition time moves only when its status does."""
+    old = next((c for c in conditions if c.type == condition.type), None)
+    if old is not None and old.status == condition.status:
+        condition = condition.model_copy(
+            update={"last_transition_time": old.last_transition_time},
+        )
+    others = tuple(c for c in conditions if c.type != condition.type)
+    return tuple(sorted((*others, condition), key=lambda c: list(ConditionType).index(c.type)))
+
+
+def drop_condition(
+    conditions: tuple[Condition, ...],
+    kind: ConditionType,
+) -> tuple[Condition, ...]:
+    """Return the conditions without one type; for those that stand only while True."""
+    return tuple(c for c in conditions if c.type != kind)
+
+
+def condition_of(
+    kind: ConditionType,
+    value: bool | None,  # noqa: FBT001 - the value is the subject of the call
+    reason: Reason,
+    message: str,
+    *,
+    generation: int,
+    now: datetime,
+) -> Condition:
+    """Return a condition; `value` None means Unknown."""
+    status = {True: ConditionStatus.TRUE, False: ConditionStatus.FALSE, None: ConditionStatus.UNKNOWN}
+    return Condition(
+        type=kind,
+        status=status[value],
+        reason=reason,
+        message=message[:4096],
+        observed_generation=generation,
+        last_transition_time=now.replace(microsecond=0),
+    )

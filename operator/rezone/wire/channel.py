@@ -1,0 +1,92 @@
+"""Frames in both directions over one Flight DoExchange: message header plus raw body.
+
+A frame is the metadata of a Flight message without data: header length (4 bytes, little-endian),
+header (msgpack, `wire.messages`), body. Bodies travel as they are, which is what lets followers
+store and forward a leader's log entries byte by byte.
+
+Concurrency: any thread may send; one thread at a time receives. gRPC allows one reader beside
+one writer on a call, so a lock serialises senders and none is needed between the directions.
+"""
+
+import threading
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.flight as flight
+
+from rezone.wire import messages
+from rezone.wire.errors import LimitExceededError
+from rezone.wire.messages import Message
+
+FRAME_BYTES_MAX = 64 << 20
+_LENGTH_BYTES = 4
+
+Frame = tuple[Message, memoryview]
+
+
+def pack(message: Message, body: bytes | memoryview = b"") -> bytes:
+    """Return one frame; LimitExceededError when it is over FRAME_BYTES_MAX."""
+    header = messages.encode(message)
+    if len(header) + len(body) > FRAME_BYTES_MAX:
+        raise LimitExceededError(
+            f"a frame of {len(header) + len(body)} bytes is over the limit of {FRAME_BYTES_MAX}; "
+            "send smaller batches",
+        )
+    return b"".join((len(header).to_bytes(_LENGTH_BYTES, "little"), header, body))
+
+
+def unpack(frame: memoryview) -> Frame:
+    """Return message and body of a frame; the body is a view, valid as long as the frame is held."""
+    end = _LENGTH_BYTES + int.from_bytes(frame[:_LENGTH_BYTES], "little")
+    return messages.decode(frame[_LENGTH_BYTES:end]), frame[end:]
+
+
+class Channel:
+    """One end of a frame channel, client's or server's.
+
+    `receive` returns None when the other side has ended; both raise `pyarrow.flight.FlightError`
+    or OSError-like Arrow errors when the connection breaks: see CHANNEL_ERRORS.
+    """
+
+    def __init__(self, reader: Any, writer: Any) -> None:
+        self._reader = reader
+        self._writer = writer
+        self._sending = threading.Lock()
+        self._closed = False
+
+    def send(self, message: Message, body: bytes | memoryview = b"") -> None:
+        """Send one frame; blocks while the connection's window is full."""
+        frame = pa.py_buffer(pack(message, body))
+        with self._sending:
+            self._writer.write_metadata(frame)
+
+    def receive(self) -> Frame | None:
+        """Return the next frame, or None at the end of the channel."""
+        try:
+            chunk = self._reader.read_chunk()
+        except StopIteration:
+            return None
+        if chunk.app_metadata is None:
+            raise flight.FlightServerError("a frame without metadata: not a channel of this version")
+        return unpack(memoryview(chunk.app_metadata))
+
+    def close(self) -> None:
+        """End the client's side; harmless when the connection is already gone."""
+        with self._sending:
+            if self._closed or not hasattr(self._writer, "done_writing"):
+                return
+            self._closed = True
+            try:
+                self._writer.done_writing()
+                self._writer.close()
+            except CHANNEL_ERRORS:
+                return
+
+    def cancel(self) -> None:
+        """Break the client's side off at once; a thread in `receive` gets an error."""
+        if hasattr(self._reader, "cancel"):
+            self._reader.cancel()
+
+
+CHANNEL_ERRORS = (flight.FlightError, pa.ArrowException, OSError)
+"""What a broken connection raises, whichever layer notices it first."""

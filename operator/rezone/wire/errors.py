@@ -1,0 +1,149 @@
+"""Errors that cross the wire, each with a stable code.
+
+RezoneError
+  NotLeaderError            ask the node named in it (RM-10)
+  StaleEpochError           the caller's coordinator or leader epoch is behind (fencing)
+  StaleRevisionError        the trigger's revision is behind (ZR-17)
+  UnknownPartitionError     no such replica on this node
+  NotReadyError             the replica is there but cannot serve yet; ask again
+  InvalidRowError           the batch breaks the schema or a limit; nothing of it was applied
+  OverloadedError           a queue is full; ask again after a pause
+  NotEnoughReplicasError    fewer in-sync replicas than minInSyncReplicas
+  LimitExceededError        a connection, stream or size limit (DCP-13)
+  SnapshotExpiredError      the snapshot is gone; open a new one
+  ConflictError             the request does not fit the state of the partition
+  CorruptionError           a checksum does not match; never served
+"""
+
+from typing import ClassVar
+
+import msgspec
+
+
+class ErrorInfo(msgspec.Struct, frozen=True, omit_defaults=True):
+    """An error as it travels: a code of this module, a text, and details by name."""
+
+    code: str
+    message: str
+    details: dict[str, str | int] = {}
+
+
+class RezoneError(Exception):
+    """The root of all errors that cross the wire.
+
+    `details` are small facts by name, such as the leader's id; `retryable` says whether the same
+    request may succeed later without a change of its own.
+    """
+
+    code: ClassVar[str] = "Internal"
+    retryable: ClassVar[bool] = False
+
+    def __init__(self, message: str, **details: str | int) -> None:
+        super().__init__(message)
+        self.message = message
+        self.details = details
+
+    def info(self) -> ErrorInfo:
+        """Return the form that travels."""
+        return ErrorInfo(code=self.code, message=self.message, details=self.details)
+
+
+class NotLeaderError(RezoneError):
+    """Raised when a replica that does not lead is asked to; details `leader`, `address`, `epoch`."""
+
+    code = "NotLeader"
+    retryable = True
+
+
+class StaleEpochError(RezoneError):
+    """Raised when a control call or stream carries a lower epoch than the replica has persisted."""
+
+    code = "StaleEpoch"
+
+
+class StaleRevisionError(RezoneError):
+    """Raised when a request's trigger revision is lower than the last one seen (ZR-17)."""
+
+    code = "StaleRevision"
+
+
+class UnknownPartitionError(RezoneError):
+    """Raised when the node holds no replica of the partition."""
+
+    code = "UnknownPartition"
+    retryable = True
+
+
+class NotReadyError(RezoneError):
+    """Raised when a replica cannot serve yet."""
+
+    code = "NotReady"
+    retryable = True
+
+
+class InvalidRowError(RezoneError):
+    """Raised when a batch breaks the schema or a limit; nothing of it was applied."""
+
+    code = "InvalidRow"
+
+
+class OverloadedError(RezoneError):
+    """Raised when a bounded queue is full."""
+
+    code = "Overloaded"
+    retryable = True
+
+
+class NotEnoughReplicasError(RezoneError):
+    """Raised when the in-sync set is smaller than minInSyncReplicas."""
+
+    code = "NotEnoughReplicas"
+    retryable = True
+
+
+class LimitExceededError(RezoneError):
+    """Raised when a limit on connections, streams or sizes is reached (DCP-13)."""
+
+    code = "LimitExceeded"
+
+
+class SnapshotExpiredError(RezoneError):
+    """Raised when a snapshot is asked to go on that its source has closed."""
+
+    code = "SnapshotExpired"
+
+
+class ConflictError(RezoneError):
+    """Raised when a request does not fit the state of the partition."""
+
+    code = "Conflict"
+
+
+class CorruptionError(RezoneError):
+    """Raised when stored or received bytes do not match their checksum."""
+
+    code = "Corruption"
+
+
+_BY_CODE: dict[str, type[RezoneError]] = {
+    kind.code: kind
+    for kind in (
+        NotLeaderError,
+        StaleEpochError,
+        StaleRevisionError,
+        UnknownPartitionError,
+        NotReadyError,
+        InvalidRowError,
+        OverloadedError,
+        NotEnoughReplicasError,
+        LimitExceededError,
+        SnapshotExpiredError,
+        ConflictError,
+        CorruptionError,
+    )
+}
+
+
+def error_from(info: ErrorInfo) -> RezoneError:
+    """Return the exception for a travelled error; an unknown code becomes the root class."""
+    return _BY_CODE.get(info.code, RezoneError)(info.message, **info.details)

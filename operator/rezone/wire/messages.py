@@ -1,0 +1,556 @@
+"""Every message between parts, in one place.
+
+Control calls are Flight actions: the action's type is the message's tag, its body the message.
+Data and replication channels are frames on a DoExchange (`wire.channel`): a message as header,
+and raw bytes as body where the message says so. All messages are msgpack, tagged by name, and
+tolerate unknown fields so that versions can be mixed during an upgrade.
+
+Offsets count row changes of one partition: an entry of n rows at base offset b covers
+[b, b + n). Every *_offset is exclusive at its end ("next") unless it says otherwise.
+Times are microseconds since 1970 in UTC, made unique and rising per partition by its leader.
+"""
+
+import enum
+import functools
+import operator
+from typing import Any
+
+import msgspec
+
+from rezone.wire.errors import ErrorInfo
+from rezone.wire.schema import RowLimits, TableSchema
+
+NodeId = int
+PartitionId = int
+
+
+class Role(enum.StrEnum):
+    """What a replica is for its partition."""
+
+    LEADER = "Leader"
+    FOLLOWER = "Follower"
+    LEARNER = "Learner"
+
+
+class TakeoverState(enum.StrEnum):
+    """The states a planned takeover passes, in DCP-10's order."""
+
+    NONE = "None"
+    PENDING = "Pending"
+    DEAD = "Dead"
+    ACTIVE = "Active"
+    FAILED = "Failed"
+
+
+class EngineKind(enum.StrEnum):
+    """The storage engines."""
+
+    ROCKSDB = "RocksDB"
+    MEMORY = "Memory"
+
+
+class Message(msgspec.Struct, frozen=True, omit_defaults=True, tag=True, kw_only=True):
+    """The base of all messages; the tag is the class name."""
+
+
+class Fence(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """What every control call carries: who sent it and by which trigger.
+
+    A replica persists the highest of each before it acts and refuses lower ones.
+    """
+
+    coordinator_epoch: int
+    revision: int = 0
+
+
+class FailoverEntry(msgspec.Struct, frozen=True, array_like=True):
+    """One line of the failover log: a branch of history and its first offset (DCP-04)."""
+
+    partition_uuid: str
+    first_offset: int
+
+
+class LeaderAndIsr(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """Who leads a partition and who is in sync (HS-01: version 2; version 1 is still read).
+
+    `replicas` are all that hold or shall hold the partition, learners included: a replica that is
+    not in `isr` catches up and joins by AdjustIsr. `partition_epoch` rises with every change of
+    this record; it is the compare value of AdjustIsr. `next_leader` and `next_epoch` pre-authorize
+    a takeover (RM: UpdateMetadataDown): the old leader may hand over to exactly that replica.
+    """
+
+    version: int = 2
+    leader: NodeId
+    leader_epoch: int
+    isr: tuple[NodeId, ...]
+    coordinator_epoch: int
+    partition_epoch: int = 0
+    replicas: tuple[NodeId, ...] = ()
+    hot_standby_replica: NodeId | None = None
+    iss: tuple[NodeId, ...] = ()
+    next_leader: NodeId | None = None
+    next_epoch: int | None = None
+
+
+class ZoneConfig(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """What a data node must know of its zone; sent by `ConfigureNode`, persisted by the node."""
+
+    zone: str
+    zone_uid: str
+    partitions: int
+    table: TableSchema = TableSchema()
+    limits: RowLimits = RowLimits()
+    engine: EngineKind = EngineKind.ROCKSDB
+    min_in_sync_replicas: int = 1
+    log_retention_bytes: int = 256 << 20
+    version_retention_seconds: int = 3600
+
+
+# --- control calls: coordinator -> data node ------------------------------------------------
+
+
+class ConfigureNode(Message):
+    """Give the node its zone and the addresses of all its peers ("host:port" by node id)."""
+
+    fence: Fence
+    config: ZoneConfig
+    peers: dict[NodeId, str]
+
+
+class PartitionAssignment(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """One partition of a NotifyLeaderAndIsr."""
+
+    partition: PartitionId
+    state: LeaderAndIsr
+
+
+class NotifyLeaderAndIsr(Message):
+    """Tell a node the state of partitions (HS-02); it opens replicas that are new to it.
+
+    Sent to every node of the zone for every changed partition, so that each can route (ZR-12).
+    """
+
+    fence: Fence
+    partitions: tuple[PartitionAssignment, ...]
+    peers: dict[NodeId, str]
+
+
+class AwaitReplica(Message):
+    """Ask whether the replicas of these partitions are open on the node (ZR-06)."""
+
+    fence: Fence
+    partitions: tuple[PartitionId, ...]
+
+
+class AwaitReplicaReply(Message):
+    """The partitions that are open."""
+
+    open: tuple[PartitionId, ...]
+
+
+class StopReplica(Message):
+    """Stop the replica and delete its data; done already is an answer, not an error (ZR-13)."""
+
+    fence: Fence
+    partition: PartitionId
+    leader_epoch: int
+
+
+class PullSnapshot(Message):
+    """Copy the partition from `source` ("host:port") node to node; answered when started."""
+
+    fence: Fence
+    partition: PartitionId
+    source: str
+    bytes_per_second_max: int = 0
+
+
+class Takeover(Message):
+    """Hand the partition from this leader to `candidate` with `next_epoch` (DCP-09, RM-04).
+
+    Answered at once: success means the takeover has started or is already done; its outcome is
+    in the node's reports.
+    """
+
+    fence: Fence
+    partition: PartitionId
+    leader_epoch: int
+    candidate: NodeId
+    next_epoch: int
+
+
+class UpgradeCandidate(Message):
+    """Replay to `last_offset` and lead with `next_epoch` (RM-05); done already is success."""
+
+    fence: Fence
+    partition: PartitionId
+    next_epoch: int
+    last_offset: int | None = None
+
+
+class DigestRequest(Message):
+    """Digest the visible rows as of `as_of` in `ranges` even cuts of the partition's hashes (B-04)."""
+
+    partition: PartitionId
+    as_of: int | None = None
+    ranges: int = 16
+
+
+class DigestReply(Message):
+    """One hex digest and one row count per range, and the offset up to which rows were applied."""
+
+    digests: tuple[str, ...]
+    rows: tuple[int, ...]
+    as_of: int
+    applied_offset: int
+
+
+class WaitForPersistence(Message):
+    """Wait until `offset` is durable here (DCP-07); answers success or timeout."""
+
+    partition: PartitionId
+    offset: int
+    timeout_ms: int = 1000
+
+
+class WaitForPersistenceReply(Message):
+    """Whether the offset became durable in time."""
+
+    persisted: bool
+    durable_offset: int
+
+
+class ReportRequest(Message):
+    """Ask for the node's report; answered when it differs from `seen`, at the latest in time."""
+
+    seen: int = 0
+    timeout_ms: int = 1000
+
+
+class CopyProgress(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """How far a snapshot has come in at a receiver; `rows_total` is the source's estimate."""
+
+    rows: int = 0
+    bytes: int = 0
+    rows_total: int = 0
+    done: bool = False
+    error: str = ""
+
+
+class IsrProposal(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """A leader's AdjustIsr request (HS-04), carried in its report until it is answered."""
+
+    new_isr: tuple[NodeId, ...]
+    new_iss: tuple[NodeId, ...] = ()
+    leader_epoch: int
+    partition_epoch: int
+    coordinator_epoch: int
+
+
+class ReplicaReport(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """The state of one replica as its node sees it."""
+
+    partition: PartitionId
+    role: Role
+    leader: NodeId
+    leader_epoch: int
+    partition_epoch: int
+    revision: int = 0
+    log_end_offset: int = 0
+    durable_offset: int = 0
+    committed_offset: int = 0
+    kv_applied_offset: int = 0
+    needs_snapshot: bool = False
+    takeover: TakeoverState = TakeoverState.NONE
+    takeover_epoch: int = 0
+    takeover_error: str = ""
+    copy: CopyProgress | None = None
+    proposal: IsrProposal | None = None
+    follower_offsets: dict[NodeId, int] = {}
+    follower_applied: dict[NodeId, int] = {}
+    rows_estimate: int = 0
+    bytes_estimate: int = 0
+    error: str = ""
+
+
+class NodeReport(Message):
+    """All of a node's replicas; `version` rises with every change of the content."""
+
+    node: NodeId
+    zone_uid: str
+    version: int
+    coordinator_epoch: int
+    replicas: tuple[ReplicaReport, ...]
+    process_id: str
+
+
+class Ack(Message):
+    """The request was carried out, or had been before."""
+
+
+class RoutesRequest(Message):
+    """Ask any node for the route table it knows."""
+
+
+class RouteTable(Message):
+    """Where each partition is led, with the zone's config and the nodes' addresses."""
+
+    config: ZoneConfig
+    partitions: tuple[PartitionAssignment, ...]
+    peers: dict[NodeId, str]
+
+
+# --- data channel: client <-> data node (frames of a DoExchange named "data") ---------------
+
+
+class WriteRequest(Message):
+    """Write one batch to a partition; body: one Arrow IPC stream of one record batch.
+
+    Upserts carry all columns of the zone, deletes the primary key's. A batch is all or nothing.
+    `sequence` rises by one per batch of the writer in the partition; a repeat of the last one is
+    answered as before and not applied again.
+    """
+
+    opaque: int
+    partition: PartitionId
+    writer_id: str
+    sequence: int
+    delete: bool = False
+
+
+class WriteResult(Message):
+    """The batch is on every in-sync replica's disk; `end_offset` is the offset after its rows."""
+
+    opaque: int
+    end_offset: int
+    commit_time: int
+
+
+class ReadRequest(Message):
+    """Read rows by key; body: one Arrow IPC stream of one batch of the primary key's columns.
+
+    `as_of` reads at a time instead of the newest committed state.
+    """
+
+    opaque: int
+    partition: PartitionId
+    as_of: int | None = None
+
+
+class ReadResult(Message):
+    """The rows found, absent keys left out; body: one Arrow IPC stream of one batch of all columns."""
+
+    opaque: int
+    rows: int
+
+
+class Failure(Message):
+    """A request failed; `opaque` says which."""
+
+    opaque: int
+    error: ErrorInfo
+
+
+# --- replication channel: consumer (follower's node) <-> producer (leader's node) -----------
+
+
+class OpenConnection(Message):
+    """First frame of a replication channel: its name, the same on both sides (DCP-01)."""
+
+    name: str
+    node: NodeId
+    zone_uid: str
+
+
+class StreamRequest(Message):
+    """Ask for a partition's log from `high_offset` on (DCP-03)."""
+
+    opaque: int
+    partition: PartitionId
+    high_offset: int
+    partition_uuid: str
+    leader_epoch: int
+
+
+class StreamOk(Message):
+    """The stream runs (DCP-04); the consumer persists the failover log over its own."""
+
+    opaque: int
+    partition: PartitionId
+    leader_epoch: int
+    failover_log: tuple[FailoverEntry, ...]
+    committed_offset: int
+
+
+class StreamRollback(Message):
+    """Roll back to at least `offset` and ask again (DCP-05)."""
+
+    opaque: int
+    partition: PartitionId
+    offset: int
+
+
+class StreamNeedsSnapshot(Message):
+    """The log no longer reaches back to the consumer's offset; it must copy a snapshot first."""
+
+    opaque: int
+    partition: PartitionId
+    log_start_offset: int
+
+
+class StreamRefused(Message):
+    """The stream cannot be made; the error says why (not leader, stale epoch, limit)."""
+
+    opaque: int
+    partition: PartitionId
+    error: ErrorInfo
+
+
+class Entries(Message):
+    """Log entries, whole and in order; body: their raw bytes. Empty body: a new commit offset."""
+
+    partition: PartitionId
+    leader_epoch: int
+    committed_offset: int
+
+
+class FetchLog(Message):
+    """What the consumer holds durably, and how much more it takes (HS-03)."""
+
+    partition: PartitionId
+    fetch_offset: int
+    max_fetch_bytes: int
+    kv_applied_offset: int
+
+
+class SetState(Message):
+    """The producer's state change (DCP-10): Pending, then, as the very last message, Active."""
+
+    partition: PartitionId
+    state: TakeoverState
+    leader_epoch: int
+    next_epoch: int
+    isr: tuple[NodeId, ...]
+    replicas: tuple[NodeId, ...]
+    end_offset: int
+
+
+class CloseStream(Message):
+    """End a stream (DCP-12); the consumer refuses what is still on the wire."""
+
+    partition: PartitionId
+
+
+class StreamEnd(Message):
+    """The last message of a stream; `leader`/`leader_epoch` name the new leader when known."""
+
+    partition: PartitionId
+    reason: str
+    leader: NodeId | None = None
+    leader_epoch: int | None = None
+
+
+# --- snapshots: DoGet tickets and DoPut descriptors ------------------------------------------
+
+
+class SnapshotTicket(Message):
+    """Read a partition's snapshot (SS-01..03) after row id `resume_after`, as a DoGet stream.
+
+    The first batch's metadata is a SnapshotHeader, the last (empty) batch's a SnapshotTrailer.
+    """
+
+    partition: PartitionId
+    reader: str
+    resume_after: bytes = b""
+    batch_bytes: int = 2 << 20
+
+
+class SnapshotHeader(Message):
+    """What the receiver must keep of the source.
+
+    `offset`: every change below it is in the snapshot; the receiver follows the log from there.
+    `writers` is the source's duplicate table (writer id, last sequence, its end offset, time).
+    """
+
+    snapshot_id: str
+    offset: int
+    commit_time: int
+    leader_epoch: int
+    failover_log: tuple[FailoverEntry, ...]
+    writers: tuple[tuple[str, int, int, int], ...]
+    rows_estimate: int
+
+
+class SnapshotBatch(Message):
+    """Metadata of each batch between header and trailer.
+
+    `early` batches hold rows that were about to be overwritten and therefore left the scan order
+    (SS-03); all others are in row-id order.
+    """
+
+    early: bool = False
+
+
+class SnapshotTrailer(Message):
+    """The end of a snapshot: how many versions and bytes were sent in all."""
+
+    versions: int
+    bytes: int
+
+
+class BulkInsert(Message):
+    """Descriptor of a DoPut that feeds a snapshot to a receiver; batches and metadata as sent."""
+
+    partition: PartitionId
+    snapshot_source: NodeId
+    attempt: str
+    fence: Fence
+
+
+class CopyState(Message):
+    """Where a receiver stands: what a copy that died half-way goes on from (B-05)."""
+
+    partition: PartitionId
+    resume_after: bytes = b""
+    done: bool = False
+    rows: int = 0
+    bytes: int = 0
+
+
+class CopyStateRequest(Message):
+    """Ask a receiver where its copy of the partition stands."""
+
+    partition: PartitionId
+
+
+class ScanTicket(Message):
+    """Scan visible rows of a partition as typed batches (DoGet), newest or as of a time."""
+
+    partition: PartitionId
+    as_of: int | None = None
+    hash_start: int = 0
+    hash_end_inclusive: int = (1 << 64) - 1
+    batch_rows: int = 8192
+
+
+def _leaves(kind: type[Message]) -> list[type[Message]]:
+    return [kind, *(leaf for child in kind.__subclasses__() for leaf in _leaves(child))]
+
+
+ALL_MESSAGES: tuple[type[Message], ...] = tuple(_leaves(Message)[1:])
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder: msgspec.msgpack.Decoder[Any] = msgspec.msgpack.Decoder(
+    type=functools.reduce(operator.or_, ALL_MESSAGES),
+)
+
+
+def encode(message: Message) -> bytes:
+    """Return the message as msgpack."""
+    return _encoder.encode(message)
+
+
+def decode(data: bytes | memoryview) -> Message:
+    """Return the message in `data`; `msgspec.ValidationError` when it is none of this module's."""
+    message: Message = _decoder.decode(data)
+    return message
