@@ -90,11 +90,11 @@ class KeyedQueue(Generic[Key]):
 
     async def _attempt(self, key: Key) -> float | None:
         try:
-            delay = await self._reconcile(key)
+            delay: float | None = await self._reconcile(key)
         except Exception:
             failures = self._failures.get(key, 0) + 1
             self._failures[key] = failures
-            backoff = min(BACKOFF_SECONDS_FIRST * 2 ** (failures - 1), BACKOFF_SECONDS_MAX)
+            backoff = min(BACKOFF_SECONDS_FIRST * 2.0 ** (failures - 1), BACKOFF_SECONDS_MAX)
             log.exception("reconcile failed", key=str(key), failures=failures, backoff=backoff)
             return backoff
         self._failures.pop(key, None)

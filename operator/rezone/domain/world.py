@@ -36,7 +36,10 @@ class NodeView:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class MigrationView:
-    """An existing RegionMigration object of the zone."""
+    """An existing RegionMigration object of the zone.
+
+    `source` is the leader it moves away from, once that is known; `error` why it did not succeed.
+    """
 
     name: str
     partition: PartitionId
@@ -45,6 +48,8 @@ class MigrationView:
     terminal: bool
     succeeded: bool
     owner_task: str = ""
+    source: NodeId | None = None
+    error: str = ""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -61,7 +66,7 @@ class ZoneView:
     """One observation of a zone; `routes[p]` is partition p's persisted record.
 
     `verified` are the copies whose digest equalled their source's in this process's life, as
-    (partition, node, the source's leader epoch) (B-04).
+    (partition, node, the source's leader epoch) (B-04); `mismatched` are those whose did not.
     """
 
     name: str
@@ -83,6 +88,7 @@ class ZoneView:
     migrations: tuple[MigrationView, ...] = ()
     spark: SparkView | None = None
     verified: frozenset[tuple[PartitionId, NodeId, int]] = frozenset()
+    mismatched: frozenset[tuple[PartitionId, NodeId, int]] = frozenset()
 
     def report(self, partition: PartitionId, node: NodeId) -> ReplicaReport | None:
         """Return what a reachable node says of its replica, None when it has or says nothing."""

@@ -10,11 +10,11 @@ from typing import Annotated
 
 from pydantic import Field
 
-from rezone.resources.model import Message, Model, Time
+from rezone.resources.model import Count, Message, Model, Time
 
 
 class ConditionStatus(enum.StrEnum):
-    """Kubernetes' three values."""
+    """Whether a condition holds."""
 
     TRUE = "True"
     FALSE = "False"
@@ -56,14 +56,19 @@ class Reason(enum.StrEnum):
 
 
 class Condition(Model):
-    """One condition."""
+    """One thing the operator says about the object, after Kubernetes' conventions."""
 
-    type: ConditionType
-    status: ConditionStatus
-    reason: Annotated[str, Field(min_length=1, max_length=128)]
-    message: Message = ""
-    observed_generation: int = 0
-    last_transition_time: Time
+    type: ConditionType = Field(description="What the condition tells about.")
+    status: ConditionStatus = Field(description="Whether it is so.")
+    reason: Annotated[str, Field(min_length=1, max_length=128)] = Field(
+        description="Why, in one word for machines; the reference page lists all.",
+    )
+    message: Message = Field(default="", description="Why, and what a person can do.")
+    observed_generation: Count = Field(
+        default=0,
+        description="The metadata.generation this was said about.",
+    )
+    last_transition_time: Time = Field(description="When the status last changed.")
 
 
 def set_condition(
@@ -98,7 +103,11 @@ def condition_of(
     now: datetime,
 ) -> Condition:
     """Return a condition; `value` None means Unknown."""
-    status = {True: ConditionStatus.TRUE, False: ConditionStatus.FALSE, None: ConditionStatus.UNKNOWN}
+    status = {
+        True: ConditionStatus.TRUE,
+        False: ConditionStatus.FALSE,
+        None: ConditionStatus.UNKNOWN,
+    }
     return Condition(
         type=kind,
         status=status[value],

@@ -16,7 +16,10 @@ class Column:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Rule:
-    """A CEL rule: `message` says what to do; `field_path` is relative to where the rule stands."""
+    """A CEL rule: `message` says what to do; `field_path` is relative to where the rule stands.
+
+    A rule about several fields at once has no field path: the server then names their parent.
+    """
 
     rule: str
     message: str
@@ -43,4 +46,4 @@ class CrdMeta:
     columns: tuple[Column, ...]
     categories: tuple[str, ...] = ("rezone",)
     scale: Scale | None = None
-    description: str = ""
+    selectable_fields: tuple[str, ...] = ()

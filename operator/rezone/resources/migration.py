@@ -8,15 +8,24 @@ from pydantic import Field
 from rezone.resources.conditions import Condition
 from rezone.resources.meta import Column as PrinterColumn
 from rezone.resources.meta import CrdMeta, Rule
-from rezone.resources.model import CustomObject, Message, Model, Name, ShortText, Time
+from rezone.resources.model import (
+    Count,
+    CustomObject,
+    Message,
+    Model,
+    Name,
+    NodeNumber,
+    ShortText,
+    Time,
+)
 from rezone.resources.task import LastError, Transition
 
 
 class OldLeader(enum.StrEnum):
     """What becomes of the old leader (RM-07)."""
 
-    FOLLOWER = "Follower"
-    REMOVED = "Removed"
+    FOLLOWER = "Follower"  # it stays a replica
+    REMOVED = "Removed"  # it gives up its copy
 
 
 class MigrationState(enum.StrEnum):
@@ -45,37 +54,71 @@ class RegionMigrationSpec(Model):
 
     rules: ClassVar[tuple[Rule, ...]] = (
         Rule(
-            rule="self.zoneName == oldSelf.zoneName && self.partition == oldSelf.partition && "
-            "has(self.target) == has(oldSelf.target) && "
+            rule="self.zoneName == oldSelf.zoneName",
+            message="zoneName cannot be changed: apply a new RegionMigration",
+            field_path=".zoneName",
+        ),
+        Rule(
+            rule="self.partition == oldSelf.partition",
+            message="partition cannot be changed: apply a new RegionMigration",
+            field_path=".partition",
+        ),
+        Rule(
+            rule="has(self.target) == has(oldSelf.target) && "
             "(!has(self.target) || self.target == oldSelf.target)",
-            message="zoneName, partition and target cannot be changed: apply a new RegionMigration",
+            message="target cannot be changed: cancel this one and apply a new RegionMigration",
+            field_path=".target",
+        ),
+        Rule(
+            rule="self.oldLeader == oldSelf.oldLeader",
+            message="oldLeader cannot be changed: apply a new RegionMigration",
+            field_path=".oldLeader",
+        ),
+        Rule(
+            rule="!(has(oldSelf.cancel) && oldSelf.cancel) || (has(self.cancel) && self.cancel)",
+            message="a cancel cannot be taken back: apply a new RegionMigration",
+            field_path=".cancel",
         ),
     )
 
     zone_name: Name = Field(description="The zone, in the migration's own namespace.")
-    partition: Annotated[int, Field(ge=0, lt=16_384)]
-    target: Annotated[int, Field(ge=0)] | None = Field(
+    partition: Annotated[int, Field(ge=0, lt=16_384)] = Field(
+        description="The partition whose leader moves.",
+    )
+    target: NodeNumber | None = Field(
         default=None,
         description="The data node that shall lead; without one the operator selects it.",
     )
     old_leader: OldLeader = Field(
         default=OldLeader.FOLLOWER,
-        description="Follower: the old leader stays a replica. Removed: it gives up its copy.",
+        description="What becomes of the old leader.",
     )
-    cancel: bool = False
+    cancel: bool = Field(
+        default=False,
+        description="True: go back to the old leader, as long as the new one does not lead yet.",
+    )
 
 
 class MigrationContext(Model):
     """The persistent context of RM-02: all that a crash must not lose."""
 
-    partition: int
-    from_node: int
-    to_node: int
-    close_old_leader: bool = False
-    leader_may_unreachable: bool = False
-    route_version: int = Field(default=0, description="The partition epoch after the last update.")
-    leader_epoch: int = 0
-    next_epoch: int = 0
+    partition: Count = Field(description="The partition whose leader moves.")
+    from_node: NodeNumber = Field(description="The data node that led at the start.")
+    to_node: NodeNumber = Field(description="The data node that shall lead.")
+    close_old_leader: bool = Field(
+        default=False,
+        description="The old leader gives up its copy at the end.",
+    )
+    leader_may_unreachable: bool = Field(
+        default=False,
+        description="The old leader may be unreachable: its end is its lease's, not its answer.",
+    )
+    route_version: Count = Field(
+        default=0,
+        description="The partition epoch after the last update.",
+    )
+    leader_epoch: Count = Field(default=0, description="The epoch the old leader led with.")
+    next_epoch: Count = Field(default=0, description="The epoch the candidate may lead with.")
     opened_candidate: bool = Field(
         default=False,
         description="The candidate's replica was made by this migration.",
@@ -88,29 +131,45 @@ class RegionMigrationStatus(Model):
     conditions: Annotated[
         tuple[Condition, ...],
         Field(max_length=8, json_schema_extra={"x-list-map-keys": ["type"]}),
-    ] = ()
-    observed_generation: int = 0
-    state: ShortText = ""
+    ] = Field(default=(), description="What the operator says about the object.")
+    observed_generation: Count = Field(
+        default=0,
+        description="The metadata.generation the operator has acted on.",
+    )
+    state: ShortText = Field(default="", description="The state of the machine.")
     context: MigrationContext | None = None
-    attempt: int = 0
-    started_time: Time | None = None
-    finished_time: Time | None = None
-    deadline_time: Time | None = None
-    waiting_for: Message = ""
+    attempt: Count = Field(default=0, description="How often the current state was tried.")
+    started_time: Time | None = Field(default=None, description="When the migration began.")
+    finished_time: Time | None = Field(default=None, description="When it ended.")
+    deadline_time: Time | None = Field(
+        default=None,
+        description="When the current state counts as failed.",
+    )
+    waiting_for: Message = Field(default="", description="Why it does not advance just now.")
     last_error: LastError | None = None
     history: Annotated[
         tuple[Transition, ...],
         Field(max_length=32, json_schema_extra={"x-list-type": "atomic"}),
-    ] = ()
+    ] = Field(default=(), description="The last states, oldest first.")
 
 
 class RegionMigration(CustomObject[RegionMigrationSpec, RegionMigrationStatus]):
-    """The move of one partition's leader."""
+    """The move of one partition's leader to another data node."""
 
+    rules: ClassVar[tuple[Rule, ...]] = (
+        Rule(
+            rule="self.metadata.name.matches('^[a-z0-9]([-a-z0-9]*[a-z0-9])?$') && "
+            "size(self.metadata.name) <= 63",
+            message="the name of a RegionMigration may have at most 63 characters, lower-case "
+            "letters, digits and '-': choose another name",
+            field_path=".metadata.name",
+        ),
+    )
     crd: ClassVar[CrdMeta] = CrdMeta(
         kind="RegionMigration",
         plural="regionmigrations",
         short_names=("rgm",),
+        selectable_fields=(".spec.zoneName",),
         columns=(
             PrinterColumn(name="Zone", path=".spec.zoneName"),
             PrinterColumn(name="Partition", path=".spec.partition", type="integer"),

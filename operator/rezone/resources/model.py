@@ -14,9 +14,22 @@ Name = Annotated[
     str,
     Field(min_length=1, max_length=63, pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"),
 ]
+LabelKey = Annotated[
+    str,
+    Field(
+        min_length=1,
+        max_length=317,
+        pattern=r"^([a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?/)?"
+        r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$",
+    ),
+]
 ShortText = Annotated[str, Field(max_length=256)]
 Message = Annotated[str, Field(max_length=4096)]
 CompactText = Annotated[str, Field(max_length=600_000)]
+NodeNumber = Annotated[int, Field(ge=0, le=2_147_483_647)]
+"""The id of a data node; ids are never used again."""
+Count = Annotated[int, Field(ge=0, le=1 << 50)]
+"""A number of things or bytes; API servers and jq keep whole numbers exact up to 2**53."""
 
 
 def _kubernetes_time(value: datetime) -> str:
@@ -44,6 +57,14 @@ class Model(BaseModel):
         return self.model_dump(mode="json", by_alias=True, exclude_none=True)
 
 
+class OwnerReference(Model):
+    """The part of an owner reference that the operator reads."""
+
+    kind: str
+    name: str
+    uid: str = ""
+
+
 class ObjectMeta(Model):
     """The part of Kubernetes' object metadata that the operator reads."""
 
@@ -55,6 +76,7 @@ class ObjectMeta(Model):
     labels: dict[str, str] = {}
     annotations: dict[str, str] = {}
     finalizers: tuple[str, ...] = ()
+    owner_references: tuple[OwnerReference, ...] = ()
     deletion_timestamp: AwareDatetime | None = None
     creation_timestamp: AwareDatetime | None = None
 

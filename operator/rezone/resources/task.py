@@ -8,7 +8,17 @@ from pydantic import Field
 from rezone.resources.conditions import Condition
 from rezone.resources.meta import Column as PrinterColumn
 from rezone.resources.meta import CrdMeta, Rule
-from rezone.resources.model import CompactText, CustomObject, Message, Model, Name, ShortText, Time
+from rezone.resources.model import (
+    CompactText,
+    Count,
+    CustomObject,
+    Message,
+    Model,
+    Name,
+    NodeNumber,
+    ShortText,
+    Time,
+)
 
 MOVES_MAX = 1024
 
@@ -44,11 +54,22 @@ TERMINAL_TASK_STATES = frozenset({TaskState.SUCCEEDED, TaskState.CANCELLED, Task
 class MoveSpec(Model):
     """Where one partition shall live; the first node is its preferred leader."""
 
-    partition: Annotated[int, Field(ge=0, lt=16_384)]
+    # Not a list of type set: server-side apply does not promise to keep a set's order.
+    rules: ClassVar[tuple[Rule, ...]] = (
+        Rule(
+            rule="self.replicas.all(r, self.replicas.exists_one(x, x == r))",
+            message="a data node may stand only once in a move's replicas: remove the repetition",
+            field_path=".replicas",
+        ),
+    )
+
+    partition: Annotated[int, Field(ge=0, lt=16_384)] = Field(
+        description="The partition to be moved.",
+    )
     replicas: Annotated[
-        tuple[Annotated[int, Field(ge=0)], ...],
-        Field(min_length=1, max_length=7, json_schema_extra={"x-list-type": "set"}),
-    ]
+        tuple[NodeNumber, ...],
+        Field(min_length=1, max_length=7, json_schema_extra={"x-list-type": "atomic"}),
+    ] = Field(description="The ids of its data nodes; the first is its preferred leader.")
 
 
 class RebalanceTaskSpec(Model):
@@ -76,8 +97,26 @@ class RebalanceTaskSpec(Model):
             field_path=".moves",
         ),
         Rule(
-            rule="self.zoneName == oldSelf.zoneName && self.type == oldSelf.type",
-            message="zoneName and type cannot be changed: apply a new RebalanceTask",
+            rule="self.zoneName == oldSelf.zoneName",
+            message="zoneName cannot be changed: apply a new RebalanceTask",
+            field_path=".zoneName",
+        ),
+        Rule(
+            rule="self.type == oldSelf.type",
+            message="type cannot be changed: apply a new RebalanceTask",
+            field_path=".type",
+        ),
+        Rule(
+            rule="has(self.nodes) == has(oldSelf.nodes) && "
+            "(!has(self.nodes) || self.nodes == oldSelf.nodes)",
+            message="nodes cannot be changed: cancel this one and apply a new RebalanceTask",
+            field_path=".nodes",
+        ),
+        Rule(
+            rule="has(self.moves) == has(oldSelf.moves) && "
+            "(!has(self.moves) || self.moves == oldSelf.moves)",
+            message="moves cannot be changed: cancel this one and apply a new RebalanceTask",
+            field_path=".moves",
         ),
         Rule(
             rule="!(has(oldSelf.cancel) && oldSelf.cancel) || (has(self.cancel) && self.cancel)",
@@ -87,16 +126,16 @@ class RebalanceTaskSpec(Model):
     )
 
     zone_name: Name = Field(description="The zone, in the task's own namespace.")
-    type: TaskType = TaskType.ZONE
+    type: TaskType = Field(default=TaskType.ZONE, description="What the task asks for.")
     nodes: Annotated[
-        tuple[Annotated[int, Field(ge=0)], ...],
+        tuple[NodeNumber, ...],
         Field(max_length=1024, json_schema_extra={"x-list-type": "set"}),
-    ] = ()
+    ] = Field(default=(), description="The ids of the data nodes to drain; only for type Drain.")
     moves: Annotated[
         tuple[MoveSpec, ...],
         Field(max_length=MOVES_MAX, json_schema_extra={"x-list-map-keys": ["partition"]}),
-    ] = ()
-    revision: Annotated[int, Field(ge=0)] = Field(
+    ] = Field(default=(), description="The moves, one per partition; only for type Moves.")
+    revision: Count = Field(
         default=0,
         description="Set by the operator: the revision of the pending assignment it carries out.",
     )
@@ -104,47 +143,53 @@ class RebalanceTaskSpec(Model):
         default="",
         description="The hash of the plan a person approves (status.plan.hash).",
     )
-    suspend: bool = False
-    cancel: bool = False
+    suspend: bool = Field(
+        default=False,
+        description="True: start no new moves until it is false again; running ones finish.",
+    )
+    cancel: bool = Field(
+        default=False,
+        description="True: bring every partition that has not switched back to where it was.",
+    )
 
 
 class PlanSummary(Model):
     """The plan that is, or will be, carried out; the hash is over all of it."""
 
-    hash: ShortText
-    moves: int = Field(description="Replicas to be copied.")
-    moves_lower_bound: int = Field(description="The fewest possible for the same balance.")
-    leader_moves: int = 0
-    bytes_estimate: int = 0
-    seconds_estimate: int = 0
+    hash: ShortText = Field(description="Names the plan: copy it to spec.approvedPlan to approve.")
+    moves: Count = Field(description="Replicas to be copied.")
+    moves_lower_bound: Count = Field(description="The fewest possible for the same balance.")
+    leader_moves: Count = Field(default=0, description="Leaderships to be handed over.")
+    bytes_estimate: Count = Field(default=0, description="Bytes to be copied, about.")
+    seconds_estimate: Count = Field(default=0, description="How long it will take, about.")
 
 
 class TaskProgress(Model):
     """How far a task is."""
 
-    moves_total: int = 0
-    moves_done: int = 0
-    leader_moves_total: int = 0
-    leader_moves_done: int = 0
-    bytes_total: int = 0
-    bytes_done: int = 0
-    bytes_per_second: int = 0
-    seconds_left: int | None = None
+    moves_total: Count = Field(default=0, description="Replicas to be copied.")
+    moves_done: Count = Field(default=0, description="Replicas that are copied and in use.")
+    leader_moves_total: Count = Field(default=0, description="Leaderships to be handed over.")
+    leader_moves_done: Count = Field(default=0, description="Leaderships handed over.")
+    bytes_total: Count = Field(default=0, description="Bytes to be copied, about.")
+    bytes_done: Count = Field(default=0, description="Bytes copied.")
+    bytes_per_second: Count = Field(default=0, description="The present rate.")
+    seconds_left: Count | None = Field(default=None, description="How long it will take, about.")
 
 
 class LastError(Model):
     """The last error, kept until the machine advances."""
 
-    reason: ShortText
-    message: Message
+    reason: ShortText = Field(description="The kind of error.")
+    message: Message = Field(description="What happened, and what a person can do.")
 
 
 class Transition(Model):
     """One line of the machine's bounded history."""
 
-    state: ShortText
-    time: Time
-    message: Annotated[str, Field(max_length=512)] = ""
+    state: ShortText = Field(description="The state entered.")
+    time: Time = Field(description="When.")
+    message: Annotated[str, Field(max_length=512)] = Field(default="", description="Why.")
 
 
 class RebalanceTaskStatus(Model):
@@ -153,34 +198,54 @@ class RebalanceTaskStatus(Model):
     conditions: Annotated[
         tuple[Condition, ...],
         Field(max_length=8, json_schema_extra={"x-list-map-keys": ["type"]}),
-    ] = ()
-    observed_generation: int = 0
-    state: ShortText = ""
+    ] = Field(default=(), description="What the operator says about the object.")
+    observed_generation: Count = Field(
+        default=0,
+        description="The metadata.generation the operator has acted on.",
+    )
+    state: ShortText = Field(default="", description="The state of the machine.")
     source: CompactText = Field(default="", description="The assignment before, compact.")
     target: CompactText = Field(default="", description="The assignment after, compact.")
-    revision: int = 0
+    revision: Count = Field(default=0, description="The revision of the assignment it works on.")
     plan: PlanSummary | None = None
     progress: TaskProgress = TaskProgress()
-    spark_application: ShortText = ""
-    attempt: int = 0
-    started_time: Time | None = None
-    finished_time: Time | None = None
-    deadline_time: Time | None = None
+    spark_application: ShortText = Field(
+        default="",
+        description="The SparkApplication that copies; empty when data nodes stream directly.",
+    )
+    attempt: Count = Field(default=0, description="How often the current state was tried.")
+    started_time: Time | None = Field(default=None, description="When the rebalance began.")
+    finished_time: Time | None = Field(default=None, description="When it ended.")
+    deadline_time: Time | None = Field(
+        default=None,
+        description="When the current state counts as failed.",
+    )
     waiting_for: Message = Field(default="", description="Why it does not advance just now (B-14).")
     last_error: LastError | None = None
     history: Annotated[
         tuple[Transition, ...],
         Field(max_length=32, json_schema_extra={"x-list-type": "atomic"}),
-    ] = ()
+    ] = Field(default=(), description="The last states, oldest first.")
 
 
 class RebalanceTask(CustomObject[RebalanceTaskSpec, RebalanceTaskStatus]):
-    """One rebalance of a zone."""
+    """One rebalance of a zone, made by the operator or applied by a person."""
 
+    # A driver pod and a label carry the name of the task's SparkApplication, with a suffix.
+    rules: ClassVar[tuple[Rule, ...]] = (
+        Rule(
+            rule="self.metadata.name.matches('^[a-z]([-a-z0-9]*[a-z0-9])?$') && "
+            "size(self.metadata.name) <= 55",
+            message="the name of a RebalanceTask starts with a letter and has at most 55 "
+            "characters, lower-case letters, digits and '-': choose another name",
+            field_path=".metadata.name",
+        ),
+    )
     crd: ClassVar[CrdMeta] = CrdMeta(
         kind="RebalanceTask",
         plural="rebalancetasks",
         short_names=("rbt",),
+        selectable_fields=(".spec.zoneName",),
         columns=(
             PrinterColumn(name="Zone", path=".spec.zoneName"),
             PrinterColumn(name="State", path=".status.state"),

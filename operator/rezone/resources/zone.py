@@ -8,7 +8,16 @@ from pydantic import Field
 from rezone.resources.conditions import Condition
 from rezone.resources.meta import Column as PrinterColumn
 from rezone.resources.meta import CrdMeta, Rule, Scale
-from rezone.resources.model import CompactText, CustomObject, Model, Name, ShortText, Time
+from rezone.resources.model import (
+    CompactText,
+    Count,
+    CustomObject,
+    LabelKey,
+    Model,
+    NodeNumber,
+    ShortText,
+    Time,
+)
 from rezone.wire.messages import EngineKind
 from rezone.wire.schema import ColumnType
 
@@ -18,20 +27,23 @@ DATA_NODES_MAX = 1024
 class ApprovalMode(enum.StrEnum):
     """Whether a plan runs at once or waits for a person."""
 
-    AUTOMATIC = "Automatic"
-    MANUAL = "Manual"
+    AUTOMATIC = "Automatic"  # a plan runs at once
+    MANUAL = "Manual"  # a plan waits until its RebalanceTask is approved
 
 
 class Durability(enum.StrEnum):
     """When a replica answers for a write."""
 
-    FSYNC = "Fsync"
+    FSYNC = "Fsync"  # when it is on the replica's disk
 
 
 class ColumnSpec(Model):
     """One column of the table."""
 
-    name: Annotated[str, Field(min_length=1, max_length=128, pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
+    name: Annotated[
+        str,
+        Field(min_length=1, max_length=128, pattern=r"^[A-Za-z_][A-Za-z0-9_]*$"),
+    ] = Field(description="The column's name.")
     type: ColumnType = Field(description="The column's Arrow type.")
     nullable: bool = Field(default=True, description="Whether null is allowed; never in the key.")
 
@@ -53,23 +65,57 @@ class SchemaSpec(Model):
             message="a primary key column cannot be float32 or float64: use an integer or a string",
             field_path=".primaryKey",
         ),
+        Rule(
+            rule="self.primaryKey.all(k, self.primaryKey.exists_one(x, x == k))",
+            message="a column may stand only once in primaryKey: remove the repetition",
+            field_path=".primaryKey",
+        ),
     )
 
     columns: Annotated[
         tuple[ColumnSpec, ...],
         Field(min_length=1, max_length=256, json_schema_extra={"x-list-map-keys": ["name"]}),
-    ]
+    ] = Field(description="The columns, in order.")
+    # Not a list of type set: server-side apply does not promise to keep a set's order.
     primary_key: Annotated[
         tuple[Annotated[str, Field(min_length=1, max_length=128)], ...],
-        Field(min_length=1, max_length=16, json_schema_extra={"x-list-type": "set"}),
+        Field(min_length=1, max_length=16, json_schema_extra={"x-list-type": "atomic"}),
     ] = Field(description="The columns that identify a row, in order.")
 
 
 class VolumeClaimSpec(Model):
     """The volume of one data node; without one its data lives as long as its pod."""
 
-    storage_class_name: ShortText | None = None
-    size: Annotated[str, Field(max_length=32, pattern=r"^[0-9]+(\.[0-9]+)?(Ki|Mi|Gi|Ti|k|M|G|T)?$")]
+    rules: ClassVar[tuple[Rule, ...]] = (
+        Rule(
+            rule="quantity(self.size).isGreaterThan(quantity('0'))",
+            message="size must be larger than 0, for example 10Gi",
+            field_path=".size",
+        ),
+        Rule(
+            rule="!quantity(self.size).isLessThan(quantity(oldSelf.size))",
+            message="size can only grow, volumes do not shrink: make a new zone and copy the rows",
+            field_path=".size",
+        ),
+        Rule(
+            rule="has(self.storageClassName) == has(oldSelf.storageClassName) && "
+            "(!has(self.storageClassName) || self.storageClassName == oldSelf.storageClassName)",
+            message="storageClassName cannot be changed: make a new zone and copy the rows",
+            field_path=".storageClassName",
+        ),
+    )
+
+    storage_class_name: (
+        Annotated[
+            str,
+            Field(max_length=253, pattern=r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$"),
+        ]
+        | None
+    ) = Field(default=None, description="The storage class; without one the cluster's default.")
+    size: Annotated[
+        str,
+        Field(max_length=32, pattern=r"^[0-9]+(\.[0-9]+)?(Ki|Mi|Gi|Ti|Pi|k|M|G|T|P)?$"),
+    ] = Field(description="How much one data node may store, as a quantity such as 100Gi.")
 
 
 class StorageSpec(Model):
@@ -78,7 +124,7 @@ class StorageSpec(Model):
     engine: EngineKind = Field(default=EngineKind.ROCKSDB, description="The storage engine.")
     durability: Durability = Field(
         default=Durability.FSYNC,
-        description="Fsync: a replica answers for a write when it is on its disk.",
+        description="When a replica answers for a write.",
     )
     volume_claim_template: VolumeClaimSpec | None = None
 
@@ -86,8 +132,14 @@ class StorageSpec(Model):
 class AutoAdjustSpec(Model):
     """How long a change of nodes must last before it starts a rebalance."""
 
-    scale_up_seconds: Annotated[int, Field(ge=0, le=86_400)] = 0
-    scale_down_seconds: Annotated[int, Field(ge=0, le=86_400)] = 300
+    scale_up_seconds: Annotated[int, Field(ge=0, le=86_400)] = Field(
+        default=0,
+        description="How long a new data node must stand before partitions move to it.",
+    )
+    scale_down_seconds: Annotated[int, Field(ge=0, le=86_400)] = Field(
+        default=300,
+        description="How long a data node may be gone before its partitions move elsewhere.",
+    )
 
 
 class DataNodesSpec(Model):
@@ -97,6 +149,14 @@ class DataNodesSpec(Model):
         Rule(
             rule="has(self.count) != has(self.nodeSelector)",
             message="set exactly one of dataNodes.count and dataNodes.nodeSelector",
+        ),
+        Rule(
+            rule="!has(self.nodeSelector) || self.nodeSelector.all(k, "
+            "!format.qualifiedName().validate(k).hasValue() && "
+            "!format.labelValue().validate(self.nodeSelector[k]).hasValue())",
+            message="nodeSelector must hold valid Kubernetes labels, for example "
+            "node.kubernetes.io/instance-type: large",
+            field_path=".nodeSelector",
         ),
     )
 
@@ -117,14 +177,15 @@ class DataNodesSpec(Model):
         default=None,
         description="Labels of Kubernetes nodes; each matching node gets one data node.",
     )
-    failure_domain_key: Annotated[str, Field(max_length=317)] = Field(
+    failure_domain_key: LabelKey = Field(
         default="topology.kubernetes.io/zone",
         description="The node label whose values are failure domains.",
     )
     auto_adjust: AutoAdjustSpec = AutoAdjustSpec()
     pod_template: dict[str, Any] | None = Field(
         default=None,
-        description="Overrides merged into the data node's pod template.",
+        description="Overrides merged into the data node's pod template; takes all fields of a "
+        "pod template, see `kubectl explain pod`.",
         json_schema_extra={"x-kubernetes-preserve-unknown-fields": True},
     )
 
@@ -134,11 +195,17 @@ class RebalanceSpec(Model):
 
     approval: ApprovalMode = Field(
         default=ApprovalMode.AUTOMATIC,
-        description="Manual: a plan waits until its RebalanceTask is approved.",
+        description="Whether a plan runs at once or waits for a person.",
     )
     paused: bool = Field(default=False, description="No new moves start; running ones finish.")
-    max_concurrent_migrations: Annotated[int, Field(ge=1, le=1000)] = 8
-    max_migrations_per_node: Annotated[int, Field(ge=1, le=1000)] = 4
+    max_concurrent_migrations: Annotated[int, Field(ge=1, le=1000)] = Field(
+        default=8,
+        description="How many partitions of the zone may move at once.",
+    )
+    max_migrations_per_node: Annotated[int, Field(ge=1, le=1000)] = Field(
+        default=4,
+        description="How many partitions may move to or from one data node at once.",
+    )
     max_bytes_per_second: Annotated[int, Field(ge=0, le=1 << 50)] = Field(
         default=0,
         description="The bulk copy rate of the whole zone; 0 is no limit.",
@@ -154,7 +221,8 @@ class TransferSpec(Model):
     )
     spark_template: dict[str, Any] | None = Field(
         default=None,
-        description="Overrides merged into the spec of the SparkApplication.",
+        description="Overrides merged into the spec of the SparkApplication; takes all its "
+        "fields, see `kubectl explain sparkapplication.spec`.",
         json_schema_extra={"x-kubernetes-preserve-unknown-fields": True},
     )
 
@@ -174,8 +242,10 @@ class DistributionZoneSpec(Model):
             field_path=".hotStandbys",
         ),
         Rule(
+            # The lists of names stand for the order, which a list of type map does not compare.
             rule="has(self.schema) == has(oldSelf.schema) && (!has(self.schema) || "
-            "self.schema == oldSelf.schema)",
+            "(self.schema == oldSelf.schema && "
+            "self.schema.columns.map(c, c.name) == oldSelf.schema.columns.map(c, c.name)))",
             message="schema cannot be changed: make a new zone and copy the rows",
             field_path=".schema",
         ),
@@ -183,6 +253,13 @@ class DistributionZoneSpec(Model):
             rule="(has(self.storage) ? self.storage.engine : 'RocksDB') == "
             "(has(oldSelf.storage) ? oldSelf.storage.engine : 'RocksDB')",
             message="storage.engine cannot be changed: make a new zone and copy the rows",
+            field_path=".storage",
+        ),
+        Rule(
+            rule="(has(self.storage) && has(self.storage.volumeClaimTemplate)) == "
+            "(has(oldSelf.storage) && has(oldSelf.storage.volumeClaimTemplate))",
+            message="storage.volumeClaimTemplate cannot be added or removed: "
+            "make a new zone and copy the rows",
             field_path=".storage",
         ),
     )
@@ -216,21 +293,24 @@ class DistributionZoneSpec(Model):
 class DataNodeState(enum.StrEnum):
     """The life of a data node."""
 
-    STARTING = "Starting"
-    ACTIVE = "Active"
-    DRAINING = "Draining"
-    LOST = "Lost"
+    STARTING = "Starting"  # its pod is made, it does not answer yet
+    ACTIVE = "Active"  # it answers and may hold partitions
+    DRAINING = "Draining"  # it gives its partitions away
+    LOST = "Lost"  # its pod or Kubernetes node is gone for good
 
 
 class DataNodeStatus(Model):
     """One data node: its id, pod and place."""
 
-    id: int
-    pod_name: ShortText
-    node_name: ShortText = ""
-    address: ShortText = ""
-    failure_domain: ShortText = ""
-    state: DataNodeState = DataNodeState.STARTING
+    id: NodeNumber = Field(description="Its number within the zone, never used again.")
+    pod_name: ShortText = Field(description="Its pod.")
+    node_name: ShortText = Field(default="", description="The Kubernetes node its pod is on.")
+    address: ShortText = Field(default="", description="Where it serves, as host and port.")
+    failure_domain: ShortText = Field(default="", description="The value of failureDomainKey.")
+    state: DataNodeState = Field(
+        default=DataNodeState.STARTING,
+        description="Where it is in its life.",
+    )
 
 
 class Assignment(Model):
@@ -240,26 +320,31 @@ class Assignment(Model):
     trigger that made it; it compares like ZR-04's timestamps.
     """
 
-    revision: int
-    replicas: CompactText
+    revision: Count = Field(description="The revision of the trigger that made it.")
+    replicas: CompactText = Field(
+        description="The data nodes of each partition, as in 0,1,2;1,2,3.",
+    )
 
 
 class CancelIntent(Model):
     """ZR-19: the pair of topologies of the rebalance to be cancelled, by pending's revision."""
 
-    revision: int
-    old: CompactText
-    new: CompactText
+    revision: Count = Field(description="The revision of the pending assignment to be cancelled.")
+    old: CompactText = Field(description="The assignment to go back to.")
+    new: CompactText = Field(description="The assignment to be given up.")
 
 
 class Assignments(Model):
     """The five assignment keys of the seed (ZR-04, ZR-10, ZR-19)."""
 
-    stable: Assignment | None = None
-    pending: Assignment | None = None
-    planned: Assignment | None = None
-    change: int = 0
-    cancel: CancelIntent | None = None
+    stable: Assignment | None = Field(default=None, description="The assignment in use.")
+    pending: Assignment | None = Field(
+        default=None,
+        description="The assignment a rebalance is working towards.",
+    )
+    planned: Assignment | None = Field(default=None, description="The one after the pending one.")
+    change: Count = Field(default=0, description="The revision of the newest trigger seen.")
+    cancel: CancelIntent | None = Field(default=None, description="A rebalance to be cancelled.")
 
 
 class DistributionZoneStatus(Model):
@@ -268,19 +353,32 @@ class DistributionZoneStatus(Model):
     conditions: Annotated[
         tuple[Condition, ...],
         Field(max_length=8, json_schema_extra={"x-list-map-keys": ["type"]}),
-    ] = ()
-    observed_generation: int = 0
-    replicas: int = Field(default=0, description="Data nodes that exist; read by /scale.")
-    selector: ShortText = ""
-    ready_data_nodes: int = 0
-    partitions_ready: int = Field(default=0, description="Partitions with all replicas in sync.")
-    under_replicated: int = 0
-    current_task: ShortText = ""
-    next_node_id: int = Field(default=0, description="The id the next data node gets; ids are never used again.")
+    ] = Field(default=(), description="What the operator says about the object.")
+    observed_generation: Count = Field(
+        default=0,
+        description="The metadata.generation the operator has acted on.",
+    )
+    # Autoscalers read it as an int32; the server refuses a larger one in /scale.
+    replicas: Annotated[int, Field(ge=0, le=2_147_483_647)] = Field(
+        default=0,
+        description="Data nodes that exist; read by /scale.",
+    )
+    selector: ShortText = Field(
+        default="",
+        description="The label selector of the data nodes' pods; read by /scale.",
+    )
+    ready_data_nodes: Count = Field(default=0, description="Data nodes that answer.")
+    partitions_ready: Count = Field(default=0, description="Partitions with all replicas in sync.")
+    under_replicated: Count = Field(
+        default=0,
+        description="Partitions with fewer in-sync replicas than wanted.",
+    )
+    current_task: ShortText = Field(default="", description="The RebalanceTask at work.")
+    next_node_id: NodeNumber = Field(default=0, description="The id the next data node gets.")
     data_nodes: Annotated[
         tuple[DataNodeStatus, ...],
         Field(max_length=DATA_NODES_MAX, json_schema_extra={"x-list-map-keys": ["id"]}),
-    ] = ()
+    ] = Field(default=(), description="The data nodes.")
     assignments: Assignments = Assignments()
     trigger_time: Time | None = Field(
         default=None,
@@ -291,6 +389,16 @@ class DistributionZoneStatus(Model):
 class DistributionZone(CustomObject[DistributionZoneSpec, DistributionZoneStatus]):
     """A partitioned, replicated table that is kept on the nodes that the spec wants."""
 
+    # Services, pods and tasks carry the zone's name with a suffix, all within 63 characters.
+    rules: ClassVar[tuple[Rule, ...]] = (
+        Rule(
+            rule="self.metadata.name.matches('^[a-z]([-a-z0-9]*[a-z0-9])?$') && "
+            "size(self.metadata.name) <= 40",
+            message="the name of a DistributionZone starts with a letter and has at most 40 "
+            "characters, lower-case letters, digits and '-': choose another name",
+            field_path=".metadata.name",
+        ),
+    )
     crd: ClassVar[CrdMeta] = CrdMeta(
         kind="DistributionZone",
         plural="distributionzones",

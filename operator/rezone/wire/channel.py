@@ -12,7 +12,7 @@ import threading
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.flight as flight
+from pyarrow import flight
 
 from rezone.wire import messages
 from rezone.wire.errors import LimitExceededError
@@ -36,7 +36,7 @@ def pack(message: Message, body: bytes | memoryview = b"") -> bytes:
 
 
 def unpack(frame: memoryview) -> Frame:
-    """Return message and body of a frame; the body is a view, valid as long as the frame is held."""
+    """Return message and body of a frame; the body is a view into the frame."""
     end = _LENGTH_BYTES + int.from_bytes(frame[:_LENGTH_BYTES], "little")
     return messages.decode(frame[_LENGTH_BYTES:end]), frame[end:]
 
@@ -67,7 +67,7 @@ class Channel:
         except StopIteration:
             return None
         if chunk.app_metadata is None:
-            raise flight.FlightServerError("a frame without metadata: not a channel of this version")
+            raise flight.FlightServerError("a frame without metadata: no channel of this version")
         return unpack(memoryview(chunk.app_metadata))
 
     def close(self) -> None:

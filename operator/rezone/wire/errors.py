@@ -49,7 +49,7 @@ class RezoneError(Exception):
 
 
 class NotLeaderError(RezoneError):
-    """Raised when a replica that does not lead is asked to; details `leader`, `address`, `epoch`."""
+    """Raised when a replica does not lead; details `leader`, `address`, `epoch`."""
 
     code = "NotLeader"
     retryable = True

@@ -5,7 +5,7 @@ from typing import Any, TypeVar
 
 import msgspec
 import pyarrow as pa
-import pyarrow.flight as flight
+from pyarrow import flight
 
 from rezone.wire import messages
 from rezone.wire.channel import CHANNEL_ERRORS, Channel
@@ -64,7 +64,8 @@ class NodeClient:
             raise from_flight_error(error) from error
         answer = messages.decode(memoryview(results[0].body))
         if not isinstance(answer, reply):
-            raise RezoneError(f"{self.address} answered {type(answer).__name__}, not {reply.__name__}")
+            got = type(answer).__name__
+            raise RezoneError(f"{self.address} answered {got}, not {reply.__name__}")
         return answer
 
     def get(self, ticket: Message, *, timeout_seconds: float | None = None) -> Any:

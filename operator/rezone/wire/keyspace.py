@@ -50,7 +50,7 @@ def range_of(partition: int, partitions: int) -> tuple[int, int]:
 
 
 def row_id(key_hash: int, key: bytes) -> bytes:
-    """Return the row id: hash (8 bytes), key length (2 bytes), key; big-endian, so bytes order rows.
+    """Return the row id: hash (8 bytes), key length (2), key; big-endian, so bytes order rows.
 
     The length keeps one key from being a prefix of another one with the same hash: the
     versions of one row always stand together.

@@ -109,7 +109,7 @@ class ZoneConfig(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
 # --- control calls: coordinator -> data node ------------------------------------------------
 
 
-class ConfigureNode(Message):
+class ConfigureNode(Message, frozen=True):
     """Give the node its zone and the addresses of all its peers ("host:port" by node id)."""
 
     fence: Fence
@@ -124,7 +124,7 @@ class PartitionAssignment(msgspec.Struct, frozen=True, omit_defaults=True, kw_on
     state: LeaderAndIsr
 
 
-class NotifyLeaderAndIsr(Message):
+class NotifyLeaderAndIsr(Message, frozen=True):
     """Tell a node the state of partitions (HS-02); it opens replicas that are new to it.
 
     Sent to every node of the zone for every changed partition, so that each can route (ZR-12).
@@ -135,20 +135,20 @@ class NotifyLeaderAndIsr(Message):
     peers: dict[NodeId, str]
 
 
-class AwaitReplica(Message):
+class AwaitReplica(Message, frozen=True):
     """Ask whether the replicas of these partitions are open on the node (ZR-06)."""
 
     fence: Fence
     partitions: tuple[PartitionId, ...]
 
 
-class AwaitReplicaReply(Message):
+class AwaitReplicaReply(Message, frozen=True):
     """The partitions that are open."""
 
     open: tuple[PartitionId, ...]
 
 
-class StopReplica(Message):
+class StopReplica(Message, frozen=True):
     """Stop the replica and delete its data; done already is an answer, not an error (ZR-13)."""
 
     fence: Fence
@@ -156,7 +156,7 @@ class StopReplica(Message):
     leader_epoch: int
 
 
-class PullSnapshot(Message):
+class PullSnapshot(Message, frozen=True):
     """Copy the partition from `source` ("host:port") node to node; answered when started."""
 
     fence: Fence
@@ -165,7 +165,7 @@ class PullSnapshot(Message):
     bytes_per_second_max: int = 0
 
 
-class Takeover(Message):
+class Takeover(Message, frozen=True):
     """Hand the partition from this leader to `candidate` with `next_epoch` (DCP-09, RM-04).
 
     Answered at once: success means the takeover has started or is already done; its outcome is
@@ -179,7 +179,7 @@ class Takeover(Message):
     next_epoch: int
 
 
-class UpgradeCandidate(Message):
+class UpgradeCandidate(Message, frozen=True):
     """Replay to `last_offset` and lead with `next_epoch` (RM-05); done already is success."""
 
     fence: Fence
@@ -188,15 +188,15 @@ class UpgradeCandidate(Message):
     last_offset: int | None = None
 
 
-class DigestRequest(Message):
-    """Digest the visible rows as of `as_of` in `ranges` even cuts of the partition's hashes (B-04)."""
+class DigestRequest(Message, frozen=True):
+    """Digest the rows visible as of `as_of` in `ranges` even cuts of the hashes (B-04)."""
 
     partition: PartitionId
     as_of: int | None = None
     ranges: int = 16
 
 
-class DigestReply(Message):
+class DigestReply(Message, frozen=True):
     """One hex digest and one row count per range, and the offset up to which rows were applied."""
 
     digests: tuple[str, ...]
@@ -205,7 +205,7 @@ class DigestReply(Message):
     applied_offset: int
 
 
-class WaitForPersistence(Message):
+class WaitForPersistence(Message, frozen=True):
     """Wait until `offset` is durable here (DCP-07); answers success or timeout."""
 
     partition: PartitionId
@@ -213,14 +213,14 @@ class WaitForPersistence(Message):
     timeout_ms: int = 1000
 
 
-class WaitForPersistenceReply(Message):
+class WaitForPersistenceReply(Message, frozen=True):
     """Whether the offset became durable in time."""
 
     persisted: bool
     durable_offset: int
 
 
-class ReportRequest(Message):
+class ReportRequest(Message, frozen=True):
     """Ask for the node's report; answered when it differs from `seen`, at the latest in time."""
 
     seen: int = 0
@@ -273,7 +273,7 @@ class ReplicaReport(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=Tru
     error: str = ""
 
 
-class NodeReport(Message):
+class NodeReport(Message, frozen=True):
     """All of a node's replicas; `version` rises with every change of the content."""
 
     node: NodeId
@@ -284,15 +284,15 @@ class NodeReport(Message):
     process_id: str
 
 
-class Ack(Message):
+class Ack(Message, frozen=True):
     """The request was carried out, or had been before."""
 
 
-class RoutesRequest(Message):
+class RoutesRequest(Message, frozen=True):
     """Ask any node for the route table it knows."""
 
 
-class RouteTable(Message):
+class RouteTable(Message, frozen=True):
     """Where each partition is led, with the zone's config and the nodes' addresses."""
 
     config: ZoneConfig
@@ -303,7 +303,7 @@ class RouteTable(Message):
 # --- data channel: client <-> data node (frames of a DoExchange named "data") ---------------
 
 
-class WriteRequest(Message):
+class WriteRequest(Message, frozen=True):
     """Write one batch to a partition; body: one Arrow IPC stream of one record batch.
 
     Upserts carry all columns of the zone, deletes the primary key's. A batch is all or nothing.
@@ -318,7 +318,7 @@ class WriteRequest(Message):
     delete: bool = False
 
 
-class WriteResult(Message):
+class WriteResult(Message, frozen=True):
     """The batch is on every in-sync replica's disk; `end_offset` is the offset after its rows."""
 
     opaque: int
@@ -326,7 +326,7 @@ class WriteResult(Message):
     commit_time: int
 
 
-class ReadRequest(Message):
+class ReadRequest(Message, frozen=True):
     """Read rows by key; body: one Arrow IPC stream of one batch of the primary key's columns.
 
     `as_of` reads at a time instead of the newest committed state.
@@ -337,14 +337,14 @@ class ReadRequest(Message):
     as_of: int | None = None
 
 
-class ReadResult(Message):
-    """The rows found, absent keys left out; body: one Arrow IPC stream of one batch of all columns."""
+class ReadResult(Message, frozen=True):
+    """The rows found, absent keys left out; body: one Arrow IPC stream of one batch."""
 
     opaque: int
     rows: int
 
 
-class Failure(Message):
+class Failure(Message, frozen=True):
     """A request failed; `opaque` says which."""
 
     opaque: int
@@ -354,7 +354,7 @@ class Failure(Message):
 # --- replication channel: consumer (follower's node) <-> producer (leader's node) -----------
 
 
-class OpenConnection(Message):
+class OpenConnection(Message, frozen=True):
     """First frame of a replication channel: its name, the same on both sides (DCP-01)."""
 
     name: str
@@ -362,7 +362,13 @@ class OpenConnection(Message):
     zone_uid: str
 
 
-class StreamRequest(Message):
+class ConnectionClosed(Message, frozen=True):
+    """The serving side's last frame on any channel: its state is gone, the other side hangs up."""
+
+    reason: str
+
+
+class StreamRequest(Message, frozen=True):
     """Ask for a partition's log from `high_offset` on (DCP-03)."""
 
     opaque: int
@@ -372,7 +378,7 @@ class StreamRequest(Message):
     leader_epoch: int
 
 
-class StreamOk(Message):
+class StreamOk(Message, frozen=True):
     """The stream runs (DCP-04); the consumer persists the failover log over its own."""
 
     opaque: int
@@ -382,7 +388,7 @@ class StreamOk(Message):
     committed_offset: int
 
 
-class StreamRollback(Message):
+class StreamRollback(Message, frozen=True):
     """Roll back to at least `offset` and ask again (DCP-05)."""
 
     opaque: int
@@ -390,7 +396,7 @@ class StreamRollback(Message):
     offset: int
 
 
-class StreamNeedsSnapshot(Message):
+class StreamNeedsSnapshot(Message, frozen=True):
     """The log no longer reaches back to the consumer's offset; it must copy a snapshot first."""
 
     opaque: int
@@ -398,7 +404,7 @@ class StreamNeedsSnapshot(Message):
     log_start_offset: int
 
 
-class StreamRefused(Message):
+class StreamRefused(Message, frozen=True):
     """The stream cannot be made; the error says why (not leader, stale epoch, limit)."""
 
     opaque: int
@@ -406,7 +412,7 @@ class StreamRefused(Message):
     error: ErrorInfo
 
 
-class Entries(Message):
+class Entries(Message, frozen=True):
     """Log entries, whole and in order; body: their raw bytes. Empty body: a new commit offset."""
 
     partition: PartitionId
@@ -414,16 +420,20 @@ class Entries(Message):
     committed_offset: int
 
 
-class FetchLog(Message):
-    """What the consumer holds durably, and how much more it takes (HS-03)."""
+class FetchLog(Message, frozen=True):
+    """What the consumer holds durably, and how much more it takes (HS-03).
+
+    `opaque` is that of the stream's request: an ack of an earlier stream counts for nothing.
+    """
 
     partition: PartitionId
     fetch_offset: int
     max_fetch_bytes: int
     kv_applied_offset: int
+    opaque: int = 0
 
 
-class SetState(Message):
+class SetState(Message, frozen=True):
     """The producer's state change (DCP-10): Pending, then, as the very last message, Active."""
 
     partition: PartitionId
@@ -435,13 +445,13 @@ class SetState(Message):
     end_offset: int
 
 
-class CloseStream(Message):
+class CloseStream(Message, frozen=True):
     """End a stream (DCP-12); the consumer refuses what is still on the wire."""
 
     partition: PartitionId
 
 
-class StreamEnd(Message):
+class StreamEnd(Message, frozen=True):
     """The last message of a stream; `leader`/`leader_epoch` name the new leader when known."""
 
     partition: PartitionId
@@ -453,7 +463,7 @@ class StreamEnd(Message):
 # --- snapshots: DoGet tickets and DoPut descriptors ------------------------------------------
 
 
-class SnapshotTicket(Message):
+class SnapshotTicket(Message, frozen=True):
     """Read a partition's snapshot (SS-01..03) after row id `resume_after`, as a DoGet stream.
 
     The first batch's metadata is a SnapshotHeader, the last (empty) batch's a SnapshotTrailer.
@@ -465,7 +475,7 @@ class SnapshotTicket(Message):
     batch_bytes: int = 2 << 20
 
 
-class SnapshotHeader(Message):
+class SnapshotHeader(Message, frozen=True):
     """What the receiver must keep of the source.
 
     `offset`: every change below it is in the snapshot; the receiver follows the log from there.
@@ -481,24 +491,26 @@ class SnapshotHeader(Message):
     rows_estimate: int
 
 
-class SnapshotBatch(Message):
+class SnapshotBatch(Message, frozen=True):
     """Metadata of each batch between header and trailer.
 
     `early` batches hold rows that were about to be overwritten and therefore left the scan order
-    (SS-03); all others are in row-id order.
+    (SS-03); all others are in row-id order, and after one all rows up to `last_row_id` have
+    been sent.
     """
 
     early: bool = False
+    last_row_id: bytes = b""
 
 
-class SnapshotTrailer(Message):
+class SnapshotTrailer(Message, frozen=True):
     """The end of a snapshot: how many versions and bytes were sent in all."""
 
     versions: int
     bytes: int
 
 
-class BulkInsert(Message):
+class BulkInsert(Message, frozen=True):
     """Descriptor of a DoPut that feeds a snapshot to a receiver; batches and metadata as sent."""
 
     partition: PartitionId
@@ -507,7 +519,7 @@ class BulkInsert(Message):
     fence: Fence
 
 
-class CopyState(Message):
+class CopyState(Message, frozen=True):
     """Where a receiver stands: what a copy that died half-way goes on from (B-05)."""
 
     partition: PartitionId
@@ -517,13 +529,13 @@ class CopyState(Message):
     bytes: int = 0
 
 
-class CopyStateRequest(Message):
+class CopyStateRequest(Message, frozen=True):
     """Ask a receiver where its copy of the partition stands."""
 
     partition: PartitionId
 
 
-class ScanTicket(Message):
+class ScanTicket(Message, frozen=True):
     """Scan visible rows of a partition as typed batches (DoGet), newest or as of a time."""
 
     partition: PartitionId

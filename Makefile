@@ -1,0 +1,58 @@
+# The interface of this project for people and CI: `make help` lists the targets.
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+.PHONY: help demo down test check lint types layers generate tools env spark-env e2e bench clean
+
+export PYTHONPATH := operator
+export PYTHONDONTWRITEBYTECODE := 1
+UV ?= $(shell command -v uv 2>/dev/null || echo .venv/bin/uv)
+RUN := .venv/bin/python
+TEST_ARGS ?=
+
+help: ## List the targets
+	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sort | awk -F':.*## ' '{printf "  %-10s %s\n", $$1, $$2}'
+
+demo: env ## Run the main job on real parts: ROWS=, PARTITIONS=, INPUT=file.parquet
+	@$(RUN) -m rezone.cli.main demo $(if $(ROWS),--rows $(ROWS)) $(if $(PARTITIONS),--partitions $(PARTITIONS)) $(if $(INPUT),--input $(INPUT))
+
+down: ## Stop the one-machine cluster that `make demo` or `rezone local up` started
+	@$(RUN) -m rezone.cli.main local down
+
+test: env tools ## Run the test suite on a real API server, RocksDB and Spark
+	$(RUN) -m pytest tests $(TEST_ARGS)
+
+check: env lint types layers ## Lint, types, layers, generated files
+	$(RUN) -m rezone.resources.generate --check
+	$(RUN) -m rezone.cli.diagrams --check
+
+lint: env
+	.venv/bin/ruff check .
+	.venv/bin/ruff format --check .
+
+types: env
+	MYPYPATH=operator .venv/bin/mypy -p rezone
+
+layers: env
+	.venv/bin/lint-imports
+
+generate: env ## Write all generated files anew: CRDs, chart copies, reference, diagrams
+	$(RUN) -m rezone.resources.generate
+	$(RUN) -m rezone.cli.diagrams
+
+e2e: env tools ## Run the end-to-end scenario with its assertions (the demo's, about five minutes)
+	$(RUN) -m pytest e2e $(TEST_ARGS)
+
+bench: env ## Run all benchmarks; each prints its ratios
+	@for b in benchmarks/*.py; do echo "== $$b"; $(RUN) $$b || exit 1; done
+
+env: .venv/.complete ## Make the Python environment from the lock file
+
+.venv/.complete: pyproject.toml uv.lock
+	@bash hack/environment.sh
+	@touch $@
+
+tools: env ## Build the control plane's binaries once into the cache
+	@$(RUN) -m rezone.local.tools
+
+clean: ## Remove the environment and caches of this checkout
+	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -1,0 +1,45 @@
+{{/* The name all objects of the release start with. */}}
+{{- define "rezone.fullname" -}}
+{{- if contains .Chart.Name .Release.Name -}}
+{{- .Release.Name | trunc 40 | trimSuffix "-" -}}
+{{- else -}}
+{{- printf "%s-%s" .Release.Name .Chart.Name | trunc 40 | trimSuffix "-" -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "rezone.operatorName" -}}
+{{ include "rezone.fullname" . }}-operator
+{{- end -}}
+
+{{/* The labels a selector may use: they never change, or the Deployment could not be upgraded. */}}
+{{- define "rezone.selectorLabels" -}}
+app.kubernetes.io/name: rezone
+app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/component: operator
+{{- end -}}
+
+{{- define "rezone.labels" -}}
+helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
+app.kubernetes.io/name: rezone
+app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+app.kubernetes.io/part-of: rezone
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+{{- end -}}
+
+{{- define "rezone.image" -}}
+{{ .Values.image.repository }}:{{ .Values.image.tag | default .Chart.AppVersion }}
+{{- end -}}
+
+{{- define "rezone.dataNodeImage" -}}
+{{ .Values.dataNodeImage | default (include "rezone.image" .) }}
+{{- end -}}
+
+{{- define "rezone.sparkImage" -}}
+{{ .Values.sparkImage | default (printf "%s-spark:%s" .Values.image.repository (.Values.image.tag | default .Chart.AppVersion)) }}
+{{- end -}}
+
+{{/* The namespaces that get the service accounts of zones, as JSON. */}}
+{{- define "rezone.zoneNamespaces" -}}
+{{ concat (list .Release.Namespace) .Values.watchNamespaces .Values.zoneNamespaces | uniq | toJson }}
+{{- end -}}

@@ -1,0 +1,1 @@
+"""The `rezone` command, also as the kubectl plugin `kubectl rezone`."""

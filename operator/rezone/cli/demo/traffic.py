@@ -1,0 +1,189 @@
+"""The demo's load: writes to every partition and reads of what was acknowledged.
+
+Each partition has one write on its way at a time and, after its answer, the next one a pause
+later; so a partition that hands over slows nobody but itself, and the time between two answers is
+its write gap. While a partition's leader moves, its pause is short, to measure the gap finely.
+
+Concurrency: one thread sends writes that are due, one reads; answers come on the client's reader
+threads and only enter the ledger and set the partition's next due time.
+"""
+
+import heapq
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Callable
+from concurrent.futures import Future
+
+import structlog
+
+from rezone.cli.demo.ledger import Ledger
+from rezone.cli.demo.table import DemoTable
+from rezone.client import OutcomeUnknownError, PartitionWrite, TableClient
+from rezone.wire.errors import RezoneError
+from rezone.wire.keyspace import partitions_of
+from rezone.wire.rows import hash_of
+
+log = structlog.get_logger(__name__)
+
+ROWS_PER_WRITE = 4
+PAUSE_SECONDS = 0.1
+PAUSE_WHILE_MOVING_SECONDS = 0.004
+READ_PAUSE_SECONDS = 0.025
+READ_KEYS = 20
+KEYS_PER_POOL = 64
+
+
+class Traffic:
+    """Writes and reads until it is stopped; `ledger` has what was promised."""
+
+    def __init__(self, bootstrap: list[str], table: DemoTable, partitions: int) -> None:
+        self.ledger = Ledger()
+        self.read_count = 0
+        self.read_failures: list[str] = []
+        self.write_failures: list[str] = []
+        self.acks: dict[int, list[float]] = defaultdict(list)
+        self._table = table
+        self._client = TableClient(bootstrap)
+        self._reader = TableClient(bootstrap)
+        self._moving: frozenset[int] = frozenset()
+        self._stop = threading.Event()
+        self._due: list[tuple[float, int]] = []
+        self._changed = threading.Condition()
+        self._open = 0
+        self._keys = self._keys_by_partition(partitions)
+        self._turn: dict[int, int] = defaultdict(int)
+        self._counts: dict[int, int] = defaultdict(int)
+        self._threads = [
+            threading.Thread(target=self._write, name="demo-writer", daemon=True),
+            threading.Thread(target=self._read, name="demo-reader", daemon=True),
+        ]
+
+    def start(self) -> None:
+        """Begin with every partition."""
+        now = time.monotonic()
+        self._due = [(now + PAUSE_SECONDS * p / len(self._keys), p) for p in sorted(self._keys)]
+        heapq.heapify(self._due)
+        for thread in self._threads:
+            thread.start()
+
+    def watch_closely(self, partitions: frozenset[int]) -> None:
+        """Write more often to partitions whose leader is about to move."""
+        with self._changed:
+            for partition in partitions - self._moving:
+                heapq.heappush(self._due, (time.monotonic(), -1))
+                log.debug("watching closely", partition=partition)
+            self._moving = partitions
+            self._changed.notify_all()
+
+    def stop(self) -> None:
+        """End after the writes under way are answered."""
+        self._stop.set()
+        with self._changed:
+            self._changed.notify_all()
+        for thread in self._threads:
+            thread.join()
+        with self._changed:
+            self._changed.wait_for(lambda: self._open == 0, timeout=60)
+        self._client.close()
+        self._reader.close()
+
+    def _keys_by_partition(self, partitions: int) -> dict[int, list[int]]:
+        numbers = list(range(KEYS_PER_POOL * partitions))
+        codec = self._client.codec
+        keys = codec.encode_keys(self._table.key_batch(numbers))
+        places = partitions_of(hash_of(keys), partitions)
+        pools: dict[int, list[int]] = defaultdict(list)
+        for number, place in zip(numbers, places.tolist(), strict=True):
+            pools[place].append(number)
+        return dict(pools)
+
+    # --- writes ------------------------------------------------------------------------------
+
+    def _write(self) -> None:
+        while not self._stop.is_set():
+            partition = self._next_due()
+            if partition is not None:
+                self._send(partition)
+
+    def _next_due(self) -> int | None:
+        with self._changed:
+            while not self._stop.is_set():
+                wait = self._due[0][0] - time.monotonic() if self._due else None
+                if wait is not None and wait <= 0:
+                    partition = heapq.heappop(self._due)[1]
+                    if partition >= 0:
+                        self._open += 1
+                        return partition
+                    continue
+                self._changed.wait(wait)
+        return None
+
+    def _send(self, partition: int) -> None:
+        pool = self._keys[partition]
+        turn = self._turn[partition]
+        self._turn[partition] = turn + 1
+        writes = {}
+        for step in range(ROWS_PER_WRITE):
+            key = pool[(turn * ROWS_PER_WRITE + step) % len(pool)]
+            self._counts[key] += 1
+            writes[key] = self._counts[key]
+        self.ledger.sent(writes)
+        done = self._answered(partition, writes)
+        try:
+            self._client.submit_write(self._table.batch(writes)).add_done_callback(done)
+        except RezoneError as error:
+            self.write_failures.append(f"partition {partition}: {error}")
+            self._again(partition)
+
+    def _answered(
+        self,
+        partition: int,
+        writes: dict[int, int],
+    ) -> Callable[["Future[list[PartitionWrite]]"], None]:
+        def answered(future: "Future[list[PartitionWrite]]") -> None:
+            error = future.exception()
+            if error is None:
+                self.ledger.acknowledged(writes)
+                self.acks[partition].append(time.monotonic())
+            elif isinstance(error, OutcomeUnknownError):
+                self.ledger.unknown(writes)
+                self.write_failures.append(f"partition {partition}: {error}")
+            else:
+                self.write_failures.append(f"partition {partition}: {error}")
+            self._again(partition)
+
+        return answered
+
+    def _again(self, partition: int) -> None:
+        with self._changed:
+            moving = partition in self._moving
+            pause = PAUSE_WHILE_MOVING_SECONDS if moving else PAUSE_SECONDS
+            heapq.heappush(self._due, (time.monotonic() + pause, partition))
+            self._open -= 1
+            self._changed.notify_all()
+
+    # --- reads -------------------------------------------------------------------------------
+
+    def _read(self) -> None:
+        start = 0
+        while not self._stop.wait(READ_PAUSE_SECONDS):
+            keys = self.ledger.some_keys(start, READ_KEYS)
+            start += READ_KEYS
+            if keys:
+                self._read_once(keys)
+
+    def _read_once(self, keys: list[int]) -> None:
+        promised = self.ledger.promised(keys)
+        try:
+            found = self._table.writes_of(self._reader.read(self._table.key_batch(keys)))
+        except RezoneError as error:
+            self.read_failures.append(str(error))
+            return
+        self.read_count += 1
+        for key, count in promised.items():
+            if found.get(key, 0) < count:
+                self.read_failures.append(
+                    f"row {key}: read write {found.get(key, 0)} after write {count} "
+                    "had been acknowledged"
+                )

@@ -1,0 +1,34 @@
+"""The two processes of the product: the operator and the data node."""
+
+from pathlib import Path
+
+import click
+import structlog
+
+
+@click.command("operator")
+def operator() -> None:
+    """Run the operator; settings come from REZONE_* variables (docs/operator.md)."""
+    from rezone.controller.process import run_operator  # noqa: PLC0415 - see cli.main
+
+    raise SystemExit(run_operator())
+
+
+@click.command("data-node")
+@click.option("--node-id", type=click.IntRange(min=0), required=True, help="This node's id.")
+@click.option("--zone", default="", help="The zone's name, for logs.")
+@click.option(
+    "--data-dir",
+    type=click.Path(path_type=Path, file_okay=False),
+    required=True,
+    help="Where the partitions are kept.",
+)
+@click.option("--listen", required=True, metavar="HOST:PORT", help="Where Flight is served.")
+@click.option("--health", required=True, metavar="HOST:PORT", help="Where probes are answered.")
+def data_node(node_id: int, zone: str, data_dir: Path, listen: str, health: str) -> None:
+    """Run one data node until it is told to end (SIGTERM)."""
+    from rezone.replica.process import run  # noqa: PLC0415 - see cli.main
+
+    structlog.contextvars.bind_contextvars(zone=zone)
+    health_port = int(health.rpartition(":")[2])
+    raise SystemExit(run(node_id, data_dir, listen, health_port))

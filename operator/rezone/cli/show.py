@@ -1,0 +1,78 @@
+"""What people look at: the partition map of a zone, and the progress of its rebalances."""
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
+
+import click
+
+from rezone.domain.partition_map import LEGEND, marks_of_routes, picture
+from rezone.kube.client import Kube, connect
+from rezone.kube.errors import KubeError
+from rezone.kube.routes import RouteStore
+from rezone.kube.store import StatusStore
+from rezone.resources.task import RebalanceTask, TaskProgress
+from rezone.resources.zone import DistributionZone
+
+T = TypeVar("T")
+
+_NAMESPACE = click.option("--namespace", "-n", help="The zone's namespace; default: the context's.")
+
+
+@click.command("map")
+@click.argument("zone")
+@_NAMESPACE
+def partition_map(zone: str, namespace: str | None) -> None:
+    """Draw which data node holds which partition of ZONE, and as what."""
+
+    async def load(kube: Kube) -> str:
+        found = await StatusStore(kube).read(DistributionZone, namespace or kube.namespace, zone)
+        routes = await RouteStore(kube, found).load()
+        if not routes:
+            return f"zone {zone} has no partitions yet"
+        return f"{picture(marks_of_routes(routes))}\n{LEGEND}"
+
+    click.echo(_ask(load))
+
+
+@click.command("progress")
+@click.argument("zone")
+@_NAMESPACE
+def progress(zone: str, namespace: str | None) -> None:
+    """Show the rebalances of ZONE: moves, bytes, rate, time left, and what they wait for."""
+
+    async def load(kube: Kube) -> list[str]:
+        tasks = await StatusStore(kube).list(RebalanceTask, namespace or kube.namespace)
+        return [task_line(task) for task in tasks if task.spec.zone_name == zone]
+
+    for line in _ask(load) or [f"zone {zone} has no RebalanceTask"]:
+        click.echo(line)
+
+
+def task_line(task: RebalanceTask) -> str:
+    """Return one line about a task: how far it is, how fast, how long still, and why it waits."""
+    status = task.status
+    done = status.progress if status is not None else TaskProgress()
+    parts = [
+        f"{task.metadata.name}: {(status.state if status is not None else '') or 'new'}",
+        f"moves {done.moves_done}/{done.moves_total}",
+        f"leaders {done.leader_moves_done}/{done.leader_moves_total}",
+        f"{done.bytes_done / 1e6:,.0f} of {done.bytes_total / 1e6:,.0f} MB",
+        f"{done.bytes_per_second / 1e6:,.0f} MB/s",
+    ]
+    if done.seconds_left is not None:
+        parts.append(f"{done.seconds_left} s left")
+    if status is not None and status.waiting_for:
+        parts.append(f"({status.waiting_for})")
+    return ", ".join(parts)
+
+
+def _ask(load: Callable[[Kube], Coroutine[Any, Any, T]]) -> T:
+    async def run() -> T:
+        async with connect() as kube:
+            return await load(kube)
+
+    try:
+        return asyncio.run(run())
+    except KubeError as error:
+        raise click.ClickException(str(error)) from error

@@ -1,0 +1,7 @@
+"""The table client: rows in and out of a zone, with a route cache that corrects itself."""
+
+from rezone.client.settings import ClientSettings, OutcomeUnknownError
+from rezone.client.table import TableClient
+from rezone.client.writes import PartitionWrite
+
+__all__ = ["ClientSettings", "OutcomeUnknownError", "PartitionWrite", "TableClient"]

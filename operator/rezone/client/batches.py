@@ -1,0 +1,93 @@
+"""Typed rows cut into requests: by partition, then by size; no loop over rows."""
+
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from rezone.wire import keyspace, rows
+from rezone.wire.errors import InvalidRowError
+from rezone.wire.messages import PartitionId
+from rezone.wire.rows import RowCodec
+
+Rows = Any
+"""A pyarrow RecordBatch or Table, or a sequence of mappings from column to value."""
+
+
+def conform(data: Rows, schema: Any) -> Any:
+    """Return the rows as one record batch of exactly `schema`.
+
+    Columns are put in order, and cast where no value changes (large_string to string, int32 to
+    int64). InvalidRowError names the column that does not fit.
+    """
+    if isinstance(data, Sequence):
+        data = _from_mappings(data, schema)
+    if isinstance(data, pa.Table):
+        batches = data.combine_chunks().to_batches()
+        empty = pa.RecordBatch.from_pylist([], schema=data.schema)
+        data = batches[0] if batches else empty
+    if sorted(data.schema.names) != sorted(schema.names):
+        raise InvalidRowError(f"the rows have the columns {data.schema.names}, not {schema.names}")
+    return pa.RecordBatch.from_arrays(
+        [_cast(data.column(f.name), f) for f in schema], schema=schema
+    )
+
+
+def _from_mappings(data: Sequence[Mapping[str, Any]], schema: Any) -> Any:
+    unknown = {name for row in data for name in row} - set(schema.names)
+    if unknown:
+        raise InvalidRowError(f"the rows have columns {sorted(unknown)} that the zone has not")
+    try:
+        return pa.RecordBatch.from_pylist(list(data), schema=schema)
+    except (pa.ArrowException, OverflowError, TypeError) as error:
+        raise InvalidRowError(f"a value does not fit its column: {error}") from error
+
+
+def _cast(array: Any, field: Any) -> Any:
+    if array.type == field.type:
+        return array
+    try:
+        return array.cast(field.type)
+    except pa.ArrowException as error:
+        raise InvalidRowError(
+            f"column {field.name!r} is {array.type} and cannot be cast to the zone's "
+            f"{field.type}: {error}",
+            column=field.name,
+        ) from error
+
+
+def split(
+    codec: RowCodec, batch: Any, partitions: int, *, delete: bool, bytes_max: int
+) -> Iterator[tuple[PartitionId, Any]]:
+    """Yield (partition, part) of a batch, each part within the limits of one write.
+
+    Rows of one partition keep their order: of two with the same key the later one stays last.
+    """
+    if not batch.num_rows:
+        return
+    hashes = rows.hash_of(codec.encode_keys(batch))
+    where = keyspace.partitions_of(hashes, partitions)
+    if (where != where[0]).any():
+        order = np.argsort(where, kind="stable")
+        where = where[order]
+        batch = batch.take(pa.array(order))
+    sizes = codec.row_sizes(batch, delete=delete)
+    cuts = [0, *(np.flatnonzero(np.diff(where)) + 1).tolist(), batch.num_rows]
+    limit = min(bytes_max, codec.limits.batch_bytes_max)
+    for start, end in itertools.pairwise(cuts):
+        for low, high in _chunks(sizes[start:end], limit, codec.limits.batch_rows_max):
+            yield int(where[start]), batch.slice(start + low, high - low)
+
+
+def _chunks(sizes: rows.Ints, bytes_max: int, rows_max: int) -> Iterator[tuple[int, int]]:
+    """Yield [start, end) of pieces of at most so many bytes and rows, at least one row each."""
+    ends = np.cumsum(sizes)
+    start = 0
+    while start < len(sizes):
+        before = int(ends[start - 1]) if start else 0
+        end = int(np.searchsorted(ends, before + bytes_max, side="right"))
+        end = max(start + 1, min(end, start + rows_max))
+        yield start, end
+        start = end

@@ -1,0 +1,368 @@
+"""Requests to whoever leads a partition, until one of them is answered for good.
+
+A request is sent to the cached leader. What happens then:
+
+- NotLeader that names another node: the cache is corrected and the request goes there at once,
+  at most `redirects_max` times in a row (two stale nodes may name each other).
+- NotLeader without a name, an unknown partition, a broken channel, no answer in time: routes are
+  fetched from any node, and the request goes out again when they changed, at the latest after
+  the pause.
+- Other retryable errors: a pause, then again.
+- Any other error, the deadline, or routes that have no such partition: the request is done.
+
+Concurrency: one lock guards the cache, the open requests and the pauses; it is never held while
+anything waits for the network. Threads: two per node (`connection`), one for pauses and
+deadlines, one that fetches routes. `done` of a request is called once, without the lock, never
+from within `submit`.
+"""
+
+import dataclasses
+import heapq
+import itertools
+import random
+import threading
+from collections.abc import Callable
+
+from rezone.client.connection import Connection
+from rezone.client.routes import Leader, RouteCache
+from rezone.client.settings import ClientSettings, backoff
+from rezone.wire.channel import Frame
+from rezone.wire.errors import ConflictError, NotLeaderError, NotReadyError, RezoneError, error_from
+from rezone.wire.flight import NodeClient
+from rezone.wire.messages import (
+    Failure,
+    Message,
+    PartitionId,
+    ReadResult,
+    RoutesRequest,
+    RouteTable,
+    WriteResult,
+)
+
+FORGET_AFTER_PAUSES = 4
+"""After so many pauses in a row the cached epoch is doubted too, and any news is taken."""
+
+Answer = tuple[Message, memoryview]
+
+
+@dataclasses.dataclass(eq=False, kw_only=True)
+class Request:
+    """One request and what has become of it so far.
+
+    `message(opaque)` makes the header of an attempt. `done` gets the answer's frame, or the error
+    it ended with. All else belongs to the dispatcher.
+    """
+
+    partition: PartitionId
+    message: Callable[[int], Message]
+    body: bytes
+    done: Callable[[Answer | RezoneError], None]
+    deadline: float = 0.0
+    opaque: int = 0
+    attempt_ends: float = 0.0
+    attempts: int = 0
+    redirects: int = 0
+    pauses: int = 0
+    parked: bool = False
+    gone: bool = False
+    connection: Connection | None = None
+    frames_before: int = 0
+    last_error: RezoneError | None = None
+
+
+class Dispatcher:
+    """Sends requests to leaders and repeats them until they are done; thread-safe."""
+
+    def __init__(
+        self,
+        routes: RouteCache,
+        settings: ClientSettings,
+        *,
+        clock: Callable[[], float],
+        rng: random.Random,
+        connect: Callable[[str], NodeClient] = NodeClient,
+    ) -> None:
+        self._routes = routes
+        self._settings = settings
+        self._clock = clock
+        self._rng = rng
+        self._connect = connect
+        self._lock = threading.Condition()
+        self._open: dict[int, Request] = {}
+        self._parked: list[tuple[float, int, Request]] = []
+        self._numbers = itertools.count(1)
+        self._connections: dict[str, Connection] = {}
+        self._nodes: dict[str, NodeClient] = {}
+        self._closed = False
+        self._stale = False
+        self.refreshes = 0
+        self._threads = [
+            threading.Thread(target=self._watch_loop, name="rezone-watch", daemon=True),
+            threading.Thread(target=self._refresh_loop, name="rezone-refresh", daemon=True),
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def submit(self, request: Request) -> bool:
+        """Take a request; its `done` will be called from another thread. False when closed."""
+        request.deadline = self._clock() + self._settings.timeout_seconds
+        with self._lock:
+            if not self._closed:
+                self._route(request)
+            return not self._closed
+
+    def leader(self, partition: PartitionId) -> Leader | None:
+        """Return the cached leader of a partition."""
+        with self._lock:
+            return self._routes.leader(partition)
+
+    def correct(self, partition: PartitionId, error: NotLeaderError) -> Leader | None:
+        """Correct the cache by a NotLeader answer; returns the leader it names if that is news."""
+        with self._lock:
+            return self._routes.correct(partition, error)
+
+    def pause(self, attempt: int) -> None:
+        """Wait the jittered pause before a repeat; cut short by `close`."""
+        with self._lock:
+            self._lock.wait_for(lambda: self._closed, backoff(self._settings, attempt, self._rng))
+
+    def node(self, address: str) -> NodeClient:
+        """Return the connection for calls and streams to an address."""
+        with self._lock:
+            if self._closed:
+                raise RezoneError("the client is closed")
+            if address not in self._nodes:
+                self._nodes[address] = self._connect(address)
+            return self._nodes[address]
+
+    def fetch_routes(self) -> RouteTable:
+        """Fetch the route table from the first node that answers; NotReadyError when none does."""
+        with self._lock:
+            addresses = self._routes.addresses()
+            self._rng.shuffle(addresses)
+        error: RezoneError = NotReadyError("no node to ask")
+        for address in addresses:
+            try:
+                table = self.node(address).call(
+                    RoutesRequest(),
+                    RouteTable,
+                    timeout_seconds=self._settings.routes_timeout_seconds,
+                )
+            except RezoneError as failed:
+                error = failed
+                continue
+            self._take_routes(table)
+            return table
+        raise NotReadyError(f"none of {addresses} answers with routes; the last said: {error}")
+
+    def close(self) -> None:
+        """End all threads; open requests are done with an error."""
+        with self._lock:
+            self._closed = True
+            left = {*self._open.values(), *(request for _, _, request in self._parked)}
+            self._open.clear()
+            self._parked.clear()
+            connections = list(self._connections.values())
+            nodes = list(self._nodes.values())
+            self._lock.notify_all()
+        for connection in connections:
+            connection.close()
+        for node in nodes:
+            node.close()
+        for request in left:
+            request.done(RezoneError("the client is closed"))
+        for thread in self._threads:
+            if thread is not threading.current_thread():
+                thread.join(self._settings.routes_timeout_seconds + 1)
+
+    # --- one attempt; the lock is held ------------------------------------------------------
+
+    def _route(self, request: Request) -> None:
+        leader = self._routes.leader(request.partition)
+        if leader is None:
+            config = self._routes.config
+            request.gone = config is not None and request.partition >= config.partitions
+            self._park(request, refresh=not request.gone)
+            return
+        connection = self._connection(leader.address)
+        now = self._clock()
+        request.opaque = next(self._numbers)
+        request.attempts += 1
+        request.parked = False
+        request.attempt_ends = min(now + self._settings.attempt_timeout_seconds, request.deadline)
+        request.connection = connection
+        request.frames_before = connection.received
+        self._open[request.opaque] = request
+        connection.send(request.opaque, request.message(request.opaque), request.body)
+
+    def _connection(self, address: str) -> Connection:
+        if address not in self._connections:
+            self._connections[address] = Connection(
+                address,
+                lambda: self.node(address).channel("data"),
+                on_frame=self._on_frame,
+                on_broken=self._on_broken,
+                window=self._settings.window_requests_per_node,
+            )
+        return self._connections[address]
+
+    def _park(self, request: Request, *, refresh: bool) -> None:
+        request.parked = True
+        request.redirects = 0
+        request.pauses += 1
+        if request.pauses % FORGET_AFTER_PAUSES == 0:
+            self._routes.forget(request.partition)
+        due = self._clock() + backoff(self._settings, request.pauses, self._rng)
+        heapq.heappush(
+            self._parked,
+            (min(due, request.deadline), next(self._numbers), request),
+        )
+        self._stale = self._stale or refresh
+        self._lock.notify_all()
+
+    # --- answers ----------------------------------------------------------------------------
+
+    def _take_open(self, opaque: int) -> Request | None:
+        request = self._open.pop(opaque, None)
+        if request is not None and request.connection is not None:
+            request.connection.answered(opaque)
+        return request
+
+    def _on_frame(self, frame: Frame) -> None:
+        message, _ = frame
+        if not isinstance(message, (WriteResult, ReadResult, Failure)):
+            return
+        with self._lock:
+            request = self._take_open(message.opaque)
+        if request is None:
+            return
+        if isinstance(message, Failure):
+            self._on_error(request, error_from(message.error))
+        else:
+            request.done(frame)
+
+    def _on_broken(self, opaques: list[int], error: RezoneError) -> None:
+        for opaque in opaques:
+            with self._lock:
+                request = self._open.pop(opaque, None)
+            if request is not None:
+                self._on_error(request, error)
+
+    def _on_error(self, request: Request, error: RezoneError) -> None:
+        request.last_error = error
+        with self._lock:
+            closed = self._closed
+            over = self._clock() >= request.deadline
+            if not closed and not over and error.retryable:
+                self._repeat(request, error)
+                return
+        request.done(error)
+
+    def _repeat(self, request: Request, error: RezoneError) -> None:
+        refused_by = request.connection.address if request.connection else ""
+        if isinstance(error, NotLeaderError):
+            self._routes.correct(request.partition, error)
+            leader = self._routes.leader(request.partition)
+            request.redirects += 1
+            if (
+                leader is not None
+                and leader.address != refused_by
+                and request.redirects <= self._settings.redirects_max
+            ):
+                self._route(request)
+                return
+            self._park(request, refresh=True)
+            return
+        lost = bool(error.details.get("unreachable"))
+        self._park(request, refresh=lost or error.code == "UnknownPartition")
+
+    # --- pauses and deadlines ---------------------------------------------------------------
+
+    def _watch_loop(self) -> None:
+        sweep_every = self._settings.attempt_timeout_seconds / 8
+        next_sweep = self._clock() + sweep_every
+        while True:
+            with self._lock:
+                now = self._clock()
+                if self._closed:
+                    return
+                wake = next_sweep
+                if self._parked:
+                    wake = min(wake, self._parked[0][0])
+                if wake > now:
+                    self._lock.wait(wake - now)
+                    continue
+                late = self._release_parked(now)
+            for request in late:
+                if request.gone:
+                    request.done(_no_such_partition(request.partition))
+                    continue
+                unknown = NotReadyError(f"partition {request.partition} has no known leader")
+                request.done(request.last_error or unknown)
+            if now >= next_sweep:
+                next_sweep = now + sweep_every
+                self._sweep(now)
+
+    def _release_parked(self, now: float) -> list[Request]:
+        late = []
+        while self._parked and self._parked[0][0] <= now:
+            request = heapq.heappop(self._parked)[2]
+            if not request.parked:
+                continue
+            if now >= request.deadline or request.gone:
+                request.parked = False
+                late.append(request)
+            else:
+                self._route(request)
+        return late
+
+    def _sweep(self, now: float) -> None:
+        with self._lock:
+            late = [r for r in self._open.values() if now >= r.attempt_ends]
+            for request in late:
+                self._take_open(request.opaque)
+        hanging: set[Connection] = set()
+        for request in late:
+            connection = request.connection
+            if connection is not None and connection.received == request.frames_before:
+                hanging.add(connection)
+            where = connection.address if connection else "?"
+            self._on_error(request, NotReadyError(f"{where} gave no answer", unreachable=1))
+        for connection in hanging:
+            connection.drop(f"{connection.address} answers nothing")
+
+    # --- routes -----------------------------------------------------------------------------
+
+    def _take_routes(self, table: RouteTable) -> None:
+        with self._lock:
+            changed = self._routes.merge(table)
+            self.refreshes += 1
+            if self._closed or not changed:
+                return
+            for _, _, request in list(self._parked):
+                if request.parked and request.partition in changed:
+                    self._route(request)
+
+    def _refresh_loop(self) -> None:
+        failures = 0
+        while True:
+            with self._lock:
+                self._lock.wait_for(lambda: self._closed or self._stale)
+                if self._closed:
+                    return
+                self._stale = False
+            try:
+                self.fetch_routes()
+                failures = 0
+            except RezoneError:
+                failures += 1
+                with self._lock:
+                    # Parked requests ask again after their pause; this one keeps a zone without
+                    # any node from being asked in a tight loop meanwhile.
+                    pause = backoff(self._settings, failures, self._rng)
+                    self._lock.wait_for(lambda: self._closed, pause)
+
+
+def _no_such_partition(partition: PartitionId) -> ConflictError:
+    """Return the error a node gives to a request that was cut for more partitions (B-08)."""
+    return ConflictError(f"the zone has no partition {partition} any more", partition=partition)

@@ -1,0 +1,44 @@
+"""What a client may be told: deadlines, pauses and limits, each with its unit in its name."""
+
+import dataclasses
+import random
+
+
+class OutcomeUnknownError(TimeoutError):
+    """Raised when a write was sent, but no answer came before its deadline.
+
+    It may have been applied or not, and may still be. Upserts and deletes can be repeated. The
+    cause is the last error seen.
+    """
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ClientSettings:
+    """Deadlines, pauses and limits of a TableClient.
+
+    A request is tried for `timeout_seconds` in all; one attempt that gets no answer within
+    `attempt_timeout_seconds` is made again. Pauses between attempts double from
+    `backoff_first_seconds` to `backoff_max_seconds`. `submit_write` blocks while
+    `open_requests_max` or `open_bytes_max` is reached: a slow zone slows its writers.
+    """
+
+    timeout_seconds: float = 30.0
+    attempt_timeout_seconds: float = 3.0
+    routes_timeout_seconds: float = 1.0
+    backoff_first_seconds: float = 0.002
+    backoff_max_seconds: float = 0.2
+    redirects_max: int = 3
+    open_requests_max: int = 4096
+    open_bytes_max: int = 64 << 20
+    window_requests_per_node: int = 256
+    request_bytes_max: int = 4 << 20
+
+
+def backoff(settings: ClientSettings, attempt: int, rng: random.Random) -> float:
+    """Return the pause in seconds before attempt number `attempt` (1 is the first repeat).
+
+    Jittered between half and all of it, so that writers that broke together do not come back
+    together.
+    """
+    doubled = settings.backoff_first_seconds * float(1 << min(attempt - 1, 16))
+    return min(doubled, settings.backoff_max_seconds) * rng.uniform(0.5, 1.0)

@@ -1,0 +1,268 @@
+"""A zone's table as its users see it: write, delete, read, scan.
+
+Writes are applied exactly once (`writes`), routes correct themselves (`dispatch`).
+
+Concurrency: any thread may call. Batches of one partition go out in the order of their calls.
+"""
+
+import random
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
+from typing import Any, Self
+
+import pyarrow as pa
+
+from rezone.client import batches
+from rezone.client.calls import Budget, Call
+from rezone.client.dispatch import Dispatcher, Request
+from rezone.client.routes import RouteCache
+from rezone.client.settings import ClientSettings
+from rezone.client.writes import Outcome, PartitionWrite, Writes, writer_uuid
+from rezone.wire import rows
+from rezone.wire.channel import CHANNEL_ERRORS
+from rezone.wire.errors import ConflictError, NotLeaderError, NotReadyError, RezoneError
+from rezone.wire.flight import NodeClient, from_flight_error
+from rezone.wire.messages import (
+    Message,
+    PartitionId,
+    ReadRequest,
+    ScanTicket,
+    ZoneConfig,
+)
+from rezone.wire.rows import RowCodec
+
+
+class TableClient:
+    """Reads and writes the rows of one zone.
+
+    `bootstrap`: addresses ("host:port") of any of its data nodes. `writer_id` names this writer
+    to the nodes, whose duplicate tables hold UUIDs: any other name becomes the UUID of
+    `writer_uuid`. A name must never be used twice, not even by one client after the other: a new
+    client numbers its batches from 1 again. `on_ack(partition, monotonic
+    time)` is called for every acknowledged write, from a reader thread; it must be quick.
+    Thread-safe. Close it, or use it as a context manager.
+    """
+
+    def __init__(
+        self,
+        bootstrap: Sequence[str],
+        *,
+        writer_id: str | None = None,
+        settings: ClientSettings | None = None,
+        on_ack: Callable[[PartitionId, float], None] | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        rng: random.Random | None = None,
+        connect: Callable[[str], NodeClient] = NodeClient,
+    ) -> None:
+        self.writer_id = writer_uuid(writer_id) if writer_id else str(uuid.uuid4())
+        self._settings = settings or ClientSettings()
+        self._clock = clock
+        self._rng = rng or random.Random()  # noqa: S311 - jitter, not a secret
+        self._routes = RouteCache(bootstrap)
+        self._budget = Budget(self._settings)
+        self._lock = threading.Lock()
+        self._codec: RowCodec | None = None
+        self._codec_of: ZoneConfig | None = None
+        self._dispatcher = Dispatcher(
+            self._routes, self._settings, clock=clock, rng=self._rng, connect=connect
+        )
+        self._writes = Writes(
+            self.writer_id,
+            dispatcher=self._dispatcher,
+            budget=self._budget,
+            settings=self._settings,
+            clock=clock,
+            on_ack=on_ack,
+        )
+
+    @property
+    def config(self) -> ZoneConfig:
+        """The zone's config, fetched with the routes when first asked for."""
+        if self._routes.config is None:
+            self._fetch_routes()
+        config = self._routes.config
+        assert config is not None  # noqa: S101 - fetching sets it or raises
+        return config
+
+    @property
+    def codec(self) -> RowCodec:
+        """The row format of the zone's table: `arrow_schema` and `key_schema` are its schemas."""
+        config = self.config
+        with self._lock:
+            if self._codec is None or self._codec_of != config:
+                self._codec = RowCodec(config.table, config.limits)
+            self._codec_of = config
+            return self._codec
+
+    def submit_write(self, data: batches.Rows) -> "Future[list[PartitionWrite]]":
+        """Upsert rows; the future has one entry per request they were cut into.
+
+        A request (the rows of one partition, up to the limits) is all or nothing; a call over
+        several partitions is not one transaction. Rows that break the schema or a limit raise
+        InvalidRowError here, before anything is sent. The future may raise OutcomeUnknownError,
+        or any RezoneError that says no; the first of them.
+        """
+        codec = self.codec
+        batch = batches.conform(data, codec.arrow_schema)
+        return self._writes.submit(codec, batch, self.config.partitions, delete=False)
+
+    def submit_delete(self, keys: batches.Rows) -> "Future[list[PartitionWrite]]":
+        """Delete rows by primary key; otherwise as `submit_write`. Absent keys are no error."""
+        codec = self.codec
+        batch = batches.conform(keys, codec.key_schema)
+        return self._writes.submit(codec, batch, self.config.partitions, delete=True)
+
+    def write(self, data: batches.Rows) -> list[PartitionWrite]:
+        """Upsert rows and wait until they are acknowledged; see `submit_write`."""
+        return self.submit_write(data).result()
+
+    def delete(self, keys: batches.Rows) -> list[PartitionWrite]:
+        """Delete rows and wait until that is acknowledged; see `submit_delete`."""
+        return self.submit_delete(keys).result()
+
+    def read(self, keys: batches.Rows, as_of: int | None = None) -> Any:
+        """Return the rows of these primary keys as a table, absent ones left out, in no order.
+
+        `as_of` (microseconds since 1970) reads the past instead of the newest committed state.
+        """
+        codec = self.codec
+        batch = batches.conform(keys, codec.key_schema)
+        deadline = self._clock() + self._settings.timeout_seconds
+        attempt = 0
+        while True:
+            try:
+                found = self._read_once(codec, batch, as_of).result()
+            except ConflictError as error:
+                # Cut for another number of partitions than the zone has by now (B-08).
+                attempt += 1
+                if "partition" not in error.details or self._clock() >= deadline:
+                    raise
+                self._dispatcher.pause(attempt)
+                self._fetch_routes()
+            else:
+                parts = [rows.from_ipc(body, codec.arrow_schema) for _, body in found]
+                return pa.Table.from_batches(parts, schema=codec.arrow_schema)
+
+    def scan(self, as_of: int | None = None) -> Any:
+        """Return all rows as a table, partition by partition; each at its own newest time."""
+        parts: list[Any] = []
+        self._fetch_routes()  # a scan by a stale number of partitions would miss some
+        for partition in range(self.config.partitions):
+            parts.extend(self.scan_partition(partition, as_of=as_of))
+        return pa.Table.from_batches(parts, schema=self.codec.arrow_schema)
+
+    def scan_partition(self, partition: PartitionId, *, as_of: int | None = None) -> list[Any]:
+        """Return a partition's rows as record batches, asked for again until it has all."""
+        return list(self.stream_partition(ScanTicket(partition=partition, as_of=as_of), whole=True))
+
+    def stream_partition(self, ticket: ScanTicket, *, whole: bool = False) -> Iterator[Any]:
+        """Yield the batches of a scan as they come from the partition's leader.
+
+        A scan that breaks before its first batch is started again; later it raises, because rows
+        already yielded cannot be taken back. With `whole` all batches are gathered first, and any
+        break starts again.
+        """
+        deadline = self._clock() + self._settings.timeout_seconds
+        attempt = 0
+        while True:
+            yielded = False
+            gathered: list[Any] = []
+            try:
+                for batch in self._scan_once(ticket):
+                    if whole:
+                        gathered.append(batch)
+                        continue
+                    yielded = True
+                    yield batch
+            except RezoneError as error:
+                attempt += 1
+                if yielded or not error.retryable or self._clock() >= deadline:
+                    raise
+                self._wait_for_routes(ticket.partition, error, attempt)
+                continue
+            yield from gathered
+            return
+
+    def close(self) -> None:
+        """Close all connections; open futures end with an error."""
+        self._dispatcher.close()
+        self._writes.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # --- reads ------------------------------------------------------------------------------
+
+    def _read_once(self, codec: RowCodec, batch: Any, as_of: int | None) -> "Future[list[Any]]":
+        parts = list(
+            batches.split(
+                codec,
+                batch,
+                self.config.partitions,
+                delete=True,
+                bytes_max=self._settings.request_bytes_max,
+            )
+        )
+        call = Call(max(1, len(parts)))
+        if not parts:
+            call.add([])
+        for partition, part in parts:
+            codec.check(part, delete=True)
+            self._read_part(partition, rows.to_ipc(part), as_of, call)
+        return call.future
+
+    def _read_part(
+        self, partition: PartitionId, body: bytes, as_of: int | None, call: Call
+    ) -> None:
+        room = self._budget.take(len(body))
+
+        def message(opaque: int) -> Message:
+            return ReadRequest(opaque=opaque, partition=partition, as_of=as_of)
+
+        def done(outcome: Outcome) -> None:
+            self._budget.give(room)
+            call.add(outcome)
+
+        request = Request(partition=partition, message=message, body=body, done=done)
+        if not self._dispatcher.submit(request):
+            done(RezoneError("the client is closed"))
+
+    def _scan_once(self, ticket: ScanTicket) -> Iterator[Any]:
+        if self._routes.config is None:
+            self._fetch_routes()
+        leader = self._dispatcher.leader(ticket.partition)
+        if leader is None:
+            raise NotReadyError(f"no leader is known for partition {ticket.partition}")
+        try:
+            reader = self._dispatcher.node(leader.address).get(ticket)
+            for chunk in reader:
+                if chunk.data is not None:
+                    yield chunk.data
+        except CHANNEL_ERRORS as error:
+            raise from_flight_error(error) from error
+
+    def _wait_for_routes(self, partition: PartitionId, error: RezoneError, attempt: int) -> None:
+        named = isinstance(error, NotLeaderError) and self._dispatcher.correct(partition, error)
+        if not named or attempt > self._settings.redirects_max:
+            self._dispatcher.pause(attempt)
+            self._fetch_routes()
+
+    def _fetch_routes(self) -> None:
+        deadline = self._clock() + self._settings.timeout_seconds
+        attempt = 0
+        while True:
+            try:
+                self._dispatcher.fetch_routes()
+            except NotReadyError:
+                attempt += 1
+                if self._clock() >= deadline:
+                    raise
+                self._dispatcher.pause(attempt)
+            else:
+                return

@@ -1,0 +1,217 @@
+"""Carries out what a state machine asked for; one function per kind of action.
+
+Every act is repeatable and its effect is observed by a later pass, so an act that fails is only
+logged: the machine sees that nothing has happened and asks again. Acts on the zone's assignment
+keys are compare-and-sets on its status by the functions of `domain.assignments`.
+"""
+
+import asyncio
+import functools
+from collections.abc import Callable, Sequence
+
+import structlog
+
+from rezone.controller.coordinator import Coordinator
+from rezone.controller.keys import ZoneKey
+from rezone.controller.runtime import ZoneRuntime
+from rezone.controller.transfers import Transfers
+from rezone.controller.verify import CopyDiffersError, verify_copy
+from rezone.domain import assignments, world
+from rezone.domain.assignments import Skip
+from rezone.kube.errors import ConflictWriteError, KubeError, MissingError
+from rezone.resources.migration import RegionMigration, RegionMigrationSpec
+from rezone.resources.model import ObjectMeta
+from rezone.resources.task import RebalanceTask
+from rezone.resources.zone import Assignments, DistributionZone, DistributionZoneStatus
+from rezone.wire.errors import RezoneError
+from rezone.wire.messages import (
+    Ack,
+    Fence,
+    Message,
+    NodeId,
+    StopReplica,
+    Takeover,
+    UpgradeCandidate,
+)
+
+log = structlog.get_logger(__name__)
+
+ASSIGNMENT_ATTEMPTS_MAX = 5
+
+
+class Acts:
+    """Carries out actions for one owner (a task or a migration) of one zone."""
+
+    def __init__(
+        self,
+        coordinator: Coordinator,
+        zone: DistributionZone,
+        runtime: ZoneRuntime,
+        owner: RebalanceTask | RegionMigration,
+    ) -> None:
+        self._c = coordinator
+        self._zone = zone
+        self._runtime = runtime
+        self._owner = owner
+        self._transfers = Transfers(coordinator, zone, runtime)
+
+    async def carry_out(self, actions: Sequence[world.Action]) -> None:
+        """Carry out all actions in order; failures are logged and left to the next pass."""
+        for action in actions:
+            log.info("acting", action=type(action).__name__, owner=self._owner.metadata.name)
+            try:
+                await self._one(action)
+            except (KubeError, RezoneError) as error:
+                log.warning("act failed", action=type(action).__name__, error=str(error))
+
+    async def _one(self, action: world.Action) -> None:  # noqa: C901, PLR0912 - a case per kind
+        match action:
+            case world.ChangeRoutes(changes=changes):
+                store = self._runtime.route_store(self._c.kube, self._zone)
+                await self._runtime.change_routes(store, changes)
+                await self._runtime.notify()
+                self._c.wake_zone(ZoneKey(self._zone.metadata.namespace, self._zone.metadata.name))
+            case world.EnsureSparkApplication():
+                if not isinstance(self._owner, RebalanceTask):
+                    raise TypeError("only tasks start SparkApplications")
+                await self._transfers.ensure_spark(self._owner, action)
+            case world.DeleteSparkApplication(name=name):
+                await self._transfers.delete_spark(name)
+            case world.PullSnapshots(copies=copies):
+                await self._transfers.pull(copies, self._fence())
+            case world.VerifyCopy():
+                self._verify_in_background(action)
+            case world.EnsureMigration():
+                await self._ensure_migration(action)
+            case world.CancelMigration(name=name):
+                await self._cancel_migration(name)
+            case world.StopReplica():
+                await self._call(
+                    action.node,
+                    StopReplica(
+                        fence=self._fence(),
+                        partition=action.partition,
+                        leader_epoch=action.leader_epoch,
+                    ),
+                )
+            case world.RequestTakeover():
+                await self._call(
+                    action.source,
+                    Takeover(
+                        fence=self._fence(),
+                        partition=action.partition,
+                        leader_epoch=action.leader_epoch,
+                        candidate=action.candidate,
+                        next_epoch=action.next_epoch,
+                    ),
+                )
+            case world.RequestUpgrade():
+                await self._call(
+                    action.candidate,
+                    UpgradeCandidate(
+                        fence=self._fence(),
+                        partition=action.partition,
+                        next_epoch=action.next_epoch,
+                        last_offset=action.last_offset,
+                    ),
+                )
+            case world.WritePending(target=target, revision=revision):
+                await self._assign(lambda keys: assignments.request(keys, target, revision))
+            case world.WriteStable(revision=revision, target=target):
+                await self._assign(lambda keys: assignments.complete(keys, revision, target))
+            case world.WriteCancel(revision=revision, old=old, new=new):
+                await self._assign(
+                    lambda keys: assignments.intend_cancel(keys, revision, old, new)[1],
+                )
+            case world.ClearPending(revision=revision):
+                await self._assign(lambda keys: assignments.clear_pending(keys, revision))
+            case world.NotifyFailureDetector():
+                self._c.wake_zone(ZoneKey(self._zone.metadata.namespace, self._zone.metadata.name))
+
+    def _fence(self) -> Fence:
+        return self._runtime.fence or Fence(coordinator_epoch=self._c.epoch)
+
+    async def _call(self, node: NodeId, request: Message) -> None:
+        watched = self._runtime.monitor.get(node)
+        if watched is None:
+            log.info("node is not there", node=node, request=type(request).__name__)
+            return
+        call = functools.partial(
+            watched.client.call,
+            request,
+            Ack,
+            timeout_seconds=self._c.settings.call_timeout_seconds,
+        )
+        await asyncio.get_running_loop().run_in_executor(self._c.executor, call)
+
+    async def _assign(self, change: Callable[[Assignments], Assignments | Skip]) -> None:
+        """Apply one of the assignment functions to the zone as it is stored now."""
+        meta = self._zone.metadata
+        for _ in range(ASSIGNMENT_ATTEMPTS_MAX):
+            zone = await self._c.store.read(DistributionZone, meta.namespace, meta.name)
+            status = zone.status or DistributionZoneStatus()
+            keys = change(status.assignments)
+            if isinstance(keys, Skip) or keys == status.assignments:
+                return
+            try:
+                await self._c.store.write_status(
+                    zone,
+                    status.model_copy(update={"assignments": keys}),
+                )
+            except ConflictWriteError:
+                continue
+            self._c.wake_zone(ZoneKey(meta.namespace, meta.name))
+            return
+        raise ConflictWriteError(f"zone {meta.name} changed under every attempt")
+
+    async def _ensure_migration(self, action: world.EnsureMigration) -> None:
+        meta = self._zone.metadata
+        migration = RegionMigration(
+            metadata=ObjectMeta(
+                name=action.name,
+                namespace=meta.namespace,
+                labels={"rezone.dev/zone": meta.name, "rezone.dev/task": self._owner.metadata.name},
+            ),
+            spec=RegionMigrationSpec(
+                zone_name=meta.name,
+                partition=action.partition,
+                target=action.target,
+            ),
+        )
+        await self._c.store.create(migration, self._owner)
+
+    async def _cancel_migration(self, name: str) -> None:
+        namespace = self._zone.metadata.namespace
+        try:
+            migration = await self._c.store.read(RegionMigration, namespace, name)
+        except MissingError:
+            return
+        if not migration.spec.cancel:
+            await self._c.store.patch_spec(migration, {"cancel": True})
+
+    def _verify_in_background(self, action: world.VerifyCopy) -> None:
+        """Start a comparison, at most one per copy; its outcome wakes the zone."""
+        key = (action.partition, action.target, action.leader_epoch)
+        runtime = self._runtime
+        if key in runtime.verifying or key in runtime.verified or key in runtime.mismatched:
+            return
+        source = runtime.monitor.get(action.source)
+        target = runtime.monitor.get(action.target)
+        if source is None or target is None:
+            return
+
+        async def compare() -> None:
+            try:
+                if await verify_copy(self._c.executor, action.partition, source, target):
+                    runtime.verified.add(key)
+            except CopyDiffersError as error:
+                log.error("copy differs from its source", error=str(error))  # noqa: TRY400 - no trace helps here
+                runtime.mismatched.add(key)
+            except RezoneError as error:
+                log.warning("copy not compared", error=str(error))
+            finally:
+                runtime.verifying.discard(key)
+                self._c.wake_zone(runtime.key)
+
+        runtime.verifying.add(key)
+        runtime.background(compare())

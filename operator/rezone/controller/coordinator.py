@@ -1,0 +1,140 @@
+"""The leading process: what its reconcile loops share, and how a key finds its loop.
+
+A coordinator lives as long as its Lease. It is made with a new epoch, and ends with the process:
+nothing of it is handed to a later one except what stands in the API server.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
+
+import structlog
+
+from rezone.controller.keys import Kind, ObjectKey, ZoneKey
+from rezone.controller.queue import KeyedQueue
+from rezone.controller.runtime import ZoneRuntime
+from rezone.controller.settings import CoordinatorSettings
+from rezone.kube.client import Kube
+from rezone.kube.data_node import PodSettings
+from rezone.kube.events import EventRecorder
+from rezone.kube.pods import PodStore
+from rezone.kube.spark import SparkSettings, SparkStore
+from rezone.kube.store import StatusStore
+
+log = structlog.get_logger(__name__)
+
+# A long poll holds a thread per data node; calls and digests need some beside them.
+THREADS_MAX = 1200
+
+Reconcile = Callable[[ObjectKey], Awaitable[float | None]]
+
+
+class Coordinator:
+    """Holds the queue, the zones' runtimes and the adapters; `epoch` fences all it sends."""
+
+    def __init__(self, kube: Kube, settings: CoordinatorSettings, epoch: int) -> None:
+        self.kube = kube
+        self.settings = settings
+        self.epoch = epoch
+        self.store = StatusStore(kube)
+        self.events = EventRecorder(kube, instance=settings.identity)
+        self.pods = PodStore(
+            kube,
+            PodSettings(
+                image=settings.data_node_image,
+                service_account=settings.data_node_service_account,
+            ),
+        )
+        self.spark = SparkStore(
+            kube,
+            SparkSettings(
+                image=settings.spark_image,
+                service_account=settings.spark_service_account,
+            ),
+        )
+        self.executor = ThreadPoolExecutor(THREADS_MAX, thread_name_prefix="node-call")
+        self.queue: KeyedQueue[ObjectKey] = KeyedQueue(
+            self._reconcile,
+            concurrency=settings.reconciles_max,
+        )
+        self._loops: dict[Kind, Reconcile] = {}
+        self._runtimes: dict[ZoneKey, ZoneRuntime] = {}
+        self._followers: dict[ZoneKey, set[ObjectKey]] = {}
+
+    def register(self, kind: Kind, reconcile: Reconcile) -> None:
+        """Set the reconcile loop of a kind."""
+        self._loops[kind] = reconcile
+
+    def runtime(self, key: ZoneKey, uid: str) -> ZoneRuntime:
+        """Return a zone's runtime; a zone made anew under an old name gets a fresh one."""
+        runtime = self._runtimes.get(key)
+        if runtime is not None and runtime.uid != uid:
+            self.forget_zone(key)
+            runtime = None
+        if runtime is None:
+            runtime = ZoneRuntime(
+                key,
+                uid,
+                self.epoch,
+                executor=self.executor,
+                settings=self.settings,
+                on_change=lambda: self.wake_zone(key),
+            )
+            self._runtimes[key] = runtime
+        return runtime
+
+    def forget_zone(self, key: ZoneKey) -> None:
+        """Stop watching a zone that is gone."""
+        runtime = self._runtimes.pop(key, None)
+        if runtime is not None:
+            runtime.close()
+
+    def follow(self, zone: ZoneKey, key: ObjectKey, *, active: bool) -> None:
+        """Wake `key` with every news of the zone, as long as it is active."""
+        followers = self._followers.setdefault(zone, set())
+        if active:
+            followers.add(key)
+        else:
+            followers.discard(key)
+
+    def wake_zone(self, zone: ZoneKey) -> None:
+        """Wake a zone and all tasks and migrations that are at work on it."""
+        self.queue.put(zone.object_key)
+        for key in self._followers.get(zone, ()):
+            self.queue.put(key)
+
+    def wake_all_zones(self) -> None:
+        """Wake every zone: something they all look at has changed."""
+        for zone in self._runtimes:
+            self.wake_zone(zone)
+
+    async def close(self) -> None:
+        """End all loops and polls; nothing is sent afterwards."""
+        await self.queue.close()
+        for zone in list(self._runtimes):
+            self.forget_zone(zone)
+        self.executor.shutdown(wait=False, cancel_futures=True)
+
+    async def _reconcile(self, key: ObjectKey) -> float | None:
+        reconcile = self._loops[key.kind]
+        with structlog.contextvars.bound_contextvars(
+            kind=key.kind.value,
+            namespace=key.namespace,
+            name=key.name,
+        ):
+            return await reconcile(key)
+
+
+def thread_safe_wakes(
+    coordinator: Coordinator,
+    loop: asyncio.AbstractEventLoop,
+) -> tuple[Callable[[ObjectKey], None], Callable[[], None]]:
+    """Return `wake(key)` and `wake_all_zones()` for callers in other threads (Kopf's)."""
+
+    def wake(key: ObjectKey) -> None:
+        loop.call_soon_threadsafe(coordinator.queue.put, key)
+
+    def wake_all_zones() -> None:
+        loop.call_soon_threadsafe(coordinator.wake_all_zones)
+
+    return wake, wake_all_zones

@@ -1,0 +1,137 @@
+"""Kopf's part: watches. Every handler only wakes the keyed queue of the coordinator's own loop.
+
+Kopf gets a loop and a thread of its own, because at its end it cancels whatever lives in its
+loop. Handlers are low-level event handlers: they leave nothing on the objects, remember no
+edges, and a restart replays all objects as events (docs/architecture.md, "Why so little Kopf").
+"""
+
+import asyncio
+import os
+import threading
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import kopf
+
+from rezone.controller.keys import Kind, ObjectKey
+from rezone.resources import GROUP, VERSION
+from rezone.resources.migration import RegionMigration
+from rezone.resources.task import RebalanceTask
+from rezone.resources.zone import DistributionZone
+
+Wake = Callable[[ObjectKey], None]
+
+ZONE_LABEL = "rezone.dev/zone"
+SPARK_GROUP = "sparkoperator.k8s.io"
+SPARK_VERSION = "v1beta2"
+
+
+def build_registry(wake: Wake, wake_all_zones: Callable[[], None]) -> kopf.OperatorRegistry:
+    """Return the handlers; they call from Kopf's thread, so the callables must be thread-safe."""
+    registry = kopf.OperatorRegistry()
+
+    def on_own(kind: Kind) -> Callable[..., None]:
+        def handle(namespace: str | None, name: str, **_: Any) -> None:
+            wake(ObjectKey(kind, namespace or "", name))
+
+        return handle
+
+    def on_node(**_: Any) -> None:
+        wake_all_zones()
+
+    kopf.on.login(registry=registry, id="login")(_login)
+    for kind, resource in (
+        (Kind.ZONE, DistributionZone),
+        (Kind.TASK, RebalanceTask),
+        (Kind.MIGRATION, RegionMigration),
+    ):
+        kopf.on.event(GROUP, VERSION, resource.crd.plural, registry=registry, id=f"wake-{kind}")(
+            on_own(kind),
+        )
+    kopf.on.event("", "v1", "pods", registry=registry, id="wake-pod")(_on_pod(wake))
+    kopf.on.event("", "v1", "nodes", registry=registry, id="wake-node")(on_node)
+    kopf.on.event(SPARK_GROUP, SPARK_VERSION, "sparkapplications", registry=registry, id="spark")(
+        _on_spark(wake),
+    )
+    return registry
+
+
+def _login(**arguments: Any) -> kopf.ConnectionInfo | None:
+    """Log in as `rezone.kube.client.connect` does: by $KUBECONFIG, else by the pod's account."""
+    if os.environ.get("KUBECONFIG"):
+        return kopf.login_with_kubeconfig(**arguments)
+    return kopf.login_with_service_account(**arguments)
+
+
+def _on_pod(wake: Wake) -> Callable[..., None]:
+    def handle(namespace: str | None, labels: Mapping[str, str], **_: Any) -> None:
+        zone = labels.get(ZONE_LABEL)
+        if zone:
+            wake(ObjectKey(Kind.ZONE, namespace or "", zone))
+
+    return handle
+
+
+def _on_spark(wake: Wake) -> Callable[..., None]:
+    def handle(namespace: str | None, body: Mapping[str, Any], **_: Any) -> None:
+        for owner in body.get("metadata", {}).get("ownerReferences", ()):
+            if owner.get("kind") == Kind.TASK:
+                wake(ObjectKey(Kind.TASK, namespace or "", owner["name"]))
+
+    return handle
+
+
+def build_settings() -> kopf.OperatorSettings:
+    """Return Kopf's settings: pods by an immutable label only, lists in pages."""
+    settings = kopf.OperatorSettings()
+    settings.watching.label_selectors["", "v1", "pods"] = "app.kubernetes.io/managed-by=rezone"
+    settings.watching.chunk_size = 500
+    settings.posting.enabled = False
+    settings.scanning.disabled = False
+    return settings
+
+
+class KopfThread:
+    """Runs Kopf in a thread with its own loop; `failed` is called if it ends by itself."""
+
+    def __init__(
+        self,
+        registry: kopf.OperatorRegistry,
+        *,
+        namespaces: tuple[str, ...],
+        failed: Callable[[BaseException | None], None],
+    ) -> None:
+        self._registry = registry
+        self._namespaces = namespaces
+        self._failed = failed
+        self._stop = threading.Event()
+        self.ready = threading.Event()
+        self._thread = threading.Thread(target=self._main, name="kopf", daemon=True)
+
+    def start(self) -> None:
+        """Start the watches; `ready` is set when they run."""
+        self._thread.start()
+
+    def stop(self, timeout_seconds: float) -> None:
+        """Ask Kopf to end and wait for it."""
+        self._stop.set()
+        self._thread.join(timeout_seconds)
+
+    def _main(self) -> None:
+        error: BaseException | None = None
+        try:
+            asyncio.run(
+                kopf.operator(
+                    registry=self._registry,
+                    settings=build_settings(),
+                    standalone=True,
+                    clusterwide=not self._namespaces,
+                    namespaces=self._namespaces,
+                    stop_flag=self._stop,
+                    ready_flag=self.ready,
+                ),
+            )
+        except Exception as raised:  # noqa: BLE001 - reported to the process, which ends
+            error = raised
+        if not self._stop.is_set():
+            self._failed(error)

@@ -1,0 +1,48 @@
+"""The operator's HTTP endpoint: /healthz, /readyz and /metrics.
+
+Served from the coordinator's own loop, so that a loop that no longer turns fails its probe.
+"""
+
+from collections.abc import Callable
+
+import prometheus_client
+from aiohttp import web
+
+
+class HealthServer:
+    """Answers probes; `ready` says whether this process waits for the Lease or leads in order."""
+
+    def __init__(self, host: str, port: int, ready: Callable[[], bool]) -> None:
+        self._host = host
+        self._port = port
+        self._ready = ready
+        self._runner: web.AppRunner | None = None
+
+    async def start(self) -> None:
+        """Listen; OSError when the port is taken."""
+        app = web.Application()
+        app.router.add_get("/healthz", self._healthz)
+        app.router.add_get("/readyz", self._readyz)
+        app.router.add_get("/metrics", self._metrics)
+        self._runner = web.AppRunner(app, access_log=None)
+        await self._runner.setup()
+        await web.TCPSite(self._runner, self._host, self._port).start()
+
+    async def stop(self) -> None:
+        """Close the port."""
+        if self._runner is not None:
+            await self._runner.cleanup()
+
+    async def _healthz(self, _: web.Request) -> web.Response:
+        return web.Response(text="ok\n")
+
+    async def _readyz(self, _: web.Request) -> web.Response:
+        if self._ready():
+            return web.Response(text="ok\n")
+        return web.Response(status=503, text="starting\n")
+
+    async def _metrics(self, _: web.Request) -> web.Response:
+        return web.Response(
+            body=prometheus_client.generate_latest(),
+            headers={"Content-Type": prometheus_client.CONTENT_TYPE_LATEST},
+        )

@@ -1,0 +1,58 @@
+"""The reconcile loop of a RegionMigration: read, decide, write the status, act."""
+
+import structlog
+
+from rezone.controller.acts import Acts
+from rezone.controller.coordinator import Coordinator
+from rezone.controller.keys import ObjectKey, ZoneKey
+from rezone.controller.missing_zone import MISSING_ZONE_SECONDS, without_zone
+from rezone.controller.monitor import utc_now
+from rezone.controller.passes import begin_pass
+from rezone.domain.migration import decide
+from rezone.kube.errors import ConflictWriteError
+from rezone.resources.migration import (
+    TERMINAL_MIGRATION_STATES,
+    RegionMigration,
+    RegionMigrationStatus,
+)
+
+log = structlog.get_logger(__name__)
+
+
+class MigrationReconciler:
+    """Moves the state machine of one migration after the other."""
+
+    def __init__(self, coordinator: Coordinator) -> None:
+        self._c = coordinator
+
+    async def reconcile(self, key: ObjectKey) -> float | None:
+        """Run one pass; returns after how many seconds the next is due, None at the end."""
+        migration = await self._c.store.find(RegionMigration, key.namespace, key.name)
+        if migration is None or migration.metadata.deletion_timestamp is not None:
+            return None
+        zone_key = ZoneKey(key.namespace, migration.spec.zone_name)
+        status = migration.status or RegionMigrationStatus()
+        if status.state in TERMINAL_MIGRATION_STATES:
+            self._c.follow(zone_key, key, active=False)
+            return None
+        seen = await begin_pass(self._c, key, migration.spec.zone_name)
+        if seen is None or not seen.view.routes:
+            waiting = without_zone(migration, status, utc_now(), found=seen is not None)
+            await self._c.store.write_status(migration, waiting)
+            return MISSING_ZONE_SECONDS
+        decision = decide(
+            migration.spec,
+            migration.status,
+            seen.view,
+            utc_now(),
+            migration.metadata.generation,
+            name=key.name,
+        )
+        try:
+            await self._c.store.write_status(migration, decision.status)
+        except ConflictWriteError:
+            return 0.0
+        if decision.path:
+            log.info("migration advanced", path=list(decision.path))
+        await Acts(self._c, seen.zone, seen.runtime, migration).carry_out(decision.actions)
+        return decision.wake_seconds

@@ -1,0 +1,100 @@
+"""Builds the one value that all decisions of a pass see: a ZoneView."""
+
+from collections.abc import Mapping, Sequence
+
+from rezone.controller.monitor import WatchedNode
+from rezone.controller.runtime import ZoneRuntime
+from rezone.domain.assignments import topology_of
+from rezone.domain.world import MigrationView, NodeView, SparkView, ZoneView
+from rezone.resources.migration import TERMINAL_MIGRATION_STATES, MigrationState, RegionMigration
+from rezone.resources.zone import (
+    ApprovalMode,
+    DataNodeState,
+    DataNodeStatus,
+    DistributionZone,
+    DistributionZoneStatus,
+)
+from rezone.wire.messages import LeaderAndIsr, NodeId
+
+
+def build_view(
+    zone: DistributionZone,
+    runtime: ZoneRuntime,
+    *,
+    routes: tuple[LeaderAndIsr, ...],
+    migrations: Sequence[RegionMigration],
+    spark: SparkView | None,
+    leader_lease_seconds: float,
+) -> ZoneView:
+    """Return what is known of the zone now; `routes` as this coordinator last saw them."""
+    status = zone.status or DistributionZoneStatus()
+    keys = status.assignments
+    rebalance = zone.spec.rebalance
+    return ZoneView(
+        name=zone.metadata.name,
+        routes=routes,
+        nodes=node_views(status.data_nodes, runtime.monitor.nodes()),
+        stable=topology_of(keys.stable),
+        pending=topology_of(keys.pending),
+        pending_revision=keys.pending.revision if keys.pending else 0,
+        planned=topology_of(keys.planned),
+        change=keys.change,
+        cancel_revision=keys.cancel.revision if keys.cancel else None,
+        coordinator_epoch=runtime.coordinator_epoch,
+        paused=rebalance.paused,
+        manual_approval=rebalance.approval is ApprovalMode.MANUAL,
+        max_concurrent_migrations=rebalance.max_concurrent_migrations,
+        max_migrations_per_node=rebalance.max_migrations_per_node,
+        spark_threshold_bytes=zone.spec.transfer.spark_threshold_bytes,
+        leader_lease_seconds=leader_lease_seconds,
+        migrations=tuple(migration_view(m) for m in migrations),
+        spark=spark,
+        verified=frozenset(runtime.verified),
+        mismatched=frozenset(runtime.mismatched),
+    )
+
+
+def node_views(
+    data_nodes: Sequence[DataNodeStatus],
+    watched: Mapping[NodeId, WatchedNode],
+) -> dict[NodeId, NodeView]:
+    """Return the data nodes of the status with what the monitor has heard of them."""
+    views = {}
+    for node in data_nodes:
+        seen = watched.get(node.id)
+        report = seen.report if seen is not None and seen.reachable else None
+        views[node.id] = NodeView(
+            node=node.id,
+            address=node.address,
+            reachable=report is not None,
+            draining=node.state is DataNodeState.DRAINING,
+            lost=node.state is DataNodeState.LOST,
+            unreachable_since=seen.unreachable_since if seen is not None else None,
+            failure_domain=node.failure_domain,
+            replicas={r.partition: r for r in report.replicas} if report is not None else {},
+        )
+    return views
+
+
+def migration_view(migration: RegionMigration) -> MigrationView:
+    """Return a RegionMigration as decisions see it."""
+    status = migration.status
+    state = status.state if status is not None else ""
+    context = status.context if status is not None else None
+    owners = [o.name for o in migration.metadata.owner_references if o.kind == "RebalanceTask"]
+    return MigrationView(
+        name=migration.metadata.name,
+        partition=migration.spec.partition,
+        target=migration.spec.target,
+        state=state,
+        terminal=state in TERMINAL_MIGRATION_STATES,
+        succeeded=state == MigrationState.SUCCEEDED,
+        owner_task=owners[0] if owners else "",
+        source=context.from_node if context is not None else None,
+        error=_error_of(migration),
+    )
+
+
+def _error_of(migration: RegionMigration) -> str:
+    last = migration.status.last_error if migration.status is not None else None
+    return last.message if last is not None else ""

@@ -1,0 +1,74 @@
+"""Makes the plan of a RebalanceTask: asks the planner for what the task's type wants."""
+
+from rezone.controller.passes import ZonePass
+from rezone.domain import planner
+from rezone.domain.data_nodes import eligible_ids
+from rezone.domain.estimates import seconds_for
+from rezone.domain.rebalance_run import NoPlan, Planned
+from rezone.resources.conditions import Reason
+from rezone.resources.task import PlanSummary, RebalanceTask, TaskType
+from rezone.resources.zone import DistributionZoneStatus
+
+COPY_BYTES_PER_SECOND_GUESSED = 100_000_000
+"""What a plan's time is estimated with when the zone has no limit; the table of benchmarks."""
+
+
+def make_plan(task: RebalanceTask, seen: ZonePass) -> Planned | NoPlan:
+    """Return the plan for a task as the zone is now, or why there is none."""
+    try:
+        request = _request(task, seen)
+        made = planner.plan(request)
+    except planner.NotPlaceableError as error:
+        return NoPlan(Reason.NOT_ENOUGH_DATA_NODES, str(error))
+    except ValueError as error:
+        return NoPlan(Reason.INVALID_SPEC, str(error))
+    rate = seen.zone.spec.rebalance.max_bytes_per_second
+    return Planned(
+        made.target,
+        PlanSummary(
+            hash=made.hash,
+            moves=made.copies,
+            moves_lower_bound=made.lower_bound,
+            leader_moves=len(made.leader_moves),
+            bytes_estimate=made.bytes_moved,
+            seconds_estimate=seconds_for(made.bytes_moved, rate, COPY_BYTES_PER_SECOND_GUESSED),
+        ),
+    )
+
+
+def _request(task: RebalanceTask, seen: ZonePass) -> planner.PlanRequest:
+    request = _zone_request(seen, task.spec.revision)
+    match task.spec.type:
+        case TaskType.DRAIN:
+            return planner.drain(request, task.spec.nodes)
+        case TaskType.LEADERS:
+            return planner.leaders_only(request)
+        case TaskType.MOVES:
+            return planner.explicit_moves(
+                request,
+                {move.partition: move.replicas for move in task.spec.moves},
+            )
+        case TaskType.ZONE:
+            return request
+
+
+def _zone_request(seen: ZonePass, revision: int) -> planner.PlanRequest:
+    view = seen.view
+    status = seen.zone.status or DistributionZoneStatus()
+    eligible = eligible_ids(status.data_nodes)
+    sizes = []
+    for partition, record in enumerate(view.routes):
+        report = view.report(partition, record.leader)
+        sizes.append(report.bytes_estimate if report is not None else 0)
+    return planner.PlanRequest(
+        partitions=seen.zone.spec.partitions,
+        replicas=seen.zone.spec.replicas,
+        nodes=tuple(
+            planner.NodeInfo(id=n.id, failure_domain=n.failure_domain, available=n.id in eligible)
+            for n in status.data_nodes
+        ),
+        current=view.stable,
+        leaders=tuple(record.leader for record in view.routes),
+        partition_bytes=tuple(sizes),
+        revision=revision,
+    )

@@ -1,0 +1,117 @@
+"""The operator process: wait for the Lease, lead, and end with the Lease.
+
+Losing the Lease ends the process at once and without clean-up: whatever it still believed is
+worthless, and data nodes refuse its epoch as soon as the next one has spoken.
+"""
+
+import asyncio
+import os
+import signal
+
+import structlog
+
+from rezone.controller.coordinator import Coordinator, thread_safe_wakes
+from rezone.controller.handlers import KopfThread, build_registry
+from rezone.controller.health import HealthServer
+from rezone.controller.keys import Kind
+from rezone.controller.migration import MigrationReconciler
+from rezone.controller.settings import CoordinatorSettings
+from rezone.controller.task import TaskReconciler
+from rezone.controller.zone import ZoneReconciler
+from rezone.kube.client import Kube, connect
+from rezone.kube.lease import LeaderElection, new_identity
+from rezone.kube.routes import highest_coordinator_epoch
+
+log = structlog.get_logger(__name__)
+
+EXIT_LEASE_LOST = 3
+EXIT_WATCH_FAILED = 4
+KOPF_STOP_SECONDS = 5.0
+
+
+def run_operator() -> int:
+    """Run until SIGTERM (0), or until the Lease is lost or watching fails (another number)."""
+    structlog.configure(
+        processors=[
+            structlog.contextvars.merge_contextvars,
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso", utc=True),
+            structlog.processors.format_exc_info,
+            structlog.processors.JSONRenderer(),
+        ],
+    )
+    return asyncio.run(_main(CoordinatorSettings.from_environment()))
+
+
+async def _main(settings: CoordinatorSettings) -> int:
+    process = OperatorProcess(settings)
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, process.stop)
+    return await process.run()
+
+
+class OperatorProcess:
+    """One life of the operator: election, then coordinator and Kopf, then the end."""
+
+    def __init__(self, settings: CoordinatorSettings) -> None:
+        self._settings = settings
+        self._exit_code = 0
+        self._kube: Kube = connect()
+        self._kopf: KopfThread | None = None
+        self._election = LeaderElection(
+            self._kube,
+            namespace=settings.lease_namespace,
+            identity=new_identity(),
+            epoch_floor=lambda: highest_coordinator_epoch(self._kube),
+        )
+        self._health = HealthServer(
+            settings.health_address,
+            settings.health_port,
+            lambda: self._kopf is None or self._kopf.ready.is_set(),
+        )
+
+    def stop(self) -> None:
+        """End in order: stop the loops, release the Lease."""
+        self._election.stop()
+
+    async def run(self) -> int:
+        """Compete for the Lease and lead; returns the process's exit code."""
+        await self._health.start()
+        try:
+            await self._election.run(self._lead, self._lost)
+        finally:
+            await self._health.stop()
+            await self._kube.close()
+        return self._exit_code
+
+    async def _lead(self, epoch: int) -> None:
+        loop = asyncio.get_running_loop()
+        coordinator = Coordinator(self._kube, self._settings, epoch)
+        coordinator.register(Kind.ZONE, ZoneReconciler(coordinator).reconcile)
+        coordinator.register(Kind.TASK, TaskReconciler(coordinator).reconcile)
+        coordinator.register(Kind.MIGRATION, MigrationReconciler(coordinator).reconcile)
+        wake, wake_all = thread_safe_wakes(coordinator, loop)
+        failed: asyncio.Future[BaseException | None] = loop.create_future()
+
+        def kopf_failed(error: BaseException | None) -> None:
+            loop.call_soon_threadsafe(failed.set_result, error)
+
+        self._kopf = KopfThread(
+            build_registry(wake, wake_all),
+            namespaces=self._settings.namespaces,
+            failed=kopf_failed,
+        )
+        self._kopf.start()
+        try:
+            error = await failed
+            log.error("watching ended by itself", error=str(error))
+            self._exit_code = EXIT_WATCH_FAILED
+            self._election.stop()
+        finally:
+            await coordinator.close()
+            await asyncio.to_thread(self._kopf.stop, KOPF_STOP_SECONDS)
+
+    def _lost(self) -> None:
+        log.error("lease lost, ending the process")
+        os._exit(EXIT_LEASE_LOST)

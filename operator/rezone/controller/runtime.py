@@ -1,0 +1,110 @@
+"""What the coordinator keeps in memory of one zone; all of it can be lost at any time.
+
+The route table is written by this coordinator alone (Lease, epochs), so what was last read or
+written is current; a compare-and-set that fails throws it away, and a new coordinator reads it
+from the API server itself, never from a watch's cache (ZR-14).
+"""
+
+import asyncio
+from collections.abc import Callable, Coroutine, Sequence
+from concurrent.futures import Executor
+from typing import Any
+
+from rezone.controller.keys import ZoneKey
+from rezone.controller.monitor import NodeMonitor
+from rezone.controller.notify import Notifier
+from rezone.controller.settings import CoordinatorSettings
+from rezone.domain.world import RouteChange
+from rezone.kube.client import Kube
+from rezone.kube.routes import RouteStore
+from rezone.resources.zone import DistributionZone
+from rezone.wire.messages import Fence, LeaderAndIsr, NodeId, PartitionId, ZoneConfig
+
+
+class ZoneRuntime:
+    """The monitor, the notifier and the caches of one zone."""
+
+    def __init__(
+        self,
+        key: ZoneKey,
+        uid: str,
+        coordinator_epoch: int,
+        *,
+        executor: Executor,
+        settings: CoordinatorSettings,
+        on_change: Callable[[], None],
+    ) -> None:
+        self.key = key
+        self.uid = uid
+        self.coordinator_epoch = coordinator_epoch
+        self.monitor = NodeMonitor(
+            executor,
+            on_change,
+            timeout_seconds=settings.report_timeout_seconds,
+        )
+        self.notifier = Notifier(executor, self.monitor, settings.call_timeout_seconds)
+        self.verified: set[tuple[PartitionId, NodeId, int]] = set()
+        self.mismatched: set[tuple[PartitionId, NodeId, int]] = set()
+        self.verifying: set[tuple[PartitionId, NodeId, int]] = set()
+        self.config: ZoneConfig | None = None
+        self.peers: dict[NodeId, str] = {}
+        self.fence: Fence | None = None
+        self._routes: list[LeaderAndIsr] | None = None
+        self._store: RouteStore | None = None
+        # Zone, task and migration passes run side by side and share the table.
+        self._table = asyncio.Lock()
+        self._background: set[asyncio.Task[None]] = set()
+
+    def route_store(self, kube: Kube, zone: DistributionZone) -> RouteStore:
+        """Return the zone's one route store: it keeps the base of the next guarded write."""
+        if self._store is None:
+            self._store = RouteStore(kube, zone)
+        return self._store
+
+    async def routes(self, store: RouteStore) -> tuple[LeaderAndIsr, ...]:
+        """Return the route table, empty when the zone has none yet."""
+        async with self._table:
+            return tuple(await self._loaded(store))
+
+    def forget_routes(self) -> None:
+        """Have the next pass read the route table again."""
+        self._routes = None
+
+    async def change_routes(self, store: RouteStore, changes: Sequence[RouteChange]) -> bool:
+        """Write changes by compare-and-set; returns whether every one was made.
+
+        Whatever happens, the cache afterwards is empty or what the API server holds.
+        """
+        async with self._table:
+            routes = await self._loaded(store)
+            self._routes = None
+            made = await store.change(changes)
+            if made != {change.partition for change in changes}:
+                return False
+            for change in changes:
+                routes[change.partition] = change.state
+            self._routes = routes
+            return True
+
+    async def _loaded(self, store: RouteStore) -> list[LeaderAndIsr]:
+        if self._routes is None:
+            self._routes = list(await store.load())
+        return self._routes
+
+    async def notify(self) -> bool:
+        """Send nodes what they have not confirmed; returns whether all reachable ones have."""
+        if self.config is None or self.fence is None or self._routes is None:
+            return False
+        return await self.notifier.notify(self.config, self.peers, self._routes, self.fence)
+
+    def background(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run something beside the passes; it ends with the zone."""
+        task = asyncio.get_running_loop().create_task(work)
+        self._background.add(task)
+        task.add_done_callback(self._background.discard)
+
+    def close(self) -> None:
+        """Stop watching the zone's nodes and what runs beside the passes."""
+        self.monitor.close()
+        for task in self._background:
+            task.cancel()

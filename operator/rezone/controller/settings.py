@@ -1,0 +1,57 @@
+"""The coordinator's settings, all from the environment, each with its unit in its name."""
+
+import dataclasses
+import os
+from collections.abc import Mapping
+from typing import Any, Self
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class CoordinatorSettings:
+    """What the operator can be told.
+
+    `namespaces` empty means all. `leader_lease_seconds` is how long an unreachable leader is
+    waited for before an in-sync replica takes over; it must be longer than a restart of a pod
+    that you do not want to notice.
+    """
+
+    namespaces: tuple[str, ...] = ()
+    identity: str = "rezone-operator"
+    lease_namespace: str = "default"
+    lease_duration_seconds: float = 15.0
+    leader_lease_seconds: float = 8.0
+    lost_after_seconds: float = 300.0
+    report_timeout_seconds: float = 2.0
+    call_timeout_seconds: float = 10.0
+    resync_seconds: float = 20.0
+    reconciles_max: int = 8
+    data_node_image: str = "rezone-data-node:latest"
+    data_node_service_account: str = "default"
+    spark_image: str = "rezone-spark:latest"
+    spark_service_account: str = "default"
+    health_address: str = "127.0.0.1"
+    health_port: int = 8080
+
+    @classmethod
+    def from_environment(cls, environment: Mapping[str, str] = os.environ) -> Self:
+        """Return the settings that REZONE_* variables name; ValueError names a bad one."""
+        values: dict[str, Any] = {}
+        for field in dataclasses.fields(cls):
+            text = environment.get(f"REZONE_{field.name.upper()}")
+            if text is None:
+                continue
+            values[field.name] = _parse(field.name, text, field.default)
+        if "identity" not in values and (pod := environment.get("POD_NAME")):
+            values["identity"] = pod
+        if "lease_namespace" not in values and (ns := environment.get("REZONE_NAMESPACE")):
+            values["lease_namespace"] = ns
+        return cls(**values)
+
+
+def _parse(name: str, text: str, default: Any) -> Any:
+    try:
+        if isinstance(default, tuple):
+            return tuple(part.strip() for part in text.split(",") if part.strip())
+        return type(default)(text)
+    except ValueError as error:
+        raise ValueError(f"REZONE_{name.upper()}={text!r}: {error}") from error

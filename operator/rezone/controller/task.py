@@ -1,0 +1,66 @@
+"""The reconcile loop of a RebalanceTask: read, plan if it is new, decide, write, act."""
+
+import structlog
+
+from rezone.controller.acts import Acts
+from rezone.controller.coordinator import Coordinator
+from rezone.controller.keys import ObjectKey, ZoneKey
+from rezone.controller.missing_zone import MISSING_ZONE_SECONDS, without_zone
+from rezone.controller.monitor import utc_now
+from rezone.controller.passes import ZonePass, begin_pass
+from rezone.controller.plans import make_plan
+from rezone.domain.rebalance import decide
+from rezone.domain.world import SparkView
+from rezone.kube.errors import ConflictWriteError
+from rezone.resources.task import TERMINAL_TASK_STATES, RebalanceTask, RebalanceTaskStatus
+
+log = structlog.get_logger(__name__)
+
+
+class TaskReconciler:
+    """Moves the state machine of one task after the other."""
+
+    def __init__(self, coordinator: Coordinator) -> None:
+        self._c = coordinator
+
+    async def reconcile(self, key: ObjectKey) -> float | None:
+        """Run one pass; returns after how many seconds the next is due, None at the end."""
+        task = await self._c.store.find(RebalanceTask, key.namespace, key.name)
+        if task is None or task.metadata.deletion_timestamp is not None:
+            return None
+        zone_key = ZoneKey(key.namespace, task.spec.zone_name)
+        status = task.status or RebalanceTaskStatus()
+        if status.state in TERMINAL_TASK_STATES:
+            self._c.follow(zone_key, key, active=False)
+            return None
+        spark = await self._spark(task, status)
+        seen = await begin_pass(self._c, key, task.spec.zone_name, spark=spark)
+        if seen is None or not seen.view.routes:
+            waiting = without_zone(task, status, utc_now(), found=seen is not None)
+            await self._c.store.write_status(task, waiting)
+            return MISSING_ZONE_SECONDS
+        return await self._pass(key, task, seen)
+
+    async def _spark(self, task: RebalanceTask, status: RebalanceTaskStatus) -> SparkView | None:
+        if not status.spark_application:
+            return None
+        return await self._c.spark.state(task.metadata.namespace, status.spark_application)
+
+    async def _pass(self, key: ObjectKey, task: RebalanceTask, seen: ZonePass) -> float | None:
+        decision = decide(
+            task.spec,
+            task.status,
+            seen.view,
+            utc_now(),
+            task.metadata.generation,
+            name=key.name,
+            plan=lambda: make_plan(task, seen),
+        )
+        try:
+            await self._c.store.write_status(task, decision.status)
+        except ConflictWriteError:
+            return 0.0
+        if decision.path:
+            log.info("task advanced", path=list(decision.path))
+        await Acts(self._c, seen.zone, seen.runtime, task).carry_out(decision.actions)
+        return decision.wake_seconds

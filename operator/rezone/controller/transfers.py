@@ -1,0 +1,85 @@
+"""Starts copies: one SparkApplication per task attempt, or node-to-node pulls."""
+
+import asyncio
+import functools
+from collections.abc import Sequence
+from typing import Any
+
+import structlog
+
+from rezone.controller.coordinator import Coordinator
+from rezone.controller.runtime import ZoneRuntime
+from rezone.domain.world import Copy, EnsureSparkApplication
+from rezone.resources.task import RebalanceTask
+from rezone.resources.zone import DistributionZone
+from rezone.wire.errors import RezoneError
+from rezone.wire.messages import Ack, Fence, PullSnapshot
+
+log = structlog.get_logger(__name__)
+
+
+class Transfers:
+    """Starts and stops the bulk copies of one zone."""
+
+    def __init__(
+        self,
+        coordinator: Coordinator,
+        zone: DistributionZone,
+        runtime: ZoneRuntime,
+    ) -> None:
+        self._c = coordinator
+        self._zone = zone
+        self._runtime = runtime
+
+    async def ensure_spark(
+        self,
+        owner: RebalanceTask,
+        action: EnsureSparkApplication,
+    ) -> None:
+        """Create the SparkApplication unless it exists; its plan names nodes by address."""
+        fence = self._runtime.fence or Fence(coordinator_epoch=self._c.epoch)
+        plan = [item for copy in action.copies if (item := self._plan_item(copy, fence))]
+        await self._c.spark.ensure(action.name, self._zone, owner, plan)
+
+    async def delete_spark(self, name: str) -> None:
+        """Delete the SparkApplication; absent is fine."""
+        await self._c.spark.delete(self._zone.metadata.namespace, name)
+
+    async def pull(self, copies: Sequence[Copy], fence: Fence) -> None:
+        """Have every target pull its partition from the source."""
+        loop = asyncio.get_running_loop()
+        rate = self._zone.spec.rebalance.max_bytes_per_second
+        for copy in copies:
+            source = self._runtime.peers.get(copy.source)
+            for target in copy.targets:
+                watched = self._runtime.monitor.get(target)
+                if source is None or watched is None:
+                    continue
+                request = PullSnapshot(
+                    fence=fence,
+                    partition=copy.partition,
+                    source=source,
+                    bytes_per_second_max=rate,
+                )
+                call = functools.partial(watched.client.call, request, Ack)
+                try:
+                    await loop.run_in_executor(self._c.executor, call)
+                except RezoneError as error:
+                    log.warning("pull not started", node=target, error=str(error))
+
+    def _plan_item(self, copy: Copy, fence: Fence) -> dict[str, Any] | None:
+        source = self._runtime.peers.get(copy.source)
+        targets = [
+            {"id": node, "address": self._runtime.peers[node]}
+            for node in copy.targets
+            if node in self._runtime.peers
+        ]
+        if source is None or not targets:
+            return None
+        return {
+            "partition": copy.partition,
+            "source": source,
+            "source_id": copy.source,
+            "targets": targets,
+            "fence": {"coordinator_epoch": fence.coordinator_epoch, "revision": fence.revision},
+        }

@@ -1,0 +1,382 @@
+"""The reconcile loop of a DistributionZone.
+
+A pass: observe (pods, Kubernetes nodes, reports, routes), decide the whole next status, write it
+by compare-and-set, then act: pods for the data nodes in the status, route records that need
+mending, the task for a pending assignment, news to the nodes, data nodes that are empty and no
+longer wanted. Everything acted on stands in the status or in the route table first.
+"""
+
+import dataclasses
+from datetime import datetime, timedelta
+
+import structlog
+
+from rezone.controller.coordinator import Coordinator
+from rezone.controller.keys import ObjectKey, ZoneKey
+from rezone.controller.monitor import utc_now
+from rezone.controller.observe import build_view
+from rezone.controller.runtime import ZoneRuntime
+from rezone.controller.zone_config import zone_config
+from rezone.controller.zone_tasks import ZoneTasks, task_name
+from rezone.domain import assignments, routes
+from rezone.domain.assignments import SKIP, topology_of
+from rezone.domain.data_nodes import KubeNode, Presence, eligible_ids, plan_data_nodes
+from rezone.domain.planner import NodeInfo, NotPlaceableError, PlanRequest, plan
+from rezone.domain.repairs import repairs
+from rezone.domain.triggers import Trigger, due_in, find_trigger
+from rezone.domain.world import Topology, ZoneView
+from rezone.domain.zone_status import health_of, zone_conditions
+from rezone.kube.data_node import selector_text
+from rezone.kube.errors import ConflictWriteError
+from rezone.kube.pods import PodView
+from rezone.kube.routes import RouteStore
+from rezone.resources.conditions import Reason
+from rezone.resources.task import RebalanceTask
+from rezone.resources.zone import (
+    Assignments,
+    DataNodeState,
+    DistributionZone,
+    DistributionZoneStatus,
+)
+from rezone.wire.messages import Fence, LeaderAndIsr
+
+log = structlog.get_logger(__name__)
+
+DATA_NODE_PORT = 7400
+PLACEMENT_GRACE = timedelta(seconds=60)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Observed:
+    """What one pass has seen."""
+
+    now: datetime
+    kube_nodes: dict[str, KubeNode]
+    pods: tuple[PodView, ...]
+    presence: dict[int, Presence]
+    tasks: tuple[RebalanceTask, ...]
+    routes: tuple[LeaderAndIsr, ...]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Decided:
+    """The next status, the time the next pass is due, and what to place when there is nothing."""
+
+    status: DistributionZoneStatus
+    place: Topology | None
+    wake_seconds: float
+
+
+class ZoneReconciler:
+    """Keeps one zone after the other as its spec wants it."""
+
+    def __init__(self, coordinator: Coordinator) -> None:
+        self._c = coordinator
+        self._tasks = ZoneTasks(coordinator)
+
+    async def reconcile(self, key: ObjectKey) -> float | None:
+        """Run one pass; returns after how many seconds the next is due at the latest."""
+        zone_key = ZoneKey(key.namespace, key.name)
+        zone = await self._c.store.find(DistributionZone, key.namespace, key.name)
+        if zone is None or zone.metadata.deletion_timestamp is not None:
+            # Everything the zone owns goes with it: the garbage collector follows the owner.
+            self._c.forget_zone(zone_key)
+            return None
+        runtime = self._c.runtime(zone_key, zone.metadata.uid)
+        store = runtime.route_store(self._c.kube, zone)
+        observed = await self._observe(zone, runtime, store)
+        decided = self._decide(zone, runtime, observed)
+        try:
+            zone = await self._c.store.write_status(zone, decided.status)
+        except ConflictWriteError:
+            return 0.0
+        acted = await self._act(zone, runtime, store, observed, decided)
+        return 0.0 if acted else decided.wake_seconds
+
+    # --- observe -----------------------------------------------------------------------------
+
+    async def _observe(
+        self,
+        zone: DistributionZone,
+        runtime: ZoneRuntime,
+        store: RouteStore,
+    ) -> Observed:
+        status = zone.status or DistributionZoneStatus()
+        pods = await self._c.pods.observe_pods(zone)
+        addresses = {p.node_id: f"{p.ip}:{DATA_NODE_PORT}" for p in pods if p.ip and not p.deleting}
+        places = {p.node_id: p.node_name for p in pods}
+        runtime.monitor.watch(addresses)
+        watched = runtime.monitor.nodes()
+        presence = {}
+        for node in status.data_nodes:
+            seen = watched.get(node.id)
+            presence[node.id] = Presence(
+                node_name=places.get(node.id, ""),
+                address=addresses.get(node.id, ""),
+                reachable=seen is not None and seen.reachable,
+                unreachable_since=seen.unreachable_since if seen else None,
+            )
+        return Observed(
+            now=utc_now(),
+            kube_nodes=dict(await self._c.pods.nodes()),
+            pods=pods,
+            presence=presence,
+            tasks=await self._tasks.list(zone),
+            routes=await runtime.routes(store),
+        )
+
+    # --- decide ------------------------------------------------------------------------------
+
+    def _decide(
+        self,
+        zone: DistributionZone,
+        runtime: ZoneRuntime,
+        observed: Observed,
+    ) -> Decided:
+        status = zone.status or DistributionZoneStatus()
+        keys = _with_first_stable(status.assignments, observed.routes, zone)
+        nodes = plan_data_nodes(
+            zone=zone.metadata.name,
+            spec=zone.spec.data_nodes,
+            current=status.data_nodes,
+            next_node_id=status.next_node_id,
+            kube_nodes=observed.kube_nodes,
+            presence=observed.presence,
+            assigned=_assigned(keys, observed.routes),
+            lost_after=timedelta(seconds=self._c.settings.lost_after_seconds),
+            now=observed.now,
+        )
+        status = status.model_copy(
+            update={
+                "assignments": keys,
+                "data_nodes": nodes.nodes,
+                "next_node_id": nodes.next_node_id,
+                "observed_generation": zone.metadata.generation,
+                "replicas": len(nodes.nodes),
+                "selector": selector_text(zone.metadata.name),
+            },
+        )
+        planned = _Planning(zone, status, observed).run()
+        view = build_view(
+            zone.model_copy(update={"status": planned.status}),
+            runtime,
+            routes=observed.routes,
+            migrations=(),
+            spark=None,
+            leader_lease_seconds=self._c.settings.leader_lease_seconds,
+        )
+        wake = min(planned.wake_seconds, self._c.settings.resync_seconds)
+        return Decided(
+            status=_with_conditions(zone, planned, view, observed.now),
+            place=planned.place,
+            wake_seconds=wake,
+        )
+
+    # --- act ---------------------------------------------------------------------------------
+
+    async def _act(
+        self,
+        zone: DistributionZone,
+        runtime: ZoneRuntime,
+        store: RouteStore,
+        observed: Observed,
+        decided: Decided,
+    ) -> bool:
+        """Carry out what the written status stands for; returns whether another pass is due now."""
+        status = decided.status
+        retired = _retired(status, observed)
+        kept = [node for node in status.data_nodes if node.id not in retired]
+        degraded = status.under_replicated > 0
+        await self._c.pods.ensure(zone, kept, degraded=degraded, present=observed.pods)
+        for node in retired:
+            log.info("retiring data node", node=node)
+            await self._c.pods.delete_data_node(zone, node)
+        if decided.place is not None and not observed.routes:
+            await store.create([routes.initial(r, self._c.epoch) for r in decided.place])
+            runtime.forget_routes()
+            return True
+        changed = await self._mend(zone, runtime, store)
+        self._inform(zone, runtime, status)
+        await runtime.notify()
+        await self._tasks.ensure(zone)
+        return changed
+
+    async def _mend(
+        self,
+        zone: DistributionZone,
+        runtime: ZoneRuntime,
+        store: RouteStore,
+    ) -> bool:
+        view = build_view(
+            zone,
+            runtime,
+            routes=await runtime.routes(store),
+            migrations=(),
+            spark=None,
+            leader_lease_seconds=self._c.settings.leader_lease_seconds,
+        )
+        changes = repairs(view, utc_now())
+        if not changes:
+            return False
+        await runtime.change_routes(store, changes)
+        return True
+
+    def _inform(
+        self,
+        zone: DistributionZone,
+        runtime: ZoneRuntime,
+        status: DistributionZoneStatus,
+    ) -> None:
+        stable = status.assignments.stable
+        if stable is None:
+            return
+        runtime.config = zone_config(zone, len(assignments.parse(stable.replicas)))
+        runtime.peers = {node.id: node.address for node in status.data_nodes if node.address}
+        runtime.fence = Fence(
+            coordinator_epoch=self._c.epoch,
+            revision=status.assignments.change,
+        )
+
+
+class _Planning:
+    """Decides placement and triggers of one pass; see `domain.triggers`."""
+
+    def __init__(
+        self,
+        zone: DistributionZone,
+        status: DistributionZoneStatus,
+        observed: Observed,
+    ) -> None:
+        self.zone = zone
+        self.status = status
+        self.observed = observed
+        self.place: Topology | None = None
+        self.stalled: tuple[Reason, str] | None = None
+        self.wake_seconds = float("inf")
+
+    def run(self) -> "_Planning":
+        """Return itself with the assignments, the placement or the reason why there is none."""
+        newest = _newest(self.status.assignments)
+        try:
+            if newest is None:
+                self._first_placement()
+            else:
+                self._look_for_trigger(newest)
+        except NotPlaceableError as error:
+            self.stalled = (Reason.NOT_ENOUGH_DATA_NODES, str(error))
+        return self
+
+    def _first_placement(self) -> None:
+        wanted = [n for n in self.status.data_nodes if n.state is not DataNodeState.LOST]
+        eligible = eligible_ids(wanted)
+        request = self._request(None, frozenset(n.id for n in wanted))
+        plan(request)  # says at once when the wanted nodes can never do
+        created = self.zone.metadata.creation_timestamp
+        waited = created is not None and self.observed.now - created > PLACEMENT_GRACE
+        if len(eligible) == len(wanted) or (waited and len(eligible) >= self.zone.spec.replicas):
+            self.place = plan(self._request(None, eligible)).target
+
+    def _look_for_trigger(self, newest: Topology) -> None:
+        eligible = eligible_ids(self.status.data_nodes)
+        replicas = self.zone.spec.replicas
+        trigger = find_trigger(newest, eligible=eligible, replicas=replicas)
+        if trigger is None:
+            self.status = self.status.model_copy(update={"trigger_time": None})
+            return
+        now = self.observed.now
+        since = self.status.trigger_time or now.replace(microsecond=0)
+        self.status = self.status.model_copy(update={"trigger_time": since})
+        left = due_in(
+            trigger,
+            self.zone.spec.data_nodes.auto_adjust,
+            since=since,
+            now=now,
+            by_hand=self._drained_by_hand(trigger),
+        )
+        if left > timedelta(0):
+            self.wake_seconds = left.total_seconds()
+            return
+        target = plan(self._request(newest, eligible)).target
+        revision = int(self.zone.metadata.resource_version)
+        keys = assignments.request(self.status.assignments, target, revision)
+        if keys is not SKIP:
+            update = {"assignments": keys, "trigger_time": None}
+            self.status = self.status.model_copy(update=update)
+
+    def _drained_by_hand(self, trigger: Trigger) -> bool:
+        draining = any(n.state is DataNodeState.DRAINING for n in self.status.data_nodes)
+        return trigger is Trigger.NODES_LEFT and draining
+
+    def _request(self, current: Topology | None, eligible: frozenset[int]) -> PlanRequest:
+        return PlanRequest(
+            partitions=self.zone.spec.partitions,
+            replicas=self.zone.spec.replicas,
+            nodes=tuple(
+                NodeInfo(id=n.id, failure_domain=n.failure_domain, available=n.id in eligible)
+                for n in self.status.data_nodes
+            ),
+            current=current,
+            leaders=tuple(r.leader for r in self.observed.routes) or None,
+        )
+
+
+def _newest(keys: Assignments) -> Topology | None:
+    return topology_of(keys.planned or keys.pending or keys.stable)
+
+
+def _with_first_stable(
+    keys: Assignments,
+    records: tuple[LeaderAndIsr, ...],
+    zone: DistributionZone,
+) -> Assignments:
+    """Return the keys with `stable` as placed; the route table is written before it."""
+    if keys.stable is not None or not records:
+        return keys
+    topology = tuple(record.replicas for record in records)
+    return assignments.first(keys, topology, int(zone.metadata.resource_version))
+
+
+def _assigned(keys: Assignments, records: tuple[LeaderAndIsr, ...]) -> frozenset[int]:
+    ids = {node for record in records for node in record.replicas}
+    for key in (keys.stable, keys.pending, keys.planned):
+        if key is not None:
+            ids.update(node for nodes in assignments.parse(key.replicas) for node in nodes)
+    return frozenset(ids)
+
+
+def _retired(status: DistributionZoneStatus, observed: Observed) -> frozenset[int]:
+    """Return the data nodes that nothing is assigned to and that the spec no longer wants."""
+    assigned = _assigned(status.assignments, observed.routes)
+    unwanted = (DataNodeState.DRAINING, DataNodeState.LOST)
+    return frozenset(
+        node.id for node in status.data_nodes if node.state in unwanted and node.id not in assigned
+    )
+
+
+def _with_conditions(
+    zone: DistributionZone,
+    planned: _Planning,
+    view: ZoneView,
+    now: datetime,
+) -> DistributionZoneStatus:
+    status = planned.status
+    wanted = sum(n.state is not DataNodeState.LOST for n in status.data_nodes)
+    health = health_of(view, replicas=zone.spec.replicas, wanted_nodes=wanted)
+    task = task_name(zone.metadata.name, planned.observed.tasks, status.assignments)
+    return status.model_copy(
+        update={
+            "ready_data_nodes": health.ready_nodes,
+            "partitions_ready": health.in_sync,
+            "under_replicated": health.partitions - health.in_sync,
+            "current_task": task,
+            "conditions": zone_conditions(
+                status.conditions,
+                health,
+                stalled=planned.stalled,
+                rebalancing=task,
+                paused=zone.spec.rebalance.paused,
+                generation=zone.metadata.generation,
+                now=now,
+            ),
+        },
+    )

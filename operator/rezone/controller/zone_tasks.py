@@ -1,0 +1,55 @@
+"""The RebalanceTask of a zone's pending assignment: found, or made by the operator.
+
+A task that a person applied persists the revision it asks for before it writes it to the zone;
+so whose a pending assignment is can always be told, and no second task is made for it.
+"""
+
+from collections.abc import Sequence
+
+from rezone.controller.coordinator import Coordinator
+from rezone.resources.model import ObjectMeta
+from rezone.resources.task import RebalanceTask, RebalanceTaskSpec, TaskType
+from rezone.resources.zone import Assignments, DistributionZone
+
+
+def task_name(zone: str, tasks: Sequence[RebalanceTask], keys: Assignments) -> str:
+    """Return the name of the task of the pending assignment, "" when nothing is pending."""
+    if keys.pending is None:
+        return ""
+    revision = keys.pending.revision
+    for task in tasks:
+        asked = task.status.revision if task.status is not None else 0
+        if revision in (task.spec.revision, asked):
+            return task.metadata.name
+    return f"{zone}-{revision}"
+
+
+class ZoneTasks:
+    """Finds and makes the tasks of zones."""
+
+    def __init__(self, coordinator: Coordinator) -> None:
+        self._c = coordinator
+
+    async def list(self, zone: DistributionZone) -> tuple[RebalanceTask, ...]:
+        """Return the tasks of a zone, a person's among them."""
+        tasks = await self._c.store.list(RebalanceTask, zone.metadata.namespace)
+        return tuple(t for t in tasks if t.spec.zone_name == zone.metadata.name)
+
+    async def ensure(self, zone: DistributionZone) -> None:
+        """Create the current task unless it is there."""
+        status = zone.status
+        if status is None or status.assignments.pending is None or not status.current_task:
+            return
+        revision = status.assignments.pending.revision
+        meta = zone.metadata
+        if status.current_task != f"{meta.name}-{revision}":
+            return
+        task = RebalanceTask(
+            metadata=ObjectMeta(
+                name=status.current_task,
+                namespace=meta.namespace,
+                labels={"rezone.dev/zone": meta.name},
+            ),
+            spec=RebalanceTaskSpec(zone_name=meta.name, type=TaskType.ZONE, revision=revision),
+        )
+        await self._c.store.create(task, zone)

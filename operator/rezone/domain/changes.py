@@ -1,0 +1,72 @@
+"""Several steps of `routes` as one change of a record: one write, one partition epoch."""
+
+from collections.abc import Callable
+
+import msgspec
+
+from rezone.domain import routes
+from rezone.domain.world import RouteChange
+from rezone.wire.messages import LeaderAndIsr, NodeId, PartitionId
+
+Step = Callable[[LeaderAndIsr], routes.Answer]
+
+
+def combine(record: LeaderAndIsr, coordinator_epoch: int, *steps: Step) -> routes.Answer:
+    """Return the record after all steps, one partition epoch on; itself when none changes it.
+
+    The first refusal is the answer for all of them.
+    """
+    after = record
+    for step in steps:
+        answer = step(after)
+        if isinstance(answer, routes.Refusal):
+            return answer
+        after = answer
+    if after is record:
+        return record
+    if coordinator_epoch < record.coordinator_epoch:
+        return routes.Refusal(
+            routes.RefusalReason.COORDINATOR_FENCED,
+            f"coordinator epoch {coordinator_epoch} is over, the record has "
+            f"{record.coordinator_epoch}",
+        )
+    after = msgspec.structs.replace(
+        after,
+        partition_epoch=record.partition_epoch + 1,
+        coordinator_epoch=coordinator_epoch,
+    )
+    wrong = (*routes.violations(after), *routes.regressions(record, after))
+    if wrong:
+        raise AssertionError(f"a change would break a route: {'; '.join(wrong)}")
+    return after
+
+
+def change_of(
+    partition: PartitionId,
+    record: LeaderAndIsr,
+    coordinator_epoch: int,
+    *steps: Step,
+) -> RouteChange | None:
+    """Return the change that these steps come to, None when there is none or it is refused."""
+    after = combine(record, coordinator_epoch, *steps)
+    if after is record or isinstance(after, routes.Refusal):
+        return None
+    return RouteChange(partition=partition, expected_epoch=record.partition_epoch, state=after)
+
+
+def drop_from_isr(node: NodeId) -> Step:
+    """Return the step after which a node that is gone is no longer waited for; it stays a replica.
+
+    Only for a node that no longer leads: its successor has fenced it.
+    """
+
+    def step(record: LeaderAndIsr) -> routes.Answer:
+        if node not in record.isr:
+            return record
+        return msgspec.structs.replace(
+            record,
+            isr=tuple(n for n in record.isr if n != node),
+            iss=tuple(n for n in record.iss if n != node),
+        )
+
+    return step

@@ -1,0 +1,164 @@
+"""Which data nodes a zone shall have, from its spec, its Kubernetes nodes and its pods (ZR-03).
+
+Ids are given out once and never again: a replica that belonged to a data node of the past can
+never be taken for one of today's. A data node that is no longer wanted drains: it stays until
+nothing is assigned to it. All of this is computed anew each pass; uncordoning a node in time
+therefore takes a drain back.
+"""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timedelta
+
+from rezone.resources.zone import DataNodesSpec, DataNodeState, DataNodeStatus
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class KubeNode:
+    """A Kubernetes node as far as placement cares."""
+
+    name: str
+    schedulable: bool
+    labels: Mapping[str, str] = dataclasses.field(default_factory=dict)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Presence:
+    """What is seen of one data node: its pod's place and address, and whether it answers."""
+
+    node_name: str = ""
+    address: str = ""
+    reachable: bool = False
+    unreachable_since: datetime | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class DataNodePlan:
+    """The data nodes of the next status, and the id the next new one gets."""
+
+    nodes: tuple[DataNodeStatus, ...]
+    next_node_id: int
+
+
+def plan_data_nodes(
+    *,
+    zone: str,
+    spec: DataNodesSpec,
+    current: Sequence[DataNodeStatus],
+    next_node_id: int,
+    kube_nodes: Mapping[str, KubeNode],
+    presence: Mapping[int, Presence],
+    assigned: frozenset[int],
+    lost_after: timedelta,
+    now: datetime,
+) -> DataNodePlan:
+    """Return the data nodes the zone shall have now; `assigned` ids stay even when unwanted."""
+    seen = [
+        _refresh(
+            node,
+            presence.get(node.id, Presence()),
+            kube_nodes,
+            spec=spec,
+            lost_after=lost_after,
+            now=now,
+        )
+        for node in current
+    ]
+    if spec.node_selector is not None:
+        wanted, missing = _by_selector(seen, spec.node_selector, kube_nodes)
+    else:
+        wanted, missing = _by_count(seen, spec.count or 0, kube_nodes)
+    kept = [
+        node if node.id in wanted else _unwanted(node)
+        for node in seen
+        if node.id in wanted or node.id in assigned or _still_there(node, presence)
+    ]
+    for place in missing:
+        domain = _domain(kube_nodes.get(place), spec)
+        kept.append(
+            DataNodeStatus(
+                id=next_node_id,
+                pod_name=f"{zone}-{next_node_id}",
+                node_name=place,
+                failure_domain=domain,
+            ),
+        )
+        next_node_id += 1
+    return DataNodePlan(tuple(kept), next_node_id)
+
+
+def _refresh(
+    node: DataNodeStatus,
+    presence: Presence,
+    kube_nodes: Mapping[str, KubeNode],
+    *,
+    spec: DataNodesSpec,
+    lost_after: timedelta,
+    now: datetime,
+) -> DataNodeStatus:
+    node_name = presence.node_name or node.node_name
+    silent_since = presence.unreachable_since
+    if silent_since is not None and now - silent_since >= lost_after:
+        state = DataNodeState.LOST
+    elif presence.reachable or node.state in (DataNodeState.ACTIVE, DataNodeState.DRAINING):
+        state = DataNodeState.ACTIVE
+    else:
+        state = node.state
+    return node.model_copy(
+        update={
+            "node_name": node_name,
+            "address": presence.address or node.address,
+            "failure_domain": _domain(kube_nodes.get(node_name), spec) or node.failure_domain,
+            "state": state,
+        },
+    )
+
+
+def _by_selector(
+    nodes: Sequence[DataNodeStatus],
+    selector: Mapping[str, str],
+    kube_nodes: Mapping[str, KubeNode],
+) -> tuple[frozenset[int], list[str]]:
+    places = {
+        kube.name
+        for kube in kube_nodes.values()
+        if kube.schedulable and all(kube.labels.get(k) == v for k, v in selector.items())
+    }
+    wanted: dict[str, int] = {}
+    for node in nodes:
+        if node.node_name in places and node.state is not DataNodeState.LOST:
+            wanted.setdefault(node.node_name, node.id)
+    return frozenset(wanted.values()), sorted(places - wanted.keys())
+
+
+def _by_count(
+    nodes: Sequence[DataNodeStatus],
+    count: int,
+    kube_nodes: Mapping[str, KubeNode],
+) -> tuple[frozenset[int], list[str]]:
+    def usable(node: DataNodeStatus) -> bool:
+        kube = kube_nodes.get(node.node_name)
+        return node.state is not DataNodeState.LOST and (kube is None or kube.schedulable)
+
+    fit = sorted(node.id for node in nodes if usable(node))
+    return frozenset(fit[:count]), [""] * max(0, count - len(fit))
+
+
+def _unwanted(node: DataNodeStatus) -> DataNodeStatus:
+    if node.state is DataNodeState.LOST:
+        return node
+    return node.model_copy(update={"state": DataNodeState.DRAINING})
+
+
+def _still_there(node: DataNodeStatus, presence: Mapping[int, Presence]) -> bool:
+    seen = presence.get(node.id)
+    return seen is not None and bool(seen.node_name or seen.address)
+
+
+def _domain(kube: KubeNode | None, spec: DataNodesSpec) -> str:
+    return "" if kube is None else kube.labels.get(spec.failure_domain_key, "")
+
+
+def eligible_ids(nodes: Sequence[DataNodeStatus]) -> frozenset[int]:
+    """Return the ids that partitions may be assigned to."""
+    return frozenset(node.id for node in nodes if node.state is DataNodeState.ACTIVE)

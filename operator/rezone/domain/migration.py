@@ -1,0 +1,282 @@
+"""RegionMigration: the leader of one partition moves (RM-01).
+
+`decide` is pure and total. It is asked again and again, and each time it goes as far along the
+edges of `migration_table.TABLE` as the view allows. This module chooses and opens the candidate;
+`migration_takeover` has the states from the intent to the end.
+"""
+
+import collections
+from collections.abc import Callable, Mapping
+from datetime import datetime
+from types import MappingProxyType
+
+from rezone.domain import migration_takeover as takeover
+from rezone.domain import routes
+from rezone.domain.migration_run import Run
+from rezone.domain.readiness import (
+    is_close,
+    is_mismatched,
+    is_reachable,
+    is_verified,
+    node_is_gone,
+    verification,
+    was_copied,
+)
+from rezone.domain.slots import Slots
+from rezone.domain.statuses import Decision, with_error
+from rezone.domain.world import Copy, MigrationView, PullSnapshots, ZoneView
+from rezone.resources.conditions import Reason
+from rezone.resources.migration import (
+    TERMINAL_MIGRATION_STATES,
+    MigrationContext,
+    OldLeader,
+    RegionMigrationSpec,
+    RegionMigrationStatus,
+)
+from rezone.resources.migration import MigrationState as S
+from rezone.wire.messages import NodeId
+
+STEPS_MAX = 16
+"""More edges than the table has in a row: a pass that walks further runs in a circle."""
+
+WAKE_BLOCKED_SECONDS = 5.0
+
+
+def decide(
+    spec: RegionMigrationSpec,
+    status: RegionMigrationStatus | None,
+    view: ZoneView,
+    now: datetime,
+    generation: int,
+    *,
+    name: str = "",
+) -> Decision[RegionMigrationStatus]:
+    """Return the next status and the actions of the migration `name` (RM-01..RM-09).
+
+    `status` is None before the first visit. Every action is repeated until the view shows its
+    effect. After an end nothing is decided any more.
+    """
+    status = status or RegionMigrationStatus()
+    if status.state in TERMINAL_MIGRATION_STATES:
+        return Decision(status=status)
+    run = Run(spec, status, view, now, name)
+    run.begin()
+    for _ in range(STEPS_MAX):
+        if run.state in TERMINAL_MIGRATION_STATES or not STEPS[run.state](run):
+            return run.decision(generation)
+    raise AssertionError(f"migration {name} runs in a circle: {run.path}")
+
+
+def select_candidate(run: Run) -> bool:  # noqa: PLR0911 - one return for each edge
+    """Choose who shall lead, and persist it with all that a crash must not lose."""
+    if run.spec.cancel:
+        run.status = with_error(run.status, Reason.CANCELLED, "cancelled before it began")
+        return run.go("cancel", message="cancelled before it began")
+    refusal = _refusal(run)
+    if refusal:
+        run.status = with_error(run.status, Reason.INVALID_SPEC, refusal)
+        return run.go("refused", message=refusal)
+    record = run.record
+    if record.leader == run.spec.target:
+        return run.go("leads already", message=f"node {record.leader} leads already")
+    blocked = _blocked(run)
+    if blocked is not None:
+        reason, why = blocked
+        return run.wait(why, reason=reason, seconds=WAKE_BLOCKED_SECONDS)
+    target = run.spec.target if run.spec.target is not None else choose(run)
+    if target is None:
+        return run.wait(
+            "no reachable data node can take the partition over",
+            seconds=WAKE_BLOCKED_SECONDS,
+        )
+    own = next((m for m in run.view.migrations if m.name == run.name), None)
+    if (own is None or not own.owner_task) and not _has_slot(run, target):
+        why = "the zone's limits of concurrent migrations are reached"
+        return run.wait(why, seconds=WAKE_BLOCKED_SECONDS)
+    context = MigrationContext(
+        partition=run.partition,
+        from_node=record.leader,
+        to_node=target,
+        close_old_leader=run.spec.old_leader is OldLeader.REMOVED,
+        leader_epoch=record.leader_epoch,
+        opened_candidate=target not in record.replicas,
+    )
+    run.status = run.status.model_copy(update={"context": context})
+    event = "available" if candidate_wants(run) == "" else "not available"
+    return run.go(event, message=f"node {record.leader} -> node {target}")
+
+
+def _refusal(run: Run) -> str:  # noqa: PLR0911 - one return for each reason
+    if run.partition >= len(run.view.routes):
+        return f"partition {run.partition} does not exist: the zone has {len(run.view.routes)}"
+    target = run.spec.target
+    if target is None:
+        return ""
+    node = run.view.nodes.get(target)
+    if node is None:
+        known = ", ".join(str(n) for n in sorted(run.view.nodes)[:16])
+        return f"node {target} is none of the zone's data nodes: {known}"
+    if node.lost:
+        return f"node {target} is lost"
+    if node_is_gone(run.view, target, run.now):
+        return f"node {target} is unreachable"
+    record = run.record
+    if target not in record.isr and node_is_gone(run.view, record.leader, run.now):
+        return (
+            f"node {target} is not in sync and leader {record.leader} is gone: nothing to copy from"
+        )
+    return ""
+
+
+def _blocked(run: Run) -> tuple[Reason, str] | None:
+    view = run.view
+    own = next((m for m in view.migrations if m.name == run.name), None)
+    for other in view.migrations:
+        if _goes_first(other, run):
+            return Reason.CONFLICT, f"migration {other.name} moves the same partition"
+    if run.record.next_leader is not None:
+        return Reason.CONFLICT, f"a takeover by node {run.record.next_leader} is authorized"
+    if own is not None and own.owner_task:
+        return None
+    if _is_pending(view, run.partition):
+        return Reason.CONFLICT, "the zone's pending rebalance moves the same partition"
+    if view.paused:
+        return Reason.PAUSED, "the zone is paused: spec.rebalance.paused"
+    return None
+
+
+def _goes_first(other: MigrationView, run: Run) -> bool:
+    if other.name == run.name or other.terminal or other.partition != run.partition:
+        return False
+    if other.state not in ("", S.SELECT_CANDIDATE):
+        return True
+    # Neither has begun: the names decide, so that not both wait for each other.
+    return other.name < run.name
+
+
+def _is_pending(view: ZoneView, partition: int) -> bool:
+    if view.pending is None or partition >= len(view.pending):
+        return False
+    stable = view.stable[partition] if view.stable and partition < len(view.stable) else None
+    return view.pending[partition] != stable
+
+
+def _has_slot(run: Run, target: NodeId) -> bool:
+    return Slots(run.view, without=run.name).take(run.record.leader, target)
+
+
+def choose(run: Run) -> NodeId | None:
+    """Return the best candidate: a hot standby, else in sync, else any node; idle ones first.
+
+    None when no reachable node is left. A node outside the in-sync set needs a leader to copy
+    from (RM-11: from hot nodes to idle ones, from failed ones to available ones).
+    """
+    view, record = run.view, run.record
+    leads = collections.Counter(r.leader for r in view.routes)
+
+    def usable(node: NodeId) -> bool:
+        seen = view.nodes.get(node)
+        return (
+            node != record.leader
+            and seen is not None
+            and seen.reachable
+            and not seen.draining
+            and not seen.lost
+        )
+
+    in_sync = [n for n in record.isr if usable(n) and view.report(run.partition, n) is not None]
+    if in_sync:
+        return min(in_sync, key=lambda n: (n not in record.iss, leads[n], n))
+    if not is_reachable(view, record.leader):
+        return None
+    others = [n for n in view.nodes if usable(n)]
+    return min(
+        others,
+        key=lambda n: (n not in record.replicas, leads[n], len(view.nodes[n].replicas), n),
+        default=None,
+    )
+
+
+def candidate_wants(run: Run) -> str:  # noqa: PLR0911 - one return for each want
+    """Return what the candidate still lacks before it may lead, "" when nothing (RM-03, B-04)."""
+    view, record, node = run.view, run.record, run.context.to_node
+    report = view.report(run.partition, node)
+    if report is None:
+        return f"node {node} has not opened its replica"
+    if report.needs_snapshot:
+        return f"node {node} copies a snapshot"
+    if node not in record.isr:
+        return f"node {node} catches up with the log"
+    leader_gone = node_is_gone(view, record.leader, run.now)
+    # A member of the in-sync set has every acknowledged row; there is no leader to compare with.
+    if leader_gone:
+        return ""
+    if not is_close(view, run.partition, record, node):
+        return f"node {node} applies the log to its engine"
+    if was_copied(view, run.partition, node) and not is_verified(view, run.partition, record, node):
+        return f"node {node} is being verified against node {record.leader}"
+    return ""
+
+
+def open_candidate(run: Run) -> bool:  # noqa: PLR0911 - one return for each edge
+    """Open the candidate's replica, copy, verify, and wait until it is close (RM-03)."""
+    view, record, context = run.view, run.record, run.context
+    node = context.to_node
+    if record.leader == node:
+        return run.go("candidate leads")
+    if run.roll_back_if_asked():
+        return True
+    if node_is_gone(view, node, run.now):
+        return run.roll_back("candidate failed", Reason.FAILED, f"node {node} is unreachable")
+    if record.leader != context.from_node:
+        why = f"the leader is node {record.leader} now, no longer node {context.from_node}"
+        return run.roll_back("candidate failed", Reason.FAILED, why)
+    if node not in record.isr and node_is_gone(view, record.leader, run.now):
+        why = f"leader {record.leader} is gone and node {node} is not in sync"
+        return run.roll_back("candidate failed", Reason.FAILED, why)
+    if is_mismatched(view, run.partition, record, node):
+        why = f"the copy on node {node} differs from node {record.leader}'s rows"
+        return run.roll_back("candidate failed", Reason.FAILED, why)
+    wants = candidate_wants(run)
+    if not wants:
+        return run.go("candidate is close")
+    _help_candidate(run)
+    return run.wait(wants)
+
+
+def _help_candidate(run: Run) -> None:
+    record, node = run.record, run.context.to_node
+    # Only a hot standby stays close under writes: plain followers apply the log lazily (HS-09).
+    run.change_route(
+        lambda r: routes.add_replicas(r, (node,)),
+        lambda r: routes.set_hot_standby(r, node),
+    )
+    report = run.view.report(run.partition, node)
+    if report is None:
+        return
+    if report.needs_snapshot:
+        copy = Copy(partition=run.partition, source=record.leader, targets=(node,))
+        run.act(PullSnapshots(copies=(copy,)))
+    elif (
+        node in record.isr
+        and was_copied(run.view, run.partition, node)
+        and not is_verified(run.view, run.partition, record, node)
+    ):
+        run.act(verification(run.partition, record, node))
+
+
+Step = Callable[[Run], bool]
+
+STEPS: Mapping[str, Step] = MappingProxyType(
+    {
+        S.SELECT_CANDIDATE: select_candidate,
+        S.OPEN_CANDIDATE: open_candidate,
+        S.UPDATE_METADATA_DOWN: takeover.update_metadata_down,
+        S.DOWNGRADE_LEADER: takeover.downgrade_leader,
+        S.UPGRADE_CANDIDATE: takeover.upgrade_candidate,
+        S.UPDATE_METADATA_UP: takeover.update_metadata_up,
+        S.UPDATE_METADATA_ROLLBACK: takeover.update_metadata_rollback,
+        S.CLOSE_OLD_LEADER: takeover.close_old_leader,
+    },
+)
+"""What each state that is no end does: True when it moved along an edge, False when it waits."""

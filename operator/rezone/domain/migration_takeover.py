@@ -1,0 +1,300 @@
+"""RegionMigration from the intent to the end: hand over, write it down, or restore.
+
+The takeover itself happens between the two data nodes (DCP-09, DCP-10). The coordinator has
+authorized it beforehand in the route record and writes afterwards what happened, so no write of
+its own stands between the old leader's last row and the new leader's first. Whether the takeover
+has happened is read from the candidate's report alone; everything else may be lost by a crash.
+"""
+
+from rezone.domain import routes
+from rezone.domain.changes import drop_from_isr
+from rezone.domain.migration_run import WAKE_TAKEOVER_SECONDS, Run
+from rezone.domain.readiness import (
+    is_close,
+    is_mismatched,
+    is_reachable,
+    is_verified,
+    node_is_gone,
+    verification,
+    was_copied,
+)
+from rezone.domain.world import (
+    NotifyFailureDetector,
+    RequestTakeover,
+    RequestUpgrade,
+    StopReplica,
+)
+from rezone.resources.conditions import Reason
+from rezone.resources.migration import OldLeader
+from rezone.wire.messages import ReplicaReport, Role, TakeoverState
+
+ATTEMPTS_MAX = 3
+"""How often a takeover is tried in all before the migration gives up (DCP-11)."""
+
+_RUNNING = frozenset({TakeoverState.PENDING, TakeoverState.DEAD, TakeoverState.ACTIVE})
+
+
+def update_metadata_down(run: Run) -> bool:
+    """Write the intent, then remember the route version that carries it (seed: Update Metadata)."""
+    record, context = run.record, run.context
+    if record.leader == context.to_node:
+        return run.go("candidate leads")
+    if run.roll_back_if_asked():
+        return True
+    if record.next_leader == context.to_node and record.next_epoch is not None:
+        run.set_context(
+            route_version=record.partition_epoch,
+            leader_epoch=record.leader_epoch,
+            next_epoch=record.next_epoch,
+        )
+        return run.go("written", extra_seconds=run.view.leader_lease_seconds)
+    why = _cannot_authorize(run)
+    if why:
+        return run.roll_back("candidate failed", Reason.FAILED, why)
+    return _authorize(run)
+
+
+def _cannot_authorize(run: Run) -> str:
+    view, record, context = run.view, run.record, run.context
+    if record.leader != context.from_node:
+        return f"the leader is node {record.leader} now, no longer node {context.from_node}"
+    if node_is_gone(view, context.to_node, run.now):
+        return f"node {context.to_node} is unreachable"
+    if is_mismatched(view, run.partition, record, context.to_node):
+        return f"the copy on node {context.to_node} differs from node {record.leader}'s rows"
+    return ""
+
+
+def _authorize(run: Run) -> bool:
+    view, record, node = run.view, run.record, run.context.to_node
+    gone = node_is_gone(view, record.leader, run.now)
+    if node not in record.isr or view.report(run.partition, node) is None:
+        return run.wait(f"node {node} is not in sync")
+    if not gone and not is_close(view, run.partition, record, node):
+        run.change_route(lambda r: routes.set_hot_standby(r, node))
+        return run.wait(f"node {node} applies the log to its engine")
+    copied = was_copied(view, run.partition, node)
+    if not gone and copied and not is_verified(view, run.partition, record, node):
+        run.act(verification(run.partition, record, node))
+        return run.wait(f"node {node} is being verified against node {record.leader}")
+    refusal = run.change_route(
+        lambda r: routes.set_hot_standby(r, node),
+        lambda r: routes.authorize_takeover(r, node),
+    )
+    return run.wait(refusal or "the route is being written", seconds=WAKE_TAKEOVER_SECONDS)
+
+
+def _leads(run: Run) -> bool:
+    report = run.view.report(run.partition, run.context.to_node)
+    return (
+        report is not None
+        and report.role is Role.LEADER
+        and report.leader_epoch == run.context.next_epoch
+    )
+
+
+def _is_written(run: Run) -> bool:
+    """Return whether the route says already that the candidate leads (RM-06)."""
+    record, context = run.record, run.context
+    return record.leader == context.to_node and record.leader_epoch >= context.next_epoch
+
+
+def _is_authorized(run: Run) -> bool:
+    record, context = run.record, run.context
+    return (record.next_leader, record.next_epoch) == (context.to_node, context.next_epoch)
+
+
+def _failed(report: ReplicaReport | None, next_epoch: int) -> bool:
+    return (
+        report is not None
+        and report.takeover is TakeoverState.FAILED
+        and report.takeover_epoch == next_epoch
+    )
+
+
+def downgrade_leader(run: Run) -> bool:  # noqa: PLR0911 - one return for each edge
+    """Ask the old leader to drain and hand over; find out whether it is gone (RM-04)."""
+    view, context = run.view, run.context
+    if _is_written(run) or (_is_authorized(run) and _leads(run)):
+        return run.go("handing over")
+    if not _is_authorized(run):
+        why = f"the route has changed: leader {run.record.leader}, epoch {run.record.leader_epoch}"
+        return run.roll_back("route has changed", Reason.FAILED, why)
+    if run.roll_back_if_asked():
+        return True
+    if _old_leader_is_gone(run):
+        run.set_context(close_old_leader=True, leader_may_unreachable=True)
+        return run.go("leader is gone")
+    old = view.report(run.partition, context.from_node)
+    if old is None:
+        why = f"leader {context.from_node} is unreachable; its lease must run out"
+        return run.wait(why, seconds=WAKE_TAKEOVER_SECONDS)
+    if _failed(old, context.next_epoch):
+        why = f"takeover failed on node {context.from_node}: {old.takeover_error}"
+        return run.roll_back("takeover failed", Reason.FAILED, why)
+    mine = old.takeover_epoch == context.next_epoch and old.takeover in _RUNNING
+    if mine or (old.role is not Role.LEADER and old.leader == context.to_node):
+        return run.go("handing over")
+    if old.partition_epoch < context.route_version:
+        why = f"node {context.from_node} does not know the new route yet"
+        return run.wait(why, seconds=WAKE_TAKEOVER_SECONDS)
+    run.act(
+        RequestTakeover(
+            partition=run.partition,
+            source=context.from_node,
+            candidate=context.to_node,
+            leader_epoch=context.leader_epoch,
+            next_epoch=context.next_epoch,
+        ),
+    )
+    return run.wait("the takeover has been asked for", seconds=WAKE_TAKEOVER_SECONDS)
+
+
+def _old_leader_is_gone(run: Run) -> bool:
+    node = run.context.from_node
+    if node_is_gone(run.view, node, run.now):
+        return True
+    # It answers, but has no such replica: "not found" of RM-04.
+    return is_reachable(run.view, node) and run.view.report(run.partition, node) is None
+
+
+def upgrade_candidate(run: Run) -> bool:
+    """Wait until the candidate leads; tell it to when the old leader no longer can (RM-05)."""
+    view, context = run.view, run.context
+    if _is_written(run) or (_is_authorized(run) and _leads(run)):
+        return run.go("candidate leads")
+    if run.roll_back_if_asked():
+        return True
+    candidate = view.report(run.partition, context.to_node)
+    if _failed(candidate, context.next_epoch) and candidate is not None:
+        why = f"takeover failed on node {context.to_node}: {candidate.takeover_error}"
+        return run.roll_back("takeover failed", Reason.FAILED, why)
+    found = candidate is not None or not is_reachable(view, context.to_node)
+    if not found or node_is_gone(view, context.to_node, run.now):
+        why = f"node {context.to_node} is unreachable or has no replica"
+        return run.roll_back("candidate failed", Reason.FAILED, why)
+    if candidate is None:
+        why = f"node {context.to_node} is unreachable"
+        return run.wait(why, seconds=WAKE_TAKEOVER_SECONDS)
+    old = view.report(run.partition, context.from_node)
+    stepped_down = old is not None and old.role is not Role.LEADER
+    if stepped_down or _old_leader_is_gone(run):
+        # The old leader's last message may be lost: its end is what the candidate replays to.
+        run.act(
+            RequestUpgrade(
+                partition=run.partition,
+                candidate=context.to_node,
+                next_epoch=context.next_epoch,
+                last_offset=old.log_end_offset if old is not None else None,
+            ),
+        )
+    return run.wait("the candidate takes over", seconds=WAKE_TAKEOVER_SECONDS)
+
+
+def update_metadata_up(run: Run) -> bool:
+    """Write that the candidate leads, unless that was written already (RM-06, RM-07)."""
+    record, context = run.record, run.context
+    if record.leader == context.to_node:
+        return run.go("written", message=f"node {context.to_node} leads")
+    # Only the in-sync set may have changed since the intent: the authorization must still stand,
+    # and the change is guarded by the version seen now.
+    if record.partition_epoch != context.route_version and not _is_authorized(run):
+        why = f"the route has changed: leader {record.leader}, epoch {record.leader_epoch}"
+        return run.roll_back("route has changed", Reason.FAILED, why)
+    steps = [
+        lambda r: routes.complete_takeover(r, context.to_node, context.next_epoch),
+    ]
+    if run.spec.old_leader is OldLeader.REMOVED:
+        steps.append(lambda r: routes.remove_replicas(r, (context.from_node,)))
+    elif context.leader_may_unreachable:
+        # Nobody may wait for a node that is gone; it stays a replica and joins when it is back.
+        steps.append(drop_from_isr(context.from_node))
+    refusal = run.change_route(*steps)
+    return run.wait(refusal or "the route is being written", seconds=WAKE_TAKEOVER_SECONDS)
+
+
+def update_metadata_rollback(run: Run) -> bool:  # noqa: PLR0911 - one return for each edge
+    """Fence, let the old leader lead again, and remove what this migration opened (RM-08)."""
+    record, context = run.record, run.context
+    if record.leader == context.to_node:
+        return run.go("candidate leads")
+    if record.next_leader == context.to_node:
+        if context.from_node not in record.isr:
+            return run.wait(f"node {context.from_node} is not in sync and cannot lead again")
+        refusal = run.change_route(routes.roll_back_takeover)
+        return run.wait(refusal or "the route is being written", seconds=WAKE_TAKEOVER_SECONDS)
+    if not _leads_again(run):
+        return run.wait(f"node {record.leader} does not lead again yet")
+    if _try_again(run):
+        run.status = run.status.model_copy(update={"attempt": run.status.attempt + 1})
+        return run.go("try again", message=_why(run))
+    if not _cleaned(run):
+        return run.wait(f"the replica opened on node {context.to_node} is being removed")
+    if context.leader_may_unreachable:
+        run.act(NotifyFailureDetector(partition=run.partition))
+    authorized = context.next_epoch > 0
+    cancelled = _cancelled(run)
+    return run.go("restored" if authorized or cancelled else "cleaned", message=_why(run))
+
+
+def _leads_again(run: Run) -> bool:
+    """Return whether both sides agree again that the route's leader leads (DCP-11)."""
+    record = run.record
+    report = run.view.report(run.partition, record.leader)
+    if report is None:
+        return True  # It cannot be asked: the failure detector's matter, not this migration's.
+    return report.role is Role.LEADER and report.leader_epoch >= record.leader_epoch
+
+
+def _cancelled(run: Run) -> bool:
+    error = run.status.last_error
+    return run.spec.cancel or (error is not None and error.reason == Reason.CANCELLED)
+
+
+def _why(run: Run) -> str:
+    return run.status.last_error.message if run.status.last_error else ""
+
+
+def _try_again(run: Run) -> bool:
+    context = run.context
+    return (
+        context.next_epoch > 0
+        and not _cancelled(run)
+        and not context.leader_may_unreachable
+        and run.status.attempt + 1 < ATTEMPTS_MAX
+        and run.record.leader == context.from_node
+        and run.view.report(run.partition, context.to_node) is not None
+        and run.view.report(run.partition, context.from_node) is not None
+    )
+
+
+def _cleaned(run: Run) -> bool:
+    context, record = run.context, run.record
+    if not context.opened_candidate:
+        return True
+    if context.to_node in record.replicas:
+        run.change_route(lambda r: routes.remove_replicas(r, (context.to_node,)))
+        return False
+    return not _stop(run, context.to_node)
+
+
+def _stop(run: Run, node: int) -> bool:
+    """Ask a node to stop its replica; False when it has none or cannot be asked (RM-09)."""
+    if node in run.record.replicas or run.view.report(run.partition, node) is None:
+        return False
+    run.act(
+        StopReplica(
+            partition=run.partition,
+            node=node,
+            leader_epoch=run.record.leader_epoch,
+        ),
+    )
+    return True
+
+
+def close_old_leader(run: Run) -> bool:
+    """Stop the old leader's replica if it is none any more; gone is as good (RM-09)."""
+    context = run.context
+    if context.close_old_leader and _stop(run, context.from_node):
+        return run.wait(f"node {context.from_node} stops its replica")
+    return run.go("closed", message=f"node {run.record.leader} leads")

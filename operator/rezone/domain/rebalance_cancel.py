@@ -1,0 +1,101 @@
+"""Cancelling a rebalance: every partition comes to a defined end, and the zone's keys with it.
+
+The intent is written first, guarded by the revision to be cancelled (ZR-19), so that it cannot
+hit a later rebalance. Of the seed's three answers (ZR-20), "already new" sends the task on as if
+it had not been cancelled, "already old" ends it at once, and "ongoing" is cleaned up.
+"""
+
+import collections
+
+from rezone.domain.machine import DEADLINE
+from rezone.domain.rebalance_finish import withdraw
+from rezone.domain.rebalance_run import WAKE_SOON_SECONDS, TaskRun, child_name
+from rezone.domain.statuses import is_late
+from rezone.domain.world import (
+    CancelMigration,
+    ClearPending,
+    DeleteSparkApplication,
+    MigrationView,
+    WriteCancel,
+)
+from rezone.resources.task import TaskState
+
+BACK = "back-"
+"""How the names of the migrations back begin, behind the task's; a cancel does not cancel them."""
+
+_SPARK_ENDED = frozenset({"COMPLETED", "FAILED"})
+
+
+def cancel(run: TaskRun) -> bool:
+    """Undo what was begun; the zone's keys are cleared last, so that a crash finds the rest."""
+    if run.already_new:
+        return run.go("already new", message="the cancel came too late: the rebalance was done")
+    revision = run.status.revision
+    if run.holds_pending and run.view.cancel_revision != revision:
+        old = run.source if run.status.source else (run.view.stable or ())
+        new = run.target if run.status.target else (run.view.pending or ())
+        run.act(WriteCancel(revision=revision, old=old, new=new))
+        return run.wait("Cancelling: the intent is being written", seconds=WAKE_SOON_SECONDS)
+    left = ""
+    if has_begun(run):
+        ended, left = _cleaned(run)
+        if not ended:
+            return run.wait(f"Cancelling: {left}")
+    if run.holds_pending:
+        run.act(ClearPending(revision=revision))
+        return run.wait("Cancelling: the zone's keys are being cleared", seconds=WAKE_SOON_SECONDS)
+    why = run.status.last_error.message if run.status.last_error else "cancelled"
+    why = f"{why}; {_ends(run)}"
+    if left:
+        return run.go(DEADLINE, message=f"{why}; left behind: {left}")
+    return run.go("all is as before", message=why)
+
+
+def has_begun(run: TaskRun) -> bool:
+    """Return whether anything may have been changed on data nodes or in routes."""
+    begun = any(h.state == TaskState.AWAITING_REPLICAS for h in run.status.history)
+    return begun or run.status.attempt > 0
+
+
+def _cleaned(run: TaskRun) -> tuple[bool, str]:
+    """Return whether the clean-up has ended, and what is not, or could not be, done."""
+    running = [
+        child
+        for children in run.children.values()
+        for child in children
+        if not child.terminal and not _is_back(run, child)
+    ]
+    run.act(*(CancelMigration(name=c.name) for c in running))
+    spark = run.view.spark
+    if spark is not None and spark.state and spark.state not in _SPARK_ENDED:
+        run.act(DeleteSparkApplication(name=spark.name))
+        return False, f"SparkApplication {spark.name} is being deleted"
+    if running:
+        return False, f"{len(running)} migrations end, {running[0].name} first"
+    reasons = withdraw(run, keep=run.source, leave=run.target, purpose=BACK)
+    late = is_late(run.status, run.now) and reasons.only_stopping
+    return late or not reasons.text(), reasons.text()
+
+
+def _is_back(run: TaskRun, child: MigrationView) -> bool:
+    """Return whether a child carries a leader back; only those start while a task cancels."""
+    return child.name.startswith(child_name(run.name, BACK))
+
+
+def _ends(run: TaskRun) -> str:
+    """Return the list of B-15: how many partitions were kept, rolled back, completed."""
+    if not run.status.source or not run.status.target:
+        return "nothing was moved"
+    counts: collections.Counter[str] = collections.Counter()
+    begun = has_begun(run)
+    for record, old, new in zip(run.view.routes, run.source, run.target, strict=False):
+        if old == new or not begun:
+            counts["kept"] += 1
+        elif record.leader == new[0] != old[0] and set(record.replicas) >= set(new):
+            counts["completed"] += 1
+        elif set(old) == set(new):
+            counts["kept"] += 1
+        else:
+            counts["rolled back"] += 1
+    kinds = ("kept", "rolled back", "completed")
+    return "partitions: " + ", ".join(f"{counts[k]} {k}" for k in kinds)

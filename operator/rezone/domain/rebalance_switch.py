@@ -1,0 +1,77 @@
+"""Moving leaders within a rebalance: one RegionMigration each, as many as the limits allow."""
+
+from rezone.domain.rebalance_run import TaskRun, child_name
+from rezone.domain.rebalance_survey import Reasons, Wait
+from rezone.domain.slots import Slots
+from rezone.domain.world import EnsureMigration, VerifyCopy
+from rezone.wire.messages import NodeId, PartitionId
+
+MIGRATION_ATTEMPTS_MAX = 5
+"""How many migrations of one partition may fail before a person must look. Failed ones are
+deleted after a while, and then it is tried again."""
+
+VERIFICATIONS_MAX = 64
+"""How many comparisons are asked for in one pass; each reads a whole partition on two nodes."""
+
+
+def verify(run: TaskRun) -> None:
+    """Ask for the copies that are in sync to be compared with their leaders (B-04)."""
+    asked = 0
+    for partition, node in run.survey.unverified:
+        record = run.view.routes[partition]
+        if run.view.report(partition, node) is None:
+            continue
+        if run.view.report(partition, record.leader) is None:
+            continue
+        run.act(
+            VerifyCopy(
+                partition=partition,
+                source=record.leader,
+                target=node,
+                leader_epoch=record.leader_epoch,
+            ),
+        )
+        asked += 1
+        if asked >= VERIFICATIONS_MAX:
+            return
+
+
+def switch(run: TaskRun) -> None:
+    """Start migrations of the partitions that are ready (B-03)."""
+    slots = Slots(run.view)
+    for partition in run.survey.ready:
+        move_leader(run, partition, run.target[partition][0], slots, run.survey.reasons)
+
+
+def move_leader(
+    run: TaskRun,
+    partition: PartitionId,
+    node: NodeId,
+    slots: Slots,
+    reasons: Reasons,
+    *,
+    purpose: str = "p",
+) -> None:
+    """Move a partition's leader to `node` by a child, unless one does so or no slot is free.
+
+    The name counts the children that have ended: the same until the next one is due, so that a
+    repeat creates nothing twice. `purpose` keeps the way back apart from the way there.
+    """
+    stem = child_name(run.name, f"{purpose}{partition}")
+    children = run.children.get(partition, [])
+    if any(not c.terminal for c in children):
+        reasons.add(Wait.SWITCHING, partition, f"its leader moves to node {node}")
+        return
+    ended = [c for c in children if c.name == stem or c.name.startswith(f"{stem}-")]
+    failed = [c for c in ended if not c.succeeded]
+    if len(failed) >= MIGRATION_ATTEMPTS_MAX:
+        why = f"{len(failed)} migrations to node {node} failed, the last: {failed[-1].error}"
+        reasons.add(Wait.STUCK, partition, why)
+        return
+    if not slots.take(run.view.routes[partition].leader, node):
+        reasons.add(Wait.LIMIT, partition, f"its leader shall move to node {node}")
+        return
+    suffix = f"{purpose}{partition}-{len(ended)}" if ended else f"{purpose}{partition}"
+    reasons.add(Wait.SWITCHING, partition, f"its leader moves to node {node}")
+    name = child_name(run.name, suffix)
+    run.act(EnsureMigration(name=name, partition=partition, target=node))

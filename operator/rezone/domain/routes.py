@@ -1,0 +1,416 @@
+"""Who leads a partition and who is in sync: every way in which a LeaderAndIsr record changes.
+
+Each function takes a record and returns the next one, with `partition_epoch` one higher, for the
+caller to write by compare-and-set on that epoch. When there is nothing to change the very same
+record comes back, so that a repeat writes nothing (ZR-13). What must not happen is answered by a
+`Refusal` with its reason, never by an exception: a refusal is an answer for the asker.
+
+What always holds (`violations` checks it): the leader is in `isr`, `isr` is within `replicas`,
+`iss` is within `isr`; and from one record to the next no epoch falls (`regressions`). A planned
+takeover has an epoch of its own: `next_epoch` is above `leader_epoch`, and every later leader's
+epoch is above `next_epoch`, so that a takeover the data plane carried out on its own can be told
+from what the coordinator decided meanwhile.
+
+The hot standbys of a record are `hot_standby_replica` (the latest one asked to become hot) and
+the members of `iss` (those that are in sync).
+"""
+
+import dataclasses
+import enum
+from collections.abc import Collection, Iterable
+from typing import Any
+
+import msgspec
+
+from rezone.wire.messages import IsrProposal, LeaderAndIsr, NodeId
+
+
+class RefusalReason(enum.StrEnum):
+    """Why a record does not change."""
+
+    COORDINATOR_FENCED = "CoordinatorFenced"  # a newer coordinator has written or been heard of
+    STALE_LEADER_EPOCH = "StaleLeaderEpoch"  # the asker's leadership is over
+    STALE_PARTITION_EPOCH = "StalePartitionEpoch"  # the record has changed since the asker read it
+    RECORD_BEHIND = "RecordBehind"  # the asker knows a newer record than this one: read again
+    EMPTY_ISR = "EmptyIsr"  # no in-sync replica would be left
+    NOT_A_REPLICA = "NotAReplica"  # a node that is not in replicas
+    LEADER_NOT_IN_ISR = "LeaderNotInIsr"  # the leader would not be in sync with itself
+    NOT_IN_SYNC = "NotInSync"  # the node is not in isr and may lack acknowledged rows
+    NOT_A_HOT_STANDBY = "NotAHotStandby"  # iss is only for hot standbys
+    IS_LEADER = "IsLeader"  # the leader cannot be this
+    TAKEOVER_AUTHORIZED = "TakeoverAuthorized"  # a takeover may be happening just now
+    NOT_AUTHORIZED = "NotAuthorized"  # no takeover to this node and epoch was authorized
+
+
+@dataclasses.dataclass(frozen=True)
+class Refusal:
+    """A change that must not be made, and why."""
+
+    reason: RefusalReason
+    message: str
+
+
+Answer = LeaderAndIsr | Refusal
+
+
+def initial(replicas: tuple[NodeId, ...], coordinator_epoch: int) -> LeaderAndIsr:
+    """Return the first record of a new, empty partition: all replicas in sync, the first leads.
+
+    All of them are in sync because all are empty. Raises ValueError without replicas or with
+    one named twice.
+    """
+    if not replicas or len(set(replicas)) != len(replicas):
+        raise ValueError(f"a partition needs distinct replicas, not {list(replicas)}")
+    return LeaderAndIsr(
+        leader=replicas[0],
+        leader_epoch=1,
+        isr=replicas,
+        coordinator_epoch=coordinator_epoch,
+        partition_epoch=1,
+        replicas=replicas,
+    )
+
+
+def adjust_isr(record: LeaderAndIsr, proposal: IsrProposal, coordinator_epoch: int) -> Answer:
+    """Return the record with the leader's proposed `isr` and `iss` (HS-04, HS-08).
+
+    A proposal that already holds is answered as done. While a takeover is authorized its
+    candidate cannot be dropped: it may lead at this moment; roll back first, which fences it.
+    """
+    refusal = _refuse_proposal(record, proposal, coordinator_epoch)
+    if refusal is not None:
+        return refusal
+    isr, iss = _distinct(proposal.new_isr), _distinct(proposal.new_iss)
+    if set(isr) == set(record.isr) and set(iss) == set(record.iss):
+        return record
+    if proposal.partition_epoch < record.partition_epoch:
+        return Refusal(
+            RefusalReason.STALE_PARTITION_EPOCH,
+            f"the record has epoch {record.partition_epoch}, not {proposal.partition_epoch}",
+        )
+    refusal = _refuse_members(record, isr, iss)
+    if refusal is not None:
+        return refusal
+    return _next(record, coordinator_epoch, isr=isr, iss=iss)
+
+
+def _refuse_proposal(
+    record: LeaderAndIsr, proposal: IsrProposal, coordinator_epoch: int
+) -> Refusal | None:
+    if max(proposal.coordinator_epoch, record.coordinator_epoch) > coordinator_epoch:
+        return Refusal(
+            RefusalReason.COORDINATOR_FENCED,
+            f"coordinator epoch {coordinator_epoch} is over: the leader knows "
+            f"{proposal.coordinator_epoch}, the record {record.coordinator_epoch}",
+        )
+    if proposal.leader_epoch < record.leader_epoch:
+        return Refusal(
+            RefusalReason.STALE_LEADER_EPOCH,
+            f"leader epoch {proposal.leader_epoch} is over, it is {record.leader_epoch}",
+        )
+    # Above the record's epochs: this coordinator decides on an old copy of the record.
+    if (
+        proposal.leader_epoch > record.leader_epoch
+        or proposal.partition_epoch > record.partition_epoch
+    ):
+        return Refusal(
+            RefusalReason.RECORD_BEHIND,
+            f"the proposal is of epochs ({proposal.leader_epoch}, {proposal.partition_epoch}), "
+            f"the record only of ({record.leader_epoch}, {record.partition_epoch}): read it again",
+        )
+    return None
+
+
+def _refuse_members(
+    record: LeaderAndIsr, isr: tuple[NodeId, ...], iss: tuple[NodeId, ...]
+) -> Refusal | None:
+    strangers = sorted(set(isr) - set(record.replicas))
+    lagging = sorted(set(iss) - set(isr))
+    cold = sorted(set(iss) - hot_standbys(record) - {record.leader})
+    candidate = record.next_leader
+    checks = (
+        (not isr, RefusalReason.EMPTY_ISR, "at least the leader must stay in sync"),
+        (strangers, RefusalReason.NOT_A_REPLICA, f"nodes {strangers} are not replicas"),
+        (
+            record.leader not in isr,
+            RefusalReason.LEADER_NOT_IN_ISR,
+            f"leader {record.leader} is missing in {list(isr)}",
+        ),
+        (
+            candidate is not None and candidate not in isr,
+            RefusalReason.TAKEOVER_AUTHORIZED,
+            f"node {candidate} may take over just now and cannot leave isr",
+        ),
+        (lagging, RefusalReason.NOT_IN_SYNC, f"nodes {lagging} of iss are not in isr"),
+        (cold, RefusalReason.NOT_A_HOT_STANDBY, f"nodes {cold} are no hot standbys"),
+    )
+    return next((Refusal(reason, message) for wrong, reason, message in checks if wrong), None)
+
+
+def hot_standbys(record: LeaderAndIsr) -> frozenset[NodeId]:
+    """Return the nodes that were asked to be hot standbys, in sync or not."""
+    latest = () if record.hot_standby_replica is None else (record.hot_standby_replica,)
+    return frozenset((*record.iss, *latest))
+
+
+def add_replicas(
+    record: LeaderAndIsr, nodes: Iterable[NodeId], coordinator_epoch: int | None = None
+) -> Answer:
+    """Return the record with more replicas (HS-06); the leader says later when they are in sync."""
+    added = tuple(node for node in _distinct(nodes) if node not in record.replicas)
+    if not added:
+        return record
+    return _next(record, coordinator_epoch, replicas=record.replicas + added)
+
+
+def set_hot_standby(
+    record: LeaderAndIsr, node: NodeId | None, coordinator_epoch: int | None = None
+) -> Answer:
+    """Return the record with `node` as the latest hot standby (HS-06); None ends all of them.
+
+    Earlier ones that are in `iss` stay hot, so several are made one after the other. None is
+    refused while a takeover is authorized.
+    """
+    if node is None:
+        return drop_hot_standbys(record, hot_standbys(record), coordinator_epoch)
+    if node == record.leader:
+        return Refusal(RefusalReason.IS_LEADER, f"node {node} leads and cannot stand by")
+    if node not in record.replicas:
+        return Refusal(RefusalReason.NOT_A_REPLICA, f"node {node} is not a replica")
+    if node == record.hot_standby_replica:
+        return record
+    return _next(record, coordinator_epoch, hot_standby_replica=node)
+
+
+def drop_hot_standbys(
+    record: LeaderAndIsr, nodes: Collection[NodeId], coordinator_epoch: int | None = None
+) -> Answer:
+    """Return the record in which `nodes` are plain replicas; refused for a takeover's candidate."""
+    if record.next_leader is not None and record.next_leader in nodes:
+        return Refusal(
+            RefusalReason.TAKEOVER_AUTHORIZED, f"node {record.next_leader} may take over just now"
+        )
+    if not hot_standbys(record) & set(nodes):
+        return record
+    hot = record.hot_standby_replica
+    return _next(
+        record,
+        coordinator_epoch,
+        hot_standby_replica=None if hot in nodes else hot,
+        iss=_without(record.iss, nodes),
+    )
+
+
+def remove_replicas(
+    record: LeaderAndIsr, nodes: Collection[NodeId], coordinator_epoch: int | None = None
+) -> Answer:
+    """Return the record without `nodes`; `isr`, `iss` and the hot standby shrink with it.
+
+    Refused for the leader, and for the candidate of an authorized takeover: it may lead already.
+    """
+    if record.leader in nodes:
+        return Refusal(
+            RefusalReason.IS_LEADER, f"node {record.leader} leads: move its leadership first"
+        )
+    if record.next_leader is not None and record.next_leader in nodes:
+        return Refusal(
+            RefusalReason.TAKEOVER_AUTHORIZED, f"node {record.next_leader} may take over just now"
+        )
+    if not set(record.replicas) & set(nodes):
+        return record
+    hot = record.hot_standby_replica
+    return _next(
+        record,
+        coordinator_epoch,
+        replicas=_without(record.replicas, nodes),
+        isr=_without(record.isr, nodes),
+        iss=_without(record.iss, nodes),
+        hot_standby_replica=None if hot in nodes else hot,
+    )
+
+
+def authorize_takeover(
+    record: LeaderAndIsr, candidate: NodeId, coordinator_epoch: int | None = None
+) -> Answer:
+    """Return the record in which the leader may hand over to `candidate` with `next_epoch` (RM-01).
+
+    Only an in-sync replica has every acknowledged row, so no other may be authorized.
+    """
+    if candidate == record.next_leader:
+        return record
+    if record.next_leader is not None:
+        return Refusal(
+            RefusalReason.TAKEOVER_AUTHORIZED,
+            f"node {record.next_leader} may take over just now: roll that back first",
+        )
+    if candidate == record.leader:
+        return Refusal(RefusalReason.IS_LEADER, f"node {candidate} leads already")
+    if candidate not in record.replicas:
+        return Refusal(RefusalReason.NOT_A_REPLICA, f"node {candidate} is not a replica")
+    if candidate not in record.isr:
+        return Refusal(RefusalReason.NOT_IN_SYNC, f"node {candidate} is not in sync")
+    return _next(
+        record, coordinator_epoch, next_leader=candidate, next_epoch=record.leader_epoch + 1
+    )
+
+
+def complete_takeover(
+    record: LeaderAndIsr, new_leader: NodeId, new_epoch: int, coordinator_epoch: int | None = None
+) -> Answer:
+    """Return the record in which the authorized candidate leads (RM-06).
+
+    The old leader stays in sync: it has sent its last row and written none since (B-13).
+    """
+    if (record.leader, record.leader_epoch) == (new_leader, new_epoch):
+        return record
+    if new_epoch <= record.leader_epoch:
+        return Refusal(
+            RefusalReason.STALE_LEADER_EPOCH,
+            f"epoch {new_epoch} of node {new_leader} is over, it is {record.leader_epoch}",
+        )
+    if (record.next_leader, record.next_epoch) != (new_leader, new_epoch):
+        return Refusal(
+            RefusalReason.NOT_AUTHORIZED,
+            f"node {new_leader} was not authorized to lead with epoch {new_epoch}",
+        )
+    return _led_by(record, new_leader, new_epoch, coordinator_epoch)
+
+
+def adopt_leader(
+    record: LeaderAndIsr, leader: NodeId, epoch: int, coordinator_epoch: int | None = None
+) -> Answer:
+    """Return the record for a leader that a data node reports (RM-06, B-09).
+
+    The data plane finished an authorized takeover while the coordinator was down or before it
+    wrote. A leader of a rolled back or failed over takeover has too low an epoch and is refused.
+    """
+    return complete_takeover(record, leader, epoch, coordinator_epoch)
+
+
+def roll_back_takeover(record: LeaderAndIsr, coordinator_epoch: int | None = None) -> Answer:
+    """Return the record in which the old leader leads again, above `next_epoch` (RM-08).
+
+    The higher epoch fences the candidate first: should it lead already, it is refused from now
+    on. Without an authorized takeover there is nothing to roll back.
+    """
+    if record.next_leader is None:
+        return record
+    return _led_by(record, record.leader, _highest_epoch(record) + 1, coordinator_epoch)
+
+
+def fail_over(
+    record: LeaderAndIsr, alive: Collection[NodeId], coordinator_epoch: int | None = None
+) -> LeaderAndIsr | None:
+    """Return the record led by a living in-sync replica, None when there is none (B-06).
+
+    Hot standbys of `iss` come first, then the rest of `isr`, each in their order and a takeover's
+    candidate before its peers. Replicas that are not alive leave `isr`, else the new leader's
+    writes would wait for them; they stay in `replicas`. The epoch is above `next_epoch`: the
+    candidate may lead with that. The same record comes back while its leader is alive. A fenced
+    coordinator gets None too.
+    """
+    if record.leader in alive:
+        return record
+    living = [node for node in record.isr if node in alive]
+    if not living:
+        return None
+    order = [*(node for node in record.iss if node in living), *living]
+    hot = set(record.iss)
+    leader = min(
+        order,
+        key=lambda node: (node not in hot, node != record.next_leader, order.index(node)),
+    )
+    shrunk = msgspec.structs.replace(
+        record, isr=tuple(living), iss=tuple(node for node in record.iss if node in alive)
+    )
+    answer = _led_by(shrunk, leader, _highest_epoch(record) + 1, coordinator_epoch)
+    return answer if isinstance(answer, LeaderAndIsr) else None
+
+
+def _led_by(
+    record: LeaderAndIsr, leader: NodeId, leader_epoch: int, coordinator_epoch: int | None
+) -> Answer:
+    """Return the record with this leader, who stands by no longer, and no authorized takeover."""
+    hot = record.hot_standby_replica
+    return _next(
+        record,
+        coordinator_epoch,
+        leader=leader,
+        leader_epoch=leader_epoch,
+        iss=_without(record.iss, (leader,)),
+        hot_standby_replica=None if hot == leader else hot,
+        next_leader=None,
+        next_epoch=None,
+    )
+
+
+def _next(record: LeaderAndIsr, coordinator_epoch: int | None, **changes: Any) -> Answer:
+    epoch = record.coordinator_epoch if coordinator_epoch is None else coordinator_epoch
+    if epoch < record.coordinator_epoch:
+        return Refusal(
+            RefusalReason.COORDINATOR_FENCED,
+            f"coordinator epoch {epoch} is over, the record has {record.coordinator_epoch}",
+        )
+    return msgspec.structs.replace(
+        record,
+        version=2,
+        coordinator_epoch=epoch,
+        partition_epoch=record.partition_epoch + 1,
+        **changes,
+    )
+
+
+def _highest_epoch(record: LeaderAndIsr) -> int:
+    return max(record.leader_epoch, record.next_epoch or 0)
+
+
+def _without(nodes: tuple[NodeId, ...], gone: Collection[NodeId]) -> tuple[NodeId, ...]:
+    return tuple(node for node in nodes if node not in gone)
+
+
+def _distinct(nodes: Iterable[NodeId]) -> tuple[NodeId, ...]:
+    return tuple(dict.fromkeys(nodes))
+
+
+def violations(record: LeaderAndIsr) -> tuple[str, ...]:
+    """Return what is wrong with a record, in words; empty when nothing is."""
+    found = []
+    for name in ("replicas", "isr", "iss"):
+        nodes = getattr(record, name)
+        if len(set(nodes)) != len(nodes):
+            found.append(f"{name} names a node twice: {list(nodes)}")
+    if record.leader not in record.isr:
+        found.append(f"leader {record.leader} is not in isr {list(record.isr)}")
+    if not set(record.isr) <= set(record.replicas):
+        found.append(f"isr {list(record.isr)} is not within replicas {list(record.replicas)}")
+    if not set(record.iss) <= set(record.isr):
+        found.append(f"iss {list(record.iss)} is not within isr {list(record.isr)}")
+    hot = record.hot_standby_replica
+    if hot is not None and hot not in record.replicas:
+        found.append(f"hot standby {hot} is not a replica")
+    return (*found, *_takeover_violations(record))
+
+
+def _takeover_violations(record: LeaderAndIsr) -> list[str]:
+    if record.next_leader is None and record.next_epoch is None:
+        return []
+    if record.next_leader is None or record.next_epoch is None:
+        return ["next_leader and next_epoch are not set together"]
+    found = []
+    if record.next_leader not in record.isr or record.next_leader == record.leader:
+        found.append(f"next_leader {record.next_leader} is not an in-sync follower")
+    if record.next_epoch <= record.leader_epoch:
+        found.append(f"next_epoch {record.next_epoch} is not above {record.leader_epoch}")
+    return found
+
+
+def regressions(before: LeaderAndIsr, after: LeaderAndIsr) -> tuple[str, ...]:
+    """Return what went backwards from one record to a later one, in words."""
+    found = [
+        f"{name} fell from {getattr(before, name)} to {getattr(after, name)}"
+        for name in ("leader_epoch", "partition_epoch", "coordinator_epoch")
+        if getattr(after, name) < getattr(before, name)
+    ]
+    if after.leader != before.leader and after.leader_epoch <= before.leader_epoch:
+        found.append(f"leader {after.leader} has no higher epoch than leader {before.leader}")
+    return tuple(found)

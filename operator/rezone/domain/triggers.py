@@ -1,0 +1,56 @@
+"""When a zone needs another assignment (ZR-01, ZR-03), and how long that may wait.
+
+A trigger is a difference, looked at anew each pass: the nodes that partitions are assigned to are
+not the nodes they may live on, or a partition has not as many replicas as the spec wants. A zone
+that a person has arranged by hand is therefore left alone until one of the two changes.
+"""
+
+import enum
+from datetime import datetime, timedelta
+
+from rezone.domain.world import Topology
+from rezone.resources.zone import AutoAdjustSpec
+
+
+class Trigger(enum.StrEnum):
+    """Why a new assignment is wanted."""
+
+    NODES_JOINED = "NodesJoined"
+    NODES_LEFT = "NodesLeft"
+    REPLICAS_CHANGED = "ReplicasChanged"
+
+
+def find_trigger(
+    topology: Topology,
+    *,
+    eligible: frozenset[int],
+    replicas: int,
+) -> Trigger | None:
+    """Return why `topology` (the newest assignment wanted) no longer fits, None when it does."""
+    assigned = frozenset(node for nodes in topology for node in nodes)
+    if assigned - eligible:
+        return Trigger.NODES_LEFT
+    if any(len(nodes) != replicas for nodes in topology):
+        return Trigger.REPLICAS_CHANGED
+    # Fewer replicas than nodes: a node may rightly hold nothing, and no plan would change that.
+    spare = len(topology) * replicas < len(eligible)
+    return Trigger.NODES_JOINED if eligible - assigned and not spare else None
+
+
+def due_in(
+    trigger: Trigger,
+    settings: AutoAdjustSpec,
+    *,
+    since: datetime,
+    now: datetime,
+    by_hand: bool,
+) -> timedelta:
+    """Return how long the trigger still has to last; `by_hand` (a drain, a spec) waits for nothing.
+
+    The start is persisted in the zone's status, so that a restart does not begin the wait anew.
+    """
+    if by_hand or trigger is Trigger.REPLICAS_CHANGED:
+        return timedelta(0)
+    joined = trigger is Trigger.NODES_JOINED
+    seconds = settings.scale_up_seconds if joined else settings.scale_down_seconds
+    return max(timedelta(0), since + timedelta(seconds=seconds) - now)

@@ -1,0 +1,126 @@
+"""The conditions and counts of a zone, from one observation."""
+
+import dataclasses
+from datetime import datetime
+
+from rezone.domain.world import ZoneView
+from rezone.resources.conditions import (
+    Condition,
+    ConditionType,
+    Reason,
+    condition_of,
+    drop_condition,
+    set_condition,
+)
+from rezone.wire.messages import Role
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ZoneHealth:
+    """How many partitions are well: led by a node that answers, and with all replicas in sync."""
+
+    partitions: int
+    led: int
+    in_sync: int
+    ready_nodes: int
+    wanted_nodes: int
+
+
+def health_of(view: ZoneView, *, replicas: int, wanted_nodes: int) -> ZoneHealth:
+    """Count what works now; a leader counts only when its own report says that it leads."""
+    led = in_sync = 0
+    for partition, record in enumerate(view.routes):
+        report = view.report(partition, record.leader)
+        led += report is not None and report.role is Role.LEADER
+        in_sync += len(record.isr) >= replicas
+    return ZoneHealth(
+        partitions=len(view.routes),
+        led=led,
+        in_sync=in_sync,
+        ready_nodes=sum(node.reachable for node in view.nodes.values()),
+        wanted_nodes=wanted_nodes,
+    )
+
+
+def zone_conditions(
+    old: tuple[Condition, ...],
+    health: ZoneHealth,
+    *,
+    stalled: tuple[Reason, str] | None,
+    rebalancing: str,
+    paused: bool,
+    generation: int,
+    now: datetime,
+) -> tuple[Condition, ...]:
+    """Return the zone's conditions; `rebalancing` names the task under way, or is empty."""
+
+    def of(kind: ConditionType, reason: Reason, message: str, *, value: bool = True) -> Condition:
+        return condition_of(kind, value, reason, message, generation=generation, now=now)
+
+    ready, reason, message = _ready(health, stalled)
+    result = set_condition(old, of(ConditionType.READY, reason, message, value=ready))
+    working = not ready and stalled is None
+    result = _while_true(result, working, of(ConditionType.RECONCILING, reason, message))
+    stall_reason, stall_message = stalled or (Reason.AVAILABLE, "")
+    result = _while_true(
+        result,
+        stalled is not None,
+        of(ConditionType.STALLED, stall_reason, stall_message),
+    )
+    task = f"RebalanceTask {rebalancing} is at work" if rebalancing else ""
+    if paused and rebalancing:
+        task = f"{task}; no new moves start while spec.rebalance.paused is true"
+    result = _while_true(
+        result,
+        bool(rebalancing),
+        of(ConditionType.REBALANCING, Reason.PAUSED if paused else Reason.REBALANCING, task),
+    )
+    short = health.partitions - health.in_sync
+    return _while_true(
+        result,
+        short > 0,
+        of(
+            ConditionType.DEGRADED,
+            Reason.UNDER_REPLICATED,
+            f"{short} of {health.partitions} partitions have fewer in-sync replicas than wanted",
+        ),
+    )
+
+
+def _ready(
+    health: ZoneHealth,
+    stalled: tuple[Reason, str] | None,
+) -> tuple[bool, Reason, str]:
+    if health.partitions == 0:
+        reason, message = stalled or (
+            Reason.PODS_NOT_READY,
+            (
+                f"{health.ready_nodes} of {health.wanted_nodes} data nodes answer; "
+                "partitions are placed when enough do"
+            ),
+        )
+        return False, reason, message
+    if health.led < health.partitions:
+        lost = health.partitions - health.led
+        return False, Reason.NO_LEADER, f"{lost} of {health.partitions} partitions have no leader"
+    if health.in_sync < health.partitions:
+        short = health.partitions - health.in_sync
+        return (
+            False,
+            Reason.UNDER_REPLICATED,
+            (
+                f"{short} of {health.partitions} partitions are short of in-sync replicas; "
+                "reads and writes go on"
+            ),
+        )
+    return True, Reason.AVAILABLE, f"all {health.partitions} partitions are led and in sync"
+
+
+def _while_true(
+    conditions: tuple[Condition, ...],
+    holds: bool,  # noqa: FBT001 - the condition's value
+    condition: Condition,
+) -> tuple[Condition, ...]:
+    if holds:
+        return set_condition(conditions, condition)
+    return drop_condition(conditions, condition.type)

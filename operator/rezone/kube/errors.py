@@ -1,0 +1,57 @@
+"""What a request to the API server can end with.
+
+KubeError
+  UnavailableError      nothing was changed; ask again after `retry_after_seconds`
+    UnknownOutcomeError   a write that may or may not have happened: the next pass asks
+  MissingError          the object (or its kind) is not there
+  ConflictWriteError    somebody else wrote first: read again, decide again
+    ExistsError           a create found the name taken
+  InvalidWriteError     the API server (or we, before it) refuses the content: never retried
+  ForbiddenError        the operator's rights do not cover the request: somebody must act
+  ForeignObjectError    the name is taken by an object that is not ours: never touched
+  UnreadableError       a stored object that this version cannot parse
+"""
+
+
+class KubeError(Exception):
+    """The root of this package's errors."""
+
+
+class UnavailableError(KubeError):
+    """Raised when the API server did not carry the request out; the same request may succeed."""
+
+    def __init__(self, message: str, *, retry_after_seconds: float = 1.0) -> None:
+        super().__init__(message)
+        self.retry_after_seconds = retry_after_seconds
+
+
+class UnknownOutcomeError(UnavailableError):
+    """Raised when a write was sent and its answer is missing; it may have happened."""
+
+
+class MissingError(KubeError):
+    """Raised when the object or its kind does not exist (404)."""
+
+
+class ConflictWriteError(KubeError):
+    """Raised when the object has changed since it was read (409); nothing was written."""
+
+
+class ExistsError(ConflictWriteError):
+    """Raised when an object of the name exists already (409 AlreadyExists)."""
+
+
+class InvalidWriteError(KubeError):
+    """Raised when the content is refused (400, 413, 422, or in-process); never worth a retry."""
+
+
+class ForbiddenError(KubeError):
+    """Raised when the operator may not do this (401, 403); the message says what is missing."""
+
+
+class ForeignObjectError(KubeError):
+    """Raised when a name we need is held by an object of another owner."""
+
+
+class UnreadableError(KubeError):
+    """Raised when a stored object does not parse; the message names the field."""

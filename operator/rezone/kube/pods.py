@@ -1,0 +1,275 @@
+"""Brings a zone's pods, claims, Service and budget to the API server, and observes them.
+
+Service and budget are applied server-side with the full intent. Pods and claims are created when
+absent and otherwise left alone: nearly all of a pod is immutable, and replacing one is a move of
+data that only the rebalance may decide.
+
+Order matters once: the budget is applied before a pod is created, so that a growing zone is never
+less protected than before.
+
+Concurrency: stateless but for the memory of what was applied last; one store per process.
+"""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from rezone.domain.data_nodes import KubeNode
+from rezone.kube.client import (
+    Kube,
+    Manifest,
+    NamespacedKind,
+    Node,
+    PersistentVolumeClaim,
+    Pod,
+    PodDisruptionBudget,
+    Service,
+)
+from rezone.kube.data_node import (
+    PodSettings,
+    build_claim,
+    build_disruption_budget,
+    build_pod,
+    build_service,
+    claim_name,
+    pod_name,
+    selector,
+    template_hash,
+)
+from rezone.kube.errors import ExistsError, MissingError
+from rezone.kube.names import NODE_ID_LABEL, TEMPLATE_HASH, is_owned, require_owned
+from rezone.kube.template import fingerprint
+from rezone.resources.zone import DataNodeStatus, DistributionZone
+from rezone.wire.messages import NodeId
+
+REAPPLY_SECONDS = 60.0
+REMEMBERED_MAX = 4096
+
+
+@dataclass(frozen=True, kw_only=True)
+class PodView:
+    """A data node's pod as it is seen now.
+
+    `waiting` says why it does not run (unschedulable, image, crash loop), "" when it does;
+    `outdated`: it was made from an older template.
+    """
+
+    node_id: NodeId
+    name: str
+    uid: str
+    phase: str
+    ready: bool
+    ip: str = ""
+    node_name: str = ""
+    deleting: bool = False
+    port: int = 7400
+    restarts: int = 0
+    outdated: bool = False
+    waiting: str = ""
+
+    @property
+    def address(self) -> str:
+        """Return "host:port" for peers and clients, "" while the pod has no address."""
+        return f"{self.ip}:{self.port}" if self.ip else ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class NodeInfo(KubeNode):
+    """A Kubernetes node; `schedulable` is false only while cordoned, `ready` by its kubelet."""
+
+    ready: bool
+
+
+class PodStore:
+    """Ensures and observes the pods of zones."""
+
+    def __init__(
+        self,
+        kube: Kube,
+        settings: PodSettings,
+        *,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._kube = kube
+        self._settings = settings
+        self._monotonic = monotonic
+        self._applied: dict[tuple[str, str], tuple[str, float]] = {}
+
+    async def ensure(
+        self,
+        zone: DistributionZone,
+        nodes: Sequence[DataNodeStatus],
+        *,
+        degraded: bool = False,
+        present: Sequence[PodView] | None = None,
+    ) -> tuple[NodeId, ...]:
+        """Bring Service, budget, claims and pods of exactly these data nodes; return the new ones.
+
+        `present` is this pass's observation, read here when absent. A pod under deletion keeps its
+        name, so its successor is made by a later pass. With a node selector each pod is pinned to
+        its `node_name`. Nothing is deleted here.
+
+        Raises ForeignObjectError when a name is held by another owner, InvalidWriteError when the
+        API server refuses the pod (the zone's podTemplate), UnavailableError.
+        """
+        pods = await self.observe_pods(zone) if present is None else present
+        there = {each.node_id for each in pods}
+        # A pod about to go still counts, or in its last moments one more could be evicted.
+        count = len(there | {node.id for node in nodes})
+        await self._ensure_shared(zone, count, degraded=degraded)
+        pinned = zone.spec.data_nodes.node_selector is not None
+        created = []
+        for node in nodes:
+            if node.id in there:
+                continue
+            claim = build_claim(zone, node.id)
+            if claim is not None:
+                await self._create(PersistentVolumeClaim, claim, zone)
+            place = node.node_name if pinned else ""
+            pod = build_pod(zone, node.id, self._settings, pinned_to=place)
+            if await self._create(Pod, pod, zone):
+                created.append(node.id)
+        return tuple(created)
+
+    async def delete_data_node(
+        self,
+        zone: DistributionZone,
+        node: NodeId,
+        *,
+        keep_claim: bool = False,
+    ) -> bool:
+        """Delete a data node's pod and, with its data, its claim; False when all was gone already.
+
+        The caller makes sure that nothing is assigned to the node. Raises ForeignObjectError.
+        """
+        namespace, name = zone.metadata.namespace, zone.metadata.name
+        deleted = await self._delete(Pod, namespace, pod_name(name, node), zone)
+        if keep_claim:
+            return deleted
+        claim = await self._delete(PersistentVolumeClaim, namespace, claim_name(name, node), zone)
+        return deleted or claim
+
+    async def observe_pods(self, zone: DistributionZone) -> tuple[PodView, ...]:
+        """Return the pods that belong to this very zone, by data node id."""
+        meta = zone.metadata
+        found = await self._kube.list(Pod, meta.namespace, labels=selector(meta.name))
+        expected = template_hash(zone, self._settings)
+        port = self._settings.port
+        views = [view_of(each, expected, port) for each in found if is_owned(each, zone)]
+        return tuple(sorted(views, key=lambda view: view.node_id))
+
+    async def nodes(self) -> dict[str, NodeInfo]:
+        """Return the Kubernetes nodes by name."""
+        infos = [node_of(each) for each in await self._kube.list(Node)]
+        return {each.name: each for each in infos}
+
+    async def _ensure_shared(
+        self,
+        zone: DistributionZone,
+        data_nodes: int,
+        *,
+        degraded: bool,
+    ) -> None:
+        budget = build_disruption_budget(zone, data_nodes=data_nodes, degraded=degraded)
+        await self._apply(PodDisruptionBudget, budget, zone)
+        await self._apply(Service, build_service(zone, self._settings), zone)
+
+    async def _apply(
+        self,
+        kind: NamespacedKind,
+        manifest: Manifest,
+        zone: DistributionZone,
+    ) -> None:
+        """Apply, unless the same was applied a moment ago; refuse to take over a foreign object."""
+        meta = manifest["metadata"]
+        key = (kind.__name__, f"{meta['namespace']}/{meta['name']}/{zone.metadata.uid}")
+        content, now = fingerprint(manifest), self._monotonic()
+        last = self._applied.get(key)
+        if last is not None and last[0] == content and now - last[1] < REAPPLY_SECONDS:
+            return
+        if last is None:
+            found = await self._kube.find(kind, meta["namespace"], meta["name"])
+            if found is not None:
+                require_owned(found, zone)
+        await self._kube.apply(kind, manifest)
+        if len(self._applied) >= REMEMBERED_MAX:
+            self._applied.clear()
+        self._applied[key] = (content, now)
+
+    async def _create(
+        self,
+        kind: NamespacedKind,
+        manifest: Manifest,
+        zone: DistributionZone,
+    ) -> bool:
+        """Return whether the object was created now; one of the zone that is there is fine."""
+        try:
+            await self._kube.create(kind, manifest)
+        except ExistsError:
+            meta = manifest["metadata"]
+            found = await self._kube.find(kind, meta["namespace"], meta["name"])
+            if found is not None:
+                require_owned(found, zone)
+            return False
+        return True
+
+    async def _delete(
+        self,
+        kind: NamespacedKind,
+        namespace: str,
+        name: str,
+        zone: DistributionZone,
+    ) -> bool:
+        try:
+            require_owned(await self._kube.get(kind, namespace, name), zone)
+        except MissingError:
+            return False
+        return await self._kube.delete(kind, namespace, name)
+
+
+def view_of(pod: Manifest, expected_hash: str, port: int) -> PodView:
+    """Return what matters of a pod."""
+    meta, status = pod["metadata"], pod.get("status") or {}
+    statuses = status.get("containerStatuses") or []
+    ready = _condition(status, "Ready").get("status") == "True"
+    return PodView(
+        node_id=int(meta["labels"][NODE_ID_LABEL]),
+        name=meta["name"],
+        uid=meta["uid"],
+        phase=status.get("phase") or "Pending",
+        ready=ready,
+        ip=status.get("podIP") or "",
+        node_name=pod["spec"].get("nodeName") or "",
+        port=port,
+        deleting="deletionTimestamp" in meta,
+        restarts=sum(int(each.get("restartCount") or 0) for each in statuses),
+        outdated=(meta.get("annotations") or {}).get(TEMPLATE_HASH) != expected_hash,
+        waiting="" if ready else _waiting(status, statuses),
+    )
+
+
+def node_of(node: Manifest) -> NodeInfo:
+    """Return what matters of a Kubernetes node."""
+    meta, status = node["metadata"], node.get("status") or {}
+    return NodeInfo(
+        name=meta["name"],
+        schedulable=not node.get("spec", {}).get("unschedulable", False),
+        ready=_condition(status, "Ready").get("status") == "True",
+        labels=dict(meta.get("labels") or {}),
+    )
+
+
+def _waiting(status: Manifest, containers: Sequence[Manifest]) -> str:
+    for each in containers:
+        state = (each.get("state") or {}).get("waiting")
+        if state:
+            return f"{state.get('reason', '')}: {state.get('message', '')}".strip(": ")
+    scheduled = _condition(status, "PodScheduled")
+    if scheduled.get("status") == "False":
+        return f"{scheduled.get('reason', '')}: {scheduled.get('message', '')}".strip(": ")
+    return ""
+
+
+def _condition(status: Manifest, kind: str) -> Manifest:
+    found = (each for each in status.get("conditions") or () if each.get("type") == kind)
+    return next(found, {})

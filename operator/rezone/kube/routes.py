@@ -1,0 +1,279 @@
+"""The route table of one zone, sharded over ConfigMaps that the zone owns.
+
+ConfigMap `<zone>-routes-<n>` holds 256 partitions, one JSON text each under the partition's
+number. A change is one PUT per shard guarded by its resourceVersion, and applies a record only if
+its partition_epoch is the expected one, so it cannot overwrite what somebody else decided. A
+record never goes back: neither its epochs nor its coordinator's.
+
+Shard 0 is created last: with it the table exists as a whole, without it not at all. Later a hole
+is damage and reported, never filled in: new records would begin with old epochs.
+
+Concurrency: one store per zone and leading process; its calls may overlap. The shards last read
+are kept only as the base of the next guarded PUT: a stale base costs a re-read, no more.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from rezone.domain.route_shards import (
+    RouteShardError,
+    decode_record,
+    decode_routes,
+    decode_shard,
+    encode_record,
+    encode_routes,
+    shard_name,
+    shard_of,
+)
+from rezone.domain.routes import regressions
+from rezone.domain.world import RouteChange
+from rezone.kube.client import ConfigMap, Kube, Manifest
+from rezone.kube.errors import (
+    ConflictWriteError,
+    ExistsError,
+    UnreadableError,
+)
+from rezone.kube.names import (
+    COMPONENT_LABEL,
+    ROUTES,
+    ZONE_LABEL,
+    is_owned,
+    labels_of,
+    owner_reference,
+    require_owned,
+)
+from rezone.resources.zone import DistributionZone
+from rezone.wire.messages import LeaderAndIsr, PartitionId
+
+# Each lost attempt is another writer's success, and there should be no other writer.
+CHANGE_ATTEMPTS_MAX = 10
+FIRST_PARTITION_EPOCH = 1  # of `domain.routes.initial`
+SHARD_LABEL = "rezone.dev/routes-shard"
+PARTITIONS_ANNOTATION = "rezone.dev/partitions"
+
+
+class DamagedRoutesError(UnreadableError):
+    """Raised when a shard or a record of an existing table is missing or does not parse."""
+
+
+class RouteStore:
+    """Reads and changes the route table of `zone`."""
+
+    def __init__(self, kube: Kube, zone: DistributionZone) -> None:
+        self._kube = kube
+        self._zone = zone
+        self._bases: dict[int, Manifest] = {}
+
+    async def load(self) -> tuple[LeaderAndIsr, ...]:
+        """Return partition p's record at index p, read from the API server now (ZR-14).
+
+        Empty when the table was never created, or not to its end. Raises DamagedRoutesError when
+        a part of it is missing or does not parse. ConfigMaps of another owner are not ours to
+        read; `create` and `change` refuse them.
+        """
+        zone = self._zone.metadata
+        labels = {ZONE_LABEL: zone.name, COMPONENT_LABEL: ROUTES}
+        found = await self._kube.list(ConfigMap, zone.namespace, labels=labels)
+        shards = {_number_of(each): each for each in found if is_owned(each, self._zone)}
+        self._bases = dict(shards)
+        if 0 not in shards:
+            self._refuse_used(shards.values())
+            return ()
+        count = _partitions_of(shards[0])
+        try:
+            return decode_routes([each.get("data") or {} for each in shards.values()], count)
+        except RouteShardError as error:
+            raise self._damaged(str(error)) from error
+
+    async def create(self, records: Sequence[LeaderAndIsr]) -> None:
+        """Create the table; what an unfinished creation left is overwritten.
+
+        A table that exists is left as it is. Raises ForeignObjectError when a name is held by
+        another owner, DamagedRoutesError when shards of a used table are there without the first,
+        ValueError when a table exists with another number of partitions.
+        """
+        if not records:
+            raise ValueError("a route table has at least one partition")
+        present = await self.load()
+        if present:
+            if len(present) != len(records):
+                raise ValueError(f"the table has {len(present)} partitions, not {len(records)}")
+            return
+        shards = encode_routes(self._zone.metadata.name, records)
+        for number, (name, data) in reversed(list(enumerate(shards.items()))):
+            await self._create_shard(number, name, data, len(records))
+
+    async def change(self, changes: Sequence[RouteChange]) -> frozenset[PartitionId]:
+        """Apply the changes whose expected epoch is the stored one; return their partitions.
+
+        A change that is stored already, to the field, counts as applied, so a repeat after an
+        unknown outcome answers as the first call would have. Those not returned were left alone.
+        Shards are written one after the other: an error leaves earlier shards changed.
+
+        Raises ConflictWriteError when a shard changes under every attempt, MissingError when a
+        shard is gone, UnknownOutcomeError when an answer is missing, ValueError when a change
+        does not raise the epoch by one (a bug of the caller).
+        """
+        by_shard: dict[int, dict[PartitionId, RouteChange]] = {}
+        for each in changes:
+            _check(each)
+            shard = by_shard.setdefault(shard_of(each.partition), {})
+            if each.partition in shard:
+                raise ValueError(f"two changes of partition {each.partition} in one call")
+            shard[each.partition] = each
+        applied: set[PartitionId] = set()
+        for number, wanted in sorted(by_shard.items()):
+            applied |= await self._change_shard(number, wanted)
+        return frozenset(applied)
+
+    async def _change_shard(
+        self,
+        number: int,
+        wanted: Mapping[PartitionId, RouteChange],
+    ) -> set[PartitionId]:
+        base = self._bases.pop(number, None)
+        fresh = base is None
+        for _ in range(CHANGE_ATTEMPTS_MAX):
+            if base is None:
+                base = await self._read_shard(number)
+                fresh = True
+            done, data = _apply(base, wanted)
+            # What an old base refuses may fit what is stored now.
+            if len(done) < len(wanted) and not fresh:
+                base = None
+                continue
+            if not data:
+                self._bases[number] = base
+                return done
+            try:
+                body = {**base, "data": {**base["data"], **data}}
+                self._bases[number] = await self._kube.replace(ConfigMap, body)
+            except ConflictWriteError:
+                base = None
+                continue
+            return done
+        raise ConflictWriteError(f"shard {number} changed under {CHANGE_ATTEMPTS_MAX} attempts")
+
+    async def _read_shard(self, number: int) -> Manifest:
+        zone = self._zone.metadata
+        found = await self._kube.get(ConfigMap, zone.namespace, shard_name(zone.name, number))
+        return require_owned(found, self._zone)
+
+    async def _create_shard(
+        self,
+        number: int,
+        name: str,
+        data: Mapping[str, str],
+        partitions: int,
+    ) -> None:
+        zone = self._zone.metadata
+        body: Manifest = {
+            "apiVersion": "v1",
+            "kind": "ConfigMap",
+            "metadata": {
+                "name": name,
+                "namespace": zone.namespace,
+                "labels": {**labels_of(zone.name, ROUTES), SHARD_LABEL: str(number)},
+                "annotations": {PARTITIONS_ANNOTATION: str(partitions)},
+                "ownerReferences": [owner_reference(self._zone)],
+            },
+            "data": dict(data),
+        }
+        try:
+            self._bases[number] = await self._kube.create(ConfigMap, body)
+        except ExistsError:
+            found = await self._read_shard(number)
+            self._refuse_used([found])
+            version = found["metadata"]["resourceVersion"]
+            body["metadata"]["resourceVersion"] = version
+            self._bases[number] = await self._kube.replace(ConfigMap, body)
+
+    def _refuse_used(self, shards: Iterable[Manifest]) -> None:
+        """Raise DamagedRoutesError if a record has changed since its creation.
+
+        Then somebody deleted the first shard of a table in use; to begin anew would bring back
+        epochs that were used, and in-sync sets that are not true.
+        """
+        for each in shards:
+            try:
+                records = decode_shard(each.get("data") or {})
+            except RouteShardError as error:
+                raise self._damaged(f"{_where(each)}: {error}") from error
+            if any(record.partition_epoch > FIRST_PARTITION_EPOCH for record in records.values()):
+                raise self._damaged("its first shard is missing")
+
+    def _damaged(self, what: str) -> DamagedRoutesError:
+        zone = self._zone.metadata
+        return DamagedRoutesError(
+            f"the route table of zone {zone.namespace}/{zone.name} is damaged: {what}; restore "
+            "its ConfigMaps from a backup",
+        )
+
+
+async def highest_coordinator_epoch(kube: Kube, namespace: str | None = None) -> int:
+    """Return the highest coordinator epoch in any route table, 0 without any.
+
+    For the case that the Lease was deleted: its count must not begin anew. Unreadable records
+    are an error here, too: a guess could hand out a used epoch.
+    """
+    found = await kube.list(ConfigMap, namespace, labels={COMPONENT_LABEL: ROUTES})
+    highest = 0
+    for each in found:
+        try:
+            records = decode_shard(each.get("data") or {})
+        except RouteShardError as error:
+            raise DamagedRoutesError(f"{_where(each)}: {error}") from error
+        highest = max([highest, *(record.coordinator_epoch for record in records.values())])
+    return highest
+
+
+def _apply(
+    base: Manifest,
+    wanted: Mapping[PartitionId, RouteChange],
+) -> tuple[set[PartitionId], dict[str, str]]:
+    """Return the partitions that are as wanted afterwards, and the records to be written."""
+    done: set[PartitionId] = set()
+    data: dict[str, str] = {}
+    texts = base.get("data") or {}
+    for partition, change in wanted.items():
+        text = texts.get(str(partition))
+        if text is None:
+            continue
+        try:
+            stored = decode_record(text)
+        except RouteShardError as error:
+            raise DamagedRoutesError(f"{_where(base)}, partition {partition}: {error}") from error
+        if stored == change.state:
+            done.add(partition)
+        # A coordinator that was replaced must not have its way: no epoch may fall.
+        elif stored.partition_epoch == change.expected_epoch and not regressions(
+            stored,
+            change.state,
+        ):
+            done.add(partition)
+            data[str(partition)] = encode_record(change.state)
+    return done, data
+
+
+def _check(change: RouteChange) -> None:
+    if change.state.partition_epoch != change.expected_epoch + 1:
+        raise ValueError(
+            f"partition {change.partition}: epoch {change.state.partition_epoch} does not follow "
+            f"{change.expected_epoch}",
+        )
+
+
+def _partitions_of(shard: Manifest) -> int:
+    text = (shard["metadata"].get("annotations") or {}).get(PARTITIONS_ANNOTATION, "")
+    if not text.isdecimal():
+        raise DamagedRoutesError(f"{_where(shard)} has lost its annotation {PARTITIONS_ANNOTATION}")
+    return int(text)
+
+
+def _number_of(manifest: Manifest) -> int:
+    label = manifest["metadata"].get("labels", {}).get(SHARD_LABEL, "")
+    return int(label) if label.isdecimal() else -1
+
+
+def _where(manifest: Manifest) -> str:
+    metadata = manifest["metadata"]
+    return f"ConfigMap {metadata.get('namespace')}/{metadata['name']}"

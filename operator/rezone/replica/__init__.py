@@ -1,0 +1,1 @@
+"""The data node: partitions with log and engine, replication, snapshots, takeover."""

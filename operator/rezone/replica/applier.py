@@ -1,0 +1,276 @@
+"""From log to engine and back: applying, undoing and collecting versions of one partition.
+
+One at a time applies, undoes or loads (`mutex`); the partition's condition is held per slice of
+about a megabyte, so readers, snapshots and appends never wait longer than that. An entry larger
+than a slice is written in several steps; the applied offset moves with the last of them, and
+reads look no further than the applied commit time, so an entry shows whole or not at all.
+
+What a crash leaves is right in each case: the engine's state names the applied offset of the
+same step, and everything beyond it is written again from the log.
+- An entry in several steps is made durable in the log first: parts of an entry that the log
+  lost could not be told from rows.
+- An undo lowers the applied offset in its first step, is flushed, and only then is the log cut.
+"""
+
+import itertools
+import struct
+import threading
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from rezone.replica.engines.base import (
+    FLAG_INTENT,
+    FLAG_TOMBSTONE,
+    FLAGS,
+    TIME_BYTES,
+    Chains,
+    Engine,
+    behind,
+    time_suffix,
+)
+from rezone.replica.entry import Entry, EntryHeader, iter_entries
+from rezone.replica.log import PartitionLog
+from rezone.replica.snapshot import Snapshots
+from rezone.replica.writers import WriterTable
+from rezone.wire.errors import ConflictError, CorruptionError
+
+_STATE = struct.Struct(">QQQ")
+_STATE_NAME = b"applied"
+_LOG_READ_BYTES = 4 << 20
+
+Pairs = list[tuple[bytes, bytes]]
+
+
+class AppliedState(NamedTuple):
+    """Up to where the log is in the engine: offset, and the last entry's commit time and epoch."""
+
+    offset: int
+    commit_time: int
+    leader_epoch: int
+
+    @classmethod
+    def load(cls, state: dict[bytes, bytes]) -> "AppliedState":
+        """Return what the engine's named state says."""
+        record = state.get(_STATE_NAME)
+        return cls(*_STATE.unpack(record)) if record else cls(0, 0, 0)
+
+    def record(self) -> dict[bytes, bytes | None]:
+        """Return the named state for the engine."""
+        return {_STATE_NAME: _STATE.pack(*self)}
+
+
+class Collected(NamedTuple):
+    """One slice of a collection: where to go on (None at the end) and versions removed."""
+
+    cursor: bytes | None
+    removed: int
+
+
+class Applier:
+    """The one that changes the engine of a partition."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        log: PartitionLog,
+        writers: WriterTable,
+        snapshots: Snapshots,
+        changed: threading.Condition,
+        *,
+        slice_bytes: int,
+    ) -> None:
+        self.mutex = threading.RLock()
+        self.engine = engine
+        self._log = log
+        self._writers = writers
+        self._snapshots = snapshots
+        self._changed = changed
+        self._slice_bytes = slice_bytes
+        self.mid_entry = False
+        self.flushed = 0
+        self.load()
+
+    def load(self) -> None:
+        """Take over what the engine says it has applied."""
+        state = self.engine.state()
+        self.state = AppliedState.load(state)
+        self._writers.load(state)
+        self.flushed = self.state.offset
+
+    def apply_to(self, offset: int) -> int:
+        """Apply the whole entries below `offset`; return the applied offset."""
+        with self.mutex:
+            while self.state.offset < offset:
+                data = self._log.read(self.state.offset, _LOG_READ_BYTES)
+                entries = [e for e in iter_entries(data) if e.header.end_offset <= offset]
+                if not entries:
+                    break
+                for group in self._groups(entries):
+                    self._apply_group(group)
+            return self.state.offset
+
+    def _groups(self, entries: list[Entry]) -> Iterator[list[Entry]]:
+        """Cut entries into groups of about a slice; one that is larger stands alone."""
+        group: list[Entry] = []
+        size = 0
+        for entry in entries:
+            if group and size + entry.header.length > self._slice_bytes:
+                yield group
+                group, size = [], 0
+            group.append(entry)
+            size += entry.header.length
+        if group:
+            yield group
+
+    def _apply_group(self, group: list[Entry]) -> None:
+        headers = [entry.header for entry in group]
+        if len(group) == 1 and headers[0].length > 2 * self._slice_bytes:
+            self._log.sync()
+            pairs = list(self._sliced(_pairs(group[0])))
+        else:
+            pairs = [[pair for entry in group for pair in _pairs(entry)]]
+        for part in pairs[:-1]:
+            self._write(part, None)
+        self._write(pairs[-1], headers)
+
+    def _sliced(self, pairs: Pairs) -> Iterator[Pairs]:
+        part: Pairs = []
+        size = 0
+        for pair in pairs:
+            part.append(pair)
+            size += len(pair[0]) + len(pair[1])
+            if size >= self._slice_bytes:
+                yield part
+                part, size = [], 0
+        yield part
+
+    def _write(self, pairs: Pairs, finished: list[EntryHeader] | None) -> None:
+        """Write one slice; `finished` are the entries that it completes."""
+        with self._changed:
+            self._snapshots.wait_for_room()
+            if self._snapshots.active:
+                self._snapshots.before_change([key[:-TIME_BYTES] for key, _ in pairs])
+            if finished is None:
+                self.mid_entry = True
+                self.engine.apply(pairs, (), {})
+                return
+            last = finished[-1]
+            state = AppliedState(last.end_offset, last.commit_time, last.leader_epoch)
+            changes = self._writers.advance(finished)
+            self.engine.apply(pairs, (), {**changes, **state.record()})
+            self.state = state
+            self.mid_entry = False
+            self._changed.notify_all()
+
+    def undo(self, offset: int) -> None:
+        """Take the entries from `offset` on out of the engine, durably; the log still has them.
+
+        Deletes exactly their versions, so what they covered shows again.
+        """
+        with self.mutex:
+            before = self.state.offset
+            if before < offset:
+                return
+            time, epoch = self._log.stand_at(offset)
+            state = AppliedState(offset, time, epoch)
+            with self._changed:
+                self._snapshots.close_beyond(offset, "the partition was rolled back")
+                undone = [h for h in self._log.headers(offset) if h.base_offset <= before]
+                kept = itertools.takewhile(
+                    lambda header: header.end_offset <= offset, self._log.headers(self._log.start)
+                )
+                changes = self._writers.set_back(undone, kept, offset, time)
+                self.engine.apply((), (), {**changes, **state.record()})
+                self.state = state
+            for entry in self._entries(offset, before):
+                for part in self._sliced(_pairs(entry)):
+                    self._delete([key for key, _ in part])
+            self.mid_entry = False
+            self.engine.flush()
+            self.flushed = offset
+
+    def _entries(self, offset: int, last_base: int) -> Iterator[Entry]:
+        """Yield the entries from `offset` on that begin at or before `last_base`.
+
+        Inclusive: the entry at the applied offset may be in the engine in part.
+        """
+        while data := self._log.read(offset, _LOG_READ_BYTES):
+            for entry in iter_entries(data):
+                if entry.header.base_offset > last_base:
+                    return
+                yield entry
+                offset = entry.header.end_offset
+
+    def _delete(self, keys: list[bytes]) -> None:
+        with self._changed:
+            self._snapshots.wait_for_room()
+            if self._snapshots.active:
+                self._snapshots.before_change([key[:-TIME_BYTES] for key in keys])
+            self.engine.apply((), keys, {})
+
+    def flush(self) -> int:
+        """Make what is applied durable; return the offset up to which it is."""
+        reached = self.state.offset
+        self.engine.flush()
+        self.flushed = max(self.flushed, min(reached, self.state.offset))
+        return self.flushed
+
+    def collect(self, before_time: int, cursor: bytes, bytes_max: int) -> Collected:
+        """Remove versions that no read at or after `before_time` can see, one slice.
+
+        While a snapshot runs nothing is removed: it promises the chains as they were.
+        """
+        with self.mutex, self._changed:
+            self._snapshots.expire_idle()
+            if self._snapshots.active:
+                return Collected(cursor, 0)
+            chains = self.engine.scan_chains(cursor, None, rows_max=4096, bytes_max=bytes_max)
+            superseded = collectable(chains, before_time)
+            if superseded:
+                self.engine.apply((), superseded, {})
+            after = None if chains.end else behind(chains.last_row_id)
+            return Collected(after, len(superseded))
+
+    def committed_time(self, committed: int) -> int:
+        """Return the commit time up to which nothing will ever be undone."""
+        offset = max(min(committed, self.state.offset), self._log.start)
+        if offset == self.state.offset:
+            return self.state.commit_time
+        try:
+            return self._log.stand_at(offset)[0]
+        except (ConflictError, CorruptionError):
+            return 0
+
+
+def collectable(chains: Chains, before_time: int) -> list[bytes]:
+    """Return the engine keys that reads at or after `before_time` cannot see.
+
+    Of each chain the newest version at or below that time stays, unless it is a tombstone: then
+    its absence says the same. Intents stay; they are settled by the log alone.
+    """
+    floor = time_suffix(before_time)
+    removable: list[bytes] = []
+    row, covered = b"", False
+    for key, value in zip(chains.keys, chains.values, strict=True):
+        if key[:-TIME_BYTES] != row:
+            row, covered = key[:-TIME_BYTES], False
+        if key[-TIME_BYTES:] < floor or value[0] == FLAG_INTENT:
+            continue
+        if covered or value[0] == FLAG_TOMBSTONE:
+            removable.append(key)
+        covered = True
+    return removable
+
+
+def _pairs(entry: Entry) -> Pairs:
+    """Return the entry's rows as engine keys and values."""
+    row_ids, ops, values = entry.batch().columns
+    suffix = time_suffix(entry.header.commit_time)
+    try:
+        flags = [FLAGS[op] for op in ops.to_pylist()]
+    except IndexError as error:
+        raise CorruptionError(f"entry at {entry.header.base_offset}: unknown operation") from error
+    return [
+        (row_id + suffix, flag + value)
+        for row_id, flag, value in zip(row_ids.to_pylist(), flags, values.to_pylist(), strict=True)
+    ]

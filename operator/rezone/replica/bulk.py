@@ -1,0 +1,180 @@
+"""Receiving a snapshot: sorted files into the engine, progress that survives (SS-08, B-05).
+
+Batches in scan order go to a sorted run; early batches go to the engine as ordinary writes. Every
+`checkpoint_bytes` the run is ingested, the engine flushed, and only then the progress persisted:
+up to `resume_after` every row is durable, early ones included, because the source sends an early
+row before the batch that passes it.
+
+Why a copy may go on with another, newer snapshot: rows up to `resume_after` are as of the first
+snapshot's offset S, rows behind it as of the newer one's S2 > S. The receiver then follows the log
+from S. Every version has its own key, so replaying [S, S2) over rows that have it already changes
+nothing, and rows that were deleted (and their tombstones collected) between the snapshots get
+their delete from the log. This holds only if the newer source's history contains S on the same
+branch, which is checked; else the copy starts over.
+
+A retried attempt fences the one before: the old one's writes are refused, and it begins at the
+persisted progress, so what was written twice is the same versions under the same keys.
+"""
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+import pyarrow as pa
+import xxhash
+
+from rezone.replica.columns import content_bytes, engine_pairs
+from rezone.replica.engines.base import TIME_BYTES, SortedRun
+from rezone.replica.meta import CopyMeta, branch_end
+from rezone.replica.snapshot import BatchMark
+from rezone.wire.errors import CorruptionError
+from rezone.wire.messages import SnapshotHeader, SnapshotTrailer
+
+if TYPE_CHECKING:
+    from rezone.replica.store import PartitionStore
+
+
+class BulkLoader:
+    """One attempt at receiving a snapshot; made by `PartitionStore.bulk_loader`.
+
+    One thread writes; `on_rows` is called with each batch before it is stored, so that indexes
+    are rebuilt meanwhile (SS-05).
+    """
+
+    def __init__(
+        self,
+        store: "PartitionStore",
+        copy: CopyMeta,
+        staging: Path,
+        *,
+        checkpoint_bytes: int,
+        slice_bytes: int,
+        on_rows: Callable[[pa.RecordBatch], None] | None,
+    ) -> None:
+        self._store = store
+        self._copy = copy
+        self._staging = staging
+        self._checkpoint_bytes = checkpoint_bytes
+        self._slice_bytes = slice_bytes
+        self._on_rows = on_rows
+        self._lock = threading.Lock()
+        self._files = 0
+        self._run = self._new_run()
+        self._run_bytes = 0
+        self._last = copy.resume_after
+        self._versions = 0
+        self._bytes = 0
+        self._new_rows = 0
+        self._new_bytes = 0
+
+    @property
+    def copy(self) -> CopyMeta:
+        """The progress that is durable."""
+        return self._copy
+
+    @property
+    def received(self) -> SnapshotTrailer:
+        """What this attempt has received so far, durable or not."""
+        return SnapshotTrailer(versions=self._versions, bytes=self._bytes)
+
+    def write(self, batch: pa.RecordBatch, mark: BatchMark) -> None:
+        """Take the next batch. A batch in scan order that was already taken is passed over.
+
+        `ConflictError` when a newer attempt has begun, `CorruptionError` when rows are out of
+        order.
+        """
+        with self._lock:
+            self._store.check_loader(self)
+            if not mark.early and mark.last_row_id <= self._last:
+                return
+            if batch.num_rows:
+                self._take(batch, mark)
+            if not mark.early:
+                self._last = mark.last_row_id
+            if self._run_bytes >= self._checkpoint_bytes:
+                self._checkpoint()
+
+    def _take(self, batch: pa.RecordBatch, mark: BatchMark) -> None:
+        if self._on_rows is not None:
+            self._on_rows(batch)
+        keys, values = engine_pairs(batch)
+        first, last = keys[0][:-TIME_BYTES], keys[-1][:-TIME_BYTES]
+        if mark.early:
+            self._write_early(keys, values)
+        elif first <= self._last or last > mark.last_row_id:
+            raise CorruptionError("a snapshot batch is out of row order")
+        else:
+            self._run.add(keys, values)
+        size = content_bytes(batch)
+        self._versions += batch.num_rows
+        self._bytes += size
+        self._new_rows += batch.num_rows
+        self._new_bytes += size
+        self._run_bytes += size
+
+    def _write_early(self, keys: list[bytes], values: list[bytes]) -> None:
+        part: list[tuple[bytes, bytes]] = []
+        size = 0
+        for pair in zip(keys, values, strict=True):
+            part.append(pair)
+            size += len(pair[0]) + len(pair[1])
+            if size >= self._slice_bytes:
+                self._store.engine.apply(part, (), {})
+                part, size = [], 0
+        self._store.engine.apply(part, (), {})
+
+    def _checkpoint(self) -> None:
+        """Make everything taken part of the engine and durable, then persist the progress."""
+        self._run.ingest()
+        self._store.engine.flush()
+        self._copy = msgspec.structs.replace(
+            self._copy,
+            resume_after=self._last,
+            rows=self._copy.rows + self._new_rows,
+            bytes=self._copy.bytes + self._new_bytes,
+        )
+        self._store.update_meta(copy=self._copy)
+        self._run_bytes = self._new_rows = self._new_bytes = 0
+        self._run = self._new_run()
+
+    def _new_run(self) -> SortedRun:
+        self._files += 1
+        # Attempts are named by whoever copies: a file's name must not take their slashes.
+        name = xxhash.xxh64_hexdigest(self._copy.attempt.encode())
+        return self._store.engine.sorted_run(self._staging, f"{name}-{self._files}")
+
+    def finish(self, trailer: SnapshotTrailer) -> None:
+        """Complete the copy: the partition stands at the first snapshot's offset.
+
+        `CorruptionError` when less or more arrived than the source sent; the copy then goes on
+        from its persisted progress with a new attempt.
+        """
+        with self._lock:
+            self._store.check_loader(self)
+            if (self._versions, self._bytes) != (trailer.versions, trailer.bytes):
+                raise CorruptionError(
+                    f"received {self._versions} versions, {self._bytes} bytes; "
+                    f"sent were {trailer.versions} versions, {trailer.bytes} bytes"
+                )
+            self._checkpoint()
+            self._copy = msgspec.structs.replace(self._copy, done=True)
+            self._store.finish_copy(self, self._copy)
+
+    def abort(self) -> None:
+        """Give this attempt up; its persisted progress stays for the next one."""
+        with self._lock:
+            self._run.abort()
+            self._store.drop_loader(self)
+
+
+def continues(copy: CopyMeta, header: SnapshotHeader) -> bool:
+    """Whether a snapshot may complete a copy that another one began (see the module's story)."""
+    if header.offset < copy.offset:
+        return False
+    if not copy.failover_log:
+        return not header.failover_log
+    branch = copy.failover_log[-1].partition_uuid
+    end = branch_end(header.failover_log, branch, header.offset)
+    return end is not None and end >= copy.offset

@@ -1,0 +1,137 @@
+"""Version chains as columns: what scan, snapshot and digest work on instead of row by row.
+
+Arrow arrays are made by joining bytes and wrapping the buffers; splitting keys, telling chains
+apart and choosing visible versions are batch operations of Arrow and numpy.
+"""
+
+from collections.abc import Sequence
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from rezone.replica.engines.base import FLAG_INTENT, FLAG_VALUE, TIME_BYTES, TIME_MAX
+
+VERSIONS_SCHEMA: Final = pa.schema(
+    [
+        pa.field("row_id", pa.binary(), nullable=False),
+        pa.field("time", pa.uint64(), nullable=False),
+        pa.field("flag", pa.uint8(), nullable=False),
+        pa.field("value", pa.binary(), nullable=False),
+    ]
+)
+
+Indices = npt.NDArray[np.int64]
+# Arrow multiplies this by the number of values: a larger one overflows (pyarrow 26).
+_STOP: Final = 1 << 31
+
+
+class Columns(NamedTuple):
+    """Versions in engine order (newest first within a row), one array per part."""
+
+    row_ids: Any
+    times: npt.NDArray[np.uint64]
+    flags: npt.NDArray[np.uint8]
+    values: Any
+
+    def starts(self) -> npt.NDArray[np.bool_]:
+        """Return a mask of the versions that begin a chain."""
+        count = len(self.row_ids)
+        mask = np.ones(count, dtype=np.bool_)
+        if count > 1:
+            unlike = pc.not_equal(self.row_ids.slice(1), self.row_ids.slice(0, count - 1))
+            mask[1:] = unlike.to_numpy(zero_copy_only=False)
+        return mask
+
+
+def binary_array(parts: Sequence[bytes]) -> Any:
+    """Return the parts as an Arrow binary array: one join, two wrapped buffers."""
+    offsets = np.zeros(len(parts) + 1, dtype=np.int32)
+    np.cumsum(np.fromiter(map(len, parts), np.int32, len(parts)), out=offsets[1:])
+    buffers = [None, pa.py_buffer(offsets), pa.py_buffer(b"".join(parts))]
+    return pa.Array.from_buffers(pa.binary(), len(parts), buffers)
+
+
+def fixed_array(data: bytes, width: int) -> Any:
+    """Return `data` cut in pieces of `width` bytes as an Arrow binary array."""
+    count = len(data) // width
+    offsets = np.arange(0, (count + 1) * width, width, dtype=np.int32)
+    return pa.Array.from_buffers(
+        pa.binary(), count, [None, pa.py_buffer(offsets), pa.py_buffer(data)]
+    )
+
+
+def columns_of(keys: Sequence[bytes], values: Sequence[bytes]) -> Columns:
+    """Split engine keys and values into columns."""
+    joined_keys, joined_values = binary_array(keys), binary_array(values)
+    row_ids = pc.binary_slice(joined_keys, 0, -TIME_BYTES)
+    inverted = np.frombuffer(b"".join([key[-TIME_BYTES:] for key in keys]), dtype=">u8")
+    times = np.uint64(TIME_MAX) - inverted.astype(np.uint64)
+    flags = np.frombuffer(bytes([value[0] for value in values]), dtype=np.uint8)
+    return Columns(row_ids, times, flags, pc.binary_slice(joined_values, 1, _STOP))
+
+
+def visible(columns: Columns, as_of: int) -> tuple[Any, Any]:
+    """Return (row ids, values) of the rows visible at `as_of`, in order.
+
+    Of each chain that is the newest version at or below `as_of` that is no intent, unless it is
+    a tombstone.
+    """
+    fits = (columns.times <= np.uint64(as_of)) & (columns.flags != FLAG_INTENT)
+    starts = columns.starts()
+    if fits.all() and starts.all():
+        chosen = np.flatnonzero(columns.flags == FLAG_VALUE)
+    else:
+        candidates = np.flatnonzero(fits)
+        chains = np.cumsum(starts)[candidates]
+        first = np.ones(len(candidates), dtype=np.bool_)
+        first[1:] = chains[1:] != chains[:-1]
+        chosen = candidates[first]
+        chosen = chosen[columns.flags[chosen] == FLAG_VALUE]
+    if len(chosen) == len(columns.row_ids):
+        return columns.row_ids, columns.values
+    indices = pa.array(chosen)
+    return columns.row_ids.take(indices), columns.values.take(indices)
+
+
+def versions_batch(columns: Columns) -> pa.RecordBatch:
+    """Return the versions as a snapshot batch: rows in order, versions oldest to newest (SS-02)."""
+    arrays = [
+        columns.row_ids,
+        pa.array(columns.times),
+        pa.array(columns.flags),
+        columns.values,
+    ]
+    batch = pa.RecordBatch.from_arrays(arrays, schema=VERSIONS_SCHEMA)
+    starts = columns.starts()
+    if starts.all():
+        return batch
+    chains = np.cumsum(starts)
+    backwards = np.lexsort((-np.arange(len(chains)), chains))
+    return batch.take(pa.array(backwards))
+
+
+def engine_pairs(batch: pa.RecordBatch) -> tuple[list[bytes], list[bytes]]:
+    """Return a snapshot batch as (engine keys, engine values) in ascending key order."""
+    row_ids, times, flags, values = batch.columns
+    inverted = (np.uint64(TIME_MAX) - times.to_numpy()).astype(">u8")
+    suffixes = fixed_array(inverted.tobytes(), TIME_BYTES)
+    marks = fixed_array(flags.to_numpy().tobytes(), 1)
+    keys = pc.binary_join_element_wise(row_ids, suffixes, b"").to_pylist()
+    contents = pc.binary_join_element_wise(marks, values, b"").to_pylist()
+    # Ascending already, unless a row has several versions: those travel oldest to newest.
+    if not pc.all(
+        pc.not_equal(row_ids.slice(1), row_ids.slice(0, max(len(row_ids) - 1, 0)))
+    ).as_py():
+        order = sorted(range(len(keys)), key=keys.__getitem__)
+        keys, contents = [keys[i] for i in order], [contents[i] for i in order]
+    return keys, contents
+
+
+def content_bytes(batch: pa.RecordBatch) -> int:
+    """Return the bytes of row ids and values in a snapshot batch, as trailers count them."""
+    return int(pc.sum(pc.binary_length(batch.column(0))).as_py() or 0) + int(
+        pc.sum(pc.binary_length(batch.column(3))).as_py() or 0
+    )

@@ -1,0 +1,347 @@
+"""The follower's side of a replication channel: one connection to each node that leads for us.
+
+A `ConsumerChannel` keeps its connection up as long as some partition wants a stream, asks for the
+streams (DCP-03), rolls back and asks again (DCP-05), and hands entries to their partitions.
+
+Concurrency: one thread per channel connects, receives and handles; acks are sent by whichever
+thread has made the rows durable. The channel's lock guards the stream table and is not held
+while anything is sent or stored. Every request has a new opaque number: what arrives for an
+older one is refused (DCP-12).
+"""
+
+import itertools
+import threading
+from dataclasses import dataclass
+from typing import Protocol
+
+import structlog
+
+from rezone.replica.settings import Clock, NodeSettings
+from rezone.wire.channel import CHANNEL_ERRORS, Channel
+from rezone.wire.errors import RezoneError, error_from
+from rezone.wire.flight import NodeClient
+from rezone.wire.messages import (
+    CloseStream,
+    ConnectionClosed,
+    Entries,
+    FetchLog,
+    Message,
+    NodeId,
+    OpenConnection,
+    PartitionId,
+    SetState,
+    StreamEnd,
+    StreamNeedsSnapshot,
+    StreamOk,
+    StreamRefused,
+    StreamRequest,
+    StreamRollback,
+)
+
+_log = structlog.get_logger(__name__)
+_ERROR_CHARACTERS = 200
+
+
+class Sink(Protocol):
+    """What a consumer needs of the partition it fills; errors are RezoneErrors."""
+
+    partition_id: PartitionId
+
+    def stream_request(self, opaque: int) -> StreamRequest:
+        """Return what to ask the leader for."""
+        ...
+
+    def stream_started(self, answer: StreamOk) -> None:
+        """Persist the leader's failover log over the own one (DCP-04)."""
+        ...
+
+    def roll_back(self, offset: int) -> None:
+        """Drop everything from `offset` on, or more."""
+        ...
+
+    def snapshot_needed(self, log_start: int) -> None:
+        """Note that the leader's log no longer reaches back far enough."""
+        ...
+
+    def receive(self, entries: Entries, body: memoryview) -> None:
+        """Append entries and take the commit offset."""
+        ...
+
+    def ack_of(self, opaque: int) -> FetchLog:
+        """Return the ack of what is durable now."""
+        ...
+
+    def state_set(self, message: SetState) -> None:
+        """Take the producer's state change (DCP-10)."""
+        ...
+
+    def stream_ended(self, message: StreamEnd) -> None:
+        """Note that the leader has ended the stream."""
+        ...
+
+    def stream_failed(self, error: str) -> None:
+        """Note why there is no stream, for the report; empty when there is."""
+        ...
+
+
+@dataclass(slots=True)
+class ConsumerStream:
+    """One partition's stream; `retry_at` is set while it waits to be asked for again."""
+
+    sink: Sink
+    opaque: int = 0
+    active: bool = False
+    retry_at: float | None = None
+    retries: int = 0
+    entries: int = 0
+    bytes_received: int = 0
+
+
+class ConsumerChannel:
+    """The connection to one leader's node; starts its thread at once."""
+
+    def __init__(
+        self,
+        name: str,
+        node: NodeId,
+        peer: NodeId,
+        address: str,
+        zone_uid: str,
+        settings: NodeSettings,
+        clock: Clock,
+    ) -> None:
+        self.name = name
+        self.peer = peer
+        self.address = address
+        self._hello = OpenConnection(name=name, node=node, zone_uid=zone_uid)
+        self._settings = settings
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._changed = threading.Condition(self._lock)
+        self._streams: dict[PartitionId, ConsumerStream] = {}
+        self._channel: Channel | None = None
+        self._closed = False
+        self._warm = False
+        self._opaques = itertools.count(1)
+        self._thread = threading.Thread(target=self._run, name=f"receive {name}", daemon=True)
+        self._thread.start()
+
+    # --- called by the node, from any thread --------------------------------------------------
+
+    def want(self, sink: Sink) -> None:
+        """Have a stream of this partition, from its present end on; a running one starts anew."""
+        with self._changed:
+            stream = ConsumerStream(sink)
+            self._streams[sink.partition_id] = stream
+            channel = self._channel
+            self._changed.notify_all()
+        if channel is not None:
+            self._request(channel, stream)
+
+    def unwant(self, partition: PartitionId) -> None:
+        """End the stream; refuse what is still on the wire (DCP-12)."""
+        with self._lock:
+            stream = self._streams.pop(partition, None)
+            channel = self._channel
+        if stream is not None and channel is not None:
+            self._send(channel, CloseStream(partition=partition))
+
+    def warm_up(self) -> None:
+        """Connect although no stream is wanted yet: a takeover to the peer is planned."""
+        with self._changed:
+            self._warm = True
+            self._changed.notify_all()
+
+    def ack(self, partition: PartitionId) -> None:
+        """Tell the leader what is durable, if the stream runs."""
+        with self._lock:
+            stream = self._streams.get(partition)
+            channel = self._channel
+            if stream is None or not stream.active or channel is None:
+                return
+            opaque = stream.opaque
+        self._send(channel, stream.sink.ack_of(opaque))
+
+    def active(self, partition: PartitionId) -> bool:
+        """Whether the partition's stream runs."""
+        with self._lock:
+            stream = self._streams.get(partition)
+            return stream is not None and stream.active
+
+    def tick(self, now: float) -> None:
+        """Ask again for streams whose pause is over."""
+        with self._lock:
+            channel = self._channel
+            due = [s for s in self._streams.values() if s.retry_at is not None and s.retry_at <= now]
+            for stream in due:
+                stream.retry_at = None
+        if channel is not None:
+            for stream in due:
+                self._request(channel, stream)
+
+    def statistics(self) -> dict[PartitionId, ConsumerStream]:
+        """Return the streams, for their counters (DCP-14)."""
+        with self._lock:
+            return dict(self._streams)
+
+    def hang_up(self) -> None:
+        """Break the connection as a network fault would; the channel connects again."""
+        with self._lock:
+            channel = self._channel
+        if channel is not None:
+            channel.cancel()
+
+    def close(self, timeout_seconds: float) -> None:
+        """End the connection and the thread."""
+        with self._changed:
+            self._closed = True
+            channel = self._channel
+            self._changed.notify_all()
+        if channel is not None:
+            channel.cancel()
+        if threading.current_thread() is not self._thread:
+            self._thread.join(timeout_seconds)
+
+    # --- the channel's thread -----------------------------------------------------------------
+
+    def _run(self) -> None:
+        failures = 0
+        while True:
+            with self._changed:
+                while not self._closed and not self._streams and not self._warm:
+                    self._changed.wait()
+                if self._closed:
+                    return
+            client = NodeClient(self.address)
+            try:
+                if self._serve(client):
+                    failures = 0
+            except (RezoneError, *CHANNEL_ERRORS) as error:
+                if failures == 0 and not self._closed:
+                    _log.info(
+                        "a replication channel has broken",
+                        channel=self.name,
+                        error=str(error)[:_ERROR_CHARACTERS],
+                    )
+            finally:
+                self._disconnected()
+                client.close()
+            failures += 1
+            self._pause(failures)
+
+    def _pause(self, failures: int) -> None:
+        limits = self._settings
+        pause_ms = min(limits.reconnect_ms_max, limits.reconnect_ms_min << min(failures - 1, 16))
+        deadline = self._clock.monotonic() + pause_ms / 1000
+        with self._changed:
+            while not self._closed and (left := deadline - self._clock.monotonic()) > 0:
+                self._changed.wait(left)
+
+    def _serve(self, client: NodeClient) -> bool:
+        """Serve one connection to its end; whether the other side ever answered."""
+        channel = client.channel("replication")
+        channel.send(self._hello)
+        with self._lock:
+            self._channel = channel
+            streams = list(self._streams.values())
+            closed = self._closed
+        if closed:
+            channel.cancel()
+        for stream in streams:
+            self._request(channel, stream)
+        answered = False
+        while (frame := channel.receive()) is not None:
+            answered = True
+            message, body = frame
+            if isinstance(message, ConnectionClosed):
+                _log.info("the producer hangs up", channel=self.name, reason=message.reason)
+                break
+            self._handle(channel, message, body)
+        channel.close()
+        return answered
+
+    def _disconnected(self) -> None:
+        with self._lock:
+            self._channel = None
+            streams = list(self._streams.values())
+            for stream in streams:
+                stream.active = False
+                stream.retry_at = None
+        for stream in streams:
+            stream.sink.stream_failed(f"no connection to node {self.peer} at {self.address}")
+
+    def _request(self, channel: Channel, stream: ConsumerStream) -> None:
+        with self._lock:
+            if self._streams.get(stream.sink.partition_id) is not stream:
+                return
+            stream.active = False
+            stream.retry_at = None
+            stream.opaque = next(self._opaques)
+            opaque = stream.opaque
+        self._send(channel, stream.sink.stream_request(opaque))
+
+    def _send(self, channel: Channel, message: Message) -> None:
+        try:
+            channel.send(message)
+        except CHANNEL_ERRORS:
+            # The receiving thread sees the same break and connects again.
+            channel.cancel()
+
+    def _handle(self, channel: Channel, message: Message, body: memoryview) -> None:
+        partition = getattr(message, "partition", None)
+        with self._lock:
+            stream = self._streams.get(partition) if partition is not None else None
+            if stream is None:
+                return
+            opaque = getattr(message, "opaque", None)
+            if opaque != stream.opaque if opaque is not None else not stream.active:
+                return
+        try:
+            self._dispatch(channel, stream, message, body)
+        except (RezoneError, OSError, AssertionError) as error:
+            _log.warning(
+                "a stream has failed", channel=self.name, partition=partition, error=str(error)
+            )
+            self._send(channel, CloseStream(partition=stream.sink.partition_id))
+            self._retry_later(stream, str(error))
+
+    def _dispatch(
+        self, channel: Channel, stream: ConsumerStream, message: Message, body: memoryview
+    ) -> None:
+        sink = stream.sink
+        match message:
+            case Entries():
+                stream.entries += 1
+                stream.bytes_received += len(body)
+                sink.receive(message, body)
+            case StreamOk():
+                sink.stream_started(message)
+                with self._lock:
+                    stream.active = True
+                    stream.retries = 0
+                sink.stream_failed("")
+                self.ack(sink.partition_id)
+            case StreamRollback():
+                sink.roll_back(message.offset)
+                self._request(channel, stream)
+            case StreamNeedsSnapshot():
+                self._retry_later(stream, "the leader's log does not reach back far enough")
+                sink.snapshot_needed(message.log_start_offset)
+            case StreamRefused():
+                self._retry_later(stream, str(error_from(message.error)))
+            case SetState():
+                sink.state_set(message)
+            case StreamEnd():
+                self._retry_later(stream, f"the leader has ended the stream: {message.reason}")
+                sink.stream_ended(message)
+            case _:
+                _log.warning("unexpected on a replication channel", message=type(message).__name__)
+
+    def _retry_later(self, stream: ConsumerStream, why: str) -> None:
+        limits = self._settings
+        pause_ms = min(limits.reconnect_ms_max, limits.reconnect_ms_min << min(stream.retries, 16))
+        with self._lock:
+            stream.active = False
+            stream.retries += 1
+            stream.retry_at = self._clock.monotonic() + pause_ms / 1000
+        stream.sink.stream_failed(why)

@@ -1,0 +1,217 @@
+"""The coordinator's calls to a data node, by message.
+
+Every call may come twice and is answered as done then (ZR-13); every call that changes something
+is fenced twice: by the node's highest coordinator epoch, and by the partition's epochs and
+revision (ZR-17).
+
+Concurrency: runs in the Flight threads of the calls; partitions look after themselves.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+from rezone.replica.copies import current_state
+from rezone.replica.node import DataNode
+from rezone.replica.read import wait_readable
+from rezone.wire.errors import ConflictError, RezoneError, StaleEpochError, UnknownPartitionError
+from rezone.wire.messages import (
+    Ack,
+    AwaitReplica,
+    AwaitReplicaReply,
+    CloseStream,
+    ConfigureNode,
+    CopyState,
+    CopyStateRequest,
+    DigestReply,
+    DigestRequest,
+    Message,
+    NodeReport,
+    NotifyLeaderAndIsr,
+    PartitionAssignment,
+    PullSnapshot,
+    ReportRequest,
+    RoutesRequest,
+    RouteTable,
+    StopReplica,
+    Takeover,
+    UpgradeCandidate,
+    WaitForPersistence,
+    WaitForPersistenceReply,
+)
+
+WAIT_MS_MAX = 60_000
+
+
+class Control:
+    """Answers control calls for a node."""
+
+    def __init__(self, node: DataNode) -> None:
+        self._node = node
+        self._calls: dict[type[Message], Callable[[Any], Message]] = {
+            ConfigureNode: self.configure,
+            NotifyLeaderAndIsr: self.notify,
+            AwaitReplica: self.await_replica,
+            StopReplica: self.stop_replica,
+            PullSnapshot: self.pull_snapshot,
+            Takeover: self.takeover,
+            UpgradeCandidate: self.upgrade,
+            DigestRequest: self.digest,
+            WaitForPersistence: self.wait_for_persistence,
+            ReportRequest: self.report,
+            RoutesRequest: self.routes,
+            CopyStateRequest: self.copy_state,
+            CloseStream: self.close_stream,
+        }
+
+    @property
+    def kinds(self) -> list[type[Message]]:
+        """The messages that are calls."""
+        return list(self._calls)
+
+    def handle(self, request: Message) -> Message:
+        """Answer one call; RezoneErrors travel to the caller."""
+        call = self._calls.get(type(request))
+        if call is None:
+            raise RezoneError(f"{type(request).__name__} is not a call to a data node")
+        return call(request)
+
+    def configure(self, request: ConfigureNode) -> Ack:
+        """Take the zone and the peers."""
+        self._node.configure(request.fence, request.config, request.peers)
+        return Ack()
+
+    def notify(self, request: NotifyLeaderAndIsr) -> Ack:
+        """Take the records of partitions; open replicas that are new here.
+
+        One record that is refused does not keep the others from being taken; its error is then
+        the answer.
+        """
+        self._node.check_fence(request.fence)
+        self._node.update_peers(request.peers)
+        refused: RezoneError | None = None
+        for assignment in request.partitions:
+            try:
+                self._notify_one(request, assignment)
+            except RezoneError as error:
+                refused = refused or error
+        if refused is not None:
+            raise refused
+        return Ack()
+
+    def _notify_one(self, request: NotifyLeaderAndIsr, assignment: PartitionAssignment) -> None:
+        node, record = self._node, assignment.state
+        try:
+            partition = node.find(assignment.partition)
+        except UnknownPartitionError:
+            # Also keeps a late call of an earlier assignment from opening it again.
+            node.note_record(assignment.partition, record)
+            if node.node_id not in {*record.replicas, *record.isr}:
+                return
+            learner = node.node_id not in record.isr
+            partition = node.open_replica(assignment.partition, learner=learner)
+        partition.notify(request.fence, record)
+        node.note_record(assignment.partition, record)
+
+    def await_replica(self, request: AwaitReplica) -> AwaitReplicaReply:
+        """Say which of the replicas are open (ZR-06)."""
+        self._node.check_fence(request.fence)
+        known = {partition.partition_id for partition in self._node.partitions()}
+        return AwaitReplicaReply(open=tuple(p for p in request.partitions if p in known))
+
+    def stop_replica(self, request: StopReplica) -> Ack:
+        """Delete the replica; ConflictError while it leads: it must hand over first (ZR-11)."""
+        self._node.check_fence(request.fence)
+        try:
+            partition = self._node.find(request.partition)
+        except UnknownPartitionError:
+            return Ack()
+        with partition.lock:
+            partition.check_fence(request.fence)
+            if request.leader_epoch < partition.leader_epoch:
+                raise StaleEpochError(
+                    f"the leader epoch is {partition.leader_epoch}",
+                    leader_epoch=partition.leader_epoch,
+                )
+            if partition.leads and request.leader_epoch == partition.leader_epoch:
+                raise ConflictError(
+                    f"node {self._node.node_id} leads partition {request.partition}; hand it over, "
+                    "or stop it with a higher leader epoch",
+                )
+        self._node.drop_replica(partition)
+        return Ack()
+
+    def pull_snapshot(self, request: PullSnapshot) -> Ack:
+        """Start to copy the partition from another node."""
+        self._node.check_fence(request.fence)
+        partition = self._node.find(request.partition)
+        with partition.lock:
+            partition.persist_fence(request.fence)
+        self._node.pulls.start(partition, request)
+        return Ack()
+
+    def takeover(self, request: Takeover) -> Ack:
+        """Start to hand a partition over (DCP-09)."""
+        self._node.check_fence(request.fence)
+        partition = self._node.find(request.partition)
+        with partition.lock:
+            partition.persist_fence(request.fence)
+            partition.takeover.start(request)
+        return Ack()
+
+    def upgrade(self, request: UpgradeCandidate) -> Ack:
+        """Lead, if the log reaches far enough (RM-05)."""
+        self._node.check_fence(request.fence)
+        self._node.find(request.partition).upgrade(request)
+        return Ack()
+
+    def digest(self, request: DigestRequest) -> DigestReply:
+        """Digest the rows visible at a time (B-04); waits until all of them are applied."""
+        partition = self._node.find(request.partition)
+        as_of = request.as_of
+        if as_of is None:
+            if partition.leads:
+                wait_readable(partition, None)
+            as_of = partition.readable_time
+        wait_readable(partition, as_of)
+        start, end = partition.hash_range
+        digests, rows = partition.store.digest(as_of, start, end, request.ranges)
+        return DigestReply(
+            digests=tuple(digests),
+            rows=tuple(rows),
+            as_of=as_of,
+            applied_offset=partition.store.applied,
+        )
+
+    def wait_for_persistence(self, request: WaitForPersistence) -> WaitForPersistenceReply:
+        """Wait until an offset is durable here (DCP-07)."""
+        partition = self._node.find(request.partition)
+        store = partition.store
+        with partition.changed:
+            partition.changed.wait_for(
+                lambda: store.durable_end >= request.offset or partition.closed,
+                min(request.timeout_ms, WAIT_MS_MAX) / 1000,
+            )
+        durable = store.durable_end
+        return WaitForPersistenceReply(persisted=durable >= request.offset, durable_offset=durable)
+
+    def report(self, request: ReportRequest) -> NodeReport:
+        """Return the report when it is another than the one seen, at the latest in time."""
+        self._node.board.wait(request.seen, min(request.timeout_ms, WAIT_MS_MAX) / 1000)
+        return self._node.report()
+
+    def routes(self, request: RoutesRequest) -> RouteTable:
+        """Return the route table (ZR-12)."""
+        del request
+        return self._node.routes()
+
+    def copy_state(self, request: CopyStateRequest) -> CopyState:
+        """Say where the copy of a partition stands (B-05)."""
+        return current_state(self._node.find(request.partition))
+
+    def close_stream(self, request: CloseStream) -> Ack:
+        """End the partition's streams on this node's side (DCP-12); done at once."""
+        partition = self._node.find(request.partition)
+        self._node.unlink(partition)
+        with partition.lock:
+            partition.leading.end_streams("closed by the coordinator", None, None)
+        return Ack()

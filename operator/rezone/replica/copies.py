@@ -1,0 +1,228 @@
+"""Copies of a partition: the snapshot that leaves a source, and the one that comes in.
+
+A snapshot stream begins with an empty batch whose metadata is the SnapshotHeader and ends with
+an empty one whose metadata is the SnapshotTrailer. A receiver is a learner that needs a copy; it
+persists its progress as it goes, and another attempt goes on there (B-05).
+
+Concurrency: a source runs in its Flight thread, a receiver in that of the DoPut or in a thread
+of `Pulls`. The store fences attempts of the same copy against each other.
+"""
+
+import contextlib
+import threading
+import uuid
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import structlog
+
+from rezone.replica.bulk import BulkLoader
+from rezone.replica.snapshot import BatchMark
+from rezone.wire import messages
+from rezone.wire.copying import CopyOptions, copy_partition
+from rezone.wire.errors import ConflictError, CorruptionError, RezoneError
+from rezone.wire.flight import NodeClient
+from rezone.wire.messages import (
+    CopyProgress,
+    CopyState,
+    PullSnapshot,
+    Role,
+    SnapshotBatch,
+    SnapshotHeader,
+    SnapshotTicket,
+    SnapshotTrailer,
+)
+
+if TYPE_CHECKING:
+    from rezone.replica.partition import Partition
+
+_log = structlog.get_logger(__name__)
+
+
+def snapshot_stream(partition: "Partition", ticket: SnapshotTicket, schema: Any) -> Iterator[Any]:
+    """Yield (batch, metadata) of a partition's snapshot after the ticket's row id."""
+    empty = schema.empty_table().to_batches() or [pa.RecordBatch.from_pylist([], schema=schema)]
+    source = partition.store.open_snapshot(
+        ticket.reader, ticket.resume_after, ticket.batch_bytes
+    )
+    with source:
+        yield empty[0], _metadata(source.header)
+        for batch, mark in source:
+            message = SnapshotBatch(early=mark.early, last_row_id=mark.last_row_id)
+            yield batch, _metadata(message)
+        yield empty[0], _metadata(source.trailer)
+
+
+def _metadata(message: messages.Message) -> Any:
+    return pa.py_buffer(messages.encode(message))
+
+
+class Receiver:
+    """One attempt to take a snapshot in; batches and metadata as the source sent them."""
+
+    def __init__(self, partition: "Partition", attempt: str) -> None:
+        self._partition = partition
+        self._attempt = attempt
+        self._loader: BulkLoader | None = None
+        self._rows_total = 0
+        self._shown = -1
+
+    def begin(self) -> None:
+        """Refuse with ConflictError unless this replica waits for a copy."""
+        partition = self._partition
+        with partition.lock:
+            if partition.role is Role.LEADER or not partition.store.meta.needs_snapshot:
+                raise ConflictError(
+                    f"partition {partition.partition_id} is a {partition.role.value} here and "
+                    "needs no copy",
+                    done=0,
+                )
+
+    def take(self, batch: Any, metadata: Any) -> CopyState | None:
+        """Take one batch; return the state when more of it has become durable."""
+        message = messages.decode(memoryview(metadata)) if metadata is not None else None
+        if isinstance(message, SnapshotHeader):
+            with self._partition.applying:
+                self._loader = self._partition.store.bulk_loader(message, self._attempt)
+            self._rows_total = message.rows_estimate
+        elif self._loader is None:
+            raise CorruptionError("a snapshot that does not begin with its header")
+        elif isinstance(message, SnapshotBatch):
+            self._loader.write(
+                batch, BatchMark(early=message.early, last_row_id=message.last_row_id)
+            )
+        elif isinstance(message, SnapshotTrailer):
+            self._finish(message)
+        else:
+            raise CorruptionError("a snapshot batch without its mark")
+        return self._progress()
+
+    def abort(self, error: str) -> None:
+        """Give up; what is durable stays for the next attempt."""
+        if self._loader is not None:
+            self._loader.abort()
+        state = self._partition.store.copy_state()
+        self._show(CopyProgress(rows=state.rows, bytes=state.bytes, error=error))
+
+    def _finish(self, trailer: SnapshotTrailer) -> None:
+        assert self._loader is not None, "the header came first"
+        with self._partition.applying:
+            self._loader.finish(trailer)
+        self._loader = None
+        self._partition.snapshot_done()
+
+    def _progress(self) -> CopyState | None:
+        state = self._partition.store.copy_state()
+        received = self._loader.received if self._loader is not None else None
+        self._show(
+            CopyProgress(
+                rows=max(state.rows, received.versions if received else 0),
+                bytes=max(state.bytes, received.bytes if received else 0),
+                rows_total=self._rows_total,
+                done=state.done,
+            )
+        )
+        if state.rows == self._shown and not state.done:
+            return None
+        self._shown = state.rows
+        return state
+
+    def _show(self, progress: CopyProgress) -> None:
+        self._partition.copy_progress = progress
+        self._partition.touched(at_once=progress.done or bool(progress.error))
+
+
+class LocalSink:
+    """This node as a receiver of the shared copy loop."""
+
+    def __init__(self, partition: "Partition", attempt: str) -> None:
+        self.name = f"node {partition.node_id}"
+        self._partition = partition
+        self._receiver = Receiver(partition, attempt)
+
+    def state(self) -> CopyState:
+        """Return where the copy stands."""
+        return current_state(self._partition)
+
+    def open(self, schema: Any) -> None:
+        """Begin."""
+        del schema
+        self._receiver.begin()
+
+    def write(self, batch: Any, metadata: Any) -> None:
+        """Take one batch."""
+        self._receiver.take(batch, metadata)
+
+    def finish(self) -> CopyState:
+        """Return the state at the end."""
+        return self._partition.store.copy_state()
+
+    def abort(self) -> None:
+        """End without the rest."""
+        self._receiver.abort("the copy was broken off")
+
+
+def current_state(partition: "Partition") -> CopyState:
+    """Return where a partition's copy stands; done when it needs none."""
+    state = partition.store.copy_state()
+    if partition.store.meta.needs_snapshot or state.done:
+        return state
+    return CopyState(partition=partition.partition_id, done=True)
+
+
+class Pulls:
+    """The copies this node makes for itself, one thread each; a repeat joins the one under way."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._running: dict[int, threading.Thread] = {}
+        self._closed = threading.Event()
+
+    def start(self, partition: "Partition", request: PullSnapshot) -> None:
+        """Start to copy unless that is under way or done."""
+        with self._lock:
+            running = self._running.get(partition.partition_id)
+            if self._closed.is_set() or (running is not None and running.is_alive()):
+                return
+            if not partition.store.meta.needs_snapshot:
+                return
+            thread = threading.Thread(
+                target=self._pull,
+                args=(partition, request),
+                name=f"pull {partition.partition_id}",
+                daemon=True,
+            )
+            self._running[partition.partition_id] = thread
+            thread.start()
+
+    def close(self, timeout_seconds: float) -> None:
+        """Break all copies off."""
+        self._closed.set()
+        with self._lock:
+            running = list(self._running.values())
+        for thread in running:
+            thread.join(timeout_seconds)
+
+    def _pull(self, partition: "Partition", request: PullSnapshot) -> None:
+        attempt = uuid.uuid4().hex
+        client = NodeClient(request.source)
+        try:
+            receipts = copy_partition(
+                request.partition,
+                client,
+                [LocalSink(partition, attempt)],
+                reader=f"node {partition.node_id}",
+                options=CopyOptions(bytes_per_second_max=request.bytes_per_second_max),
+                cancelled=lambda: self._closed.is_set() or partition.closed,
+            )
+            _log.info("pulled a snapshot", partition=request.partition, receipt=receipts[0])
+            if receipts[0].error:
+                partition.copy_progress = CopyProgress(error=receipts[0].error)
+                partition.touched(at_once=True)
+        except RezoneError as error:
+            partition.copy_progress = CopyProgress(error=str(error))
+            partition.touched(at_once=True)
+        finally:
+            with contextlib.suppress(Exception):
+                client.close()

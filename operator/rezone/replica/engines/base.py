@@ -1,0 +1,135 @@
+"""What a storage engine of one partition must do, and the format all of them share.
+
+An engine key is a row id followed by the inverted commit time (8 bytes, big-endian), so that the
+versions of one row stand together, newest first, and rows stand in row-id order. An engine value
+is a flag byte followed by the row's bytes.
+
+Writes are blind: a version's key says everything about its place, so applying a range of the log
+again over a newer state changes nothing, and undoing a suffix of the log is deleting exactly the
+keys of its rows. What an engine has applied stands beside the rows under names of its own and
+changes in the same atomic step as they do.
+
+The contract suite `tests/replica/storage/test_storage_engines.py` runs over every engine (SS-04).
+"""
+
+import struct
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Final, NamedTuple, Protocol
+
+FLAG_VALUE: Final = 0
+FLAG_TOMBSTONE: Final = 1
+FLAG_INTENT: Final = 2
+FLAGS: Final = (b"\x00", b"\x01", b"\x02")
+
+TIME_BYTES: Final = 8
+TIME_MAX: Final = (1 << 64) - 1
+STATE_PREFIX: Final = b"\xff" * 10
+"""Above every row: the length of a key is below 65,535, so no row id begins like this."""
+
+_TIME = struct.Struct(">Q")
+# One byte more than the highest inverted time: above all versions of a row, below the next row.
+_BEHIND = b"\xff" * (TIME_BYTES + 1)
+
+
+def time_suffix(commit_time: int) -> bytes:
+    """Return the part of an engine key that orders versions newest first."""
+    return _TIME.pack(TIME_MAX - commit_time)
+
+
+def time_of(key: bytes) -> int:
+    """Return the commit time in an engine key, in microseconds."""
+    return int(TIME_MAX - _TIME.unpack_from(key, len(key) - TIME_BYTES)[0])
+
+
+def behind(row_id: bytes) -> bytes:
+    """Return a key that is above all versions of the row and below the next row."""
+    return row_id + _BEHIND
+
+
+class Chains(NamedTuple):
+    """Whole version chains in engine order; `end` says that no more rows follow."""
+
+    keys: Sequence[bytes]
+    values: Sequence[bytes]
+    end: bool
+
+    @property
+    def last_row_id(self) -> bytes:
+        """The row id of the last chain; there must be one."""
+        return self.keys[-1][:-TIME_BYTES]
+
+
+class SortedRun(Protocol):
+    """Versions in strictly ascending key order on their way into the engine (SS-08)."""
+
+    def add(self, keys: Sequence[bytes], values: Sequence[bytes]) -> None:
+        """Take the next versions."""
+
+    def ingest(self) -> None:
+        """Make all added versions part of the engine; durable when `Engine.flush` returns."""
+
+    def abort(self) -> None:
+        """Drop what was added and not ingested."""
+
+
+class Engine(Protocol):
+    """The storage of one partition's versions. Safe for many readers beside one writer."""
+
+    def apply(
+        self,
+        puts: Sequence[tuple[bytes, bytes]],
+        deletes: Sequence[bytes],
+        state: Mapping[bytes, bytes | None],
+    ) -> None:
+        """Write versions, delete engine keys and change named state, all in one atomic step.
+
+        Not durable before `flush`; after a crash the engine is as after some earlier step.
+        A state value of None removes the name. Callers keep steps near 1 MB: RocksDB's write
+        holds the interpreter for its whole time.
+        """
+
+    def state(self) -> dict[bytes, bytes]:
+        """Return all named state."""
+
+    def newest(self, row_ids: Sequence[bytes], as_of: int) -> list[bytes | None]:
+        """Return each row's newest value with commit time at most `as_of`, without its flag.
+
+        None when there is none or it is deleted; intents are passed over.
+        """
+
+    def scan_chains(
+        self, start: bytes, end: bytes | None, *, rows_max: int, bytes_max: int
+    ) -> Chains:
+        """Return whole chains with keys in [start, end), until a limit is reached or passed.
+
+        `rows_max` counts versions. A chain is never cut, so a limit is passed by at most one.
+        """
+
+    def chains_of(self, row_ids: Sequence[bytes]) -> Chains:
+        """Return all versions of these rows (sorted by the caller), absent rows left out."""
+
+    def sorted_run(self, directory: Path, name: str) -> SortedRun:
+        """Begin a bulk insert; files of it stand in `directory` under `name` until ingested."""
+
+    def delete_range(self, start: bytes, end: bytes) -> None:
+        """Delete all versions with keys in [start, end); state stays."""
+
+    def flush(self) -> None:
+        """Return when everything written before is durable (at once for a volatile engine)."""
+
+    @property
+    def durable(self) -> bool:
+        """Whether the engine's content survives the process."""
+
+    def versions_estimate(self) -> int:
+        """Return about how many versions there are."""
+
+    def bytes_estimate(self) -> int:
+        """Return about how many bytes the versions take."""
+
+    def memory_bytes(self) -> int:
+        """Return about how much memory of its own the engine takes."""
+
+    def close(self) -> None:
+        """Wait for running readers and release the engine."""

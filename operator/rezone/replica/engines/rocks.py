@@ -1,0 +1,309 @@
+"""The RocksDB engine (rocksdict, raw mode).
+
+RocksDB's own write-ahead log is off: the partition's log is the log. A crash loses what is still
+in a memtable, and RocksDB writes memtables out in order, so the database is then as it was after
+some earlier step and its applied offset says which. Rows and state share one column family on
+purpose: they are flushed together, and a partition has one memtable, not two.
+
+Concurrency: rocksdict calls are thread-safe, but an iterator keeps the database (and its lock
+file) alive after `close`. So each read is counted and `close` waits for the running ones.
+`write` and `ingest_external_file` hold the interpreter lock for their whole time, `flush` does not.
+"""
+
+import contextlib
+import itertools
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import rocksdict
+
+from rezone.replica.engines.base import (
+    FLAG_INTENT,
+    FLAG_VALUE,
+    STATE_PREFIX,
+    TIME_BYTES,
+    Chains,
+    time_suffix,
+)
+from rezone.wire.errors import NotReadyError
+
+_ROWS_PER_CALL_MAX = 1024
+_KEY_BYTES_ABOUT = 32
+_STATE_END = STATE_PREFIX + b"\xff" * 64
+
+
+class RocksResources:
+    """What all partitions of a node share: block cache and the memory for unflushed writes."""
+
+    def __init__(self, *, block_cache_bytes: int, write_buffers_bytes: int) -> None:
+        self.cache = rocksdict.Cache(block_cache_bytes)
+        # Never stall a writer inside RocksDB: it would hold the interpreter lock meanwhile.
+        self.write_buffers = rocksdict.WriteBufferManager(write_buffers_bytes, allow_stall=False)
+
+
+class RocksSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """Settings of one partition's database; a node with 256 partitions has 256 of each."""
+
+    write_buffer_bytes: int = 8 << 20
+    compression: str = "none"
+    open_files_max: int = 64
+    resources: Any = None
+
+
+def _options(settings: RocksSettings) -> rocksdict.Options:
+    options = rocksdict.Options(raw_mode=True)
+    options.create_if_missing(create_if_missing=True)
+    options.set_write_buffer_size(settings.write_buffer_bytes)
+    options.set_max_write_buffer_number(3)
+    options.set_max_background_jobs(2)
+    options.set_max_open_files(settings.open_files_max)
+    options.set_compression_type(getattr(rocksdict.DBCompressionType, settings.compression)())
+    options.set_keep_log_file_num(1)
+    options.set_max_log_file_size(1 << 20)
+    options.set_stats_dump_period_sec(0)
+    options.set_stats_persist_period_sec(0)
+    table = rocksdict.BlockBasedOptions()
+    table.set_block_size(16 << 10)
+    table.set_format_version(5)
+    if settings.resources is not None:
+        table.set_block_cache(settings.resources.cache)
+        options.set_write_buffer_manager(settings.resources.write_buffers)
+    options.set_block_based_table_factory(table)
+    return options
+
+
+class _SstRun:
+    """A bulk insert as one sorted file, moved into the database when complete (SS-08)."""
+
+    def __init__(self, engine: "RocksEngine", path: Path) -> None:
+        self._engine = engine
+        self._path = path
+        self._writer: Any = None
+
+    def add(self, keys: Sequence[bytes], values: Sequence[bytes]) -> None:
+        """Append the next versions to the file."""
+        if self._writer is None and keys:
+            self._writer = rocksdict.SstFileWriter(self._engine.options)
+            self._writer.open(str(self._path))
+        writer = self._writer
+        for key, value in zip(keys, values, strict=True):
+            writer[key] = value
+
+    def ingest(self) -> None:
+        """Finish the file and move it into the database."""
+        if self._writer is None:
+            return
+        self._writer.finish()
+        self._writer = None
+        self._engine.ingest(self._path)
+
+    def abort(self) -> None:
+        """Remove the unfinished file."""
+        self._writer = None
+        self._path.unlink(missing_ok=True)
+
+
+class RocksEngine:
+    """One partition's RocksDB."""
+
+    durable = True
+
+    def __init__(self, directory: Path, settings: RocksSettings) -> None:
+        self.options = _options(settings)
+        self._db = rocksdict.Rdict(str(directory), self.options)
+        self._no_wal = rocksdict.WriteOptions()
+        self._no_wal.disable_wal = True
+        self._idle = threading.Condition()
+        self._readers = 0
+        self._closed = False
+        self._row_bytes = 1024.0  # running mean of a version's size, to size the next slice
+
+    @contextlib.contextmanager
+    def _reading(self) -> Iterator[None]:
+        with self._idle:
+            if self._closed:
+                raise NotReadyError("the partition's storage is closed")
+            self._readers += 1
+        try:
+            yield
+        finally:
+            with self._idle:
+                self._readers -= 1
+                self._idle.notify_all()
+
+    def apply(
+        self,
+        puts: Sequence[tuple[bytes, bytes]],
+        deletes: Sequence[bytes],
+        state: Mapping[bytes, bytes | None],
+    ) -> None:
+        """Write versions, delete keys and change named state in one write batch."""
+        batch = rocksdict.WriteBatch(raw_mode=True)
+        put = batch.put
+        for key, value in puts:
+            put(key, value)
+        for key in deletes:
+            batch.delete(key)
+        for name, content in state.items():
+            if content is None:
+                batch.delete(STATE_PREFIX + name)
+            else:
+                batch.put(STATE_PREFIX + name, content)
+        with self._reading():
+            self._db.write(batch, self._no_wal)
+
+    def state(self) -> dict[bytes, bytes]:
+        """Return all named state."""
+        with self._reading():
+            items = self._db.items(from_key=STATE_PREFIX, read_opt=_until(_STATE_END))
+            found = {key[len(STATE_PREFIX) :]: value for key, value in items}
+            del items
+        return found
+
+    def newest(self, row_ids: Sequence[bytes], as_of: int) -> list[bytes | None]:
+        """Return each row's newest value at `as_of`; one seek a row."""
+        suffix = time_suffix(as_of)
+        with self._reading():
+            cursor = self._db.iter()
+            found = [_visible(cursor, row, suffix) for row in row_ids]
+            del cursor
+        return found
+
+    def scan_chains(
+        self, start: bytes, end: bytes | None, *, rows_max: int, bytes_max: int
+    ) -> Chains:
+        """Return whole chains in order, until a limit is reached."""
+        with self._reading():
+            items = self._db.items(
+                from_key=start, read_opt=_until(STATE_PREFIX if end is None else end)
+            )
+            keys, values, complete = self._collect(items, rows_max, bytes_max)
+            if not complete:
+                last_row = keys[-1][:-TIME_BYTES]
+                complete = True
+                for key, value in items:
+                    if key[:-TIME_BYTES] != last_row:
+                        complete = False
+                        break
+                    keys.append(key)
+                    values.append(value)
+            del items
+        return Chains(keys, values, end=complete)
+
+    def _collect(
+        self, items: Iterator[tuple[bytes, bytes]], rows_max: int, bytes_max: int
+    ) -> tuple[list[bytes], list[bytes], bool]:
+        """Take versions until a limit; the last value says whether none are left.
+
+        Versions are taken many per call into C; how many follows from the mean size so far.
+        """
+        keys: list[bytes] = []
+        values: list[bytes] = []
+        size = 0
+        while size < bytes_max and len(keys) < rows_max:
+            wanted = int((bytes_max - size) / self._row_bytes) + 1
+            wanted = min(wanted, rows_max - len(keys), _ROWS_PER_CALL_MAX)
+            taken = list(itertools.islice(items, wanted))
+            if taken:
+                # Two comprehensions: zip(*taken) takes seven times as long.
+                keys += [key for key, _ in taken]
+                chunk = [value for _, value in taken]
+                chunk_bytes = sum(map(len, chunk)) + _KEY_BYTES_ABOUT * len(chunk)
+                values += chunk
+                size += chunk_bytes
+                self._row_bytes = (self._row_bytes + chunk_bytes / len(chunk)) / 2
+            if len(taken) < wanted:
+                return keys, values, True
+        return keys, values, False
+
+    def chains_of(self, row_ids: Sequence[bytes]) -> Chains:
+        """Return all versions of these rows; one seek a row."""
+        keys: list[bytes] = []
+        values: list[bytes] = []
+        with self._reading():
+            cursor = self._db.iter()
+            for row in row_ids:
+                cursor.seek(row)
+                while cursor.valid() and (key := cursor.key())[:-TIME_BYTES] == row:
+                    keys.append(key)
+                    values.append(cursor.value())
+                    cursor.next()
+            cursor.status()
+            del cursor
+        return Chains(keys, values, end=True)
+
+    def sorted_run(self, directory: Path, name: str) -> _SstRun:
+        """Begin a bulk insert as the file `name`.sst."""
+        return _SstRun(self, directory / f"{name}.sst")
+
+    def ingest(self, path: Path) -> None:
+        """Move one finished sorted file into the database."""
+        options = rocksdict.IngestExternalFileOptions()
+        options.set_move_files(True)
+        # An ingest over unflushed rows of the same range needs a flush first: do it here, where
+        # the interpreter is not held.
+        with self._reading():
+            self._db.flush()
+            self._db.ingest_external_file([str(path)], options)
+        path.unlink(missing_ok=True)
+
+    def delete_range(self, start: bytes, end: bytes) -> None:
+        """Delete all versions in [start, end) by one range tombstone."""
+        with self._reading():
+            self._db.delete_range(start, min(end, STATE_PREFIX), self._no_wal)
+
+    def flush(self) -> None:
+        """Write the memtable out and wait for it."""
+        with self._reading():
+            self._db.flush()
+
+    def versions_estimate(self) -> int:
+        """Return RocksDB's estimate of its keys."""
+        return self._property("rocksdb.estimate-num-keys")
+
+    def bytes_estimate(self) -> int:
+        """Return the live bytes of files, and those of memtables."""
+        return self._property("rocksdb.estimate-live-data-size") + self._property(
+            "rocksdb.cur-size-active-mem-table"
+        )
+
+    def memory_bytes(self) -> int:
+        """Return the memory of memtables and table readers; the shared cache is not counted."""
+        return self._property("rocksdb.size-all-mem-tables") + self._property(
+            "rocksdb.estimate-table-readers-mem"
+        )
+
+    def _property(self, name: str) -> int:
+        with self._reading():
+            return int(self._db.property_int_value(name) or 0)
+
+    def close(self) -> None:
+        """Wait for running readers, then close the database."""
+        with self._idle:
+            if self._closed:
+                return
+            self._closed = True
+            self._idle.wait_for(lambda: self._readers == 0)
+        self._db.close()
+
+
+def _until(end: bytes) -> rocksdict.ReadOptions:
+    options = rocksdict.ReadOptions()
+    options.set_iterate_upper_bound(end)
+    return options
+
+
+def _visible(cursor: Any, row: bytes, suffix: bytes) -> bytes | None:
+    cursor.seek(row + suffix)
+    while cursor.valid():
+        if cursor.key()[:-TIME_BYTES] != row:
+            return None
+        value: bytes = cursor.value()
+        if value[0] != FLAG_INTENT:
+            return value[1:] if value[0] == FLAG_VALUE else None
+        cursor.next()
+    cursor.status()
+    return None

@@ -1,0 +1,198 @@
+"""What a replica does while it follows: takes the leader's entries, persists, acks, applies.
+
+A plain follower applies what is committed, lazily and in large batches. A hot standby, once it
+has caught up, applies every entry to the engine before it makes the log durable (HS-09): when the
+leader sees its ack, the rows are already served from there. Until then it applies in slices and
+reports how far it is with every ack (HS-07).
+
+Concurrency: what a consumer channel calls comes from that channel's thread; `pump` runs as the
+partition's job. The partition's lock guards positions, its `applying` lock keeps truncation and
+application apart.
+"""
+
+from typing import TYPE_CHECKING
+
+from rezone.replica.entry import header_at
+from rezone.replica.producer import branch_at
+from rezone.wire.errors import ConflictError, StaleEpochError
+from rezone.wire.messages import (
+    Entries,
+    FetchLog,
+    PartitionId,
+    Role,
+    SetState,
+    StreamEnd,
+    StreamOk,
+    StreamRequest,
+)
+
+if TYPE_CHECKING:
+    from rezone.replica.partition import Partition
+
+_STANDBY_SLICE_ROWS = 10_000
+
+
+class FollowerDuties:
+    """The follower's side of a partition; idle while the replica leads."""
+
+    def __init__(self, partition: "Partition") -> None:
+        self._partition = partition
+        self.partition_id: PartitionId = partition.partition_id
+        self.error = ""
+        self._acked = (-1, -1)
+        self._applied_at = 0.0
+
+    # --- what a consumer channel calls ---------------------------------------------------------
+
+    def stream_request(self, opaque: int) -> StreamRequest:
+        """Return what to ask the leader for: everything after the own log (DCP-03)."""
+        partition = self._partition
+        with partition.lock:
+            log_end = partition.store.log_end
+            return StreamRequest(
+                opaque=opaque,
+                partition=self.partition_id,
+                high_offset=log_end,
+                partition_uuid=branch_at(partition.store.meta.failover_log, log_end),
+                leader_epoch=partition.leader_epoch,
+            )
+
+    def stream_started(self, answer: StreamOk) -> None:
+        """Persist the leader's failover log over the own one (DCP-04)."""
+        partition = self._partition
+        with partition.lock:
+            self._require_epoch(answer.leader_epoch)
+            if partition.store.meta.failover_log != answer.failover_log:
+                partition.store.update_meta(failover_log=answer.failover_log)
+            self._acked = (-1, -1)
+            partition.set_committed(min(answer.committed_offset, partition.store.log_end))
+            partition.touched(at_once=True)
+        partition.wake()
+
+    def roll_back(self, offset: int) -> None:
+        """Drop everything from `offset` on, or more where the log cannot stop there (DCP-05)."""
+        partition = self._partition
+        with partition.applying, partition.lock:
+            if partition.role is Role.LEADER:
+                raise ConflictError("a leader does not roll back")
+            partition.log.warning("rolling back", offset=offset, log_end=partition.store.log_end)
+            partition.roll_back(offset)
+
+    def snapshot_needed(self, log_start: int) -> None:
+        """Note that the leader's log no longer reaches back to here: a copy must come first."""
+        partition = self._partition
+        with partition.lock:
+            if partition.role is Role.LEADER or partition.store.meta.needs_snapshot:
+                return
+            partition.log.warning("a snapshot is needed", leader_log_start=log_start)
+            partition.need_snapshot()
+        partition.host.restream(partition)
+
+    def receive(self, entries: Entries, body: memoryview) -> None:
+        """Append entries and take the commit offset."""
+        partition = self._partition
+        with partition.lock:
+            self._require_epoch(entries.leader_epoch)
+            store = partition.store
+            if body:
+                # The frame's memory ends with the frame; the log keeps its recent end in memory.
+                partition.append(bytes(body))
+            partition.set_committed(min(entries.committed_offset, store.log_end))
+        if body or partition.takeover.eager:
+            partition.wake()
+
+    def ack_of(self, opaque: int) -> FetchLog:
+        """Return the ack of what is durable now; none of it may be lost any more."""
+        partition = self._partition
+        with partition.lock:
+            durable, applied = partition.store.durable_end, partition.store.applied
+            self._acked = (durable, applied)
+            return FetchLog(
+                partition=self.partition_id,
+                fetch_offset=durable,
+                max_fetch_bytes=partition.settings.fetch_bytes_max,
+                kv_applied_offset=applied,
+                opaque=opaque,
+            )
+
+    def state_set(self, message: SetState) -> None:
+        """Take the producer's state change (DCP-10)."""
+        self._partition.takeover.state_set(message)
+
+    def stream_ended(self, message: StreamEnd) -> None:
+        """Follow the new leader at once when the old one names it."""
+        self._partition.redirected(message)
+
+    def stream_failed(self, error: str) -> None:
+        """Note why there is no stream, for the report; empty when there is."""
+        if error != self.error:
+            self.error = error
+            self._partition.touched(at_once=True)
+
+    def _require_epoch(self, epoch: int) -> None:
+        partition = self._partition
+        if partition.role is Role.LEADER or epoch != partition.leader_epoch:
+            raise StaleEpochError(
+                f"entries of epoch {epoch}, this replica is in {partition.leader_epoch}",
+                leader_epoch=partition.leader_epoch,
+            )
+
+    # --- the partition's job --------------------------------------------------------------------
+
+    @property
+    def lags_to_apply(self) -> bool:
+        """Whether there are committed rows that wait to be applied."""
+        store = self._partition.store
+        return store.applied < min(self._partition.committed, store.log_end)
+
+    def pump(self) -> None:
+        """Apply, sync and ack: whatever of it is due."""
+        partition = self._partition
+        store = partition.store
+        eager = partition.is_standby or partition.takeover.eager
+        log_end = store.log_end
+        if eager and 0 < log_end - store.applied <= partition.settings.standby_lag_rows_max:
+            store.apply_to(log_end)  # HS-09: the engine first, then the disk
+        if store.durable_end < store.log_end:
+            store.sync()
+        if eager and store.applied < log_end:
+            store.apply_to(min(log_end, store.applied + _STANDBY_SLICE_ROWS))
+        elif not eager:
+            self._apply_lazily()
+        with partition.lock:
+            partition.note_applied()
+            news = self._acked != (store.durable_end, store.applied)
+        if news:
+            partition.host.ack(partition)
+        if eager and store.applied < store.log_end:
+            partition.wake()
+
+    def _apply_lazily(self) -> None:
+        partition = self._partition
+        settings, store = partition.settings, partition.store
+        target = min(partition.committed, store.log_end)
+        now = partition.clock.monotonic()
+        due = now - self._applied_at >= settings.apply_interval_ms / 1000
+        if target > store.applied and (due or target - store.applied >= settings.apply_rows_max):
+            store.apply_to(target)
+            self._applied_at = now
+
+    def apply_now(self) -> None:
+        """Apply what is committed without waiting for a large batch: somebody wants to read it."""
+        self._applied_at = float("-inf")
+        self._partition.wake()
+
+    def tick(self, now: float) -> None:
+        """Wake the job when rows have waited long enough to be applied."""
+        interval = self._partition.settings.apply_interval_ms / 1000
+        if self.lags_to_apply and now - self._applied_at >= interval:
+            self._partition.wake()
+
+
+def stamps_of(raw: bytes) -> list[tuple[int, int]]:
+    """Return (end offset, commit time) of each of these whole entries."""
+    position, stamps = 0, []
+    while (header := header_at(raw, position)) is not None:
+        stamps.append((header.end_offset, header.commit_time))
+        position += header.length
+    return stamps

@@ -1,0 +1,141 @@
+"""Health over HTTP: /healthz, /readyz, /metrics (Prometheus) and /statistics (JSON).
+
+Concurrency: a thread per request, daemon; only reads.
+"""
+
+import http.server
+import json
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from rezone.replica.node import DataNode
+from rezone.wire.messages import Role
+
+
+class NodeCollector(Collector):
+    """The node's metrics; labels are bounded: roles and directions, never partitions."""
+
+    def __init__(self, node: DataNode) -> None:
+        self._node = node
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield the metrics' present values."""
+        partitions = self._node.partitions()
+        roles = GaugeMetricFamily(
+            "rezone_replica_partitions", "Replicas on this node by role.", labels=["role"]
+        )
+        for role in Role:
+            roles.add_metric([role.value], sum(p.role is role for p in partitions))
+        yield roles
+        failed = sum(bool(p.failure) for p in partitions)
+        yield GaugeMetricFamily("rezone_replica_failed_partitions", "Failed replicas.", failed)
+        yield GaugeMetricFamily(
+            "rezone_replica_pending_bytes", "Writes not yet answered.", self._node.budget.used
+        )
+        lag = sum(max(0, p.store.log_end - p.store.applied) for p in partitions)
+        yield GaugeMetricFamily("rezone_replica_apply_lag_rows", "Log rows not yet applied.", lag)
+        rows = sum(p.sizes[0] for p in partitions)
+        yield GaugeMetricFamily("rezone_replica_versions", "Row versions, estimated.", rows)
+        size = sum(p.sizes[1] for p in partitions)
+        yield GaugeMetricFamily("rezone_replica_stored_bytes", "Bytes of engine and log.", size)
+        streams = GaugeMetricFamily(
+            "rezone_replica_streams", "Replication streams by direction.", labels=["direction"]
+        )
+        producing = [s for c in self._node.producers() for s in c.statistics()]
+        consuming = [s for c in self._node.consumers() for s in c.statistics().values() if s.active]
+        streams.add_metric(["out"], len(producing))
+        streams.add_metric(["in"], len(consuming))
+        yield streams
+        yield GaugeMetricFamily(
+            "rezone_replica_data_channels", "Clients connected.", self._node.data_channels()
+        )
+
+
+def statistics(node: DataNode) -> dict[str, Any]:
+    """Return every connection and stream with its counters, by name (DCP-14)."""
+    return {
+        "producing": {
+            channel.name: {
+                str(s.source.partition_id): {
+                    "sent_offset": s.sent_offset,
+                    "acked_offset": s.acked_offset,
+                    "in_flight_bytes": s.in_flight_bytes,
+                    "sent_bytes": s.bytes_sent,
+                    "frames": s.frames_sent,
+                }
+                for s in channel.statistics()
+            }
+            for channel in node.producers()
+        },
+        "consuming": {
+            channel.name: {
+                str(partition): {
+                    "active": s.active,
+                    "frames": s.entries,
+                    "received_bytes": s.bytes_received,
+                }
+                for partition, s in channel.statistics().items()
+            }
+            for channel in node.consumers()
+        },
+    }
+
+
+class HealthServer:
+    """Serves the node's health at `host:port`; port 0 is any free one."""
+
+    def __init__(self, node: DataNode, host: str, port: int) -> None:
+        registry = CollectorRegistry()
+        registry.register(NodeCollector(node))
+
+        class Handler(http.server.BaseHTTPRequestHandler):
+            """Answers one request."""
+
+            def do_GET(self) -> None:
+                """Answer by path."""
+                code, kind, body = _answer(node, registry, self.path)
+                self.send_response(code)
+                self.send_header("Content-Type", kind)
+                self.send_header("Content-Length", str(len(body)))
+                self.end_headers()
+                self.wfile.write(body)
+
+            def log_message(self, format: str, *args: object) -> None:  # noqa: A002
+                """Keep the log free of probes."""
+
+        self._server = http.server.ThreadingHTTPServer((host, port), Handler)
+        self._server.daemon_threads = True
+        self.port: int = self._server.server_address[1]
+        self._thread = threading.Thread(
+            target=self._server.serve_forever, name="health", daemon=True
+        )
+        self._thread.start()
+
+    def close(self) -> None:
+        """Stop serving."""
+        self._server.shutdown()
+        self._server.server_close()
+
+
+def _answer(node: DataNode, registry: CollectorRegistry, path: str) -> tuple[int, str, bytes]:
+    match path.split("?")[0]:
+        case "/healthz":
+            return _text(200 if node.alive else 503, "ok" if node.alive else "the node hangs")
+        case "/readyz":
+            ready = node.configured and not node.stopping
+            return _text(200 if ready else 503, "ok" if ready else "not configured, or stopping")
+        case "/metrics":
+            return 200, "text/plain; version=0.0.4; charset=utf-8", generate_latest(registry)
+        case "/statistics":
+            return 200, "application/json", json.dumps(statistics(node)).encode()
+        case _:
+            return _text(404, "try /healthz, /readyz, /metrics or /statistics")
+
+
+def _text(code: int, text: str) -> tuple[int, str, bytes]:
+    return code, "text/plain; charset=utf-8", f"{text}\n".encode()

@@ -1,0 +1,204 @@
+"""What a leader knows: who is in sync, and what is committed.
+
+Pure state without I/O, threads or a clock of its own; the partition calls it under its lock.
+
+- An offset is committed when every replica of the *maximal* in-sync set has it on disk: the set
+  the coordinator last confirmed and every one proposed since, because a proposal may have been
+  accepted without the answer having arrived. Growing therefore binds at once, shrinking only
+  when the coordinator has answered.
+- A leader does not know which part of the log it started with is committed. `barrier` is the
+  log's end at that moment: reads wait until the commit offset has reached it.
+"""
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from rezone.replica.settings import NodeSettings
+from rezone.wire.errors import NotEnoughReplicasError, OverloadedError, RezoneError
+from rezone.wire.messages import IsrProposal, LeaderAndIsr, NodeId, WriteResult
+
+Reply = Callable[[WriteResult | RezoneError], None]
+
+
+@dataclass(slots=True)
+class FollowerProgress:
+    """What a leader knows of one follower; `waiting_since` is when it began to owe an ack."""
+
+    durable: int = -1
+    applied: int = 0
+    streaming: bool = False
+    waiting_since: float | None = None
+
+
+@dataclass(slots=True)
+class PendingWrite:
+    """A write that is in the log and not yet committed."""
+
+    end_offset: int
+    commit_time: int
+    opaque: int
+    size: int
+    reply: Reply
+
+
+class Budget:
+    """Bytes of a bounded kind, safe from any thread."""
+
+    def __init__(self, limit: int, what: str) -> None:
+        self.limit = limit
+        self.used = 0
+        self._what = what
+        self._lock = threading.Lock()
+
+    def take(self, size: int) -> None:
+        """Take bytes; OverloadedError when they would pass the limit and something is taken."""
+        with self._lock:
+            # One batch larger than the limit must still be able to pass, or it never could.
+            if self.used and self.used + size > self.limit:
+                raise OverloadedError(
+                    f"{self._what} hold {self.used} bytes, the limit is {self.limit}; retry later",
+                    limit=self.limit,
+                )
+            self.used += size
+
+    def give(self, size: int) -> None:
+        """Give bytes back."""
+        with self._lock:
+            self.used -= size
+        assert self.used >= 0, f"{self._what}: more given back than taken"
+
+
+@dataclass
+class LeaderState:
+    """One leadership of one partition, from its epoch's start to its end."""
+
+    node: NodeId
+    state: LeaderAndIsr
+    barrier: int
+    committed: int
+    settings: NodeSettings
+    min_in_sync_replicas: int
+    confirmed: bool
+    followers: dict[NodeId, FollowerProgress] = field(default_factory=dict)
+    proposal: IsrProposal | None = None
+    maximal: set[NodeId] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        """Start with the confirmed set as the maximal one."""
+        assert self.committed <= self.barrier, "committed beyond the log"
+        self.maximal = set(self.state.isr)
+
+    def confirm(self, state: LeaderAndIsr) -> None:
+        """Take the coordinator's newer record of the same epoch; it answers the proposal."""
+        assert state.leader_epoch == self.state.leader_epoch, "another epoch is another leadership"
+        if state.partition_epoch > self.state.partition_epoch:
+            self.proposal = None
+            self.maximal = set(state.isr)
+        self.state = state
+        self.confirmed = True
+        for node in [n for n in self.followers if n not in state.replicas and n not in state.isr]:
+            del self.followers[node]
+
+    def follower(self, node: NodeId) -> FollowerProgress:
+        """Return what is known of a follower."""
+        return self.followers.setdefault(node, FollowerProgress())
+
+    def acked(self, node: NodeId, durable: int, applied: int, now: float, log_end: int) -> None:
+        """Note a follower's ack: what it holds on disk and what it has applied."""
+        progress = self.follower(node)
+        progress.durable = max(progress.durable, durable)
+        progress.applied = applied
+        progress.waiting_since = now if durable < log_end else None
+
+    def require_enough(self) -> None:
+        """Refuse with NotEnoughReplicasError while the confirmed set is too small to write."""
+        if len(self.state.isr) < self.min_in_sync_replicas:
+            raise NotEnoughReplicasError(
+                f"{len(self.state.isr)} replicas are in sync, {self.min_in_sync_replicas} are "
+                "needed; wait until another one has caught up",
+                in_sync=len(self.state.isr),
+                needed=self.min_in_sync_replicas,
+            )
+
+    def advance(self, own_durable: int) -> bool:
+        """Move the commit offset as far as the in-sync set allows; whether it moved."""
+        offset = own_durable
+        for node in self.maximal:
+            if node != self.node:
+                known = self.followers.get(node)
+                offset = min(offset, known.durable if known else -1)
+        if offset <= self.committed:
+            return False
+        self.committed = offset
+        return True
+
+    @property
+    def serving(self) -> bool:
+        """Whether reads of the newest state are right: confirmed, and past the barrier."""
+        return self.committed >= self.barrier and (self.confirmed or self._all_streaming())
+
+    def _all_streaming(self) -> bool:
+        # Each of them follows this epoch, and only one of them could lead a later one.
+        return all(
+            node == self.node or (node in self.followers and self.followers[node].streaming)
+            for node in self.state.isr
+        )
+
+    def needed_offsets(self) -> list[int]:
+        """Return from where on followers in the set still need the log."""
+        return [
+            progress.durable
+            for node, progress in self.followers.items()
+            if node in self.maximal and progress.durable >= 0
+        ]
+
+    def propose(self, now: float, log_end: int) -> bool:
+        """Work out which set the coordinator should confirm; whether the proposal changed.
+
+        A follower joins when it has everything committed and everything of earlier leaders; a
+        member leaves when it has owed an ack, or has had no stream, for `replica_lag_ms_max`.
+        """
+        isr = set(self.state.isr if self.proposal is None else self.proposal.new_isr)
+        floor = max(self.committed, self.barrier)
+        for node in self.state.replicas:
+            known = self.followers.get(node)
+            if node not in isr and known and known.streaming and known.durable >= floor:
+                isr.add(node)
+        for node in tuple(isr - {self.node}):
+            if self._lags(node, now, log_end):
+                isr.discard(node)
+        iss = self._standbys(isr, log_end)
+        # A proposal that may have been seen is replaced by its opposite, never just dropped.
+        if self.proposal is None and isr == set(self.state.isr) and iss == self.state.iss:
+            return False
+        proposal = IsrProposal(
+            new_isr=tuple(sorted(isr)),
+            new_iss=iss,
+            leader_epoch=self.state.leader_epoch,
+            partition_epoch=self.state.partition_epoch,
+            coordinator_epoch=self.state.coordinator_epoch,
+        )
+        if proposal == self.proposal:
+            return False
+        self.proposal = proposal
+        self.maximal |= isr
+        return True
+
+    def _lags(self, node: NodeId, now: float, log_end: int) -> bool:
+        known = self.follower(node)
+        if known.streaming and known.durable >= log_end:
+            known.waiting_since = None
+            return False
+        if known.waiting_since is None:
+            known.waiting_since = now
+        return (now - known.waiting_since) * 1000 > self.settings.replica_lag_ms_max
+
+    def _standbys(self, isr: set[NodeId], log_end: int) -> tuple[NodeId, ...]:
+        node = self.state.hot_standby_replica
+        known = self.followers.get(node) if node is not None else None
+        if node is None or known is None or node not in isr or not known.streaming:
+            return ()
+        # In at the limit, out far beyond it: a standby at the edge would flap otherwise.
+        limit = self.settings.standby_lag_rows_max * (10 if node in self.state.iss else 1)
+        return (node,) if log_end - known.applied <= limit else ()

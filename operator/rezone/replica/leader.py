@@ -1,0 +1,211 @@
+"""What a replica does while it leads: streams to followers, commits, and answers writes.
+
+Concurrency: every method but `pump` is called under the partition's lock, or takes it; `pump`
+runs as the partition's job, one at a time, and holds the lock only to read and change positions,
+never while it syncs or applies.
+"""
+
+import uuid
+from typing import TYPE_CHECKING
+
+from rezone.replica.insync import LeaderState
+from rezone.replica.producer import ProducerStream, rollback_offset
+from rezone.wire.errors import NotReadyError, StaleEpochError
+from rezone.wire.messages import (
+    FailoverEntry,
+    FetchLog,
+    LeaderAndIsr,
+    Message,
+    NodeId,
+    PartitionId,
+    StreamNeedsSnapshot,
+    StreamOk,
+    StreamRequest,
+    StreamRollback,
+)
+
+if TYPE_CHECKING:
+    from rezone.replica.partition import Partition
+
+_FAILOVER_LOG_MAX = 64
+
+
+class LeaderDuties:
+    """The leader's side of a partition; `state` is None while another replica leads."""
+
+    def __init__(self, partition: "Partition") -> None:
+        self._partition = partition
+        self.partition_id: PartitionId = partition.partition_id
+        self.state: LeaderState | None = None
+        self.streams: dict[NodeId, ProducerStream] = {}
+
+    @property
+    def committed(self) -> int:
+        """The commit offset."""
+        return self._partition.committed
+
+    def require_state(self) -> LeaderState:
+        """Return the leadership; NotLeaderError when another replica leads."""
+        if self.state is None:
+            raise self._partition.not_leader()
+        return self.state
+
+    def begin(self, record: LeaderAndIsr, *, confirmed: bool) -> None:
+        """Start a leadership; its commit offset starts where the replica's stands."""
+        partition = self._partition
+        self.end_streams("a new leadership", None, None)
+        self.state = LeaderState(
+            node=partition.node_id,
+            state=record,
+            barrier=partition.store.log_end,
+            committed=min(partition.committed, partition.store.log_end),
+            settings=partition.settings,
+            min_in_sync_replicas=partition.config.min_in_sync_replicas,
+            confirmed=confirmed,
+        )
+
+    def end(self, leader: NodeId, epoch: int) -> None:
+        """End the leadership, and tell every follower who leads now."""
+        self.state = None
+        self.end_streams("another replica leads", leader, epoch)
+
+    def end_streams(self, reason: str, leader: NodeId | None, epoch: int | None) -> None:
+        """End all streams with StreamEnd."""
+        for stream in list(self.streams.values()):
+            stream.end(reason, leader, epoch)
+        self.streams.clear()
+
+    # --- what a producer channel calls ---------------------------------------------------------
+
+    def read_log(self, offset: int, bytes_max: int) -> bytes:
+        """Return whole raw entries from `offset` on; empty at the end."""
+        return self._partition.store.read(offset, bytes_max)
+
+    def open_stream(self, stream: ProducerStream, request: StreamRequest) -> Message:
+        """Answer a stream request; a consumer that has another history is rolled back (DCP-05)."""
+        partition = self._partition
+        with partition.lock:
+            state = self.require_state()
+            epoch = state.state.leader_epoch
+            if request.leader_epoch < epoch:
+                raise StaleEpochError(f"the leader epoch is {epoch}", leader_epoch=epoch)
+            if request.leader_epoch > epoch:
+                raise NotReadyError(f"epoch {request.leader_epoch} is not known here yet")
+            if stream.node not in {*state.state.replicas, *state.state.isr}:
+                raise NotReadyError(f"node {stream.node} is not known as a replica here yet")
+            meta = partition.store.meta
+            rollback = rollback_offset(
+                meta.failover_log,
+                partition.store.log_end,
+                request.high_offset,
+                request.partition_uuid,
+            )
+            if rollback is not None:
+                return StreamRollback(
+                    opaque=request.opaque, partition=self.partition_id, offset=rollback
+                )
+            log_start = partition.store.log_start
+            if request.high_offset < log_start:
+                return StreamNeedsSnapshot(
+                    opaque=request.opaque, partition=self.partition_id, log_start_offset=log_start
+                )
+            self._attach(stream, state)
+            return StreamOk(
+                opaque=request.opaque,
+                partition=self.partition_id,
+                leader_epoch=epoch,
+                failover_log=meta.failover_log,
+                committed_offset=partition.committed,
+            )
+
+    def _attach(self, stream: ProducerStream, state: LeaderState) -> None:
+        old = self.streams.get(stream.node)
+        self.streams[stream.node] = stream
+        if old is not None:
+            old.end("the consumer has opened another stream")
+        # What it had acked on an earlier stream it may have lost since.
+        progress = state.follower(stream.node)
+        progress.durable = -1
+        progress.streaming = True
+        self._partition.takeover.stream_opened(stream)
+        self._partition.touched(at_once=True)
+
+    def detach_stream(self, stream: ProducerStream) -> None:
+        """Forget a stream that has ended."""
+        partition = self._partition
+        with partition.lock:
+            if self.streams.get(stream.node) is not stream:
+                return
+            del self.streams[stream.node]
+            if self.state is not None:
+                self.state.follower(stream.node).streaming = False
+            partition.touched(at_once=True)
+        partition.wake()
+
+    def acked(self, stream: ProducerStream, ack: FetchLog) -> None:
+        """Take a follower's ack."""
+        partition = self._partition
+        with partition.lock:
+            if self.state is None or self.streams.get(stream.node) is not stream:
+                return
+            now, log_end = partition.clock.monotonic(), partition.store.log_end
+            self.state.acked(
+                stream.node, ack.fetch_offset, ack.kv_applied_offset, now, log_end
+            )
+        partition.wake()
+
+    # --- the partition's job --------------------------------------------------------------------
+
+    def pump(self) -> None:
+        """Sync, commit, apply, answer: whatever of it is due."""
+        partition = self._partition
+        store = partition.store
+        if store.durable_end < store.log_end:
+            store.sync()
+        with partition.lock:
+            state = self.state
+            if state is None:
+                return
+            state.advance(store.durable_end)
+            partition.set_committed(state.committed)
+            committed = state.committed
+            self._propose(state)
+        if committed > store.applied:
+            store.apply_to(committed)
+        with partition.lock:
+            partition.note_applied()
+            if self.state is state:
+                # After the rows are applied: who has an answer can read what it wrote.
+                partition.intake.answer_committed(committed)
+
+    def tick(self, now: float) -> None:
+        """Look after what no event wakes: laggards and followers' commit offsets."""
+        del now
+        if self.state is None:
+            return
+        self._propose(self.state)
+        for stream in self.streams.values():
+            if stream.committed_sent < self._partition.committed:
+                stream.wake()
+
+    def _propose(self, state: LeaderState) -> None:
+        partition = self._partition
+        if partition.takeover.blocks_writes:
+            return
+        if state.propose(partition.clock.monotonic(), partition.store.log_end):
+            partition.touched(at_once=True)
+
+
+def with_new_branch(
+    failover_log: tuple[FailoverEntry, ...], log_end: int
+) -> tuple[FailoverEntry, ...]:
+    """Return the failover log with a new branch of history from `log_end` on.
+
+    A branch without rows is replaced: no consumer can have rows of it. The oldest branches go
+    when there are too many; who is that far behind is rolled back to the start.
+    """
+    kept = [entry for entry in failover_log if entry.first_offset < log_end]
+    branch = FailoverEntry(uuid.uuid4().hex, log_end)
+    return (*kept[-(_FAILOVER_LOG_MAX - 1) :], branch)
+
+

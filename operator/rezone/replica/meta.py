@@ -1,0 +1,104 @@
+"""What a replica must remember of its partition apart from rows and log.
+
+One small JSON file, replaced atomically: written beside, made durable, renamed, and the rename
+made durable too. A change is on the disk before `MetaFile.update` returns, so epochs, revisions
+and the failover log can be promised to others afterwards (persist before act).
+"""
+
+import os
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from rezone.replica.segment import sync_directory
+from rezone.wire.errors import CorruptionError
+from rezone.wire.messages import FailoverEntry, LeaderAndIsr, Role
+
+
+class CopyMeta(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """How far a snapshot has been received durably (B-05).
+
+    `offset`, `commit_time`, `leader_epoch` and `failover_log` are those of the copy's *first*
+    snapshot, however many it took: the log is followed from there.
+    """
+
+    attempt: str
+    snapshot_id: str
+    offset: int
+    commit_time: int
+    leader_epoch: int
+    failover_log: tuple[FailoverEntry, ...] = ()
+    resume_after: bytes = b""
+    rows: int = 0
+    bytes: int = 0
+    done: bool = False
+
+
+class PartitionMeta(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """The durable facts of one replica; epochs and revision are the highest ever seen.
+
+    `failover_log` is ordered oldest branch first. `committed_offset` is a hint from some time
+    ago: it never exceeds the true one. `resetting` marks a reset that a crash interrupted.
+    """
+
+    partition: int = 0
+    partition_uuid: str = ""
+    failover_log: tuple[FailoverEntry, ...] = ()
+    coordinator_epoch: int = 0
+    leader_epoch: int = 0
+    partition_epoch: int = 0
+    revision: int = 0
+    role: Role | None = None
+    leader_and_isr: LeaderAndIsr | None = None
+    committed_offset: int = 0
+    copy: CopyMeta | None = None
+    needs_snapshot: bool = False
+    resetting: bool = False
+
+
+class MetaFile:
+    """The file that holds a PartitionMeta; the caller keeps updates apart."""
+
+    def __init__(self, path: Path, initial: PartitionMeta) -> None:
+        self._path = path
+        self.value = initial
+        if path.exists():
+            try:
+                self.value = msgspec.json.decode(path.read_bytes(), type=PartitionMeta)
+            except msgspec.DecodeError as error:
+                raise CorruptionError(f"{path}: {error}") from error
+
+    def update(self, **changes: Any) -> PartitionMeta:
+        """Change fields, durably before this returns; equal values cost nothing."""
+        changed = msgspec.structs.replace(self.value, **changes)
+        if changed == self.value and self._path.exists():
+            return self.value
+        partial = self._path.with_suffix(".tmp")
+        with partial.open("wb") as file:
+            file.write(msgspec.json.format(msgspec.json.encode(changed)))
+            file.flush()
+            os.fsync(file.fileno())
+        partial.rename(self._path)
+        sync_directory(self._path.parent)
+        self.value = changed
+        return changed
+
+
+def branch_end(failover_log: tuple[FailoverEntry, ...], uuid: str, log_end: int) -> int | None:
+    """Return the offset at which a branch of history ends here; None when it is unknown (DCP-05).
+
+    A consumer on that branch above the returned offset must roll back to it.
+    """
+    for index, entry in enumerate(failover_log):
+        if entry.partition_uuid == uuid:
+            following = failover_log[index + 1 :]
+            return following[0].first_offset if following else log_end
+    return None
+
+
+def branches_until(
+    failover_log: tuple[FailoverEntry, ...], offset: int
+) -> tuple[FailoverEntry, ...]:
+    """Return the branches that began at or before `offset`: the history of a state at it."""
+    return tuple(entry for entry in failover_log if entry.first_offset <= offset)

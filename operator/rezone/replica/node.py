@@ -1,0 +1,520 @@
+"""A data node: its zone, its partitions, its connections to the other nodes.
+
+What the node knows of its zone is in `node.json`, so that after a restart it opens everything it
+has and goes on without the coordinator (B-09). It knows the record of every partition of the
+zone, its own or not: any node can tell a client where to go (ZR-12, RM-10).
+
+Concurrency: a lock guards the tables here and is never held while a partition is called or a
+frame is sent. A partition's work runs on a few shared threads (`workers`); one thread ticks, one
+keeps house; each consumer channel has one thread, each served channel two.
+"""
+
+import os
+import threading
+import uuid
+from pathlib import Path
+
+import msgspec
+import structlog
+
+from rezone.replica.consumer import ConsumerChannel
+from rezone.replica.copies import Pulls
+from rezone.replica.data import DataChannel
+from rezone.replica.insync import Budget
+from rezone.replica.partition import Partition
+from rezone.replica.producer import ProducerChannel
+from rezone.replica.report import ReportBoard
+from rezone.replica.settings import Clock, NodeSettings, SystemClock
+from rezone.replica.store import PartitionStore, StoreConfig
+from rezone.replica.workers import Job, Workers
+from rezone.wire.channel import Channel
+from rezone.wire.errors import (
+    ConflictError,
+    CorruptionError,
+    LimitExceededError,
+    NotReadyError,
+    RezoneError,
+    StaleEpochError,
+    UnknownPartitionError,
+)
+from rezone.wire.messages import (
+    Fence,
+    LeaderAndIsr,
+    NodeId,
+    NodeReport,
+    OpenConnection,
+    PartitionAssignment,
+    PartitionId,
+    RouteTable,
+    ZoneConfig,
+)
+from rezone.wire.rows import RowCodec
+
+_log = structlog.get_logger(__name__)
+_ALIVE_SECONDS = 10.0
+
+
+class NodeState(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """What a node remembers of its zone over a restart; `records` are hints for routing only."""
+
+    config: ZoneConfig
+    peers: dict[NodeId, str]
+    coordinator_epoch: int = 0
+    records: tuple[PartitionAssignment, ...] = ()
+
+
+class DataNode:
+    """The partitions of one zone on one node; made, then `open`ed, then served by `server`."""
+
+    def __init__(
+        self,
+        node_id: NodeId,
+        directory: Path,
+        *,
+        settings: NodeSettings | None = None,
+        clock: Clock | None = None,
+        store_config: StoreConfig | None = None,
+    ) -> None:
+        self.node_id = node_id
+        self.settings = settings or NodeSettings()
+        self.clock: Clock = clock or SystemClock()
+        self.budget = Budget(self.settings.pending_bytes_node_max, "pending writes of the node")
+        self.process_id = f"{os.getpid()}-{uuid.uuid4().hex[:8]}"
+        self.board = ReportBoard(self.clock, self.settings)
+        self.pulls = Pulls()
+        self._directory = directory
+        self._store_config = store_config or StoreConfig()
+        self._lock = threading.RLock()
+        self._state: NodeState | None = None
+        self._codec: RowCodec | None = None
+        self._partitions: dict[PartitionId, Partition] = {}
+        self._opening: dict[PartitionId, threading.Lock] = {}
+        self._records: dict[PartitionId, LeaderAndIsr] = {}
+        self._consumers: dict[NodeId, ConsumerChannel] = {}
+        self._links: dict[PartitionId, tuple[NodeId, int, int]] = {}
+        self._producers: dict[str, ProducerChannel] = {}
+        self._data_channels: set[DataChannel] = set()
+        self._stopping = threading.Event()
+        self._ticked_at = self.clock.monotonic()
+        self._workers = Workers(self.settings.worker_threads, f"node {node_id}")
+        self._threads = [
+            threading.Thread(target=self._tick_all, name="tick", daemon=True),
+            threading.Thread(target=self._keep_house, name="house", daemon=True),
+        ]
+
+    # --- life --------------------------------------------------------------------------------------
+
+    def open(self) -> None:
+        """Open what the node has on its disk and go on with it."""
+        self._directory.mkdir(parents=True, exist_ok=True)
+        path = self._directory / "node.json"
+        if path.exists():
+            try:
+                state = msgspec.json.decode(path.read_bytes(), type=NodeState)
+            except msgspec.MsgspecError as error:
+                raise CorruptionError(f"{path}: {error}") from error
+            self._take_state(state)
+            self._records = {a.partition: a.state for a in state.records}
+            for directory in sorted((self._directory / "partitions").glob("[0-9]*")):
+                if directory.name.isdecimal():
+                    self._open_partition(int(directory.name), learner=False)
+        for partition in self.partitions():
+            self.restream(partition)
+        for thread in self._threads:
+            thread.start()
+
+    def close(self) -> None:
+        """Stop serving, make everything durable, close; safe to repeat."""
+        if self._stopping.is_set():
+            return
+        self._stopping.set()
+        seconds = self.settings.stop_ms_max / 1000
+        with self._lock:
+            channels = [*self._data_channels, *self._producers.values()]
+            consumers = list(self._consumers.values())
+            partitions = list(self._partitions.values())
+        self.board.close()
+        self.pulls.close(seconds)
+        for channel in channels:
+            channel.close("the node is stopping")
+        for consumer in consumers:
+            consumer.close(seconds)
+        for partition in partitions:
+            partition.close()
+        self._workers.close(seconds)
+        for thread in self._threads:
+            if thread.is_alive():
+                thread.join(seconds)
+        with self._lock:
+            if self._state is not None:
+                self._save()
+
+    @property
+    def alive(self) -> bool:
+        """Whether the node's own thread has run lately."""
+        return self.clock.monotonic() - self._ticked_at < _ALIVE_SECONDS
+
+    @property
+    def stopping(self) -> bool:
+        """Whether `close` has begun."""
+        return self._stopping.is_set()
+
+    # --- what the node knows -------------------------------------------------------------------------
+
+    @property
+    def configured(self) -> bool:
+        """Whether the node knows its zone."""
+        return self._state is not None
+
+    @property
+    def state(self) -> NodeState:
+        """The node's zone; NotReadyError before the first ConfigureNode."""
+        if self._state is None:
+            raise NotReadyError(f"node {self.node_id} has not been configured yet")
+        return self._state
+
+    @property
+    def config(self) -> ZoneConfig:
+        """The zone's configuration."""
+        return self.state.config
+
+    @property
+    def codec(self) -> RowCodec:
+        """The row format of the zone."""
+        if self._codec is None:
+            raise NotReadyError(f"node {self.node_id} has not been configured yet")
+        return self._codec
+
+    def configure(self, fence: Fence, config: ZoneConfig, peers: dict[NodeId, str]) -> None:
+        """Take and persist the zone; ConflictError when the node's data is of another one."""
+        with self._lock:
+            self.check_fence(fence)
+            if self._state is not None and self._state.config.zone_uid != config.zone_uid:
+                raise ConflictError(
+                    f"node {self.node_id} holds data of zone {self._state.config.zone_uid}",
+                    zone_uid=self._state.config.zone_uid,
+                )
+            self._take_state(
+                NodeState(config=config, peers=peers, coordinator_epoch=fence.coordinator_epoch)
+            )
+            self._save()
+        self._new_addresses(peers)
+        self.board.touched(at_once=True)
+
+    def check_fence(self, fence: Fence) -> None:
+        """Refuse calls of a coordinator older than one seen before, over restarts too."""
+        with self._lock:
+            known = self._state.coordinator_epoch if self._state is not None else 0
+            if fence.coordinator_epoch < known:
+                raise StaleEpochError(
+                    f"coordinator epoch {fence.coordinator_epoch} is behind {known}",
+                    coordinator_epoch=known,
+                )
+            if self._state is not None and fence.coordinator_epoch > known:
+                self._state = msgspec.structs.replace(
+                    self._state, coordinator_epoch=fence.coordinator_epoch
+                )
+                self._save()
+
+    def _take_state(self, state: NodeState) -> None:
+        self._codec = RowCodec(state.config.table, state.config.limits)
+        self._state = state
+
+    def _save(self) -> None:
+        """Write node.json; atomically, durably before this returns."""
+        records = tuple(
+            PartitionAssignment(partition=p, state=s) for p, s in sorted(self._records.items())
+        )
+        state = msgspec.structs.replace(self.state, records=records)
+        path = self._directory / "node.json"
+        partial = path.with_suffix(".tmp")
+        with partial.open("wb") as file:
+            file.write(msgspec.json.encode(state))
+            file.flush()
+            os.fsync(file.fileno())
+        partial.rename(path)
+        descriptor = os.open(self._directory, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+    def update_peers(self, peers: dict[NodeId, str]) -> None:
+        """Take the nodes' addresses; connections to changed ones are made anew."""
+        with self._lock:
+            if peers == self.state.peers:
+                return
+            self._state = msgspec.structs.replace(self.state, peers=peers)
+            self._save()
+        self._new_addresses(peers)
+
+    def _new_addresses(self, peers: dict[NodeId, str]) -> None:
+        with self._lock:
+            moved = [
+                consumer
+                for peer, consumer in self._consumers.items()
+                if peers.get(peer, consumer.address) != consumer.address
+            ]
+        for consumer in moved:
+            consumer.address = peers[consumer.peer]
+            consumer.hang_up()
+        for partition in self.partitions():
+            self.restream(partition)
+
+    def address(self, node: NodeId) -> str:
+        """Return a node's address, empty when unknown."""
+        return self._state.peers.get(node, "") if self._state is not None else ""
+
+    def routes(self) -> RouteTable:
+        """Return where every partition is led, as far as this node knows."""
+        with self._lock:
+            records = dict(self._records)
+            partitions = list(self._partitions.values())
+        for partition in partitions:
+            # A takeover changes a leader before the coordinator says so.
+            if partition.record.leader_epoch >= 0 and partition.record.leader >= 0:
+                records[partition.partition_id] = partition.record
+        return RouteTable(
+            config=self.config,
+            partitions=tuple(
+                PartitionAssignment(partition=p, state=s) for p, s in sorted(records.items())
+            ),
+            peers=self.state.peers,
+        )
+
+    def note_record(self, partition: PartitionId, record: LeaderAndIsr) -> None:
+        """Remember a partition's record for routing; StaleEpochError when a later one is known."""
+        with self._lock:
+            known = self._records.get(partition)
+            if known is not None and (record.leader_epoch, record.partition_epoch) < (
+                known.leader_epoch,
+                known.partition_epoch,
+            ):
+                raise StaleEpochError(
+                    f"epochs {record.leader_epoch}/{record.partition_epoch} of partition "
+                    f"{partition} are behind {known.leader_epoch}/{known.partition_epoch}",
+                    leader_epoch=known.leader_epoch,
+                    partition_epoch=known.partition_epoch,
+                )
+            self._records[partition] = record
+
+    def report(self) -> NodeReport:
+        """Return the state of all replicas."""
+        return self.board.build(self)
+
+    # --- partitions ------------------------------------------------------------------------------------
+
+    def partitions(self) -> list[Partition]:
+        """Return all open replicas."""
+        with self._lock:
+            return list(self._partitions.values())
+
+    def find(self, partition: PartitionId) -> Partition:
+        """Return a replica; UnknownPartitionError when the node has none."""
+        with self._lock:
+            found = self._partitions.get(partition)
+        if found is None:
+            raise UnknownPartitionError(
+                f"node {self.node_id} has no replica of partition {partition}",
+                partition=partition,
+            )
+        return found
+
+    def open_replica(self, partition: PartitionId, *, learner: bool) -> Partition:
+        """Return the replica, opened and empty when it is new; a learner first needs a copy."""
+        with self._lock:
+            lock = self._opening.setdefault(partition, threading.Lock())
+        with lock:
+            with self._lock:
+                found = self._partitions.get(partition)
+            return found or self._open_partition(partition, learner=learner)
+
+    def _open_partition(self, partition: PartitionId, *, learner: bool) -> Partition:
+        config = msgspec.structs.replace(
+            self._store_config, partition=partition, engine=self.config.engine
+        )
+        directory = self._directory / "partitions" / str(partition)
+        new = not (directory / "meta.json").exists()
+        store = PartitionStore.open(directory, config)
+        if new:
+            store.update_meta(needs_snapshot=learner)
+        opened = Partition(store, self)
+        with self._lock:
+            self._partitions[partition] = opened
+        self.board.touched(at_once=True)
+        return opened
+
+    def drop_replica(self, partition: Partition) -> None:
+        """Stop a replica and delete its data."""
+        with self._lock:
+            self._partitions.pop(partition.partition_id, None)
+        partition.stop()
+        self.restream(partition)
+        with partition.applying:
+            partition.store.destroy()
+        self.board.touched(at_once=True)
+
+    # --- what partitions need of their node --------------------------------------------------------------
+
+    def wake(self, job: Job) -> None:
+        """Run a job soon."""
+        self._workers.wake(job)
+
+    def touched(self, *, at_once: bool) -> None:
+        """Note that the report has changed."""
+        self.board.touched(at_once=at_once)
+
+    def ack(self, partition: Partition) -> None:
+        """Ack to the leader what is durable."""
+        with self._lock:
+            link = self._links.get(partition.partition_id)
+            consumer = self._consumers.get(link[0]) if link is not None else None
+        if consumer is not None:
+            consumer.ack(partition.partition_id)
+
+    def restream(self, partition: Partition) -> None:
+        """Make the partition's stream fit its state: to its leader, in its epoch, or none."""
+        with partition.linking:
+            with partition.lock:
+                leader = partition.streams_from
+                epoch = partition.leader_epoch
+                link = (leader, epoch, partition.copies) if leader is not None else None
+                planned = partition.record.next_leader
+            with self._lock:
+                old = self._links.get(partition.partition_id)
+                if link is None:
+                    self._links.pop(partition.partition_id, None)
+                elif self.address(link[0]):
+                    self._links[partition.partition_id] = link
+                else:
+                    link = None
+                leaving = self._consumers.get(old[0]) if old is not None else None
+            if planned is not None and planned != self.node_id and self.address(planned):
+                self._consumer(planned).warm_up()
+            if link == old:
+                return
+            if old is not None and leaving is not None and (link is None or link[0] != old[0]):
+                leaving.unwant(partition.partition_id)
+            if link is not None:
+                self._consumer(link[0]).want(partition.following)
+
+    def unlink(self, partition: Partition) -> None:
+        """End the partition's stream until its state changes (DCP-12)."""
+        with self._lock:
+            link = self._links.pop(partition.partition_id, None)
+            consumer = self._consumers.get(link[0]) if link is not None else None
+        if consumer is not None:
+            consumer.unwant(partition.partition_id)
+
+    def _consumer(self, peer: NodeId) -> ConsumerChannel:
+        with self._lock:
+            consumer = self._consumers.get(peer)
+            if consumer is None:
+                consumer = self._consumers[peer] = ConsumerChannel(
+                    f"{self.config.zone_uid}:{self.node_id}->{peer}",
+                    self.node_id,
+                    peer,
+                    self.address(peer),
+                    self.config.zone_uid,
+                    self.settings,
+                    self.clock,
+                )
+            return consumer
+
+    def consumers(self) -> list[ConsumerChannel]:
+        """Return this node's connections to leaders."""
+        with self._lock:
+            return list(self._consumers.values())
+
+    def producers(self) -> list[ProducerChannel]:
+        """Return the connections of followers to this node."""
+        with self._lock:
+            return list(self._producers.values())
+
+    def data_channels(self) -> int:
+        """Return how many clients are connected."""
+        with self._lock:
+            return len(self._data_channels)
+
+    # --- channels of others ------------------------------------------------------------------------------
+
+    def serve_data(self, channel: Channel) -> None:
+        """Serve a client's channel to its end."""
+        served = DataChannel(channel, self.find, lambda: self.codec)
+        with self._lock:
+            self._require_room(len(self._data_channels) + len(self._producers))
+            self._data_channels.add(served)
+        try:
+            served.run()
+        finally:
+            with self._lock:
+                self._data_channels.discard(served)
+
+    def serve_replication(self, channel: Channel) -> None:
+        """Serve a follower's node; a channel of the same name is closed first (DCP-01)."""
+        frame = channel.receive()
+        if frame is None:
+            return
+        hello = frame[0]
+        if not isinstance(hello, OpenConnection):
+            raise ConflictError("a replication channel begins with OpenConnection")
+        if hello.zone_uid != self.config.zone_uid:
+            raise ConflictError(f"this node is of zone {self.config.zone_uid}")
+        served = ProducerChannel(
+            hello.name,
+            hello.node,
+            channel,
+            lambda partition: self.find(partition).leading,
+            streams_max=self.settings.streams_max,
+            frame_bytes_max=self.settings.frame_bytes_max,
+        )
+        with self._lock:
+            old = self._producers.get(hello.name)
+            if old is None:
+                self._require_room(len(self._data_channels) + len(self._producers))
+                if len(self._producers) >= self.settings.replication_connections_max:
+                    raise LimitExceededError(
+                        f"node {self.node_id} has {len(self._producers)} replication connections, "
+                        "which is the limit",
+                        limit=self.settings.replication_connections_max,
+                    )
+            self._producers[hello.name] = served
+        if old is not None:
+            old.close("a connection of the same name has been opened")
+        try:
+            served.run()
+        finally:
+            with self._lock:
+                if self._producers.get(hello.name) is served:
+                    del self._producers[hello.name]
+
+    def _require_room(self, connections: int) -> None:
+        if self._stopping.is_set():
+            raise NotReadyError(f"node {self.node_id} is stopping")
+        if connections >= self.settings.connections_max:
+            raise LimitExceededError(
+                f"node {self.node_id} has {connections} connections, which is the limit",
+                limit=self.settings.connections_max,
+            )
+
+    # --- the node's own threads ---------------------------------------------------------------------------
+
+    def _tick_all(self) -> None:
+        interval = self.settings.tick_interval_ms / 1000
+        while not self._stopping.wait(interval):
+            now = self._ticked_at = self.clock.monotonic()
+            for partition in self.partitions():
+                partition.tick(now)
+            for consumer in self.consumers():
+                consumer.tick(now)
+            self.board.tick(now)
+
+    def _keep_house(self) -> None:
+        while not self._stopping.wait(self.settings.trim_interval_ms / 1000):
+            for partition in self.partitions():
+                try:
+                    partition.keep_house()
+                except (RezoneError, OSError) as error:
+                    _log.warning(
+                        "cannot tidy up", partition=partition.partition_id, error=str(error)
+                    )

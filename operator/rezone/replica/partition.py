@@ -1,0 +1,516 @@
+"""One partition's replica on this node: its role, its fencing, and the job that moves it on.
+
+The duties of each role stand in modules of their own (`leader`, `follower`, `takeover`, `write`);
+here is what they share and the changes between them. What a change of role depends on is on the
+disk before it takes effect: epochs and the record (ZR-17), a leadership's new branch of history,
+and "dead" (DCP-10), which is stored as the role Follower beside a record that names this node.
+
+Concurrency: `lock` guards roles, positions and everything in the duties' objects. Whoever wants
+something done wakes the partition's job; the job (`pump`) is the only one that syncs and applies,
+and holds `applying` meanwhile. Lock order: `applying`, `lock`, a channel's lock; `host.restream`
+is called without any. `changed` is notified after each run of the job and each change of role.
+"""
+
+import threading
+from collections import deque
+from typing import Any, Protocol
+
+import msgspec
+import structlog
+
+from rezone.replica.follower import FollowerDuties, stamps_of
+from rezone.replica.insync import Budget, Reply
+from rezone.replica.leader import LeaderDuties, with_new_branch
+from rezone.replica.settings import Clock, NodeSettings
+from rezone.replica.store import PartitionStore, ResetNeededError
+from rezone.replica.takeover import TakeoverProcess
+from rezone.replica.workers import Job
+from rezone.replica.write import PreparedRows, WriteIntake
+from rezone.wire import keyspace
+from rezone.wire.errors import (
+    ConflictError,
+    NotLeaderError,
+    NotReadyError,
+    RezoneError,
+    StaleEpochError,
+    StaleRevisionError,
+)
+from rezone.wire.messages import (
+    CopyProgress,
+    Fence,
+    LeaderAndIsr,
+    NodeId,
+    PartitionId,
+    Role,
+    StreamEnd,
+    UpgradeCandidate,
+    WriteRequest,
+    ZoneConfig,
+)
+
+_log = structlog.get_logger(__name__)
+
+
+class Host(Protocol):
+    """What a partition needs of its node."""
+
+    node_id: NodeId
+    settings: NodeSettings
+    clock: Clock
+    budget: Budget
+
+    @property
+    def config(self) -> ZoneConfig:
+        """The zone."""
+        ...
+
+    def wake(self, job: Job) -> None:
+        """Run a job soon."""
+        ...
+
+    def touched(self, *, at_once: bool) -> None:
+        """Note that the report has changed."""
+        ...
+
+    def address(self, node: NodeId) -> str:
+        """Return a node's address, empty when unknown."""
+        ...
+
+    def restream(self, partition: "Partition") -> None:
+        """Make the partition's stream fit its state; called without any lock."""
+        ...
+
+    def ack(self, partition: "Partition") -> None:
+        """Ack to the leader what is durable."""
+        ...
+
+
+class Partition:
+    """A replica. Control calls are idempotent; each persists before it acts (ZR-13)."""
+
+    def __init__(self, store: PartitionStore, host: Host) -> None:
+        self.partition_id: PartitionId = store.meta.partition
+        self.store = store
+        self.host = host
+        self.settings = host.settings
+        self.clock = host.clock
+        self.node_id = host.node_id
+        self.log = _log.bind(node=host.node_id, partition=self.partition_id)
+        self.lock = threading.RLock()
+        self.changed = threading.Condition(self.lock)
+        self.applying = threading.Lock()
+        self.linking = threading.Lock()
+        self.copies = 0
+        self.sizes = (0, 0)
+        self.job = Job(f"partition {self.partition_id}", self.pump)
+        self.closed = False
+        self.failure = ""
+        self.copy_progress: CopyProgress | None = None
+        self.role = Role.LEARNER
+        self.record = store.meta.leader_and_isr or LeaderAndIsr(
+            leader=-1, leader_epoch=0, isr=(), coordinator_epoch=0
+        )
+        self.committed = min(store.meta.committed_offset, store.log_end)
+        self.readable_time = store.applied_time if store.applied <= self.committed else 0
+        self._stamps: deque[tuple[int, int]] = deque()
+        if store.log_end:
+            self._stamps.append((store.log_end, store.last_commit_time))
+        self.leading = LeaderDuties(self)
+        self.following = FollowerDuties(self)
+        self.intake = WriteIntake(self, host.budget)
+        self.takeover = TakeoverProcess(self)
+        self._resume()
+
+    # --- facts -----------------------------------------------------------------------------------
+
+    @property
+    def config(self) -> ZoneConfig:
+        """The zone's configuration."""
+        return self.host.config
+
+    @property
+    def leads(self) -> bool:
+        """Whether this replica leads, dead in a takeover included."""
+        return self.leading.state is not None
+
+    @property
+    def leader_epoch(self) -> int:
+        """The highest leader epoch seen."""
+        return self.store.meta.leader_epoch
+
+    @property
+    def hash_range(self) -> tuple[int, int]:
+        """The half-open range of key hashes that are this partition's."""
+        return keyspace.range_of(self.partition_id, self.config.partitions)
+
+    @property
+    def is_standby(self) -> bool:
+        """Whether this replica is to be a hot standby."""
+        return self.record.hot_standby_replica == self.node_id
+
+    @property
+    def streams_from(self) -> NodeId | None:
+        """The node to stream from; None for a leader, and before a snapshot has been copied."""
+        record = self.record
+        member = self.node_id in record.replicas or self.node_id in record.isr
+        if self.role is Role.LEADER or self.closed or not member or self.store.meta.needs_snapshot:
+            return None
+        return record.leader if record.leader not in {-1, self.node_id} else None
+
+    def not_leader(self) -> NotLeaderError:
+        """Return the error that sends a client to the leader (RM-10)."""
+        leader = self.record.leader
+        return NotLeaderError(
+            f"node {leader} leads partition {self.partition_id}, not node {self.node_id}",
+            leader=leader,
+            address=self.host.address(leader),
+            epoch=self.record.leader_epoch,
+        )
+
+    def not_leader_or_not_ready(self) -> RezoneError:
+        """Return why a write cannot be taken now."""
+        if self.role is Role.LEADER or self.record.leader == self.node_id:
+            return NotReadyError(f"partition {self.partition_id} does not serve yet; retry")
+        return self.not_leader()
+
+    def touched(self, *, at_once: bool) -> None:
+        """Note that the report has changed."""
+        self.host.touched(at_once=at_once)
+
+    def wake(self) -> None:
+        """Have the partition's job run."""
+        self.host.wake(self.job)
+
+    # --- control -----------------------------------------------------------------------------------
+
+    def check_fence(self, fence: Fence) -> dict[str, Any]:
+        """Refuse a call of an older coordinator or trigger; return what to persist of the fence."""
+        meta = self.store.meta
+        if fence.coordinator_epoch < meta.coordinator_epoch:
+            raise StaleEpochError(
+                f"coordinator epoch {fence.coordinator_epoch} is behind {meta.coordinator_epoch}",
+                coordinator_epoch=meta.coordinator_epoch,
+            )
+        # Revision 0 is of a call without a trigger, such as an answer to AdjustIsr.
+        if fence.revision and fence.revision < meta.revision:
+            raise StaleRevisionError(
+                f"revision {fence.revision} is behind {meta.revision}", revision=meta.revision
+            )
+        return {
+            "coordinator_epoch": fence.coordinator_epoch,
+            "revision": max(fence.revision, meta.revision),
+        }
+
+    def persist_fence(self, fence: Fence) -> None:
+        """Check a call's fence and remember it."""
+        self.store.update_meta(**self.check_fence(fence))
+
+    def notify(self, fence: Fence, record: LeaderAndIsr) -> None:
+        """Take the coordinator's record (HS-02).
+
+        StaleEpochError or StaleRevisionError when it is older than what is known; a repeat is
+        taken as done. A record that makes this node lead must find its rows here.
+        """
+        with self.lock:
+            persisted = self.check_fence(fence)
+            known = (self.leader_epoch, self.record.partition_epoch)
+            if (record.leader_epoch, record.partition_epoch) < known:
+                raise StaleEpochError(
+                    f"epochs {record.leader_epoch}/{record.partition_epoch} of partition "
+                    f"{self.partition_id} are behind {known[0]}/{known[1]}",
+                    leader_epoch=known[0],
+                    partition_epoch=known[1],
+                )
+            if record.leader != self.node_id:
+                self._follow(record, persisted)
+            elif self.leading.state is None or record.leader_epoch > known[0]:
+                self.become_leader(record, confirmed=True, persisted=persisted)
+            else:
+                self._confirm(record, persisted)
+            self.changed.notify_all()
+        self.touched(at_once=True)
+        self.host.restream(self)
+        self.wake()
+
+    def _confirm(self, record: LeaderAndIsr, persisted: dict[str, Any]) -> None:
+        self._save(record, Role.FOLLOWER if self.takeover.blocks_writes else Role.LEADER, persisted)
+        self.leading.require_state().confirm(record)
+        if record.next_leader is None and not self.takeover.blocks_writes:
+            self.takeover.clear()
+
+    def _follow(self, record: LeaderAndIsr, persisted: dict[str, Any]) -> None:
+        newer = record.leader_epoch > self.leader_epoch
+        if newer or self.role is Role.LEADER:
+            self.takeover.clear()
+        elif record.partition_epoch > self.record.partition_epoch and not self.takeover.eager:
+            self.takeover.clear()
+        self.become_follower(record, persisted)
+
+    def become_leader(
+        self,
+        record: LeaderAndIsr,
+        *,
+        confirmed: bool,
+        dead: bool = False,
+        persisted: dict[str, Any] | None = None,
+    ) -> None:
+        """Lead with the record's epoch: a new branch of history begins at the log's end.
+
+        `dead`: only to hand over, as before a restart. ConflictError when the rows are not all
+        here.
+        """
+        if self.store.meta.needs_snapshot:
+            raise ConflictError(f"partition {self.partition_id} is not copied to this node yet")
+        branches = with_new_branch(self.store.meta.failover_log, self.store.log_end)
+        changes = {"failover_log": branches, "partition_uuid": branches[-1].partition_uuid}
+        self.takeover.clear()
+        role = Role.FOLLOWER if dead else Role.LEADER
+        self._save(record, role, {**(persisted or {}), **changes})
+        self.role = Role.LEADER
+        self.leading.begin(record, confirmed=confirmed)
+        if dead:
+            self.takeover.restore_dead()
+            return
+        self.log.info("leading", leader_epoch=record.leader_epoch, log_end=self.store.log_end)
+        self.intake.release()
+        self.touched(at_once=True)
+        self.changed.notify_all()
+        self.wake()
+
+    def become_follower(
+        self, record: LeaderAndIsr, persisted: dict[str, Any] | None = None
+    ) -> None:
+        """Follow the record's leader; unanswered writes are sent there."""
+        role = Role.FOLLOWER if self.node_id in record.isr else Role.LEARNER
+        if self.store.meta.needs_snapshot:
+            role = Role.LEARNER
+        self._save(record, role, persisted or {})
+        if self.leading.state is not None:
+            self.log.info("following", leader=record.leader, leader_epoch=record.leader_epoch)
+            self.leading.end(record.leader, record.leader_epoch)
+            self.intake.fail_all(self.not_leader())
+        self.touched(at_once=True)
+        self.changed.notify_all()
+
+    def _save(self, record: LeaderAndIsr, role: Role, changes: dict[str, Any]) -> None:
+        assert record.leader_epoch >= self.leader_epoch, "a leader epoch never falls"
+        self.store.update_meta(
+            **changes,
+            role=role,
+            leader_epoch=record.leader_epoch,
+            partition_epoch=record.partition_epoch,
+            leader_and_isr=record,
+        )
+        self.record = record
+        self.role = Role.LEADER if role is Role.LEADER or self.takeover.blocks_writes else role
+
+    def _resume(self) -> None:
+        """Go on with what was known before a restart (B-09)."""
+        meta = self.store.meta
+        if meta.leader_and_isr is None:
+            return
+        self.role = Role.LEARNER if meta.needs_snapshot else meta.role or Role.LEARNER
+        if self.record.leader != self.node_id or meta.needs_snapshot:
+            return
+        # A new branch: what had been streamed and was lost with this node is nobody's history.
+        with self.lock:
+            dead = self.role is not Role.LEADER
+            self.become_leader(self.record, confirmed=False, dead=dead)
+
+    def persist_dead(self) -> None:
+        """Make it durable that nothing may be appended here any more in this epoch."""
+        self.store.update_meta(role=Role.FOLLOWER)
+
+    def redirected(self, message: StreamEnd) -> None:
+        """Follow the leader an old leader has named in its StreamEnd."""
+        with self.lock:
+            epoch = message.leader_epoch or 0
+            if message.leader is None or epoch <= self.leader_epoch or self.role is Role.LEADER:
+                return
+            if message.leader == self.node_id:
+                return
+            record = msgspec.structs.replace(
+                self.record,
+                leader=message.leader,
+                leader_epoch=epoch,
+                next_leader=None,
+                next_epoch=None,
+            )
+            self.become_follower(record)
+        self.host.restream(self)
+
+    def upgrade(self, request: UpgradeCandidate) -> None:
+        """Lead with the next epoch if the log reaches `last_offset` (RM-05); done already is done.
+
+        NotReadyError when rows are missing; ConflictError when this replica may not lead.
+        """
+        with self.lock:
+            persisted = self.check_fence(request.fence)
+            if self.role is Role.LEADER and self.leader_epoch == request.next_epoch:
+                return
+            if self.leader_epoch >= request.next_epoch:
+                raise StaleEpochError(
+                    f"the leader epoch is {self.leader_epoch}", leader_epoch=self.leader_epoch
+                )
+            log_end = self.store.log_end
+            if request.last_offset is not None and log_end < request.last_offset:
+                raise NotReadyError(
+                    f"the log ends at {log_end}, before {request.last_offset}", log_end=log_end
+                )
+            if self.node_id not in self.record.isr:
+                raise ConflictError(f"node {self.node_id} is not in sync")
+            record = msgspec.structs.replace(
+                self.record,
+                leader=self.node_id,
+                leader_epoch=request.next_epoch,
+                next_leader=None,
+                next_epoch=None,
+            )
+            self.become_leader(record, confirmed=True, persisted=persisted)
+        self.host.restream(self)
+
+    def need_snapshot(self) -> None:
+        """Give up the own rows: only a copy helps."""
+        self.store.update_meta(needs_snapshot=True, role=Role.LEARNER)
+        self.role = Role.LEARNER
+        self.touched(at_once=True)
+
+    def snapshot_done(self) -> None:
+        """Follow the log from where the copy ends."""
+        with self.lock:
+            self.copies += 1
+            self._stamps.clear()
+            self._stamps.append((self.store.log_end, self.store.last_commit_time))
+            self.set_committed(self.store.log_end)
+        self.touched(at_once=True)
+        self.host.restream(self)
+        self.wake()
+
+    # --- positions -----------------------------------------------------------------------------------
+
+    def append(self, raw: bytes) -> int:
+        """Append entries, tell the streams; return the log's end. Under the lock."""
+        if self.failure:
+            raise NotReadyError(f"the replica has failed: {self.failure}")
+        try:
+            end_offset = self.store.append(raw)
+        except OSError as error:
+            self._failed(error)
+            raise NotReadyError(f"the log cannot be written: {error}") from error
+        self._stamps.extend(stamps_of(raw))
+        for stream in self.leading.streams.values():
+            stream.wake()
+        return end_offset
+
+    def set_committed(self, offset: int) -> None:
+        """Take a newer commit offset; an older one changes nothing."""
+        assert offset <= self.store.log_end, "committed beyond the log"
+        if offset > self.committed:
+            self.committed = offset
+            self.store.note_committed(offset)
+            self.note_applied()
+
+    def note_applied(self) -> None:
+        """Work out up to which time reads see all that is committed."""
+        applied = min(self.committed, self.store.applied)
+        if self._stamps and self._stamps[0][0] <= applied:
+            while self._stamps and self._stamps[0][0] <= applied:
+                self.readable_time = self._stamps.popleft()[1]
+            self.changed.notify_all()
+
+    def roll_back(self, offset: int) -> None:
+        """Cut the log at `offset`; where the engine cannot follow, start again from nothing."""
+        if offset < self.committed:
+            self.log.error("rolling back committed rows", offset=offset, committed=self.committed)
+        try:
+            self.store.truncate(offset)
+        except ResetNeededError:
+            self.store.reset()
+            self.role = Role.LEARNER
+        end = self.store.log_end
+        self._stamps = deque(s for s in self._stamps if s[0] <= end)
+        self.committed = min(self.committed, end)
+
+    # --- clients -------------------------------------------------------------------------------------
+
+    def write(self, request: WriteRequest, prepared: PreparedRows, reply: Reply) -> None:
+        """Take a write; `reply` is called once, later or at once, unless this raises."""
+        with self.lock:
+            if self.closed:
+                raise NotReadyError(f"partition {self.partition_id} is closing")
+            if self.takeover.blocks_writes or self.takeover.eager:
+                self.intake.hold(request, prepared, reply)
+                return
+            self.intake.append(request, prepared, reply)
+        self.wake()
+
+    # --- the job -------------------------------------------------------------------------------------
+
+    def pump(self) -> None:
+        """Sync, apply, commit, answer, ack: whatever is due."""
+        with self.applying:
+            if self.closed or self.failure:
+                return
+            try:
+                if self.leading.state is not None:
+                    self.leading.pump()
+                else:
+                    self.following.pump()
+            except (OSError, RezoneError, AssertionError) as error:
+                self._failed(error)
+        with self.lock:
+            self.takeover.step()
+            self.changed.notify_all()
+        self.touched(at_once=False)
+
+    def _failed(self, error: Exception) -> None:
+        self.log.error("a replica has failed", error=str(error))
+        self.failure = str(error) or type(error).__name__
+        self.intake.fail_all(NotReadyError(f"the replica has failed: {self.failure}"))
+        self.touched(at_once=True)
+
+    def tick(self, now: float) -> None:
+        """Look after what no event wakes."""
+        with self.lock:
+            if self.closed:
+                return
+            if self.leading.state is not None:
+                self.leading.tick(now)
+            else:
+                self.following.tick(now)
+            self.takeover.tick(now)
+
+    def keep_house(self) -> None:
+        """Trim the log, collect old versions, estimate the size; in the node's house thread."""
+        if self.closed or self.failure:
+            return
+        with self.lock:
+            keep_from = self.committed
+            if self.leading.state is not None:
+                keep_from = min([keep_from, *self.leading.state.needed_offsets()])
+        self.store.trim(self.config.log_retention_bytes, keep_from)
+        retention_micros = self.config.version_retention_seconds * 1_000_000
+        self._collect(self.clock.micros() - retention_micros)
+        sizes = self.store.sizes()
+        self.sizes = (sizes.versions, sizes.engine_bytes + sizes.log_bytes)
+
+    def _collect(self, before_time: int) -> None:
+        collected = self.store.collect(before_time)
+        while collected.cursor and not self.closed:
+            collected = self.store.collect(before_time, collected.cursor)
+
+    def stop(self) -> None:
+        """Answer what waits; nothing is taken any more."""
+        with self.lock:
+            if self.closed:
+                return
+            self.closed = True
+            self.leading.end_streams("the replica is stopping", None, None)
+            self.intake.fail_all(self.not_leader_or_not_ready())
+            self.changed.notify_all()
+
+    def close(self) -> None:
+        """Stop, and close the store; what was appended is durable afterwards."""
+        self.stop()
+        with self.applying:
+            self.store.close()

@@ -1,0 +1,92 @@
+"""The data node as a process: `rezone data-node`, or `python -m rezone.replica.process`.
+
+Concurrency: the main thread waits for SIGTERM or SIGINT; everything else has its own threads. On
+the signal the node answers what waits, makes everything durable and the process ends at once:
+calls still open are cut by its end, which is what their other sides are made for.
+"""
+
+import argparse
+import faulthandler
+import os
+import signal
+import sys
+import threading
+from pathlib import Path
+
+import structlog
+
+from rezone.replica.health import HealthServer
+from rezone.replica.node import DataNode
+from rezone.replica.server import NodeServer
+from rezone.replica.settings import NodeSettings
+
+_log = structlog.get_logger(__name__)
+
+SWITCH_INTERVAL_SECONDS = 0.0002
+"""Python's default of 5 ms would let one busy thread delay every frame by as much."""
+
+
+def run(
+    node_id: int,
+    data_dir: Path,
+    listen: str,
+    health_port: int,
+    *,
+    settings: NodeSettings | None = None,
+    ready_file: Path | None = None,
+) -> int:
+    """Run a data node until SIGTERM or SIGINT; return the exit code.
+
+    `listen` is "host:port", port 0 any free one. `ready_file`, if given, gets the two ports
+    ("flight health") once the node serves.
+    """
+    sys.setswitchinterval(SWITCH_INTERVAL_SECONDS)
+    stop = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stop.set())
+    # `kill -USR1` shows every thread's stack, for a node that hangs.
+    faulthandler.register(signal.SIGUSR1)
+    node = DataNode(node_id, data_dir, settings=settings)
+    node.open()
+    server = NodeServer(node, listen)
+    health = HealthServer(node, listen.rpartition(":")[0], health_port)
+    _log.info("serving", node=node_id, port=server.port, health_port=health.port)
+    if ready_file is not None:
+        partial = ready_file.with_suffix(".tmp")
+        partial.write_text(f"{server.port} {health.port}\n")
+        partial.rename(ready_file)
+    stop.wait()
+    _log.info("stopping", node=node_id)
+    node.close()
+    health.close()
+    # Not a return through the interpreter's end: Flight would wait for open channels there.
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Parse the command line and run."""
+    parser = argparse.ArgumentParser(prog="rezone data-node", description="Run one data node.")
+    parser.add_argument("--node-id", type=int, required=True)
+    parser.add_argument("--data-dir", type=Path, required=True)
+    parser.add_argument("--listen", default="0.0.0.0:7400", help="host:port of Flight")  # noqa: S104
+    parser.add_argument("--health-port", type=int, default=7401)
+    parser.add_argument("--ready-file", type=Path, default=None)
+    parser.add_argument("--replica-lag-ms-max", type=int, default=None)
+    given = parser.parse_args(arguments)
+    settings = NodeSettings()
+    if given.replica_lag_ms_max is not None:
+        settings = NodeSettings(replica_lag_ms_max=given.replica_lag_ms_max)
+    return run(
+        given.node_id,
+        given.data_dir,
+        given.listen,
+        given.health_port,
+        settings=settings,
+        ready_file=given.ready_file,
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

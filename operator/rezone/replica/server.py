@@ -1,0 +1,121 @@
+"""The Flight server of a data node: calls, snapshots, scans, bulk inserts and channels.
+
+Concurrency: Flight has a thread for each call under way; all state is the node's.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+import pyarrow.flight as flight
+import structlog
+
+from rezone.replica.columns import VERSIONS_SCHEMA
+from rezone.replica.control import Control
+from rezone.replica.copies import Receiver, snapshot_stream
+from rezone.replica.node import DataNode
+from rezone.replica.read import scan_batches
+from rezone.wire import messages
+from rezone.wire.channel import Channel
+from rezone.wire.errors import RezoneError
+from rezone.wire.flight import answer_action, to_flight_error
+from rezone.wire.messages import BulkInsert, CopyState, Message, ScanTicket, SnapshotTicket
+
+_log = structlog.get_logger(__name__)
+
+
+class NodeServer(flight.FlightServerBase):  # type: ignore[misc]
+    """Serves a node at `listen` ("host:port"; port 0 is any free one, see `port`)."""
+
+    def __init__(self, node: DataNode, listen: str) -> None:
+        self._node = node
+        self._control = Control(node)
+        super().__init__(f"grpc://{listen}")
+
+    def list_actions(self, context: Any) -> list[tuple[str, str]]:
+        """Name the calls."""
+        del context
+        return [(kind.__name__, (kind.__doc__ or "").split("\n")[0]) for kind in self._control.kinds]
+
+    def do_action(self, context: Any, action: flight.Action) -> Iterator[flight.Result]:
+        """Answer one call."""
+        del context
+        return answer_action(action, self._control.handle)
+
+    def do_get(self, context: Any, ticket: flight.Ticket) -> Any:
+        """Stream a snapshot or a scan."""
+        del context
+        request = _decode(ticket.ticket)
+        try:
+            if isinstance(request, SnapshotTicket):
+                partition = self._node.find(request.partition)
+                stream = snapshot_stream(partition, request, VERSIONS_SCHEMA)
+                return flight.GeneratorStream(VERSIONS_SCHEMA, _carrying_errors(stream))
+            if isinstance(request, ScanTicket):
+                partition = self._node.find(request.partition)
+                codec = self._node.codec
+                rows = scan_batches(partition, request, codec)
+                return flight.GeneratorStream(codec.arrow_schema, _carrying_errors(rows))
+            raise RezoneError(f"{type(request).__name__} is not a ticket")
+        except RezoneError as error:
+            raise to_flight_error(error) from error
+
+    def do_put(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
+        """Take a snapshot in (BulkInsert); answers with CopyState as it becomes durable."""
+        del context
+        request = _decode(descriptor.command)
+        try:
+            if not isinstance(request, BulkInsert):
+                raise RezoneError(f"{type(request).__name__} is not a bulk insert")
+            self._receive(request, reader, writer)
+        except RezoneError as error:
+            raise to_flight_error(error) from error
+
+    def _receive(self, request: BulkInsert, reader: Any, writer: Any) -> None:
+        self._node.check_fence(request.fence)
+        partition = self._node.find(request.partition)
+        with partition.lock:
+            partition.persist_fence(request.fence)
+        receiver = Receiver(partition, request.attempt)
+        receiver.begin()
+        state: CopyState | None = None
+        try:
+            for chunk in reader:
+                state = receiver.take(chunk.data, chunk.app_metadata)
+                if state is not None:
+                    writer.write(pa.py_buffer(messages.encode(state)))
+        except BaseException as error:
+            receiver.abort(str(error))
+            raise
+        if state is None or not state.done:
+            receiver.abort("the stream ended before the snapshot")
+
+    def do_exchange(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
+        """Serve a channel: "data" for clients, "replication" for followers' nodes."""
+        del context
+        channel = Channel(reader, writer)
+        kind = descriptor.path[0].decode() if descriptor.path else ""
+        try:
+            if kind == "data":
+                self._node.serve_data(channel)
+            elif kind == "replication":
+                self._node.serve_replication(channel)
+            else:
+                raise RezoneError(f"{kind!r} is no kind of channel")
+        except RezoneError as error:
+            raise to_flight_error(error) from error
+
+
+def _decode(data: bytes) -> Message:
+    try:
+        return messages.decode(data)
+    except msgspec.MsgspecError as error:
+        raise flight.FlightServerError(f"not a message of this version: {error}") from error
+
+
+def _carrying_errors(stream: Iterator[Any]) -> Iterator[Any]:
+    try:
+        yield from stream
+    except RezoneError as error:
+        raise to_flight_error(error) from error

@@ -1,0 +1,73 @@
+"""The limits of a data node, and the clock it lives by; values only, safe from any thread."""
+
+import time
+from typing import Protocol
+
+import msgspec
+
+
+class Clock(Protocol):
+    """Where a node takes its time from; tests hand in one they move by hand."""
+
+    def monotonic(self) -> float:
+        """Return seconds that never go back."""
+        ...
+
+    def micros(self) -> int:
+        """Return microseconds since 1970 in UTC."""
+        ...
+
+
+class SystemClock:
+    """The machine's clock."""
+
+    def monotonic(self) -> float:
+        """Return seconds that never go back."""
+        return time.monotonic()
+
+    def micros(self) -> int:
+        """Return microseconds since 1970 in UTC."""
+        return time.time_ns() // 1000
+
+
+class NodeSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """Every limit of a data node.
+
+    - `replica_lag_ms_max`: how long an in-sync replica may owe an ack before its leader proposes
+      it out of the set.
+    - `fetch_bytes_max`: the credit a follower gives per stream: bytes sent and not yet durable.
+    - `frame_bytes_max`: log bytes in one frame; small enough that streams share a channel fairly.
+    - `pending_bytes_*_max`: writes appended and not yet committed, or held; over it a write gets
+      OverloadedError.
+    - `hold_ms_max`: how long writes (during a takeover) and reads (before the leader's first
+      commit) are held in place of refused.
+    - `takeover_rows_max`: at most this many rows may be missing at the candidate when the old
+      leader dies (DCP-06); `takeover_timeout_ms`: how long it may take to get there.
+    - `standby_lag_rows_max`: at most this many rows may wait to be applied in `iss` (HS-08).
+    - `apply_interval_ms`, `apply_rows_max`: a follower applies when either is reached.
+    - `connections_max`, `replication_connections_max`, `streams_max`: DCP-13's limits.
+    """
+
+    replica_lag_ms_max: int = 10_000
+    fetch_bytes_max: int = 8 << 20
+    frame_bytes_max: int = 1 << 20
+    pending_bytes_partition_max: int = 64 << 20
+    pending_bytes_node_max: int = 256 << 20
+    hold_ms_max: int = 1_000
+    takeover_rows_max: int = 1_000
+    takeover_timeout_ms: int = 5_000
+    standby_lag_rows_max: int = 1_000
+    apply_interval_ms: int = 300
+    apply_rows_max: int = 20_000
+    progress_interval_ms: int = 100
+    tick_interval_ms: int = 20
+    trim_interval_ms: int = 5_000
+    checkpoint_interval_ms: int = 1_000
+    sizes_interval_ms: int = 1_000
+    connections_max: int = 10_000
+    replication_connections_max: int = 1_000
+    streams_max: int = 1_024
+    reconnect_ms_min: int = 20
+    reconnect_ms_max: int = 1_000
+    worker_threads: int = 4
+    stop_ms_max: int = 3_000

@@ -1,0 +1,541 @@
+"""The durable state of one partition on one data node: log, engine, meta, snapshots.
+
+A partition is one directory: `log/`, `engine/`, `meta.json`, `staging/` for bulk inserts.
+Followers and leaders append to the log and sync it; the committed part is applied to the engine
+later, in large slices. Order of locks: a loader's lock, the applier's mutex, the partition's
+condition, the log's lock; each may be taken while holding those before it, never the other way.
+
+Concurrency: thread-safe. One thread at a time may append (truncate, reset and trim count as
+appending) and one may apply; reads, scans, snapshots and `sync` run beside them.
+"""
+
+import itertools
+import shutil
+import threading
+import time
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+
+from rezone.replica.applier import AppliedState, Applier, Collected
+from rezone.replica.bulk import BulkLoader, continues
+from rezone.replica.columns import columns_of, visible
+from rezone.replica.digest import cuts, digest_range, hash_bound
+from rezone.replica.engines import open_engine
+from rezone.replica.engines.base import Engine, behind
+from rezone.replica.engines.rocks import RocksSettings
+from rezone.replica.log import PartitionLog
+from rezone.replica.meta import CopyMeta, MetaFile, PartitionMeta, branch_end, branches_until
+from rezone.replica.segment import sync_directory
+from rezone.replica.snapshot import SnapshotLimits, Snapshots, SnapshotSource
+from rezone.replica.writers import WriterState, WriterTable
+from rezone.wire.errors import ConflictError
+from rezone.wire.keyspace import HASH_SPACE
+from rezone.wire.messages import CopyState, EngineKind, SnapshotHeader
+
+_SCAN_BYTES = 512 << 10
+
+
+class ResetNeededError(ConflictError):
+    """Raised when a rollback goes below the kept log: the way on is `reset` and a snapshot."""
+
+
+def _new_id() -> str:
+    return uuid.uuid4().hex
+
+
+class StoreConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """Settings of one partition's storage; sizes in bytes, times in seconds.
+
+    `clock` (monotonic) and `new_id` are injected so that tests decide about time and ids.
+    """
+
+    partition: int = 0
+    engine: EngineKind = EngineKind.ROCKSDB
+    rocks: RocksSettings = RocksSettings()
+    log_segment_bytes: int = 32 << 20
+    log_tail_bytes: int = 4 << 20
+    apply_slice_bytes: int = 1 << 20
+    snapshot: SnapshotLimits = SnapshotLimits()
+    bulk_checkpoint_bytes: int = 32 << 20
+    writers_max: int = 10_000
+    clock: Callable[[], float] = time.monotonic
+    new_id: Callable[[], str] = _new_id
+
+
+class StoreSizes(msgspec.Struct, frozen=True, kw_only=True):
+    """Estimates of what a partition takes: versions, and bytes of engine, log and memory."""
+
+    versions: int
+    engine_bytes: int
+    log_bytes: int
+    memory_bytes: int
+
+
+class PartitionStore:
+    """The storage of one partition; made by `open`."""
+
+    def __init__(self, directory: Path, config: StoreConfig) -> None:
+        self._directory = directory
+        self._config = config
+        self._changed = threading.Condition(threading.RLock())
+        self._meta_lock = threading.Lock()
+        self._loader: BulkLoader | None = None
+        self._closed = False
+        (directory / "staging").mkdir(parents=True, exist_ok=True)
+        self._meta = MetaFile(directory / "meta.json", PartitionMeta(partition=config.partition))
+        self._committed = self._meta.value.committed_offset
+        self._log = PartitionLog(
+            directory / "log",
+            segment_bytes=config.log_segment_bytes,
+            tail_bytes=config.log_tail_bytes,
+        )
+        self._snapshots = Snapshots(self._changed, config.snapshot, config.clock, config.new_id)
+        self._writers = WriterTable(config.writers_max)
+        self._applier = Applier(
+            self._open_engine(),
+            self._log,
+            self._writers,
+            self._snapshots,
+            self._changed,
+            slice_bytes=config.apply_slice_bytes,
+        )
+        self._recover()
+
+    @classmethod
+    def open(cls, directory: Path, config: StoreConfig) -> "PartitionStore":
+        """Open or create the partition in `directory`; recovers whatever a crash left.
+
+        The log's torn end is cut. Nothing is applied: call `apply_to` with what is known to be
+        committed. `CorruptionError` when what should be durable does not match its checksum.
+        """
+        return cls(directory, config)
+
+    def _open_engine(self) -> Engine:
+        return open_engine(self._config.engine, self._directory / "engine", self._config.rocks)
+
+    def _recover(self) -> None:
+        for left in (self._directory / "staging").iterdir():
+            left.unlink()
+        if self._meta.value.resetting:
+            self.reset()
+        copy = self._meta.value.copy
+        if copy is not None and not self.engine.durable:
+            self.update_meta(copy=None)
+        state = self._applier.state
+        if state.offset > self._log.end:
+            # The engine has flushed rows whose log was lost, or a copy ended just before its log
+            # was begun. The engine is exactly the history up to `state.offset`: begin there.
+            self._log.restart(*state)
+        if state.offset < self._log.start:
+            self.update_meta(needs_snapshot=True)
+        else:
+            self._writers.rebuild(self._log.headers(state.offset))
+        self.lost_committed = self._log.end < self._committed
+
+    # --- facts ------------------------------------------------------------------------------
+
+    @property
+    def engine(self) -> Engine:
+        """The engine; only for reading outside of this package's own modules."""
+        return self._applier.engine
+
+    @property
+    def meta(self) -> PartitionMeta:
+        """The durable facts; `committed_offset` in it may be behind `committed`."""
+        return self._meta.value
+
+    def update_meta(self, **changes: Any) -> PartitionMeta:
+        """Change fields of the meta, durably before this returns."""
+        with self._meta_lock:
+            changes.setdefault("committed_offset", self._committed)
+            return self._meta.update(**changes)
+
+    @property
+    def log_start(self) -> int:
+        """The offset of the oldest entry kept."""
+        return self._log.start
+
+    @property
+    def log_end(self) -> int:
+        """The offset after the newest entry."""
+        return self._log.end
+
+    @property
+    def durable_end(self) -> int:
+        """The offset up to which the log survives a crash of the machine."""
+        return self._log.durable_end
+
+    @property
+    def applied(self) -> int:
+        """The offset up to which the log is in the engine."""
+        return self._applier.state.offset
+
+    @property
+    def applied_time(self) -> int:
+        """The commit time of the last applied entry: the newest time that can be read at."""
+        return self._applier.state.commit_time
+
+    @property
+    def last_commit_time(self) -> int:
+        """The commit time of the newest entry, of the log or of the snapshot before it."""
+        return self._log.last_time
+
+    @property
+    def committed(self) -> int:
+        """The highest committed offset noted."""
+        return self._committed
+
+    def note_committed(self, offset: int) -> None:
+        """Remember a committed offset; it reaches the disk with the next change of the meta."""
+        self._committed = max(self._committed, offset)
+
+    def epoch_end(self, partition_uuid: str) -> int | None:
+        """Return where a branch of history ends here, None when it is unknown (DCP-05)."""
+        return branch_end(self.meta.failover_log, partition_uuid, self.log_end)
+
+    def sizes(self) -> StoreSizes:
+        """Return estimates of what the partition takes."""
+        engine = self.engine
+        return StoreSizes(
+            versions=engine.versions_estimate(),
+            engine_bytes=engine.bytes_estimate(),
+            log_bytes=self._log.size,
+            memory_bytes=engine.memory_bytes()
+            + self._log.memory_bytes
+            + self._snapshots.memory_bytes(),
+        )
+
+    # --- log --------------------------------------------------------------------------------
+
+    def append(self, entries: bytes | memoryview) -> int:
+        """Append whole raw entries at `log_end`; return the new one. Not durable before `sync`.
+
+        All or nothing: `CorruptionError` for a bad checksum, `ConflictError` when offsets do not
+        join, a leader epoch falls or a commit time does not rise.
+        """
+        headers = self._log.append(entries)
+        with self._changed:
+            self._writers.note(headers)
+        return self._log.end
+
+    def sync(self) -> int:
+        """Make what was appended durable; return `durable_end`. Concurrent calls share one sync."""
+        return self._log.sync()
+
+    def read(self, offset: int, bytes_max: int) -> bytes:
+        """Return whole raw entries from `offset` on, at least one, about `bytes_max`; b"" at end.
+
+        `ConflictError` when no entry begins there; `SnapshotExpiredError` (detail `log_start`)
+        when the log no longer reaches back to it.
+        """
+        return self._log.read(offset, bytes_max)
+
+    def truncate(self, offset: int) -> None:
+        """Remove the log from `offset` on and undo it in the engine, durably (DCP-05).
+
+        `offset` is the beginning of an entry. `ResetNeededError` below `log_start`.
+        """
+        if offset < self._log.start:
+            raise ResetNeededError(f"the log begins at {self._log.start}, above {offset}")
+        self._end_snapshots(offset, "the partition was rolled back")
+        with self._applier.mutex:
+            if offset == self._log.end:
+                return
+            self._log.stand_at(offset)  # refuses an offset inside an entry before anything is done
+            if offset < self._committed:
+                self._committed = offset
+                self.update_meta()
+            self._applier.undo(offset)
+            self._log.truncate(offset)
+            with self._changed:
+                self._writers.rebuild(self._log.headers(self.applied))
+
+    def reset(self) -> None:
+        """Drop everything but epochs and revision: empty engine, empty log at 0 (RM: start over).
+
+        A crash in between is completed when the store is opened again.
+        """
+        self._end_snapshots(-1, "the partition was reset")
+        with self._applier.mutex:
+            self._committed = 0
+            self.update_meta(resetting=True, copy=None, needs_snapshot=True, committed_offset=0)
+            with self._changed:
+                self._end_snapshots(-1, "the partition was reset")
+                self._loader = None
+                self.engine.close()
+                shutil.rmtree(self._directory / "engine", ignore_errors=True)
+                self._log.restart(0, 0, 0)
+                self._applier.engine = self._open_engine()
+                self._applier.load()
+            self.update_meta(resetting=False, failover_log=(), partition_uuid="")
+
+    def trim(self, retention_bytes: int, keep_from: int) -> None:
+        """Remove old log files beyond the retention, never anything from `keep_from` on.
+
+        Only what the engine holds durably is removed; it is flushed first when that is in the way.
+        """
+        target = min(self._log.trimmable(retention_bytes), keep_from, self.applied)
+        if target <= self._log.start:
+            return
+        if target > self._applier.flushed:
+            self._applier.flush()
+        self._log.trim(min(target, self._applier.flushed))
+
+    # --- rows -------------------------------------------------------------------------------
+
+    def apply_to(self, offset: int) -> int:
+        """Apply the log up to `offset` (whole entries); return the applied offset.
+
+        Slowed, never failed, while a snapshot's memory is at its limit (SS-07).
+        """
+        return self._applier.apply_to(offset)
+
+    def flush(self) -> int:
+        """Make the engine durable; return the applied offset that survives."""
+        return self._applier.flush()
+
+    def newest(self, row_ids: list[bytes], as_of: int | None = None) -> list[bytes | None]:
+        """Return each row's value, newest or as of a time; None where there is none."""
+        return self.engine.newest(row_ids, self._time(as_of))
+
+    def _time(self, as_of: int | None) -> int:
+        """Bound a read by what is applied, so that an entry shows whole or not at all."""
+        applied = self.applied_time
+        return applied if as_of is None else min(as_of, applied)
+
+    def scan(
+        self, start_row_id: bytes, end_row_id: bytes | None, as_of: int | None, rows_max: int
+    ) -> tuple[list[bytes], list[bytes], bytes | None]:
+        """Return up to about `rows_max` visible rows of [start, end) and where to go on (or None).
+
+        The cursor is the `start_row_id` of the next call; give the same `as_of` to see one state.
+        """
+        row_ids, values, cursor = self.scan_arrays(start_row_id, end_row_id, as_of, rows_max)
+        return row_ids.to_pylist(), values.to_pylist(), cursor
+
+    def scan_arrays(
+        self, start_row_id: bytes, end_row_id: bytes | None, as_of: int | None, rows_max: int
+    ) -> tuple[Any, Any, bytes | None]:
+        """Do as `scan`, with Arrow binary arrays of row ids and values instead of lists."""
+        bound = self._time(as_of)
+        cursor: bytes | None = start_row_id
+        while cursor is not None:
+            chains = self.engine.scan_chains(
+                cursor, end_row_id, rows_max=rows_max, bytes_max=_SCAN_BYTES
+            )
+            cursor = None if chains.end else behind(chains.last_row_id)
+            if chains.keys:
+                row_ids, values = visible(columns_of(chains.keys, chains.values), bound)
+                if len(row_ids):
+                    return row_ids, values, cursor
+        return pa.array([], pa.binary()), pa.array([], pa.binary()), None
+
+    def writer_state(self, writer_id: bytes) -> WriterState | None:
+        """Return (sequence, end offset, commit time) of a writer's last batch in the log or before.
+
+        `writer_id` is the 16 bytes of entry headers; see `writers.writer_key`.
+        """
+        with self._changed:
+            return self._writers.get(writer_id)
+
+    def collect(self, before_time: int, cursor: bytes = b"", bytes_max: int = 1 << 19) -> Collected:
+        """Remove versions that reads at or after `before_time` cannot see, one slice from `cursor`.
+
+        Never what an undo of uncommitted entries could need; nothing while a snapshot runs.
+        """
+        bound = min(before_time, self._applier.committed_time(self._committed))
+        return self._applier.collect(bound, cursor, bytes_max)
+
+    def digest(
+        self,
+        as_of: int | None = None,
+        start_hash: int = 0,
+        end_hash: int = HASH_SPACE,
+        ranges: int = 16,
+    ) -> tuple[list[str], list[int]]:
+        """Return hex digest and row count of each of `ranges` even cuts of a hash range (B-04)."""
+        bound = self._time(as_of)
+        bounds = cuts(start_hash, end_hash, ranges)
+        results = [
+            digest_range(self.engine, bound, hash_bound(low) or b"", hash_bound(high))
+            for low, high in itertools.pairwise(bounds)
+        ]
+        return [digest for digest, _ in results], [rows for _, rows in results]
+
+    # --- snapshots --------------------------------------------------------------------------
+
+    def open_snapshot(
+        self,
+        reader: str,
+        resume_after: bytes = b"",
+        batch_bytes: int = 2 << 20,
+        *,
+        end_row_id: bytes | None = None,
+    ) -> SnapshotSource:
+        """Open a snapshot of the applied state, rows after `resume_after` (SS-01..03, SS-06).
+
+        `end_row_id` bounds it to a range of rows, for a copy of a part of the partition.
+        """
+        with self._changed:
+            # An entry that is half applied belongs to no offset: wait for its end.
+            while self._applier.mid_entry:
+                self._changed.wait(0.1)
+            return self._snapshots.open(
+                self.engine,
+                self._snapshot_header,
+                reader=reader,
+                after=resume_after,
+                end=end_row_id,
+                batch_bytes=batch_bytes,
+            )
+
+    def _snapshot_header(self, snapshot_id: str) -> SnapshotHeader:
+        state = self._applier.state
+        return SnapshotHeader(
+            snapshot_id=snapshot_id,
+            offset=state.offset,
+            commit_time=state.commit_time,
+            leader_epoch=state.leader_epoch,
+            failover_log=branches_until(self.meta.failover_log, state.offset),
+            writers=self._writers.export(),
+            rows_estimate=self.engine.versions_estimate(),
+        )
+
+    def bulk_loader(
+        self,
+        header: SnapshotHeader,
+        attempt: str,
+        on_rows: Callable[[pa.RecordBatch], None] | None = None,
+    ) -> BulkLoader:
+        """Begin or go on receiving a snapshot; the attempt before is fenced off (SS-08, B-05).
+
+        The source must have been asked to resume after `copy_state().resume_after`. Without a
+        copy under way the partition is reset first. `ConflictError` with detail `done` when the
+        copy is complete, with detail `restart` when this snapshot cannot complete what another
+        began: the partition is then reset and the copy starts from nothing.
+        """
+        with self._applier.mutex:
+            copy = self.meta.copy
+            if copy is not None and copy.done and not self.meta.needs_snapshot:
+                raise ConflictError("the copy is done", done=1)
+            if copy is not None and not continues(copy, header):
+                self.reset()
+                raise ConflictError("this snapshot has another history; start over", restart=1)
+            self._loader = None
+            for left in (self._directory / "staging").iterdir():
+                left.unlink()
+            copy = self._begin_copy(header, attempt) if copy is None else self._go_on(copy, attempt)
+            self._loader = BulkLoader(
+                self,
+                copy,
+                self._directory / "staging",
+                checkpoint_bytes=self._config.bulk_checkpoint_bytes,
+                slice_bytes=self._config.apply_slice_bytes,
+                on_rows=on_rows,
+            )
+            return self._loader
+
+    def _begin_copy(self, header: SnapshotHeader, attempt: str) -> CopyMeta:
+        self.reset()
+        self.engine.apply((), (), self._writers.take_over(header.writers))
+        self.engine.flush()  # before the meta says that a copy is under way
+        copy = CopyMeta(
+            attempt=attempt,
+            snapshot_id=header.snapshot_id,
+            offset=header.offset,
+            commit_time=header.commit_time,
+            leader_epoch=header.leader_epoch,
+            failover_log=header.failover_log,
+        )
+        self.update_meta(copy=copy)
+        return copy
+
+    def _go_on(self, copy: CopyMeta, attempt: str) -> CopyMeta:
+        copy = msgspec.structs.replace(copy, attempt=attempt)
+        self.update_meta(copy=copy)
+        return copy
+
+    def check_loader(self, loader: BulkLoader) -> None:
+        """Refuse a loader that another attempt, a reset or the end of the copy has fenced off."""
+        if self._loader is not loader:
+            raise ConflictError("another attempt at this copy has begun, or it is done")
+
+    def drop_loader(self, loader: BulkLoader) -> None:
+        """Forget a loader that was given up."""
+        if self._loader is loader:
+            self._loader = None
+
+    def finish_copy(self, loader: BulkLoader, copy: CopyMeta) -> None:
+        """Take over what the loader has brought; its last step, in an order a crash may cut."""
+        with self._applier.mutex:
+            self.check_loader(loader)
+            state = AppliedState(copy.offset, copy.commit_time, copy.leader_epoch)
+            with self._changed:
+                self.engine.apply((), (), state.record())
+                self.engine.flush()
+                self._log.restart(*state)
+                self._applier.load()
+                self._loader = None
+            self.update_meta(copy=copy, failover_log=copy.failover_log, needs_snapshot=False)
+
+    def copy_state(self) -> CopyState:
+        """Return where the copy stands durably; empty without one (B-05)."""
+        copy = self.meta.copy
+        if copy is None:
+            return CopyState(partition=self.meta.partition)
+        return CopyState(
+            partition=self.meta.partition,
+            resume_after=copy.resume_after,
+            done=copy.done,
+            rows=copy.rows,
+            bytes=copy.bytes,
+        )
+
+    # --- end --------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Flush and close; snapshots end, what was appended is made durable. Safe to repeat."""
+        self._end_snapshots(-1, "the partition was closed")
+        with self._applier.mutex:
+            if self._closed:
+                return
+            self._closed = True
+            self._log.sync()
+            self.flush()
+            with self._meta_lock:
+                self._meta.update(committed_offset=self._committed)
+            self._stop()
+
+    def _stop(self) -> None:
+        with self._changed:
+            self._end_snapshots(-1, "the partition was closed")
+            self._loader = None
+        self.engine.close()
+
+    def _end_snapshots(self, offset: int, reason: str) -> None:
+        """End the snapshots that start above `offset`; frees an applier that waits for them.
+
+        So it comes before taking the applier's mutex, which that applier holds.
+        """
+        with self._changed:
+            self._snapshots.close_beyond(offset, reason)
+
+    def destroy(self) -> None:
+        """Close and delete the partition's directory. Safe to repeat."""
+        self._end_snapshots(-1, "the partition was destroyed")
+        with self._applier.mutex:
+            if not self._closed:
+                self._closed = True
+                self._stop()
+            if self._directory.exists():
+                # Renamed first: a crash must not leave half a partition under its name.
+                trash = self._directory.with_name(self._directory.name + ".trash")
+                shutil.rmtree(trash, ignore_errors=True)
+                self._directory.rename(trash)
+                sync_directory(self._directory.parent)
+                shutil.rmtree(trash)

@@ -1,0 +1,305 @@
+"""The planned takeover of a partition: from its leader to an in-sync replica, in one stream.
+
+    old leader                                   candidate
+    PENDING: sends what it has, then Pending --> PENDING: applies eagerly, holds writes
+    DEAD (persisted): appends nothing more
+      sends the rest, then Active           --> leads with the next epoch, answers held writes
+    follows, answers what is left: NotLeader
+
+The API server takes no part (DCP-09..11, HS-10): the coordinator has written the next leader and
+epoch before (RM: UpdateMetadataDown) and reads the outcome from both sides' reports. Where it
+can stop, and how it is mended:
+
+- before DEAD: the old leader goes on as if nothing had been (FAILED, with the reason);
+- after DEAD, before Active has left: the old leader stays dead. When the candidate's stream comes
+  back, the rest and Active are sent again; else the coordinator decides, by UpgradeCandidate at
+  the candidate or by a higher epoch for the old leader (RM-08);
+- after Active has left and the candidate has not got it: the old leader follows already, the
+  candidate does not lead; the coordinator's UpgradeCandidate or a higher epoch mends it.
+
+Concurrency: everything here runs under the partition's lock; sending is the channel's business.
+"""
+
+import enum
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from rezone.replica.producer import ProducerStream
+from rezone.wire.errors import ConflictError, NotReadyError, StaleEpochError
+from rezone.wire.messages import NodeId, Role, SetState, TakeoverState
+from rezone.wire.messages import Takeover as TakeoverRequest
+
+if TYPE_CHECKING:
+    from rezone.replica.partition import Partition
+
+
+class Side(enum.Enum):
+    """Which end of a takeover this replica is."""
+
+    NONE = enum.auto()
+    OLD = enum.auto()
+    NEW = enum.auto()
+
+
+@dataclass
+class _Attempt:
+    """One takeover as one side sees it."""
+
+    side: Side = Side.NONE
+    state: TakeoverState = TakeoverState.NONE
+    epoch: int = 0
+    error: str = ""
+    candidate: NodeId = -1
+    stream: ProducerStream | None = None
+    deadline: float = 0.0
+    end_offset: int = 0
+    pending_sent: bool = False
+
+
+class TakeoverProcess:
+    """A partition's part in takeovers, the last one's outcome included."""
+
+    def __init__(self, partition: "Partition") -> None:
+        self._partition = partition
+        self._now = _Attempt()
+
+    @property
+    def state(self) -> TakeoverState:
+        """How far the takeover has come."""
+        return self._now.state
+
+    @property
+    def epoch(self) -> int:
+        """The epoch the candidate is to lead with."""
+        return self._now.epoch
+
+    @property
+    def error(self) -> str:
+        """Why it failed."""
+        return self._now.error
+
+    @property
+    def blocks_writes(self) -> bool:
+        """Whether this replica is the old leader and dead: writes are held, reads wait."""
+        return self._now.side is Side.OLD and self._now.state is TakeoverState.DEAD
+
+    @property
+    def eager(self) -> bool:
+        """Whether this replica is about to lead: it applies at once and holds writes."""
+        return self._now.side is Side.NEW and self._now.state is TakeoverState.PENDING
+
+    def clear(self) -> None:
+        """Forget the takeover: the coordinator has decided anew."""
+        self._now = _Attempt()
+
+    def restore_dead(self) -> None:
+        """Be dead again after a restart; who the candidate is stands in the partition's record."""
+        record = self._partition.record
+        self._now = _Attempt(
+            side=Side.OLD,
+            state=TakeoverState.DEAD,
+            epoch=record.next_epoch or 0,
+            candidate=-1 if record.next_leader is None else record.next_leader,
+            end_offset=self._partition.store.log_end,
+        )
+
+    # --- the old leader -------------------------------------------------------------------------
+
+    def start(self, request: TakeoverRequest) -> None:
+        """Begin to hand over (DCP-09); a repeat and "already done" are no errors.
+
+        ConflictError when the candidate is not in sync, has no stream, or is not the one the
+        coordinator has authorised; NotLeaderError and StaleEpochError as everywhere.
+        """
+        partition, record, now = self._partition, self._partition.record, self._now
+        if record.leader == request.candidate and partition.leader_epoch == request.next_epoch:
+            return
+        if partition.leader_epoch != request.leader_epoch:
+            raise StaleEpochError(
+                f"the leader epoch is {partition.leader_epoch}, not {request.leader_epoch}",
+                leader_epoch=partition.leader_epoch,
+            )
+        if partition.role is not Role.LEADER:
+            raise partition.not_leader()
+        if now.side is Side.OLD and now.state in {TakeoverState.PENDING, TakeoverState.DEAD}:
+            if (now.candidate, now.epoch) == (request.candidate, request.next_epoch):
+                return
+            raise ConflictError(f"a takeover by node {now.candidate} is under way")
+        if (record.next_leader, record.next_epoch) != (request.candidate, request.next_epoch):
+            raise ConflictError(
+                f"node {request.candidate} with epoch {request.next_epoch} is not authorised: "
+                f"next is node {record.next_leader} with epoch {record.next_epoch}",
+            )
+        if request.candidate not in record.isr:
+            raise ConflictError(f"node {request.candidate} is not in sync")
+        stream = partition.leading.streams.get(request.candidate)
+        if stream is None or stream.ended:
+            raise ConflictError(f"node {request.candidate} has no stream of the partition")
+        self._begin(request, stream)
+
+    def _begin(self, request: TakeoverRequest, stream: ProducerStream) -> None:
+        partition = self._partition
+        timeout = partition.settings.takeover_timeout_ms / 1000
+        attempt = _Attempt(
+            side=Side.OLD,
+            state=TakeoverState.PENDING,
+            epoch=request.next_epoch,
+            candidate=request.candidate,
+            stream=stream,
+            deadline=partition.clock.monotonic() + timeout,
+            end_offset=partition.store.log_end,
+        )
+        self._now = attempt
+        partition.log.info("handing over", candidate=attempt.candidate, next_epoch=attempt.epoch)
+
+        def sent() -> None:
+            with partition.lock:
+                attempt.pending_sent = True
+            partition.wake()
+
+        stream.send_at(attempt.end_offset, self._message(TakeoverState.PENDING), on_sent=sent)
+        partition.touched(at_once=True)
+
+    def step(self) -> None:
+        """Go on when the candidate is near, or give up before anything is lost by it."""
+        partition, now = self._partition, self._now
+        if now.side is not Side.OLD or now.state is not TakeoverState.PENDING:
+            return
+        assert now.stream is not None, "a pending takeover has a stream"
+        missing = partition.store.log_end - now.stream.acked_offset
+        if now.stream.ended:
+            self._fail("the candidate's stream has ended")
+        elif now.pending_sent and missing <= partition.settings.takeover_rows_max:
+            self._die()
+        elif partition.clock.monotonic() > now.deadline:
+            self._fail(f"the candidate still misses {missing} rows after the time given")
+
+    def _die(self) -> None:
+        partition, now = self._partition, self._now
+        # Persisted first: after a restart nothing may be appended behind the candidate's back.
+        partition.persist_dead()
+        now.state = TakeoverState.DEAD
+        now.end_offset = partition.store.log_end
+        self._finish_on_stream()
+        partition.touched(at_once=True)
+
+    def _finish_on_stream(self) -> None:
+        now = self._now
+        assert now.stream is not None, "who finishes has a stream"
+        now.stream.send_at(
+            now.end_offset,
+            self._message(TakeoverState.ACTIVE),
+            last=True,
+            on_sent=lambda: self._handed_over(now),
+        )
+
+    def _handed_over(self, attempt: _Attempt) -> None:
+        """Follow the candidate: the state change has left, and was the last message."""
+        partition = self._partition
+        with partition.lock:
+            if self._now is not attempt or attempt.state is not TakeoverState.DEAD:
+                return
+            attempt.state = TakeoverState.ACTIVE
+            record = msgspec.structs.replace(
+                partition.record,
+                leader=attempt.candidate,
+                leader_epoch=attempt.epoch,
+                next_leader=None,
+                next_epoch=None,
+            )
+            partition.log.info("handed over", leader=record.leader, leader_epoch=attempt.epoch)
+            partition.become_follower(record)
+        partition.host.restream(partition)
+
+    def stream_opened(self, stream: ProducerStream) -> None:
+        """Send the end of the log and Active again to a candidate that has come back."""
+        now = self._now
+        if self.blocks_writes and stream.node == now.candidate:
+            now.stream = stream
+            self._finish_on_stream()
+
+    def _fail(self, reason: str) -> None:
+        partition, now = self._partition, self._now
+        partition.log.warning("the takeover has failed", reason=reason)
+        now.state, now.error = TakeoverState.FAILED, reason
+        if now.stream is not None and not now.stream.ended:
+            now.stream.send_at(0, self._message(TakeoverState.FAILED))
+        partition.touched(at_once=True)
+
+    def _message(self, state: TakeoverState) -> SetState:
+        partition, now = self._partition, self._now
+        return SetState(
+            partition=partition.partition_id,
+            state=state,
+            leader_epoch=partition.leader_epoch,
+            next_epoch=now.epoch,
+            isr=partition.record.isr,
+            replicas=partition.record.replicas,
+            end_offset=now.end_offset,
+        )
+
+    # --- the candidate --------------------------------------------------------------------------
+
+    def state_set(self, message: SetState) -> None:
+        """Take the producer's state change (DCP-10); StaleEpochError when it is of an older time."""
+        partition = self._partition
+        with partition.lock:
+            if partition.role is Role.LEADER or message.leader_epoch != partition.leader_epoch:
+                raise StaleEpochError(
+                    f"a state change of epoch {message.leader_epoch}",
+                    leader_epoch=partition.leader_epoch,
+                )
+            timeout = partition.settings.takeover_timeout_ms / 1000
+            self._now = _Attempt(
+                side=Side.NEW,
+                state=message.state,
+                epoch=message.next_epoch,
+                candidate=partition.node_id,
+                deadline=partition.clock.monotonic() + timeout,
+                end_offset=message.end_offset,
+            )
+            if message.state is TakeoverState.ACTIVE:
+                self._lead(message)
+            elif message.state is TakeoverState.FAILED:
+                self._now.error = "the leader has given up"
+                partition.intake.fail_held(partition.not_leader())
+            partition.touched(at_once=True)
+        partition.wake()
+        if partition.role is Role.LEADER:
+            partition.host.restream(partition)
+
+    def _lead(self, message: SetState) -> None:
+        partition, attempt = self._partition, self._now
+        log_end = partition.store.log_end
+        if log_end != message.end_offset:
+            attempt.state = TakeoverState.FAILED
+            attempt.error = f"the log ends at {log_end}, the leader's at {message.end_offset}"
+            partition.intake.fail_held(NotReadyError("the takeover has failed"))
+            return
+        record = msgspec.structs.replace(
+            partition.record,
+            leader=partition.node_id,
+            leader_epoch=message.next_epoch,
+            isr=message.isr,
+            replicas=message.replicas,
+            next_leader=None,
+            next_epoch=None,
+        )
+        partition.become_leader(record, confirmed=True)
+        attempt.state = TakeoverState.ACTIVE
+
+    def tick(self, now: float) -> None:
+        """Watch the deadlines of both sides, and of what is held."""
+        partition, attempt = self._partition, self._now
+        if self.eager and now > attempt.deadline:
+            attempt.state = TakeoverState.FAILED
+            attempt.error = "the leader's state change did not come in time"
+            partition.touched(at_once=True)
+        self.step()
+        if self.blocks_writes:
+            held_too_long = NotReadyError("a takeover is under way and not decided; retry")
+        else:
+            held_too_long = partition.not_leader_or_not_ready()
+        partition.intake.fail_held(held_too_long, now=now)

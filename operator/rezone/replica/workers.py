@@ -1,0 +1,80 @@
+"""A few threads that run keyed jobs: one job never runs twice at once, and no wake is lost.
+
+Concurrency: `wake` may be called from any thread and never blocks. A job that is woken while it
+runs is run again afterwards, so a job needs only to look at the state and do what is due.
+"""
+
+import enum
+import queue
+import threading
+from collections.abc import Callable
+
+import structlog
+
+_log = structlog.get_logger(__name__)
+
+
+class _State(enum.Enum):
+    IDLE = enum.auto()
+    QUEUED = enum.auto()
+    RUNNING = enum.auto()
+    AGAIN = enum.auto()
+
+
+class Job:
+    """Something to be run whenever it is woken; `name` is for the logs."""
+
+    __slots__ = ("_state", "name", "run")
+
+    def __init__(self, name: str, run: Callable[[], None]) -> None:
+        self.name = name
+        self.run = run
+        self._state = _State.IDLE
+
+
+class Workers:
+    """A bounded set of threads for jobs."""
+
+    def __init__(self, threads: int, name: str) -> None:
+        self._queue: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
+        self._lock = threading.Lock()
+        self._threads = [
+            threading.Thread(target=self._work, name=f"{name}-{i}", daemon=True)
+            for i in range(threads)
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def wake(self, job: Job) -> None:
+        """Have the job run once more after this call."""
+        with self._lock:
+            if job._state is _State.IDLE:
+                job._state = _State.QUEUED
+            elif job._state is _State.RUNNING:
+                job._state = _State.AGAIN
+                return
+            else:
+                return
+        self._queue.put(job)
+
+    def close(self, timeout_seconds: float) -> None:
+        """Let queued jobs finish and end the threads; a job that hangs is left behind."""
+        for _ in self._threads:
+            self._queue.put(None)
+        for thread in self._threads:
+            thread.join(timeout_seconds)
+
+    def _work(self) -> None:
+        while (job := self._queue.get()) is not None:
+            with self._lock:
+                job._state = _State.RUNNING
+            try:
+                job.run()
+            except Exception:
+                # A job owns its errors; one that escapes must not end the thread of all others.
+                _log.exception("a job has failed", job=job.name)
+            with self._lock:
+                again = job._state is _State.AGAIN
+                job._state = _State.QUEUED if again else _State.IDLE
+            if again:
+                self._queue.put(job)

@@ -1,0 +1,237 @@
+"""A write on its way: checked and encoded first, then appended by the leader, then answered.
+
+`prepare` is pure and runs in the reading thread of the client's channel, outside of all locks.
+`WriteIntake` belongs to one partition and is called under the partition's lock; every reply is
+called exactly once and never blocks.
+"""
+
+from collections import deque
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from rezone.replica.entry import OP_DELETE, OP_UPSERT, ROWS_SCHEMA, build_entry
+from rezone.replica.insync import Budget, PendingWrite, Reply
+from rezone.replica.writers import writer_key
+from rezone.wire.errors import ConflictError, InvalidRowError, NotReadyError, RezoneError
+from rezone.wire.messages import WriteRequest, WriteResult
+from rezone.wire.rows import RowCodec, from_ipc, hash_of, row_ids
+
+if TYPE_CHECKING:
+    from rezone.replica.partition import Partition
+
+_ENTRY_OVERHEAD_BYTES = 512
+
+
+class PreparedRows(NamedTuple):
+    """Rows as a log entry holds them, and what they weigh in the limits on pending bytes."""
+
+    rows: Any
+    size: int
+
+
+def prepare(
+    request: WriteRequest,
+    body: memoryview,
+    codec: RowCodec,
+    hash_range: tuple[int, int],
+) -> PreparedRows:
+    """Check a write whole and encode it; of rows with the same key the last one stays.
+
+    InvalidRowError when the batch breaks the schema or a limit; ConflictError when a key is
+    not the partition's, which means that the client counts other partitions than the node.
+    """
+    batch = from_ipc(body, codec.key_schema if request.delete else codec.arrow_schema)
+    codec.check(batch, delete=request.delete)
+    count = batch.num_rows
+    if count == 0:
+        raise InvalidRowError("the batch has no rows")
+    keys = codec.encode_keys(batch)
+    hashes = hash_of(keys)
+    require_inside(hashes, hash_range, request.partition)
+    ids = row_ids(keys, hashes)
+    if request.delete:
+        empty = [None, pa.py_buffer(np.zeros(count + 1, np.int32)), pa.py_buffer(b"")]
+        values = pa.Array.from_buffers(pa.binary(), count, empty)
+        ops = np.full(count, OP_DELETE, np.uint8)
+    else:
+        values = codec.encode_values(batch)
+        ops = np.full(count, OP_UPSERT, np.uint8)
+    rows = pa.RecordBatch.from_arrays([ids, pa.array(ops), values], schema=ROWS_SCHEMA)
+    if np.unique(hashes).size < count:
+        last = {row_id: index for index, row_id in enumerate(ids.to_pylist())}
+        if len(last) < count:
+            rows = rows.take(pa.array(sorted(last.values())))
+    return PreparedRows(rows, rows.nbytes + _ENTRY_OVERHEAD_BYTES)
+
+
+def require_inside(hashes: Any, hash_range: tuple[int, int], partition: int) -> None:
+    """Refuse keys outside of the partition's hash range with ConflictError."""
+    start, end = hash_range
+    if int(hashes.min()) < start or int(hashes.max()) >= end:
+        raise ConflictError(
+            f"a key does not belong to partition {partition}: stale partition count; "
+            "fetch the routes again",
+            partition=partition,
+        )
+
+
+def writer_of(request: WriteRequest) -> bytes:
+    """Return the 16 bytes by which the log knows the writer; InvalidRowError when it is no UUID."""
+    try:
+        return writer_key(request.writer_id)
+    except ValueError as error:
+        raise InvalidRowError(f"writer_id {request.writer_id!r} is not a UUID") from error
+
+
+@dataclass(slots=True)
+class HeldWrite:
+    """A write that arrived while leadership was changing hands."""
+
+    request: WriteRequest
+    prepared: PreparedRows
+    reply: Reply
+    deadline: float
+
+
+class WriteIntake:
+    """The writes of one partition that are not answered yet; guarded by the partition's lock."""
+
+    def __init__(self, partition: "Partition", node_budget: Budget) -> None:
+        self._partition = partition
+        self._node_budget = node_budget
+        self._budget = Budget(
+            partition.settings.pending_bytes_partition_max,
+            f"pending writes of partition {partition.partition_id}",
+        )
+        self._pending: deque[PendingWrite] = deque()
+        self._held: deque[HeldWrite] = deque()
+        self.time_floor = 0
+
+    @property
+    def pending_bytes(self) -> int:
+        """The bytes of all writes that are not answered yet."""
+        return self._budget.used
+
+    def hold(self, request: WriteRequest, prepared: PreparedRows, reply: Reply) -> None:
+        """Keep a write until it is known who leads; OverloadedError at the limit."""
+        self._take(prepared.size)
+        settings, now = self._partition.settings, self._partition.clock.monotonic()
+        deadline = now + settings.hold_ms_max / 1000
+        self._held.append(HeldWrite(request, prepared, reply, deadline))
+
+    def append(self, request: WriteRequest, prepared: PreparedRows, reply: Reply) -> None:
+        """Append a write to the leader's log, or recognise it as a repeat.
+
+        ConflictError when a later batch of the writer was written already.
+        """
+        partition = self._partition
+        writer = writer_of(request)
+        known = partition.store.writer_state(writer)
+        if known is not None and request.sequence < known[0]:
+            raise ConflictError(
+                f"sequence {request.sequence} of writer {request.writer_id} is behind {known[0]}",
+                sequence=known[0],
+            )
+        if known is not None and request.sequence == known[0]:
+            self._repeat(request, known[1], known[2], reply)
+            return
+        state = partition.leading.require_state()
+        state.require_enough()
+        self._take(prepared.size)
+        try:
+            # Above every time that was read at: what was read as of a time never changes.
+            commit_time = max(
+                partition.clock.micros(), partition.store.last_commit_time + 1, self.time_floor + 1
+            )
+            end_offset = partition.append(
+                build_entry(
+                    prepared.rows,
+                    leader_epoch=state.state.leader_epoch,
+                    base_offset=partition.store.log_end,
+                    commit_time=commit_time,
+                    writer_id=writer,
+                    sequence=request.sequence,
+                )
+            )
+        except BaseException:
+            self._give(prepared.size)
+            raise
+        self._pending.append(
+            PendingWrite(end_offset, commit_time, request.opaque, prepared.size, reply)
+        )
+
+    def answer_committed(self, committed: int) -> None:
+        """Answer the writes that are on every in-sync replica's disk."""
+        while self._pending and self._pending[0].end_offset <= committed:
+            write = self._pending.popleft()
+            self._give(write.size)
+            write.reply(
+                WriteResult(
+                    opaque=write.opaque,
+                    end_offset=write.end_offset,
+                    commit_time=write.commit_time,
+                )
+            )
+
+    def fail_all(self, error: RezoneError) -> None:
+        """Answer everything that is pending or held with an error; the outcome is unknown."""
+        while self._pending:
+            write = self._pending.popleft()
+            self._give(write.size)
+            write.reply(error)
+        self.fail_held(error)
+
+    def fail_held(self, error: RezoneError, *, now: float | None = None) -> None:
+        """Answer what is held with an error; with `now`, only what was held for too long."""
+        while self._held and (now is None or self._held[0].deadline <= now):
+            held = self._held.popleft()
+            self._give(held.prepared.size)
+            held.reply(error)
+
+    def release(self) -> None:
+        """Append what was held: this replica leads."""
+        while self._held:
+            held = self._held.popleft()
+            self._give(held.prepared.size)
+            try:
+                self.append(held.request, held.prepared, held.reply)
+            except RezoneError as error:
+                held.reply(error)
+            except OSError as error:
+                held.reply(NotReadyError(f"the log cannot be written: {error}"))
+
+    def _repeat(
+        self, request: WriteRequest, end_offset: int, commit_time: int, reply: Reply
+    ) -> None:
+        """Answer a repeat as the first time, once that is committed."""
+        if end_offset <= self._partition.committed:
+            reply(
+                WriteResult(
+                    opaque=request.opaque, end_offset=end_offset, commit_time=commit_time
+                )
+            )
+            return
+        self._take(_ENTRY_OVERHEAD_BYTES)
+        repeat = PendingWrite(
+            end_offset, commit_time, request.opaque, _ENTRY_OVERHEAD_BYTES, reply
+        )
+        # The list is in the order of offsets; a repeat belongs to one of the last few.
+        index = len(self._pending)
+        while index and self._pending[index - 1].end_offset > end_offset:
+            index -= 1
+        self._pending.insert(index, repeat)
+
+    def _take(self, size: int) -> None:
+        self._budget.take(size)
+        try:
+            self._node_budget.take(size)
+        except RezoneError:
+            self._budget.give(size)
+            raise
+
+    def _give(self, size: int) -> None:
+        self._budget.give(size)
+        self._node_budget.give(size)

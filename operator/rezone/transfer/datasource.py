@@ -1,0 +1,220 @@
+"""The Spark data source "rezone": zones as ordinary tables in batch reads and writes (B-11).
+
+    from rezone.transfer import datasource
+    datasource.register(spark)
+    df = spark.read.format("rezone").option("bootstrap", "node-0:9090").load()
+    df.write.format("rezone").mode("append").option("bootstrap", "node-0:9090").save()
+
+Options: `bootstrap`, addresses of any of the zone's nodes, separated by commas; `zone`, checked
+against the zone's name when given; `asOf`, read as of this time in microseconds since 1970
+(without it each partition is read at its own newest time); `operation`, "upsert" or "delete"
+for writes, where a delete takes the primary key's columns.
+
+Reads: one task per partition of the zone, batches as they come from its leader.
+
+Writes are upserts, and there is no transaction over tasks: rows are visible as soon as they are
+acknowledged. A task that Spark repeats writes its rows again, which leaves the same rows; `abort`
+cannot take back what was written. So a failed job is repaired by running it again.
+"""
+
+import dataclasses
+import uuid
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from typing import Any
+
+from pyspark import TaskContext
+from pyspark.sql import SparkSession
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceArrowWriter,
+    DataSourceReader,
+    InputPartition,
+    WriterCommitMessage,
+)
+from pyspark.sql.types import (
+    BinaryType,
+    BooleanType,
+    ByteType,
+    DataType,
+    DateType,
+    DoubleType,
+    FloatType,
+    IntegerType,
+    LongType,
+    ShortType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampNTZType,
+)
+
+from rezone.client import PartitionWrite, TableClient
+from rezone.wire.messages import ScanTicket
+from rezone.wire.schema import ColumnType, TableSchema
+
+FORMAT = "rezone"
+SUBMITTED_BATCHES_MAX = 8
+_SPARK: dict[ColumnType, DataType] = {
+    ColumnType.BOOL: BooleanType(),
+    ColumnType.INT8: ByteType(),
+    ColumnType.INT16: ShortType(),
+    ColumnType.INT32: IntegerType(),
+    ColumnType.INT64: LongType(),
+    ColumnType.FLOAT32: FloatType(),
+    ColumnType.FLOAT64: DoubleType(),
+    ColumnType.STRING: StringType(),
+    ColumnType.BINARY: BinaryType(),
+    ColumnType.DATE32: DateType(),
+    # Zone times are UTC without a zone; TimestampType would be shifted by the session's zone.
+    ColumnType.TIMESTAMP_US: TimestampNTZType(),
+}
+
+
+def register(spark: SparkSession) -> None:
+    """Make the format "rezone" known to a session."""
+    spark.dataSource.register(RezoneDataSource)
+
+
+def spark_schema(table: TableSchema) -> StructType:
+    """Return the Spark schema of a zone's rows."""
+    keys = set(table.primary_key)
+    return StructType(
+        [
+            StructField(c.name, _SPARK[c.type], c.nullable and c.name not in keys)
+            for c in table.columns
+        ]
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class _Options:
+    """The options, read and checked once on the driver."""
+
+    bootstrap: tuple[str, ...]
+    zone: str | None
+    as_of: int | None
+    delete: bool
+
+    @classmethod
+    def read(cls, options: Mapping[str, str]) -> "_Options":
+        bootstrap = tuple(a.strip() for a in options.get("bootstrap", "").split(",") if a.strip())
+        if not bootstrap:
+            raise ValueError('option "bootstrap" is missing: "host:port" of a data node')
+        operation = options.get("operation", "upsert")
+        if operation not in ("upsert", "delete"):
+            raise ValueError(f'option "operation" is {operation!r}, not "upsert" or "delete"')
+        as_of = options.get("asOf")
+        return cls(
+            bootstrap, options.get("zone"), int(as_of) if as_of else None, operation == "delete"
+        )
+
+    def client(self, writer_id: str | None = None) -> TableClient:
+        client = TableClient(self.bootstrap, writer_id=writer_id)
+        if self.zone and client.config.zone != self.zone:
+            found = client.config.zone
+            client.close()
+            raise ValueError(
+                f"the nodes at {self.bootstrap} serve zone {found!r}, not {self.zone!r}"
+            )
+        return client
+
+
+class RezoneDataSource(DataSource):  # type: ignore[misc]
+    """The format's entry: schema, reader, writer."""
+
+    @classmethod
+    def name(cls) -> str:
+        """Return the format's name."""
+        return FORMAT
+
+    def schema(self) -> StructType:
+        """Return the zone's schema, as its nodes have it."""
+        with _Options.read(self.options).client() as client:
+            return spark_schema(client.config.table)
+
+    def reader(self, schema: StructType) -> "RezoneReader":
+        """Return a reader of the columns in `schema`."""
+        return RezoneReader(_Options.read(self.options), tuple(schema.fieldNames()))
+
+    def writer(self, schema: StructType, overwrite: bool) -> "RezoneWriter":  # noqa: ARG002, FBT001
+        """Return a writer; overwriting a whole zone is refused."""
+        if overwrite:
+            raise ValueError('rezone writes are upserts: use mode("append")')
+        # Made once on the driver: all tasks of one job share it.
+        return RezoneWriter(_Options.read(self.options), uuid.uuid4().hex)
+
+
+class _ZonePartition(InputPartition):  # type: ignore[misc]
+    """One partition of the zone."""
+
+
+class RezoneReader(DataSourceReader):  # type: ignore[misc]
+    """Scans each partition at its leader."""
+
+    def __init__(self, options: _Options, columns: tuple[str, ...]) -> None:
+        self._options = options
+        self._columns = columns
+
+    def partitions(self) -> Sequence[InputPartition]:
+        """Return one input partition per partition of the zone."""
+        with self._options.client() as client:
+            return [_ZonePartition(number) for number in range(client.config.partitions)]
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        """Yield the partition's record batches.
+
+        Not started again once a batch was yielded: Spark repeats the task instead.
+        """
+        ticket = ScanTicket(partition=partition.value, as_of=self._options.as_of)
+        with self._options.client() as client:
+            for batch in client.stream_partition(ticket):
+                yield batch.select(list(self._columns))
+
+
+@dataclasses.dataclass
+class RezoneCommit(WriterCommitMessage):  # type: ignore[misc]
+    """What one task wrote: rows, and the highest offset per partition."""
+
+    rows: int
+    end_offsets: dict[int, int]
+
+
+class RezoneWriter(DataSourceArrowWriter):  # type: ignore[misc]
+    """Upserts (or deletes) the rows of each task by a client of its own."""
+
+    def __init__(self, options: _Options, job: str) -> None:
+        self._options = options
+        self._job = job
+
+    def write(self, iterator: Iterator[Any]) -> RezoneCommit:
+        """Write a task's batches; returns when all are acknowledged."""
+        context = TaskContext.get()
+        # The attempt is part of the name: a repeated task may get its rows in another order, and
+        # under the same name its batches would be taken for repeats and left out.
+        task = f"{context.partitionId()}/{context.taskAttemptId()}" if context else uuid.uuid4().hex
+        commit = RezoneCommit(0, {})
+        waiting: deque[Future[list[PartitionWrite]]] = deque()
+        with self._options.client(f"{self._job}/{task}") as client:
+            submit = client.submit_delete if self._options.delete else client.submit_write
+            for batch in iterator:
+                waiting.append(submit(batch))
+                if len(waiting) > SUBMITTED_BATCHES_MAX:
+                    _gather(commit, waiting.popleft().result())
+            while waiting:
+                _gather(commit, waiting.popleft().result())
+        return commit
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Do nothing: rows are durable since they were acknowledged."""
+
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Do nothing: rows already written stay; running the job again repairs it."""
+
+
+def _gather(commit: RezoneCommit, writes: list[PartitionWrite]) -> None:
+    for write in writes:
+        commit.rows += write.rows
+        before = commit.end_offsets.get(write.partition, 0)
+        commit.end_offsets[write.partition] = max(before, write.end_offset)

@@ -1,0 +1,59 @@
+"""A copy without Spark: from the source to each target by address, in the caller's process.
+
+A small partition is copied this way (`sparkThresholdBytes`), and a data node pulls for itself by
+`wire.copying.copy_partition` with a sink of its own. The Spark task (`copy_job`) calls
+`copy_entry` too: there is one copy loop.
+"""
+
+import contextlib
+import time
+from collections.abc import Callable
+
+from rezone.wire.copying import CopyOptions, CopyReceipt, FlightSink, RateLimit, copy_partition
+from rezone.wire.copyplan import PartitionCopy
+from rezone.wire.flight import NodeClient
+from rezone.wire.messages import BulkInsert
+
+
+def copy_entry(
+    entry: PartitionCopy,
+    *,
+    attempt: str,
+    options: CopyOptions | None = None,
+    rate: RateLimit | None = None,
+    cancelled: Callable[[], bool] = lambda: False,
+    connect: Callable[[str], NodeClient] = NodeClient,
+    clock: Callable[[], float] = time.monotonic,
+) -> list[CopyReceipt]:
+    """Copy one partition of a plan to all its targets; one receipt per target, in their order.
+
+    `attempt` names this try to the receivers: a receiver takes a newer one in place of an older
+    one that hangs. Receipts name a target by "id@host:port".
+    """
+    with contextlib.ExitStack() as stack:
+
+        def node(address: str) -> NodeClient:
+            client = connect(address)
+            stack.callback(client.close)
+            return client
+
+        descriptor = BulkInsert(
+            partition=entry.partition,
+            snapshot_source=entry.source_id,
+            attempt=attempt,
+            fence=entry.fence,
+        )
+        sinks = [
+            FlightSink(f"{target.id}@{target.address}", node(target.address), descriptor)
+            for target in entry.targets
+        ]
+        return copy_partition(
+            entry.partition,
+            node(entry.source),
+            sinks,
+            reader=attempt,
+            options=options,
+            rate=rate,
+            cancelled=cancelled,
+            clock=clock,
+        )

@@ -1,0 +1,63 @@
+"""The plan of a bulk copy: what the coordinator hands to the Spark job that carries it out.
+
+A plan is a JSON list with one object per partition. It travels as a file (a mounted ConfigMap)
+or as an argument; big ones as base64 of gzip, which `loads` recognises by itself.
+"""
+
+import base64
+import gzip
+from collections.abc import Sequence
+
+import msgspec
+
+from rezone.wire.messages import Fence, NodeId, PartitionId
+
+PLAN_BYTES_MAX = 64 << 20
+_GZIP_BASE64 = "H4sI"
+_PACK_OVER_BYTES = 4096
+
+
+class CopyTarget(msgspec.Struct, frozen=True, kw_only=True):
+    """A receiver: its node id and its "host:port"."""
+
+    id: NodeId
+    address: str
+
+
+class PartitionCopy(msgspec.Struct, frozen=True, kw_only=True):
+    """One partition to copy: from one source, read once, to all targets (SS-06)."""
+
+    partition: PartitionId
+    source: str
+    source_id: NodeId
+    targets: tuple[CopyTarget, ...]
+    fence: Fence
+
+
+def dumps(plan: Sequence[PartitionCopy]) -> str:
+    """Return the plan as text: JSON, or base64 of gzipped JSON when it is big."""
+    data = msgspec.json.encode(list(plan))
+    if len(data) <= _PACK_OVER_BYTES:
+        return data.decode()
+    # mtime 0: the same plan gives the same text, which makes its ConfigMap comparable.
+    return base64.b64encode(gzip.compress(data, mtime=0)).decode()
+
+
+def loads(text: str) -> list[PartitionCopy]:
+    """Return the plan in `text`; ValueError says what is wrong with it."""
+    data = text.strip().encode()
+    try:
+        if text.lstrip().startswith(_GZIP_BASE64):
+            data = gzip.decompress(base64.b64decode(data, validate=True))
+        if len(data) > PLAN_BYTES_MAX:
+            raise ValueError(f"the plan has {len(data)} bytes, the limit is {PLAN_BYTES_MAX}")
+        plan = msgspec.json.decode(data, type=list[PartitionCopy])
+    except (msgspec.MsgspecError, OSError, EOFError) as error:
+        raise ValueError(f"not a copy plan: {error}") from error
+    partitions = [copy.partition for copy in plan]
+    if len(set(partitions)) != len(partitions):
+        raise ValueError("not a copy plan: a partition stands in it twice")
+    for copy in plan:
+        if not copy.targets:
+            raise ValueError(f"not a copy plan: partition {copy.partition} has no targets")
+    return plan

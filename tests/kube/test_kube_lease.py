@@ -1,0 +1,411 @@
+"""The election: never two leaders, a new epoch with each acquisition, loss told at once."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from kube_helpers import FakeClock, FakeLeases, Line, settle
+
+from rezone.kube.client import Kube, Lease
+from rezone.kube.errors import (
+    ConflictWriteError,
+    ExistsError,
+    UnavailableError,
+    UnknownOutcomeError,
+)
+from rezone.kube.lease import LEASE_NAME, ElectionSettings, LeaderElection, new_identity
+
+SETTINGS = ElectionSettings(
+    lease_duration_seconds=15,
+    renew_deadline_seconds=10.0,
+    renew_interval_seconds=2.0,
+    retry_interval_seconds=3.0,
+)
+
+
+class Process:
+    """One operator process: an election, what it was told, and its task."""
+
+    def __init__(self, kube: Any, clock: FakeClock, identity: str, namespace: str = "ns") -> None:
+        self.clock = clock
+        self.line = Line(kube)
+        self.epochs: list[int] = []
+        self.lost = 0
+        self.cancelled = False
+        self.election = LeaderElection(
+            self.line,  # type: ignore[arg-type]
+            namespace=namespace,
+            identity=identity,
+            settings=SETTINGS,
+            clock=clock,
+        )
+        self.task = asyncio.ensure_future(self.election.run(self._work, self._on_lost))
+
+    async def _work(self, epoch: int) -> None:
+        self.epochs.append(epoch)
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            self.cancelled = True
+            raise
+
+    def _on_lost(self) -> None:
+        assert not self.election.leading
+        assert not self.cancelled, "told only after the work was ended"
+        self.lost += 1
+
+    async def end(self) -> None:
+        """Kill the process: nothing is released."""
+        self.line.cut = True
+        self.task.cancel()
+        await asyncio.gather(self.task, return_exceptions=True)
+
+
+async def test_one_leads_and_a_stopped_one_hands_over_at_once() -> None:
+    """Without the release every rollout of the operator would cost a lease duration."""
+    leases, clock = FakeLeases(), FakeClock()
+    one = Process(leases, clock, "one")
+    await settle()
+    two = Process(leases, clock, "two")
+    await settle()
+    assert (one.epochs, two.epochs) == ([1], [])
+    one.election.stop()
+    await settle()
+    assert one.task.done()
+    assert one.cancelled
+    assert one.lost == 0
+    clock.advance(3)
+    await settle()
+    assert two.epochs == [2]
+    await two.end()
+
+
+async def test_silent_leader_is_replaced_after_its_duration_not_before() -> None:
+    """Too early: two leaders. Never: a crashed operator is the end of all moves."""
+    leases, clock = FakeLeases(), FakeClock()
+    frozen = FakeClock(start=7.0)
+    one = Process(leases, frozen, "one")
+    await settle()
+    two = Process(leases, clock, "two")
+    await settle()
+    for _ in range(4):
+        clock.advance(3)
+        await settle()
+        assert two.epochs == []
+    clock.advance(3)
+    await settle()
+    assert two.epochs == [2]
+    assert one.election.leading, "a frozen process cannot know: the epoch must fence it"
+    frozen.advance(2)
+    await settle()
+    assert one.lost == 1
+    assert not one.election.leading
+    assert one.task.done()
+    await two.end()
+
+
+async def test_renewals_keep_it() -> None:
+    """A leader that loses its Lease in good weather would move nothing to its end."""
+    leases, clock = FakeLeases(), FakeClock()
+    one = Process(leases, clock, "one")
+    await settle()
+    two = Process(leases, clock, "two")
+    for _ in range(60):
+        clock.advance(1)
+        await settle()
+        assert one.election.leading
+    assert (one.epochs, two.epochs) == ([1], [])
+    await one.end()
+    await two.end()
+
+
+async def test_loss_is_told_at_the_deadline_while_a_request_hangs() -> None:
+    """A hanging API server must not keep a leader in the belief that it leads."""
+    leases, clock = FakeLeases(), FakeClock()
+    one = Process(leases, clock, "one")
+    await settle()
+    leases.hang = asyncio.Event()
+    clock.advance(2)
+    await settle()
+    clock.advance(7.9)
+    await settle()
+    assert one.lost == 0
+    clock.advance(0.1)
+    await settle()
+    assert one.lost == 1
+    assert one.cancelled
+    assert one.task.done()
+
+
+async def test_loss_is_told_at_the_deadline_while_renewals_fail() -> None:
+    """Errors that come back at once must not stretch the deadline to the next turn."""
+    leases, clock = FakeLeases(), FakeClock()
+    one = Process(leases, clock, "one")
+    await settle()
+    leases.errors_before = [UnavailableError("down")] * 50
+    for _ in range(9):
+        clock.advance(1)
+        await settle()
+    assert one.lost == 0
+    clock.advance(1)
+    await settle()
+    assert one.lost == 1
+
+
+async def test_lease_that_was_taken_or_deleted_is_lost_at_once() -> None:
+    """Going on until the deadline would be acting on a Lease that is another's."""
+    for meddle in ("take", "delete"):
+        leases, clock = FakeLeases(), FakeClock()
+        one = Process(leases, clock, "one")
+        await settle()
+        key = ("ns", LEASE_NAME)
+        if meddle == "take":
+            found = await leases.find(Lease, *key)
+            assert found is not None
+            found["spec"] |= {"holderIdentity": "two", "leaseTransitions": 2}
+            await leases.replace(Lease, found)
+        else:
+            del leases.objects[key]
+        clock.advance(2)
+        await settle()
+        assert one.lost == 1, meddle
+
+
+async def test_foreign_label_on_the_lease_does_not_end_leading() -> None:
+    """A person's `kubectl label` must not restart the operator."""
+    leases, clock = FakeLeases(), FakeClock()
+    one = Process(leases, clock, "one")
+    await settle()
+    found = await leases.find(Lease, "ns", LEASE_NAME)
+    assert found is not None
+    found["metadata"]["labels"] = {"seen": "yes"}
+    await leases.replace(Lease, found)
+    clock.advance(2)
+    await settle()
+    assert one.election.leading
+    stored = leases.objects["ns", LEASE_NAME]
+    assert stored["metadata"]["labels"] == {"seen": "yes"}, "the renewal took the label off"
+    await one.end()
+
+
+async def test_unknown_outcomes_are_asked_for() -> None:
+    """A write that landed without an answer must neither block the holder nor lose the Lease."""
+    leases, clock = FakeLeases(), FakeClock()
+    leases.errors_after = [UnknownOutcomeError("no answer")]
+    one = Process(leases, clock, "one")
+    await settle()
+    assert one.epochs == []
+    clock.advance(3)
+    await settle()
+    assert one.epochs == [1]
+    leases.errors_after = [UnknownOutcomeError("no answer")]
+    clock.advance(2)
+    await settle()
+    clock.advance(2)
+    await settle()
+    assert one.election.leading
+    await one.end()
+
+
+async def test_same_identity_gets_a_new_epoch_too() -> None:
+    """After a crash the old life's calls may still be on the wire: they must be older."""
+    leases, clock = FakeLeases(), FakeClock()
+    one = Process(leases, clock, "same")
+    await settle()
+    await one.end()
+    again = Process(leases, clock, "same")
+    await settle()
+    assert again.epochs == [], "the holder may be alive"
+    for _ in range(6):
+        clock.advance(3)
+        await settle()
+    assert again.epochs == [2]
+    await again.end()
+
+
+async def test_deleted_lease_does_not_bring_back_epochs() -> None:
+    """Data nodes refuse lower epochs: a coordinator beginning at 1 again could do nothing."""
+
+    async def floor() -> int:
+        return 41
+
+    leases, clock = FakeLeases(), FakeClock()
+    epochs: list[int] = []
+
+    async def work(epoch: int) -> None:
+        epochs.append(epoch)
+
+    election = LeaderElection(
+        leases,  # type: ignore[arg-type]
+        namespace="ns",
+        identity="one",
+        clock=clock,
+        epoch_floor=floor,
+    )
+    task = asyncio.ensure_future(election.run(work, lambda: None))
+    await settle()
+    assert epochs == [42]
+    assert election.leading, "that the work returned ends nothing"
+    election.stop()
+    await task
+    with pytest.raises(RuntimeError, match="leads once"):
+        await election.run(work, lambda: None)
+
+
+async def test_error_of_the_work_releases_and_is_raised() -> None:
+    """A coordinator that failed must let another try, and its error must be seen."""
+
+    async def work(_: int) -> None:
+        raise LookupError("broken")
+
+    leases, clock = FakeLeases(), FakeClock()
+    election = LeaderElection(
+        leases,  # type: ignore[arg-type]
+        namespace="ns",
+        identity="one",
+        clock=clock,
+    )
+    with pytest.raises(LookupError):
+        await election.run(work, lambda: None)
+    assert leases.objects["ns", LEASE_NAME]["spec"]["holderIdentity"] == ""
+
+
+def test_settings_that_could_let_two_lead_are_refused() -> None:
+    """The margin is all that stands between a slow leader and its successor."""
+    with pytest.raises(ValueError, match="a fifth"):
+        ElectionSettings(lease_duration_seconds=10, renew_deadline_seconds=9.5)
+    with pytest.raises(ValueError, match="two renewals"):
+        ElectionSettings(renew_interval_seconds=6)
+    assert new_identity() != new_identity()
+
+
+@pytest.mark.slow
+@settings(max_examples=20, deadline=None)
+@given(seed=st.integers(0, 1 << 32))
+def test_never_two_leaders_and_epochs_rise(seed: int) -> None:
+    """The one property all fencing builds on, under errors, lost answers, pauses and restarts."""
+    asyncio.run(_simulate(random.Random(seed)))
+
+
+async def _simulate(rng: random.Random) -> None:
+    leases = FakeLeases()
+    clocks = [FakeClock(start=rng.uniform(0, 500)) for _ in range(3)]
+    processes = [Process(leases, clock, f"p{i}") for i, clock in enumerate(clocks)]
+    missed = [0.0, 0.0, 0.0]
+    epochs: list[int] = []
+    await settle()
+    for step in range(100):
+        _meddle(rng, leases, processes)
+        seconds = rng.choice([0.5, 1.0, 2.0])
+        for i in rng.sample(range(3), 3):
+            # A frozen process cannot act, so it may believe what it likes until it is thawed.
+            if rng.random() < (0.9 if missed[i] else 0.02):
+                missed[i] += seconds
+                continue
+            clocks[i].advance(missed[i] + seconds)
+            missed[i] = 0.0
+            await settle()
+            leading = [
+                p
+                for p, late in zip(processes, missed, strict=True)
+                if p.election.leading and not late
+            ]
+            assert len(leading) <= 1, f"step {step}"
+            if processes[i].task.done() or rng.random() < 0.02:
+                epochs += processes[i].epochs
+                await _restart(rng, leases, processes, i)
+    for process in processes:
+        epochs += process.epochs
+        await process.end()
+    assert len(epochs) == len(set(epochs)), "an epoch was handed out twice"
+    assert epochs, "nobody ever led"
+    stored = leases.objects["ns", LEASE_NAME]["spec"]["leaseTransitions"]
+    assert max(epochs) <= stored, "an epoch was used that is not in the Lease"
+
+
+def _meddle(rng: random.Random, leases: FakeLeases, processes: list[Process]) -> None:
+    if rng.random() < 0.1:
+        leases.errors_before = [UnavailableError("down")] * rng.randint(1, 6)
+    if rng.random() < 0.1:
+        leases.errors_after = [UnknownOutcomeError("no answer")] * rng.randint(1, 3)
+    for process in processes:
+        if rng.random() < 0.1:
+            process.line.cut = not process.line.cut
+
+
+async def _restart(
+    rng: random.Random, leases: FakeLeases, processes: list[Process], i: int
+) -> None:
+    if rng.random() < 0.5:
+        processes[i].election.stop()
+        await settle()
+    await processes[i].end()
+    processes[i] = Process(leases, processes[i].clock, f"p{i}")
+    await settle()
+
+
+async def _contract(api: Any, namespace: str) -> None:
+    assert await api.find(Lease, namespace, "x") is None
+    body = {
+        "metadata": {"name": "x", "namespace": namespace},
+        "spec": {"holderIdentity": "a", "leaseTransitions": 1},
+    }
+    first = await api.create(Lease, body)
+    assert first["metadata"]["uid"]
+    with pytest.raises(ExistsError):
+        await api.create(Lease, body)
+    second = await api.replace(Lease, {**first, "spec": {**first["spec"], "leaseTransitions": 2}})
+    assert second["metadata"]["resourceVersion"] != first["metadata"]["resourceVersion"]
+    with pytest.raises(ConflictWriteError):
+        await api.replace(Lease, first)
+    assert (await api.find(Lease, namespace, "x"))["spec"]["leaseTransitions"] == 2
+    gone = {**second, "metadata": {**second["metadata"], "name": "y"}}
+    with pytest.raises(ConflictWriteError):
+        await api.replace(Lease, gone)
+
+
+async def test_contract_of_the_fake() -> None:
+    """The simulation proves nothing if the fake is kinder than the API server."""
+    await _contract(FakeLeases(), "ns")
+
+
+@pytest.mark.apiserver
+@pytest.mark.slow
+async def test_contract_of_the_real_one(api: Kube, namespace: str) -> None:
+    """What the API server does otherwise than the fake would go unseen in the simulation."""
+    await _contract(api, namespace)
+
+
+@pytest.mark.apiserver
+@pytest.mark.slow
+async def test_two_electors_on_the_real_api_server(api: Kube, namespace: str) -> None:
+    """Times and formats that the real API server takes differ from any fake's."""
+    one = Process(api, FakeClock(), "one", namespace)
+    await one.clock.parked(2.0)
+    two = Process(api, FakeClock(start=5.0), "two", namespace)
+    await two.clock.parked(3.0)
+    assert (one.epochs, two.epochs) == ([1], [])
+    one.clock.advance(2)
+    await one.clock.parked(2.0)
+    assert one.election.leading
+    two.clock.advance(3)
+    await two.clock.parked(3.0)
+    for _ in range(5):
+        two.clock.advance(3)
+        if two.clock.time < 23.0:
+            await two.clock.parked(3.0)
+    await two.clock.parked(2.0)
+    assert two.epochs == [2]
+    one.clock.advance(2)
+    await asyncio.gather(one.task)
+    assert one.lost == 1
+    two.election.stop()
+    await two.task
+    stored = await api.get(Lease, namespace, LEASE_NAME)
+    assert stored["spec"]["holderIdentity"] == ""
+    assert stored["spec"]["leaseTransitions"] == 2

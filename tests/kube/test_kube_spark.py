@@ -1,0 +1,148 @@
+"""SparkApplications of tasks: their plan, their template, their life."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from kube_helpers import stored_task, stored_zone, task_of, zone_of
+from lightkube import AsyncClient
+from lightkube.types import PatchType
+
+from rezone.kube.client import ConfigMap, Kube, SparkApplication
+from rezone.kube.errors import ForeignObjectError
+from rezone.kube.spark import (
+    INLINE_PLAN_BYTES_MAX,
+    SparkSettings,
+    SparkStore,
+    build_application,
+    build_plan_config,
+)
+from rezone.wire import copyplan
+
+SETTINGS = SparkSettings(image="registry.example/rezone-spark:1")
+
+
+def items(count: int) -> list[dict[str, Any]]:
+    """Return a plan of so many partitions, in JSON form."""
+    return [
+        {
+            "partition": p,
+            "source": f"10.{p % 251}.{p % 241}.{p % 239}:7400",
+            "source_id": p % 1021,
+            "targets": [{"id": p % 1019, "address": f"10.9.{p % 233}.{p % 229}:7400"}],
+            "fence": {"coordinator_epoch": 3, "revision": p * 7919},
+        }
+        for p in range(count)
+    ]
+
+
+def test_small_plan_is_an_argument_and_reads_back() -> None:
+    """The local runner's driver has no volumes: a plan elsewhere would never arrive."""
+    zone = zone_of()
+    task = task_of(zone)
+    plan = copyplan.dumps(copyplan.loads(json.dumps(items(500))))
+    spec = build_application("orders-1-a1", zone, task, plan, SETTINGS)["spec"]
+    flag, text = spec["arguments"]
+    assert flag == "--plan-json"
+    assert [copy.partition for copy in copyplan.loads(text)] == list(range(500))
+    assert build_plan_config("orders-1-a1", zone, task, plan) is None
+    assert "configMaps" not in spec["driver"]
+
+
+def test_long_plan_is_mounted() -> None:
+    """The kernel refuses an argument over 128 KiB, and the driver would never start."""
+    zone = zone_of()
+    task = task_of(zone)
+    plan = "x" * (INLINE_PLAN_BYTES_MAX + 1)
+    spec = build_application("orders-1-a1", zone, task, plan, SETTINGS)["spec"]
+    config = build_plan_config("orders-1-a1", zone, task, plan)
+    assert config is not None
+    assert spec["arguments"] == ["--plan", "/etc/rezone/plan/plan.json"]
+    (mounted,) = spec["driver"]["configMaps"]
+    assert mounted == {"name": config["metadata"]["name"], "path": "/etc/rezone/plan"}
+    assert config["data"] == {"plan.json": plan}
+
+
+def test_fixed_parts_rate_and_template() -> None:
+    """An application that retried by itself would run beside the machine's next attempt."""
+    transfer = {
+        "sparkTemplate": {
+            "executor": {"instances": 9},
+            "sparkConf": {"spark.speculation": "true"},
+        },
+    }
+    zone = zone_of(transfer=transfer, rebalance={"maxBytesPerSecond": 1000})
+    spec = build_application("a", zone, task_of(zone), "[]", SETTINGS)["spec"]
+    assert (spec["type"], spec["mode"], spec["restartPolicy"]) == (
+        "Python",
+        "cluster",
+        {"type": "Never"},
+    )
+    assert spec["arguments"][-2:] == ["--bytes-per-second-max", "1000"]
+    assert spec["executor"]["instances"] == 9
+    assert spec["executor"]["memory"] == "2g"
+    assert spec["sparkConf"] == {"spark.task.maxFailures": "8", "spark.speculation": "true"}
+    assert len(spec["driver"]["labels"]["rezone.dev/owner"]) <= 63
+
+
+def test_long_owner_name_still_makes_a_valid_label() -> None:
+    """A task's name may be longer than a label; the application would be refused with 422."""
+    zone = zone_of()
+    long = task_of(zone, "a" * 62 + ".b" * 30)
+    labels = build_application("a", zone, long, "[]", SETTINGS)["metadata"]["labels"]
+    assert labels["rezone.dev/owner"] == "a" * 62
+
+
+@pytest.mark.apiserver
+@pytest.mark.slow
+async def test_life_of_an_application(api: Kube, kube: AsyncClient, namespace: str) -> None:
+    """The task's machine decides on what is seen here."""
+    zone = await stored_zone(api, namespace)
+    task = await stored_task(api, zone)
+    store = SparkStore(api, SETTINGS)
+    assert (await store.state(namespace, "orders-1-a1")).state == ""
+    assert await store.ensure("orders-1-a1", zone, task, items(3))
+    assert not await store.ensure("orders-1-a1", zone, task, items(5))
+    assert (await store.state(namespace, "orders-1-a1")).state == "NEW"
+    stored = await api.get(SparkApplication, namespace, "orders-1-a1")
+    assert len(copyplan.loads(stored["spec"]["arguments"][1])) == 3
+    failed = {"applicationState": {"state": "FAILED", "errorMessage": "driver exited with 1"}}
+    await kube.patch(
+        SparkApplication.Status,
+        "orders-1-a1",
+        {"status": failed},
+        namespace=namespace,
+        patch_type=PatchType.MERGE,
+    )
+    view = await store.state(namespace, "orders-1-a1")
+    assert (view.state, view.error) == ("FAILED", "driver exited with 1")
+    assert await store.delete(namespace, "orders-1-a1")
+    assert not await store.delete(namespace, "orders-1-a1")
+
+
+@pytest.mark.apiserver
+@pytest.mark.slow
+async def test_largest_plan_fits_and_goes_with_the_application(api: Kube, namespace: str) -> None:
+    """A zone of 16,384 partitions must be movable in one task."""
+    zone = await stored_zone(api, namespace)
+    task = await stored_task(api, zone)
+    store = SparkStore(api, SETTINGS)
+    await store.ensure("big", zone, task, items(16_384))
+    config = await api.get(ConfigMap, namespace, "big-plan")
+    assert len(copyplan.loads(config["data"]["plan.json"])) == 16_384
+    assert len(config["data"]["plan.json"]) < 1 << 20
+    await store.delete(namespace, "big")
+    assert await api.find(ConfigMap, namespace, "big-plan") is None
+
+
+@pytest.mark.apiserver
+@pytest.mark.slow
+async def test_foreign_application_is_refused(api: Kube, namespace: str) -> None:
+    """Its state would be taken for the state of our copy."""
+    zone = await stored_zone(api, namespace)
+    store = SparkStore(api, SETTINGS)
+    await store.ensure("same", zone, await stored_task(api, zone, "first"), items(1))
+    with pytest.raises(ForeignObjectError):
+        await store.ensure("same", zone, await stored_task(api, zone, "second"), items(1))

@@ -1,0 +1,55 @@
+"""The control plane itself: it starts, keeps its promises about state, and ends completely."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from lightkube import AsyncClient
+from lightkube.resources.core_v1 import Namespace
+
+from rezone.local.controlplane import ControlPlane, ControlPlaneSettings
+from rezone.local.errors import StartError
+
+pytestmark = [pytest.mark.apiserver, pytest.mark.slow]
+
+
+async def test_namespace_fixture_is_fresh(kube: AsyncClient, namespace: str) -> None:
+    """With reused namespaces every other apiserver test would lie."""
+    found = await kube.get(Namespace, namespace)
+    assert found.status is not None
+    assert found.status.phase == "Active"
+
+
+def test_restart_keeps_ports_and_data(tmp_path: Path) -> None:
+    """A new port after a restart would break every kubeconfig handed out before."""
+    settings = ControlPlaneSettings(components=("etcd", "kube-apiserver"), unsafe_no_fsync=True)
+    plane = ControlPlane(tmp_path, settings)
+    try:
+        plane.start()
+        server = plane.server
+        processes = plane.running()
+        plane.start()
+        assert plane.running() == processes, "a second start must leave running parts alone"
+        plane.stop()
+        assert not any(process.alive() for process in processes.values() if process)
+        plane.start()
+        assert plane.server == server
+    finally:
+        plane.stop(delete=True)
+    assert not tmp_path.exists()
+
+
+def test_failing_part_shows_its_log(tmp_path: Path) -> None:
+    """A start that hangs or hides the reason leaves the person with nothing to do."""
+    settings = ControlPlaneSettings(
+        components=("etcd", "kube-apiserver"),
+        unsafe_no_fsync=True,
+        extra_arguments={"kube-apiserver": ("--no-such-flag",)},
+    )
+    plane = ControlPlane(tmp_path, settings)
+    try:
+        with pytest.raises(StartError, match="no-such-flag"):
+            plane.start()
+    finally:
+        plane.stop(delete=True)

@@ -1,0 +1,605 @@
+"""Data nodes, in this process or in their own, and a coordinator that plays the operator's part.
+
+`Coordinator` holds the records as the API server would and sends them; it answers AdjustIsr
+proposals only when told to (`settle`, or its watching thread), so that tests decide when a set
+changes. Nothing here sleeps: waits are for reports, with a deadline.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+
+from rezone.replica.node import DataNode
+from rezone.replica.server import NodeServer
+from rezone.replica.settings import NodeSettings
+from rezone.wire.channel import CHANNEL_ERRORS, Channel
+from rezone.wire.errors import (
+    NotLeaderError,
+    NotReadyError,
+    RezoneError,
+    StaleEpochError,
+    error_from,
+)
+from rezone.wire.flight import NodeClient
+from rezone.wire.keyspace import hash_keys, partitions_of
+from rezone.wire.messages import (
+    Ack,
+    ConfigureNode,
+    ConnectionClosed,
+    DigestReply,
+    DigestRequest,
+    Failure,
+    Fence,
+    LeaderAndIsr,
+    Message,
+    NodeReport,
+    NotifyLeaderAndIsr,
+    PartitionAssignment,
+    PullSnapshot,
+    ReadRequest,
+    ReadResult,
+    ReplicaReport,
+    ReportRequest,
+    Role,
+    StopReplica,
+    Takeover,
+    TakeoverState,
+    UpgradeCandidate,
+    WriteRequest,
+    WriteResult,
+    ZoneConfig,
+)
+from rezone.wire.rows import arrow_schema_of, from_ipc, to_ipc
+
+OPERATOR = Path(__file__).parents[2] / "operator"
+DEADLINE_SECONDS = 20.0
+SCHEMA = arrow_schema_of(ZoneConfig(zone="z", zone_uid="u", partitions=1).table)
+FAST = NodeSettings(replica_lag_ms_max=400, takeover_timeout_ms=3000, reconnect_ms_max=200)
+
+
+def free_port() -> int:
+    """Return a port that was free a moment ago; restarted nodes keep theirs."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+class LocalNode:
+    """A node in this process."""
+
+    def __init__(self, node_id: int, directory: Path, settings: NodeSettings) -> None:
+        self.node_id = node_id
+        self.directory = directory
+        self.settings = settings
+        self.address = f"127.0.0.1:{free_port()}"
+        self.node: DataNode | None = None
+        self.server: NodeServer | None = None
+
+    def start(self) -> None:
+        """Open and serve."""
+        self.node = DataNode(self.node_id, self.directory, settings=self.settings)
+        self.node.open()
+        self.server = NodeServer(self.node, self.address)
+
+    def stop(self) -> None:
+        """Close as SIGTERM would."""
+        if self.node is None or self.server is None:
+            return
+        self.node.close()
+        # Waits for open channels; their other sides have been told to hang up.
+        ending = threading.Thread(target=self.server.shutdown, daemon=True)
+        ending.start()
+        ending.join(1)
+        self.node = None
+
+
+class ProcessNode:
+    """A node in a process of its own, to be killed."""
+
+    def __init__(self, node_id: int, directory: Path, *arguments: str) -> None:
+        self.node_id = node_id
+        self.directory = directory
+        self.arguments = arguments
+        self.address = f"127.0.0.1:{free_port()}"
+        self.process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        """Start the process; it serves when `Coordinator.wait_up` has seen it."""
+        self.directory.mkdir(parents=True, exist_ok=True)
+        with (self.directory / "log.txt").open("ab") as log:
+            self.process = subprocess.Popen(
+                [
+                    sys.executable,
+                    "-m",
+                    "rezone.replica.process",
+                    f"--node-id={self.node_id}",
+                    f"--data-dir={self.directory / 'data'}",
+                    f"--listen={self.address}",
+                    "--health-port=0",
+                    *self.arguments,
+                ],
+                env={**os.environ, "PYTHONPATH": str(OPERATOR)},
+                stdout=log,
+                stderr=log,
+            )
+
+    def kill(self) -> None:
+        """SIGKILL."""
+        assert self.process is not None
+        self.process.kill()
+        self.process.wait()
+
+    def stop(self) -> int:
+        """SIGTERM; returns the exit code."""
+        if self.process is None:
+            return 0
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+        try:
+            return self.process.wait(10)
+        except subprocess.TimeoutExpired:
+            self.process.send_signal(signal.SIGUSR1)  # its threads' stacks, into its log
+            self.process.wait(1)
+            raise
+        finally:
+            if self.process.poll() is None:
+                self.kill()
+
+
+class Coordinator:
+    """The operator's part, by hand."""
+
+    def __init__(self, nodes: Iterable[LocalNode | ProcessNode], config: ZoneConfig) -> None:
+        self.nodes = {node.node_id: node for node in nodes}
+        self.config = config
+        self.epoch = 1
+        self.revision = 1
+        self.records: dict[int, LeaderAndIsr] = {}
+        self.lock = threading.RLock()
+        self._clients: dict[int, NodeClient] = {}
+        self._stop = threading.Event()
+        self._watcher: threading.Thread | None = None
+
+    @property
+    def peers(self) -> dict[int, str]:
+        """The addresses."""
+        return {n: node.address for n, node in self.nodes.items()}
+
+    def fence(self) -> Fence:
+        """The present coordinator's fence."""
+        return Fence(coordinator_epoch=self.epoch, revision=self.revision)
+
+    def client(self, node: int) -> NodeClient:
+        """A connection to a node."""
+        if node not in self._clients:
+            self._clients[node] = NodeClient(self.nodes[node].address)
+        return self._clients[node]
+
+    def call(self, node: int, request: Message, reply: type[Any] = Ack) -> Any:
+        """One control call."""
+        return self.client(node).call(request, reply)
+
+    def until(self, what: str, check: Callable[[], Any], seconds: float = DEADLINE_SECONDS) -> Any:
+        """Wait until `check` is true; woken by any change of any node's report."""
+        deadline = time.monotonic() + seconds
+        seen: dict[int, int] = {}
+        while True:
+            with contextlib.suppress(NotReadyError):
+                if result := check():
+                    return result
+            assert time.monotonic() < deadline, f"{what}: not within {seconds} s: {self.dump()}"
+            for node in self.nodes:
+                try:
+                    report = self.call(
+                        node, ReportRequest(seen=seen.get(node, 0), timeout_ms=10), NodeReport
+                    )
+                    seen[node] = report.version
+                except RezoneError:
+                    continue
+
+    def dump(self) -> str:
+        """All reports, for a failed wait."""
+        lines = [str(self.records)]
+        for node in self.nodes:
+            try:
+                lines.append(str(self.call(node, ReportRequest(seen=-1), NodeReport).replicas))
+            except RezoneError as error:
+                lines.append(f"node {node}: {error}")
+        return "\n".join(lines)
+
+    def configure(self) -> None:
+        """Send ConfigureNode to all; they may still be starting."""
+        for node in self.nodes:
+            self.wait_up(node)
+            self.call(
+                node, ConfigureNode(fence=self.fence(), config=self.config, peers=self.peers)
+            )
+
+    def wait_up(self, node: int) -> None:
+        """Wait until a node's server answers."""
+        deadline = time.monotonic() + DEADLINE_SECONDS
+        while True:
+            try:
+                self.call(node, ReportRequest(seen=-1), NodeReport)
+            except NotReadyError as error:
+                if not error.details.get("unreachable"):
+                    return
+                assert time.monotonic() < deadline, f"node {node} does not come up"
+                with contextlib.suppress(OSError):
+                    host, port = self.nodes[node].address.split(":")
+                    socket.create_connection((host, int(port)), 0.05).close()
+                threading.Event().wait(0.02)  # a poll for a foreign process's port
+                self._clients.pop(node).close()
+            else:
+                return
+
+    def create(self, partition: int, replicas: tuple[int, ...], leader: int | None = None) -> None:
+        """Make a partition: all replicas in sync and empty."""
+        self.send(
+            partition,
+            LeaderAndIsr(
+                leader=replicas[0] if leader is None else leader,
+                leader_epoch=1,
+                isr=replicas,
+                replicas=replicas,
+                coordinator_epoch=self.epoch,
+            ),
+        )
+
+    def change(self, partition: int, **changes: Any) -> LeaderAndIsr:
+        """Change a record, raise its partition epoch, send it."""
+        with self.lock:
+            record = self.records[partition]
+            changes.setdefault("partition_epoch", record.partition_epoch + 1)
+            changes.setdefault("coordinator_epoch", self.epoch)
+            record = msgspec.structs.replace(record, **changes)
+            self.send(partition, record)
+            return record
+
+    def send(self, partition: int, record: LeaderAndIsr, *only: int) -> None:
+        """Send a record to all nodes that answer."""
+        with self.lock:
+            self.records[partition] = record
+        request = NotifyLeaderAndIsr(
+            fence=self.fence(),
+            partitions=(PartitionAssignment(partition=partition, state=record),),
+            peers=self.peers,
+        )
+        for node in only or tuple(self.nodes):
+            try:
+                self.call(node, request)
+            except NotReadyError as error:
+                if not error.details.get("unreachable"):
+                    raise
+
+    def report(self, node: int, partition: int) -> ReplicaReport | None:
+        """One replica's report; None while it does not answer or is not there."""
+        try:
+            report = self.call(node, ReportRequest(seen=-1), NodeReport)
+        except NotReadyError:
+            return None
+        return next((r for r in report.replicas if r.partition == partition), None)
+
+    def settle(self) -> None:
+        """Answer every standing proposal by a compare-and-set, as the operator does."""
+        for node in self.nodes:
+            try:
+                report = self.call(node, ReportRequest(seen=-1), NodeReport)
+            except RezoneError:
+                continue
+            for replica in report.replicas:
+                self._adopt(node, replica)
+                if replica.proposal is not None:
+                    self._answer(replica)
+
+    def _adopt(self, node: int, replica: ReplicaReport) -> None:
+        """Persist a takeover that has happened (RM: UpdateMetadataUp)."""
+        with self.lock:
+            record = self.records.get(replica.partition)
+            if (
+                record is not None
+                and replica.role is Role.LEADER
+                and replica.leader_epoch == record.next_epoch
+                and node == record.next_leader
+            ):
+                self.change(
+                    replica.partition,
+                    leader=node,
+                    leader_epoch=replica.leader_epoch,
+                    next_leader=None,
+                    next_epoch=None,
+                )
+
+    def _answer(self, replica: ReplicaReport) -> None:
+        proposal = replica.proposal
+        assert proposal is not None
+        with self.lock:
+            record = self.records[replica.partition]
+            if (proposal.leader_epoch, proposal.partition_epoch) == (
+                record.leader_epoch,
+                record.partition_epoch,
+            ):
+                self.change(replica.partition, isr=proposal.new_isr, iss=proposal.new_iss)
+
+    def watch(self) -> None:
+        """Answer proposals in the background until `close`."""
+
+        def run() -> None:
+            while not self._stop.wait(0.02):
+                with contextlib.suppress(RezoneError, *CHANNEL_ERRORS):
+                    self.settle()
+
+        self._watcher = threading.Thread(target=run, daemon=True)
+        self._watcher.start()
+
+    def isr(self, partition: int) -> set[int]:
+        """The confirmed set."""
+        with self.lock:
+            return set(self.records[partition].isr)
+
+    def authorise(self, partition: int, candidate: int) -> LeaderAndIsr:
+        """UpdateMetadataDown: allow a takeover, with the next epoch."""
+        record = self.records[partition]
+        return self.change(
+            partition, next_leader=candidate, next_epoch=record.leader_epoch + 1
+        )
+
+    def takeover(self, partition: int) -> None:
+        """Send Takeover to the old leader."""
+        record = self.records[partition]
+        assert record.next_leader is not None
+        assert record.next_epoch is not None
+        self.call(
+            record.leader,
+            Takeover(
+                fence=self.fence(),
+                partition=partition,
+                leader_epoch=record.leader_epoch,
+                candidate=record.next_leader,
+                next_epoch=record.next_epoch,
+            ),
+        )
+
+    def move(self, partition: int, candidate: int) -> None:
+        """A whole takeover."""
+        self.authorise(partition, candidate)
+        self.takeover(partition)
+
+        def led() -> bool:
+            report = self.report(candidate, partition)
+            return report is not None and report.role is Role.LEADER
+
+        self.until(f"node {candidate} leads", led)
+        self.settle()
+
+    def digests(self, partition: int, as_of: int | None = None) -> dict[int, DigestReply]:
+        """The digest at every replica, as of the leader's time."""
+        record = self.records[partition]
+        first = self.call(record.leader, DigestRequest(partition=partition, as_of=as_of), DigestReply)
+        request = DigestRequest(partition=partition, as_of=first.as_of)
+        return {node: self.call(node, request, DigestReply) for node in record.replicas}
+
+    def close(self) -> None:
+        """End the watcher and the connections."""
+        self._stop.set()
+        if self._watcher is not None:
+            self._watcher.join(5)
+        for client in self._clients.values():
+            client.close()
+
+
+class Client:
+    """Writes and reads one batch at a time, and follows the leader as a client must."""
+
+    def __init__(self, coordinator: Coordinator, writer_id: str | None = None) -> None:
+        self.coordinator = coordinator
+        self.writer_id = writer_id or uuid.uuid4().hex
+        self.sequence = 0
+        self.retries = 0
+        self._opaque = 0
+        self._channels: dict[str, tuple[NodeClient, Channel]] = {}
+        self._leaders: dict[int, str] = {}
+
+    def put(self, partition: int, rows: dict[bytes, bytes], **options: Any) -> WriteResult:
+        """Write rows; retried until it is acknowledged or the error is not to be retried."""
+        self.sequence += 1
+        return self.send(partition, self.sequence, rows, **options)
+
+    def send(
+        self,
+        partition: int,
+        sequence: int,
+        rows: dict[bytes, bytes],
+        *,
+        delete: bool = False,
+        retry: bool = True,
+        seconds: float = DEADLINE_SECONDS,
+    ) -> WriteResult:
+        """Write with a sequence of one's own."""
+        if delete:
+            batch = pa.record_batch([pa.array(list(rows), pa.binary())], names=["key"])
+        else:
+            batch = batch_of(rows)
+        body = to_ipc(batch)
+
+        def request(opaque: int) -> Message:
+            return WriteRequest(
+                opaque=opaque,
+                partition=partition,
+                writer_id=self.writer_id,
+                sequence=sequence,
+                delete=delete,
+            )
+
+        result, _ = self._call(partition, request, body, retry=retry, seconds=seconds)
+        assert isinstance(result, WriteResult)
+        return result
+
+    def get(
+        self,
+        partition: int,
+        keys: Iterable[bytes],
+        *,
+        as_of: int | None = None,
+        node: int | None = None,
+        retry: bool = True,
+    ) -> dict[bytes, bytes]:
+        """Read keys, of a certain node if told."""
+        keys_batch = pa.record_batch([pa.array(list(keys), pa.binary())], names=["key"])
+
+        def request(opaque: int) -> Message:
+            return ReadRequest(opaque=opaque, partition=partition, as_of=as_of)
+
+        address = None if node is None else self.coordinator.nodes[node].address
+        result, body = self._call(
+            partition, request, to_ipc(keys_batch), retry=retry, address=address
+        )
+        assert isinstance(result, ReadResult)
+        batch = from_ipc(body, SCHEMA)
+        return dict(zip(batch[0].to_pylist(), batch[1].to_pylist(), strict=True))
+
+    def _call(
+        self,
+        partition: int,
+        request: Callable[[int], Message],
+        body: bytes,
+        *,
+        retry: bool,
+        seconds: float = DEADLINE_SECONDS,
+        address: str | None = None,
+    ) -> tuple[Message, memoryview]:
+        deadline = time.monotonic() + seconds
+        while True:
+            target = address or self._leaders.get(partition) or self._guess(partition)
+            try:
+                return self._once(target, request, body)
+            except RezoneError as error:
+                if not retry or not error.retryable or time.monotonic() > deadline:
+                    raise
+                self.retries += 1
+                leader = str(error.details.get("address", ""))
+                self._leaders[partition] = leader if leader and leader != target else ""
+                if not leader or leader == target:
+                    threading.Event().wait(0.005)  # the client's pause between retries
+
+    def _guess(self, partition: int) -> str:
+        record = self.coordinator.records[partition]
+        return self.coordinator.nodes[record.leader].address
+
+    def _once(
+        self, address: str, request: Callable[[int], Message], body: bytes
+    ) -> tuple[Message, memoryview]:
+        self._opaque += 1
+        try:
+            if address not in self._channels:
+                client = NodeClient(address)
+                self._channels[address] = (client, client.channel("data"))
+            channel = self._channels[address][1]
+            channel.send(request(self._opaque), body)
+            while True:
+                frame = channel.receive()
+                if frame is None or isinstance(frame[0], ConnectionClosed):
+                    raise NotReadyError("the node hangs up", unreachable=1)
+                if getattr(frame[0], "opaque", None) == self._opaque:
+                    break
+        except (*CHANNEL_ERRORS, NotReadyError) as error:
+            self._drop(address)
+            raise NotReadyError(f"{address}: {error}", unreachable=1) from error
+        if isinstance(frame[0], Failure):
+            raise error_from(frame[0].error)
+        return frame
+
+    def _drop(self, address: str) -> None:
+        if address in self._channels:
+            client, channel = self._channels.pop(address)
+            channel.close()
+            client.close()
+
+    def close(self) -> None:
+        """Close all channels."""
+        for address in list(self._channels):
+            self._drop(address)
+
+
+def batch_of(rows: dict[bytes, bytes]) -> Any:
+    """Rows of keys and values as a batch of the default table."""
+    return pa.RecordBatch.from_arrays(
+        [pa.array(list(rows), pa.binary()), pa.array(list(rows.values()), pa.binary())],
+        schema=SCHEMA,
+    )
+
+
+def keys_in(partition: int, partitions: int, count: int, prefix: str = "k") -> list[bytes]:
+    """The first `count` keys "<prefix><number>" that belong to a partition."""
+    found: list[bytes] = []
+    number = 0
+    while len(found) < count:
+        some = [f"{prefix}{i}".encode() for i in range(number, number + 256)]
+        number += 256
+        where = partitions_of(hash_keys(some), partitions)
+        found += [key for key, p in zip(some, where, strict=True) if int(p) == partition]
+    return found[:count]
+
+
+@contextlib.contextmanager
+def cluster(
+    directory: Path,
+    count: int = 3,
+    *,
+    processes: bool = False,
+    settings: NodeSettings = FAST,
+    config: ZoneConfig | None = None,
+    arguments: tuple[str, ...] = (),
+) -> Iterator[Coordinator]:
+    """Nodes 0..count-1, configured; stopped at the end."""
+    config = config or ZoneConfig(zone="test", zone_uid="uid-test", partitions=1)
+    nodes: list[LocalNode | ProcessNode] = [
+        ProcessNode(i, directory / f"node{i}", *arguments)
+        if processes
+        else LocalNode(i, directory / f"node{i}", settings)
+        for i in range(count)
+    ]
+    coordinator = Coordinator(nodes, config)
+    try:
+        for node in nodes:
+            node.start()
+        coordinator.configure()
+        yield coordinator
+    finally:
+        coordinator.close()
+        for node in nodes:
+            node.stop()
+
+
+__all__ = [
+    "FAST",
+    "SCHEMA",
+    "Client",
+    "Coordinator",
+    "LocalNode",
+    "NotLeaderError",
+    "ProcessNode",
+    "PullSnapshot",
+    "StaleEpochError",
+    "StopReplica",
+    "TakeoverState",
+    "UpgradeCandidate",
+    "batch_of",
+    "cluster",
+    "keys_in",
+]

@@ -1,0 +1,151 @@
+"""What the storage tests share: rows, entries, a clock that is set by hand, a model."""
+
+import shutil
+from pathlib import Path
+
+import msgspec
+
+from rezone.replica.engines.base import FLAG_TOMBSTONE, FLAG_VALUE, TIME_BYTES, time_of
+from rezone.replica.entry import OP_DELETE, OP_UPSERT, build_entry, rows_batch
+from rezone.replica.snapshot import SnapshotBatch, SnapshotLimits
+from rezone.replica.store import PartitionStore, StoreConfig
+from rezone.wire.keyspace import hash_key, row_id
+from rezone.wire.messages import EngineKind
+
+ENGINES = [EngineKind.ROCKSDB, EngineKind.MEMORY]
+
+Version = tuple[bytes, int, int, bytes]  # row id, commit time, flag, value
+
+
+class Clock:
+    """A monotonic clock that stands still until it is set."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def rid(key: bytes | int) -> bytes:
+    """Return a row id."""
+    data = key if isinstance(key, bytes) else b"k%d" % key
+    return row_id(hash_key(data), data)
+
+
+def config(kind: EngineKind = EngineKind.ROCKSDB, **changes: object) -> StoreConfig:
+    """Return small limits, so that files roll and slices are cut within a few rows."""
+    small = {
+        "engine": kind,
+        "log_segment_bytes": 4096,
+        "log_tail_bytes": 8192,
+        "apply_slice_bytes": 2048,
+        "bulk_checkpoint_bytes": 1024,
+        "clock": Clock(),
+        "snapshot": SnapshotLimits(slice_bytes=256, join_seconds=0.0),
+    }
+    return StoreConfig(**(small | changes))
+
+
+def limits(**changes: object) -> SnapshotLimits:
+    """Return snapshot limits with slices of a few rows and no joining."""
+    return msgspec.structs.replace(SnapshotLimits(slice_bytes=256, join_seconds=0.0), **changes)
+
+
+class Writer:
+    """Appends entries to a store the way a leader does, and models what they mean."""
+
+    def __init__(self, store: PartitionStore, epoch: int = 1) -> None:
+        self.store = store
+        self.epoch = epoch
+        self.history: list[tuple[int, int, list[tuple[bytes, bytes | None]]]] = []
+
+    def write(
+        self, rows: dict[bytes, bytes | None], writer: bytes = bytes(16), sequence: int = 0
+    ) -> int:
+        """Append one entry; a value of None deletes. Return the new log end."""
+        time = self.store.last_commit_time + 10
+        base = self.store.log_end
+        items = list(rows.items())
+        batch = rows_batch(
+            [row for row, _ in items],
+            [OP_DELETE if value is None else OP_UPSERT for _, value in items],
+            [value or b"" for _, value in items],
+        )
+        entry = build_entry(
+            batch,
+            leader_epoch=self.epoch,
+            base_offset=base,
+            commit_time=time,
+            writer_id=writer,
+            sequence=sequence,
+        )
+        end = self.store.append(entry)
+        self.history = [past for past in self.history if past[0] < base]
+        self.history.append((base, time, items))
+        return end
+
+    def versions(self, offset: int) -> list[Version]:
+        """Return all versions that the log below `offset` makes, in snapshot order."""
+        made = {
+            (row, time): (row, time, FLAG_TOMBSTONE if value is None else FLAG_VALUE, value or b"")
+            for base, time, items in self.history
+            if base < offset
+            for row, value in items
+        }
+        return [made[key] for key in sorted(made)]
+
+    def visible(self, offset: int) -> dict[bytes, bytes]:
+        """Return the rows to be seen when everything below `offset` is applied."""
+        rows: dict[bytes, bytes] = {}
+        for base, _, items in self.history:
+            if base < offset:
+                for row, value in items:
+                    if value is None:
+                        rows.pop(row, None)
+                    else:
+                        rows[row] = value
+        return dict(sorted(rows.items()))
+
+
+def stored_versions(store: PartitionStore) -> list[Version]:
+    """Return every version in the engine, in snapshot order."""
+    chains = store.engine.scan_chains(b"", None, rows_max=1 << 40, bytes_max=1 << 40)
+    return sorted(
+        (key[:-TIME_BYTES], time_of(key), value[0], value[1:])
+        for key, value in zip(chains.keys, chains.values, strict=True)
+    )
+
+
+def stored_rows(store: PartitionStore, as_of: int | None = None) -> dict[bytes, bytes]:
+    """Return every visible row, read by scans of three."""
+    rows: dict[bytes, bytes] = {}
+    cursor: bytes | None = b""
+    while cursor is not None:
+        ids, values, cursor = store.scan(cursor, None, as_of, 3)
+        assert not set(ids) & set(rows)
+        rows.update(zip(ids, values, strict=True))
+    return rows
+
+
+def batch_versions(item: SnapshotBatch) -> list[Version]:
+    """Return a snapshot batch's versions in the order they were sent."""
+    return list(zip(*(column.to_pylist() for column in item.batch.columns), strict=True))
+
+
+def copy_directory(source: Path, target: Path) -> None:
+    """Copy what a crash at this moment would leave (the page cache survives a killed process).
+
+    A compaction in the background may change the files meanwhile: the copy is then made again,
+    since a crash is at one moment.
+    """
+    while True:
+        before = sorted(source.rglob("*"))
+        try:
+            shutil.copytree(source, target)
+        except shutil.Error:
+            shutil.rmtree(target)
+            continue
+        if sorted(source.rglob("*")) == before:
+            return
+        shutil.rmtree(target)

@@ -1,0 +1,712 @@
+"""Snapshots under concurrent writes, their limits, and the bulk path at the receiver."""
+
+import contextlib
+import itertools
+import random
+import tempfile
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+from storage_kit import (
+    ENGINES,
+    Clock,
+    Version,
+    Writer,
+    batch_versions,
+    config,
+    copy_directory,
+    limits,
+    rid,
+    stored_rows,
+    stored_versions,
+)
+
+from rezone.replica.columns import VERSIONS_SCHEMA, content_bytes
+from rezone.replica.engines.base import FLAG_INTENT, FLAGS, TIME_MAX, time_suffix
+from rezone.replica.snapshot import BatchMark, SnapshotBatch, SnapshotSource
+from rezone.replica.store import PartitionStore
+from rezone.wire.errors import ConflictError, CorruptionError, SnapshotExpiredError
+from rezone.wire.messages import EngineKind, FailoverEntry, SnapshotTrailer
+
+
+@pytest.fixture(params=ENGINES)
+def kind(request: pytest.FixtureRequest) -> EngineKind:
+    """Each engine."""
+    return request.param
+
+
+@contextlib.contextmanager
+def opened(path: Path, kind: EngineKind, **changes: Any) -> Iterator[PartitionStore]:
+    """Open a store and close it after use."""
+    store = PartitionStore.open(path, config(kind, **changes))
+    try:
+        yield store
+    finally:
+        store.close()
+
+
+def fill(store: PartitionStore, rows: int = 60, size: int = 20) -> Writer:
+    """Write rows with two versions each third, and apply them."""
+    writer = Writer(store)
+    writer.write({rid(k): b"a%d" % k + b"x" * size for k in range(rows)})
+    writer.write({rid(k): None if k % 2 else b"b%d" % k for k in range(0, rows, 3)})
+    store.apply_to(store.log_end)
+    return writer
+
+
+class Reader:
+    """Reads a snapshot step by step and checks each batch against the algorithm's promises."""
+
+    def __init__(self, source: SnapshotSource) -> None:
+        self.source = source
+        self.batches: list[SnapshotBatch] = []
+        self.versions: list[Version] = []
+        self.rows: set[bytes] = set()
+        self.last = source._scan.after
+        self.ended = False
+
+    def step(self) -> bool:
+        """Take one batch; False at the end."""
+        item = next(self.source, None)
+        if item is None:
+            self.ended = True
+            return False
+        assert item.batch.schema == VERSIONS_SCHEMA
+        got = batch_versions(item)
+        assert got
+        rows = [row for row, _ in itertools.groupby(got, key=lambda version: version[0])]
+        assert rows == sorted(set(rows)), "row order, chains whole"
+        assert got == sorted(got, key=lambda version: version[:2]), "oldest to newest (SS-02)"
+        assert not self.rows & set(rows), "each row once (SS-03)"
+        assert all(row > self.last for row in rows)
+        if not item.mark.early:
+            assert rows[-1] <= item.mark.last_row_id
+            self.last = item.mark.last_row_id
+        self.rows.update(rows)
+        self.versions += got
+        self.batches.append(item)
+        return True
+
+    def read_all(self) -> list[Version]:
+        """Read to the end; return all versions in row order."""
+        while self.step():
+            pass
+        return sorted(self.versions)
+
+
+@pytest.mark.proves("SS-01", "SS-02")
+def test_quiet_snapshot_is_the_state(tmp_path: Path, kind: EngineKind) -> None:
+    """A copy would lack rows, old versions or deletes."""
+    with opened(tmp_path / "p", kind) as store:
+        writer = fill(store)
+        writer.write({rid(1): b"not applied"})
+        files = sorted((tmp_path / "p").rglob("*"))
+        reader = Reader(store.open_snapshot("r", batch_bytes=300))
+        assert reader.source.header.offset == store.applied
+        assert reader.source.header.commit_time == store.applied_time
+        assert reader.read_all() == writer.versions(store.applied)
+        assert len(reader.batches) > 5
+        assert not any(item.mark.early for item in reader.batches)
+        assert sorted((tmp_path / "p").rglob("*")) == files, "nothing is copied to the disk first"
+        trailer = reader.source.trailer
+        assert trailer.versions == len(reader.versions)
+        assert trailer.bytes == sum(len(row) + len(value) for row, _, _, value in reader.versions)
+
+
+@pytest.mark.proves("SS-02")
+def test_intents_travel(tmp_path: Path, kind: EngineKind) -> None:
+    """The commit of an open transaction would find nothing at the receiver."""
+    with opened(tmp_path / "p", kind) as store:
+        intent = (rid(3) + time_suffix(99), FLAGS[FLAG_INTENT] + b"i")
+        store.engine.apply([intent], (), {})
+        reader = Reader(store.open_snapshot("r"))
+        assert reader.read_all() == [(rid(3), 99, FLAG_INTENT, b"i")]
+
+
+@pytest.mark.proves("SS-03")
+def test_rows_changed_ahead_of_the_scan_are_sent_early_as_they_were(
+    tmp_path: Path, kind: EngineKind
+) -> None:
+    """A receiver would get a mixture of two moments."""
+    with opened(tmp_path / "p", kind) as store:
+        writer = fill(store)
+        want = writer.versions(store.applied)
+        reader = Reader(store.open_snapshot("r", batch_bytes=300))
+        reader.step()
+        store.apply_to(writer.write({rid(k): b"changed" for k in range(0, 60, 2)}))
+        store.apply_to(writer.write({rid(k): b"new" for k in range(60, 90)}))
+        store.apply_to(writer.write({rid(k): b"again" for k in range(0, 60, 2)}))
+        assert reader.read_all() == want
+        early = [item for item in reader.batches if item.mark.early]
+        assert len(early) == 1
+        assert reader.source.trailer.versions == len(want)
+
+
+@pytest.mark.proves("SS-03")
+def test_early_rows_leave_before_the_scan_passes_them(tmp_path: Path) -> None:
+    """A copy that goes on after a crash would miss rows that were to come early."""
+    with opened(tmp_path / "p", EngineKind.MEMORY) as store:
+        writer = fill(store)
+        reader = Reader(store.open_snapshot("r", batch_bytes=2000))
+        scan = reader.source._scan
+        next_slice = scan.next_slice
+        step = itertools.count()
+
+        def interrupted(given: Any) -> Any:
+            # Between two slices of one batch: the batch passes rows that change in its middle.
+            if next(step) == 1:
+                store.apply_to(writer.write({rid(k): b"mid" for k in range(60)}))
+            return next_slice(given)
+
+        scan.next_slice = interrupted  # type: ignore[method-assign]
+        want = writer.versions(store.applied)
+        assert reader.read_all() == want
+        sent: set[bytes] = set()
+        for item in reader.batches:
+            sent.update(item.batch.column(0).to_pylist())
+            if not item.mark.early:
+                due = {row for row, *_ in want if row <= item.mark.last_row_id}
+                assert due <= sent
+
+
+class Machine(RuleBasedStateMachine):
+    """Writes, applies, undoes, collects and restarts beside running snapshots."""
+
+    kind = EngineKind.MEMORY
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.directory = tempfile.TemporaryDirectory()
+        self.store = PartitionStore.open(Path(self.directory.name) / "p", config(self.kind))
+        self.writer = Writer(self.store)
+        self.readers: list[tuple[Reader, list[Version]]] = []
+        self.collected_below = 0
+
+    @initialize(rows=st.integers(0, 40))
+    def begin(self, rows: int) -> None:
+        """Some rows are there before."""
+        if rows:
+            self.store.apply_to(self.writer.write({rid(k): b"%d" % k for k in range(rows)}))
+
+    @rule(
+        rows=st.dictionaries(
+            st.integers(0, 50), st.one_of(st.none(), st.binary(max_size=60)), min_size=1
+        ),
+        apply=st.booleans(),
+    )
+    def write(self, rows: dict[int, bytes | None], apply: bool) -> None:  # noqa: FBT001
+        """Append one entry."""
+        end = self.writer.write({rid(k): value for k, value in rows.items()})
+        if apply:
+            self.store.apply_to(end)
+
+    @rule()
+    def apply_one(self) -> None:
+        """Apply the next entry."""
+        ends = [past[0] for past in self.writer.history if past[0] > self.store.applied]
+        self.store.apply_to(min([*ends, self.store.log_end]))
+
+    @precondition(lambda self: self.writer.history)
+    @rule(back=st.integers(0, 3))
+    def truncate(self, back: int) -> None:
+        """Roll back by a few entries, not below what is committed."""
+        base = self.writer.history[-1 - min(back, len(self.writer.history) - 1)][0]
+        base = max(base, self.store.committed)
+        self.store.truncate(base)
+        self.writer.history = [past for past in self.writer.history if past[0] < base]
+        self.writer.epoch += 1
+
+    @rule()
+    def collect(self) -> None:
+        """Commit what is applied and collect all that is superseded."""
+        self.store.note_committed(self.store.applied)
+        done = self.store.collect(TIME_MAX)
+        if done.removed:
+            self.collected_below = self.store.applied_time
+
+    @rule(batch_bytes=st.sampled_from([1, 200, 1000]))
+    def open_snapshot(self, batch_bytes: int) -> None:
+        """Open a snapshot; what it must give is what is stored now."""
+        if len(self.readers) < 3:
+            source = self.store.open_snapshot("r", batch_bytes=batch_bytes)
+            assert source.header.offset == self.store.applied
+            self.readers.append((Reader(source), stored_versions(self.store)))
+
+    @precondition(lambda self: self.readers)
+    @rule(which=st.integers(0, 2))
+    def read(self, which: int) -> None:
+        """Read one batch."""
+        self.advance(which % len(self.readers))
+
+    def advance(self, at: int) -> None:
+        """Read one batch of one reader; at its end compare."""
+        reader, want = self.readers[at]
+        try:
+            more = reader.step()
+        except SnapshotExpiredError:
+            assert "rolled back" in reader.source.closed_because
+            assert not reader.ended
+            del self.readers[at]
+            return
+        if not more:
+            assert sorted(reader.versions) == want
+            assert reader.source.trailer.versions == len(want)
+            del self.readers[at]
+
+    @precondition(lambda self: self.kind is EngineKind.ROCKSDB and not self.readers)
+    @rule(flush=st.booleans(), close=st.booleans())
+    def restart(self, flush: bool, close: bool) -> None:  # noqa: FBT001
+        """Go on with what a crash or an orderly stop leaves."""
+        self.store.sync()
+        if flush:
+            self.store.flush()
+        committed = self.store.committed
+        path = Path(self.directory.name)
+        if not close:
+            copy_directory(path / "p", path / "crash")
+        self.store.close()
+        if not close:
+            for part in ("log", "engine", "staging", "meta.json"):
+                (path / "p" / part).rename(path / f"old-{part}")
+            with tempfile.TemporaryDirectory(dir=path) as old:
+                for part in path.glob("old-*"):
+                    part.rename(Path(old) / part.name)
+            (path / "p").rmdir()
+            (path / "crash").rename(path / "p")
+        self.store = PartitionStore.open(path / "p", config(self.kind))
+        self.writer.store = self.store
+        self.store.note_committed(committed)
+        self.store.apply_to(committed)
+
+    @invariant()
+    def rows_are_right(self) -> None:
+        """What is visible is what the applied log says."""
+        assert stored_rows(self.store) == self.writer.visible(self.store.applied)
+
+    @invariant()
+    def memory_is_counted(self) -> None:
+        """The counts that bound memory are those of the collections."""
+        for scan in self.store._snapshots._scans:
+            assert scan.overwritten_bytes == sum(len(row) + 100 for row in scan.overwritten)
+
+    def teardown(self) -> None:
+        """Read all snapshots to their end."""
+        while self.readers:
+            self.advance(0)
+        assert self.store._snapshots._scans == []
+        self.store.close()
+        self.directory.cleanup()
+
+
+@pytest.mark.slow
+@pytest.mark.proves("SS-01", "SS-02", "SS-03", "SS-04")
+def test_any_history_of_writes_rollbacks_and_snapshots(kind: EngineKind) -> None:
+    """Some order of steps sends a row twice, never, or as it was at another moment."""
+    machine = type(f"{kind}Machine", (Machine,), {"kind": kind})
+    run_state_machine_as_test(
+        machine,
+        settings=settings(
+            max_examples=60,
+            stateful_step_count=30,
+            deadline=None,
+            suppress_health_check=list(HealthCheck),
+        ),
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.proves("SS-03", "SS-07")
+def test_snapshot_beside_a_writing_thread(tmp_path: Path, kind: EngineKind) -> None:
+    """The locks do not hold together what single-threaded tests see as one step."""
+    seed = random.randrange(1 << 30)
+    print("seed", seed)
+    chance = random.Random(seed)
+    small = limits(overwritten_bytes_max=3000, early_bytes_max=3000, queue_bytes_max=2000)
+    with opened(tmp_path / "p", kind, snapshot=small) as store:
+        writer = fill(store, rows=400)
+        want = writer.versions(store.applied)
+        source = store.open_snapshot("r", batch_bytes=500)
+        peaks: list[int] = []
+
+        def write() -> None:
+            for i in range(60):
+                rows = chance.sample(range(600), 10)
+                store.apply_to(writer.write({rid(k): b"%d" % i * 10 for k in rows}))
+                peaks.append(store._snapshots.memory_bytes())
+
+        thread = threading.Thread(target=write)
+        thread.start()
+        got = Reader(source).read_all()
+        thread.join(60)
+        assert got == want
+        assert stored_rows(store) == writer.visible(store.log_end)
+        assert max(peaks) < 3000 * 2 + 2000 * 2 + 4000
+
+
+@pytest.mark.proves("SS-07")
+@pytest.mark.parametrize("limit", ["overwritten_bytes_max", "early_bytes_max"])
+@pytest.mark.parametrize("end", ["read", "close", "expire"])
+def test_applier_waits_at_the_limit(
+    tmp_path: Path, kind: EngineKind, limit: str, end: str
+) -> None:
+    """A slow receiver would fill the source's memory, or a dead one stop its writes for ever."""
+    clock = Clock()
+    bounds = limits(**{limit: 1000}, reader_idle_seconds_max=30.0)
+    with opened(tmp_path / "p", kind, clock=clock, snapshot=bounds) as store:
+        writer = fill(store, rows=200)
+        want = writer.versions(store.applied)
+        source = store.open_snapshot("r", batch_bytes=300)
+        reader = Reader(source)
+        reader.step()
+        first = writer.write({rid(k): b"changed" for k in range(40)})
+        store.apply_to(first)  # passes the limit by one slice at most
+        second = writer.write({rid(k): b"changed" for k in range(40, 80)})
+        done = threading.Event()
+
+        def apply() -> None:
+            store.apply_to(second)
+            done.set()
+
+        thread = threading.Thread(target=apply)
+        thread.start()
+        assert not done.wait(0.02)
+        assert store.applied == first
+        if end == "read":
+            assert reader.read_all() == want
+        elif end == "close":
+            source.close()
+            source.close()
+        else:
+            clock.now = 31.0
+        assert done.wait(30)
+        thread.join(30)
+        if end != "read":
+            with pytest.raises(SnapshotExpiredError):
+                next(source)
+        assert stored_rows(store) == writer.visible(second)
+        assert store._snapshots.memory_bytes() == 0
+
+
+@pytest.mark.proves("SS-06")
+def test_readers_that_come_soon_share_one_scan(tmp_path: Path, kind: EngineKind) -> None:
+    """Each of several new replicas would cost the source a scan of its own."""
+    clock = Clock()
+    with opened(
+        tmp_path / "p", kind, clock=clock, snapshot=limits(join_seconds=5.0)
+    ) as store:
+        writer = fill(store)
+        want = writer.versions(store.applied)
+        scans = count_scans(store)
+        first = Reader(store.open_snapshot("a", batch_bytes=300))
+        first.step()
+        store.apply_to(writer.write({rid(k): b"later" for k in range(60)}))
+        clock.now = 4.0
+        second = Reader(store.open_snapshot("b", batch_bytes=300))
+        assert second.source.header == first.source.header
+        other_start = store.open_snapshot("c", resume_after=rid(5))
+        assert other_start.header.snapshot_id != first.source.header.snapshot_id
+        other_start.close()
+        scans.clear()
+        assert second.read_all() == want
+        assert first.read_all() == want
+        alone = len(scans)
+        assert first.source.trailer == second.source.trailer
+        clock.now = 20.0
+        third = Reader(store.open_snapshot("d", batch_bytes=300))
+        assert third.source.header.offset == store.applied
+        assert third.read_all() == writer.versions(store.applied)
+        assert len(scans) - alone >= alone
+
+
+def count_scans(store: PartitionStore) -> list[bytes]:
+    """Return a list that grows by one with each slice scanned."""
+    scan_chains, scans = store.engine.scan_chains, []
+
+    def counted(start: bytes, *rest: Any, **more: Any) -> Any:
+        scans.append(start)
+        return scan_chains(start, *rest, **more)
+
+    store.engine.scan_chains = counted  # type: ignore[method-assign]
+    return scans
+
+
+@pytest.mark.proves("SS-06", "SS-07")
+def test_a_dead_reader_does_not_hold_up_the_others(tmp_path: Path, kind: EngineKind) -> None:
+    """One receiver that died would stop the copies of all that share its scan."""
+    clock = Clock()
+    bounds = limits(join_seconds=5.0, queue_bytes_max=500, reader_idle_seconds_max=30.0)
+    with opened(tmp_path / "p", kind, clock=clock, snapshot=bounds) as store:
+        writer = fill(store)
+        dead = store.open_snapshot("dead", batch_bytes=300)
+        live = Reader(store.open_snapshot("live", batch_bytes=300))
+        live.step()
+        got: list[Version] = []
+        thread = threading.Thread(target=lambda: got.extend(live.read_all()))
+        thread.start()
+        thread.join(0.02)
+        assert thread.is_alive(), "bounded: the dead reader's queue is full"
+        clock.now = 31.0
+        thread.join(30)
+        assert got == writer.versions(store.applied)
+        with pytest.raises(SnapshotExpiredError):
+            next(dead)
+
+
+def test_join_window_is_bounded_by_bytes(tmp_path: Path) -> None:
+    """What is kept for joining readers would hold a whole partition in memory."""
+    bounds = limits(join_seconds=1e9, join_bytes_max=1000)
+    with opened(tmp_path / "p", EngineKind.MEMORY, snapshot=bounds) as store:
+        fill(store, rows=200)
+        first = store.open_snapshot("a", batch_bytes=300)
+        assert sum(1 for _ in first) > 10
+        assert store.open_snapshot("b").header.snapshot_id != first.header.snapshot_id
+
+
+def test_snapshots_end_with_a_rollback_below_them(tmp_path: Path, kind: EngineKind) -> None:
+    """A receiver would keep rows of a branch that was rolled back."""
+    with opened(tmp_path / "p", kind) as store:
+        writer = fill(store)
+        source = store.open_snapshot("r", batch_bytes=300)
+        next(source)
+        store.truncate(60)
+        with pytest.raises(SnapshotExpiredError, match="rolled back"):
+            next(source)
+        below = Reader(store.open_snapshot("r", batch_bytes=300))
+        writer.history.pop()
+        end = writer.write({rid(k): b"other branch" for k in range(0, 60, 3)})
+        store.apply_to(end)
+        below.step()
+        store.truncate(60)
+        assert below.read_all() == writer.versions(60)
+        last = store.open_snapshot("r")
+        store.reset()
+        with pytest.raises(SnapshotExpiredError, match="reset"):
+            next(last)
+
+
+def test_collection_waits_for_snapshots(tmp_path: Path, kind: EngineKind) -> None:
+    """A snapshot would lack versions it promised."""
+    with opened(tmp_path / "p", kind) as store:
+        writer = fill(store)
+        store.note_committed(store.applied)
+        want = writer.versions(store.applied)
+        reader = Reader(store.open_snapshot("r", batch_bytes=300))
+        reader.step()
+        assert store.collect(TIME_MAX) == (b"", 0)
+        assert reader.read_all() == want
+        assert store.collect(TIME_MAX).removed > 0
+
+
+def test_range_snapshot(tmp_path: Path, kind: EngineKind) -> None:
+    """A re-shard would copy rows of the wrong range, or miss changes inside it."""
+    with opened(tmp_path / "p", kind) as store:
+        writer = fill(store)
+        rows = sorted({rid(k) for k in range(60)})
+        low, high = rows[10], rows[40]
+        want = [v for v in writer.versions(store.applied) if low < v[0] < high]
+        reader = Reader(store.open_snapshot("r", low, 300, end_row_id=high))
+        reader.step()
+        store.apply_to(writer.write({rid(k): b"changed" for k in range(60)}))
+        assert reader.read_all() == want
+
+
+# --- the receiver ---------------------------------------------------------------------------
+
+
+@pytest.mark.proves("SS-05", "SS-08", "B-04")
+def test_copy_under_writes_is_the_source(tmp_path: Path, kind: EngineKind) -> None:
+    """A copied replica would differ from its source."""
+    with opened(tmp_path / "a", kind) as source, opened(tmp_path / "b", kind) as target:
+        log = (FailoverEntry("u1", 0), FailoverEntry("u2", 10_000))
+        source.update_meta(failover_log=log)
+        writer = fill(source, rows=100)
+        writer.write({rid(7): b"w"}, b"w" * 16, 5)
+        source.apply_to(source.log_end)
+        offset, want = source.applied, writer.versions(source.applied)
+        with source.open_snapshot("r", batch_bytes=300) as snapshot:
+            indexed: list[pa.RecordBatch] = []
+            loader = target.bulk_loader(snapshot.header, "a1", on_rows=indexed.append)
+            for step, item in enumerate(snapshot):
+                loader.write(item.batch, BatchMark.decode(item.mark.encode()))
+                if step == 3:
+                    source.apply_to(writer.write({rid(k): b"new" for k in range(120)}))
+            assert any(item.early for item in [BatchMark(early=True, last_row_id=b"")])
+            loader.finish(snapshot.trailer)
+        assert sum(batch.num_rows for batch in indexed) == len(want)
+        assert stored_versions(target) == want
+        assert (target.log_start, target.log_end, target.applied) == (offset, offset, offset)
+        assert target.meta.failover_log == log[:1], "a later branch is not the snapshot's history"
+        assert target.writer_state(b"w" * 16) == source.writer_state(b"w" * 16)
+        assert not target.meta.needs_snapshot
+        state = target.copy_state()
+        assert (state.done, state.rows) == (True, len(want))
+        target.append(source.read(offset, 1 << 20))
+        target.apply_to(target.log_end)
+        assert target.digest() == source.digest()
+        with pytest.raises(ConflictError) as caught:
+            target.bulk_loader(snapshot.header, "a2")
+        assert caught.value.details == {"done": 1}
+
+
+def run_copy(
+    source: PartitionStore, target: PartitionStore, attempt: str, stop_after: int | None = None
+) -> int:
+    """Copy with one attempt, from where the target stands; return the batches sent."""
+    resume = target.copy_state().resume_after
+    sent = 0
+    with source.open_snapshot("r", resume, 300) as snapshot:
+        loader = target.bulk_loader(snapshot.header, attempt)
+        for item in snapshot:
+            if sent == stop_after:
+                loader.abort()
+                return sent
+            loader.write(item.batch, item.mark)
+            loader.write(item.batch, item.mark) if not item.mark.early else None
+            sent += 1
+        loader.finish(snapshot.trailer)
+    return sent
+
+
+@pytest.mark.proves("B-05")
+@pytest.mark.parametrize("stops", [(4,), (9, 3), (12, 12, 5), (0, 1)])
+def test_copy_that_died_goes_on(tmp_path: Path, kind: EngineKind, stops: tuple[int, ...]) -> None:
+    """A copy that died would begin anew each time, or end with a mixture of moments."""
+    with opened(tmp_path / "a", kind) as source, opened(tmp_path / "b", kind) as target:
+        writer = fill(source, rows=200)
+        first_offset = source.applied
+        whole = sum(1 for _ in source.open_snapshot("count", batch_bytes=300))
+        for number, stop in enumerate(stops):
+            run_copy(source, target, f"a{number}", stop)
+            # Rows change, go and come between the attempts, and old versions are collected.
+            source.apply_to(writer.write({rid(k): b"c%d" % number for k in range(0, 200, 7)}))
+            source.apply_to(writer.write({rid(k): None for k in range(0, 200, 5)}))
+            source.apply_to(writer.write({rid(300 + number): b"new"}))
+            source.note_committed(source.applied)
+            source.collect(TIME_MAX)
+        sent = run_copy(source, target, "last")
+        if sum(stops) > 8:
+            assert sent < whole
+        assert target.applied == first_offset, "the log is followed from the first snapshot"
+        target.append(source.read(first_offset, 1 << 20))
+        target.apply_to(target.log_end)
+        assert stored_rows(target) == writer.visible(source.log_end)
+        assert target.digest() == source.digest()
+
+
+@pytest.mark.proves("B-05")
+def test_copy_survives_a_crash_of_the_receiver(tmp_path: Path) -> None:
+    """A receiver that is killed would lose progress it has reported, or rows below it."""
+    with opened(tmp_path / "a", EngineKind.ROCKSDB) as source:
+        writer = fill(source, rows=200)
+        want = writer.versions(source.applied)
+        with opened(tmp_path / "b", EngineKind.ROCKSDB) as target:
+            snapshot = source.open_snapshot("r", batch_bytes=300)
+            loader = target.bulk_loader(snapshot.header, "a1")
+            for number, item in enumerate(snapshot):
+                loader.write(item.batch, item.mark)
+                if number == 1:
+                    source.apply_to(writer.write({rid(k): b"c" for k in range(200)}))
+                if number % 6 == 5:
+                    self_contained(target, tmp_path, want)
+            loader.finish(snapshot.trailer)
+            copy_directory(tmp_path / "b", tmp_path / "crash")
+        with opened(tmp_path / "crash", EngineKind.ROCKSDB) as again:
+            assert again.copy_state().done
+            assert stored_versions(again) == want
+
+
+def self_contained(target: PartitionStore, path: Path, want: list[Version]) -> None:
+    """Check that a crash now keeps every row up to the progress it reports."""
+    copy_directory(path / "b", path / "crash")
+    with opened(path / "crash", EngineKind.ROCKSDB) as again:
+        after = again.copy_state().resume_after
+        assert after == target.copy_state().resume_after
+        assert not again.copy_state().done
+        kept = [version for version in stored_versions(again) if version[0] <= after]
+        assert kept == [version for version in want if version[0] <= after]
+        again.destroy()
+
+
+def test_newer_attempt_fences_the_older(tmp_path: Path, kind: EngineKind) -> None:
+    """A zombie task would write into a copy that another one has taken over."""
+    with opened(tmp_path / "a", kind) as source, opened(tmp_path / "b", kind) as target:
+        writer = fill(source)
+        old_snapshot = source.open_snapshot("r", batch_bytes=300)
+        old = target.bulk_loader(old_snapshot.header, "old")
+        item = next(old_snapshot)
+        old.write(item.batch, item.mark)
+        new_snapshot = source.open_snapshot("r", target.copy_state().resume_after, 300)
+        new = target.bulk_loader(new_snapshot.header, "new")
+        with pytest.raises(ConflictError):
+            old.write(item.batch, item.mark)
+        with pytest.raises(ConflictError):
+            old.finish(old.received)
+        old.abort()
+        for item in new_snapshot:
+            new.write(item.batch, item.mark)
+        new.finish(new_snapshot.trailer)
+        assert stored_versions(target) == writer.versions(source.applied)
+        with pytest.raises(ConflictError):
+            new.write(item.batch, item.mark)
+
+
+def test_wrong_counts_and_order_are_refused(tmp_path: Path, kind: EngineKind) -> None:
+    """A stream that lost a batch would make a replica without its rows."""
+    with opened(tmp_path / "a", kind) as source, opened(tmp_path / "b", kind) as target:
+        fill(source)
+        snapshot = source.open_snapshot("r", batch_bytes=300)
+        items = list(snapshot)
+        loader = target.bulk_loader(snapshot.header, "a1")
+        for item in items[:-1]:
+            loader.write(item.batch, item.mark)
+        with pytest.raises(CorruptionError, match="received"):
+            loader.finish(snapshot.trailer)
+        with pytest.raises(CorruptionError, match="order"):
+            loader.write(items[0].batch, BatchMark(early=False, last_row_id=b"\xff" * 12))
+        assert not target.copy_state().done
+        lost = content_bytes(items[-1].batch)
+        assert loader.received.bytes == snapshot.trailer.bytes - lost
+        loader.write(items[-1].batch, items[-1].mark)
+        loader.finish(snapshot.trailer)
+
+
+def test_snapshot_of_another_history_starts_over(tmp_path: Path, kind: EngineKind) -> None:
+    """A copy would be half of one branch of history and half of another."""
+    with opened(tmp_path / "a", kind) as source, opened(tmp_path / "b", kind) as target:
+        source.update_meta(failover_log=(FailoverEntry("u1", 0),))
+        writer = fill(source, rows=100)
+        run_copy(source, target, "a1", 9)
+        assert target.copy_state().resume_after
+        # A new leader whose branch leaves the old one below the snapshot's offset.
+        source.update_meta(failover_log=(FailoverEntry("u1", 0), FailoverEntry("u2", 50)))
+        with pytest.raises(ConflictError) as caught:
+            run_copy(source, target, "a2")
+        assert caught.value.details == {"restart": 1}
+        assert target.copy_state().resume_after == b""
+        run_copy(source, target, "a3")
+        assert stored_versions(target) == writer.versions(source.applied)
+
+
+def test_copy_of_an_empty_partition(tmp_path: Path, kind: EngineKind) -> None:
+    """A new zone's partitions could not be moved."""
+    with opened(tmp_path / "a", kind) as source, opened(tmp_path / "b", kind) as target:
+        Writer(target).write({rid(1): b"old"})
+        target.apply_to(target.log_end)
+        assert run_copy(source, target, "a1") == 0
+        assert (target.applied, target.log_end, stored_versions(target)) == (0, 0, [])
+        assert target.copy_state().done
+        assert SnapshotTrailer(versions=0, bytes=0) == source.open_snapshot("r").trailer

@@ -1,0 +1,152 @@
+"""Control calls: fenced, idempotent, persisted before they act."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+import pytest
+from replica_cluster import Client, Coordinator, cluster
+
+from rezone.wire.errors import (
+    ConflictError,
+    NotReadyError,
+    StaleEpochError,
+    StaleRevisionError,
+    UnknownPartitionError,
+)
+from rezone.wire.messages import (
+    Ack,
+    AwaitReplica,
+    AwaitReplicaReply,
+    ConfigureNode,
+    Fence,
+    Message,
+    NodeReport,
+    NotifyLeaderAndIsr,
+    PartitionAssignment,
+    PullSnapshot,
+    ReportRequest,
+    Role,
+    StopReplica,
+    Takeover,
+    UpgradeCandidate,
+)
+
+P = 0
+
+
+def notify(c: Coordinator, fence: Fence) -> Message:
+    """The record as it stands."""
+    assignment = PartitionAssignment(partition=P, state=c.records[P])
+    return NotifyLeaderAndIsr(fence=fence, partitions=(assignment,), peers=c.peers)
+
+
+CALLS: dict[str, Callable[[Coordinator, Fence], Message]] = {
+    "ConfigureNode": lambda c, f: ConfigureNode(fence=f, config=c.config, peers=c.peers),
+    "NotifyLeaderAndIsr": notify,
+    "AwaitReplica": lambda c, f: AwaitReplica(fence=f, partitions=(P,)),
+    "StopReplica": lambda c, f: StopReplica(fence=f, partition=P, leader_epoch=9),
+    "PullSnapshot": lambda c, f: PullSnapshot(fence=f, partition=P, source=c.peers[0]),
+    "Takeover": lambda c, f: Takeover(
+        fence=f, partition=P, leader_epoch=1, candidate=1, next_epoch=2
+    ),
+    "UpgradeCandidate": lambda c, f: UpgradeCandidate(fence=f, partition=P, next_epoch=2),
+}
+
+
+@pytest.mark.proves("ZR-17")
+@pytest.mark.parametrize("call", CALLS)
+def test_a_stale_coordinator_changes_nothing(tmp_path: Path, call: str) -> None:
+    """A coordinator that lost its lease would go on to move partitions."""
+    with cluster(tmp_path, 2) as c:
+        c.epoch, c.revision = 5, 7
+        c.create(P, (0, 1))
+        before = c.report(0, P)
+        with pytest.raises(StaleEpochError):
+            c.call(0, CALLS[call](c, Fence(coordinator_epoch=4, revision=9)), Message)
+        if call not in {"ConfigureNode", "AwaitReplica"}:
+            with pytest.raises(StaleRevisionError):
+                c.call(0, CALLS[call](c, Fence(coordinator_epoch=5, revision=6)), Message)
+        assert c.report(0, P) == before
+        # Over a restart too.
+        c.nodes[0].stop()
+        c.nodes[0].start()
+        c.wait_up(0)
+        with pytest.raises(StaleEpochError):
+            c.call(0, CALLS[call](c, Fence(coordinator_epoch=4, revision=9)), Message)
+
+
+@pytest.mark.proves("ZR-13", "ZR-06")
+def test_calls_repeat_as_done(tmp_path: Path) -> None:
+    """A coordinator that crashed after a call could not make it again."""
+    with cluster(tmp_path, 2) as c:
+        c.create(P, (0, 1))
+        for _ in range(2):
+            assert c.call(0, notify(c, c.fence())) == Ack()
+            reply = c.call(0, AwaitReplica(fence=c.fence(), partitions=(P, 9)), AwaitReplicaReply)
+            assert reply.open == (P,)
+        assert c.report(0, P).leader_epoch == 1
+        stop = StopReplica(fence=c.fence(), partition=P, leader_epoch=1)
+        with pytest.raises(ConflictError, match="leads"):
+            c.call(0, stop)
+        for _ in range(2):
+            assert c.call(1, stop) == Ack()
+        assert c.report(1, P) is None
+        assert not list((c.nodes[1].directory / "partitions").glob("*"))
+
+
+@pytest.mark.proves("ZR-17")
+def test_an_older_record_is_refused_and_does_not_stop_the_others(tmp_path: Path) -> None:
+    """A late NotifyLeaderAndIsr would bring back a leader of the past."""
+    config = msgspec.structs.replace
+    with cluster(tmp_path, 2) as c:
+        c.create(P, (0, 1))
+        old = c.records[P]
+        new = c.change(P, leader=1, leader_epoch=2)
+        request = NotifyLeaderAndIsr(
+            fence=c.fence(),
+            partitions=(
+                PartitionAssignment(partition=P, state=old),
+                PartitionAssignment(partition=P, state=config(new, partition_epoch=9)),
+            ),
+            peers=c.peers,
+        )
+        with pytest.raises(StaleEpochError):
+            c.call(1, request)
+        assert c.report(1, P).partition_epoch == 9
+        assert c.report(1, P).role is Role.LEADER
+
+
+def test_before_configuration_and_for_unknown_partitions(tmp_path: Path) -> None:
+    """A node would make up a zone, or a partition, of its own."""
+    with cluster(tmp_path, 1) as c:
+        with pytest.raises(UnknownPartitionError):
+            c.call(0, CALLS["UpgradeCandidate"](c, c.fence()))
+        other = msgspec.structs.replace(c.config, zone_uid="another")
+        with pytest.raises(ConflictError, match="holds data of zone"):
+            c.call(0, ConfigureNode(fence=c.fence(), config=other, peers=c.peers))
+    with cluster(tmp_path / "new", 1, config=c.config) as fresh:
+        node = fresh.nodes[0]
+        node.stop()
+        (node.directory / "node.json").unlink()
+        node.start()
+        with pytest.raises(NotReadyError, match="not been configured"):
+            fresh.call(0, ReportRequest(seen=-1), NodeReport)
+
+
+def test_a_report_waits_for_news(tmp_path: Path) -> None:
+    """A coordinator would have to poll all nodes all the time, or would learn late."""
+    with cluster(tmp_path, 1) as c:
+        c.create(P, (0,))
+        version = c.call(0, ReportRequest(seen=-1), NodeReport).version
+        quiet = c.until(
+            "quiet",
+            lambda: c.call(0, ReportRequest(seen=version, timeout_ms=300), NodeReport),
+        )
+        k = Client(c)
+        k.put(P, {b"a": b"1"})
+        news = c.call(0, ReportRequest(seen=quiet.version, timeout_ms=5000), NodeReport)
+        assert news.version > quiet.version
+        k.close()

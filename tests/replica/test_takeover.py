@@ -1,0 +1,289 @@
+"""Planned takeovers: nothing acknowledged is lost, nothing is written twice, and each way to stop
+half-way ends where the coordinator can mend it."""
+
+from __future__ import annotations
+
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pyarrow.flight as flight
+import pytest
+from replica_cluster import Client, Coordinator, cluster
+
+from rezone.replica.producer import ProducerChannel
+from rezone.replica.settings import NodeSettings
+from rezone.wire.errors import ConflictError, NotReadyError
+from rezone.wire.messages import Ack, Role, SetState, TakeoverState, UpgradeCandidate
+
+PARTITION = 0
+
+
+class Load:
+    """Writers that count up one key each; what they know to be acknowledged is checked later.
+
+    Each value is the writer's sequence, so a batch applied twice or out of turn shows as a value
+    that is not the last acknowledged one, or as a log longer than the writes.
+    """
+
+    def __init__(self, coordinator: Coordinator, writers: int) -> None:
+        self.clients = [Client(coordinator) for _ in range(writers)]
+        self.acked = [0] * writers
+        self.times: list[list[float]] = [[] for _ in range(writers)]
+        self.errors: list[BaseException] = []
+        self._stop = threading.Event()
+        self._enough = threading.Condition()
+        self._threads = [
+            threading.Thread(target=self._write, args=(i,), daemon=True) for i in range(writers)
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def _write(self, index: int) -> None:
+        client = self.clients[index]
+        try:
+            while not self._stop.is_set():
+                value = str(client.sequence + 1).encode()
+                client.put(PARTITION, {f"key{index}".encode(): value})
+                self.acked[index] = client.sequence
+                self.times[index].append(time.monotonic())
+                with self._enough:
+                    self._enough.notify_all()
+        except BaseException as error:  # noqa: BLE001 - shown by the test
+            self.errors.append(error)
+
+    def wait_for(self, more: int) -> None:
+        """Wait until every writer has that many more acknowledged writes."""
+        goals = [count + more for count in self.acked]
+        with self._enough:
+            assert self._enough.wait_for(
+                lambda: self.errors or all(a >= g for a, g in zip(self.acked, goals, strict=True)),
+                20,
+            )
+        assert not self.errors, self.errors
+
+    def stop(self) -> None:
+        """End the writers."""
+        self._stop.set()
+        for thread in self._threads:
+            thread.join(20)
+        assert not self.errors, self.errors
+
+    @property
+    def longest_gap_ms(self) -> float:
+        """The longest time in which no write of any writer was acknowledged."""
+        times = sorted(t for some in self.times for t in some)
+        return max((b - a for a, b in zip(times, times[1:], strict=False)), default=0) * 1000
+
+    def check(self) -> int:
+        """Every writer's key holds its last acknowledged value; returns the writes in all."""
+        keys = [f"key{i}".encode() for i in range(len(self.clients))]
+        rows = self.clients[0].get(PARTITION, keys)
+        assert rows == {
+            key: str(count).encode() for key, count in zip(keys, self.acked, strict=True)
+        }
+        for client in self.clients:
+            client.close()
+        return sum(self.acked)
+
+
+@pytest.mark.proves("DCP-09", "DCP-10", "DCP-11", "HS-10", "RM-04", "RM-05", "RM-10")
+@pytest.mark.slow
+def test_takeovers_under_load_lose_and_double_nothing(tmp_path: Path) -> None:
+    """An acknowledged write lost, or a retried one applied twice, in a takeover would fail here."""
+    with cluster(tmp_path, 3, processes=True) as c:
+        c.create(PARTITION, (0, 1, 2))
+        c.change(PARTITION, hot_standby_replica=1)
+        c.watch()
+        load = Load(c, 4)
+        load.wait_for(20)
+        for candidate in (1, 2, 0):
+            c.move(PARTITION, candidate)
+            load.wait_for(20)
+        load.stop()
+        written = load.check()
+        leader = c.until("", lambda: c.report(0, PARTITION))
+        assert leader.role is Role.LEADER
+        assert leader.leader_epoch == 4
+        # One row per write: a batch applied twice would have taken another offset.
+        assert leader.log_end_offset == written
+        digests = c.digests(PARTITION)
+        assert len({d.digests for d in digests.values()}) == 1
+        rate = written / (load.times[0][-1] - load.times[0][0])
+        retries = sum(client.retries for client in load.clients)
+        print(  # noqa: T201 - the measured gap is what the test is read for
+            f"\nthree takeovers: longest write gap {load.longest_gap_ms:.1f} ms, "
+            f"{rate:.0f} writes/s of one row, {retries} retries"
+        )
+
+
+@pytest.mark.proves("DCP-09")
+def test_a_takeover_needs_a_stream_an_order_and_an_in_sync_candidate(tmp_path: Path) -> None:
+    """A candidate that could not have every row would lead, or two nodes could."""
+    with cluster(tmp_path, 3) as c:
+        c.create(PARTITION, (0, 1))
+        k = Client(c)
+        k.put(PARTITION, {b"a": b"1"})
+        c.change(PARTITION, next_leader=2, next_epoch=2)
+        with pytest.raises(ConflictError, match="not in sync"):
+            c.takeover(PARTITION)
+        c.change(PARTITION, next_leader=1, next_epoch=2)
+        c.nodes[1].stop()
+        c.until("the stream ends", lambda: not c.nodes[0].node.find(PARTITION).leading.streams)
+        with pytest.raises(ConflictError, match="no stream"):
+            c.takeover(PARTITION)
+        c.nodes[1].start()
+        c.wait_up(1)
+        c.until("the stream is back", lambda: c.nodes[0].node.find(PARTITION).leading.streams)
+        c.takeover(PARTITION)
+        c.until("node 1 leads", lambda: c.report(1, PARTITION).role is Role.LEADER)
+        c.takeover(PARTITION)  # a repeat is answered as done
+        k.put(PARTITION, {b"a": b"2"})
+        assert k.get(PARTITION, [b"a"]) == {b"a": b"2"}
+        k.close()
+
+
+class Cut:
+    """Breaks the old leader's channel at one state change, before or after it is sent, once."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, at: TakeoverState, *, sent: bool) -> None:
+        self.done = threading.Event()
+        original = ProducerChannel._send_control
+
+        def send(channel: ProducerChannel, stream: Any, control: Any) -> None:
+            message = control.message
+            cut = isinstance(message, SetState) and message.state is at and not self.done.is_set()
+            if cut and sent:
+                channel._channel.send(message)
+            if cut:
+                self.done.set()
+                raise flight.FlightUnavailableError("cut by the test")
+            original(channel, stream, control)
+
+        monkeypatch.setattr(ProducerChannel, "_send_control", send)
+
+
+def one_leader(c: Coordinator, nodes: tuple[int, ...]) -> int:
+    """The node that all nodes take for the leader, once they agree."""
+
+    def agreed() -> list[int]:
+        c.settle()
+        reports = [c.report(n, PARTITION) for n in nodes]
+        leaders = {r.leader for r in reports}
+        leading = [n for n, r in zip(nodes, reports, strict=True) if r.role is Role.LEADER]
+        settled = leaders == set(leading) and len({r.leader_epoch for r in reports}) == 1
+        return leading if settled and len(leading) == 1 else []
+
+    return int(c.until("one leader", agreed)[0])
+
+
+def finish(c: Coordinator, k: Client, acked: dict[bytes, bytes]) -> None:
+    """Whoever leads: acknowledged rows are there, writing goes on, all replicas agree."""
+    one_leader(c, (0, 1, 2))
+    k.put(PARTITION, {b"after": b"1"})
+    assert k.get(PARTITION, [*acked, b"after"]) == {**acked, b"after": b"1"}
+    c.until("all in sync", lambda: (c.settle(), c.isr(PARTITION) == {0, 1, 2})[1])
+    digests = c.until("digests", lambda: c.digests(PARTITION))
+    assert len({d.digests for d in digests.values()}) == 1
+    k.close()
+
+
+def started(c: Coordinator) -> tuple[Client, dict[bytes, bytes]]:
+    """Three replicas with some rows; node 1 may take over."""
+    c.create(PARTITION, (0, 1, 2))
+    k = Client(c)
+    rows = {b"%d" % i: b"%d" % i for i in range(5)}
+    k.put(PARTITION, rows)
+    c.authorise(PARTITION, 1)
+    return k, rows
+
+
+@pytest.mark.proves("DCP-10", "DCP-11")
+@pytest.mark.parametrize("sent", [False, True])
+def test_a_channel_cut_around_pending_leaves_the_old_leader_leading(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sent: bool
+) -> None:
+    """A takeover that never got to the point of no return would stop the partition."""
+    cut = Cut(monkeypatch, TakeoverState.PENDING, sent=sent)
+    with cluster(tmp_path, 3) as c:
+        k, rows = started(c)
+        c.takeover(PARTITION)
+        failed = c.until(
+            "failed",
+            lambda: (r := c.report(0, PARTITION)).takeover is TakeoverState.FAILED and r,
+        )
+        assert cut.done.is_set()
+        assert failed.role is Role.LEADER
+        assert failed.takeover_error
+        assert one_leader(c, (0, 2)) == 0
+        c.until("the candidate is back", lambda: c.report(0, PARTITION).follower_offsets.get(1))
+        finish(c, k, rows)
+
+
+@pytest.mark.proves("DCP-10", "DCP-11")
+@pytest.mark.parametrize("sent", [False, True])
+def test_a_channel_cut_around_active_is_made_good_by_the_next_stream(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sent: bool
+) -> None:
+    """The old leader would stay dead with nobody leading, or both would lead."""
+    cut = Cut(monkeypatch, TakeoverState.ACTIVE, sent=sent)
+    with cluster(tmp_path, 3) as c:
+        k, rows = started(c)
+        c.takeover(PARTITION)
+        assert cut.done.wait(10)
+        assert one_leader(c, (0, 1, 2)) == 1
+        finish(c, k, rows)
+
+
+@pytest.mark.proves("DCP-11", "RM-08")
+def test_a_candidate_lost_after_dead_is_rolled_back_by_a_higher_epoch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A dead leader would lead again by itself, or never again."""
+    cut = Cut(monkeypatch, TakeoverState.ACTIVE, sent=False)
+    with cluster(tmp_path, 3, settings=NodeSettings(hold_ms_max=200)) as c:
+        k, rows = started(c)
+        c.nodes[1].node.open_replica  # noqa: B018 - node 1 is there, and is cut off below
+        c.takeover(PARTITION)
+        assert cut.done.wait(10)
+        c.nodes[1].stop()
+        dead = c.until(
+            "dead or moved", lambda: (r := c.report(0, PARTITION)).takeover is not None and r
+        )
+        if dead.takeover is not TakeoverState.DEAD:
+            pytest.skip("the candidate was back before it could be stopped")
+        with pytest.raises(NotReadyError):
+            k.send(PARTITION, 2, {b"held": b"1"}, retry=False)
+        # Dead survives a restart.
+        c.nodes[0].stop()
+        c.nodes[0].start()
+        c.wait_up(0)
+        assert c.report(0, PARTITION).takeover is TakeoverState.DEAD
+        c.change(
+            PARTITION, leader=0, leader_epoch=3, isr=(0, 2), next_leader=None, next_epoch=None
+        )
+        k.send(PARTITION, 2, {b"held": b"1"})
+        c.nodes[1].start()
+        c.wait_up(1)
+        finish(c, k, {**rows, b"held": b"1"})
+
+
+@pytest.mark.proves("RM-05", "DCP-11")
+def test_upgrade_candidate_replays_leads_and_repeats(tmp_path: Path) -> None:
+    """The coordinator could not finish a takeover whose last message was lost."""
+    with cluster(tmp_path, 3) as c:
+        k, rows = started(c)
+        c.until("caught up", lambda: c.report(1, PARTITION).durable_offset == len(rows))
+        upgrade = UpgradeCandidate(
+            fence=c.fence(), partition=PARTITION, next_epoch=2, last_offset=len(rows) + 1
+        )
+        with pytest.raises(NotReadyError, match="ends at 5"):
+            c.call(1, upgrade)
+        upgrade = UpgradeCandidate(
+            fence=c.fence(), partition=PARTITION, next_epoch=2, last_offset=len(rows)
+        )
+        for _ in range(2):
+            assert c.call(1, upgrade) == Ack()
+        assert one_leader(c, (0, 1, 2)) == 1
+        finish(c, k, rows)

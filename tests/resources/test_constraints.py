@@ -1,0 +1,409 @@
+"""Every constraint of the three kinds on a real API server: one manifest it takes, one it refuses.
+
+`test_table_is_complete` compares the table with the compiled definitions, so a constraint cannot
+be added, or lost by the compiler, without a row here.
+"""
+
+# ruff: noqa: E501 - one row, one line: the table is read by its columns
+
+from __future__ import annotations
+
+import copy
+import itertools
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+from resource_server import NAMESPACE, Server
+
+from rezone.resources import API_VERSION
+from rezone.resources.crd import LIST_TYPE, RULES, custom_resource_definitions
+
+pytestmark = pytest.mark.apiserver
+
+Json = dict[str, Any]
+REMOVED = object()
+
+KEYWORDS = (
+    "minimum",
+    "maximum",
+    "minLength",
+    "maxLength",
+    "pattern",
+    "enum",
+    "minItems",
+    "maxItems",
+    "minProperties",
+    "maxProperties",
+)
+SCHEMA = {"columns": [{"name": "id", "type": "int64"}], "primaryKey": ["id"]}
+VOLUME = {"storageClassName": "fast", "size": "10Gi"}
+BASES: dict[str, Json] = {
+    "DistributionZone": {"partitions": 8, "replicas": 3, "dataNodes": {"count": 3}},
+    "RebalanceTask": {"zoneName": "orders"},
+    "RegionMigration": {"zoneName": "orders", "partition": 0},
+}
+
+
+@dataclass(frozen=True)
+class Row:
+    """A constraint on a field, a value the server takes there and one it refuses, and its words."""
+
+    kind: str
+    path: str
+    keyword: str
+    good: Any
+    bad: Any
+    says: str
+    given: Json = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        return f"{self.kind}-{self.path}-{self.keyword}"
+
+
+@dataclass(frozen=True)
+class RuleRow:
+    """A CEL rule: edits of an object that keep it and that break it.
+
+    A transition rule has `before`, the edits the stored object was made with.
+    """
+
+    kind: str
+    says: str
+    good: Json
+    bad: Json
+    before: Json | None = None
+
+    def __str__(self) -> str:
+        return f"{self.kind}-{re.sub('[^a-zA-Z]+', '-', self.says)[:60]}"
+
+
+def dz(path: str, keyword: str, good: Any, bad: Any, says: str, **given: Any) -> Row:
+    """Return a row about zones; in `given`, two underscores stand for a dot."""
+    return Row("DistributionZone", path, keyword, good, bad, says, _dotted(given))
+
+
+def rbt(path: str, keyword: str, good: Any, bad: Any, says: str, **given: Any) -> Row:
+    """Return a row about tasks."""
+    return Row("RebalanceTask", path, keyword, good, bad, says, _dotted(given))
+
+
+def rgm(path: str, keyword: str, good: Any, bad: Any, says: str) -> Row:
+    """Return a row about migrations."""
+    return Row("RegionMigration", path, keyword, good, bad, says)
+
+
+def _dotted(given: Json) -> Json:
+    return {path.replace("__", "."): value for path, value in given.items()}
+
+
+def columns(count: int) -> list[Json]:
+    """Return so many columns, the first of them `id`."""
+    return [{"name": f"c{n}" if n else "id", "type": "int64"} for n in range(count)]
+
+
+def labels(count: int) -> dict[str, str]:
+    """Return so many node labels."""
+    return {f"label-{n}": "x" for n in range(count)}
+
+
+def moves(count: int) -> list[Json]:
+    """Return so many moves."""
+    return [{"partition": n, "replicas": [0]} for n in range(count)]
+
+
+NODES = {"spec__dataNodes__count": REMOVED}
+TABLE = {"spec__schema": SCHEMA}
+DISK = {"spec__storage": {"volumeClaimTemplate": VOLUME}}
+WIDE = {"spec__replicas": 7}
+DRAIN = {"spec__type": "Drain"}
+MOVES = {"spec__type": "Moves", "spec__moves": moves(1)}
+AT_LEAST_0 = "should be greater than or equal to 0"
+AT_LEAST_1 = "should be greater than or equal to 1"
+LAST_PARTITION = "should be less than or equal to 16383"
+NUMBER_MAX, COUNT_MAX = 2_147_483_647, 1 << 50
+LAST_NODE = f"should be less than or equal to {NUMBER_MAX}"
+UP_TO = "should be less than or equal to {}"
+
+# fmt: off
+ROWS: tuple[Row, ...] = (
+    dz("spec", "required", BASES["DistributionZone"], REMOVED, "spec: Required value"),
+    dz("spec.partitions", "required", 8, REMOVED, "spec.partitions: Required value"),
+    dz("spec.partitions", "minimum", 1, 0, AT_LEAST_1),
+    dz("spec.partitions", "maximum", 16_384, 16_385, UP_TO.format(16384)),
+    dz("spec.replicas", "required", 3, REMOVED, "spec.replicas: Required value"),
+    dz("spec.replicas", "minimum", 1, 0, AT_LEAST_1),
+    dz("spec.replicas", "maximum", 7, 8, UP_TO.format(7)),
+    dz("spec.minInSyncReplicas", "minimum", 1, 0, AT_LEAST_1),
+    dz("spec.minInSyncReplicas", "maximum", 7, 8, UP_TO.format(7), **WIDE),
+    dz("spec.hotStandbys", "minimum", 0, -1, AT_LEAST_0),
+    dz("spec.hotStandbys", "maximum", 6, 7, UP_TO.format(6), **WIDE),
+    dz("spec.schema.columns", "required", columns(1), REMOVED, "columns: Required value", **TABLE),
+    dz("spec.schema.columns", "minItems", columns(1), [], "should have at least 1 items", **TABLE),
+    dz("spec.schema.columns", "maxItems", columns(256), columns(257), "must have at most 256 items", **TABLE),
+    dz("spec.schema.columns", "repeat", columns(2), columns(1) * 2, 'Duplicate value: {"name":"id"}', **TABLE),
+    dz("spec.schema.columns[].name", "required", "id", REMOVED, "name: Required value", **TABLE),
+    dz("spec.schema.columns[].name", "minLength", "id", "", "at least 1 chars", **TABLE),
+    dz("spec.schema.columns.1.name", "maxLength", "x" * 128, "x" * 129, "may not be more than 128 bytes",
+       spec__schema={"columns": columns(2), "primaryKey": ["id"]}),
+    dz("spec.schema.columns.1.name", "pattern", "_x1", "1-x", "should match '^[A-Za-z_][A-Za-z0-9_]*$'",
+       spec__schema={"columns": columns(2), "primaryKey": ["id"]}),
+    dz("spec.schema.columns[].type", "required", "int64", REMOVED, "type: Required value", **TABLE),
+    dz("spec.schema.columns[].type", "enum", "timestamp[us]", "datetime", 'supported values: "bool"', **TABLE),
+    dz("spec.schema.primaryKey", "required", ["id"], REMOVED, "primaryKey: Required value", **TABLE),
+    dz("spec.schema.primaryKey", "minItems", ["id"], [], "should have at least 1 items", **TABLE),
+    dz("spec.schema.primaryKey", "maxItems", ["id"] + [f"c{n}" for n in range(1, 16)],
+       ["id"] + [f"c{n}" for n in range(1, 17)], "must have at most 16 items",
+       spec__schema={"columns": columns(20), "primaryKey": ["id"]}),
+    dz("spec.schema.primaryKey[]", "minLength", "id", "", "at least 1 chars", **TABLE),
+    dz("spec.schema.primaryKey[]", "maxLength", "id", "x" * 129, "may not be more than 128 bytes", **TABLE),
+    dz("spec.storage.engine", "enum", "Memory", "memory", 'supported values: "RocksDB", "Memory"'),
+    dz("spec.storage.durability", "enum", "Fsync", "None", 'supported values: "Fsync"'),
+    dz("spec.storage.volumeClaimTemplate.size", "required", "1Gi", REMOVED, "size: Required value", **DISK),
+    dz("spec.storage.volumeClaimTemplate.size", "maxLength", "1" * 17 + "." + "5" * 12 + "Ti", "1" * 33, "may not be more than 32 bytes", **DISK),
+    dz("spec.storage.volumeClaimTemplate.size", "pattern", "1.5Ti", "10 GB", "should match '^[0-9]+", **DISK),
+    dz("spec.storage.volumeClaimTemplate.storageClassName", "maxLength", "x" * 253, "x" * 254, "may not be more than 253 bytes", **DISK),
+    dz("spec.storage.volumeClaimTemplate.storageClassName", "pattern", "fast.ssd", "Fast", "should match '^[a-z0-9]", **DISK),
+    dz("spec.dataNodes", "required", {"count": 3}, REMOVED, "spec.dataNodes: Required value"),
+    dz("spec.dataNodes.count", "minimum", 1, 0, AT_LEAST_1),
+    dz("spec.dataNodes.count", "maximum", 1024, 1025, UP_TO.format(1024)),
+    dz("spec.dataNodes.nodeSelector", "minProperties", labels(1), {}, "should have at least 1 properties", **NODES),
+    dz("spec.dataNodes.nodeSelector", "maxProperties", labels(16), labels(17), "must have at most 16 items", **NODES),
+    dz("spec.dataNodes.nodeSelector{}", "maxLength", "x" * 63, "x" * 64, "may not be more than 63 bytes", **NODES),
+    dz("spec.dataNodes.failureDomainKey", "minLength", "r", "", "at least 1 chars"),
+    dz("spec.dataNodes.failureDomainKey", "maxLength", "d" * 253 + "/" + "n" * 63, "d" * 254 + "/" + "n" * 63, "may not be more than 317 bytes"),
+    dz("spec.dataNodes.failureDomainKey", "pattern", "example.com/rack", "rack number", "should match '^("),
+    dz("spec.dataNodes.autoAdjust.scaleUpSeconds", "minimum", 0, -1, AT_LEAST_0),
+    dz("spec.dataNodes.autoAdjust.scaleUpSeconds", "maximum", 86_400, 86_401, UP_TO.format(86400)),
+    dz("spec.dataNodes.autoAdjust.scaleDownSeconds", "minimum", 0, -1, AT_LEAST_0),
+    dz("spec.dataNodes.autoAdjust.scaleDownSeconds", "maximum", 86_400, 86_401, UP_TO.format(86400)),
+    dz("spec.rebalance.approval", "enum", "Manual", "Never", 'supported values: "Automatic", "Manual"'),
+    dz("spec.rebalance.maxConcurrentMigrations", "minimum", 1, 0, AT_LEAST_1),
+    dz("spec.rebalance.maxConcurrentMigrations", "maximum", 1000, 1001, UP_TO.format(1000)),
+    dz("spec.rebalance.maxMigrationsPerNode", "minimum", 1, 0, AT_LEAST_1),
+    dz("spec.rebalance.maxMigrationsPerNode", "maximum", 1000, 1001, UP_TO.format(1000)),
+    dz("spec.rebalance.maxBytesPerSecond", "minimum", 0, -1, AT_LEAST_0),
+    dz("spec.rebalance.maxBytesPerSecond", "maximum", COUNT_MAX, COUNT_MAX + 1, UP_TO.format(COUNT_MAX)),
+    dz("spec.transfer.sparkThresholdBytes", "minimum", 0, -1, AT_LEAST_0),
+    dz("spec.transfer.sparkThresholdBytes", "maximum", COUNT_MAX, COUNT_MAX + 1, UP_TO.format(COUNT_MAX)),
+    rbt("spec", "required", BASES["RebalanceTask"], REMOVED, "spec: Required value"),
+    rbt("spec.zoneName", "required", "orders", REMOVED, "spec.zoneName: Required value"),
+    rbt("spec.zoneName", "minLength", "o", "", "at least 1 chars"),
+    rbt("spec.zoneName", "maxLength", "x" * 63, "x" * 64, "may not be more than 63 bytes"),
+    rbt("spec.zoneName", "pattern", "or-ders", "Orders", "should match '^[a-z0-9]"),
+    rbt("spec.type", "enum", "Leaders", "Leader", 'supported values: "Zone", "Drain", "Leaders", "Moves"'),
+    rbt("spec.nodes", "maxItems", list(range(1024)), list(range(1025)), "must have at most 1024 items", **DRAIN),
+    rbt("spec.nodes", "repeat", [1, 2], [1, 1], "Duplicate value: 1", **DRAIN),
+    rbt("spec.nodes[]", "minimum", 0, -1, AT_LEAST_0, **DRAIN),
+    rbt("spec.nodes[]", "maximum", NUMBER_MAX, NUMBER_MAX + 1, LAST_NODE, **DRAIN),
+    rbt("spec.moves", "maxItems", moves(1024), moves(1025), "must have at most 1024 items", **MOVES),
+    rbt("spec.moves", "repeat", moves(2), moves(1) * 2, 'Duplicate value: {"partition":0}', **MOVES),
+    rbt("spec.moves[].partition", "required", 0, REMOVED, "partition: Required value", **MOVES),
+    rbt("spec.moves[].partition", "minimum", 0, -1, AT_LEAST_0, **MOVES),
+    rbt("spec.moves[].partition", "maximum", 16_383, 16_384, LAST_PARTITION, **MOVES),
+    rbt("spec.moves[].replicas", "required", [0], REMOVED, "replicas: Required value", **MOVES),
+    rbt("spec.moves[].replicas", "minItems", [0], [], "should have at least 1 items", **MOVES),
+    rbt("spec.moves[].replicas", "maxItems", list(range(7)), list(range(8)), "must have at most 7 items", **MOVES),
+    rbt("spec.moves[].replicas[]", "minimum", 0, -1, AT_LEAST_0, **MOVES),
+    rbt("spec.moves[].replicas[]", "maximum", NUMBER_MAX, NUMBER_MAX + 1, LAST_NODE, **MOVES),
+    rbt("spec.revision", "minimum", 0, -1, AT_LEAST_0),
+    rbt("spec.revision", "maximum", COUNT_MAX, COUNT_MAX + 1, UP_TO.format(COUNT_MAX)),
+    rbt("spec.approvedPlan", "maxLength", "x" * 128, "x" * 129, "may not be more than 128 bytes"),
+    rgm("spec", "required", BASES["RegionMigration"], REMOVED, "spec: Required value"),
+    rgm("spec.zoneName", "required", "orders", REMOVED, "spec.zoneName: Required value"),
+    rgm("spec.zoneName", "minLength", "o", "", "at least 1 chars"),
+    rgm("spec.zoneName", "maxLength", "x" * 63, "x" * 64, "may not be more than 63 bytes"),
+    rgm("spec.zoneName", "pattern", "or-ders", "Orders", "should match '^[a-z0-9]"),
+    rgm("spec.partition", "required", 0, REMOVED, "spec.partition: Required value"),
+    rgm("spec.partition", "minimum", 0, -1, AT_LEAST_0),
+    rgm("spec.partition", "maximum", 16_383, 16_384, LAST_PARTITION),
+    rgm("spec.target", "minimum", 0, -1, AT_LEAST_0),
+    rgm("spec.target", "maximum", NUMBER_MAX, NUMBER_MAX + 1, LAST_NODE),
+    rgm("spec.oldLeader", "enum", "Removed", "Kept", 'supported values: "Follower", "Removed"'),
+)
+
+Z, T, M = "DistributionZone", "RebalanceTask", "RegionMigration"
+TWO_COLUMNS = [{"name": "a", "type": "int64"}, {"name": "b", "type": "float64"}]
+TWO: Json = {"columns": TWO_COLUMNS, "primaryKey": ["a"]}
+RULE_ROWS: tuple[RuleRow, ...] = (
+    RuleRow(Z, "the name of a DistributionZone starts with a letter and has at most 40 characters, lower-case letters, digits and '-': choose another name",
+            {"metadata.name": "z" * 40}, {"metadata.name": "1st.zone"}),
+    RuleRow(Z, "minInSyncReplicas cannot be larger than replicas: lower it or raise replicas",
+            {"spec.minInSyncReplicas": 3}, {"spec.minInSyncReplicas": 4}),
+    RuleRow(Z, "hotStandbys must be smaller than replicas: one replica is the leader",
+            {"spec.hotStandbys": 2}, {"spec.hotStandbys": 3}),
+    RuleRow(Z, "schema cannot be changed: make a new zone and copy the rows",
+            {"spec.schema": TWO, "spec.replicas": 2}, {"spec.schema": {**TWO, "columns": TWO_COLUMNS[::-1]}},
+            before={"spec.schema": TWO}),
+    RuleRow(Z, "storage.engine cannot be changed: make a new zone and copy the rows",
+            {"spec.storage": {"engine": "RocksDB"}}, {"spec.storage": {"engine": "Memory"}}, before={}),
+    RuleRow(Z, "storage.volumeClaimTemplate cannot be added or removed: make a new zone and copy the rows",
+            {"spec.storage": {}}, {"spec.storage": {"volumeClaimTemplate": VOLUME}}, before={}),
+    RuleRow(Z, "every name in primaryKey must be the name of a column",
+            {"spec.schema": SCHEMA}, {"spec.schema": {**SCHEMA, "primaryKey": ["key"]}}),
+    RuleRow(Z, "a primary key column cannot be float32 or float64: use an integer or a string",
+            {"spec.schema": TWO}, {"spec.schema": {**TWO, "primaryKey": ["b"]}}),
+    RuleRow(Z, "a column may stand only once in primaryKey: remove the repetition",
+            {"spec.schema": SCHEMA}, {"spec.schema": {**SCHEMA, "primaryKey": ["id", "id"]}}),
+    RuleRow(Z, "size must be larger than 0, for example 10Gi",
+            {"spec.storage.volumeClaimTemplate": {"size": "1"}}, {"spec.storage.volumeClaimTemplate": {"size": "0Gi"}}),
+    RuleRow(Z, "size can only grow, volumes do not shrink: make a new zone and copy the rows",
+            {"spec.storage.volumeClaimTemplate": {**VOLUME, "size": "10240Mi"}},
+            {"spec.storage.volumeClaimTemplate": {**VOLUME, "size": "10239Mi"}},
+            before={"spec.storage.volumeClaimTemplate": VOLUME}),
+    RuleRow(Z, "storageClassName cannot be changed: make a new zone and copy the rows",
+            {"spec.storage.volumeClaimTemplate": {**VOLUME, "size": "1Ti"}},
+            {"spec.storage.volumeClaimTemplate": {"size": "10Gi"}},
+            before={"spec.storage.volumeClaimTemplate": VOLUME}),
+    RuleRow(Z, "set exactly one of dataNodes.count and dataNodes.nodeSelector",
+            {"spec.dataNodes": {"nodeSelector": labels(1)}}, {"spec.dataNodes": {"count": 3, "nodeSelector": labels(1)}}),
+    RuleRow(Z, "nodeSelector must hold valid Kubernetes labels, for example node.kubernetes.io/instance-type: large",
+            {"spec.dataNodes": {"nodeSelector": {"example.com/pool": "a_b.c"}}},
+            {"spec.dataNodes": {"nodeSelector": {"example.com/pool/x": "a"}}}),
+    RuleRow(T, "the name of a RebalanceTask starts with a letter and has at most 55 characters, lower-case letters, digits and '-': choose another name",
+            {"metadata.name": "t" * 55}, {"metadata.name": "t" * 56}),
+    RuleRow(T, "a task of type Drain must name the data nodes to drain in spec.nodes",
+            {"spec.type": "Drain", "spec.nodes": [2]}, {"spec.type": "Drain"}),
+    RuleRow(T, "a task of type Moves must list its moves in spec.moves",
+            {"spec.type": "Moves", "spec.moves": moves(1)}, {"spec.type": "Moves", "spec.moves": []}),
+    RuleRow(T, "spec.nodes is only for tasks of type Drain",
+            {"spec.type": "Leaders", "spec.nodes": []}, {"spec.nodes": [1]}),
+    RuleRow(T, "spec.moves is only for tasks of type Moves",
+            {"spec.type": "Zone", "spec.moves": []}, {"spec.moves": moves(1)}),
+    RuleRow(T, "zoneName cannot be changed: apply a new RebalanceTask",
+            {"spec.suspend": True}, {"spec.zoneName": "other"}, before={}),
+    RuleRow(T, "type cannot be changed: apply a new RebalanceTask",
+            {"spec.type": "Zone"}, {"spec.type": "Leaders"}, before={}),
+    RuleRow(T, "nodes cannot be changed: cancel this one and apply a new RebalanceTask",
+            {"spec.type": "Drain", "spec.nodes": [1], "spec.cancel": True}, {"spec.type": "Drain", "spec.nodes": [1, 2]},
+            before={"spec.type": "Drain", "spec.nodes": [1]}),
+    RuleRow(T, "moves cannot be changed: cancel this one and apply a new RebalanceTask",
+            {"spec.type": "Moves", "spec.moves": moves(1), "spec.approvedPlan": "f00d"},
+            {"spec.type": "Moves", "spec.moves": [{"partition": 0, "replicas": [1]}]},
+            before={"spec.type": "Moves", "spec.moves": moves(1)}),
+    RuleRow(T, "a cancel cannot be taken back: apply a new RebalanceTask",
+            {"spec.cancel": True}, {"spec.cancel": False}, before={"spec.cancel": True}),
+    RuleRow(T, "a data node may stand only once in a move's replicas: remove the repetition",
+            {"spec.type": "Moves", "spec.moves": [{"partition": 0, "replicas": [2, 1]}]},
+            {"spec.type": "Moves", "spec.moves": [{"partition": 0, "replicas": [2, 2]}]}),
+    RuleRow(M, "the name of a RegionMigration may have at most 63 characters, lower-case letters, digits and '-': choose another name",
+            {"metadata.name": "m" * 63}, {"metadata.name": "m" * 64}),
+    RuleRow(M, "zoneName cannot be changed: apply a new RegionMigration",
+            {"spec.cancel": True}, {"spec.zoneName": "other"}, before={}),
+    RuleRow(M, "partition cannot be changed: apply a new RegionMigration",
+            {"spec.partition": 0}, {"spec.partition": 1}, before={}),
+    RuleRow(M, "target cannot be changed: cancel this one and apply a new RegionMigration",
+            {"spec.target": 4, "spec.cancel": True}, {}, before={"spec.target": 4}),
+    RuleRow(M, "oldLeader cannot be changed: apply a new RegionMigration",
+            {"spec.oldLeader": "Follower"}, {"spec.oldLeader": "Removed"}, before={}),
+    RuleRow(M, "a cancel cannot be taken back: apply a new RegionMigration",
+            {"spec.cancel": True}, {}, before={"spec.cancel": True}),
+)
+# fmt: on
+
+
+def manifest(kind: str, edits: Json) -> Json:
+    """Return the smallest object of a kind with values put at dotted paths."""
+    body: Json = {
+        "apiVersion": API_VERSION,
+        "kind": kind,
+        "metadata": {"name": "under-test", "namespace": NAMESPACE},
+        "spec": copy.deepcopy(BASES[kind]),
+    }
+    for path, value in edits.items():
+        put(body, path, value)
+    return body
+
+
+def put(body: Any, path: str, value: Any) -> None:
+    """Put a value at a path, making what is missing; `[]` is the first item, `{}` any entry."""
+    *parents, last = path.replace("[]", ".0").replace("{}", ".any").split(".")
+    for here, after in itertools.pairwise([*parents, last]):
+        if isinstance(body, list):
+            body = body[int(here)]
+        else:
+            body = body.setdefault(here, [None] if after == "0" else {})
+    if value is REMOVED:
+        del body[last]
+    elif isinstance(body, list):
+        body[int(last)] = copy.deepcopy(value)
+    else:
+        body[last] = copy.deepcopy(value)
+
+
+@pytest.mark.parametrize("row", ROWS, ids=str)
+def test_schema_constraint(row: Row, server: Server) -> None:
+    """A lost bound would let the operator meet specs it was never written for."""
+    good = {**row.given, row.path: row.good}
+    bad = {**row.given, row.path: row.bad}
+    assert server.try_create(manifest(row.kind, good)) == ""
+    assert row.says in server.try_create(manifest(row.kind, bad))
+
+
+@pytest.mark.parametrize("row", RULE_ROWS, ids=str)
+def test_rule(row: RuleRow, server: Server) -> None:
+    """A rule that never fires, or fires on legal objects, is worse than none."""
+    good, bad = manifest(row.kind, row.good), manifest(row.kind, row.bad)
+    if row.before is None:
+        assert server.try_create(good) == ""
+        assert row.says in server.try_create(bad)
+    else:
+        before = manifest(row.kind, row.before)
+        assert server.try_replace(before, good) == ""
+        assert row.says in server.try_replace(before, bad)
+
+
+def test_removed_schema_is_refused(server: Server) -> None:
+    """Without the guard on presence, `kubectl replace` without a schema would turn it binary."""
+    before = manifest(Z, {"spec.schema": SCHEMA})
+    assert "schema cannot be changed" in server.try_replace(before, manifest(Z, {}))
+
+
+def test_status_is_not_writable_by_spec_writers(server: Server) -> None:
+    """Without the status subresource, a person's apply could erase the operator's decisions."""
+    stored = server.create({**manifest(M, {}), "status": {"state": "Succeeded"}})
+    server.delete(stored)
+    assert "status" not in stored
+
+
+def test_table_is_complete() -> None:
+    """A constraint without a row would be shipped untried."""
+    wanted, messages = set(), set()
+    for definition in custom_resource_definitions():
+        kind = definition["spec"]["names"]["kind"]
+        schema = definition["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
+        spec = {**schema, "properties": {"spec": schema["properties"]["spec"]}}
+        wanted |= {(kind, *found) for found in constraints("", spec)}
+        messages |= {(kind, message) for message in rule_messages(schema)}
+    have = {(row.kind, row.path.replace(".1.", "[]."), row.keyword) for row in ROWS}
+    assert have == wanted
+    assert {(row.kind, row.says) for row in RULE_ROWS} == messages
+
+
+def constraints(path: str, schema: Json) -> Iterator[tuple[str, str]]:
+    """Yield (path, keyword) of all constraints of a schema."""
+    for keyword in KEYWORDS:
+        if keyword in schema:
+            yield path, keyword
+    if schema.get(LIST_TYPE) in {"map", "set"}:
+        yield path, "repeat"
+    for name, inner in schema.get("properties", {}).items():
+        below = f"{path}.{name}".lstrip(".")
+        if name in schema.get("required", []):
+            yield below, "required"
+        yield from constraints(below, inner)
+    if "items" in schema:
+        yield from constraints(f"{path}[]", schema["items"])
+    if "additionalProperties" in schema:
+        yield from constraints(f"{path}{{}}", schema["additionalProperties"])
+
+
+def rule_messages(schema: Json) -> Iterator[str]:
+    """Yield the messages of all rules of a schema."""
+    for rule in schema.get(RULES, ()):
+        yield rule["message"]
+    for inner in (*schema.get("properties", {}).values(), schema.get("items", {})):
+        if inner:
+            yield from rule_messages(inner)

@@ -1,0 +1,6 @@
+"""Fakes shared with the client's tests."""
+
+import pathlib
+import sys
+
+sys.path.insert(0, str(pathlib.Path(__file__).parents[1] / "client"))

@@ -1,0 +1,298 @@
+"""The row format: round trips over all types, injective keys, refusals that say what to do."""
+
+import datetime as dt
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rezone.wire import keyspace, rows
+from rezone.wire.errors import CorruptionError, InvalidRowError
+from rezone.wire.rows import RowCodec
+from rezone.wire.schema import KEY_TYPES, Column, ColumnType, RowLimits, TableSchema
+
+_TEXT = st.text(st.characters(codec="utf-8"), max_size=12)
+_VALUES: dict[ColumnType, Any] = {
+    ColumnType.BOOL: st.booleans(),
+    ColumnType.INT8: st.integers(-(2**7), 2**7 - 1),
+    ColumnType.INT16: st.integers(-(2**15), 2**15 - 1),
+    ColumnType.INT32: st.integers(-(2**31), 2**31 - 1),
+    ColumnType.INT64: st.integers(-(2**63), 2**63 - 1),
+    ColumnType.FLOAT32: st.floats(width=32, allow_nan=False),
+    ColumnType.FLOAT64: st.floats(allow_nan=False),
+    ColumnType.STRING: st.one_of(_TEXT, st.sampled_from(["", "\0", "a\0", "é\0é"])),
+    ColumnType.BINARY: st.one_of(
+        st.binary(max_size=12), st.sampled_from([b"", b"\0", b"\0\0\0\1"])
+    ),
+    ColumnType.DATE32: st.dates(),
+    ColumnType.TIMESTAMP_US: st.datetimes(),
+}
+ALL_TYPES = TableSchema(
+    columns=(Column("id", ColumnType.INT64), *(Column(f"c_{t.name}", t) for t in ColumnType)),
+    primary_key=("id",),
+)
+
+
+@st.composite
+def tables(draw: Any) -> TableSchema:
+    """Draw any table: columns of any types, a primary key of some of them in any order."""
+    types = draw(st.lists(st.sampled_from(list(ColumnType)), min_size=0, max_size=9))
+    key_types = draw(st.lists(st.sampled_from(sorted(KEY_TYPES)), min_size=1, max_size=4))
+    columns = [Column(f"k{i}", t) for i, t in enumerate(key_types)]
+    keys = [c.name for c in columns]
+    columns += [Column(f"v{i}", t, nullable=draw(st.booleans())) for i, t in enumerate(types)]
+    return TableSchema(
+        columns=tuple(draw(st.permutations(columns))),
+        primary_key=tuple(draw(st.permutations(keys))),
+    )
+
+
+@st.composite
+def batches(draw: Any) -> tuple[RowCodec, Any]:
+    """Draw a table's codec with a batch of it, often a slice of a longer batch."""
+    codec = RowCodec(draw(tables()))
+    count = draw(st.integers(0, 12))
+    arrays = []
+    for column, field in zip(codec.table.columns, codec.arrow_schema, strict=True):
+        one = _VALUES[column.type]
+        value = st.one_of(st.none(), one) if field.nullable else one
+        arrays.append(pa.array(draw(st.lists(value, min_size=count, max_size=count)), field.type))
+    batch = pa.RecordBatch.from_arrays(arrays, schema=codec.arrow_schema)
+    start = draw(st.integers(0, count))
+    return codec, batch.slice(start, draw(st.integers(0, count)))
+
+
+@settings(deadline=None, max_examples=150, derandomize=True)
+@given(batches())
+def test_encode_then_decode_gives_the_same_batch(case: tuple[RowCodec, Any]) -> None:
+    """A row that comes back changed is data loss: any type, null, empty, NUL byte or slice."""
+    codec, batch = case
+    codec.check(batch, delete=False)
+    keys, values = codec.encode_keys(batch), codec.encode_values(batch)
+    assert keys.null_count == values.null_count == 0
+    back = codec.decode(keys, values)
+    back.validate(full=True)
+    assert back.equals(batch)
+    assert codec.decode(keys.to_pylist(), values.to_pylist()).equals(batch)
+    key_batch = batch.select(codec.key_schema.names)
+    codec.check(key_batch, delete=True)
+    assert codec.encode_keys(key_batch).equals(keys)
+    assert codec.decode_keys(keys).equals(key_batch)
+
+
+@settings(deadline=None, max_examples=80, derandomize=True)
+@given(batches())
+def test_slices_decode_by_themselves(case: tuple[RowCodec, Any]) -> None:
+    """Scans hand in slices of arrays; wrong offsets there would mix the bytes of rows."""
+    codec, batch = case
+    keys, values = codec.encode_keys(batch), codec.encode_values(batch)
+    half = batch.num_rows // 2
+    assert codec.decode(keys.slice(half), values.slice(half)).equals(batch.slice(half))
+
+
+@settings(deadline=None, max_examples=150, derandomize=True)
+@given(st.data())
+def test_different_keys_have_different_encodings(data: Any) -> None:
+    """Two keys with one encoding would be one row: the second write would eat the first."""
+    codec = RowCodec(data.draw(tables()))
+    row = st.tuples(*(_VALUES[c.type] for c in codec._keys))
+    found = data.draw(st.lists(row, unique=True, min_size=2, max_size=12))
+    batch = pa.RecordBatch.from_arrays(
+        [pa.array([r[i] for r in found], f.type) for i, f in enumerate(codec.key_schema)],
+        schema=codec.key_schema,
+    )
+    assert len(set(codec.encode_keys(batch).to_pylist())) == len(found)
+
+
+def test_the_format_does_not_change() -> None:
+    """The bytes are on disks: another encoding of the same row would not be found again."""
+    table = TableSchema(
+        columns=(
+            Column("name", ColumnType.STRING),
+            Column("id", ColumnType.INT32),
+            Column("tag", ColumnType.BINARY),
+            Column("amount", ColumnType.FLOAT64),
+            Column("note", ColumnType.STRING),
+            Column("ok", ColumnType.BOOL),
+        ),
+        primary_key=("name", "id", "tag"),
+    )
+    codec = RowCodec(table)
+    batch = pa.RecordBatch.from_arrays(
+        [
+            pa.array(["ab"]),
+            pa.array([-1], pa.int32()),
+            pa.array([b"xyz"]),
+            pa.array([1.0]),
+            pa.array([None], pa.string()),
+            pa.array([True]),
+        ],
+        schema=codec.arrow_schema,
+    )
+    assert codec.encode_keys(batch).to_pylist() == [b"\0\0\0\x02ab\x7f\xff\xff\xffxyz"]
+    assert codec.encode_values(batch).to_pylist() == [
+        b"\x02" + b"\0\0\0\0\0\0\xf0\x3f" + b"\x01" + b"\0\0\0\0",
+    ]
+    single = RowCodec(TableSchema())
+    one = pa.RecordBatch.from_arrays(
+        [pa.array([b"k\0"]), pa.array([b"v"])], schema=single.arrow_schema
+    )
+    assert single.encode_keys(one).to_pylist() == [b"k\0"]
+
+
+def test_row_ids_and_hashes_are_those_of_the_keyspace() -> None:
+    """Vectorised and single forms must agree, or a row is looked for in another partition."""
+    found = [b"", b"a", b"a\0", bytes(300), *(i.to_bytes(8, "big") for i in range(50))]
+    keys = pa.array(found, pa.binary())
+    hashes = rows.hash_of(keys)
+    assert hashes.tolist() == [keyspace.hash_key(k) for k in found]
+    ids = rows.row_ids(keys, hashes)
+    assert ids.to_pylist() == [keyspace.row_id(keyspace.hash_key(k), k) for k in found]
+    assert rows.keys_of(ids).equals(keys)
+    assert rows.hash_of(keys.slice(3, 5)).tolist() == hashes[3:8].tolist()
+    assert rows.row_ids(keys.slice(3, 5), hashes[3:8]).equals(ids.slice(3, 5))
+
+
+def _all_types_batch(codec: RowCodec) -> Any:
+    values = {
+        ColumnType.DATE32: dt.date(2026, 1, 2),
+        ColumnType.TIMESTAMP_US: dt.datetime(2026, 1, 2, 3, 4, 5, 6),  # noqa: DTZ001 - the type has no zone
+        ColumnType.STRING: "text",
+        ColumnType.BINARY: b"bytes",
+        ColumnType.BOOL: True,
+    }
+    return pa.RecordBatch.from_arrays(
+        [
+            pa.array([values.get(c.type, 1)] * 3, f.type)
+            for c, f in zip(codec.table.columns, codec.arrow_schema, strict=True)
+        ],
+        schema=codec.arrow_schema,
+    )
+
+
+@pytest.mark.parametrize("shift", range(8))
+def test_ipc_bodies_may_stand_anywhere_in_a_frame(shift: int) -> None:
+    """A body follows a header of any length, so its buffers are not aligned."""
+    codec = RowCodec(ALL_TYPES)
+    batch = _all_types_batch(codec)
+    body = memoryview(bytes(shift) + rows.to_ipc(batch))[shift:]
+    back = rows.from_ipc(body, codec.arrow_schema)
+    codec.check(back, delete=False)
+    assert codec.decode(codec.encode_keys(back), codec.encode_values(back)).equals(batch)
+
+
+def test_ipc_refuses_what_is_not_one_batch_of_the_schema() -> None:
+    """A hostile or mistaken body must be the client's error, not a crash of the node."""
+    codec = RowCodec(ALL_TYPES)
+    batch = _all_types_batch(codec)
+    body = rows.to_ipc(batch)
+    for bad in (b"", b"junk" * 10, body[: len(body) // 2], body[:-200] + bytes(200)[:0]):
+        with pytest.raises(InvalidRowError):
+            rows.from_ipc(bad, codec.arrow_schema)
+    with pytest.raises(InvalidRowError, match="columns"):
+        rows.from_ipc(body, codec.key_schema)
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, batch.schema) as stream:
+        stream.write_batch(batch)
+        stream.write_batch(batch)
+    with pytest.raises(InvalidRowError, match="more than one"):
+        rows.from_ipc(sink.getvalue().to_pybytes(), codec.arrow_schema)
+
+
+def _replace(batch: Any, name: str, array: Any) -> Any:
+    return batch.set_column(batch.schema.get_field_index(name), name, array)
+
+
+@pytest.mark.parametrize(
+    ("change", "match"),
+    [
+        (lambda b: b.select(b.schema.names[::-1]), r"select\("),
+        (lambda b: b.select(b.schema.names[1:]), "has the columns"),
+        (lambda b: _replace(b, "c_INT8", b["c_INT8"].cast("int64")), "'c_INT8' is int64"),
+        (
+            lambda b: _replace(b, "id", pa.array([1, None, 3], pa.int64())),
+            "'id' is null in row 1",
+        ),
+        (
+            lambda b: _replace(b, "c_STRING", pa.array(["", "", "x" * 101])),
+            r"value of row 2 .* limit is 150 .*'c_STRING'",
+        ),
+        (
+            lambda b: pa.RecordBatch.from_arrays(
+                [pa.concat_arrays([c] * 4) for c in b.columns], schema=b.schema
+            ),
+            "12 rows, the limit is 10",
+        ),
+    ],
+)
+def test_check_says_what_is_wrong(change: Any, match: str) -> None:
+    """A refusal without the column, row or limit leaves its reader nothing to do."""
+    codec = RowCodec(ALL_TYPES, RowLimits(value_bytes_max=150, batch_rows_max=10))
+    with pytest.raises(InvalidRowError, match=match):
+        codec.check(change(_all_types_batch(codec)), delete=False)
+
+
+def test_check_limits_keys_and_batches() -> None:
+    """Limits hold for deletes too; an unbounded key would not fit the row id's length field."""
+    codec = RowCodec(TableSchema(), RowLimits(key_bytes_max=4, batch_bytes_max=20))
+    ok = pa.RecordBatch.from_arrays([pa.array([b"abcd"] * 5)], schema=codec.key_schema)
+    codec.check(ok, delete=True)
+    long = pa.RecordBatch.from_arrays([pa.array([b"a", b"abcde"])], schema=codec.key_schema)
+    with pytest.raises(InvalidRowError, match=r"key of row 1 has 5 bytes .* 4 .*'key'") as caught:
+        codec.check(long, delete=True)
+    assert caught.value.details == {"column": "key", "row": 1, "limit": 4}
+    many = pa.RecordBatch.from_arrays([pa.array([b"abcd"] * 6)], schema=codec.key_schema)
+    with pytest.raises(InvalidRowError, match="24 bytes"):
+        codec.check(many, delete=True)
+
+
+def test_check_refuses_broken_arrow_data() -> None:
+    """Offsets outside the buffer or bad UTF-8 would be read by C code without a check."""
+    codec = RowCodec(
+        TableSchema(
+            columns=(Column("k", ColumnType.BINARY), Column("s", ColumnType.STRING)),
+            primary_key=("k",),
+        )
+    )
+    bad = pa.Array.from_buffers(
+        pa.string(), 1, [None, pa.py_buffer(np.array([0, 2], np.int32)), pa.py_buffer(b"\xff\xfe")]
+    )
+    batch = pa.RecordBatch.from_arrays([pa.array([b"k"]), bad], schema=codec.arrow_schema)
+    with pytest.raises(InvalidRowError, match="not valid"):
+        codec.check(batch, delete=False)
+
+
+def test_decode_refuses_bytes_of_another_table() -> None:
+    """Bytes of another schema must not become plausible rows."""
+    codec = RowCodec(ALL_TYPES)
+    batch = _all_types_batch(codec)
+    keys, values = codec.encode_keys(batch).to_pylist(), codec.encode_values(batch).to_pylist()
+    for bad_keys, bad_values in (
+        ([k[:-1] for k in keys], values),
+        ([k + b"x" for k in keys], values),
+        (keys, [v[:-1] for v in values]),
+        (keys, [v + b"x" for v in values]),
+        (keys, [v[:5] for v in values]),
+        (keys, [b""] * 3),
+    ):
+        with pytest.raises(CorruptionError):
+            codec.decode(bad_keys, bad_values)
+
+
+@pytest.mark.parametrize(
+    ("table", "limits"),
+    [
+        (TableSchema(columns=(Column("k", ColumnType.FLOAT64),), primary_key=("k",)), RowLimits()),
+        (TableSchema(primary_key=("nope",)), RowLimits()),
+        (TableSchema(primary_key=()), RowLimits()),
+        (TableSchema(columns=(Column("key", ColumnType.BINARY),) * 2), RowLimits()),
+        (TableSchema(), RowLimits(key_bytes_max=1 << 16)),
+    ],
+)
+def test_tables_without_sense_are_refused(table: TableSchema, limits: RowLimits) -> None:
+    """A bad schema must fail when it is set, not at the first row."""
+    with pytest.raises(ValueError, match=r"\w"):
+        RowCodec(table, limits)
