@@ -1,7 +1,7 @@
 # The interface of this project for people and CI: `make help` lists the targets.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help demo down test check lint types layers generate tools env spark-env e2e bench clean
+.PHONY: help prepare demo down test check lint types layers generate tools env spark-env e2e bench clean
 
 export PYTHONPATH := operator
 export PYTHONDONTWRITEBYTECODE := 1
@@ -12,17 +12,17 @@ TEST_ARGS ?=
 help: ## List the targets
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sort | awk -F':.*## ' '{printf "  %-10s %s\n", $$1, $$2}'
 
-demo: env ## Run the main job on real parts: ROWS=, PARTITIONS=, INPUT=file.parquet
-	@$(RUN) -m rezone.cli.main demo $(if $(ROWS),--rows $(ROWS)) $(if $(PARTITIONS),--partitions $(PARTITIONS)) $(if $(INPUT),--input $(INPUT))
+demo: prepare ## Run the main job on real parts: ROWS=, PARTITIONS=, INPUT=file.parquet, KEY=column
+	@$(RUN) -m rezone.cli.main demo $(if $(ROWS),--rows $(ROWS)) $(if $(PARTITIONS),--partitions $(PARTITIONS)) $(if $(INPUT),--input $(INPUT)) $(if $(KEY),--key $(KEY))
 
 down: ## Stop the one-machine cluster that `make demo` or `rezone local up` started
 	@$(RUN) -m rezone.cli.main local down
 
-test: env tools ## Run the test suite on a real API server, RocksDB and Spark
+test: prepare ## Run the test suite on a real API server, RocksDB and Spark
 	$(RUN) -m pytest tests $(TEST_ARGS)
 
 check: env lint types layers ## Lint, types, layers, generated files
-	$(RUN) -m rezone.resources.generate --check
+	$(RUN) -m rezone.resources.generate --check --helm "$$(python3 -m rezone.local.tools helm)"
 	$(RUN) -m rezone.cli.diagrams --check
 
 lint: env
@@ -36,10 +36,10 @@ layers: env
 	.venv/bin/lint-imports
 
 generate: env ## Write all generated files anew: CRDs, chart copies, reference, diagrams
-	$(RUN) -m rezone.resources.generate
+	$(RUN) -m rezone.resources.generate --helm "$$(python3 -m rezone.local.tools helm)"
 	$(RUN) -m rezone.cli.diagrams
 
-e2e: env tools ## Run the end-to-end scenario with its assertions (the demo's, about five minutes)
+e2e: prepare ## Run the end-to-end scenario with its assertions (the demo's, about five minutes)
 	$(RUN) -m pytest e2e $(TEST_ARGS)
 
 bench: env ## Run all benchmarks; each prints its ratios
@@ -51,8 +51,13 @@ env: .venv/.complete ## Make the Python environment from the lock file
 	@bash hack/environment.sh
 	@touch $@
 
-tools: env ## Build the control plane's binaries once into the cache
-	@$(RUN) -m rezone.local.tools
+tools: ## Build the control plane's binaries once into the cache
+	@python3 -m rezone.local.tools
+
+# The Go builds need nothing of the environment, so both are made at once.
+prepare: ## Make the environment and, beside it, the control plane's binaries
+	@bash hack/prerequisites.sh
+	@$(MAKE) --no-print-directory -j2 env tools
 
 clean: ## Remove the environment and caches of this checkout
 	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -2,7 +2,10 @@
 
     PYTHONPATH=operator python benchmarks/rows.py [--rows 8192] [--repeat 30]
 
-One thread; medians. MB = 10^6 bytes.
+One thread; medians. MB = 10^6 bytes. The same batch is taken again and again, so it is read from
+the CPU's cache: rows of 1 KiB that come from memory were encoded at 8 instead of 26 GB/s.
+`check`, `row_ids`, `keys_of` and `from_ipc` do not touch all bytes; their rates say only that
+they cost little.
 """
 
 import argparse

@@ -38,7 +38,7 @@ class Replica:
     copied_bytes: int = 0
     pulls: bool = False
     corrupt: bool = False
-    was_copied: bool = False
+    proposed: frozenset[int] = frozenset()
 
     @property
     def epoch(self) -> int:
@@ -97,7 +97,6 @@ class Replicas:
             if node not in record.replicas:
                 return
             replica = Replica(record=record, role=Role.LEARNER, needs_snapshot=True)
-            replica.was_copied = True
             replica.corrupt = self.rng.random() < self.chances.copy_is_corrupt
             self.nodes[node].replicas[partition] = replica
             return
@@ -108,6 +107,8 @@ class Replicas:
 
     def _adopt(self, partition: int, node: int, replica: Replica, record: LeaderAndIsr) -> None:
         newer = record.leader_epoch > replica.epoch
+        if record.partition_epoch > replica.record.partition_epoch:
+            replica.proposed = frozenset()
         if record.leader == node:
             if newer or replica.role is not Role.LEADER:
                 if newer or replica.takeover is not TakeoverState.DEAD:
@@ -228,10 +229,9 @@ class Replicas:
             hot = node in top.record.iss or node == top.record.hot_standby_replica
             lazy = max(replica.applied, top.log_end - 5000)
             replica.applied = replica.log_end if hot else min(lazy, replica.log_end)
-        synced = {
-            n for n, r in alive.items() if r.log_end == top.log_end and r.epoch == top.epoch
-        }
-        if set(top.record.isr) <= synced and top.takeover is not TakeoverState.DEAD:
+        synced = {n for n, r in alive.items() if r.log_end == top.log_end and r.epoch == top.epoch}
+        # As real leaders do: who was proposed may be in the coordinator's set already.
+        if {*top.record.isr, *top.proposed} <= synced and top.takeover is not TakeoverState.DEAD:
             self.acked[partition] = max(self.acked[partition], top.log_end)
 
     def _hand_over(self, partition: int, leader: int, alive: dict[int, Replica]) -> None:
@@ -258,7 +258,7 @@ class Replicas:
                 self._take(partition, candidate, new, epoch)
 
     def report(self, partition: int, node: int) -> ReplicaReport:
-        """What the node says of its replica."""
+        """Return what the node says of its replica."""
         replica = self.nodes[node].replicas[partition]
         copy = CopyProgress(bytes=replica.copied_bytes) if replica.copied_bytes else None
         return ReplicaReport(
@@ -294,6 +294,7 @@ class Replicas:
         iss = tuple(n for n in isr if n in hot and n != node)
         if node not in isr or (set(isr), set(iss)) == (set(record.isr), set(record.iss)):
             return None
+        leader.proposed |= set(isr)
         return IsrProposal(
             new_isr=isr,
             new_iss=iss,

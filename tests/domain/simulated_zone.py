@@ -202,7 +202,7 @@ class Zone:
         summary = PlanSummary(hash="h1", moves=1, moves_lower_bound=1)
         return Planned(target, summary)
 
-    def act(self, action: world.Action, owner: str) -> None:
+    def act(self, action: world.Action, owner: str) -> None:  # noqa: C901, PLR0912 - one case each
         """Carry out one action, as the controller does; a refusal changes nothing."""
         match action:
             case world.ChangeRoutes(changes=changes):
@@ -281,9 +281,7 @@ class Zone:
     def _ensure_migration(self, action: world.EnsureMigration, owner: str) -> None:
         if action.name in self.migrations:
             return
-        spec = RegionMigrationSpec(
-            zone_name="z", partition=action.partition, target=action.target
-        )
+        spec = RegionMigrationSpec(zone_name="z", partition=action.partition, target=action.target)
         self.migrations[action.name] = Stored(spec=spec, owner=owner)
         self.api_writes += 1
         running = [m for m in self.view().migrations if not m.terminal and m.owner_task]
@@ -362,7 +360,7 @@ class Zone:
         """Make `target` pending, with the task that the operator would make for it (ZR-04)."""
         keys = assignments.request(self.keys, target, self.keys.change + 1)
         assert keys is not assignments.SKIP
-        self.keys = keys  # type: ignore[assignment]
+        self.keys = keys
         spec = RebalanceTaskSpec(zone_name="z", revision=self.keys.change)
         self.tasks[name] = Stored(spec=spec)
         self.replica_floor = [

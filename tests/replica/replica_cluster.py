@@ -65,6 +65,7 @@ from rezone.wire.messages import (
 )
 from rezone.wire.rows import arrow_schema_of, from_ipc, to_ipc
 
+_UNENDED: list[NodeServer] = []
 OPERATOR = Path(__file__).parents[2] / "operator"
 DEADLINE_SECONDS = 20.0
 SCHEMA = arrow_schema_of(ZoneConfig(zone="z", zone_uid="u", partitions=1).table)
@@ -105,6 +106,9 @@ class LocalNode:
         ending = threading.Thread(target=self.server.shutdown, daemon=True)
         ending.start()
         ending.join(1)
+        if ending.is_alive():
+            # Its end would wait for the open channel: better it never ends.
+            _UNENDED.append(self.server)
         self.node = None
 
 
@@ -171,6 +175,7 @@ class Coordinator:
         self.revision = 1
         self.records: dict[int, LeaderAndIsr] = {}
         self.lock = threading.RLock()
+        self.users: list[Client] = []
         self._clients: dict[int, NodeClient] = {}
         self._stop = threading.Event()
         self._watcher: threading.Thread | None = None
@@ -226,9 +231,7 @@ class Coordinator:
         """Send ConfigureNode to all; they may still be starting."""
         for node in self.nodes:
             self.wait_up(node)
-            self.call(
-                node, ConfigureNode(fence=self.fence(), config=self.config, peers=self.peers)
-            )
+            self.call(node, ConfigureNode(fence=self.fence(), config=self.config, peers=self.peers))
 
     def wait_up(self, node: int) -> None:
         """Wait until a node's server answers."""
@@ -304,6 +307,7 @@ class Coordinator:
                 continue
             for replica in report.replicas:
                 self._adopt(node, replica)
+                self._refresh(node, replica)
                 if replica.proposal is not None:
                     self._answer(replica)
 
@@ -324,6 +328,14 @@ class Coordinator:
                     next_leader=None,
                     next_epoch=None,
                 )
+
+    def _refresh(self, node: int, replica: ReplicaReport) -> None:
+        """Send the record again to a node that missed it."""
+        with self.lock:
+            record = self.records.get(replica.partition)
+            known = (replica.leader_epoch, replica.partition_epoch)
+            if record is not None and known < (record.leader_epoch, record.partition_epoch):
+                self.send(replica.partition, record, node)
 
     def _answer(self, replica: ReplicaReport) -> None:
         proposal = replica.proposal
@@ -355,9 +367,7 @@ class Coordinator:
     def authorise(self, partition: int, candidate: int) -> LeaderAndIsr:
         """UpdateMetadataDown: allow a takeover, with the next epoch."""
         record = self.records[partition]
-        return self.change(
-            partition, next_leader=candidate, next_epoch=record.leader_epoch + 1
-        )
+        return self.change(partition, next_leader=candidate, next_epoch=record.leader_epoch + 1)
 
     def takeover(self, partition: int) -> None:
         """Send Takeover to the old leader."""
@@ -390,7 +400,9 @@ class Coordinator:
     def digests(self, partition: int, as_of: int | None = None) -> dict[int, DigestReply]:
         """The digest at every replica, as of the leader's time."""
         record = self.records[partition]
-        first = self.call(record.leader, DigestRequest(partition=partition, as_of=as_of), DigestReply)
+        first = self.call(
+            record.leader, DigestRequest(partition=partition, as_of=as_of), DigestReply
+        )
         request = DigestRequest(partition=partition, as_of=first.as_of)
         return {node: self.call(node, request, DigestReply) for node in record.replicas}
 
@@ -399,7 +411,7 @@ class Coordinator:
         self._stop.set()
         if self._watcher is not None:
             self._watcher.join(5)
-        for client in self._clients.values():
+        for client in [*self._clients.values(), *self.users]:
             client.close()
 
 
@@ -413,6 +425,7 @@ class Client:
         self.retries = 0
         self._opaque = 0
         self._channels: dict[str, tuple[NodeClient, Channel]] = {}
+        coordinator.users.append(self)
         self._leaders: dict[int, str] = {}
 
     def put(self, partition: int, rows: dict[bytes, bytes], **options: Any) -> WriteResult:

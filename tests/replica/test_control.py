@@ -29,6 +29,8 @@ from rezone.wire.messages import (
     PullSnapshot,
     ReportRequest,
     Role,
+    RoutesRequest,
+    RouteTable,
     StopReplica,
     Takeover,
     UpgradeCandidate,
@@ -127,13 +129,15 @@ def test_before_configuration_and_for_unknown_partitions(tmp_path: Path) -> None
         other = msgspec.structs.replace(c.config, zone_uid="another")
         with pytest.raises(ConflictError, match="holds data of zone"):
             c.call(0, ConfigureNode(fence=c.fence(), config=other, peers=c.peers))
-    with cluster(tmp_path / "new", 1, config=c.config) as fresh:
-        node = fresh.nodes[0]
+        node = c.nodes[0]
         node.stop()
         (node.directory / "node.json").unlink()
         node.start()
+        c.wait_up(0)
+        # It can be found, so that it can be configured, and knows of nothing.
+        assert c.call(0, ReportRequest(seen=-1), NodeReport).zone_uid == ""
         with pytest.raises(NotReadyError, match="not been configured"):
-            fresh.call(0, ReportRequest(seen=-1), NodeReport)
+            c.call(0, RoutesRequest(), RouteTable)
 
 
 def test_a_report_waits_for_news(tmp_path: Path) -> None:

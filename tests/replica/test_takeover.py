@@ -232,6 +232,7 @@ def test_a_channel_cut_around_active_is_made_good_by_the_next_stream(
         k, rows = started(c)
         c.takeover(PARTITION)
         assert cut.done.wait(10)
+        c.until("node 1 leads", lambda: c.report(1, PARTITION).role is Role.LEADER)
         assert one_leader(c, (0, 1, 2)) == 1
         finish(c, k, rows)
 
@@ -244,7 +245,6 @@ def test_a_candidate_lost_after_dead_is_rolled_back_by_a_higher_epoch(
     cut = Cut(monkeypatch, TakeoverState.ACTIVE, sent=False)
     with cluster(tmp_path, 3, settings=NodeSettings(hold_ms_max=200)) as c:
         k, rows = started(c)
-        c.nodes[1].node.open_replica  # noqa: B018 - node 1 is there, and is cut off below
         c.takeover(PARTITION)
         assert cut.done.wait(10)
         c.nodes[1].stop()
@@ -260,10 +260,9 @@ def test_a_candidate_lost_after_dead_is_rolled_back_by_a_higher_epoch(
         c.nodes[0].start()
         c.wait_up(0)
         assert c.report(0, PARTITION).takeover is TakeoverState.DEAD
-        c.change(
-            PARTITION, leader=0, leader_epoch=3, isr=(0, 2), next_leader=None, next_epoch=None
-        )
+        c.change(PARTITION, leader=0, leader_epoch=3, isr=(0, 2), next_leader=None, next_epoch=None)
         k.send(PARTITION, 2, {b"held": b"1"})
+        k.sequence = 2
         c.nodes[1].start()
         c.wait_up(1)
         finish(c, k, {**rows, b"held": b"1"})

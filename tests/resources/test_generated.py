@@ -121,7 +121,7 @@ def test_settings_and_namespaces_reach_the_operator(helm: str) -> None:
     settings = CoordinatorSettings.from_environment({k: v for k, v in env.items() if v is not None})
     assert settings.leader_lease_seconds == 5
     assert settings.namespaces == ("team-a", "team-b")
-    assert env["REZONE_SPARK_IMAGE"] == "ghcr.io/rezone-dev/rezone-spark:1.2.3"
+    assert env["REZONE_SPARK_IMAGE"] == "rezone-dev/rezone-spark:1.2.3"
     accounts = {d["metadata"]["namespace"] for d in rendered if d["kind"] == "ServiceAccount"}
     assert accounts == {NAMESPACE, "team-a", "team-b"}
 

@@ -333,7 +333,7 @@ def test_the_summary_counts_and_bounds_errors() -> None:
     """The coordinator reads the last line; a thousand errors must not make it unreadable."""
     receipts = [CopyReceipt(partition=n, target="t", error="e") for n in range(100)]
     receipts.append(CopyReceipt(partition=1, target="u", rows=5, bytes=50, resumed=True))
-    result = copy_job.summary(receipts, 1.23456)
+    result = copy_job.summary(receipts, 1.23456, 0.98765)
     assert result["failed"] == 100
     assert result["copies"] == 101
     assert (result["rows"], result["bytes"], result["resumed"]) == (5, 50, 1)

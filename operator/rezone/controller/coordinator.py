@@ -97,6 +97,11 @@ class Coordinator:
         else:
             followers.discard(key)
 
+    def unfollow(self, key: ObjectKey) -> None:
+        """Wake `key` with no zone's news any more: the object is gone."""
+        for followers in self._followers.values():
+            followers.discard(key)
+
     def wake_zone(self, zone: ZoneKey) -> None:
         """Wake a zone and all tasks and migrations that are at work on it."""
         self.queue.put(zone.object_key)

@@ -29,6 +29,7 @@ class MigrationReconciler:
         """Run one pass; returns after how many seconds the next is due, None at the end."""
         migration = await self._c.store.find(RegionMigration, key.namespace, key.name)
         if migration is None or migration.metadata.deletion_timestamp is not None:
+            self._c.unfollow(key)
             return None
         zone_key = ZoneKey(key.namespace, migration.spec.zone_name)
         status = migration.status or RegionMigrationStatus()

@@ -1,7 +1,9 @@
 """Watches the data nodes of one zone: a long poll to each, and since when one is silent.
 
-A report comes as soon as a replica changes, so decisions are made on events and not on a timer;
-a node that does not answer within the poll's time counts as unreachable from its last answer on.
+A report comes as soon as a replica changes, so decisions are made on events and not on a timer.
+A node is silent since the first poll that failed, or since it had no address to poll; that time
+stands until an answer comes, whatever happens to the node's pod meanwhile: it is what a leader's
+lease is measured by (B-06).
 
 Concurrency: one asyncio task per node; the blocking call runs in the shared executor. All state
 is read and written on the event loop.
@@ -10,13 +12,12 @@ is read and written on the event loop.
 import asyncio
 import dataclasses
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import Executor
 from datetime import UTC, datetime
 
 import structlog
 
-from rezone.wire.errors import RezoneError
 from rezone.wire.flight import NodeClient
 from rezone.wire.messages import NodeId, NodeReport, ReportRequest
 
@@ -62,20 +63,41 @@ class NodeMonitor:
         self._on_change = on_change
         self._timeout_seconds = timeout_seconds
         self._nodes: dict[NodeId, WatchedNode] = {}
+        self._absent: dict[NodeId, datetime] = {}
 
-    def watch(self, addresses: dict[NodeId, str]) -> None:
-        """Watch exactly these nodes; one whose address changed is a new process at a new place."""
+    def watch(
+        self,
+        addresses: Mapping[NodeId, str],
+        expected: Collection[NodeId] = (),
+    ) -> None:
+        """Watch exactly these nodes; one whose address changed is a new process at a new place.
+
+        `expected` are nodes that should have an address: without one they are silent.
+        """
+        silent = dict(self._absent)
         for node in [n for n, w in self._nodes.items() if addresses.get(n) != w.address]:
+            silent.setdefault(node, self._nodes[node].unreachable_since or utc_now())
             self._forget(node)
+        self._absent = {n: silent.get(n) or utc_now() for n in expected if n not in addresses}
         for node, address in addresses.items():
             if node not in self._nodes:
-                watched = WatchedNode(node, address, NodeClient(address))
+                watched = WatchedNode(
+                    node,
+                    address,
+                    NodeClient(address),
+                    unreachable_since=silent.get(node),
+                )
                 self._nodes[node] = watched
                 watched.poller = asyncio.get_running_loop().create_task(self._poll(watched))
 
     def get(self, node: NodeId) -> WatchedNode | None:
         """Return what is known of a node, None when it is not watched."""
         return self._nodes.get(node)
+
+    def silent_since(self, node: NodeId) -> datetime | None:
+        """Return since when a node does not answer, None when it does or was not asked yet."""
+        watched = self._nodes.get(node)
+        return watched.unreachable_since if watched is not None else self._absent.get(node)
 
     def nodes(self) -> dict[NodeId, WatchedNode]:
         """Return all watched nodes by id."""
@@ -105,16 +127,17 @@ class NodeMonitor:
                     timeout_seconds=POLL_MS / 1000 + self._timeout_seconds,
                 )
                 report = await loop.run_in_executor(self._executor, call)
-            except RezoneError as error:
+            # An answer that cannot be read must not end the watch of the node either.
+            except Exception as error:  # noqa: BLE001
                 self._note_silence(watched, error)
                 await asyncio.sleep(RETRY_SECONDS)
                 continue
             self._note_report(watched, report)
 
-    def _note_silence(self, watched: WatchedNode, error: RezoneError) -> None:
+    def _note_silence(self, watched: WatchedNode, error: Exception) -> None:
         if watched.unreachable_since is None:
             watched.unreachable_since = utc_now()
-            log.warning("data node does not answer", node=watched.node, error=error.message)
+            log.warning("data node does not answer", node=watched.node, error=str(error))
             self._on_change()
 
     def _note_report(self, watched: WatchedNode, report: NodeReport) -> None:

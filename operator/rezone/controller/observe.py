@@ -1,8 +1,8 @@
 """Builds the one value that all decisions of a pass see: a ZoneView."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
-from rezone.controller.monitor import WatchedNode
+from rezone.controller.monitor import NodeMonitor
 from rezone.controller.runtime import ZoneRuntime
 from rezone.domain.assignments import topology_of
 from rezone.domain.world import MigrationView, NodeView, SparkView, ZoneView
@@ -33,7 +33,7 @@ def build_view(
     return ZoneView(
         name=zone.metadata.name,
         routes=routes,
-        nodes=node_views(status.data_nodes, runtime.monitor.nodes()),
+        nodes=node_views(status.data_nodes, runtime.monitor),
         stable=topology_of(keys.stable),
         pending=topology_of(keys.pending),
         pending_revision=keys.pending.revision if keys.pending else 0,
@@ -56,12 +56,12 @@ def build_view(
 
 def node_views(
     data_nodes: Sequence[DataNodeStatus],
-    watched: Mapping[NodeId, WatchedNode],
+    monitor: NodeMonitor,
 ) -> dict[NodeId, NodeView]:
     """Return the data nodes of the status with what the monitor has heard of them."""
     views = {}
     for node in data_nodes:
-        seen = watched.get(node.id)
+        seen = monitor.get(node.id)
         report = seen.report if seen is not None and seen.reachable else None
         views[node.id] = NodeView(
             node=node.id,
@@ -69,7 +69,7 @@ def node_views(
             reachable=report is not None,
             draining=node.state is DataNodeState.DRAINING,
             lost=node.state is DataNodeState.LOST,
-            unreachable_since=seen.unreachable_since if seen is not None else None,
+            unreachable_since=monitor.silent_since(node.id),
             failure_domain=node.failure_domain,
             replicas={r.partition: r for r in report.replicas} if report is not None else {},
         )

@@ -19,7 +19,7 @@ from rezone.controller.settings import CoordinatorSettings
 from rezone.controller.task import TaskReconciler
 from rezone.controller.zone import ZoneReconciler
 from rezone.kube.client import Kube, connect
-from rezone.kube.lease import LeaderElection, new_identity
+from rezone.kube.lease import ElectionSettings, LeaderElection, new_identity
 from rezone.kube.routes import highest_coordinator_epoch
 
 log = structlog.get_logger(__name__)
@@ -43,6 +43,17 @@ def run_operator() -> int:
     return asyncio.run(_main(CoordinatorSettings.from_environment()))
 
 
+def election_settings(lease_duration_seconds: int) -> ElectionSettings:
+    """Return the election's times for a Lease of this duration: two thirds of it to renew in."""
+    interval = lease_duration_seconds / 8
+    return ElectionSettings(
+        lease_duration_seconds=lease_duration_seconds,
+        renew_deadline_seconds=lease_duration_seconds * 2 / 3,
+        renew_interval_seconds=interval,
+        retry_interval_seconds=interval,
+    )
+
+
 async def _main(settings: CoordinatorSettings) -> int:
     process = OperatorProcess(settings)
     loop = asyncio.get_running_loop()
@@ -63,6 +74,7 @@ class OperatorProcess:
             self._kube,
             namespace=settings.lease_namespace,
             identity=new_identity(),
+            settings=election_settings(settings.lease_duration_seconds),
             epoch_floor=lambda: highest_coordinator_epoch(self._kube),
         )
         self._health = HealthServer(

@@ -1,6 +1,7 @@
 """The coordinator's settings, all from the environment, each with its unit in its name."""
 
 import dataclasses
+import math
 import os
 from collections.abc import Mapping
 from typing import Any, Self
@@ -12,13 +13,14 @@ class CoordinatorSettings:
 
     `namespaces` empty means all. `leader_lease_seconds` is how long an unreachable leader is
     waited for before an in-sync replica takes over; it must be longer than a restart of a pod
-    that you do not want to notice.
+    that you do not want to notice. `lease_duration_seconds` is how long a dead operator's Lease
+    keeps the next one waiting.
     """
 
     namespaces: tuple[str, ...] = ()
     identity: str = "rezone-operator"
     lease_namespace: str = "default"
-    lease_duration_seconds: float = 15.0
+    lease_duration_seconds: int = 15
     leader_lease_seconds: float = 8.0
     lost_after_seconds: float = 300.0
     report_timeout_seconds: float = 2.0
@@ -32,12 +34,19 @@ class CoordinatorSettings:
     health_address: str = "127.0.0.1"
     health_port: int = 8080
 
+    def __post_init__(self) -> None:
+        """Refuse numbers that no time, count or port can be."""
+        for field in dataclasses.fields(self):
+            value = getattr(self, field.name)
+            if isinstance(value, int | float) and not 0 < value < math.inf:
+                raise ValueError(f"{_variable(field.name)}={value}: must be above 0 and finite")
+
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] = os.environ) -> Self:
         """Return the settings that REZONE_* variables name; ValueError names a bad one."""
         values: dict[str, Any] = {}
         for field in dataclasses.fields(cls):
-            text = environment.get(f"REZONE_{field.name.upper()}")
+            text = environment.get(_variable(field.name))
             if text is None:
                 continue
             values[field.name] = _parse(field.name, text, field.default)
@@ -48,10 +57,14 @@ class CoordinatorSettings:
         return cls(**values)
 
 
+def _variable(name: str) -> str:
+    return f"REZONE_{name.upper()}"
+
+
 def _parse(name: str, text: str, default: Any) -> Any:
     try:
         if isinstance(default, tuple):
             return tuple(part.strip() for part in text.split(",") if part.strip())
         return type(default)(text)
     except ValueError as error:
-        raise ValueError(f"REZONE_{name.upper()}={text!r}: {error}") from error
+        raise ValueError(f"{_variable(name)}={text!r}: {error}") from error

@@ -27,6 +27,7 @@ class TaskReconciler:
         """Run one pass; returns after how many seconds the next is due, None at the end."""
         task = await self._c.store.find(RebalanceTask, key.namespace, key.name)
         if task is None or task.metadata.deletion_timestamp is not None:
+            self._c.unfollow(key)
             return None
         zone_key = ZoneKey(key.namespace, task.spec.zone_name)
         status = task.status or RebalanceTaskStatus()

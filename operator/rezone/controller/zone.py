@@ -105,7 +105,9 @@ class ZoneReconciler:
         pods = await self._c.pods.observe_pods(zone)
         addresses = {p.node_id: f"{p.ip}:{DATA_NODE_PORT}" for p in pods if p.ip and not p.deleting}
         places = {p.node_id: p.node_name for p in pods}
-        runtime.monitor.watch(addresses)
+        # A node that has never answered holds nothing; any other is missed while it has no pod.
+        met = [n.id for n in status.data_nodes if n.state is not DataNodeState.STARTING]
+        runtime.monitor.watch(addresses, expected=met)
         watched = runtime.monitor.nodes()
         presence = {}
         for node in status.data_nodes:
@@ -114,7 +116,7 @@ class ZoneReconciler:
                 node_name=places.get(node.id, ""),
                 address=addresses.get(node.id, ""),
                 reachable=seen is not None and seen.reachable,
-                unreachable_since=seen.unreachable_since if seen else None,
+                unreachable_since=runtime.monitor.silent_since(node.id),
             )
         return Observed(
             now=utc_now(),
@@ -267,7 +269,8 @@ class _Planning:
         return self
 
     def _first_placement(self) -> None:
-        wanted = [n for n in self.status.data_nodes if n.state is not DataNodeState.LOST]
+        usable = (DataNodeState.STARTING, DataNodeState.ACTIVE)
+        wanted = [n for n in self.status.data_nodes if n.state in usable]
         eligible = eligible_ids(wanted)
         request = self._request(None, frozenset(n.id for n in wanted))
         plan(request)  # says at once when the wanted nodes can never do
@@ -297,6 +300,10 @@ class _Planning:
             self.wake_seconds = left.total_seconds()
             return
         target = plan(self._request(newest, eligible)).target
+        if target == newest:
+            # Nothing better can be had, such as for a node whose failure domain is full already.
+            # To ask for it again would write a new revision in every pass, for ever.
+            return
         revision = int(self.zone.metadata.resource_version)
         keys = assignments.request(self.status.assignments, target, revision)
         if keys is not SKIP:

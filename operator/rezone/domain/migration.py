@@ -61,6 +61,10 @@ def decide(
         return Decision(status=status)
     run = Run(spec, status, view, now, name)
     run.begin()
+    if run.state != S.SELECT_CANDIDATE and run.partition >= len(view.routes):
+        # The routes are not there, or the zone was re-sharded: nothing can be said or done.
+        run.wait(f"partition {run.partition} has no route", seconds=WAKE_BLOCKED_SECONDS)
+        return run.decision(generation)
     for _ in range(STEPS_MAX):
         if run.state in TERMINAL_MIGRATION_STATES or not STEPS[run.state](run):
             return run.decision(generation)

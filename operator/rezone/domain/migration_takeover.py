@@ -294,7 +294,13 @@ def _stop(run: Run, node: int) -> bool:
 
 def close_old_leader(run: Run) -> bool:
     """Stop the old leader's replica if it is none any more; gone is as good (RM-09)."""
-    context = run.context
+    context, record = run.context, run.record
+    old = context.from_node
+    removed = run.spec.old_leader is OldLeader.REMOVED
+    if removed and old in record.replicas and old != record.leader:
+        # A failover made the candidate lead, so nobody has removed the old leader with it.
+        refusal = run.change_route(lambda r: routes.remove_replicas(r, (old,)))
+        return run.wait(refusal or "the route is being written", seconds=WAKE_TAKEOVER_SECONDS)
     if context.close_old_leader and _stop(run, context.from_node):
         return run.wait(f"node {context.from_node} stops its replica")
     return run.go("closed", message=f"node {run.record.leader} leads")

@@ -83,6 +83,9 @@ def planned(run: TaskRun) -> bool:  # noqa: PLR0911 - one return for each edge
             target=assignments.compact(target or made.target),
             plan=made.summary,
         )
+    if not run.fits_routes:
+        why = "the assignment does not have the partitions that the zone has now"
+        return _stale(run, why)
     if _is_stale(run):
         return _stale(run, "the zone has changed since the plan was made")
     return _approval(run)

@@ -37,7 +37,7 @@ def cancel(run: TaskRun) -> bool:
         run.act(WriteCancel(revision=revision, old=old, new=new))
         return run.wait("Cancelling: the intent is being written", seconds=WAKE_SOON_SECONDS)
     left = ""
-    if has_begun(run):
+    if has_begun(run) and run.fits_routes:
         ended, left = _cleaned(run)
         if not ended:
             return run.wait(f"Cancelling: {left}")

@@ -152,9 +152,16 @@ class TaskRun:
     @property
     def superseded(self) -> bool:
         """Return whether the zone's keys no longer ask for what this task does."""
+        if not self.fits_routes:
+            return True
         if self.moves_nothing:
             return self.view.pending is not None and not self.holds_pending
         return not self.holds_pending
+
+    @property
+    def fits_routes(self) -> bool:
+        """Return whether the task is about the partitions that there are; not after a re-shard."""
+        return len(self.source) == len(self.target) == len(self.view.routes)
 
     @property
     def already_new(self) -> bool:

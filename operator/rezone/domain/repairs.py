@@ -19,7 +19,8 @@ def repairs(view: ZoneView, now: datetime) -> tuple[RouteChange, ...]:
     changes = []
     for partition, record in enumerate(view.routes):
         after = _adjusted(view, partition, record) or _failed_over(view, record, now)
-        if after is not None:
+        # The same record again means that nothing is to be changed, and has no new epoch.
+        if after is not None and after is not record:
             changes.append(
                 RouteChange(
                     partition=partition,
@@ -50,7 +51,8 @@ def _failed_over(view: ZoneView, record: LeaderAndIsr, now: datetime) -> LeaderA
     if record.next_leader is not None and record.next_leader in alive:
         # An authorized takeover is its migration's to end: it knows how far it has come (RM-05).
         return None
-    return routes.fail_over(record, alive)
+    answer = routes.fail_over(record, alive)
+    return answer if isinstance(answer, LeaderAndIsr) else None
 
 
 def _lease_over(silent_since: datetime | None, view: ZoneView, now: datetime) -> bool:

@@ -18,8 +18,9 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -294,3 +295,23 @@ def _linker_flags() -> str:
     major, minor, _ = KUBERNETES_VERSION.split(".")
     values = {"gitVersion": f"v{KUBERNETES_VERSION}", "gitMajor": major, "gitMinor": minor}
     return " ".join(["-s", "-w", *(f"-X {_VERSION_PACKAGE}.{k}={v}" for k, v in values.items())])
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Find or build the tools named (default: all of the control plane); prints their paths."""
+    try:
+        found = find_tools(
+            list(arguments) or [*CONTROL_PLANE, "kubectl"],
+            report=lambda line: print(line, file=sys.stderr, flush=True),  # noqa: T201 - a command
+        )
+    except LocalError as error:
+        print(error, file=sys.stderr)  # noqa: T201 - a command
+        return 1
+    for path in found.values():
+        print(path)  # noqa: T201 - a command
+    return 0
+
+
+if __name__ == "__main__":
+    # Runs on the system's Python too: the builds need nothing of the project's environment.
+    sys.exit(main(sys.argv[1:]))

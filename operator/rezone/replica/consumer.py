@@ -172,7 +172,9 @@ class ConsumerChannel:
         """Ask again for streams whose pause is over."""
         with self._lock:
             channel = self._channel
-            due = [s for s in self._streams.values() if s.retry_at is not None and s.retry_at <= now]
+            due = [
+                s for s in self._streams.values() if s.retry_at is not None and s.retry_at <= now
+            ]
             for stream in due:
                 stream.retry_at = None
         if channel is not None:

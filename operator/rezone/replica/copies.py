@@ -43,9 +43,7 @@ _log = structlog.get_logger(__name__)
 def snapshot_stream(partition: "Partition", ticket: SnapshotTicket, schema: Any) -> Iterator[Any]:
     """Yield (batch, metadata) of a partition's snapshot after the ticket's row id."""
     empty = schema.empty_table().to_batches() or [pa.RecordBatch.from_pylist([], schema=schema)]
-    source = partition.store.open_snapshot(
-        ticket.reader, ticket.resume_after, ticket.batch_bytes
-    )
+    source = partition.store.open_snapshot(ticket.reader, ticket.resume_after, ticket.batch_bytes)
     with source:
         yield empty[0], _metadata(source.header)
         for batch, mark in source:

@@ -79,9 +79,7 @@ class DataChannel:
                 case ReadRequest():
                     codec = self._codec()
                     rows = read_keys(self._find(message.partition), message, body, codec)
-                    self._answers.put(
-                        (ReadResult(opaque=opaque, rows=rows.num_rows), to_ipc(rows))
-                    )
+                    self._answers.put((ReadResult(opaque=opaque, rows=rows.num_rows), to_ipc(rows)))
                 case _:
                     raise RezoneError(f"{type(message).__name__} does not belong on a data channel")
         except RezoneError as error:

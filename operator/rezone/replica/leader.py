@@ -149,9 +149,7 @@ class LeaderDuties:
             if self.state is None or self.streams.get(stream.node) is not stream:
                 return
             now, log_end = partition.clock.monotonic(), partition.store.log_end
-            self.state.acked(
-                stream.node, ack.fetch_offset, ack.kv_applied_offset, now, log_end
-            )
+            self.state.acked(stream.node, ack.fetch_offset, ack.kv_applied_offset, now, log_end)
         partition.wake()
 
     # --- the partition's job --------------------------------------------------------------------
@@ -207,5 +205,3 @@ def with_new_branch(
     kept = [entry for entry in failover_log if entry.first_offset < log_end]
     branch = FailoverEntry(uuid.uuid4().hex, log_end)
     return (*kept[-(_FAILOVER_LOG_MAX - 1) :], branch)
-
-

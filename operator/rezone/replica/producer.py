@@ -10,6 +10,7 @@ streams' send state. Lock order: a partition's lock before a channel's; the send
 while it reads the log or sends.
 """
 
+import contextlib
 import threading
 from collections import deque
 from collections.abc import Callable
@@ -318,8 +319,13 @@ class ProducerChannel:
                 elif stream is not None and self._send_of(stream):
                     self.wake(stream)
         except CHANNEL_ERRORS as error:
-            _log.info("cannot send on a replication channel", channel=self.name, error=str(error)[:200])
+            _log.info(
+                "cannot send on a replication channel", channel=self.name, error=str(error)[:200]
+            )
             self.close("the connection has broken")
+            # Should the break be one-sided, the other side must still hear that this is over.
+            with contextlib.suppress(*CHANNEL_ERRORS):
+                self._channel.send(ConnectionClosed(reason="the connection has broken"))
 
     def _send_of(self, stream: ProducerStream) -> bool:
         """Send one frame of a stream; whether there may be more."""
@@ -336,7 +342,11 @@ class ProducerChannel:
             return False
         committed = stream.source.committed
         try:
-            raw = stream.source.read_log(offset, min(room, self._frame_bytes_max)) if room > 0 else b""
+            raw = (
+                stream.source.read_log(offset, min(room, self._frame_bytes_max))
+                if room > 0
+                else b""
+            )
         except RezoneError as error:
             stream.end(f"the log cannot be read: {error}")
             return True

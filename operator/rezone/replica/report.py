@@ -46,9 +46,7 @@ class ReportBoard:
     def wait(self, seen: int, timeout_seconds: float) -> None:
         """Return when the version is not `seen`, at the latest after the time given."""
         with self._changed:
-            self._changed.wait_for(
-                lambda: self._version != seen or self._closed, timeout_seconds
-            )
+            self._changed.wait_for(lambda: self._version != seen or self._closed, timeout_seconds)
 
     def close(self) -> None:
         """Let nobody wait any more."""

@@ -36,7 +36,9 @@ class NodeServer(flight.FlightServerBase):  # type: ignore[misc]
     def list_actions(self, context: Any) -> list[tuple[str, str]]:
         """Name the calls."""
         del context
-        return [(kind.__name__, (kind.__doc__ or "").split("\n")[0]) for kind in self._control.kinds]
+        return [
+            (kind.__name__, (kind.__doc__ or "").split("\n")[0]) for kind in self._control.kinds
+        ]
 
     def do_action(self, context: Any, action: flight.Action) -> Iterator[flight.Result]:
         """Answer one call."""

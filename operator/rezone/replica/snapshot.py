@@ -399,8 +399,11 @@ class Snapshots:
                 break
         batches = []
         if early:
-            early_keys = [key for item in early for key in item.keys]
-            early_values = [value for item in early for value in item.values]
+            pairs = sorted(
+                pair for item in early for pair in zip(item.keys, item.values, strict=True)
+            )
+            early_keys = [key for key, _ in pairs]
+            early_values = [value for _, value in pairs]
             batches.append(_build(early_keys, early_values, BatchMark(True, before)))  # noqa: FBT003
         if keys:
             batches.append(_build(keys, values, BatchMark(False, last)))  # noqa: FBT003

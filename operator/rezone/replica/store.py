@@ -420,8 +420,8 @@ class PartitionStore:
         began: the partition is then reset and the copy starts from nothing.
         """
         with self._applier.mutex:
-            copy = self.meta.copy
-            if copy is not None and copy.done and not self.meta.needs_snapshot:
+            copy = self._copy()
+            if copy is not None and copy.done:
                 raise ConflictError("the copy is done", done=1)
             if copy is not None and not continues(copy, header):
                 self.reset()
@@ -483,9 +483,16 @@ class PartitionStore:
                 self._loader = None
             self.update_meta(copy=copy, failover_log=copy.failover_log, needs_snapshot=False)
 
+    def _copy(self) -> CopyMeta | None:
+        """Return the copy's progress; one that was done and is needed again counts as none."""
+        meta = self.meta
+        return (
+            None if meta.copy is not None and meta.copy.done and meta.needs_snapshot else meta.copy
+        )
+
     def copy_state(self) -> CopyState:
         """Return where the copy stands durably; empty without one (B-05)."""
-        copy = self.meta.copy
+        copy = self._copy()
         if copy is None:
             return CopyState(partition=self.meta.partition)
         return CopyState(

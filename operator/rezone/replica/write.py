@@ -209,15 +209,11 @@ class WriteIntake:
         """Answer a repeat as the first time, once that is committed."""
         if end_offset <= self._partition.committed:
             reply(
-                WriteResult(
-                    opaque=request.opaque, end_offset=end_offset, commit_time=commit_time
-                )
+                WriteResult(opaque=request.opaque, end_offset=end_offset, commit_time=commit_time)
             )
             return
         self._take(_ENTRY_OVERHEAD_BYTES)
-        repeat = PendingWrite(
-            end_offset, commit_time, request.opaque, _ENTRY_OVERHEAD_BYTES, reply
-        )
+        repeat = PendingWrite(end_offset, commit_time, request.opaque, _ENTRY_OVERHEAD_BYTES, reply)
         # The list is in the order of offsets; a repeat belongs to one of the last few.
         index = len(self._pending)
         while index and self._pending[index - 1].end_offset > end_offset:

@@ -16,7 +16,6 @@ import json
 import sys
 import time
 from collections.abc import Sequence
-from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf

@@ -24,6 +24,7 @@ class Clock:
         self.now = 0.0
 
     def __call__(self) -> float:
+        """Return the time that was set."""
         return self.now
 
 

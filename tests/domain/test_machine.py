@@ -1,0 +1,77 @@
+"""The tables themselves: total, and the only source of the documentation."""
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from rezone.cli import diagrams
+from rezone.domain import machine, migration, migration_table, rebalance, rebalance_table
+from rezone.domain.machine import Edge, Table, UndeclaredEdgeError
+
+TABLES = (migration_table.TABLE, rebalance_table.TABLE)
+
+
+@pytest.mark.proves("RM-01", "OP-02")
+@pytest.mark.parametrize("table", TABLES, ids=lambda t: t.names.__name__)
+def test_tables_are_total(table: Table) -> None:
+    """A state could be entered that has no row, no way out, or a deadline that leads nowhere."""
+    assert machine.check(table) == ()
+
+
+@pytest.mark.parametrize(
+    ("table", "steps"),
+    [(migration_table.TABLE, migration.STEPS), (rebalance_table.TABLE, rebalance.STEPS)],
+    ids=["migration", "rebalance"],
+)
+def test_each_running_state_has_its_step(table: Table, steps: object) -> None:
+    """A persisted state would be read that the code does not know: the object hangs for ever."""
+    assert {s.name for s in table.states if not s.terminal} == set(steps)  # type: ignore[call-overload]
+
+
+@pytest.mark.parametrize(
+    ("edges", "problem"),
+    [
+        (lambda e: (*e, Edge("Nowhere", "x", "Succeeded")), "names no state"),
+        (lambda e: (*e, e[0]), "two edges for"),
+        (lambda e: (*e, Edge("Succeeded", "x", "Failed")), "is an end but has edges"),
+        (lambda e: tuple(x for x in e if x.target != "OpenCandidate"), "never reached"),
+        (lambda e: tuple(x for x in e if x.source != "CloseOldLeader"), "never ends"),
+        (lambda e: tuple(x for x in e if x.event != "deadline"), "go together"),
+        (lambda e: tuple(x for x in e if x.event != "cancel"), "allows cancel"),
+    ],
+)
+def test_check_finds_what_is_missing(edges: object, problem: str) -> None:
+    """The totality check would pass tables that are not total."""
+    changed = edges(migration_table.TABLE.edges)  # type: ignore[operator]
+    table = dataclasses.replace(migration_table.TABLE, edges=changed)
+    assert any(problem in found for found in machine.check(table))
+
+
+def test_a_way_that_no_table_has_is_refused() -> None:
+    """Code could leave the diagram without anybody noticing."""
+    with pytest.raises(UndeclaredEdgeError, match="no edge for 'written'"):
+        migration_table.TABLE.follow("SelectCandidate", "written")
+
+
+def test_pages_show_all_edges_and_drift_is_found(tmp_path: Path) -> None:
+    """The documentation would show an older machine than the one that runs."""
+    runner = CliRunner()
+    assert runner.invoke(diagrams.main, ["--directory", str(tmp_path)]).exit_code == 0
+    assert runner.invoke(diagrams.main, ["--check", "--directory", str(tmp_path)]).exit_code == 0
+    page = tmp_path / "migration-states.md"
+    text = page.read_text()
+    for edge in migration_table.TABLE.edges:
+        assert f"{edge.source} --> {edge.target}: {edge.event}" in text
+    page.write_text(text + "x")
+    result = runner.invoke(diagrams.main, ["--check", "--directory", str(tmp_path)])
+    assert result.exit_code == 1
+    assert "out of date" in result.output
+
+
+def test_committed_pages_are_fresh() -> None:
+    """Someone changed a table and did not generate the pages."""
+    docs = Path(__file__).parents[2] / "docs" / "operations"
+    for name, text in diagrams.PAGES.items():
+        assert (docs / name).read_text() == text, "run python -m rezone.cli.diagrams"

@@ -1,0 +1,354 @@
+"""RegionMigration: one test for each edge of its table, and what each state asks for."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from migration_case import (
+    Case,
+    cancelled,
+    candidate_says,
+    given_up,
+    lags,
+    late,
+    led_by,
+    never_authorized,
+    nothing,
+    old_says,
+    only,
+    route_of,
+    silent,
+    with_world,
+)
+from simulated_zone import Zone
+from worlds import World, child, followed, record
+
+from rezone.domain import world
+from rezone.domain.migration_table import TABLE
+from rezone.resources.conditions import Reason
+from rezone.resources.migration import MigrationState as S
+from rezone.resources.migration import OldLeader
+from rezone.wire.messages import Role, TakeoverState
+
+__all__ = ["followed"]
+
+EDGES: dict[tuple[S, str], Callable[[Case], None]] = {
+    (S.SELECT_CANDIDATE, "available"): nothing,
+    (S.SELECT_CANDIDATE, "not available"): lags,
+    (S.SELECT_CANDIDATE, "refused"): lambda c: c.spec.update(target=77),
+    (S.SELECT_CANDIDATE, "leads already"): lambda c: c.spec.update(target=0),
+    (S.SELECT_CANDIDATE, "cancel"): cancelled,
+    (S.OPEN_CANDIDATE, "candidate is close"): nothing,
+    (S.OPEN_CANDIDATE, "candidate leads"): led_by(1),
+    (S.OPEN_CANDIDATE, "candidate failed"): silent(1),
+    (S.OPEN_CANDIDATE, "deadline"): late,
+    (S.OPEN_CANDIDATE, "cancel"): cancelled,
+    (S.UPDATE_METADATA_DOWN, "written"): with_world(World.authorize),
+    (S.UPDATE_METADATA_DOWN, "candidate leads"): led_by(1),
+    (S.UPDATE_METADATA_DOWN, "candidate failed"): led_by(2),
+    (S.UPDATE_METADATA_DOWN, "deadline"): late,
+    (S.UPDATE_METADATA_DOWN, "cancel"): cancelled,
+    (S.DOWNGRADE_LEADER, "handing over"): old_says(
+        takeover=TakeoverState.PENDING, takeover_epoch=5
+    ),
+    (S.DOWNGRADE_LEADER, "leader is gone"): silent(0),
+    (S.DOWNGRADE_LEADER, "takeover failed"): old_says(
+        takeover=TakeoverState.FAILED, takeover_epoch=5
+    ),
+    (S.DOWNGRADE_LEADER, "route has changed"): led_by(2),
+    (S.DOWNGRADE_LEADER, "deadline"): late,
+    (S.DOWNGRADE_LEADER, "cancel"): cancelled,
+    (S.UPGRADE_CANDIDATE, "candidate leads"): with_world(World.takes_over),
+    (S.UPGRADE_CANDIDATE, "takeover failed"): candidate_says(
+        takeover=TakeoverState.FAILED, takeover_epoch=5
+    ),
+    (S.UPGRADE_CANDIDATE, "candidate failed"): silent(1),
+    (S.UPGRADE_CANDIDATE, "deadline"): late,
+    (S.UPGRADE_CANDIDATE, "cancel"): cancelled,
+    (S.UPDATE_METADATA_UP, "written"): led_by(1),
+    (S.UPDATE_METADATA_UP, "route has changed"): led_by(2, 6),
+    (S.UPDATE_METADATA_ROLLBACK, "try again"): nothing,
+    (S.UPDATE_METADATA_ROLLBACK, "candidate leads"): led_by(1),
+    (S.UPDATE_METADATA_ROLLBACK, "restored"): given_up,
+    (S.UPDATE_METADATA_ROLLBACK, "cleaned"): never_authorized,
+    (S.CLOSE_OLD_LEADER, "closed"): led_by(1),
+}
+
+
+def test_each_edge_has_a_test() -> None:
+    """An edge would be in the diagram that nothing ever walks."""
+    assert set(EDGES) == {(e.source, e.event) for e in TABLE.edges}
+
+
+@pytest.mark.proves("RM-01")
+@pytest.mark.parametrize("edge", EDGES, ids=lambda e: f"{e[0]}-{e[1]}".replace(" ", "_"))
+def test_edge(edge: tuple[S, str], followed: list[tuple[str, str]]) -> None:
+    """The machine would take another way than the diagram shows."""
+    case = Case(edge[0])
+    EDGES[edge](case)
+    decision = case.decide()
+    assert followed[0] == (str(edge[0]), edge[1])
+    assert decision.path[0] == TABLE.follow(*edge)
+
+
+@pytest.mark.proves("RM-01", "RM-02")
+def test_selection_persists_the_context_with_the_first_act() -> None:
+    """A crash after the route write would not know who was meant to lead."""
+    decision = Case("").decide()
+    context = decision.status.context
+    assert context is not None
+    assert (context.from_node, context.to_node, context.leader_epoch) == (0, 1, 4)
+    assert decision.status.state == S.UPDATE_METADATA_DOWN
+    state = route_of(decision)
+    assert (state.next_leader, state.next_epoch, state.hot_standby_replica) == (1, 5, 1)
+
+
+@pytest.mark.proves("RM-11")
+@pytest.mark.parametrize(
+    ("tweak", "wanted"),
+    [
+        (nothing, 2),  # node 1 leads partition 1 already
+        (with_world(lambda w: w.routes.__setitem__(0, record(iss=(1,)))), 1),
+        (with_world(lambda w: w.silent.update({2: 60.0})), 1),
+        (with_world(lambda w: w.routes.__setitem__(0, record(isr=(0,), replicas=(0,)))), 3),
+    ],
+    ids=["idle", "hot standby", "reachable", "any node"],
+)
+def test_selected_candidate(tweak: Callable[[Case], None], wanted: int) -> None:
+    """A migration without a target would load the busiest node or pick a dead one."""
+    case = Case("")
+    case.spec["target"] = None
+    tweak(case)
+    context = case.decide().status.context
+    assert context is not None
+    assert context.to_node == wanted
+
+
+@pytest.mark.parametrize(
+    ("tweak", "reason"),
+    [
+        (with_world(World.pend), Reason.CONFLICT),
+        (with_world(lambda w: w.settings.update(paused=True)), Reason.PAUSED),
+        (
+            with_world(
+                lambda w: w.migrations.append(child("n", state="DowngradeLeader", owner_task=""))
+            ),
+            Reason.CONFLICT,
+        ),
+        (with_world(World.authorize), Reason.CONFLICT),
+        (with_world(lambda w: w.settings.update(max_concurrent_migrations=0)), Reason.WAITING),
+    ],
+    ids=["pending", "paused", "other migration", "other takeover", "limit"],
+)
+@pytest.mark.proves("B-01", "B-03", "B-14")
+def test_selection_waits_and_says_why(tweak: Callable[[Case], None], reason: Reason) -> None:
+    """Two machines would move one partition at a time, or a wait would look like a hang."""
+    case = Case("")
+    tweak(case)
+    decision = case.decide()
+    assert decision.status.state == S.SELECT_CANDIDATE
+    assert decision.actions == ()
+    assert decision.status.waiting_for
+    assert decision.status.conditions[-1].reason == reason or any(
+        c.reason == reason for c in decision.status.conditions
+    )
+
+
+@pytest.mark.proves("RM-03", "DCP-06", "B-04")
+def test_opening_adds_copies_verifies_in_order() -> None:
+    """A candidate would be opened twice, or lead before its copy was verified."""
+    case = Case(S.OPEN_CANDIDATE)
+    case.context["to_node"] = 3
+    case.spec["target"] = 3
+    state = route_of(case.decide())
+    assert (state.replicas, state.hot_standby_replica) == ((0, 1, 2, 3), 3)
+    case.world.routes[0] = record(replicas=(0, 1, 2, 3), hot_standby_replica=3)
+    case.world.reports[0, 3] = {"needs_snapshot": True}
+    copies = only(case.decide(), world.PullSnapshots).copies
+    assert copies == (world.Copy(partition=0, source=0, targets=(3,)),)
+    case.world.reports[0, 3] = {}
+    assert case.decide().actions == ()
+    case.world.routes[0] = record(replicas=(0, 1, 2, 3), isr=(0, 1, 2, 3), hot_standby_replica=3)
+    assert only(case.decide(), world.VerifyCopy).target == 3
+    case.world.verified.add((0, 3, 4))
+    assert case.decide().path == (S.UPDATE_METADATA_DOWN,)
+
+
+@pytest.mark.proves("RM-03")
+def test_a_lost_candidate_is_removed_again() -> None:
+    """A failed migration would leave a replica behind that nobody asked for."""
+    case = Case(S.UPDATE_METADATA_ROLLBACK)
+    case.context = {"to_node": 3, "opened_candidate": True}
+    case.world.routes[0] = record(replicas=(0, 1, 2, 3))
+    assert route_of(case.decide()).replicas == (0, 1, 2)
+    case.world.routes[0] = record()
+    case.world.reports[0, 3] = {}
+    decision = case.decide()
+    assert only(decision, world.StopReplica).node == 3
+    assert decision.status.state == S.UPDATE_METADATA_ROLLBACK
+    case.world.silent[3] = 60.0
+    assert case.decide().status.state == S.FAILED
+
+
+@pytest.mark.proves("RM-04", "DCP-09")
+def test_takeover_is_asked_for_once_the_leader_knows_the_route() -> None:
+    """The old leader would refuse a takeover that its own record does not authorize."""
+    case = Case(S.DOWNGRADE_LEADER)
+    case.world.reports[0, 0] = {"partition_epoch": 8}
+    assert case.decide().actions == ()
+    case.world.reports[0, 0] = {"partition_epoch": 9}
+    request = only(case.decide(), world.RequestTakeover)
+    assert (request.leader_epoch, request.next_epoch, request.candidate) == (4, 5, 1)
+
+
+@pytest.mark.proves("RM-04", "RM-05")
+@pytest.mark.parametrize("found", [True, False], ids=["unreachable", "not found"])
+def test_a_leader_that_is_gone_is_left_behind(*, found: bool) -> None:
+    """A failed node would keep its partitions leaderless, or lose its lease's protection."""
+    case = Case(S.DOWNGRADE_LEADER)
+    if found:
+        case.world.silent[0] = 4.0
+        assert case.decide().actions == ()  # its lease has not run out
+        case.world.silent[0] = 6.0
+    else:
+        case.world.reports[0, 0] = None
+    decision = case.decide()
+    context = decision.status.context
+    assert context is not None
+    assert (context.close_old_leader, context.leader_may_unreachable) == (True, True)
+    assert only(decision, world.RequestUpgrade).next_epoch == 5
+    assert decision.path == (S.UPGRADE_CANDIDATE,)
+
+
+@pytest.mark.proves("RM-04", "RM-05")
+def test_a_lost_state_change_is_mended_by_the_old_leaders_end() -> None:
+    """The partition would stay without a leader after the old one's last message was lost."""
+    case = Case(S.DOWNGRADE_LEADER)
+    case.world.reports[0, 0] = {"role": Role.FOLLOWER, "leader": 1, "log_end_offset": 321}
+    assert only(case.decide(), world.RequestUpgrade).last_offset == 321
+
+
+@pytest.mark.proves("RM-05")
+def test_rollback_tells_the_failure_detector() -> None:
+    """Both nodes are gone and nobody would look for a third one."""
+    case = Case(S.UPGRADE_CANDIDATE)
+    case.world.silent |= {0: 60.0, 1: 60.0}
+    case.context |= {"leader_may_unreachable": True}
+    decision = case.decide()
+    assert route_of(decision).leader_epoch == 6
+    rolled_back = Case(S.UPDATE_METADATA_ROLLBACK)
+    rolled_back.context |= {"leader_may_unreachable": True}
+    rolled_back.world.silent[0] = 60.0
+    rolled_back.world.routes[0] = record(leader_epoch=6)
+    end = rolled_back.decide()
+    assert only(end, world.NotifyFailureDetector).partition == 0
+    assert end.status.state == S.ROLLED_BACK
+
+
+@pytest.mark.proves("RM-02")
+@pytest.mark.parametrize("state", [S.DOWNGRADE_LEADER, S.UPGRADE_CANDIDATE])
+def test_states_that_do_not_persist_write_nothing(state: S) -> None:
+    """An API write would stand between the old leader's last row and the new one's first."""
+    case = Case(state)
+    first = case.decide().status
+    case.status = {"conditions": first.conditions, "observed_generation": 3}
+    decision = case.decide()
+    case.world.takes_over()
+    leads = case.decide()
+    assert decision.status == leads.status
+    assert leads.path[-1] == S.UPDATE_METADATA_UP
+    assert route_of(leads).leader == 1
+
+
+@pytest.mark.proves("RM-06")
+def test_up_accepts_a_changed_in_sync_set_but_no_other_authorization() -> None:
+    """A newer decision about the partition would be overwritten by an older migration."""
+    case = Case(S.UPDATE_METADATA_UP)
+    case.world.routes[0] = record(isr=(0, 1), partition_epoch=12, next_leader=1, next_epoch=5)
+    assert (route_of(case.decide()).leader, route_of(case.decide()).leader_epoch) == (1, 5)
+    case.world.routes[0] = record(partition_epoch=12, next_leader=1, next_epoch=7, leader_epoch=6)
+    assert case.decide().path[0] == S.UPDATE_METADATA_ROLLBACK
+
+
+@pytest.mark.proves("RM-07", "B-13")
+@pytest.mark.parametrize("keep", list(OldLeader))
+def test_the_old_leader_stays_or_goes_as_asked(keep: OldLeader) -> None:
+    """A person would get one replica less than asked for, or one more."""
+    case = Case(S.UPDATE_METADATA_UP)
+    case.spec["old_leader"] = keep
+    state = route_of(case.decide())
+    wanted = (0, 1, 2) if keep is OldLeader.FOLLOWER else (1, 2)
+    assert (state.leader, state.isr, state.replicas) == (1, wanted, wanted)
+
+
+@pytest.mark.proves("RM-09")
+def test_closing_ignores_what_cannot_be_closed() -> None:
+    """A migration would never end because a dead node does not answer."""
+    case = Case(S.CLOSE_OLD_LEADER)
+    case.context |= {"close_old_leader": True}
+    case.spec["old_leader"] = OldLeader.REMOVED
+    case.world.routes[0] = record(leader=1, leader_epoch=5, isr=(1, 2), replicas=(1, 2))
+    case.world.reports[0, 0] = {}
+    assert only(case.decide(), world.StopReplica).node == 0
+    case.world.silent[0] = 1.0
+    assert case.decide().status.state == S.SUCCEEDED
+    case.world.silent.clear()
+    case.world.reports.clear()
+    assert case.decide().status.state == S.SUCCEEDED
+
+
+@pytest.mark.proves("RM-07")
+def test_a_failover_to_the_candidate_still_removes_the_old_leader() -> None:
+    """The zone would keep one replica more than a person asked for."""
+    case = Case(S.CLOSE_OLD_LEADER)
+    case.spec["old_leader"] = OldLeader.REMOVED
+    case.world.routes[0] = record(leader=1, leader_epoch=6)
+    assert route_of(case.decide()).replicas == (1, 2)
+
+
+@pytest.mark.proves("RM-08", "DCP-11")
+def test_rollback_fences_before_anything_else() -> None:
+    """The candidate could still begin to lead after the old leader was restored."""
+    case = Case(S.UPDATE_METADATA_ROLLBACK)
+    case.world.authorize()
+    state = route_of(case.decide())
+    assert (state.leader, state.leader_epoch, state.next_leader) == (0, 6, None)
+    case.world.routes[0] = record(leader_epoch=6)
+    case.world.reports[0, 0] = {"role": Role.FOLLOWER, "leader_epoch": 4}
+    assert case.decide().path == ()  # both sides must agree again
+    case.world.reports.clear()
+    decision = case.decide()
+    assert decision.path == (S.UPDATE_METADATA_DOWN,)
+    assert decision.status.attempt == 1
+
+
+@pytest.mark.proves("RM-01")
+@pytest.mark.parametrize("state", ["Succeeded", "RolledBack", "Failed"])
+def test_after_the_end_nothing_happens(state: str) -> None:
+    """A finished migration would begin to move its partition again."""
+    case = Case(state)
+    decision = case.decide()
+    assert (decision.actions, decision.path, decision.wake_seconds) == ((), (), None)
+    assert decision.status.state == state
+
+
+@pytest.mark.proves("RM-02", "HS-10")
+@pytest.mark.parametrize(
+    ("spec", "writes_max"),
+    [({"target": 1}, 6), ({"target": 3}, 10), ({"target": 3, "old_leader": "Removed"}, 10)],
+)
+def test_a_planned_migration_costs_few_api_writes(spec: dict[str, Any], writes_max: int) -> None:
+    """Moving thousands of partitions would be limited by the API server."""
+    zone = Zone(3, ((0, 1, 2), (1, 2, 0)), 4)
+    zone.migrate("m", 0, **spec)
+    zone.run(200)
+    assert zone.state("m") == S.SUCCEEDED
+    assert zone.api_writes <= writes_max
+
+
+def test_a_partition_without_a_route_is_waited_for() -> None:
+    """A re-sharded zone would make the pass fail each time, without a word in the status."""
+    case = Case(S.DOWNGRADE_LEADER)
+    case.world.routes = []
+    decision = case.decide()
+    assert (decision.actions, decision.path) == ((), ())

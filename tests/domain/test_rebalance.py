@@ -1,0 +1,249 @@
+"""RebalanceTask: one test for each edge of its table; plan, approval, pause."""
+
+import time
+
+import pytest
+from rebalance_case import (
+    Case,
+    Tweak,
+    as_before,
+    cancelled,
+    condition,
+    differs,
+    done,
+    late,
+    left_behind,
+    moved,
+    needs_copy,
+    nothing,
+    only,
+    opened,
+    stable_is,
+    stale_and_pending,
+    stopped,
+    stops_late,
+    stored_plan,
+    superseded,
+)
+from simulated_zone import Stored, Zone
+from worlds import NEW, OLD, followed, record, text
+
+from rezone.domain import routes, world
+from rezone.domain.rebalance_run import NoPlan, child_name
+from rezone.domain.rebalance_survey import survey
+from rezone.domain.rebalance_table import TABLE
+from rezone.resources.conditions import ConditionStatus, ConditionType, Reason
+from rezone.resources.task import RebalanceTaskSpec, RebalanceTaskStatus
+from rezone.resources.task import TaskState as S
+from rezone.wire.messages import LeaderAndIsr
+
+__all__ = ["followed"]
+
+EDGES: dict[tuple[S, str], Tweak] = {
+    (S.PLANNED, "approved"): nothing,
+    (S.PLANNED, "stale"): superseded,
+    (S.PLANNED, "no plan"): lambda c: setattr(c, "no_plan", NoPlan(Reason.FAILED, "why")),
+    (S.PLANNED, "superseded"): stale_and_pending,
+    (S.PLANNED, "cancel"): cancelled,
+    (S.APPROVED, "pending is ours"): nothing,
+    (S.APPROVED, "stale"): superseded,
+    (S.APPROVED, "superseded"): stable_is(((0, 1), (1, 2))),
+    (S.APPROVED, "cancel"): cancelled,
+    (S.AWAITING_REPLICAS, "all open"): opened,
+    (S.AWAITING_REPLICAS, "superseded"): superseded,
+    (S.AWAITING_REPLICAS, "unrecoverable"): lambda c: c.world.lost.add(3),
+    (S.AWAITING_REPLICAS, "deadline"): late,
+    (S.AWAITING_REPLICAS, "cancel"): cancelled,
+    (S.TRANSFERRING, "all copied"): nothing,
+    (S.TRANSFERRING, "unrecoverable"): differs,
+    (S.TRANSFERRING, "superseded"): superseded,
+    (S.TRANSFERRING, "cancel"): cancelled,
+    (S.SWITCHING, "all switched"): moved,
+    (S.SWITCHING, "copy lost"): needs_copy,
+    (S.SWITCHING, "unrecoverable"): differs,
+    (S.SWITCHING, "superseded"): superseded,
+    (S.SWITCHING, "cancel"): cancelled,
+    (S.FINALIZING, "stable is written"): done,
+    (S.FINALIZING, "not in sync any more"): needs_copy,
+    (S.FINALIZING, "superseded"): superseded,
+    (S.FINALIZING, "cancel"): cancelled,
+    (S.STOPPING_REDUNDANT, "all stopped"): stopped,
+    (S.STOPPING_REDUNDANT, "deadline"): stops_late,
+    (S.CANCELLING, "already new"): done,
+    (S.CANCELLING, "all is as before"): as_before,
+    (S.CANCELLING, "deadline"): left_behind,
+}
+
+
+def test_each_edge_has_a_test() -> None:
+    """An edge would be in the diagram that nothing ever walks."""
+    assert set(EDGES) == {(e.source, e.event) for e in TABLE.edges}
+
+
+@pytest.mark.proves("OP-02", "ZR-18", "ZR-20")
+@pytest.mark.parametrize("edge", EDGES, ids=lambda e: f"{e[0]}-{e[1]}".replace(" ", "_"))
+def test_edge(edge: tuple[S, str], followed: list[tuple[str, str]]) -> None:
+    """The machine would take another way than the diagram shows."""
+    case = Case(edge[0])
+    EDGES[edge](case)
+    decision = case.decide()
+    assert followed[0] == (str(edge[0]), edge[1])
+    assert decision.path[0] == TABLE.follow(*edge)
+
+
+@pytest.mark.proves("B-01")
+def test_a_plan_is_made_once_and_waits_for_its_approval() -> None:
+    """Something would move before anybody has seen the plan, or another plan than the one seen."""
+    case = Case("")
+    case.world.settings["manual_approval"] = True
+    decision = case.decide()
+    assert (decision.status.state, decision.actions) == (S.PLANNED, ())
+    assert (decision.status.source, decision.status.target) == (text(OLD), text(NEW))
+    assert condition(decision, ConditionType.STALLED).reason == Reason.AWAITING_APPROVAL
+    assert condition(decision, ConditionType.RECONCILING) is None
+    case.state, case.history = S.PLANNED, [S.PLANNED]
+    stored_plan(case)
+    case.spec["approved_plan"] = "other"
+    assert condition(case.decide(), ConditionType.STALLED).reason == Reason.PLAN_STALE
+    assert case.plans == 1
+    case.spec["approved_plan"] = "good"
+    assert case.decide().path[:2] == (S.APPROVED, S.AWAITING_REPLICAS)
+    assert case.plans == 1
+
+
+@pytest.mark.proves("B-01")
+def test_a_changed_zone_makes_the_plan_stale() -> None:
+    """The executed plan would not be the approved one."""
+    case = Case(S.PLANNED)
+    stored_plan(case)
+    case.by_person()
+    case.spec["approved_plan"] = "good"
+    case.world.settings |= {"stable": ((0, 1), (1, 2)), "manual_approval": True}
+    decision = case.decide()
+    assert (decision.status.state, decision.actions) == (S.FAILED, ())
+    assert condition(decision, ConditionType.SUCCEEDED).reason == Reason.PLAN_STALE
+    assert case.plans == 0
+
+
+@pytest.mark.proves("ZR-04", "ZR-05")
+def test_a_persons_task_asks_for_its_target_with_a_new_revision() -> None:
+    """The zone would skip the task's trigger as an old one, or make a second task for it."""
+    case = Case(S.APPROVED)
+    case.by_person()
+    decision = case.decide()
+    asked = only(decision, world.WritePending)
+    assert (asked.target, asked.revision) == (NEW, 8)
+    assert decision.status.revision == 8  # persisted before the act: whose it is can be told
+    case.status["revision"] = 8
+    case.world.pend(NEW, 8)
+    assert case.decide().path == (S.AWAITING_REPLICAS,)
+    case.world.pend(((2, 1, 0), (1, 2, 0)), 8)
+    decision = case.decide()
+    assert (decision.status.revision, decision.actions) == (0, ())
+    assert condition(decision, ConditionType.SUCCEEDED).reason == Reason.CONFLICT
+
+
+@pytest.mark.proves("B-01")
+@pytest.mark.parametrize("state", [S.APPROVED, S.AWAITING_REPLICAS, S.TRANSFERRING, S.SWITCHING])
+@pytest.mark.parametrize("how", ["suspend", "pause"])
+def test_a_pause_starts_nothing_new_and_loses_nothing(state: S, how: str) -> None:
+    """A person could not stop a rebalance without throwing its work away."""
+    case = Case(state)
+    if how == "suspend":
+        case.spec["suspend"] = True
+    else:
+        case.world.settings["paused"] = True
+    late(case)
+    if state == S.TRANSFERRING:
+        needs_copy(case)
+    decision = case.decide()
+    assert decision.actions == ()
+    assert decision.path == ()
+    assert condition(decision, ConditionType.SUCCEEDED).reason == Reason.PAUSED
+    assert condition(decision, ConditionType.SUCCEEDED).status == ConditionStatus.UNKNOWN
+
+
+@pytest.mark.proves("ZR-18", "B-04")
+def test_a_wrong_copy_cancels_the_task_by_itself() -> None:
+    """A wrong copy would stay in the in-sync set, to lead after the next failure."""
+    zone = Zone(5, OLD, 4)
+    zone.replicas.chances.copy_is_corrupt = 1.0
+    zone.ask(NEW)
+    zone.run(300)
+    assert zone.state("t") == S.CANCELLED
+    status = RebalanceTaskStatus.model_validate(zone.tasks["t"].status)
+    assert status.last_error is not None
+    assert "differs" in status.last_error.message
+    assert zone.routes[0].replicas == OLD[0]
+
+
+@pytest.mark.proves("ZR-18", "B-15")
+@pytest.mark.parametrize("node", [0, 1, 3])
+def test_a_lost_node_ends_the_task(node: int) -> None:
+    """A rebalance to a dead node, or away from one, would wait for ever."""
+    zone = Zone(5, OLD, 4)
+    zone.ask(NEW)
+    zone.tick()
+    zone.tick()
+    zone.replicas.nodes[node].alive = False
+    zone.run(3000)
+    assert zone.state("t") in {S.CANCELLED, S.SUCCEEDED}
+    assert zone.keys.pending is None
+
+
+def test_names_of_children_fit_whatever_the_tasks_name() -> None:
+    """The API server would refuse the children of a task with a long name."""
+    name = child_name("z" * 63, "back-16383-99999")
+    assert len(name) <= 63
+    assert name.startswith(child_name("z" * 63, "back-"))
+    assert child_name("z" * 62 + "y", "p1") != child_name("z" * 63, "p1")
+
+
+def test_leaders_go_home_without_any_pending_assignment() -> None:
+    """Leaders that a failover has moved could not be brought back: stable equals the target."""
+    zone = Zone(2, OLD, 4)
+    moved_away = routes.fail_over(zone.routes[0], {1, 2, 3})
+    assert isinstance(moved_away, LeaderAndIsr)
+    zone.routes[0] = moved_away
+    zone.plan_target = OLD
+    zone.tasks["t"] = Stored(spec=RebalanceTaskSpec(zone_name="z"))
+    zone.run(300)
+    assert zone.state("t") == S.SUCCEEDED
+    assert [r.leader for r in zone.routes] == [0, 1]
+
+
+@pytest.mark.slow
+@pytest.mark.proves("B-10")
+def test_large_zones_are_decided_quickly() -> None:
+    """The coordinator would not keep up with a zone of 16,384 partitions."""
+    size = 16_384
+    source = tuple((p % 50, (p + 1) % 50, (p + 2) % 50) for p in range(size))
+    target = tuple((n[1], n[2], (n[2] + 1) % 50) for n in source)
+    case = Case(S.SWITCHING)
+    case.world.nodes = 50
+    case.world.routes = [
+        record(leader=old[0], isr=(*old, new[2]), replicas=(*old, new[2]), iss=(new[0],))
+        for old, new in zip(source, target, strict=True)
+    ]
+    case.world.settings["stable"] = source
+    case.world.verified.clear()
+    case.world.pend(target)
+    case.status |= {"source": text(source), "target": text(target)}
+    view = case.world.view()
+    case.world.view = lambda: view  # type: ignore[method-assign]
+    times = []
+    for _ in range(3):
+        begun = time.process_time()
+        decision = case.decide()
+        times.append(time.process_time() - begun)
+    assert len(decision.actions) == 64
+    assert min(times) < 0.5
+    assert survey(view, source, target).copies_total == size
+
+
+@pytest.mark.parametrize("state", [S.AWAITING_REPLICAS, S.SWITCHING, S.FINALIZING])
+def test_a_resharded_zone_ends_the_task(state: S) -> None:
+    """The pass would fail each time because the routes are no longer those of the plan."""
+    case = Case(state)
+    case.world.routes = [record()] * 4
+    assert case.decide().path[0] == S.CANCELLING

@@ -1,0 +1,227 @@
+"""RebalanceTask: how partitions are copied, switched, finished and carried back."""
+
+from datetime import timedelta
+
+import pytest
+from rebalance_case import MOVING, Case, condition, done, needs_copy, only, opened, stopped
+from worlds import NEW, NOW, OLD, child, record, text
+
+from rezone.domain import world
+from rezone.domain.world import SparkView
+from rezone.resources.conditions import ConditionType, Reason
+from rezone.resources.task import LastError
+from rezone.resources.task import TaskState as S
+
+
+@pytest.mark.proves("ZR-06", "HS-06", "HS-10")
+def test_new_replicas_join_beside_the_old_ones() -> None:
+    """HS-06: [0,1,2] -> [1,2,3] goes through [0,1,2,3] with leader 0 and hot standby 1."""
+    case = Case(S.AWAITING_REPLICAS)
+    (change,) = only(case.decide(), world.ChangeRoutes).changes
+    assert change.partition == 0
+    assert (change.state.leader, change.state.replicas) == (0, (0, 1, 2, 3))
+    assert (change.state.hot_standby_replica, change.state.isr) == (1, (0, 1, 2))
+    opened(case)
+    case.world.reports[0, 3] = None
+    decision = case.decide()
+    assert decision.path == ()
+    assert decision.actions == ()
+
+
+@pytest.mark.proves("OP-04", "SS-06", "ZR-18", "B-05")
+def test_spark_copies_again_what_is_left_and_gives_up_after_five() -> None:
+    """A failing Spark job would be started for ever, or a rebalance never end."""
+    case = Case(S.TRANSFERRING)
+    needs_copy(case)
+    case.world.settings["spark_threshold_bytes"] = 0
+    decision = case.decide()
+    assert decision.status.spark_application == "t-copy-1"  # persisted before it is created
+    app = only(decision, world.EnsureSparkApplication)
+    assert app.copies == (world.Copy(partition=0, source=0, targets=(3,)),)
+    for attempt in range(1, 5):
+        case.status |= {"attempt": attempt, "spark_application": f"t-copy-{attempt}"}
+        case.world.spark = SparkView(name=f"t-copy-{attempt}", state="RUNNING")
+        assert case.decide().actions == ()
+        case.world.spark = SparkView(name=f"t-copy-{attempt}", state="FAILED", error="oom")
+        app = only(case.decide(), world.EnsureSparkApplication)
+        assert app.name == f"t-copy-{attempt + 1}"
+    case.status |= {"attempt": 5, "spark_application": "t-copy-5"}
+    case.world.spark = SparkView(name="t-copy-5", state="FAILED", error="oom")
+    decision = case.decide()
+    assert decision.path[0] == S.CANCELLING
+    assert decision.status.last_error is not None
+    assert "oom" in decision.status.last_error.message
+
+
+@pytest.mark.proves("OP-04", "B-03")
+def test_small_copies_go_node_to_node_within_the_limits() -> None:
+    """A copy of a few bytes would wait for a Spark cluster, or hundreds would start at once."""
+    target = tuple((1, 2, 3) for _ in range(20))
+    case = Case(S.TRANSFERRING)
+    case.world.routes = [record(replicas=(0, 1, 2, 3), hot_standby_replica=1)] * 20
+    case.world.reports |= {(p, 3): {"needs_snapshot": True} for p in range(20)}
+    case.world.settings |= {"stable": ((0, 1, 2),) * 20, "max_migrations_per_node": 3}
+    case.world.pend(target)
+    case.status |= {"source": text(((0, 1, 2),) * 20), "target": text(target)}
+    copies = only(case.decide(), world.PullSnapshots).copies
+    assert [c.partition for c in copies] == [0, 1, 2]
+    case.world.settings["paused"] = True
+    decision = case.decide()
+    assert decision.actions == ()
+    assert condition(decision, ConditionType.SUCCEEDED).reason == Reason.PAUSED
+
+
+@pytest.mark.proves("OP-04")
+def test_the_first_copies_wait_until_all_replicas_know_what_they_need() -> None:
+    """A Spark job would be started for the first replica that reports, and one more for each."""
+    case = Case(S.TRANSFERRING)
+    needs_copy(case)
+    case.world.reports[0, 3] = {"log_end_offset": 0}
+    assert case.decide().actions == ()
+    assert case.decide().status.attempt == 0
+
+
+@pytest.mark.proves("B-04")
+def test_an_unverified_copy_keeps_its_partition_from_switching() -> None:
+    """A wrong copy would lead."""
+    case = Case(S.SWITCHING)
+    case.world.verified.clear()
+    decision = case.decide()
+    check = only(decision, world.VerifyCopy)
+    assert (check.partition, check.source, check.target, check.leader_epoch) == (0, 0, 3, 4)
+    assert len(decision.actions) == 1
+    case.world.verified.add((0, 3, 4))
+    made = only(case.decide(), world.EnsureMigration)
+    assert (made.name, made.partition, made.target) == ("t-p0", 0, 1)
+
+
+@pytest.mark.proves("B-03", "B-14")
+def test_migrations_stay_within_zone_and_node_limits() -> None:
+    """A rebalance would move more leaders at a time than a person allows."""
+    size = 12
+    target = tuple((1 + p % 2, 0) for p in range(size))
+    source = tuple((0, 1 + p % 2) for p in range(size))
+    case = Case(S.SWITCHING)
+    case.world.routes = [record(isr=nodes, replicas=nodes, iss=nodes[1:]) for nodes in source]
+    case.world.settings |= {"stable": source, "max_concurrent_migrations": 8}
+    case.world.pend(target)
+    case.status |= {"source": text(source), "target": text(target)}
+    made = [a for a in case.decide().actions if isinstance(a, world.EnsureMigration)]
+    assert [m.partition for m in made] == [0, 1, 2, 3]  # node 0 is the source of all of them
+    case.world.settings["max_migrations_per_node"] = 100
+    decision = case.decide()
+    assert len([a for a in decision.actions if isinstance(a, world.EnsureMigration)]) == 8
+    case.world.migrations = [child(f"t-p{p}", p, "DowngradeLeader") for p in range(7)]
+    assert only(case.decide(), world.EnsureMigration).name == "t-p7"
+    case.world.settings["max_concurrent_migrations"] = 7
+    decision = case.decide()
+    assert decision.actions == ()
+    assert "Limit: 5" in decision.status.waiting_for or not decision.status.waiting_for
+
+
+@pytest.mark.proves("B-14", "RM-01")
+def test_failed_migrations_are_repeated_under_new_names_and_then_need_a_person() -> None:
+    """A partition would be tried for ever, or never again."""
+    case = Case(S.SWITCHING)
+    case.world.migrations = [child("t-p0", state="Failed", error="e")]
+    assert only(case.decide(), world.EnsureMigration).name == "t-p0-1"
+    case.world.migrations += [child(f"t-p0-{n}", state="RolledBack") for n in (1, 2, 3, 4)]
+    case.now = NOW + timedelta(seconds=20)
+    decision = case.decide()
+    assert decision.actions == ()
+    assert condition(decision, ConditionType.STALLED).reason == Reason.FAILED
+    assert decision.status.waiting_for.startswith("Stuck: 1")
+
+
+@pytest.mark.proves("ZR-10")
+def test_stable_is_written_with_the_tasks_revision() -> None:
+    """Another rebalance's completion would be written."""
+    case = Case(S.FINALIZING)
+    written = only(case.decide(), world.WriteStable)
+    assert (written.revision, written.target) == (2, NEW)
+
+
+@pytest.mark.proves("ZR-11", "ZR-12")
+def test_redundant_replicas_leave_the_route_and_then_stop() -> None:
+    """A replica would be stopped while the route still sends readers to it."""
+    case = Case(S.STOPPING_REDUNDANT)
+    done(case)
+    decision = case.decide()
+    (change,) = only(decision, world.ChangeRoutes).changes
+    assert (change.state.replicas, change.state.isr) == ((1, 2, 3), (1, 2, 3))
+    assert len(decision.actions) == 1
+    stopped(case)
+    case.world.reports[0, 0] = {}
+    decision = case.decide()
+    assert only(decision, world.StopReplica).node == 0
+    assert decision.path == ()
+
+
+@pytest.mark.proves("ZR-11")
+def test_a_redundant_leader_hands_over_first() -> None:
+    """The leader would be stopped under its writers."""
+    case = Case(S.STOPPING_REDUNDANT)
+    done(case)
+    case.world.routes[0] = MOVING
+    assert only(case.decide(), world.EnsureMigration).target == 1
+
+
+def test_stopping_leaves_the_next_rebalances_replicas_alone() -> None:
+    """The end of one rebalance would undo the beginning of the next."""
+    case = Case(S.STOPPING_REDUNDANT)
+    done(case)
+    case.world.pend(((0, 1, 2), (1, 2, 0)), 5)
+    assert case.decide().path == (S.SUCCEEDED,)
+
+
+@pytest.mark.proves("ZR-19", "ZR-20")
+def test_cancel_writes_its_intent_first_and_clears_the_keys_last() -> None:
+    """A coordinator that dies between would not know that it was cancelling."""
+    case = Case(S.CANCELLING)
+    intent = only(case.decide(), world.WriteCancel)
+    assert (intent.revision, intent.old, intent.new) == (2, OLD, NEW)
+    case.world.settings["cancel_revision"] = 2
+    case.world.migrations = [child("t-p0", state="OpenCandidate")]
+    case.world.spark = SparkView(name="t-copy-1", state="RUNNING")
+    kinds = [type(a) for a in case.decide().actions]
+    assert kinds == [world.CancelMigration, world.DeleteSparkApplication]
+    case.world.migrations, case.world.spark = [], None
+    (change,) = only(case.decide(), world.ChangeRoutes).changes
+    assert change.state.replicas == (0, 1, 2)
+    case.world.routes[0] = record()
+    case.world.reports[0, 3] = {}
+    assert only(case.decide(), world.StopReplica).node == 3
+    case.world.reports.clear()
+    assert only(case.decide(), world.ClearPending).revision == 2
+    case.world.settings |= {"pending": None, "pending_revision": 0, "cancel_revision": None}
+    assert case.decide().status.state == S.CANCELLED
+
+
+@pytest.mark.proves("ZR-20", "B-15")
+def test_cancel_carries_leaders_back() -> None:
+    """A partition would be led from a node that is about to lose its replica."""
+    case = Case(S.CANCELLING)
+    case.world.settings["cancel_revision"] = 2
+    case.world.routes[0] = record(leader=3, replicas=(0, 1, 2, 3), isr=(0, 1, 2, 3))
+    back = only(case.decide(), world.EnsureMigration)
+    assert (back.name, back.target) == ("t-back-0", 0)
+    case.world.migrations = [child("t-back-0", state="OpenCandidate", target=0)]
+    assert case.decide().actions == ()  # the way back is not cancelled
+
+
+@pytest.mark.proves("B-15")
+def test_the_end_of_a_cancel_lists_what_became_of_the_partitions() -> None:
+    """A person could not tell which partitions the cancel touched."""
+    source = ((0, 1), (0, 1), (0, 1), (0, 1))
+    target = ((0, 1), (1, 0), (1, 2), (1, 0))
+    case = Case(S.CANCELLING)
+    case.status |= {
+        "source": text(source),
+        "target": text(target),
+        "last_error": LastError(reason=Reason.CANCELLED, message="cancelled by spec.cancel"),
+    }
+    both = {"isr": (0, 1), "replicas": (0, 1)}
+    case.world.routes = [record(leader=n, **both) for n in (0, 1, 0, 0)]
+    case.world.settings |= {"stable": source, "pending": None, "pending_revision": 0}
+    message = condition(case.decide(), ConditionType.SUCCEEDED).message
+    assert "2 kept, 1 rolled back, 1 completed" in message

@@ -1,0 +1,131 @@
+"""Snapshots into learners, by pull and by push, under writes."""
+
+from __future__ import annotations
+
+import uuid
+from pathlib import Path
+
+import pytest
+from replica_cluster import Client, Coordinator, cluster
+
+from rezone.wire.copying import CopyOptions, FlightSink, copy_partition
+from rezone.wire.errors import ConflictError, RezoneError
+from rezone.wire.flight import NodeClient
+from rezone.wire.messages import (
+    Ack,
+    BulkInsert,
+    CopyState,
+    CopyStateRequest,
+    PullSnapshot,
+    Role,
+    SnapshotTicket,
+    UpgradeCandidate,
+)
+
+P = 0
+
+
+def learner(c: Coordinator) -> Client:
+    """Two replicas with rows, and node 2 as a learner."""
+    c.create(P, (0, 1))
+    k = Client(c)
+    for i in range(20):
+        k.put(P, {b"%d-%d" % (i, j): b"v" * 50 for j in range(50)})
+    c.change(P, replicas=(0, 1, 2))
+    return k
+
+
+def sink(c: Coordinator, attempt: str = "") -> FlightSink:
+    """Node 2 as a receiver of a push."""
+    descriptor = BulkInsert(
+        partition=P, snapshot_source=0, attempt=attempt or uuid.uuid4().hex, fence=c.fence()
+    )
+    return FlightSink("node 2", NodeClient(c.nodes[2].address), descriptor)
+
+
+def joined(c: Coordinator, k: Client) -> None:
+    """The learner joins, and has the same rows."""
+    k.put(P, {b"during": b"1"})
+    c.until("joined", lambda: (c.settle(), c.isr(P) == {0, 1, 2})[1])
+    k.put(P, {b"after": b"1"})
+    digests = c.until("digests", lambda: c.digests(P))
+    assert len({d.digests for d in digests.values()}) == 1
+    assert sum(digests[2].rows) == 1002
+    k.close()
+
+
+@pytest.mark.proves("HS-06", "SS-08", "ZR-13")
+def test_a_learner_pulls_a_snapshot_and_joins(tmp_path: Path) -> None:
+    """A new replica would never get in sync, or would be without the rows from before it came."""
+    with cluster(tmp_path, 3) as c:
+        k = learner(c)
+        waiting = c.report(2, P)
+        assert waiting.role is Role.LEARNER
+        assert waiting.needs_snapshot
+        assert not c.call(2, CopyStateRequest(partition=P), CopyState).done
+        with pytest.raises(ConflictError):
+            c.call(2, UpgradeCandidate(fence=c.fence(), partition=P, next_epoch=2))
+        pull = PullSnapshot(fence=c.fence(), partition=P, source=c.nodes[0].address)
+        for _ in range(2):
+            assert c.call(2, pull) == Ack()
+        k.put(P, {b"during": b"0"})
+        joined(c, k)
+        assert c.call(2, pull) == Ack()
+        assert c.call(2, CopyStateRequest(partition=P), CopyState).done
+        copied = c.report(2, P)
+        assert copied.copy is not None
+        assert copied.copy.done
+        assert copied.copy.rows >= 1000
+        # With every row here, the new replica can lead.
+        c.move(P, 2)
+        again = Client(c)
+        assert again.get(P, [b"0-0", b"after"]) == {b"0-0": b"v" * 50, b"after": b"1"}
+
+
+@pytest.mark.proves("SS-08", "B-05")
+def test_a_snapshot_is_pushed_and_refused_where_none_is_needed(tmp_path: Path) -> None:
+    """A copy would overwrite a replica that has newer rows."""
+    with cluster(tmp_path, 3) as c:
+        k = learner(c)
+        (receipt,) = copy_partition(
+            P,
+            NodeClient(c.nodes[0].address),
+            [sink(c)],
+            reader="test",
+            options=CopyOptions(batch_bytes=16 << 10),
+        )
+        assert not receipt.error
+        assert receipt.rows == 1000
+        joined(c, k)
+        (receipt,) = copy_partition(P, NodeClient(c.nodes[0].address), [sink(c)], reader="test")
+        assert receipt.skipped
+        forced = sink(c)
+        forced.open(
+            NodeClient(c.nodes[0].address).get(SnapshotTicket(partition=P, reader="test")).schema
+        )
+        with pytest.raises(RezoneError):
+            forced.finish()
+        assert c.report(2, P).role is Role.FOLLOWER
+
+
+@pytest.mark.proves("B-05")
+def test_a_broken_copy_goes_on_and_a_trimmed_log_asks_for_one(tmp_path: Path) -> None:
+    """A receiver that was interrupted would be taken for whole."""
+    with cluster(tmp_path, 3) as c:
+        k = learner(c)
+        asked = iter([False, False, True])
+        (receipt,) = copy_partition(
+            P,
+            NodeClient(c.nodes[0].address),
+            [sink(c)],
+            reader="test",
+            options=CopyOptions(batch_bytes=8 << 10),
+            cancelled=lambda: next(asked, True),
+        )
+        assert receipt.error
+        report = c.report(2, P)
+        assert report.needs_snapshot
+        assert c.isr(P) == {0, 1}
+        (receipt,) = copy_partition(P, NodeClient(c.nodes[0].address), [sink(c)], reader="test")
+        assert not receipt.error
+        joined(c, k)

@@ -1,0 +1,155 @@
+"""Real processes, killed without warning: what was acknowledged is there afterwards."""
+
+from __future__ import annotations
+
+import json
+import random
+import threading
+import urllib.request
+from pathlib import Path
+
+import pytest
+from replica_cluster import Client, Coordinator, ProcessNode, cluster
+from test_takeover import PARTITION, Load
+
+from rezone.wire.messages import ReplicaReport, Role
+
+pytestmark = pytest.mark.slow
+QUICK = ("--replica-lag-ms-max=400",)
+
+
+def process(c: Coordinator, node: int) -> ProcessNode:
+    """The node's process."""
+    found = c.nodes[node]
+    assert isinstance(found, ProcessNode)
+    return found
+
+
+def agree(c: Coordinator) -> None:
+    """Wait until all are in sync, and compare them."""
+    c.until("all in sync", lambda: c.isr(PARTITION) == set(c.nodes))
+    digests = c.until("digests", lambda: c.digests(PARTITION))
+    assert len({d.digests for d in digests.values()}) == 1
+
+
+@pytest.mark.proves("B-09")
+def test_acknowledged_writes_survive_sigkill_of_all_without_a_coordinator(tmp_path: Path) -> None:
+    """A crash of all nodes would lose rows, or stop the zone until the operator is back."""
+    with cluster(tmp_path, 3, processes=True) as c:
+        c.create(PARTITION, (0, 1, 2))
+        load = Load(c, 2)
+        load.wait_for(30)
+        for node in c.nodes:
+            process(c, node).kill()
+        for node in c.nodes:
+            process(c, node).start()
+        # Nobody tells them anything: they go on from what they have on their disks.
+        load.wait_for(10)
+        load.stop()
+        written = load.check()
+        leader = c.report(0, PARTITION)
+        assert leader is not None
+        assert leader.role is Role.LEADER
+        assert leader.log_end_offset == written
+        digests = c.until("digests", lambda: c.digests(PARTITION))
+        assert len({d.digests for d in digests.values()}) == 1
+
+
+@pytest.mark.proves("B-06")
+def test_a_killed_follower_catches_up_and_a_killed_leader_is_replaced(tmp_path: Path) -> None:
+    """A node that comes back would stay behind, or bring rows back that nobody else has."""
+    with cluster(tmp_path, 3, processes=True, arguments=QUICK) as c:
+        c.create(PARTITION, (0, 1, 2))
+        c.watch()
+        load = Load(c, 2)
+        load.wait_for(10)
+        process(c, 2).kill()
+        c.until("shrunk", lambda: c.isr(PARTITION) == {0, 1})
+        load.wait_for(10)
+        process(c, 2).start()
+        c.until("grown", lambda: c.isr(PARTITION) == {0, 1, 2})
+        process(c, 0).kill()
+        fail_over(c, 0)
+        load.wait_for(10)
+        process(c, 0).start()
+        agree(c)
+        load.stop()
+        load.check()
+
+
+def fail_over(c: Coordinator, dead: int) -> None:
+    """Make the in-sync replica with the longest log lead, with an epoch above all that are known."""
+    with c.lock:
+        record = c.records[PARTITION]
+        alive = [n for n in record.isr if n != dead]
+        reports: dict[int, ReplicaReport] = {
+            n: c.until(f"node {n} answers", lambda n=n: c.report(n, PARTITION)) for n in alive
+        }
+        best = max(alive, key=lambda n: reports[n].log_end_offset)
+        epoch = max(r.leader_epoch for r in reports.values())
+        c.change(
+            PARTITION,
+            leader=best,
+            leader_epoch=max(epoch, record.next_epoch or 0, record.leader_epoch) + 1,
+            isr=tuple(alive),
+            iss=(),
+            next_leader=None,
+            next_epoch=None,
+        )
+
+
+@pytest.mark.proves("DCP-11", "B-06", "RM-08")
+@pytest.mark.parametrize("victim", ["old leader", "candidate"])
+def test_sigkill_in_a_takeover_under_load(tmp_path: Path, victim: str) -> None:
+    """A crash somewhere in a takeover would lose rows or leave two leaders."""
+    seed = random.SystemRandom().randrange(1 << 30)
+    print(f"\nseed {seed}")  # noqa: T201 - to run it again
+    randomness = random.Random(seed)
+    with cluster(tmp_path, 3, processes=True, arguments=QUICK) as c:
+        c.create(PARTITION, (0, 1, 2))
+        c.watch()
+        load = Load(c, 3)
+        load.wait_for(10)
+        for _ in range(2):
+            old = c.records[PARTITION].leader
+            candidate = next(n for n in c.nodes if n != old)
+            dead = old if victim == "old leader" else candidate
+            with c.lock:
+                c.authorise(PARTITION, candidate)
+                c.takeover(PARTITION)
+                threading.Event().wait(randomness.random() * 0.03)  # the crash's random moment
+                process(c, dead).kill()
+            settle_or_fail_over(c, dead)
+            load.wait_for(10)
+            process(c, dead).start()
+            agree(c)
+        load.stop()
+        load.check()
+
+
+def settle_or_fail_over(c: Coordinator, dead: int) -> None:
+    """Take what has happened, or decide: the coordinator's part after a takeover (DCP-11)."""
+    c.settle()
+    if c.records[PARTITION].leader == dead or c.records[PARTITION].next_leader is not None:
+        fail_over(c, dead)
+
+
+def test_sigterm_ends_quickly_and_health_tells(tmp_path: Path) -> None:
+    """A pod would be killed after its grace period on each restart, or get traffic too early."""
+    ready = tmp_path / "ready"
+    with cluster(tmp_path, 1, processes=True, arguments=(f"--ready-file={ready}",)) as c:
+        c.create(PARTITION, (0,))
+        k = Client(c)
+        k.put(PARTITION, {b"a": b"1"})
+        port = int(ready.read_text().split()[1])
+        pages = {
+            page: urllib.request.urlopen(f"http://127.0.0.1:{port}/{page}", timeout=5).read()
+            for page in ("healthz", "readyz", "metrics", "statistics")
+        }
+        assert pages["healthz"] == pages["readyz"] == b"ok\n"
+        assert b'rezone_replica_partitions{role="Leader"} 1.0' in pages["metrics"]
+        assert json.loads(pages["statistics"]) == {"consuming": {}, "producing": {}}
+        assert process(c, 0).stop() == 0
+        process(c, 0).start()
+        c.wait_up(0)
+        assert k.get(PARTITION, [b"a"]) == {b"a": b"1"}
