@@ -24,6 +24,7 @@ test: prepare ## Run the test suite on a real API server, RocksDB and Spark
 check: env lint types layers ## Lint, types, layers, generated files
 	$(RUN) -m rezone.resources.generate --check --helm "$$(python3 -m rezone.local.tools helm)"
 	$(RUN) -m rezone.cli.diagrams --check
+	$(RUN) hack/protocols_page.py --check
 
 lint: env
 	.venv/bin/ruff check .
@@ -38,6 +39,7 @@ layers: env
 generate: env ## Write all generated files anew: CRDs, chart copies, reference, diagrams
 	$(RUN) -m rezone.resources.generate --helm "$$(python3 -m rezone.local.tools helm)"
 	$(RUN) -m rezone.cli.diagrams
+	$(RUN) hack/protocols_page.py
 
 e2e: prepare ## Run the end-to-end scenario with its assertions (the demo's, about five minutes)
 	$(RUN) -m pytest e2e $(TEST_ARGS)

@@ -62,18 +62,15 @@ def ended(zone: Zone) -> None:
 
 
 def disturb(zone: Zone, rng: random.Random) -> None:
-    """Break or mend a node now and then."""
-    nodes = zone.replicas.nodes
-    down = [n for n in nodes.values() if not n.reachable]
-    if down and rng.random() < 0.1:
-        rng.choice(down).alive = True
-        rng.choice(down).connected = True
-    elif not down and rng.random() < 0.03:
-        node = rng.choice(list(nodes.values()))
-        if rng.random() < 0.5:
-            node.alive = False
-        else:
-            node.connected = False
+    """Break or mend nodes now and then, several of them at a time."""
+    for node in zone.replicas.nodes.values():
+        if not node.reachable and rng.random() < 0.06:
+            node.alive = node.connected = True
+        elif node.reachable and rng.random() < 0.02:
+            if rng.random() < 0.5:
+                node.alive = False
+            else:
+                node.connected = False
 
 
 def mend(zone: Zone) -> None:

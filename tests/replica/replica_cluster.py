@@ -28,10 +28,8 @@ from rezone.replica.server import NodeServer
 from rezone.replica.settings import NodeSettings
 from rezone.wire.channel import CHANNEL_ERRORS, Channel
 from rezone.wire.errors import (
-    NotLeaderError,
     NotReadyError,
     RezoneError,
-    StaleEpochError,
     error_from,
 )
 from rezone.wire.flight import NodeClient
@@ -49,16 +47,12 @@ from rezone.wire.messages import (
     NodeReport,
     NotifyLeaderAndIsr,
     PartitionAssignment,
-    PullSnapshot,
     ReadRequest,
     ReadResult,
     ReplicaReport,
     ReportRequest,
     Role,
-    StopReplica,
     Takeover,
-    TakeoverState,
-    UpgradeCandidate,
     WriteRequest,
     WriteResult,
     ZoneConfig,
@@ -186,11 +180,11 @@ class Coordinator:
         return {n: node.address for n, node in self.nodes.items()}
 
     def fence(self) -> Fence:
-        """The present coordinator's fence."""
+        """Return the present coordinator's fence."""
         return Fence(coordinator_epoch=self.epoch, revision=self.revision)
 
     def client(self, node: int) -> NodeClient:
-        """A connection to a node."""
+        """Return a connection to a node."""
         if node not in self._clients:
             self._clients[node] = NodeClient(self.nodes[node].address)
         return self._clients[node]
@@ -360,7 +354,7 @@ class Coordinator:
         self._watcher.start()
 
     def isr(self, partition: int) -> set[int]:
-        """The confirmed set."""
+        """Return the confirmed set."""
         with self.lock:
             return set(self.records[partition].isr)
 
@@ -386,7 +380,7 @@ class Coordinator:
         )
 
     def move(self, partition: int, candidate: int) -> None:
-        """A whole takeover."""
+        """Make a whole takeover."""
         self.authorise(partition, candidate)
         self.takeover(partition)
 
@@ -398,7 +392,7 @@ class Coordinator:
         self.settle()
 
     def digests(self, partition: int, as_of: int | None = None) -> dict[int, DigestReply]:
-        """The digest at every replica, as of the leader's time."""
+        """Return the digest of every replica, as of the leader's time."""
         record = self.records[partition]
         first = self.call(
             record.leader, DigestRequest(partition=partition, as_of=as_of), DigestReply
@@ -524,18 +518,21 @@ class Client:
                 self._channels[address] = (client, client.channel("data"))
             channel = self._channels[address][1]
             channel.send(request(self._opaque), body)
-            while True:
-                frame = channel.receive()
-                if frame is None or isinstance(frame[0], ConnectionClosed):
-                    raise NotReadyError("the node hangs up", unreachable=1)
-                if getattr(frame[0], "opaque", None) == self._opaque:
-                    break
+            frame = self._answer(channel)
         except (*CHANNEL_ERRORS, NotReadyError) as error:
             self._drop(address)
             raise NotReadyError(f"{address}: {error}", unreachable=1) from error
         if isinstance(frame[0], Failure):
             raise error_from(frame[0].error)
         return frame
+
+    def _answer(self, channel: Channel) -> tuple[Message, memoryview]:
+        while True:
+            frame = channel.receive()
+            if frame is None or isinstance(frame[0], ConnectionClosed):
+                raise NotReadyError("the node hangs up", unreachable=1)
+            if getattr(frame[0], "opaque", None) == self._opaque:
+                return frame
 
     def _drop(self, address: str) -> None:
         if address in self._channels:
@@ -558,7 +555,7 @@ def batch_of(rows: dict[bytes, bytes]) -> Any:
 
 
 def keys_in(partition: int, partitions: int, count: int, prefix: str = "k") -> list[bytes]:
-    """The first `count` keys "<prefix><number>" that belong to a partition."""
+    """Return the first `count` keys "<prefix><number>" that belong to a partition."""
     found: list[bytes] = []
     number = 0
     while len(found) < count:
@@ -597,22 +594,3 @@ def cluster(
         coordinator.close()
         for node in nodes:
             node.stop()
-
-
-__all__ = [
-    "FAST",
-    "SCHEMA",
-    "Client",
-    "Coordinator",
-    "LocalNode",
-    "NotLeaderError",
-    "ProcessNode",
-    "PullSnapshot",
-    "StaleEpochError",
-    "StopReplica",
-    "TakeoverState",
-    "UpgradeCandidate",
-    "batch_of",
-    "cluster",
-    "keys_in",
-]

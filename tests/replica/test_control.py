@@ -40,7 +40,7 @@ P = 0
 
 
 def notify(c: Coordinator, fence: Fence) -> Message:
-    """The record as it stands."""
+    """Return the record as it stands."""
     assignment = PartitionAssignment(partition=P, state=c.records[P])
     return NotifyLeaderAndIsr(fence=fence, partitions=(assignment,), peers=c.peers)
 
@@ -48,13 +48,13 @@ def notify(c: Coordinator, fence: Fence) -> Message:
 CALLS: dict[str, Callable[[Coordinator, Fence], Message]] = {
     "ConfigureNode": lambda c, f: ConfigureNode(fence=f, config=c.config, peers=c.peers),
     "NotifyLeaderAndIsr": notify,
-    "AwaitReplica": lambda c, f: AwaitReplica(fence=f, partitions=(P,)),
-    "StopReplica": lambda c, f: StopReplica(fence=f, partition=P, leader_epoch=9),
+    "AwaitReplica": lambda _, f: AwaitReplica(fence=f, partitions=(P,)),
+    "StopReplica": lambda _, f: StopReplica(fence=f, partition=P, leader_epoch=9),
     "PullSnapshot": lambda c, f: PullSnapshot(fence=f, partition=P, source=c.peers[0]),
-    "Takeover": lambda c, f: Takeover(
+    "Takeover": lambda _, f: Takeover(
         fence=f, partition=P, leader_epoch=1, candidate=1, next_epoch=2
     ),
-    "UpgradeCandidate": lambda c, f: UpgradeCandidate(fence=f, partition=P, next_epoch=2),
+    "UpgradeCandidate": lambda _, f: UpgradeCandidate(fence=f, partition=P, next_epoch=2),
 }
 
 

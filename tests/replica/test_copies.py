@@ -44,7 +44,7 @@ def sink(c: Coordinator, attempt: str = "") -> FlightSink:
 
 
 def joined(c: Coordinator, k: Client) -> None:
-    """The learner joins, and has the same rows."""
+    """See that the learner joins, and has the same rows."""
     k.put(P, {b"during": b"1"})
     c.until("joined", lambda: (c.settle(), c.isr(P) == {0, 1, 2})[1])
     k.put(P, {b"after": b"1"})

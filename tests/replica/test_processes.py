@@ -19,7 +19,7 @@ QUICK = ("--replica-lag-ms-max=400",)
 
 
 def process(c: Coordinator, node: int) -> ProcessNode:
-    """The node's process."""
+    """Return the node's process."""
     found = c.nodes[node]
     assert isinstance(found, ProcessNode)
     return found
@@ -78,7 +78,7 @@ def test_a_killed_follower_catches_up_and_a_killed_leader_is_replaced(tmp_path: 
 
 
 def fail_over(c: Coordinator, dead: int) -> None:
-    """Make the in-sync replica with the longest log lead, with an epoch above all that are known."""
+    """Make the in-sync replica with the longest log lead, with the highest epoch."""
     with c.lock:
         record = c.records[PARTITION]
         alive = [n for n in record.isr if n != dead]

@@ -18,6 +18,7 @@ from rezone.wire.errors import (
     NotLeaderError,
     NotReadyError,
     OverloadedError,
+    RezoneError,
 )
 from rezone.wire.flight import NodeClient
 from rezone.wire.messages import (
@@ -27,7 +28,6 @@ from rezone.wire.messages import (
     Entries,
     FetchLog,
     OpenConnection,
-    Role,
     RoutesRequest,
     RouteTable,
     ScanTicket,
@@ -46,7 +46,7 @@ P = 0
 
 
 def part(c: Coordinator, node: int) -> Any:
-    """The partition's object on a local node."""
+    """Return the partition's object on a local node."""
     return c.nodes[node].node.find(P)
 
 
@@ -82,7 +82,7 @@ class Peer:
         return self.next(StreamOk, StreamRollback, StreamRefused, StreamNeedsSnapshot)
 
     def next(self, *kinds: type) -> Any:
-        """The next message of some kinds."""
+        """Return the next message of some kinds."""
         while (frame := self.channel.receive()) is not None:
             if isinstance(frame[0], kinds):
                 return frame[0]
@@ -140,7 +140,7 @@ def test_the_stream_handshake_by_hand(tmp_path: Path) -> None:
 
 
 def as_dict(message: Any) -> dict[str, Any]:
-    """A message's fields."""
+    """Return a message's fields."""
     return {name: getattr(message, name) for name in message.__struct_fields__}
 
 
@@ -313,11 +313,15 @@ def test_pending_writes_are_bounded(tmp_path: Path) -> None:
         c.nodes[1].stop()
         partition = part(c, 0)
         waiting, refused = Client(c), Client(c)
-        thread = threading.Thread(
-            target=lambda: pytest.raises(
-                Exception, waiting.put, P, {b"a": b"x" * 2000}, retry=False
-            )
-        )
+        outcome: list[RezoneError] = []
+
+        def wait() -> None:
+            try:
+                waiting.put(P, {b"a": b"x" * 2000}, retry=False)
+            except RezoneError as error:
+                outcome.append(error)
+
+        thread = threading.Thread(target=wait)
         thread.start()
         c.until("pending", lambda: partition.intake.pending_bytes)
         with pytest.raises(OverloadedError):
@@ -325,6 +329,7 @@ def test_pending_writes_are_bounded(tmp_path: Path) -> None:
         c.nodes[0].stop()
         thread.join(10)
         assert not thread.is_alive()
+        assert isinstance(outcome[0], NotReadyError)
         assert partition.intake.pending_bytes == 0
         waiting.close()
         refused.close()

@@ -1,15 +1,18 @@
-"""Planned takeovers: nothing acknowledged is lost, nothing is written twice, and each way to stop
-half-way ends where the coordinator can mend it."""
+"""Planned takeovers: nothing acknowledged is lost, nothing is written twice.
+
+Each way to stop half-way ends where the coordinator can mend it.
+"""
 
 from __future__ import annotations
 
+import itertools
 import threading
 import time
 from pathlib import Path
 from typing import Any
 
-import pyarrow.flight as flight
 import pytest
+from pyarrow import flight
 from replica_cluster import Client, Coordinator, cluster
 
 from rezone.replica.producer import ProducerChannel
@@ -74,7 +77,7 @@ class Load:
     def longest_gap_ms(self) -> float:
         """The longest time in which no write of any writer was acknowledged."""
         times = sorted(t for some in self.times for t in some)
-        return max((b - a for a, b in zip(times, times[1:], strict=False)), default=0) * 1000
+        return max((b - a for a, b in itertools.pairwise(times)), default=0) * 1000
 
     def check(self) -> int:
         """Every writer's key holds its last acknowledged value; returns the writes in all."""
@@ -165,7 +168,7 @@ class Cut:
 
 
 def one_leader(c: Coordinator, nodes: tuple[int, ...]) -> int:
-    """The node that all nodes take for the leader, once they agree."""
+    """Return the node that all nodes take for the leader, once they agree."""
 
     def agreed() -> list[int]:
         c.settle()
@@ -202,7 +205,7 @@ def started(c: Coordinator) -> tuple[Client, dict[bytes, bytes]]:
 @pytest.mark.proves("DCP-10", "DCP-11")
 @pytest.mark.parametrize("sent", [False, True])
 def test_a_channel_cut_around_pending_leaves_the_old_leader_leading(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sent: bool
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, sent: bool
 ) -> None:
     """A takeover that never got to the point of no return would stop the partition."""
     cut = Cut(monkeypatch, TakeoverState.PENDING, sent=sent)
@@ -224,7 +227,7 @@ def test_a_channel_cut_around_pending_leaves_the_old_leader_leading(
 @pytest.mark.proves("DCP-10", "DCP-11")
 @pytest.mark.parametrize("sent", [False, True])
 def test_a_channel_cut_around_active_is_made_good_by_the_next_stream(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sent: bool
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, sent: bool
 ) -> None:
     """The old leader would stay dead with nobody leading, or both would lead."""
     cut = Cut(monkeypatch, TakeoverState.ACTIVE, sent=sent)

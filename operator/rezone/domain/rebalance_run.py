@@ -256,13 +256,9 @@ class TaskRun:
         if "survey" not in self.__dict__:
             return
         old = self.status.progress
-        new = progress_of(self.survey, self._copying_seconds())
+        new = progress_of(self.survey, old, self.now)
         if self.status != self.before or _step_of(old) != _step_of(new):
             self.update(progress=new)
-
-    def _copying_seconds(self) -> float:
-        begun = (h.time for h in self.status.history if h.state == TaskState.TRANSFERRING)
-        return (self.now - next(begun, self.now)).total_seconds()
 
     def _settle_waiting(self, *, terminal: bool) -> None:
         """Write why it waits when another kind of reason leads, not at every count that changes."""
@@ -293,10 +289,15 @@ class TaskRun:
         return dataclasses.replace(self.standing, message=status.waiting_for)
 
 
-def progress_of(found: Survey, seconds: float) -> TaskProgress:
-    """Return how far the task is; the rate is the mean since copying began (B-10)."""
-    rate = int(found.bytes_done / seconds) if seconds > 0 else 0
-    left = found.bytes_total - found.bytes_done
+def progress_of(found: Survey, old: TaskProgress, now: datetime) -> TaskProgress:
+    """Return how far the task is; the rate is the mean since the first bytes arrived (B-10)."""
+    started = old.copy_started_time
+    if started is None and found.bytes_done:
+        started = now.replace(microsecond=0)
+    rate = old.bytes_per_second
+    if started is not None and started < now and found.bytes_done != old.bytes_done:
+        rate = int(found.bytes_done / (now - started).total_seconds())
+    left = max(0, found.bytes_total - found.bytes_done)
     return TaskProgress(
         moves_total=found.copies_total,
         moves_done=found.copies_done,
@@ -304,6 +305,7 @@ def progress_of(found: Survey, seconds: float) -> TaskProgress:
         leader_moves_done=found.leaders_done,
         bytes_total=found.bytes_total,
         bytes_done=found.bytes_done,
+        copy_started_time=started,
         bytes_per_second=rate,
         seconds_left=left // rate if rate else None,
     )

@@ -102,6 +102,7 @@ class ConsumerChannel:
 
     def __init__(
         self,
+        *,
         name: str,
         node: NodeId,
         peer: NodeId,
@@ -126,7 +127,7 @@ class ConsumerChannel:
         self._thread = threading.Thread(target=self._run, name=f"receive {name}", daemon=True)
         self._thread.start()
 
-    # --- called by the node, from any thread --------------------------------------------------
+    # --- called by the node, from any thread -----------------------------------------------------
 
     def want(self, sink: Sink) -> None:
         """Have a stream of this partition, from its present end on; a running one starts anew."""
@@ -204,7 +205,7 @@ class ConsumerChannel:
         if threading.current_thread() is not self._thread:
             self._thread.join(timeout_seconds)
 
-    # --- the channel's thread -----------------------------------------------------------------
+    # --- the channel's thread --------------------------------------------------------------------
 
     def _run(self) -> None:
         failures = 0

@@ -211,7 +211,7 @@ class Control:
     def close_stream(self, request: CloseStream) -> Ack:
         """End the partition's streams on this node's side (DCP-12); done at once."""
         partition = self._node.find(request.partition)
-        self._node.unlink(partition)
+        self._node.links.unlink(partition.partition_id)
         with partition.lock:
             partition.leading.end_streams("closed by the coordinator", None, None)
         return Ack()

@@ -104,7 +104,7 @@ class Receiver:
         self._show(CopyProgress(rows=state.rows, bytes=state.bytes, error=error))
 
     def _finish(self, trailer: SnapshotTrailer) -> None:
-        assert self._loader is not None, "the header came first"
+        assert self._loader is not None, "the header came first"  # noqa: S101 - invariant
         with self._partition.applying:
             self._loader.finish(trailer)
         self._loader = None

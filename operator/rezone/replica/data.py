@@ -81,7 +81,8 @@ class DataChannel:
                     rows = read_keys(self._find(message.partition), message, body, codec)
                     self._answers.put((ReadResult(opaque=opaque, rows=rows.num_rows), to_ipc(rows)))
                 case _:
-                    raise RezoneError(f"{type(message).__name__} does not belong on a data channel")
+                    error = RezoneError(f"{type(message).__name__} is no request of a data channel")
+                    self._answers.put((Failure(opaque=opaque, error=error.info()), b""))
         except RezoneError as error:
             self._answers.put((Failure(opaque=opaque, error=error.info()), b""))
 

@@ -13,7 +13,7 @@ application apart.
 from typing import TYPE_CHECKING
 
 from rezone.replica.entry import header_at
-from rezone.replica.producer import branch_at
+from rezone.replica.history import branch_at
 from rezone.wire.errors import ConflictError, StaleEpochError
 from rezone.wire.messages import (
     Entries,
@@ -42,7 +42,7 @@ class FollowerDuties:
         self._acked = (-1, -1)
         self._applied_at = 0.0
 
-    # --- what a consumer channel calls ---------------------------------------------------------
+    # --- what a consumer channel calls -----------------------------------------------------------
 
     def stream_request(self, opaque: int) -> StreamRequest:
         """Return what to ask the leader for: everything after the own log (DCP-03)."""
@@ -137,7 +137,7 @@ class FollowerDuties:
                 leader_epoch=partition.leader_epoch,
             )
 
-    # --- the partition's job --------------------------------------------------------------------
+    # --- the partition's job ---------------------------------------------------------------------
 
     @property
     def lags_to_apply(self) -> bool:

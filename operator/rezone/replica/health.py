@@ -46,8 +46,10 @@ class NodeCollector(Collector):
         streams = GaugeMetricFamily(
             "rezone_replica_streams", "Replication streams by direction.", labels=["direction"]
         )
-        producing = [s for c in self._node.producers() for s in c.statistics()]
-        consuming = [s for c in self._node.consumers() for s in c.statistics().values() if s.active]
+        producing = [s for c in self._node.links.producers() for s in c.statistics()]
+        consuming = [
+            s for c in self._node.links.consumers() for s in c.statistics().values() if s.active
+        ]
         streams.add_metric(["out"], len(producing))
         streams.add_metric(["in"], len(consuming))
         yield streams
@@ -70,7 +72,7 @@ def statistics(node: DataNode) -> dict[str, Any]:
                 }
                 for s in channel.statistics()
             }
-            for channel in node.producers()
+            for channel in node.links.producers()
         },
         "consuming": {
             channel.name: {
@@ -81,7 +83,7 @@ def statistics(node: DataNode) -> dict[str, Any]:
                 }
                 for partition, s in channel.statistics().items()
             }
-            for channel in node.consumers()
+            for channel in node.links.consumers()
         },
     }
 
@@ -123,7 +125,7 @@ class HealthServer:
 
 
 def _answer(node: DataNode, registry: CollectorRegistry, path: str) -> tuple[int, str, bytes]:
-    match path.split("?")[0]:
+    match path.partition("?")[0]:
         case "/healthz":
             return _text(200 if node.alive else 503, "ok" if node.alive else "the node hangs")
         case "/readyz":

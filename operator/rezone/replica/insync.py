@@ -66,7 +66,7 @@ class Budget:
         """Give bytes back."""
         with self._lock:
             self.used -= size
-        assert self.used >= 0, f"{self._what}: more given back than taken"
+        assert self.used >= 0, f"{self._what}: more given back than taken"  # noqa: S101 - invariant
 
 
 @dataclass
@@ -86,12 +86,12 @@ class LeaderState:
 
     def __post_init__(self) -> None:
         """Start with the confirmed set as the maximal one."""
-        assert self.committed <= self.barrier, "committed beyond the log"
+        assert self.committed <= self.barrier, "committed beyond the log"  # noqa: S101 - invariant
         self.maximal = set(self.state.isr)
 
     def confirm(self, state: LeaderAndIsr) -> None:
         """Take the coordinator's newer record of the same epoch; it answers the proposal."""
-        assert state.leader_epoch == self.state.leader_epoch, "another epoch is another leadership"
+        assert state.leader_epoch == self.state.leader_epoch, "another epoch is another leadership"  # noqa: S101 - invariant
         if state.partition_epoch > self.state.partition_epoch:
             self.proposal = None
             self.maximal = set(state.isr)

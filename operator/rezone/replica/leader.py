@@ -5,14 +5,13 @@ runs as the partition's job, one at a time, and holds the lock only to read and 
 never while it syncs or applies.
 """
 
-import uuid
 from typing import TYPE_CHECKING
 
+from rezone.replica.history import rollback_offset
 from rezone.replica.insync import LeaderState
-from rezone.replica.producer import ProducerStream, rollback_offset
+from rezone.replica.producer import ProducerStream
 from rezone.wire.errors import NotReadyError, StaleEpochError
 from rezone.wire.messages import (
-    FailoverEntry,
     FetchLog,
     LeaderAndIsr,
     Message,
@@ -26,8 +25,6 @@ from rezone.wire.messages import (
 
 if TYPE_CHECKING:
     from rezone.replica.partition import Partition
-
-_FAILOVER_LOG_MAX = 64
 
 
 class LeaderDuties:
@@ -75,7 +72,7 @@ class LeaderDuties:
             stream.end(reason, leader, epoch)
         self.streams.clear()
 
-    # --- what a producer channel calls ---------------------------------------------------------
+    # --- what a producer channel calls -----------------------------------------------------------
 
     def read_log(self, offset: int, bytes_max: int) -> bytes:
         """Return whole raw entries from `offset` on; empty at the end."""
@@ -152,7 +149,7 @@ class LeaderDuties:
             self.state.acked(stream.node, ack.fetch_offset, ack.kv_applied_offset, now, log_end)
         partition.wake()
 
-    # --- the partition's job --------------------------------------------------------------------
+    # --- the partition's job ---------------------------------------------------------------------
 
     def pump(self) -> None:
         """Sync, commit, apply, answer: whatever of it is due."""
@@ -192,16 +189,3 @@ class LeaderDuties:
             return
         if state.propose(partition.clock.monotonic(), partition.store.log_end):
             partition.touched(at_once=True)
-
-
-def with_new_branch(
-    failover_log: tuple[FailoverEntry, ...], log_end: int
-) -> tuple[FailoverEntry, ...]:
-    """Return the failover log with a new branch of history from `log_end` on.
-
-    A branch without rows is replaced: no consumer can have rows of it. The oldest branches go
-    when there are too many; who is that far behind is rolled back to the start.
-    """
-    kept = [entry for entry in failover_log if entry.first_offset < log_end]
-    branch = FailoverEntry(uuid.uuid4().hex, log_end)
-    return (*kept[-(_FAILOVER_LOG_MAX - 1) :], branch)

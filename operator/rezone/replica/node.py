@@ -17,10 +17,10 @@ from pathlib import Path
 import msgspec
 import structlog
 
-from rezone.replica.consumer import ConsumerChannel
 from rezone.replica.copies import Pulls
 from rezone.replica.data import DataChannel
 from rezone.replica.insync import Budget
+from rezone.replica.links import Links
 from rezone.replica.partition import Partition
 from rezone.replica.producer import ProducerChannel
 from rezone.replica.report import ReportBoard
@@ -42,7 +42,6 @@ from rezone.wire.messages import (
     LeaderAndIsr,
     NodeId,
     NodeReport,
-    OpenConnection,
     PartitionAssignment,
     PartitionId,
     RouteTable,
@@ -90,9 +89,7 @@ class DataNode:
         self._partitions: dict[PartitionId, Partition] = {}
         self._opening: dict[PartitionId, threading.Lock] = {}
         self._records: dict[PartitionId, LeaderAndIsr] = {}
-        self._consumers: dict[NodeId, ConsumerChannel] = {}
-        self._links: dict[PartitionId, tuple[NodeId, int, int]] = {}
-        self._producers: dict[str, ProducerChannel] = {}
+        self.links = Links(self, lambda partition: self.find(partition).leading)
         self._data_channels: set[DataChannel] = set()
         self._stopping = threading.Event()
         self._ticked_at = self.clock.monotonic()
@@ -102,7 +99,7 @@ class DataNode:
             threading.Thread(target=self._keep_house, name="house", daemon=True),
         ]
 
-    # --- life --------------------------------------------------------------------------------------
+    # --- life ------------------------------------------------------------------------------------
 
     def open(self) -> None:
         """Open what the node has on its disk and go on with it."""
@@ -130,14 +127,13 @@ class DataNode:
         self._stopping.set()
         seconds = self.settings.stop_ms_max / 1000
         with self._lock:
-            channels = [*self._data_channels, *self._producers.values()]
-            consumers = list(self._consumers.values())
+            channels: list[DataChannel | ProducerChannel] = [*self._data_channels]
             partitions = list(self._partitions.values())
         self.board.close()
         self.pulls.close(seconds)
-        for channel in channels:
+        for channel in [*channels, *self.links.producers()]:
             channel.close("the node is stopping")
-        for consumer in consumers:
+        for consumer in self.links.consumers():
             consumer.close(seconds)
         for partition in partitions:
             partition.close()
@@ -159,7 +155,7 @@ class DataNode:
         """Whether `close` has begun."""
         return self._stopping.is_set()
 
-    # --- what the node knows -------------------------------------------------------------------------
+    # --- what the node knows ---------------------------------------------------------------------
 
     @property
     def configured(self) -> bool:
@@ -249,15 +245,7 @@ class DataNode:
         self._new_addresses(peers)
 
     def _new_addresses(self, peers: dict[NodeId, str]) -> None:
-        with self._lock:
-            moved = [
-                consumer
-                for peer, consumer in self._consumers.items()
-                if peers.get(peer, consumer.address) != consumer.address
-            ]
-        for consumer in moved:
-            consumer.address = peers[consumer.peer]
-            consumer.hang_up()
+        self.links.new_addresses(peers)
         for partition in self.partitions():
             self.restream(partition)
 
@@ -302,7 +290,7 @@ class DataNode:
         """Return the state of all replicas."""
         return self.board.build(self)
 
-    # --- partitions ------------------------------------------------------------------------------------
+    # --- partitions ------------------------------------------------------------------------------
 
     def partitions(self) -> list[Partition]:
         """Return all open replicas."""
@@ -354,7 +342,7 @@ class DataNode:
             partition.store.destroy()
         self.board.touched(at_once=True)
 
-    # --- what partitions need of their node --------------------------------------------------------------
+    # --- what partitions need of their node ------------------------------------------------------
 
     def wake(self, job: Job) -> None:
         """Run a job soon."""
@@ -366,83 +354,24 @@ class DataNode:
 
     def ack(self, partition: Partition) -> None:
         """Ack to the leader what is durable."""
-        with self._lock:
-            link = self._links.get(partition.partition_id)
-            consumer = self._consumers.get(link[0]) if link is not None else None
-        if consumer is not None:
-            consumer.ack(partition.partition_id)
+        self.links.ack(partition.partition_id)
 
     def restream(self, partition: Partition) -> None:
-        """Make the partition's stream fit its state: to its leader, in its epoch, or none."""
-        with partition.linking:
-            with partition.lock:
-                leader = partition.streams_from
-                epoch = partition.leader_epoch
-                link = (leader, epoch, partition.copies) if leader is not None else None
-                planned = partition.record.next_leader
-            with self._lock:
-                old = self._links.get(partition.partition_id)
-                if link is None:
-                    self._links.pop(partition.partition_id, None)
-                elif self.address(link[0]):
-                    self._links[partition.partition_id] = link
-                else:
-                    link = None
-                leaving = self._consumers.get(old[0]) if old is not None else None
-            if planned is not None and planned != self.node_id and self.address(planned):
-                self._consumer(planned).warm_up()
-            if link == old:
-                return
-            if old is not None and leaving is not None and (link is None or link[0] != old[0]):
-                leaving.unwant(partition.partition_id)
-            if link is not None:
-                self._consumer(link[0]).want(partition.following)
-
-    def unlink(self, partition: Partition) -> None:
-        """End the partition's stream until its state changes (DCP-12)."""
-        with self._lock:
-            link = self._links.pop(partition.partition_id, None)
-            consumer = self._consumers.get(link[0]) if link is not None else None
-        if consumer is not None:
-            consumer.unwant(partition.partition_id)
-
-    def _consumer(self, peer: NodeId) -> ConsumerChannel:
-        with self._lock:
-            consumer = self._consumers.get(peer)
-            if consumer is None:
-                consumer = self._consumers[peer] = ConsumerChannel(
-                    f"{self.config.zone_uid}:{self.node_id}->{peer}",
-                    self.node_id,
-                    peer,
-                    self.address(peer),
-                    self.config.zone_uid,
-                    self.settings,
-                    self.clock,
-                )
-            return consumer
-
-    def consumers(self) -> list[ConsumerChannel]:
-        """Return this node's connections to leaders."""
-        with self._lock:
-            return list(self._consumers.values())
-
-    def producers(self) -> list[ProducerChannel]:
-        """Return the connections of followers to this node."""
-        with self._lock:
-            return list(self._producers.values())
+        """Make the partition's stream fit its state."""
+        self.links.restream(partition)
 
     def data_channels(self) -> int:
         """Return how many clients are connected."""
         with self._lock:
             return len(self._data_channels)
 
-    # --- channels of others ------------------------------------------------------------------------------
+    # --- channels of others ----------------------------------------------------------------------
 
     def serve_data(self, channel: Channel) -> None:
         """Serve a client's channel to its end."""
         served = DataChannel(channel, self.find, lambda: self.codec)
         with self._lock:
-            self._require_room(len(self._data_channels) + len(self._producers))
+            self._require_room()
             self._data_channels.add(served)
         try:
             served.run()
@@ -451,53 +380,22 @@ class DataNode:
                 self._data_channels.discard(served)
 
     def serve_replication(self, channel: Channel) -> None:
-        """Serve a follower's node; a channel of the same name is closed first (DCP-01)."""
-        frame = channel.receive()
-        if frame is None:
-            return
-        hello = frame[0]
-        if not isinstance(hello, OpenConnection):
-            raise ConflictError("a replication channel begins with OpenConnection")
-        if hello.zone_uid != self.config.zone_uid:
-            raise ConflictError(f"this node is of zone {self.config.zone_uid}")
-        served = ProducerChannel(
-            hello.name,
-            hello.node,
-            channel,
-            lambda partition: self.find(partition).leading,
-            streams_max=self.settings.streams_max,
-            frame_bytes_max=self.settings.frame_bytes_max,
-        )
+        """Serve a follower's node to the end of its channel (DCP-01)."""
         with self._lock:
-            old = self._producers.get(hello.name)
-            if old is None:
-                self._require_room(len(self._data_channels) + len(self._producers))
-                if len(self._producers) >= self.settings.replication_connections_max:
-                    raise LimitExceededError(
-                        f"node {self.node_id} has {len(self._producers)} replication connections, "
-                        "which is the limit",
-                        limit=self.settings.replication_connections_max,
-                    )
-            self._producers[hello.name] = served
-        if old is not None:
-            old.close("a connection of the same name has been opened")
-        try:
-            served.run()
-        finally:
-            with self._lock:
-                if self._producers.get(hello.name) is served:
-                    del self._producers[hello.name]
+            self._require_room()
+        self.links.serve(channel)
 
-    def _require_room(self, connections: int) -> None:
+    def _require_room(self) -> None:
         if self._stopping.is_set():
             raise NotReadyError(f"node {self.node_id} is stopping")
+        connections = len(self._data_channels) + len(self.links.producers())
         if connections >= self.settings.connections_max:
             raise LimitExceededError(
                 f"node {self.node_id} has {connections} connections, which is the limit",
                 limit=self.settings.connections_max,
             )
 
-    # --- the node's own threads ---------------------------------------------------------------------------
+    # --- the node's own threads ------------------------------------------------------------------
 
     def _tick_all(self) -> None:
         interval = self.settings.tick_interval_ms / 1000
@@ -505,7 +403,7 @@ class DataNode:
             now = self._ticked_at = self.clock.monotonic()
             for partition in self.partitions():
                 partition.tick(now)
-            for consumer in self.consumers():
+            for consumer in self.links.consumers():
                 consumer.tick(now)
             self.board.tick(now)
 

@@ -13,15 +13,16 @@ is called without any. `changed` is notified after each run of the job and each 
 
 import threading
 from collections import deque
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 import structlog
 
 from rezone.replica.follower import FollowerDuties, stamps_of
-from rezone.replica.insync import Budget, Reply
-from rezone.replica.leader import LeaderDuties, with_new_branch
-from rezone.replica.settings import Clock, NodeSettings
+from rezone.replica.history import with_new_branch
+from rezone.replica.host import Host
+from rezone.replica.insync import Reply
+from rezone.replica.leader import LeaderDuties
 from rezone.replica.store import PartitionStore, ResetNeededError
 from rezone.replica.takeover import TakeoverProcess
 from rezone.replica.workers import Job
@@ -49,40 +50,6 @@ from rezone.wire.messages import (
 )
 
 _log = structlog.get_logger(__name__)
-
-
-class Host(Protocol):
-    """What a partition needs of its node."""
-
-    node_id: NodeId
-    settings: NodeSettings
-    clock: Clock
-    budget: Budget
-
-    @property
-    def config(self) -> ZoneConfig:
-        """The zone."""
-        ...
-
-    def wake(self, job: Job) -> None:
-        """Run a job soon."""
-        ...
-
-    def touched(self, *, at_once: bool) -> None:
-        """Note that the report has changed."""
-        ...
-
-    def address(self, node: NodeId) -> str:
-        """Return a node's address, empty when unknown."""
-        ...
-
-    def restream(self, partition: "Partition") -> None:
-        """Make the partition's stream fit its state; called without any lock."""
-        ...
-
-    def ack(self, partition: "Partition") -> None:
-        """Ack to the leader what is durable."""
-        ...
 
 
 class Partition:
@@ -181,7 +148,7 @@ class Partition:
         """Have the partition's job run."""
         self.host.wake(self.job)
 
-    # --- control -----------------------------------------------------------------------------------
+    # --- control ---------------------------------------------------------------------------------
 
     def check_fence(self, fence: Fence) -> dict[str, Any]:
         """Refuse a call of an older coordinator or trigger; return what to persist of the fence."""
@@ -240,9 +207,9 @@ class Partition:
 
     def _follow(self, record: LeaderAndIsr, persisted: dict[str, Any]) -> None:
         newer = record.leader_epoch > self.leader_epoch
-        if newer or self.role is Role.LEADER:
-            self.takeover.clear()
-        elif record.partition_epoch > self.record.partition_epoch and not self.takeover.eager:
+        later = record.partition_epoch > self.record.partition_epoch
+        # A candidate goes on being one while its leader only changes the in-sync set.
+        if newer or self.role is Role.LEADER or (later and not self.takeover.eager):
             self.takeover.clear()
         self.become_follower(record, persisted)
 
@@ -293,7 +260,7 @@ class Partition:
         self.changed.notify_all()
 
     def _save(self, record: LeaderAndIsr, role: Role, changes: dict[str, Any]) -> None:
-        assert record.leader_epoch >= self.leader_epoch, "a leader epoch never falls"
+        assert record.leader_epoch >= self.leader_epoch, "a leader epoch never falls"  # noqa: S101 - invariant
         self.store.update_meta(
             **changes,
             role=role,
@@ -386,7 +353,7 @@ class Partition:
         self.host.restream(self)
         self.wake()
 
-    # --- positions -----------------------------------------------------------------------------------
+    # --- positions -------------------------------------------------------------------------------
 
     def append(self, raw: bytes) -> int:
         """Append entries, tell the streams; return the log's end. Under the lock."""
@@ -404,7 +371,7 @@ class Partition:
 
     def set_committed(self, offset: int) -> None:
         """Take a newer commit offset; an older one changes nothing."""
-        assert offset <= self.store.log_end, "committed beyond the log"
+        assert offset <= self.store.log_end, "committed beyond the log"  # noqa: S101 - invariant
         if offset > self.committed:
             self.committed = offset
             self.store.note_committed(offset)
@@ -431,7 +398,7 @@ class Partition:
         self._stamps = deque(s for s in self._stamps if s[0] <= end)
         self.committed = min(self.committed, end)
 
-    # --- clients -------------------------------------------------------------------------------------
+    # --- clients ---------------------------------------------------------------------------------
 
     def write(self, request: WriteRequest, prepared: PreparedRows, reply: Reply) -> None:
         """Take a write; `reply` is called once, later or at once, unless this raises."""
@@ -444,7 +411,7 @@ class Partition:
             self.intake.append(request, prepared, reply)
         self.wake()
 
-    # --- the job -------------------------------------------------------------------------------------
+    # --- the job ---------------------------------------------------------------------------------
 
     def pump(self) -> None:
         """Sync, apply, commit, answer, ack: whatever is due."""

@@ -70,7 +70,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="rezone data-node", description="Run one data node.")
     parser.add_argument("--node-id", type=int, required=True)
     parser.add_argument("--data-dir", type=Path, required=True)
-    parser.add_argument("--listen", default="0.0.0.0:7400", help="host:port of Flight")  # noqa: S104
+    parser.add_argument("--listen", default="0.0.0.0:7400", help="host:port of Flight")
     parser.add_argument("--health-port", type=int, default=7401)
     parser.add_argument("--ready-file", type=Path, default=None)
     parser.add_argument("--replica-lag-ms-max", type=int, default=None)

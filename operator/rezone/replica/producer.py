@@ -26,7 +26,6 @@ from rezone.wire.messages import (
     CloseStream,
     ConnectionClosed,
     Entries,
-    FailoverEntry,
     FetchLog,
     Message,
     NodeId,
@@ -131,6 +130,10 @@ class ProducerStream:
         self.bytes_sent += size
         self.frames_sent += 1
 
+    def add(self, control: _Control) -> None:
+        """Queue a message behind the entries; under the channel's lock."""
+        self._controls.append(control)
+
     def take_control(self) -> _Control | None:
         """Return the next message that is due; under the channel's lock."""
         if self._controls and self._controls[0].offset <= self.sent_offset:
@@ -205,7 +208,7 @@ class ProducerChannel:
         with self._lock:
             return list(self._streams.values())
 
-    # --- called by partitions and streams, from any thread -----------------------------------
+    # --- called by partitions and streams, from any thread ---------------------------------------
 
     def wake(self, stream: ProducerStream) -> None:
         """Queue a stream for the sender."""
@@ -215,7 +218,7 @@ class ProducerChannel:
     def add_control(self, stream: ProducerStream, control: _Control) -> None:
         """Queue a message that has its place after the stream's entries."""
         with self._work:
-            stream._controls.append(control)
+            stream.add(control)
             self._enqueue(stream)
 
     def end_stream(
@@ -236,7 +239,7 @@ class ProducerChannel:
             self._ready.append(stream)
             self._work.notify()
 
-    # --- the reading thread -------------------------------------------------------------------
+    # --- the reading thread ----------------------------------------------------------------------
 
     def _handle(self, message: Message) -> None:
         match message:
@@ -299,7 +302,7 @@ class ProducerChannel:
         stream.source.acked(stream, ack)
         self.wake(stream)
 
-    # --- the sender thread --------------------------------------------------------------------
+    # --- the sender thread -----------------------------------------------------------------------
 
     def _send_all(self) -> None:
         try:
@@ -387,38 +390,3 @@ def end_of(raw: bytes) -> int:
         position += header.length
         end_offset = header.end_offset
     return end_offset
-
-
-def branch_end(
-    failover_log: tuple[FailoverEntry, ...], partition_uuid: str, log_end: int
-) -> int | None:
-    """Return where a branch of history ends in this log; None for a branch it does not have."""
-    for index, entry in enumerate(failover_log):
-        if entry.partition_uuid == partition_uuid:
-            following = failover_log[index + 1 :]
-            return following[0].first_offset if following else log_end
-    return None
-
-
-def branch_at(failover_log: tuple[FailoverEntry, ...], offset: int) -> str:
-    """Return the branch that the last row below `offset` belongs to; empty at offset 0."""
-    uuid = ""
-    for entry in failover_log:
-        if entry.first_offset < offset:
-            uuid = entry.partition_uuid
-    return uuid
-
-
-def rollback_offset(
-    failover_log: tuple[FailoverEntry, ...],
-    log_end: int,
-    high_offset: int,
-    partition_uuid: str,
-) -> int | None:
-    """Return to where a consumer must roll back, or None when its log is a part of this one (DCP-05)."""
-    if high_offset == 0:
-        return None
-    end = branch_end(failover_log, partition_uuid, log_end)
-    if end is None:
-        return 0
-    return None if high_offset <= end else end

@@ -8,8 +8,8 @@ from typing import Any
 
 import msgspec
 import pyarrow as pa
-import pyarrow.flight as flight
 import structlog
+from pyarrow import flight
 
 from rezone.replica.columns import VERSIONS_SCHEMA
 from rezone.replica.control import Control

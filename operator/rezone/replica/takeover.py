@@ -105,7 +105,7 @@ class TakeoverProcess:
             end_offset=self._partition.store.log_end,
         )
 
-    # --- the old leader -------------------------------------------------------------------------
+    # --- the old leader --------------------------------------------------------------------------
 
     def start(self, request: TakeoverRequest) -> None:
         """Begin to hand over (DCP-09); a repeat and "already done" are no errors.
@@ -167,7 +167,7 @@ class TakeoverProcess:
         partition, now = self._partition, self._now
         if now.side is not Side.OLD or now.state is not TakeoverState.PENDING:
             return
-        assert now.stream is not None, "a pending takeover has a stream"
+        assert now.stream is not None, "a pending takeover has a stream"  # noqa: S101 - invariant
         missing = partition.store.log_end - now.stream.acked_offset
         if now.stream.ended:
             self._fail("the candidate's stream has ended")
@@ -187,7 +187,7 @@ class TakeoverProcess:
 
     def _finish_on_stream(self) -> None:
         now = self._now
-        assert now.stream is not None, "who finishes has a stream"
+        assert now.stream is not None, "who finishes has a stream"  # noqa: S101 - invariant
         now.stream.send_at(
             now.end_offset,
             self._message(TakeoverState.ACTIVE),
@@ -240,7 +240,7 @@ class TakeoverProcess:
             end_offset=now.end_offset,
         )
 
-    # --- the candidate --------------------------------------------------------------------------
+    # --- the candidate ---------------------------------------------------------------------------
 
     def state_set(self, message: SetState) -> None:
         """Take the producer's state change (DCP-10); StaleEpochError when it is of an older time."""
@@ -267,8 +267,7 @@ class TakeoverProcess:
                 partition.intake.fail_held(partition.not_leader())
             partition.touched(at_once=True)
         partition.wake()
-        if partition.role is Role.LEADER:
-            partition.host.restream(partition)
+        partition.host.restream(partition)
 
     def _lead(self, message: SetState) -> None:
         partition, attempt = self._partition, self._now
@@ -298,8 +297,4 @@ class TakeoverProcess:
             attempt.error = "the leader's state change did not come in time"
             partition.touched(at_once=True)
         self.step()
-        if self.blocks_writes:
-            held_too_long = NotReadyError("a takeover is under way and not decided; retry")
-        else:
-            held_too_long = partition.not_leader_or_not_ready()
-        partition.intake.fail_held(held_too_long, now=now)
+        partition.intake.fail_held(partition.not_leader_or_not_ready(), now=now)

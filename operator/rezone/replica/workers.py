@@ -14,7 +14,7 @@ import structlog
 _log = structlog.get_logger(__name__)
 
 
-class _State(enum.Enum):
+class JobState(enum.Enum):
     IDLE = enum.auto()
     QUEUED = enum.auto()
     RUNNING = enum.auto()
@@ -22,14 +22,14 @@ class _State(enum.Enum):
 
 
 class Job:
-    """Something to be run whenever it is woken; `name` is for the logs."""
+    """Something to be run whenever it is woken; `name` is for the logs, `state` the workers'."""
 
-    __slots__ = ("_state", "name", "run")
+    __slots__ = ("name", "run", "state")
 
     def __init__(self, name: str, run: Callable[[], None]) -> None:
         self.name = name
         self.run = run
-        self._state = _State.IDLE
+        self.state = JobState.IDLE
 
 
 class Workers:
@@ -48,10 +48,10 @@ class Workers:
     def wake(self, job: Job) -> None:
         """Have the job run once more after this call."""
         with self._lock:
-            if job._state is _State.IDLE:
-                job._state = _State.QUEUED
-            elif job._state is _State.RUNNING:
-                job._state = _State.AGAIN
+            if job.state is JobState.IDLE:
+                job.state = JobState.QUEUED
+            elif job.state is JobState.RUNNING:
+                job.state = JobState.AGAIN
                 return
             else:
                 return
@@ -67,14 +67,14 @@ class Workers:
     def _work(self) -> None:
         while (job := self._queue.get()) is not None:
             with self._lock:
-                job._state = _State.RUNNING
+                job.state = JobState.RUNNING
             try:
                 job.run()
-            except Exception:
+            except Exception:  # noqa: BLE001 - logged with its trace
                 # A job owns its errors; one that escapes must not end the thread of all others.
                 _log.exception("a job has failed", job=job.name)
             with self._lock:
-                again = job._state is _State.AGAIN
-                job._state = _State.QUEUED if again else _State.IDLE
+                again = job.state is JobState.AGAIN
+                job.state = JobState.QUEUED if again else JobState.IDLE
             if again:
                 self._queue.put(job)

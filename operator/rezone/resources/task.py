@@ -173,7 +173,11 @@ class TaskProgress(Model):
     leader_moves_done: Count = Field(default=0, description="Leaderships handed over.")
     bytes_total: Count = Field(default=0, description="Bytes to be copied, about.")
     bytes_done: Count = Field(default=0, description="Bytes copied.")
-    bytes_per_second: Count = Field(default=0, description="The present rate.")
+    copy_started_time: Time | None = Field(
+        default=None,
+        description="When the first bytes had arrived; Spark needs a while before them.",
+    )
+    bytes_per_second: Count = Field(default=0, description="The mean rate since then.")
     seconds_left: Count | None = Field(default=None, description="How long it will take, about.")
 
 

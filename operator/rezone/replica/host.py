@@ -1,0 +1,45 @@
+"""What a partition needs of the node it is on; the node is that, tests may be."""
+
+from typing import TYPE_CHECKING, Protocol
+
+from rezone.replica.insync import Budget
+from rezone.replica.settings import Clock, NodeSettings
+from rezone.replica.workers import Job
+from rezone.wire.messages import NodeId, ZoneConfig
+
+if TYPE_CHECKING:
+    from rezone.replica.partition import Partition
+
+
+class Host(Protocol):
+    """A partition's node; all methods are safe from any thread."""
+
+    node_id: NodeId
+    settings: NodeSettings
+    clock: Clock
+    budget: Budget
+
+    @property
+    def config(self) -> ZoneConfig:
+        """The zone."""
+        ...
+
+    def wake(self, job: Job) -> None:
+        """Run a job soon."""
+        ...
+
+    def touched(self, *, at_once: bool) -> None:
+        """Note that the report has changed."""
+        ...
+
+    def address(self, node: NodeId) -> str:
+        """Return a node's address, empty when unknown."""
+        ...
+
+    def restream(self, partition: "Partition") -> None:
+        """Make the partition's stream fit its state; called without any lock."""
+        ...
+
+    def ack(self, partition: "Partition") -> None:
+        """Ack to the leader what is durable."""
+        ...

@@ -1,0 +1,163 @@
+"""A node's replication channels: one to each node that leads for it, one from each that follows.
+
+A partition has at most one stream, to its leader, in its leader's epoch; `restream` makes that
+so after any change, and does nothing when it is so already.
+
+Concurrency: a lock guards the tables and is not held while a channel is asked for something;
+`Partition.linking` keeps two changes of one partition's stream apart.
+"""
+
+import threading
+from collections.abc import Callable
+from typing import NamedTuple
+
+from rezone.replica.consumer import ConsumerChannel
+from rezone.replica.host import Host
+from rezone.replica.partition import Partition
+from rezone.replica.producer import ProducerChannel, Source
+from rezone.wire.channel import Channel
+from rezone.wire.errors import ConflictError, LimitExceededError
+from rezone.wire.messages import NodeId, OpenConnection, PartitionId
+
+
+class _Link(NamedTuple):
+    """Which stream a partition has; a new one is asked for when any of this changes."""
+
+    leader: NodeId
+    leader_epoch: int
+    copies: int
+
+
+class Links:
+    """The channels of one node; `find` raises UnknownPartitionError."""
+
+    def __init__(self, host: Host, find: Callable[[PartitionId], Source]) -> None:
+        self._host = host
+        self._find = find
+        self._lock = threading.Lock()
+        self._consumers: dict[NodeId, ConsumerChannel] = {}
+        self._links: dict[PartitionId, _Link] = {}
+        self._producers: dict[str, ProducerChannel] = {}
+
+    def consumers(self) -> list[ConsumerChannel]:
+        """Return this node's connections to leaders."""
+        with self._lock:
+            return list(self._consumers.values())
+
+    def producers(self) -> list[ProducerChannel]:
+        """Return the connections of followers to this node."""
+        with self._lock:
+            return list(self._producers.values())
+
+    def ack(self, partition: PartitionId) -> None:
+        """Ack to the leader what is durable."""
+        with self._lock:
+            link = self._links.get(partition)
+            consumer = self._consumers.get(link.leader) if link is not None else None
+        if consumer is not None:
+            consumer.ack(partition)
+
+    def restream(self, partition: Partition) -> None:
+        """Make the partition's stream fit its state: to its leader, in its epoch, or none."""
+        number = partition.partition_id
+        with partition.linking:
+            with partition.lock:
+                link = self._wanted(partition)
+                planned = partition.record.next_leader
+            with self._lock:
+                old = self._links.pop(number, None)
+                if link is not None:
+                    self._links[number] = link
+                leaving = self._consumers.get(old.leader) if old is not None else None
+            if planned is not None and planned != self._host.node_id:
+                self._warm_up(planned)
+            if link == old:
+                return
+            if leaving is not None and (link is None or leaving.peer != link.leader):
+                leaving.unwant(number)
+            if link is not None:
+                self._consumer(link.leader).want(partition.following)
+
+    def unlink(self, partition: PartitionId) -> None:
+        """End the partition's stream until its state changes (DCP-12)."""
+        with self._lock:
+            link = self._links.pop(partition, None)
+            consumer = self._consumers.get(link.leader) if link is not None else None
+        if consumer is not None:
+            consumer.unwant(partition)
+
+    def new_addresses(self, peers: dict[NodeId, str]) -> None:
+        """Connect anew to nodes whose address has changed."""
+        for consumer in self.consumers():
+            address = peers.get(consumer.peer, consumer.address)
+            if address != consumer.address:
+                consumer.address = address
+                consumer.hang_up()
+
+    def _wanted(self, partition: Partition) -> _Link | None:
+        leader = partition.streams_from
+        if leader is None or not self._host.address(leader):
+            return None
+        return _Link(leader, partition.leader_epoch, partition.copies)
+
+    def _warm_up(self, peer: NodeId) -> None:
+        if self._host.address(peer):
+            self._consumer(peer).warm_up()
+
+    def _consumer(self, peer: NodeId) -> ConsumerChannel:
+        host = self._host
+        zone_uid = host.config.zone_uid
+        with self._lock:
+            consumer = self._consumers.get(peer)
+            if consumer is None:
+                consumer = self._consumers[peer] = ConsumerChannel(
+                    name=f"{zone_uid}:{host.node_id}->{peer}",
+                    node=host.node_id,
+                    peer=peer,
+                    address=host.address(peer),
+                    zone_uid=zone_uid,
+                    settings=host.settings,
+                    clock=host.clock,
+                )
+            return consumer
+
+    def serve(self, channel: Channel) -> None:
+        """Serve a follower's node to the end of its channel.
+
+        A channel of the same name is closed first (DCP-01); LimitExceededError when there are
+        too many, ConflictError for another zone's.
+        """
+        host = self._host
+        frame = channel.receive()
+        if frame is None:
+            return
+        hello = frame[0]
+        if not isinstance(hello, OpenConnection):
+            raise ConflictError("a replication channel begins with OpenConnection")
+        if hello.zone_uid != host.config.zone_uid:
+            raise ConflictError(f"this node is of zone {host.config.zone_uid}")
+        served = ProducerChannel(
+            hello.name,
+            hello.node,
+            channel,
+            self._find,
+            streams_max=host.settings.streams_max,
+            frame_bytes_max=host.settings.frame_bytes_max,
+        )
+        limit = host.settings.replication_connections_max
+        with self._lock:
+            old = self._producers.get(hello.name)
+            if old is None and len(self._producers) >= limit:
+                raise LimitExceededError(
+                    f"node {host.node_id} has {limit} replication connections, which is the limit",
+                    limit=limit,
+                )
+            self._producers[hello.name] = served
+        if old is not None:
+            old.close("a connection of the same name has been opened")
+        try:
+            served.run()
+        finally:
+            with self._lock:
+                if self._producers.get(hello.name) is served:
+                    del self._producers[hello.name]

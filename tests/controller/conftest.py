@@ -1,0 +1,59 @@
+"""A whole local cluster with our CRDs, one for all tests of the controller."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+from kubernetes_fixture import check_context
+from operated_cluster import CRDS, TestCluster
+
+from rezone.local.api import KubeApi
+from rezone.local.cluster import LocalCluster
+from rezone.local.controlplane import ControlPlaneSettings
+from rezone.local.tools import find_tools
+
+
+@pytest.fixture(scope="session")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestCluster]:
+    """Bring up a cluster of four nodes with our kinds (about ten seconds); end it by pid."""
+    state = tmp_path_factory.mktemp("operated")
+    local = LocalCluster(state, ControlPlaneSettings(unsafe_no_fsync=True))
+    try:
+        local.up(nodes=4)
+        check_context(local.kubeconfig)
+        made = TestCluster(state, local.kubeconfig, find_tools(["kubectl"])["kubectl"])
+        made.kubectl("apply", "--server-side", "--filename", str(CRDS))
+        made.kubectl("wait", "--for=condition=Established", "crd", "--all", "--timeout=60s")
+        yield made
+    finally:
+        local.down(delete=True)
+
+
+@pytest.fixture
+async def api(cluster: TestCluster) -> AsyncIterator[KubeApi]:
+    """Give a client of the cluster."""
+    async with KubeApi(cluster.kubeconfig) as client:
+        yield client
+
+
+@pytest.fixture
+def ended() -> Iterator[list[subprocess.Popen[bytes]]]:
+    """Collect processes that must not outlive the test."""
+    processes: list[subprocess.Popen[bytes]] = []
+    yield processes
+    for process in processes:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+@pytest.fixture(scope="module")
+def logs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return where processes of a module write their logs."""
+    return tmp_path_factory.mktemp("logs")

@@ -1,0 +1,133 @@
+"""The operator's reconcile loops in this process, against a real API server, ended at will.
+
+The process's death is played by cancelling every reconcile the moment a chosen status is about to
+be written, or has just been; nothing of the instance runs afterwards, and the next one begins with
+a higher epoch and an empty memory, as a new process does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+from operated_cluster import path_of
+
+from rezone.controller.coordinator import Coordinator
+from rezone.controller.keys import Kind, ObjectKey
+from rezone.controller.migration import MigrationReconciler
+from rezone.controller.settings import CoordinatorSettings
+from rezone.controller.task import TaskReconciler
+from rezone.controller.zone import ZoneReconciler
+from rezone.kube.client import Kube, connect
+from rezone.kube.store import O, StatusStore
+from rezone.local.api import KubeApi
+from rezone.resources.model import Model
+
+PLURALS = {
+    Kind.ZONE: "distributionzones",
+    Kind.TASK: "rebalancetasks",
+    Kind.MIGRATION: "regionmigrations",
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class CrashPoint:
+    """The first write in which an object of a kind has a state; before it, or after it."""
+
+    kind: Kind
+    state: str
+    after: bool
+
+
+class CrashingStore(StatusStore):
+    """Writes until the crash point is reached."""
+
+    def __init__(self, kube: Kube, point: CrashPoint, crash: Any) -> None:
+        super().__init__(kube)
+        self._point = point
+        self._crash = crash
+
+    async def write_status(self, obj: O, new_status: Model) -> O:
+        """Write, and crash where it was asked for."""
+        point = self._point
+        hit = type(obj).__name__ == point.kind and getattr(new_status, "state", "") == point.state
+        if hit and not point.after:
+            self._crash()
+        written = await super().write_status(obj, new_status)
+        if hit:
+            self._crash()
+        return written
+
+
+class InProcessOperator:
+    """One life of the operator; use it as an async context manager."""
+
+    def __init__(
+        self,
+        kubeconfig: Path,
+        namespace: str,
+        epoch: int,
+        crash: CrashPoint | None = None,
+    ) -> None:
+        self.crashed = asyncio.Event()
+        self._namespace = namespace
+        self._kube = connect(kubeconfig)
+        self._api = KubeApi(kubeconfig)
+        settings = CoordinatorSettings(leader_lease_seconds=2.0)
+        self.coordinator = Coordinator(self._kube, settings, epoch)
+        if crash is not None:
+            self.coordinator.store = CrashingStore(self._kube, crash, self._crash)
+        self.coordinator.register(Kind.ZONE, ZoneReconciler(self.coordinator).reconcile)
+        self.coordinator.register(Kind.TASK, TaskReconciler(self.coordinator).reconcile)
+        self.coordinator.register(Kind.MIGRATION, MigrationReconciler(self.coordinator).reconcile)
+        self._watches: list[asyncio.Task[None]] = []
+
+    async def __aenter__(self) -> InProcessOperator:
+        """Begin to watch."""
+        await self._api.__aenter__()
+        for kind, plural in PLURALS.items():
+            self._watch(self._wake_by(kind, path_of(self._namespace, plural)))
+        self._watch(self._wake_zones(f"/api/v1/namespaces/{self._namespace}/pods"))
+        self._watch(self._wake_zones("/api/v1/nodes"))
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        """End everything."""
+        for watch in self._watches:
+            watch.cancel()
+        await asyncio.gather(*self._watches, return_exceptions=True)
+        await self.coordinator.close()
+        await self._api.__aexit__(None, None, None)
+        await self._kube.close()
+
+    async def until_crash(self, seconds: float = 60.0) -> None:
+        """Wait for the crash point."""
+        async with asyncio.timeout(seconds):
+            await self.crashed.wait()
+
+    def _crash(self) -> None:
+        # Synchronous: no other reconcile gets a turn between the write and the end.
+        queue = self.coordinator.queue
+        queue._closed = True
+        for task in queue._running.values():
+            task.cancel()
+        self.crashed.set()
+        raise asyncio.CancelledError
+
+    def _watch(self, work: Any) -> None:
+        self._watches.append(asyncio.get_running_loop().create_task(work))
+
+    async def _wake_by(self, kind: Kind, path: str) -> None:
+        async with contextlib.aclosing(self._api.follow(path)) as events:  # type: ignore[type-var]
+            async for event, item in events:
+                for each in item["items"] if event == "SYNC" else [item]:
+                    key = ObjectKey(kind, self._namespace, each["metadata"]["name"])
+                    self.coordinator.queue.put(key)
+
+    async def _wake_zones(self, path: str) -> None:
+        async with contextlib.aclosing(self._api.follow(path)) as events:  # type: ignore[type-var]
+            async for _ in events:
+                self.coordinator.wake_all_zones()

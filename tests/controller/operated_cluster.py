@@ -1,0 +1,414 @@
+"""What the tests on a real cluster share: objects, waits by watch, writers, checks of the end."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections import defaultdict
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+
+from rezone.client import TableClient
+from rezone.client.settings import ClientSettings, OutcomeUnknownError
+from rezone.local.agent.records import load_record
+from rezone.local.api import Json, KubeApi
+from rezone.wire.errors import RezoneError
+from rezone.wire.flight import NodeClient
+from rezone.wire.messages import LeaderAndIsr, NodeReport, ReplicaReport, ReportRequest
+from rezone.wire.rows import arrow_schema_of
+from rezone.wire.schema import TableSchema
+
+ROOT = Path(__file__).parents[2]
+CRDS = ROOT / "crds"
+POOL = "rezone.dev/pool"
+SCHEMA = arrow_schema_of(TableSchema())
+DEADLINE_SECONDS = 90.0
+TERMINAL_TASKS = frozenset({"Succeeded", "Failed", "Cancelled"})
+TERMINAL_MIGRATIONS = frozenset({"Succeeded", "Failed", "RolledBack"})
+
+
+@dataclasses.dataclass(frozen=True)
+class TestCluster:
+    """One local cluster."""
+
+    __test__ = False
+
+    state: Path
+    kubeconfig: Path
+    kubectl_path: Path
+
+    def kubectl(self, *words: str, stdin: str = "") -> str:
+        """Run kubectl; its message is in the failure."""
+        command = [str(self.kubectl_path), "--kubeconfig", str(self.kubeconfig), *words]
+        done = subprocess.run(
+            command, input=stdin.encode(), capture_output=True, check=False, timeout=120
+        )
+        assert done.returncode == 0, f"{words}: {done.stderr.decode()}"
+        return done.stdout.decode()
+
+    def apply(self, *objects: Json) -> None:
+        """Apply objects."""
+        text = json.dumps({"apiVersion": "v1", "kind": "List", "items": list(objects)})
+        self.kubectl("apply", "--filename", "-", stdin=text)
+
+    def label(self, pool: str, *nodes: str) -> None:
+        """Put nodes into a zone's pool."""
+        self.kubectl("label", "--overwrite", "node", *nodes, f"{POOL}-{pool}=yes")
+
+    def pod_pid(self, namespace: str, pod: str) -> int | None:
+        """Return the process id of a data node's pod, None while it does not run."""
+        for directory in (self.state / "pods").glob(f"{namespace}_{pod}*"):
+            record = load_record(directory)
+            container = record.containers.get("data-node") if record is not None else None
+            if record is not None and record.name == pod and container and container.process:
+                return container.process.pid
+        return None
+
+
+def zone_manifest(namespace: str, name: str, **changes: Any) -> Json:
+    """Return a zone of 4 partitions with 3 replicas on the nodes of its own pool."""
+    spec = {
+        "partitions": 4,
+        "replicas": 3,
+        "minInSyncReplicas": 2,
+        "dataNodes": {
+            "nodeSelector": {f"{POOL}-{name}": "yes"},
+            "autoAdjust": {"scaleUpSeconds": 0, "scaleDownSeconds": 0},
+        },
+    }
+    return _object("DistributionZone", namespace, name, spec | changes)
+
+
+def task_manifest(namespace: str, name: str, zone: str, moves: dict[int, tuple[int, ...]]) -> Json:
+    """Return a RebalanceTask of type Moves."""
+    listed = [{"partition": p, "replicas": list(nodes)} for p, nodes in moves.items()]
+    return _object(
+        "RebalanceTask", namespace, name, {"zoneName": zone, "type": "Moves", "moves": listed}
+    )
+
+
+def migration_manifest(
+    namespace: str, name: str, zone: str, partition: int, target: int, **more: Any
+) -> Json:
+    """Return a RegionMigration as a person applies it."""
+    spec = {"zoneName": zone, "partition": partition, "target": target} | more
+    return _object("RegionMigration", namespace, name, spec)
+
+
+def _object(kind: str, namespace: str, name: str, spec: Json) -> Json:
+    return {
+        "apiVersion": "rezone.dev/v1alpha1",
+        "kind": kind,
+        "metadata": {"name": name, "namespace": namespace},
+        "spec": spec,
+    }
+
+
+def path_of(namespace: str, plural: str) -> str:
+    """Return the path of a collection of ours."""
+    return f"/apis/rezone.dev/v1alpha1/namespaces/{namespace}/{plural}"
+
+
+async def until(
+    api: KubeApi,
+    path: str,
+    name: str,
+    predicate: Callable[[Json], Any],
+    *,
+    seconds: float = DEADLINE_SECONDS,
+) -> Json:
+    """Watch one object until it is as wanted and return it (an empty one stands for none)."""
+    selector = {"fieldSelector": f"metadata.name={name}"}
+    last: Json = {}
+    try:
+        async with asyncio.timeout(seconds):
+            async with contextlib.aclosing(api.follow(path, **selector)) as events:  # type: ignore[type-var]
+                async for event, item in events:
+                    last = (item["items"] or [{}])[0] if event == "SYNC" else item
+                    last = {} if event == "DELETED" else last
+                    if predicate(last):
+                        return last
+    except TimeoutError:
+        text = json.dumps({"spec": last.get("spec"), "status": last.get("status")}, indent=1)
+        raise AssertionError(f"{path}/{name} not as wanted in {seconds} s:\n{text}") from None
+    raise AssertionError("a watch never ends")
+
+
+async def until_zone(
+    api: KubeApi, namespace: str, name: str, predicate: Callable[[Json], Any], **options: Any
+) -> Json:
+    """Watch a zone until it is as wanted."""
+    return await until(api, path_of(namespace, "distributionzones"), name, predicate, **options)
+
+
+def condition(found: Json, kind: str) -> Json:
+    """Return a condition, an empty one when it is not there."""
+    conditions = (found.get("status") or {}).get("conditions") or ()
+    return next((c for c in conditions if c["type"] == kind), {})
+
+
+def is_ready(found: Json) -> bool:
+    """Return whether a zone is Ready."""
+    return condition(found, "Ready").get("status") == "True"
+
+
+def state_of(found: Json) -> str:
+    """Return the state of a task or a migration."""
+    return str((found.get("status") or {}).get("state", ""))
+
+
+def addresses_of(zone: Json) -> dict[int, str]:
+    """Return the data nodes' addresses."""
+    nodes = zone["status"]["dataNodes"]
+    return {n["id"]: n["address"] for n in nodes if n.get("address")}
+
+
+async def routes_of(api: KubeApi, namespace: str, zone: str) -> tuple[LeaderAndIsr, ...]:
+    """Return the zone's route table as stored."""
+    labels = f"rezone.dev/zone={zone},app.kubernetes.io/component=routes"
+    path = f"/api/v1/namespaces/{namespace}/configmaps"
+    texts = {
+        int(key): text
+        for shard in (await api.get(path, labelSelector=labels))["items"]
+        for key, text in shard["data"].items()
+    }
+    return tuple(msgspec.json.decode(texts[p], type=LeaderAndIsr) for p in sorted(texts))
+
+
+def reports_of(addresses: dict[int, str]) -> dict[int, dict[int, ReplicaReport]]:
+    """Return what each data node says of its replicas."""
+    found = {}
+    for node, address in addresses.items():
+        client = NodeClient(address)
+        try:
+            report = client.call(ReportRequest(seen=-1), NodeReport, timeout_seconds=10)
+            found[node] = {r.partition: r for r in report.replicas}
+        finally:
+            client.close()
+    return found
+
+
+def stable_of(zone: Json) -> list[list[int]]:
+    """Return the stable assignment."""
+    text = zone["status"]["assignments"]["stable"]["replicas"]
+    return [[int(node) for node in nodes.split(",")] for nodes in text.split(";")]
+
+
+async def make_zone(
+    cluster: TestCluster,
+    api: KubeApi,
+    namespace: str,
+    name: str,
+    nodes: Iterable[str],
+    **changes: Any,
+) -> Json:
+    """Apply a zone on these Kubernetes nodes and wait until it is Ready."""
+    cluster.label(name, *nodes)
+    cluster.apply(zone_manifest(namespace, name, **changes))
+    return await until_zone(api, namespace, name, is_ready)
+
+
+async def remove_zone(api: KubeApi, namespace: str, name: str) -> None:
+    """Delete a zone and what a person may have applied for it."""
+    for plural in ("regionmigrations", "rebalancetasks"):
+        path = path_of(namespace, plural)
+        for item in (await api.get(path))["items"]:
+            if item["spec"]["zoneName"] == name:
+                await api.delete(f"{path}/{item['metadata']['name']}")
+    path = path_of(namespace, "distributionzones")
+    await api.delete(f"{path}/{name}")
+    await until(api, path, name, lambda found: not found)
+
+
+class Writer:
+    """Writes one batch after the other until it is stopped, and knows what was acknowledged.
+
+    A write whose outcome is unknown may stand or not: its key's value is then either one.
+    """
+
+    def __init__(self, addresses: Iterable[str]) -> None:
+        self.acked: dict[bytes, bytes] = {}
+        self.count = 0
+        self.errors: list[str] = []
+        self._maybe: dict[bytes, set[bytes]] = defaultdict(set)
+        self._client = TableClient(
+            sorted(addresses),
+            settings=ClientSettings(timeout_seconds=60.0),
+        )
+        self._stop = threading.Event()
+        self._progress = threading.Condition()
+        self._thread = threading.Thread(target=self._run, name="writer", daemon=True)
+
+    def __enter__(self) -> Writer:
+        """Begin to write."""
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """End after the write under way."""
+        self._stop.set()
+        self._thread.join(90)
+        assert not self._thread.is_alive(), "the writer hangs"
+
+    def wait_for_more(self, batches: int = 2, seconds: float = 60.0) -> None:
+        """Wait until so many more batches were acknowledged."""
+        with self._progress:
+            wanted = self.count + batches
+            assert self._progress.wait_for(lambda: self.count >= wanted, seconds), (
+                f"no write was acknowledged within {seconds} s: {self.errors[-3:]}"
+            )
+
+    def check(self) -> None:
+        """Read everything back and compare it with what was promised; then close."""
+        try:
+            keys = pa.record_batch([pa.array(list(self.acked), pa.binary())], names=["key"])
+            table = self._client.read(keys)
+        finally:
+            self._client.close()
+        found = dict(
+            zip(table["key"].to_pylist(), table["value"].to_pylist(), strict=True)
+        )
+        wrong = {
+            key: (found.get(key), value)
+            for key, value in self.acked.items()
+            if found.get(key) != value and found.get(key) not in self._maybe[key]
+        }
+        assert not wrong, f"acknowledged rows are lost: {wrong}"
+        assert not self.errors, self.errors
+
+    def _run(self) -> None:
+        number = 0
+        while not self._stop.wait(0.005):  # a pause between writes, so that the cluster can breathe
+            number += 1
+            rows = {
+                f"key-{(number * 8 + i) % 200}".encode(): f"{number}".encode() for i in range(8)
+            }
+            batch = pa.record_batch(
+                [pa.array(list(rows), pa.binary()), pa.array(list(rows.values()), pa.binary())],
+                schema=SCHEMA,
+            )
+            try:
+                self._client.write(batch)
+            except OutcomeUnknownError:
+                for key, value in rows.items():
+                    self._maybe[key].add(value)
+                continue
+            except RezoneError as error:
+                self.errors.append(repr(error))
+                continue
+            with self._progress:
+                self.acked.update(rows)
+                for key in rows:
+                    self._maybe.pop(key, None)
+                self.count += 1
+                self._progress.notify_all()
+
+
+async def check_settled(api: KubeApi, namespace: str, name: str) -> Json:
+    """Wait until the zone is Ready, then check that nothing is left of any move."""
+
+    def quiet(zone: Json) -> bool:
+        status = zone.get("status") or {}
+        return is_ready(zone) and not status.get("currentTask")
+
+    zone = await until_zone(api, namespace, name, quiet)
+    routes = await routes_of(api, namespace, name)
+    reports = await asyncio.to_thread(reports_of, addresses_of(zone))
+    for partition, record in enumerate(routes):
+        holders = {node for node, replicas in reports.items() if partition in replicas}
+        assert holders == set(record.replicas), f"partition {partition}: {holders}, {record}"
+        assert set(record.isr) == set(record.replicas), record
+        assert record.next_leader is None, record
+    pods = (
+        await api.get(
+            f"/api/v1/namespaces/{namespace}/pods",
+            labelSelector=f"rezone.dev/zone={name},app.kubernetes.io/component=data-node",
+        )
+    )["items"]
+    assert {p["metadata"]["name"] for p in pods} == {
+        n["podName"] for n in zone["status"]["dataNodes"]
+    }
+    assert not zone["status"]["assignments"].get("pending")
+    for item in (await api.get(path_of(namespace, "regionmigrations")))["items"]:
+        if item["spec"]["zoneName"] == name:
+            assert state_of(item) in TERMINAL_MIGRATIONS, item
+    return zone
+
+
+def free_port() -> int:
+    """Return a port that was free a moment ago."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+class OperatorProcess:
+    """The operator as users run it, to be killed."""
+
+    def __init__(self, cluster: TestCluster, namespace: str, logs: Path) -> None:
+        self._log = logs / "operator.log"
+        self.port = free_port()
+        self._env = {
+            **os.environ,
+            "PYTHONPATH": str(ROOT / "operator"),
+            "KUBECONFIG": str(cluster.kubeconfig),
+            "REZONE_NAMESPACES": namespace,
+            "REZONE_LEASE_NAMESPACE": namespace,
+            "REZONE_HEALTH_PORT": str(self.port),
+            "REZONE_LEASE_DURATION_SECONDS": "3",
+            "REZONE_LEADER_LEASE_SECONDS": "1",
+        }
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        """Start it."""
+        with self._log.open("ab") as log:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "rezone.cli.main", "operator"],
+                env=self._env,
+                stdout=log,
+                stderr=log,
+            )
+
+    def kill(self) -> None:
+        """SIGKILL, by pid."""
+        self._signal(signal.SIGKILL)
+
+    def stop(self) -> int:
+        """SIGTERM; returns the exit code."""
+        return self._signal(signal.SIGTERM)
+
+    def _signal(self, number: int) -> int:
+        process, self._process = self._process, None
+        if process is None:
+            return 0
+        if process.poll() is None:
+            os.kill(process.pid, number)
+        try:
+            return process.wait(20)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+            raise
+
+    def restart(self) -> None:
+        """Kill it and start it again."""
+        self.kill()
+        self.start()
+
+    def log(self) -> str:
+        """Return the end of its log."""
+        return "\n".join(self._log.read_text().splitlines()[-60:])

@@ -1,0 +1,199 @@
+"""The leader's bookkeeping, without nodes: commits, proposals, barriers, budgets."""
+
+from __future__ import annotations
+
+import pytest
+
+from rezone.replica.history import FAILOVER_LOG_MAX, branch_at, rollback_offset, with_new_branch
+from rezone.replica.insync import Budget, LeaderState
+from rezone.replica.settings import NodeSettings
+from rezone.wire.errors import NotEnoughReplicasError, OverloadedError
+from rezone.wire.messages import FailoverEntry, LeaderAndIsr
+
+LAG_SECONDS = 10.0
+
+
+def leader(
+    isr: tuple[int, ...] = (0, 1, 2),
+    replicas: tuple[int, ...] = (0, 1, 2),
+    *,
+    barrier: int = 0,
+    confirmed: bool = True,
+    standby: int | None = None,
+) -> LeaderState:
+    """Return a leadership of node 0."""
+    return LeaderState(
+        node=0,
+        state=LeaderAndIsr(
+            leader=0,
+            leader_epoch=1,
+            isr=isr,
+            replicas=replicas,
+            coordinator_epoch=1,
+            hot_standby_replica=standby,
+        ),
+        barrier=barrier,
+        committed=0,
+        settings=NodeSettings(replica_lag_ms_max=int(LAG_SECONDS * 1000)),
+        min_in_sync_replicas=2,
+        confirmed=confirmed,
+    )
+
+
+def ack(state: LeaderState, node: int, durable: int, log_end: int, applied: int = 0) -> None:
+    """Have a follower stream and ack."""
+    state.follower(node).streaming = True
+    state.acked(node, durable, applied, 0.0, log_end)
+
+
+def test_the_commit_offset_is_the_least_of_the_set() -> None:
+    """A row would be acknowledged that an in-sync replica does not have."""
+    state = leader()
+    ack(state, 1, 10, 10)
+    assert not state.advance(10)
+    ack(state, 2, 7, 10)
+    assert state.advance(10)
+    assert state.committed == 7
+    assert not state.advance(3)
+    assert state.committed == 7
+
+
+def test_a_late_ack_of_the_same_stream_takes_nothing_back() -> None:
+    """Two threads' acks may cross; the lower one would undo the higher."""
+    state = leader((0, 1))
+    ack(state, 1, 10, 10)
+    ack(state, 1, 5, 10)
+    state.advance(10)
+    assert state.committed == 10
+
+
+@pytest.mark.proves("HS-04")
+def test_a_proposed_member_binds_at_once_and_a_proposed_leaver_until_the_answer() -> None:
+    """A row would be missing at a replica that the coordinator already counts as in sync."""
+    state = leader((0, 1), (0, 1, 2))
+    ack(state, 1, 5, 5)
+    ack(state, 2, 5, 5)
+    assert state.propose(0.0, 5)
+    assert state.proposal is not None
+    assert state.proposal.new_isr == (0, 1, 2)
+    ack(state, 1, 9, 9)
+    state.advance(9)
+    assert state.committed == 5
+
+    leaving = leader()
+    ack(leaving, 1, 9, 9)
+    assert not leaving.propose(0.0, 9)
+    assert leaving.propose(LAG_SECONDS + 1, 9)
+    assert leaving.proposal is not None
+    assert leaving.proposal.new_isr == (0, 1)
+    leaving.advance(9)
+    assert leaving.committed == 0
+    answered = LeaderAndIsr(
+        leader=0,
+        leader_epoch=1,
+        isr=(0, 1),
+        replicas=(0, 1, 2),
+        coordinator_epoch=1,
+        partition_epoch=1,
+    )
+    leaving.confirm(answered)
+    assert leaving.proposal is None
+    leaving.advance(9)
+    assert leaving.committed == 9
+
+
+def test_an_idle_follower_is_not_thrown_out_for_its_silence() -> None:
+    """A quiet night would empty the in-sync sets, and the first write of the day would wait."""
+    state = leader((0, 1), (0, 1))
+    ack(state, 1, 5, 5)
+    assert not state.propose(1000.0, 5)
+    # The first write after it: the clock starts now, not at the last ack.
+    assert not state.propose(1000.0, 6)
+    assert not state.propose(1000.0 + LAG_SECONDS - 1, 6)
+    assert state.propose(1000.0 + LAG_SECONDS + 1, 6)
+
+
+def test_a_follower_joins_only_with_everything_of_earlier_leaders() -> None:
+    """A replica would be in sync without rows that an earlier leader acknowledged."""
+    state = leader((0,), (0, 1), barrier=8)
+    ack(state, 1, 7, 8)
+    assert not state.propose(0.0, 8)
+    ack(state, 1, 8, 8)
+    assert state.propose(0.0, 8)
+
+
+@pytest.mark.proves("HS-08")
+def test_a_standby_enters_iss_near_the_end_and_leaves_far_from_it() -> None:
+    """The coordinator would promote a standby that still has to apply for minutes."""
+    state = leader((0, 1), (0, 1), standby=1)
+    ack(state, 1, 5000, 5000, applied=3000)
+    assert not state.propose(0.0, 5000)
+    ack(state, 1, 5000, 5000, applied=4000)
+    assert state.propose(0.0, 5000)
+    assert state.proposal is not None
+    assert state.proposal.new_iss == (1,)
+
+
+@pytest.mark.proves("B-09")
+def test_reads_wait_for_confirmation_and_for_the_barrier() -> None:
+    """A restarted leader would answer from before a leader that came after it."""
+    state = leader((0, 1), (0, 1), barrier=5, confirmed=False)
+    assert not state.serving
+    ack(state, 1, 5, 5)
+    state.advance(5)
+    assert state.serving
+    state.follower(1).streaming = False
+    assert not state.serving
+
+
+def test_too_few_in_sync_replicas_refuse_writes() -> None:
+    """A write would be acknowledged on fewer disks than the zone asks for."""
+    leader((0, 1)).require_enough()
+    with pytest.raises(NotEnoughReplicasError):
+        leader((0,)).require_enough()
+
+
+def test_a_budget_refuses_above_its_limit_but_never_the_first() -> None:
+    """Memory would grow without bound, or one large batch could never be written."""
+    budget = Budget(10, "test")
+    budget.take(50)
+    with pytest.raises(OverloadedError):
+        budget.take(1)
+    budget.give(50)
+    budget.take(10)
+
+
+A, B, C = FailoverEntry("a", 0), FailoverEntry("b", 10), FailoverEntry("c", 20)
+
+
+@pytest.mark.proves("DCP-05")
+@pytest.mark.parametrize(
+    ("high", "uuid", "expected"),
+    [
+        (0, "", None),
+        (5, "a", None),
+        (10, "a", None),
+        (15, "a", 10),
+        (15, "b", None),
+        (25, "b", 20),
+        (30, "c", None),
+        (31, "c", 30),
+        (5, "unknown", 0),
+    ],
+)
+def test_where_a_consumer_must_roll_back(high: int, uuid: str, expected: int | None) -> None:
+    """A consumer would keep rows of a branch that was given up."""
+    assert rollback_offset((A, B, C), 30, high, uuid) == expected
+
+
+def test_branches_are_found_begun_and_bounded() -> None:
+    """The failover log would grow with each restart, or name a branch nobody has rows of."""
+    assert [branch_at((A, B, C), n) for n in (0, 1, 10, 11, 30)] == ["", "a", "a", "b", "c"]
+    begun = with_new_branch((A, B, C), 20)
+    assert begun[:2] == (A, B)
+    assert begun[2].partition_uuid != "c"
+    assert begun[2].first_offset == 20
+    log: tuple[FailoverEntry, ...] = ()
+    for offset in range(FAILOVER_LOG_MAX + 5):
+        log = with_new_branch(log, offset)
+    assert len(log) == FAILOVER_LOG_MAX
