@@ -170,7 +170,7 @@ def test_a_diverged_leader_rolls_back_and_all_agree(tmp_path: Path) -> None:
         k.put(P, {b"a": b"1"})
         caught_up(c, 1, 2)
         for node in (1, 2):
-            c.nodes[node].node.unlink(part(c, node))
+            c.nodes[node].node.links.unlink(P)
         c.until("no streams", lambda: not part(c, 0).leading.streams)
         with pytest.raises((NotReadyError, NotLeaderError)):
             _write_into_the_void(c, k)

@@ -112,7 +112,9 @@ class NodeMonitor:
         watched = self._nodes.pop(node)
         if watched.poller is not None:
             watched.poller.cancel()
-        watched.client.close()
+        # The client is not closed but dropped: calls may be under way in the executor, and a Flight
+        # client that is closed under a call ends the process by a segmentation fault (pyarrow 22).
+        # Its connection closes with the last call's reference.
 
     async def _poll(self, watched: WatchedNode) -> None:
         loop = asyncio.get_running_loop()

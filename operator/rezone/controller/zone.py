@@ -16,13 +16,14 @@ from rezone.controller.keys import ObjectKey, ZoneKey
 from rezone.controller.monitor import utc_now
 from rezone.controller.observe import build_view
 from rezone.controller.runtime import ZoneRuntime
+from rezone.controller.transfers import Transfers
 from rezone.controller.zone_config import zone_config
 from rezone.controller.zone_tasks import ZoneTasks, task_name
 from rezone.domain import assignments, routes
 from rezone.domain.assignments import SKIP, topology_of
 from rezone.domain.data_nodes import KubeNode, Presence, eligible_ids, plan_data_nodes
 from rezone.domain.planner import NodeInfo, NotPlaceableError, PlanRequest, plan
-from rezone.domain.repairs import repairs
+from rezone.domain.repairs import missing_copies, repairs
 from rezone.domain.triggers import Trigger, due_in, find_trigger
 from rezone.domain.world import Topology, ZoneView
 from rezone.domain.zone_status import health_of, zone_conditions
@@ -218,10 +219,13 @@ class ZoneReconciler:
             leader_lease_seconds=self._c.settings.leader_lease_seconds,
         )
         changes = repairs(view, utc_now())
-        if not changes:
-            return False
-        await runtime.change_routes(store, changes)
-        return True
+        if changes:
+            await runtime.change_routes(store, changes)
+            return True
+        copies = missing_copies(view)[: zone.spec.rebalance.max_concurrent_migrations]
+        if copies and runtime.fence is not None:
+            await Transfers(self._c, zone, runtime).pull(copies, runtime.fence)
+        return False
 
     def _inform(
         self,

@@ -61,12 +61,6 @@ def drop_from_isr(node: NodeId) -> Step:
     """
 
     def step(record: LeaderAndIsr) -> routes.Answer:
-        if node not in record.isr:
-            return record
-        return msgspec.structs.replace(
-            record,
-            isr=tuple(n for n in record.isr if n != node),
-            iss=tuple(n for n in record.iss if n != node),
-        )
+        return routes.drop_from_isr(record, (node,))
 
     return step

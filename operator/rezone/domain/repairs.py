@@ -10,15 +10,19 @@ acknowledge nothing any more.
 from datetime import datetime, timedelta
 
 from rezone.domain import routes
-from rezone.domain.world import RouteChange, ZoneView
-from rezone.wire.messages import LeaderAndIsr, PartitionId, Role
+from rezone.domain.world import Copy, RouteChange, ZoneView
+from rezone.wire.messages import LeaderAndIsr, NodeId, PartitionId, Role
 
 
 def repairs(view: ZoneView, now: datetime) -> tuple[RouteChange, ...]:
     """Return the changes that the reports of this moment call for."""
     changes = []
     for partition, record in enumerate(view.routes):
-        after = _adjusted(view, partition, record) or _failed_over(view, record, now)
+        after = (
+            _without_lost_data(view, partition, record)
+            or _adjusted(view, partition, record)
+            or _failed_over(view, record, now)
+        )
         # The same record again means that nothing is to be changed, and has no new epoch.
         if after is not None and after is not record:
             changes.append(
@@ -31,12 +35,57 @@ def repairs(view: ZoneView, now: datetime) -> tuple[RouteChange, ...]:
     return tuple(changes)
 
 
+def missing_copies(view: ZoneView) -> tuple[Copy, ...]:
+    """Return the copies that replicas need which are assigned but have no data (B-06).
+
+    Only while nothing is pending: a task copies for itself. A copy under way is left alone.
+    """
+    if view.pending is not None or view.paused:
+        return ()
+    copies = []
+    for partition, record in enumerate(view.routes):
+        leader = view.report(partition, record.leader)
+        if leader is None or leader.role is not Role.LEADER:
+            continue
+        targets = tuple(n for n in record.replicas if _wants_copy(view, partition, n))
+        if targets:
+            copies.append(Copy(partition=partition, source=record.leader, targets=targets))
+    return tuple(copies)
+
+
+def _wants_copy(view: ZoneView, partition: PartitionId, node: NodeId) -> bool:
+    report = view.report(partition, node)
+    if report is None or not report.needs_snapshot:
+        return False
+    return report.copy is None or bool(report.copy.error)
+
+
+def _without_lost_data(
+    view: ZoneView, partition: PartitionId, record: LeaderAndIsr
+) -> LeaderAndIsr | None:
+    """Return the record without in-sync members that came back empty: they must never lead."""
+    lost = [n for n in record.isr if (r := view.report(partition, n)) and r.needs_snapshot]
+    if not lost:
+        return None
+    if record.leader in lost:
+        alive = frozenset(n for n, seen in view.nodes.items() if seen.reachable) - set(lost)
+        return _changed(routes.fail_over(record, alive, view.coordinator_epoch))
+    return _changed(routes.drop_from_isr(record, lost, view.coordinator_epoch))
+
+
+def _changed(answer: routes.Answer | None) -> LeaderAndIsr | None:
+    """Return the record of an answer, None for a refusal.
+
+    A refusal is no error here: what stands in the way (a takeover) ends by itself.
+    """
+    return answer if isinstance(answer, LeaderAndIsr) else None
+
+
 def _adjusted(view: ZoneView, partition: PartitionId, record: LeaderAndIsr) -> LeaderAndIsr | None:
     report = view.report(partition, record.leader)
     if report is None or report.role is not Role.LEADER or report.proposal is None:
         return None
-    answer = routes.adjust_isr(record, report.proposal, view.coordinator_epoch)
-    return answer if isinstance(answer, LeaderAndIsr) else None
+    return _changed(routes.adjust_isr(record, report.proposal, view.coordinator_epoch))
 
 
 def _failed_over(view: ZoneView, record: LeaderAndIsr, now: datetime) -> LeaderAndIsr | None:
@@ -51,8 +100,7 @@ def _failed_over(view: ZoneView, record: LeaderAndIsr, now: datetime) -> LeaderA
     if record.next_leader is not None and record.next_leader in alive:
         # An authorized takeover is its migration's to end: it knows how far it has come (RM-05).
         return None
-    answer = routes.fail_over(record, alive)
-    return answer if isinstance(answer, LeaderAndIsr) else None
+    return _changed(routes.fail_over(record, alive, view.coordinator_epoch))
 
 
 def _lease_over(silent_since: datetime | None, view: ZoneView, now: datetime) -> bool:

@@ -23,7 +23,7 @@ from typing import Any
 import msgspec
 
 from rezone.domain.route_checks import regressions, violations
-from rezone.wire.messages import IsrProposal, LeaderAndIsr, NodeId
+from rezone.wire.messages import FIRST_PARTITION_EPOCH, IsrProposal, LeaderAndIsr, NodeId
 
 __all__ = [
     "Answer",
@@ -87,7 +87,7 @@ def initial(replicas: tuple[NodeId, ...], coordinator_epoch: int) -> LeaderAndIs
         leader_epoch=1,
         isr=replicas,
         coordinator_epoch=coordinator_epoch,
-        partition_epoch=1,
+        partition_epoch=FIRST_PARTITION_EPOCH,
         replicas=replicas,
     )
 
@@ -247,6 +247,25 @@ def remove_replicas(
         isr=_without(record.isr, nodes),
         iss=_without(record.iss, nodes),
         hot_standby_replica=None if hot in nodes else hot,
+    )
+
+
+def drop_from_isr(
+    record: LeaderAndIsr, nodes: Collection[NodeId], coordinator_epoch: int | None = None
+) -> Answer:
+    """Return the record in which `nodes` are not in sync; they stay replicas.
+
+    For nodes that are gone or have lost their data. Refused for the leader: it must be replaced.
+    """
+    if record.leader in nodes:
+        return Refusal(RefusalReason.IS_LEADER, f"node {record.leader} leads: replace it first")
+    if not set(record.isr) & set(nodes):
+        return record
+    return _next(
+        record,
+        coordinator_epoch,
+        isr=_without(record.isr, nodes),
+        iss=_without(record.iss, nodes),
     )
 
 

@@ -42,11 +42,10 @@ from rezone.kube.names import (
     require_owned,
 )
 from rezone.resources.zone import DistributionZone
-from rezone.wire.messages import LeaderAndIsr, PartitionId
+from rezone.wire.messages import FIRST_PARTITION_EPOCH, LeaderAndIsr, PartitionId
 
 # Each lost attempt is another writer's success, and there should be no other writer.
 CHANGE_ATTEMPTS_MAX = 10
-FIRST_PARTITION_EPOCH = 1  # of `domain.routes.initial`
 SHARD_LABEL = "rezone.dev/routes-shard"
 PARTITIONS_ANNOTATION = "rezone.dev/partitions"
 

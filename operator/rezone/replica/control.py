@@ -15,6 +15,7 @@ from rezone.replica.node import DataNode
 from rezone.replica.read import wait_readable
 from rezone.wire.errors import ConflictError, RezoneError, StaleEpochError, UnknownPartitionError
 from rezone.wire.messages import (
+    FIRST_PARTITION_EPOCH,
     Ack,
     AwaitReplica,
     AwaitReplicaReply,
@@ -107,7 +108,11 @@ class Control:
             node.note_record(assignment.partition, record)
             if node.node_id not in {*record.replicas, *record.isr}:
                 return
-            learner = node.node_id not in record.isr
+            # A record that was changed since the zone was made is of a replica that had data:
+            # whoever opens it empty has lost that, and must copy before it counts as in sync.
+            learner = (
+                node.node_id not in record.isr or record.partition_epoch > FIRST_PARTITION_EPOCH
+            )
             partition = node.open_replica(assignment.partition, learner=learner)
         partition.notify(request.fence, record)
         node.note_record(assignment.partition, record)

@@ -29,7 +29,7 @@ def rollback_offset(
     high_offset: int,
     partition_uuid: str,
 ) -> int | None:
-    """Return to where a consumer must roll back, or None when its log is a part of this one (DCP-05)."""
+    """Return to where a consumer must roll back (DCP-05); None when its log is part of this one."""
     if high_offset == 0:
         return None
     end = branch_end(failover_log, partition_uuid, log_end)

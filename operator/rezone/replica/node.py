@@ -27,6 +27,7 @@ from rezone.replica.report import ReportBoard
 from rezone.replica.settings import Clock, NodeSettings, SystemClock
 from rezone.replica.store import PartitionStore, StoreConfig
 from rezone.replica.workers import Job, Workers
+from rezone.replica.write import warm_up
 from rezone.wire.channel import Channel
 from rezone.wire.errors import (
     ConflictError,
@@ -103,6 +104,7 @@ class DataNode:
 
     def open(self) -> None:
         """Open what the node has on its disk and go on with it."""
+        warm_up()
         self._directory.mkdir(parents=True, exist_ok=True)
         path = self._directory / "node.json"
         if path.exists():

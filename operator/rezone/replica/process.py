@@ -7,6 +7,7 @@ calls still open are cut by its end, which is what their other sides are made fo
 
 import argparse
 import faulthandler
+import logging
 import os
 import signal
 import sys
@@ -41,6 +42,15 @@ def run(
     ("flight health") once the node serves.
     """
     sys.setswitchinterval(SWITCH_INTERVAL_SECONDS)
+    structlog.configure(
+        processors=[
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso", utc=True),
+            structlog.processors.format_exc_info,
+            structlog.processors.JSONRenderer(),
+        ],
+        wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
+    )
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())

@@ -4,7 +4,8 @@ The newest state is the leader's to tell, and only when nobody else can have cha
 the coordinator's word or that of every in-sync replica, and when everything it started with is
 committed. As of a time, any replica may answer that has applied all committed rows up to it.
 
-Concurrency: runs in the callers' threads; waits on the partition's `changed`, at most `hold_ms_max`.
+Concurrency: runs in the callers' threads; waits on the partition's `changed`, at most
+`hold_ms_max`.
 """
 
 from collections.abc import Callable, Iterator

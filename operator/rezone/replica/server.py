@@ -50,31 +50,34 @@ class NodeServer(flight.FlightServerBase):  # type: ignore[misc]
         del context
         request = _decode(ticket.ticket)
         try:
-            if isinstance(request, SnapshotTicket):
-                partition = self._node.find(request.partition)
-                stream = snapshot_stream(partition, request, VERSIONS_SCHEMA)
-                return flight.GeneratorStream(VERSIONS_SCHEMA, _carrying_errors(stream))
-            if isinstance(request, ScanTicket):
-                partition = self._node.find(request.partition)
-                codec = self._node.codec
-                rows = scan_batches(partition, request, codec)
-                return flight.GeneratorStream(codec.arrow_schema, _carrying_errors(rows))
-            raise RezoneError(f"{type(request).__name__} is not a ticket")
+            return self._stream(request)
         except RezoneError as error:
             raise to_flight_error(error) from error
+
+    def _stream(self, request: Message) -> Any:
+        if isinstance(request, SnapshotTicket):
+            partition = self._node.find(request.partition)
+            stream = snapshot_stream(partition, request, VERSIONS_SCHEMA)
+            return flight.GeneratorStream(VERSIONS_SCHEMA, _carrying_errors(stream))
+        if isinstance(request, ScanTicket):
+            partition = self._node.find(request.partition)
+            codec = self._node.codec
+            rows = scan_batches(partition, request, codec)
+            return flight.GeneratorStream(codec.arrow_schema, _carrying_errors(rows))
+        raise RezoneError(f"{type(request).__name__} is not a ticket")
 
     def do_put(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
         """Take a snapshot in (BulkInsert); answers with CopyState as it becomes durable."""
         del context
         request = _decode(descriptor.command)
         try:
-            if not isinstance(request, BulkInsert):
-                raise RezoneError(f"{type(request).__name__} is not a bulk insert")
             self._receive(request, reader, writer)
         except RezoneError as error:
             raise to_flight_error(error) from error
 
-    def _receive(self, request: BulkInsert, reader: Any, writer: Any) -> None:
+    def _receive(self, request: Message, reader: Any, writer: Any) -> None:
+        if not isinstance(request, BulkInsert):
+            raise RezoneError(f"{type(request).__name__} is not a bulk insert")
         self._node.check_fence(request.fence)
         partition = self._node.find(request.partition)
         with partition.lock:
@@ -99,14 +102,17 @@ class NodeServer(flight.FlightServerBase):  # type: ignore[misc]
         channel = Channel(reader, writer)
         kind = descriptor.path[0].decode() if descriptor.path else ""
         try:
-            if kind == "data":
-                self._node.serve_data(channel)
-            elif kind == "replication":
-                self._node.serve_replication(channel)
-            else:
-                raise RezoneError(f"{kind!r} is no kind of channel")
+            self._exchange(kind, channel)
         except RezoneError as error:
             raise to_flight_error(error) from error
+
+    def _exchange(self, kind: str, channel: Channel) -> None:
+        if kind == "data":
+            self._node.serve_data(channel)
+        elif kind == "replication":
+            self._node.serve_replication(channel)
+        else:
+            raise RezoneError(f"{kind!r} is no kind of channel")
 
 
 def _decode(data: bytes) -> Message:

@@ -243,7 +243,7 @@ class TakeoverProcess:
     # --- the candidate ---------------------------------------------------------------------------
 
     def state_set(self, message: SetState) -> None:
-        """Take the producer's state change (DCP-10); StaleEpochError when it is of an older time."""
+        """Take the producer's state change (DCP-10); StaleEpochError when of another epoch."""
         partition = self._partition
         with partition.lock:
             if partition.role is Role.LEADER or message.leader_epoch != partition.leader_epoch:

@@ -15,6 +15,8 @@ _log = structlog.get_logger(__name__)
 
 
 class JobState(enum.Enum):
+    """Where a job is; `AGAIN` is one that was woken while it ran."""
+
     IDLE = enum.auto()
     QUEUED = enum.auto()
     RUNNING = enum.auto()

@@ -70,6 +70,10 @@ class FailoverEntry(msgspec.Struct, frozen=True, array_like=True):
     first_offset: int
 
 
+FIRST_PARTITION_EPOCH = 1
+"""The partition epoch of a new partition's record: all its replicas are empty and in sync."""
+
+
 class LeaderAndIsr(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     """Who leads a partition and who is in sync (HS-01: version 2; version 1 is still read).
 
