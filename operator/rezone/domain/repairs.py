@@ -85,7 +85,10 @@ def _adjusted(view: ZoneView, partition: PartitionId, record: LeaderAndIsr) -> L
     report = view.report(partition, record.leader)
     if report is None or report.role is not Role.LEADER or report.proposal is None:
         return None
-    return _changed(routes.adjust_isr(record, report.proposal, view.coordinator_epoch))
+    answer = routes.adjust_isr(record, report.proposal, view.coordinator_epoch)
+    if answer is record and report.proposal.partition_epoch == record.partition_epoch:
+        answer = routes.confirm(record, view.coordinator_epoch)
+    return _changed(answer)
 
 
 def _failed_over(view: ZoneView, record: LeaderAndIsr, now: datetime) -> LeaderAndIsr | None:

@@ -115,6 +115,15 @@ def adjust_isr(record: LeaderAndIsr, proposal: IsrProposal, coordinator_epoch: i
     return _next(record, coordinator_epoch, isr=isr, iss=iss)
 
 
+def confirm(record: LeaderAndIsr, coordinator_epoch: int | None = None) -> Answer:
+    """Return the same record under a new epoch: the answer to a proposal that already holds.
+
+    A leader counts the members of a proposal until it is answered (HS-05), also of one that
+    takes an earlier one back.
+    """
+    return _next(record, coordinator_epoch)
+
+
 def _refuse_proposal(
     record: LeaderAndIsr, proposal: IsrProposal, coordinator_epoch: int
 ) -> Refusal | None:

@@ -78,6 +78,12 @@ class LeaderDuties:
         """Return whole raw entries from `offset` on; empty at the end."""
         return self._partition.store.read(offset, bytes_max)
 
+    def will_lead(self, leader_epoch: int) -> bool:
+        """Return whether a takeover to this replica, with this epoch, is about to end."""
+        partition = self._partition
+        with partition.lock:
+            return partition.takeover.eager and partition.takeover.epoch == leader_epoch
+
     def open_stream(self, stream: ProducerStream, request: StreamRequest) -> Message:
         """Answer a stream request; a consumer that has another history is rolled back (DCP-05)."""
         partition = self._partition

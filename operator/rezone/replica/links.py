@@ -58,7 +58,15 @@ class Links:
             consumer.ack(partition)
 
     def restream(self, partition: Partition) -> None:
-        """Make the partition's stream fit its state: to its leader, in its epoch, or none."""
+        """Make the partition's stream fit its state: to its leader, in its epoch, or none.
+
+        Followers that asked for a stream before this replica led are answered as well.
+        """
+        self._restream(partition)
+        for producer in self.producers():
+            producer.resume(partition.partition_id)
+
+    def _restream(self, partition: Partition) -> None:
         number = partition.partition_id
         with partition.linking:
             with partition.lock:

@@ -407,6 +407,8 @@ class DataNode:
                 partition.tick(now)
             for consumer in self.links.consumers():
                 consumer.tick(now)
+            for producer in self.links.producers():
+                producer.tick(now)
             self.board.tick(now)
 
     def _keep_house(self) -> None:

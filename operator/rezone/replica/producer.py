@@ -21,7 +21,7 @@ import structlog
 
 from rezone.replica.entry import header_at
 from rezone.wire.channel import CHANNEL_ERRORS, Channel
-from rezone.wire.errors import LimitExceededError, RezoneError
+from rezone.wire.errors import LimitExceededError, NotReadyError, RezoneError
 from rezone.wire.messages import (
     CloseStream,
     ConnectionClosed,
@@ -36,6 +36,8 @@ from rezone.wire.messages import (
 )
 
 _log = structlog.get_logger(__name__)
+
+DEFER_SECONDS_MAX = 1.0
 
 
 class Source(Protocol):
@@ -56,6 +58,10 @@ class Source(Protocol):
         """Answer a stream request; the stream is attached when the answer is StreamOk."""
         ...
 
+    def will_lead(self, leader_epoch: int) -> bool:
+        """Return whether this replica is about to lead in exactly this epoch."""
+        ...
+
     def detach_stream(self, stream: "ProducerStream") -> None:
         """Forget a stream that has ended."""
         ...
@@ -63,6 +69,18 @@ class Source(Protocol):
     def acked(self, stream: "ProducerStream", ack: FetchLog) -> None:
         """Take a follower's ack."""
         ...
+
+
+def _refusal(request: StreamRequest, error: RezoneError) -> StreamRefused:
+    return StreamRefused(opaque=request.opaque, partition=request.partition, error=error.info())
+
+
+@dataclass(slots=True)
+class _Deferred:
+    """A stream request that waits for a takeover; its deadline is set by the first tick."""
+
+    request: StreamRequest
+    deadline: float | None = None
 
 
 @dataclass(slots=True)
@@ -166,6 +184,7 @@ class ProducerChannel:
         self._streams_max = streams_max
         self._frame_bytes_max = frame_bytes_max
         self._streams: dict[PartitionId, ProducerStream] = {}
+        self._deferred: dict[PartitionId, _Deferred] = {}
         self._lock = threading.Lock()
         self._work = threading.Condition(self._lock)
         self._ready: deque[ProducerStream] = deque()
@@ -249,6 +268,7 @@ class ProducerChannel:
                 self._ack(message)
             case CloseStream():
                 with self._lock:
+                    self._deferred.pop(message.partition, None)
                     stream = self._streams.get(message.partition)
                 if stream is not None:
                     stream.end("closed by the consumer")
@@ -257,6 +277,7 @@ class ProducerChannel:
 
     def _open(self, request: StreamRequest) -> None:
         with self._lock:
+            self._deferred.pop(request.partition, None)
             old = self._streams.pop(request.partition, None)
             if old is not None:
                 old.ended = True
@@ -284,14 +305,49 @@ class ProducerChannel:
                 self._streams[request.partition] = stream
             answer = source.open_stream(stream, request)
         except RezoneError as error:
-            answer = StreamRefused(
-                opaque=request.opaque, partition=request.partition, error=error.info()
-            )
+            if self._defer(request):
+                return
+            answer = _refusal(request, error)
         with self._work:
             if type(answer).__name__ != "StreamOk":
                 self._streams.pop(request.partition, None)
             self._answers.append((answer, None))
             self._work.notify()
+
+    def _defer(self, request: StreamRequest) -> bool:
+        """Keep a request until the takeover is done that its sender has heard of already.
+
+        The old leader names its successor in the moment it hands over; refusing whoever is
+        quicker than the state change would cost a retry's pause in the middle of the write gap.
+        """
+        try:
+            if not self._find(request.partition).will_lead(request.leader_epoch):
+                return False
+        except RezoneError:
+            return False
+        with self._lock:
+            self._streams.pop(request.partition, None)
+            self._deferred[request.partition] = _Deferred(request)
+        return True
+
+    def resume(self, partition: PartitionId) -> None:
+        """Answer the request that was kept for a partition, if there is one."""
+        with self._lock:
+            deferred = self._deferred.pop(partition, None)
+        if deferred is not None:
+            self._open(deferred.request)
+
+    def tick(self, now: float) -> None:
+        """Refuse requests that were kept too long: their takeover has not come to its end."""
+        with self._work:
+            for deferred in self._deferred.values():
+                deferred.deadline = deferred.deadline or now + DEFER_SECONDS_MAX
+            late = [d.request for d in self._deferred.values() if (d.deadline or now) < now]
+            for request in late:
+                del self._deferred[request.partition]
+                error = NotReadyError("the takeover has not ended")
+                self._answers.append((_refusal(request, error), None))
+                self._work.notify()
 
     def _ack(self, ack: FetchLog) -> None:
         with self._work:

@@ -177,8 +177,12 @@ class FlightSink:
         self._acks.join()
         if self._error is not None:
             raise self._error
-        with contextlib.suppress(*CHANNEL_ERRORS):
+        try:
             self._writer.close()
+        except CHANNEL_ERRORS as error:
+            # A refusal before the first batch is heard only here.
+            if self._last is None or not self._last.done:
+                raise self._cause(error) from error
         if self._last is None or not self._last.done:
             raise NotReadyError(f"{self.name} ended the copy without confirming it")
         return self._last
