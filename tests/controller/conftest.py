@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
-import signal
-import subprocess
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
-from kubernetes_fixture import check_context
-from operated_cluster import CRDS, TestCluster
+from operated_cluster import CRDS, TestCluster, abort_connections
 
+from kubernetes_fixture import check_context
 from rezone.local.api import KubeApi
 from rezone.local.cluster import LocalCluster
 from rezone.local.controlplane import ControlPlaneSettings
@@ -30,6 +26,8 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestCluster]:
         made = TestCluster(state, local.kubeconfig, find_tools(["kubectl"])["kubectl"])
         made.kubectl("apply", "--server-side", "--filename", str(CRDS))
         made.kubectl("wait", "--for=condition=Established", "crd", "--all", "--timeout=60s")
+        # For a moment the API server answers 429 for a new kind; kubectl waits as it is told.
+        made.kubectl("get", "distributionzones,rebalancetasks,regionmigrations")
         yield made
     finally:
         local.down(delete=True)
@@ -40,17 +38,7 @@ async def api(cluster: TestCluster) -> AsyncIterator[KubeApi]:
     """Give a client of the cluster."""
     async with KubeApi(cluster.kubeconfig) as client:
         yield client
-
-
-@pytest.fixture
-def ended() -> Iterator[list[subprocess.Popen[bytes]]]:
-    """Collect processes that must not outlive the test."""
-    processes: list[subprocess.Popen[bytes]] = []
-    yield processes
-    for process in processes:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(process.pid, signal.SIGKILL)
-        process.wait()
+    await abort_connections(set())
 
 
 @pytest.fixture(scope="module")

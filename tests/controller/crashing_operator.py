@@ -13,7 +13,7 @@ import dataclasses
 from pathlib import Path
 from typing import Any
 
-from operated_cluster import path_of
+from operated_cluster import abort_connections, open_connections, path_of
 
 from rezone.controller.coordinator import Coordinator
 from rezone.controller.keys import Kind, ObjectKey
@@ -84,9 +84,11 @@ class InProcessOperator:
         self.coordinator.register(Kind.TASK, TaskReconciler(self.coordinator).reconcile)
         self.coordinator.register(Kind.MIGRATION, MigrationReconciler(self.coordinator).reconcile)
         self._watches: list[asyncio.Task[None]] = []
+        self._foreign: set[Any] = set()
 
     async def __aenter__(self) -> InProcessOperator:
         """Begin to watch."""
+        self._foreign = open_connections()
         await self._api.__aenter__()
         for kind, plural in PLURALS.items():
             self._watch(self._wake_by(kind, path_of(self._namespace, plural)))
@@ -102,6 +104,7 @@ class InProcessOperator:
         await self.coordinator.close()
         await self._api.__aexit__(None, None, None)
         await self._kube.close()
+        await abort_connections(self._foreign)
 
     async def until_crash(self, seconds: float = 60.0) -> None:
         """Wait for the crash point."""

@@ -17,6 +17,7 @@ from operated_cluster import (
     TERMINAL_TASKS,
     TestCluster,
     Writer,
+    abort_connections,
     addresses_of,
     check_settled,
     make_zone,
@@ -58,10 +59,12 @@ def zone(cluster: TestCluster) -> Iterator[str]:
             InProcessOperator(cluster.kubeconfig, NAMESPACE, next(epochs)),
         ):
             await make_zone(cluster, api, NAMESPACE, ZONE, NODES)
+        await abort_connections(set())
 
     async def remove() -> None:
         async with KubeApi(cluster.kubeconfig) as api:
             await remove_zone(api, NAMESPACE, ZONE)
+        await abort_connections(set())
 
     asyncio.run(make())
     yield ZONE
@@ -79,9 +82,7 @@ async def a_move(api: KubeApi) -> tuple[int, tuple[int, ...], int]:
     return partition, (new, *kept), record.leader
 
 
-async def crash_at(
-    cluster: TestCluster, kind: Kind, state: str, *, after: bool
-) -> None:
+async def crash_at(cluster: TestCluster, kind: Kind, state: str, *, after: bool) -> None:
     """Run the operator until it dies at this state."""
     point = CrashPoint(kind, state, after)
     async with InProcessOperator(cluster.kubeconfig, NAMESPACE, next(epochs), point) as operator:
@@ -139,16 +140,12 @@ async def test_task_goes_on_after_a_crash(
 
 
 async def _approve(api: KubeApi, name: str) -> None:
-    planned = await until(
-        api, TASKS, name, lambda found: (found.get("status") or {}).get("plan")
-    )
+    planned = await until(api, TASKS, name, lambda found: (found.get("status") or {}).get("plan"))
     word = planned["status"]["plan"]["hash"]
     await api.patch(f"{TASKS}/{name}", {"spec": {"approvedPlan": word}})
 
 
-async def _check_moved(
-    api: KubeApi, partition: int, replicas: tuple[int, ...], old: int
-) -> Json:
+async def _check_moved(api: KubeApi, partition: int, replicas: tuple[int, ...], old: int) -> Json:
     found = await check_settled(api, NAMESPACE, ZONE)
     record = (await routes_of(api, NAMESPACE, ZONE))[partition]
     assert set(record.replicas) == set(replicas)
@@ -230,9 +227,7 @@ async def _put_back(cluster: TestCluster, api: KubeApi, partition: int, node: in
     """Lead a partition from its assigned node again, for the next test."""
     record = (await routes_of(api, NAMESPACE, ZONE))[partition]
     name = f"back-{next(numbers)}"
-    cluster.apply(
-        migration_manifest(NAMESPACE, name, ZONE, partition, node, oldLeader="Removed")
-    )
+    cluster.apply(migration_manifest(NAMESPACE, name, ZONE, partition, node, oldLeader="Removed"))
     ended = await until(api, MIGRATIONS, name, ends(TERMINAL_MIGRATIONS))
     assert state_of(ended) == "Succeeded", (record, ended["status"])
     await check_settled(api, NAMESPACE, ZONE)

@@ -9,13 +9,13 @@ from worlds import NOW, World, record
 from rezone.domain import migration, world
 from rezone.domain.statuses import Decision
 from rezone.resources.conditions import Reason
+from rezone.resources.machine_status import LastError, Transition
 from rezone.resources.migration import (
     MigrationContext,
     RegionMigrationSpec,
     RegionMigrationStatus,
 )
 from rezone.resources.migration import MigrationState as S
-from rezone.resources.task import LastError, Transition
 
 Result = Decision[RegionMigrationStatus]
 

@@ -10,11 +10,11 @@ from rezone.domain import rebalance, world
 from rezone.domain.rebalance_run import NoPlan, Planned
 from rezone.domain.statuses import Decision
 from rezone.resources.conditions import ConditionType
+from rezone.resources.machine_status import Transition
 from rezone.resources.task import (
     PlanSummary,
     RebalanceTaskSpec,
     RebalanceTaskStatus,
-    Transition,
 )
 from rezone.resources.task import TaskState as S
 

@@ -9,7 +9,7 @@ from worlds import NEW, NOW, OLD, child, record, text
 from rezone.domain import world
 from rezone.domain.world import SparkView
 from rezone.resources.conditions import ConditionType, Reason
-from rezone.resources.task import LastError
+from rezone.resources.machine_status import LastError
 from rezone.resources.task import TaskState as S
 
 

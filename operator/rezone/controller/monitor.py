@@ -112,9 +112,9 @@ class NodeMonitor:
         watched = self._nodes.pop(node)
         if watched.poller is not None:
             watched.poller.cancel()
-        # The client is not closed but dropped: calls may be under way in the executor, and a Flight
-        # client that is closed under a call ends the process by a segmentation fault (pyarrow 22).
-        # Its connection closes with the last call's reference.
+        # The client is not closed but dropped: passes may be about to call it, and closing one
+        # under a call was seen to end a process (a segmentation fault). The connection closes with
+        # the last reference.
 
     async def _poll(self, watched: WatchedNode) -> None:
         loop = asyncio.get_running_loop()

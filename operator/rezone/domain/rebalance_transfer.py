@@ -12,7 +12,7 @@ from rezone.domain.rebalance_survey import Needed, copies
 from rezone.domain.statuses import entered_time
 from rezone.domain.world import Copy, EnsureSparkApplication, PullSnapshots, SparkView
 from rezone.resources.conditions import Reason
-from rezone.resources.task import LastError
+from rezone.resources.machine_status import LastError
 from rezone.wire.messages import NodeId
 
 SPARK_ATTEMPTS_MAX = 5

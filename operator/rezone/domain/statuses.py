@@ -19,8 +19,9 @@ from rezone.resources.conditions import (
     drop_condition,
     set_condition,
 )
+from rezone.resources.machine_status import LastError, Transition
 from rezone.resources.migration import RegionMigrationStatus
-from rezone.resources.task import LastError, RebalanceTaskStatus, Transition
+from rezone.resources.task import RebalanceTaskStatus
 
 HISTORY_MAX = 32
 HISTORY_MESSAGE_MAX = 512

@@ -5,20 +5,16 @@ from typing import Annotated, ClassVar
 
 from pydantic import Field
 
-from rezone.resources.conditions import Condition
+from rezone.resources.machine_status import MachineStatus
 from rezone.resources.meta import Column as PrinterColumn
 from rezone.resources.meta import CrdMeta, Rule
 from rezone.resources.model import (
     Count,
     CustomObject,
-    Message,
     Model,
     Name,
     NodeNumber,
-    ShortText,
-    Time,
 )
-from rezone.resources.task import LastError, Transition
 
 
 class OldLeader(enum.StrEnum):
@@ -125,32 +121,10 @@ class MigrationContext(Model):
     )
 
 
-class RegionMigrationStatus(Model):
+class RegionMigrationStatus(MachineStatus):
     """The persisted state machine of a migration."""
 
-    conditions: Annotated[
-        tuple[Condition, ...],
-        Field(max_length=8, json_schema_extra={"x-list-map-keys": ["type"]}),
-    ] = Field(default=(), description="What the operator says about the object.")
-    observed_generation: Count = Field(
-        default=0,
-        description="The metadata.generation the operator has acted on.",
-    )
-    state: ShortText = Field(default="", description="The state of the machine.")
     context: MigrationContext | None = None
-    attempt: Count = Field(default=0, description="How often the current state was tried.")
-    started_time: Time | None = Field(default=None, description="When the migration began.")
-    finished_time: Time | None = Field(default=None, description="When it ended.")
-    deadline_time: Time | None = Field(
-        default=None,
-        description="When the current state counts as failed.",
-    )
-    waiting_for: Message = Field(default="", description="Why it does not advance just now.")
-    last_error: LastError | None = None
-    history: Annotated[
-        tuple[Transition, ...],
-        Field(max_length=32, json_schema_extra={"x-list-type": "atomic"}),
-    ] = Field(default=(), description="The last states, oldest first.")
 
 
 class RegionMigration(CustomObject[RegionMigrationSpec, RegionMigrationStatus]):

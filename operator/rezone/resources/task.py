@@ -5,14 +5,13 @@ from typing import Annotated, ClassVar
 
 from pydantic import Field
 
-from rezone.resources.conditions import Condition
+from rezone.resources.machine_status import MachineStatus
 from rezone.resources.meta import Column as PrinterColumn
 from rezone.resources.meta import CrdMeta, Rule
 from rezone.resources.model import (
     CompactText,
     Count,
     CustomObject,
-    Message,
     Model,
     Name,
     NodeNumber,
@@ -181,33 +180,9 @@ class TaskProgress(Model):
     seconds_left: Count | None = Field(default=None, description="How long it will take, about.")
 
 
-class LastError(Model):
-    """The last error, kept until the machine advances."""
-
-    reason: ShortText = Field(description="The kind of error.")
-    message: Message = Field(description="What happened, and what a person can do.")
-
-
-class Transition(Model):
-    """One line of the machine's bounded history."""
-
-    state: ShortText = Field(description="The state entered.")
-    time: Time = Field(description="When.")
-    message: Annotated[str, Field(max_length=512)] = Field(default="", description="Why.")
-
-
-class RebalanceTaskStatus(Model):
+class RebalanceTaskStatus(MachineStatus):
     """The persisted state machine of a rebalance."""
 
-    conditions: Annotated[
-        tuple[Condition, ...],
-        Field(max_length=8, json_schema_extra={"x-list-map-keys": ["type"]}),
-    ] = Field(default=(), description="What the operator says about the object.")
-    observed_generation: Count = Field(
-        default=0,
-        description="The metadata.generation the operator has acted on.",
-    )
-    state: ShortText = Field(default="", description="The state of the machine.")
     source: CompactText = Field(default="", description="The assignment before, compact.")
     target: CompactText = Field(default="", description="The assignment after, compact.")
     revision: Count = Field(default=0, description="The revision of the assignment it works on.")
@@ -217,19 +192,6 @@ class RebalanceTaskStatus(Model):
         default="",
         description="The SparkApplication that copies; empty when data nodes stream directly.",
     )
-    attempt: Count = Field(default=0, description="How often the current state was tried.")
-    started_time: Time | None = Field(default=None, description="When the rebalance began.")
-    finished_time: Time | None = Field(default=None, description="When it ended.")
-    deadline_time: Time | None = Field(
-        default=None,
-        description="When the current state counts as failed.",
-    )
-    waiting_for: Message = Field(default="", description="Why it does not advance just now (B-14).")
-    last_error: LastError | None = None
-    history: Annotated[
-        tuple[Transition, ...],
-        Field(max_length=32, json_schema_extra={"x-list-type": "atomic"}),
-    ] = Field(default=(), description="The last states, oldest first.")
 
 
 class RebalanceTask(CustomObject[RebalanceTaskSpec, RebalanceTaskStatus]):

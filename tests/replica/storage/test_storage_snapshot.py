@@ -208,7 +208,7 @@ class Machine(RuleBasedStateMachine):
         ),
         apply=st.booleans(),
     )
-    def write(self, rows: dict[int, bytes | None], apply: bool) -> None:  # noqa: FBT001
+    def write(self, rows: dict[int, bytes | None], apply: bool) -> None:
         """Append one entry."""
         end = self.writer.write({rid(k): value for k, value in rows.items()})
         if apply:
@@ -269,7 +269,7 @@ class Machine(RuleBasedStateMachine):
 
     @precondition(lambda self: self.kind is EngineKind.ROCKSDB and not self.readers)
     @rule(flush=st.booleans(), close=st.booleans())
-    def restart(self, flush: bool, close: bool) -> None:  # noqa: FBT001
+    def restart(self, flush: bool, close: bool) -> None:
         """Go on with what a crash or an orderly stop leaves."""
         self.store.sync()
         if flush:

@@ -1,0 +1,50 @@
+"""What the status of every kind with a state machine holds: its state, deadlines and history."""
+
+from typing import Annotated
+
+from pydantic import Field
+
+from rezone.resources.conditions import Condition
+from rezone.resources.model import Count, Message, Model, ShortText, Time
+
+
+class LastError(Model):
+    """The last error, kept until the machine advances."""
+
+    reason: ShortText = Field(description="The kind of error.")
+    message: Message = Field(description="What happened, and what a person can do.")
+
+
+class Transition(Model):
+    """One line of the machine's bounded history."""
+
+    state: ShortText = Field(description="The state entered.")
+    time: Time = Field(description="When.")
+    message: Annotated[str, Field(max_length=512)] = Field(default="", description="Why.")
+
+
+class MachineStatus(Model):
+    """A persisted state machine."""
+
+    conditions: Annotated[
+        tuple[Condition, ...],
+        Field(max_length=8, json_schema_extra={"x-list-map-keys": ["type"]}),
+    ] = Field(default=(), description="What the operator says about the object.")
+    observed_generation: Count = Field(
+        default=0,
+        description="The metadata.generation the operator has acted on.",
+    )
+    state: ShortText = Field(default="", description="The state of the machine.")
+    attempt: Count = Field(default=0, description="How often the current state was tried.")
+    started_time: Time | None = Field(default=None, description="When the work began.")
+    finished_time: Time | None = Field(default=None, description="When it ended.")
+    deadline_time: Time | None = Field(
+        default=None,
+        description="When the current state counts as failed.",
+    )
+    waiting_for: Message = Field(default="", description="Why it does not advance just now (B-14).")
+    last_error: LastError | None = None
+    history: Annotated[
+        tuple[Transition, ...],
+        Field(max_length=32, json_schema_extra={"x-list-type": "atomic"}),
+    ] = Field(default=(), description="The last states, oldest first.")

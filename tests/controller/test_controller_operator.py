@@ -1,0 +1,384 @@
+"""The operator as a process on a real cluster, with real data nodes: what its users count on."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from operated_cluster import (
+    SCHEMA,
+    TERMINAL_TASKS,
+    OperatorProcess,
+    TestCluster,
+    Writer,
+    addresses_of,
+    check_settled,
+    condition,
+    is_ready,
+    make_zone,
+    path_of,
+    remove_zone,
+    routes_of,
+    stable_of,
+    state_of,
+    task_manifest,
+    until,
+    until_zone,
+    zone_manifest,
+)
+
+from rezone.client import TableClient
+from rezone.controller.process import EXIT_LEASE_LOST
+from rezone.local.agent.nodes import add_node
+from rezone.local.api import Json, KubeApi
+from rezone.wire.errors import InvalidRowError, RezoneError, StaleEpochError
+from rezone.wire.flight import NodeClient
+from rezone.wire.messages import (
+    Ack,
+    Fence,
+    LeaderAndIsr,
+    NodeReport,
+    NotifyLeaderAndIsr,
+    PartitionAssignment,
+    ReportRequest,
+    StopReplica,
+    Takeover,
+)
+
+pytestmark = [pytest.mark.apiserver, pytest.mark.slow, pytest.mark.timeout(240)]
+
+NAMESPACE = "operated"
+NODES = ("worker-1", "worker-2", "worker-3", "worker-4")
+TASKS = path_of(NAMESPACE, "rebalancetasks")
+ZONES = path_of(NAMESPACE, "distributionzones")
+
+
+@pytest.fixture(scope="module")
+def operator(cluster: TestCluster, logs: Path) -> Iterator[OperatorProcess]:
+    """Run the operator for this module's namespace; tests kill it and start it again."""
+    cluster.kubectl("create", "namespace", NAMESPACE)
+    process = OperatorProcess(cluster, NAMESPACE, logs)
+    process.start()
+    yield process
+    assert process.stop() == 0, process.log()
+    assert set(process.ended) <= {EXIT_LEASE_LOST}, (process.ended, process.log())
+
+
+@pytest.fixture
+async def zone(
+    cluster: TestCluster, api: KubeApi, operator: OperatorProcess
+) -> AsyncIterator[Json]:
+    """Give the module's zone on four nodes, made by the first test that asks and Ready again."""
+    del operator
+    found = await api.get(ZONES)
+    if not any(item["metadata"]["name"] == "main" for item in found["items"]):
+        await make_zone(cluster, api, NAMESPACE, "main", NODES)
+    yield await check_settled(api, NAMESPACE, "main")
+
+
+def rows(values: dict[bytes, bytes | None]) -> pa.RecordBatch:
+    """Return rows of the default schema."""
+    return pa.record_batch(
+        [pa.array(list(values), pa.binary()), pa.array(list(values.values()), pa.binary())],
+        schema=SCHEMA,
+    )
+
+
+async def test_zone_serves_and_refuses_wrong_rows_whole(zone: Json) -> None:
+    """A zone would not come up from its manifest alone, or half a refused batch would stay."""
+
+    def use() -> None:
+        with TableClient(list(addresses_of(zone).values())) as client:
+            good = {f"good-{i}".encode(): b"1" for i in range(50)}
+            client.write(rows(good))
+            null_key = pa.record_batch(
+                [pa.array([b"bad-1", None], pa.binary()), pa.array([b"1", b"2"], pa.binary())],
+                names=["key", "value"],
+            )
+            wrong_type = pa.record_batch(
+                [pa.array([b"bad-2"], pa.binary()), pa.array([7], pa.int64())],
+                names=["key", "value"],
+            )
+            wrong_column = pa.record_batch([pa.array([b"bad-3"], pa.binary())], names=["cle"])
+            too_big = rows({b"bad-4": b"1", b"bad-5": b"x" * ((1 << 20) + 1)})
+            for bad in (null_key, wrong_type, wrong_column, too_big):
+                with pytest.raises(InvalidRowError):
+                    client.write(bad)
+            found = client.scan()
+            keys = set(found["key"].to_pylist())
+            assert set(good) <= keys
+            assert not [k for k in keys if k.startswith(b"bad")]
+            client.delete(pa.record_batch([pa.array(list(good), pa.binary())], names=["key"]))
+
+    await asyncio.to_thread(use)
+
+
+@pytest.mark.proves("B-05", "ZR-13")
+@pytest.mark.parametrize("state", ["Transferring", "Switching", "StoppingRedundant"])
+async def test_operator_killed_in_a_rebalance(
+    cluster: TestCluster, api: KubeApi, operator: OperatorProcess, zone: Json, state: str
+) -> None:
+    """A killed operator would leave a rebalance half done, its writes lost, or two in charge.
+
+    The watch cannot promise to see a state before it has passed: then the kill comes later. That
+    every state is met exactly is what `test_controller_crashes` is for.
+    """
+    record = (await routes_of(api, NAMESPACE, "main"))[0]
+    new = min({n["id"] for n in zone["status"]["dataNodes"]} - set(record.replicas))
+    kept = tuple(n for n in stable_of(zone)[0] if n != record.leader)
+    name = f"kill-{state.lower()}"
+    order = ["Transferring", "Switching", "Finalizing", "StoppingRedundant", "Succeeded"]
+    with Writer(addresses_of(zone).values()) as writer:
+        cluster.apply(task_manifest(NAMESPACE, name, "main", {0: (new, *kept)}))
+        late = order[order.index(state) :]
+        hit = await until(api, TASKS, name, lambda found: state_of(found) in late)
+        operator.kill()
+        print(f"killed in state {state_of(hit)}")  # noqa: T201 - which state was met
+        await asyncio.to_thread(writer.wait_for_more)
+        operator.start()
+        task = await until(api, TASKS, name, lambda found: state_of(found) in TERMINAL_TASKS)
+        assert state_of(task) == "Succeeded", task["status"]
+        await check_settled(api, NAMESPACE, "main")
+    after = (await routes_of(api, NAMESPACE, "main"))[0]
+    assert set(after.replicas) == {new, *kept}
+    assert after.leader == new
+    assert after.coordinator_epoch >= record.coordinator_epoch
+    await asyncio.to_thread(writer.check)
+
+
+@pytest.mark.proves("ZR-17")
+async def test_old_coordinator_changes_nothing(
+    cluster: TestCluster, api: KubeApi, operator: OperatorProcess, zone: Json
+) -> None:
+    """An operator that lost its Lease without noticing would move leaders behind the new one."""
+    del cluster
+    lease_path = f"/apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases"
+    old = (await api.get(f"{lease_path}/rezone-operator"))["spec"]["leaseTransitions"]
+    operator.restart()
+    await until(
+        api,
+        lease_path,
+        "rezone-operator",
+        lambda found: found["spec"]["leaseTransitions"] > old and found["spec"]["holderIdentity"],
+    )
+    before = await routes_of(api, NAMESPACE, "main")
+    addresses = addresses_of(zone)
+
+    def refused_everywhere() -> bool:
+        return all(_refused(address, node, old, before) for node, address in addresses.items())
+
+    async with asyncio.timeout(60):
+        # The new operator speaks to each node in its first passes; until then the old one is right.
+        while not await asyncio.to_thread(refused_everywhere):
+            await asyncio.to_thread(_next_report, next(iter(addresses.values())))
+    assert [r.leader for r in await routes_of(api, NAMESPACE, "main")] == [r.leader for r in before]
+    await check_settled(api, NAMESPACE, "main")
+
+
+def _next_report(address: str) -> None:
+    """Wait for a data node's next report, at most half a second."""
+    client = NodeClient(address)
+    try:
+        now = client.call(ReportRequest(seen=-1), NodeReport)
+        client.call(ReportRequest(seen=now.version, timeout_ms=500), NodeReport)
+    finally:
+        client.close()
+
+
+def _refused(address: str, node: int, epoch: int, routes: tuple[LeaderAndIsr, ...]) -> bool:
+    """Return whether a node refuses every call of a coordinator of this epoch as stale."""
+    fence = Fence(coordinator_epoch=epoch, revision=1 << 40)
+    record = routes[0]
+    other = next(n for n in record.isr if n != record.leader)
+    calls = (
+        # The record as it is: should the node still obey, nothing is changed by it.
+        NotifyLeaderAndIsr(
+            fence=fence,
+            partitions=(PartitionAssignment(partition=0, state=record),),
+            peers={},
+        ),
+    )
+    harmful = (
+        Takeover(
+            fence=fence,
+            partition=0,
+            leader_epoch=record.leader_epoch,
+            candidate=other,
+            next_epoch=record.leader_epoch + 1,
+        ),
+        StopReplica(fence=fence, partition=0, leader_epoch=record.leader_epoch + 10),
+    )
+    del node
+    client = NodeClient(address)
+    try:
+        for call in (*calls, *harmful):
+            try:
+                client.call(call, Ack)
+            except StaleEpochError:
+                continue
+            except RezoneError:
+                return False
+            return False
+    finally:
+        client.close()
+    return True
+
+
+async def test_unplaceable_zone_says_so_and_recovers(
+    cluster: TestCluster, api: KubeApi, operator: OperatorProcess
+) -> None:
+    """Whoever asks for more replicas than nodes would wait without being told what to do."""
+    del operator
+    cluster.label("narrow", *NODES[:2])
+    cluster.apply(zone_manifest(NAMESPACE, "narrow"))
+    found = await until_zone(
+        api, NAMESPACE, "narrow", lambda z: condition(z, "Stalled").get("status") == "True"
+    )
+    stalled = condition(found, "Stalled")
+    assert stalled["reason"] == "NotEnoughDataNodes"
+    assert "add data nodes" in stalled["message"]
+    assert condition(found, "Ready")["status"] == "False"
+    cluster.label("narrow", NODES[2])
+    found = await until_zone(api, NAMESPACE, "narrow", is_ready)
+    assert not condition(found, "Stalled")
+    await remove_zone(api, NAMESPACE, "narrow")
+
+
+async def test_node_joins_and_is_drained(
+    cluster: TestCluster, api: KubeApi, operator: OperatorProcess
+) -> None:
+    """A joining node would stay empty, a move too many be made, or a cordoned one keep its pod."""
+    del operator
+    pool = [f"pool-{n}" for n in range(11, 15)]
+    for name in pool:
+        await add_node(api, name)
+    made = await make_zone(cluster, api, NAMESPACE, "grow", pool[:3], partitions=8)
+    with Writer(addresses_of(made).values()) as writer:
+        cluster.label("grow", pool[3])
+        found = await _rebalanced(api, "grow", made)
+        assert {n["nodeName"] for n in found["status"]["dataNodes"]} == set(pool)
+        cluster.kubectl("cordon", pool[0])
+        gone = next(n for n in made["status"]["dataNodes"] if n["nodeName"] == pool[0])
+        found = await _rebalanced(api, "grow", found)
+        found = await until_zone(
+            api,
+            NAMESPACE,
+            "grow",
+            lambda z: gone["id"] not in {n["id"] for n in z["status"]["dataNodes"]},
+        )
+        pods = f"/api/v1/namespaces/{NAMESPACE}/pods"
+        await until(api, pods, gone["podName"], lambda pod: not pod)
+        assert gone["id"] not in {n for nodes in stable_of(found) for n in nodes}
+        await check_settled(api, NAMESPACE, "grow")
+    await asyncio.to_thread(writer.check)
+    await remove_zone(api, NAMESPACE, "grow")
+
+
+async def _rebalanced(api: KubeApi, zone: str, before: Json) -> Json:
+    """Wait for another stable assignment; its task has succeeded with the fewest moves."""
+    old = before["status"]["assignments"]["stable"]["revision"]
+
+    def changed(found: Json) -> bool:
+        keys = found["status"]["assignments"]
+        return not keys.get("pending") and keys["stable"]["revision"] > old
+
+    found = await until_zone(api, NAMESPACE, zone, changed)
+    name = f"{zone}-{found['status']['assignments']['stable']['revision']}"
+    task = await until(api, TASKS, name, lambda t: state_of(t) in TERMINAL_TASKS)
+    assert state_of(task) == "Succeeded", task["status"]
+    plan = task["status"]["plan"]
+    assert plan["moves"] == plan["movesLowerBound"] > 0, plan
+    return found
+
+
+@pytest.mark.proves("B-06", "HS-04")
+@pytest.mark.parametrize("victim", ["follower", "leader"])
+async def test_killed_data_node_comes_back(
+    cluster: TestCluster, api: KubeApi, zone: Json, victim: str
+) -> None:
+    """One killed data node would stop writes, lose rows, or never be in sync again."""
+    record = (await routes_of(api, NAMESPACE, "main"))[1]
+    node = (
+        record.leader if victim == "leader" else next(n for n in record.isr if n != record.leader)
+    )
+    pod = next(n["podName"] for n in zone["status"]["dataNodes"] if n["id"] == node)
+    pid = cluster.pod_pid(NAMESPACE, pod)
+    assert pid is not None
+    with Writer(addresses_of(zone).values()) as writer:
+        await asyncio.to_thread(writer.wait_for_more)
+        os.kill(pid, signal.SIGKILL)
+        await asyncio.to_thread(writer.wait_for_more, 20)
+        found = await check_settled(api, NAMESPACE, "main")
+    assert stable_of(found) == stable_of(zone), "a restart is no reason to move partitions"
+    assert cluster.pod_pid(NAMESPACE, pod) not in (None, pid)
+    await asyncio.to_thread(writer.check)
+
+
+@pytest.mark.proves("B-06")
+async def test_leader_that_stays_away_is_replaced(
+    cluster: TestCluster, api: KubeApi, operator: OperatorProcess, zone: Json
+) -> None:
+    """A partition would stay without a leader for longer than the lease, or for ever."""
+    del operator
+    record = (await routes_of(api, NAMESPACE, "main"))[2]
+    pod = next(n["podName"] for n in zone["status"]["dataNodes"] if n["id"] == record.leader)
+    pid = cluster.pod_pid(NAMESPACE, pod)
+    assert pid is not None
+    with Writer(addresses_of(zone).values()) as writer:
+        await asyncio.to_thread(writer.wait_for_more)
+        os.kill(pid, signal.SIGSTOP)
+        try:
+            led = await _led_by_another(api, 2, record)
+            assert led.leader in record.isr
+            assert led.leader_epoch > record.leader_epoch
+            await asyncio.to_thread(writer.wait_for_more, 5)
+        finally:
+            os.kill(pid, signal.SIGCONT)
+        await check_settled(api, NAMESPACE, "main")
+    await asyncio.to_thread(writer.check)
+
+
+async def _led_by_another(api: KubeApi, partition: int, record: LeaderAndIsr) -> LeaderAndIsr:
+    path = f"/api/v1/namespaces/{NAMESPACE}/configmaps"
+    names = [item["metadata"]["name"] for item in (await api.get(path))["items"]]
+    shard = next(n for n in names if n.startswith("main") and "route" in n)
+    found: list[LeaderAndIsr] = []
+
+    async def look() -> bool:
+        found.append((await routes_of(api, NAMESPACE, "main"))[partition])
+        return found[-1].leader != record.leader
+
+    async with asyncio.timeout(30):
+        while not await look():
+            version = (await api.get(f"{path}/{shard}"))["metadata"]["resourceVersion"]
+            await until(
+                api,
+                path,
+                shard,
+                lambda item, v=version: item["metadata"]["resourceVersion"] != v,
+                seconds=30,
+            )
+    return found[-1]
+
+
+@pytest.mark.proves("B-06")
+async def test_deleted_pod_of_a_leader_loses_nothing(
+    cluster: TestCluster, api: KubeApi, zone: Json
+) -> None:
+    """A pod whose disk went with it would come back empty and lead, or count as in sync."""
+    record = (await routes_of(api, NAMESPACE, "main"))[3]
+    pod = next(n["podName"] for n in zone["status"]["dataNodes"] if n["id"] == record.leader)
+    pods = f"/api/v1/namespaces/{NAMESPACE}/pods"
+    uid = (await api.get(f"{pods}/{pod}"))["metadata"]["uid"]
+    with Writer(addresses_of(zone).values()) as writer:
+        await asyncio.to_thread(writer.wait_for_more, 40)
+        cluster.kubectl("--namespace", NAMESPACE, "delete", "pod", pod, "--wait=false")
+        await until(api, pods, pod, lambda p: p and p["metadata"]["uid"] != uid)
+        await asyncio.to_thread(writer.wait_for_more, 20)
+        await check_settled(api, NAMESPACE, "main")
+    await asyncio.to_thread(writer.check)
