@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import dataclasses
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from operated_cluster import abort_connections, open_connections, path_of
 
@@ -86,7 +86,7 @@ class InProcessOperator:
         self._watches: list[asyncio.Task[None]] = []
         self._foreign: set[Any] = set()
 
-    async def __aenter__(self) -> InProcessOperator:
+    async def __aenter__(self) -> Self:
         """Begin to watch."""
         self._foreign = open_connections()
         await self._api.__aenter__()

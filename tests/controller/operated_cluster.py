@@ -12,10 +12,11 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import msgspec
 import pyarrow as pa
@@ -68,7 +69,10 @@ class TestCluster:
         self.kubectl("label", "--overwrite", "node", *nodes, f"{POOL}-{pool}=yes")
 
     def pod_pid(self, namespace: str, pod: str) -> int | None:
-        """Return the process id of a data node's pod, None while it does not run."""
+        """Return the process group of a data node's pod, None while it does not run.
+
+        The group, not the process alone: the agent's pid is that of a shell around the data node.
+        """
         for directory in (self.state / "pods").glob(f"{namespace}_{pod}*"):
             record = load_record(directory)
             container = record.containers.get("data-node") if record is not None else None
@@ -251,7 +255,7 @@ class Writer:
         self._progress = threading.Condition()
         self._thread = threading.Thread(target=self._run, name="writer", daemon=True)
 
-    def __enter__(self) -> Writer:
+    def __enter__(self) -> Self:
         """Begin to write."""
         self._thread.start()
         return self
@@ -315,34 +319,67 @@ class Writer:
 
 
 async def check_settled(api: KubeApi, namespace: str, name: str) -> Json:
-    """Wait until the zone is Ready, then check that nothing is left of any move."""
+    """Wait until the zone is Ready and nothing is left of any move; say what is, if it stays.
+
+    The status may be a moment behind a data node that has just died: then it is looked at again.
+    """
 
     def quiet(zone: Json) -> bool:
         status = zone.get("status") or {}
         return is_ready(zone) and not status.get("currentTask")
 
-    zone = await until_zone(api, namespace, name, quiet)
+    deadline = time.monotonic() + DEADLINE_SECONDS
+    while True:
+        zone = await until_zone(api, namespace, name, quiet)
+        left = await _left_over(api, namespace, name, zone)
+        if not left:
+            return zone
+        assert time.monotonic() < deadline, left
+        await asyncio.to_thread(wait_for_report, addresses_of(zone).values())
+
+
+async def _left_over(api: KubeApi, namespace: str, name: str, zone: Json) -> list[str]:
     routes = await routes_of(api, namespace, name)
-    reports = await asyncio.to_thread(reports_of, addresses_of(zone))
+    try:
+        reports = await asyncio.to_thread(reports_of, addresses_of(zone))
+    except RezoneError as error:
+        return [str(error)]
+    left = []
     for partition, record in enumerate(routes):
         holders = {node for node, replicas in reports.items() if partition in replicas}
-        assert holders == set(record.replicas), f"partition {partition}: {holders}, {record}"
-        assert set(record.isr) == set(record.replicas), record
-        assert record.next_leader is None, record
-    pods = (
-        await api.get(
-            f"/api/v1/namespaces/{namespace}/pods",
-            labelSelector=f"rezone.dev/zone={name},app.kubernetes.io/component=data-node",
-        )
-    )["items"]
-    assert {p["metadata"]["name"] for p in pods} == {
-        n["podName"] for n in zone["status"]["dataNodes"]
-    }
-    assert not zone["status"]["assignments"].get("pending")
-    for item in (await api.get(path_of(namespace, "regionmigrations")))["items"]:
-        if item["spec"]["zoneName"] == name:
-            assert state_of(item) in TERMINAL_MIGRATIONS, item
-    return zone
+        if holders != set(record.replicas):
+            left.append(f"partition {partition} is held by {holders}: {record}")
+        if set(record.isr) != set(record.replicas) or record.next_leader is not None:
+            left.append(f"partition {partition} is not at rest: {record}")
+    labels = f"rezone.dev/zone={name},app.kubernetes.io/component=data-node"
+    pods = await api.get(f"/api/v1/namespaces/{namespace}/pods", labelSelector=labels)
+    found = {pod["metadata"]["name"] for pod in pods["items"]}
+    if found != {node["podName"] for node in zone["status"]["dataNodes"]}:
+        left.append(f"pods: {found}")
+    if zone["status"]["assignments"].get("pending"):
+        left.append("an assignment is pending")
+    migrations = (await api.get(path_of(namespace, "regionmigrations")))["items"]
+    left += [
+        f"migration {item['metadata']['name']} is in {state_of(item)}"
+        for item in migrations
+        if item["spec"]["zoneName"] == name and state_of(item) not in TERMINAL_MIGRATIONS
+    ]
+    return left
+
+
+def wait_for_report(addresses: Iterable[str]) -> None:
+    """Wait for the next report of any data node that answers, at most half a second."""
+    for address in addresses:
+        client = NodeClient(address)
+        try:
+            now = client.call(ReportRequest(seen=-1), NodeReport)
+            client.call(ReportRequest(seen=now.version, timeout_ms=500), NodeReport)
+        except RezoneError:
+            continue
+        else:
+            return
+        finally:
+            client.close()
 
 
 def open_connections() -> set[Any]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 from crashing_operator import CrashPoint, InProcessOperator
@@ -94,7 +94,7 @@ async def approval(api: KubeApi, mode: str) -> None:
     await api.patch(ZONE_PATH, {"spec": {"rebalance": {"approval": mode}}})
 
 
-def ends(states: frozenset[str]) -> object:
+def ends(states: frozenset[str]) -> Callable[[Json], bool]:
     """Return the predicate that waits for an end."""
     return lambda found: state_of(found) in states
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import pyarrow as pa
@@ -29,6 +29,7 @@ from operated_cluster import (
     task_manifest,
     until,
     until_zone,
+    wait_for_report,
     zone_manifest,
 )
 
@@ -42,10 +43,8 @@ from rezone.wire.messages import (
     Ack,
     Fence,
     LeaderAndIsr,
-    NodeReport,
     NotifyLeaderAndIsr,
     PartitionAssignment,
-    ReportRequest,
     StopReplica,
     Takeover,
 )
@@ -70,18 +69,16 @@ def operator(cluster: TestCluster, logs: Path) -> Iterator[OperatorProcess]:
 
 
 @pytest.fixture
-async def zone(
-    cluster: TestCluster, api: KubeApi, operator: OperatorProcess
-) -> AsyncIterator[Json]:
+async def zone(cluster: TestCluster, api: KubeApi, operator: OperatorProcess) -> Json:
     """Give the module's zone on four nodes, made by the first test that asks and Ready again."""
     del operator
     found = await api.get(ZONES)
     if not any(item["metadata"]["name"] == "main" for item in found["items"]):
         await make_zone(cluster, api, NAMESPACE, "main", NODES)
-    yield await check_settled(api, NAMESPACE, "main")
+    return await check_settled(api, NAMESPACE, "main")
 
 
-def rows(values: dict[bytes, bytes | None]) -> pa.RecordBatch:
+def rows(values: Mapping[bytes, bytes | None]) -> pa.RecordBatch:
     """Return rows of the default schema."""
     return pa.record_batch(
         [pa.array(list(values), pa.binary()), pa.array(list(values.values()), pa.binary())],
@@ -169,38 +166,29 @@ async def test_old_coordinator_changes_nothing(
     before = await routes_of(api, NAMESPACE, "main")
     addresses = addresses_of(zone)
 
+    # What the old operator would send, to the letter.
+    fence = Fence(coordinator_epoch=old, revision=zone["status"]["assignments"]["change"])
+
     def refused_everywhere() -> bool:
-        return all(_refused(address, node, old, before) for node, address in addresses.items())
+        return all(_refused(node, addresses, fence, before[0]) for node in addresses)
 
     async with asyncio.timeout(60):
         # The new operator speaks to each node in its first passes; until then the old one is right.
         while not await asyncio.to_thread(refused_everywhere):
-            await asyncio.to_thread(_next_report, next(iter(addresses.values())))
+            await asyncio.to_thread(wait_for_report, addresses.values())
     assert [r.leader for r in await routes_of(api, NAMESPACE, "main")] == [r.leader for r in before]
     await check_settled(api, NAMESPACE, "main")
 
 
-def _next_report(address: str) -> None:
-    """Wait for a data node's next report, at most half a second."""
-    client = NodeClient(address)
-    try:
-        now = client.call(ReportRequest(seen=-1), NodeReport)
-        client.call(ReportRequest(seen=now.version, timeout_ms=500), NodeReport)
-    finally:
-        client.close()
-
-
-def _refused(address: str, node: int, epoch: int, routes: tuple[LeaderAndIsr, ...]) -> bool:
-    """Return whether a node refuses every call of a coordinator of this epoch as stale."""
-    fence = Fence(coordinator_epoch=epoch, revision=1 << 40)
-    record = routes[0]
+def _refused(node: int, addresses: dict[int, str], fence: Fence, record: LeaderAndIsr) -> bool:
+    """Return whether a node refuses every call for partition 0 with this fence as stale."""
     other = next(n for n in record.isr if n != record.leader)
     calls = (
         # The record as it is: should the node still obey, nothing is changed by it.
         NotifyLeaderAndIsr(
             fence=fence,
             partitions=(PartitionAssignment(partition=0, state=record),),
-            peers={},
+            peers=addresses,
         ),
     )
     harmful = (
@@ -213,8 +201,7 @@ def _refused(address: str, node: int, epoch: int, routes: tuple[LeaderAndIsr, ..
         ),
         StopReplica(fence=fence, partition=0, leader_epoch=record.leader_epoch + 10),
     )
-    del node
-    client = NodeClient(address)
+    client = NodeClient(addresses[node])
     try:
         for call in (*calls, *harmful):
             try:
@@ -311,9 +298,11 @@ async def test_killed_data_node_comes_back(
     assert pid is not None
     with Writer(addresses_of(zone).values()) as writer:
         await asyncio.to_thread(writer.wait_for_more)
-        os.kill(pid, signal.SIGKILL)
+        os.killpg(pid, signal.SIGKILL)
         await asyncio.to_thread(writer.wait_for_more, 20)
         found = await check_settled(api, NAMESPACE, "main")
+        # Every member of the in-sync set answers for each write: the one that came back too.
+        await asyncio.to_thread(writer.wait_for_more, 5)
     assert stable_of(found) == stable_of(zone), "a restart is no reason to move partitions"
     assert cluster.pod_pid(NAMESPACE, pod) not in (None, pid)
     await asyncio.to_thread(writer.check)
@@ -331,16 +320,21 @@ async def test_leader_that_stays_away_is_replaced(
     assert pid is not None
     with Writer(addresses_of(zone).values()) as writer:
         await asyncio.to_thread(writer.wait_for_more)
-        os.kill(pid, signal.SIGSTOP)
+        os.killpg(pid, signal.SIGSTOP)
         try:
             led = await _led_by_another(api, 2, record)
             assert led.leader in record.isr
             assert led.leader_epoch > record.leader_epoch
             await asyncio.to_thread(writer.wait_for_more, 5)
         finally:
-            os.kill(pid, signal.SIGCONT)
+            os.killpg(pid, signal.SIGCONT)
         await check_settled(api, NAMESPACE, "main")
     await asyncio.to_thread(writer.check)
+
+
+def newer_than(version: str) -> Callable[[Json], bool]:
+    """Return the predicate that waits for another version of an object."""
+    return lambda found: found["metadata"]["resourceVersion"] != version
 
 
 async def _led_by_another(api: KubeApi, partition: int, record: LeaderAndIsr) -> LeaderAndIsr:
@@ -353,16 +347,11 @@ async def _led_by_another(api: KubeApi, partition: int, record: LeaderAndIsr) ->
         found.append((await routes_of(api, NAMESPACE, "main"))[partition])
         return found[-1].leader != record.leader
 
-    async with asyncio.timeout(30):
+    # A silent node is noticed when its poll times out (3 s), and waited for by its lease (1 s).
+    async with asyncio.timeout(15):
         while not await look():
             version = (await api.get(f"{path}/{shard}"))["metadata"]["resourceVersion"]
-            await until(
-                api,
-                path,
-                shard,
-                lambda item, v=version: item["metadata"]["resourceVersion"] != v,
-                seconds=30,
-            )
+            await until(api, path, shard, newer_than(version), seconds=30)
     return found[-1]
 
 

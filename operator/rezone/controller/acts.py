@@ -40,14 +40,14 @@ ASSIGNMENT_ATTEMPTS_MAX = 5
 
 
 class Acts:
-    """Carries out actions for one owner (a task or a migration) of one zone."""
+    """Carries out actions for one owner: a zone, or a task or migration of it."""
 
     def __init__(
         self,
         coordinator: Coordinator,
         zone: DistributionZone,
         runtime: ZoneRuntime,
-        owner: RebalanceTask | RegionMigration,
+        owner: DistributionZone | RebalanceTask | RegionMigration,
     ) -> None:
         self._c = coordinator
         self._zone = zone

@@ -18,6 +18,7 @@ from datetime import UTC, datetime
 
 import structlog
 
+from rezone.wire.errors import ConflictError
 from rezone.wire.flight import NodeClient
 from rezone.wire.messages import NodeId, NodeReport, ReportRequest
 
@@ -57,8 +58,10 @@ class NodeMonitor:
         executor: Executor,
         on_change: Callable[[], None],
         *,
+        zone_uid: str,
         timeout_seconds: float,
     ) -> None:
+        self._zone_uid = zone_uid
         self._executor = executor
         self._on_change = on_change
         self._timeout_seconds = timeout_seconds
@@ -129,12 +132,20 @@ class NodeMonitor:
                     timeout_seconds=POLL_MS / 1000 + self._timeout_seconds,
                 )
                 report = await loop.run_in_executor(self._executor, call)
+                self._check(watched, report)
             # An answer that cannot be read must not end the watch of the node either.
             except Exception as error:  # noqa: BLE001
                 self._note_silence(watched, error)
                 await asyncio.sleep(RETRY_SECONDS)
                 continue
             self._note_report(watched, report)
+
+    def _check(self, watched: WatchedNode, report: NodeReport) -> None:
+        """Refuse another node's answer: pods inherit the addresses of pods that are gone."""
+        if report.node != watched.node or report.zone_uid not in ("", self._zone_uid):
+            raise ConflictError(
+                f"{watched.address} is data node {report.node} of zone {report.zone_uid or '-'}",
+            )
 
     def _note_silence(self, watched: WatchedNode, error: Exception) -> None:
         if watched.unreachable_since is None:

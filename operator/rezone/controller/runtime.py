@@ -40,6 +40,7 @@ class ZoneRuntime:
         self.monitor = NodeMonitor(
             executor,
             on_change,
+            zone_uid=uid,
             timeout_seconds=settings.report_timeout_seconds,
         )
         self.notifier = Notifier(executor, self.monitor, settings.call_timeout_seconds)

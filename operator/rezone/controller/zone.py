@@ -11,10 +11,11 @@ from datetime import datetime, timedelta
 
 import structlog
 
+from rezone.controller.acts import Acts
 from rezone.controller.coordinator import Coordinator
 from rezone.controller.keys import ObjectKey, ZoneKey
 from rezone.controller.monitor import utc_now
-from rezone.controller.observe import build_view
+from rezone.controller.observe import build_view, migration_view
 from rezone.controller.runtime import ZoneRuntime
 from rezone.controller.transfers import Transfers
 from rezone.controller.zone_config import zone_config
@@ -23,7 +24,7 @@ from rezone.domain import assignments, routes
 from rezone.domain.assignments import SKIP, topology_of
 from rezone.domain.data_nodes import KubeNode, Presence, eligible_ids, plan_data_nodes
 from rezone.domain.planner import NodeInfo, NotPlaceableError, PlanRequest, plan
-from rezone.domain.repairs import missing_copies, repairs
+from rezone.domain.repairs import missing_copies, repairs, strays
 from rezone.domain.triggers import Trigger, due_in, find_trigger
 from rezone.domain.world import Topology, ZoneView
 from rezone.domain.zone_status import health_of, zone_conditions
@@ -32,6 +33,7 @@ from rezone.kube.errors import ConflictWriteError
 from rezone.kube.pods import PodView
 from rezone.kube.routes import RouteStore
 from rezone.resources.conditions import Reason
+from rezone.resources.migration import RegionMigration
 from rezone.resources.task import RebalanceTask
 from rezone.resources.zone import (
     Assignments,
@@ -225,6 +227,12 @@ class ZoneReconciler:
         copies = missing_copies(view)[: zone.spec.rebalance.max_concurrent_migrations]
         if copies and runtime.fence is not None:
             await Transfers(self._c, zone, runtime).pull(copies, runtime.fence)
+        if strays(view):
+            # Only now and then: looked at together with the migrations that may be at work on them.
+            found = await self._c.store.list(RegionMigration, zone.metadata.namespace)
+            own = (m for m in found if m.spec.zone_name == zone.metadata.name)
+            view = dataclasses.replace(view, migrations=tuple(migration_view(m) for m in own))
+            await Acts(self._c, zone, runtime, zone).carry_out(strays(view))
         return False
 
     def _inform(

@@ -10,7 +10,7 @@ acknowledge nothing any more.
 from datetime import datetime, timedelta
 
 from rezone.domain import routes
-from rezone.domain.world import Copy, RouteChange, ZoneView
+from rezone.domain.world import Copy, RouteChange, StopReplica, ZoneView
 from rezone.wire.messages import LeaderAndIsr, NodeId, PartitionId, Role
 
 
@@ -51,6 +51,30 @@ def missing_copies(view: ZoneView) -> tuple[Copy, ...]:
         if targets:
             copies.append(Copy(partition=partition, source=record.leader, targets=targets))
     return tuple(copies)
+
+
+def strays(view: ZoneView) -> tuple[StopReplica, ...]:
+    """Return what stops replicas that reachable nodes hold although no route has them.
+
+    A migration ends without the node that it could not reach (RM-09); when that is back, only its
+    report tells of the copy. What a task or a migration is at work on is theirs to stop.
+    """
+    if view.pending is not None:
+        return ()
+    moving = {m.partition for m in view.migrations if not m.terminal}
+    return tuple(
+        StopReplica(
+            partition=partition,
+            node=node,
+            leader_epoch=view.routes[partition].leader_epoch,
+        )
+        for node, seen in view.nodes.items()
+        if seen.reachable
+        for partition in seen.replicas
+        if partition < len(view.routes)
+        and partition not in moving
+        and node not in view.routes[partition].replicas
+    )
 
 
 def _wants_copy(view: ZoneView, partition: PartitionId, node: NodeId) -> bool:

@@ -92,7 +92,7 @@ class DemoCluster:
             await asyncio.sleep(POLL_SECONDS)
 
     def operator_pid(self) -> int | None:
-        """Return the operator's process id, None while it does not run."""
+        """Return the operator's process group, None while it does not run."""
         for directory in (self._state / "pods").glob(f"{NAMESPACE}_rezone-operator-*"):
             record = load_record(directory)
             container = record.containers.get("operator") if record is not None else None
@@ -106,7 +106,8 @@ class DemoCluster:
         old = self.operator_pid()
         if old is None:
             raise DemoError("the operator does not run")
-        os.kill(old, signal.SIGKILL)
+        # The group: the recorded process is the shell that keeps the exit code for the agent.
+        os.killpg(old, signal.SIGKILL)
 
         async def restarted() -> bool:
             return self.operator_pid() not in (None, old)

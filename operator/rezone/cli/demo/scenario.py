@@ -190,7 +190,7 @@ class Scenario:
                 killed = True
                 pid = await self._cluster.kill_operator()
                 self._end_task()
-                self._say(f"killed the operator (SIGKILL to process {pid}) in state {state}")
+                self._say(f"killed the operator (SIGKILL to process group {pid}) in state {state}")
             if state in ("Failed", "Cancelled"):
                 raise DemoError(f"RebalanceTask {name} ended {state}: {task['status']}")
             return task if state == "Succeeded" else None

@@ -1,0 +1,401 @@
+"""The coordinator's side of the wire: who is silent, who is told what, whose copy is right.
+
+Against tiny real Flight servers, so that what is sent is what arrives.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime
+from typing import Any
+
+import msgspec
+import pytest
+from pyarrow import flight
+
+from rezone.controller.monitor import NodeMonitor, WatchedNode
+from rezone.controller.notify import PARTITIONS_PER_CALL, Notifier
+from rezone.controller.verify import CopyDiffersError, verify_copy
+from rezone.domain import routes
+from rezone.wire.errors import NotReadyError, RezoneError
+from rezone.wire.flight import NodeClient, answer_action
+from rezone.wire.messages import (
+    Ack,
+    ConfigureNode,
+    DigestReply,
+    DigestRequest,
+    Fence,
+    LeaderAndIsr,
+    Message,
+    NodeReport,
+    NotifyLeaderAndIsr,
+    ReportRequest,
+    ZoneConfig,
+)
+
+CONFIG = ZoneConfig(zone="z", zone_uid="u", partitions=4)
+FENCE = Fence(coordinator_epoch=3, revision=7)
+PEERS = {0: "127.0.0.1:1"}
+
+
+class Node(flight.FlightServerBase):  # type: ignore[misc]
+    """A data node that remembers its calls; `fails` makes the next calls fail."""
+
+    def __init__(self, port: int = 0) -> None:
+        super().__init__(f"grpc://127.0.0.1:{port}")
+        self.calls: list[Message] = []
+        self.fails: list[RezoneError] = []
+        self.digests: list[DigestReply] = []
+        self.process_id = "first"
+        self.version = 1
+        self.silly = False
+        self.node = 0
+        self.zone_uid = "u"
+        self._changed = threading.Condition()
+
+    @property
+    def address(self) -> str:
+        """Where it serves."""
+        return f"127.0.0.1:{self.port}"
+
+    def do_action(self, _: Any, action: Any) -> Iterator[Any]:
+        """Answer one call."""
+        return answer_action(action, self._handle)
+
+    def change(self, **values: Any) -> None:
+        """Change what the report says."""
+        with self._changed:
+            for name, value in values.items():
+                setattr(self, name, value)
+            self.version += 1
+            self._changed.notify_all()
+
+    def take(self, kind: type[Message]) -> list[Any]:
+        """Return the calls of a kind and forget all."""
+        found = [call for call in self.calls if isinstance(call, kind)]
+        self.calls = []
+        return found
+
+    def _handle(self, request: Message) -> Message:
+        if isinstance(request, ReportRequest):
+            return self._report(request)
+        self.calls.append(request)
+        if self.fails:
+            raise self.fails.pop(0)
+        if isinstance(request, DigestRequest):
+            return self.digests.pop(0)
+        return Ack()
+
+    def _report(self, request: ReportRequest) -> Message:
+        with self._changed:
+            self._changed.wait_for(
+                lambda: self.version != request.seen, min(request.timeout_ms, 100) / 1000
+            )
+            if self.silly:
+                return Ack()
+            return NodeReport(
+                node=self.node,
+                zone_uid=self.zone_uid,
+                version=self.version,
+                coordinator_epoch=1,
+                replicas=(),
+                process_id=self.process_id,
+            )
+
+
+@pytest.fixture
+def node() -> Iterator[Node]:
+    """Serve one data node."""
+    with Node() as served:
+        yield served
+
+
+@pytest.fixture
+def executor() -> Iterator[ThreadPoolExecutor]:
+    """Give threads for calls."""
+    with ThreadPoolExecutor(8) as made:
+        yield made
+
+
+class News:
+    """Counts what the monitor has to tell."""
+
+    def __init__(self) -> None:
+        self._event = asyncio.Event()
+
+    def __call__(self) -> None:
+        """Note news."""
+        self._event.set()
+
+    async def until(self, check: Callable[[], Any]) -> Any:
+        """Wait until news make `check` true."""
+        async with asyncio.timeout(10):
+            while not (found := check()):
+                self._event.clear()
+                await self._event.wait()
+            return found
+
+
+@pytest.fixture
+async def news() -> News:
+    """Give the listener."""
+    return News()
+
+
+@pytest.fixture
+async def monitor(executor: ThreadPoolExecutor, news: News) -> AsyncIterator[NodeMonitor]:
+    """Give a monitor that watches nothing yet."""
+    made = NodeMonitor(executor, news, zone_uid="u", timeout_seconds=1.0)
+    yield made
+    made.close()
+
+
+# --- the monitor -----------------------------------------------------------------------------
+
+
+def reachable(monitor: NodeMonitor, node: int = 0) -> bool:
+    """Return whether a watched node answers."""
+    watched = monitor.get(node)
+    return watched is not None and watched.reachable
+
+
+async def test_monitor_hears_of_a_restart(node: Node, monitor: NodeMonitor, news: News) -> None:
+    """A restarted data node would be taken for one that still knows its routes."""
+    monitor.watch({0: node.address})
+    await news.until(lambda: reachable(monitor))
+    assert monitor.silent_since(0) is None
+    node.change(process_id="second")
+    watched = monitor.get(0)
+    assert watched is not None
+    await news.until(lambda: watched.report and watched.report.process_id == "second")
+
+
+async def test_silence_lasts_from_the_last_answer_to_the_next(
+    node: Node, monitor: NodeMonitor, news: News
+) -> None:
+    """A leader's lease would begin anew with every failed poll, and nobody ever take over."""
+    address = node.address
+    monitor.watch({0: address})
+    await news.until(lambda: reachable(monitor))
+    await asyncio.to_thread(node.shutdown)
+    since = await news.until(lambda: monitor.silent_since(0))
+    assert not reachable(monitor)
+    with Node(int(address.rpartition(":")[2])) as again:
+        assert again.address == address
+        await news.until(lambda: reachable(monitor))
+    assert isinstance(since, datetime)
+
+
+async def test_a_node_without_a_pod_is_silent(node: Node, monitor: NodeMonitor, news: News) -> None:
+    """A leader whose pod was deleted would never be replaced: nothing polls it, nothing fails."""
+    monitor.watch({0: node.address}, expected={0, 1})
+    await news.until(lambda: reachable(monitor))
+    first = monitor.silent_since(1)
+    assert first is not None, "it should have an address and has none"
+    monitor.watch({}, expected={0, 1})
+    gone = monitor.silent_since(0)
+    assert gone is not None
+    monitor.watch({}, expected={0, 1})
+    assert (monitor.silent_since(0), monitor.silent_since(1)) == (gone, first)
+    # The pod is there again, but does not serve yet: the silence goes on.
+    monitor.watch({0: "127.0.0.1:1"}, expected={0, 1})
+    assert monitor.silent_since(0) == gone
+    monitor.watch({0: node.address}, expected={0})
+    assert monitor.silent_since(0) == gone
+    await news.until(lambda: reachable(monitor))
+    assert monitor.silent_since(0) is None
+    assert monitor.silent_since(1) is None, "nobody expects it any more"
+
+
+async def test_an_answer_that_is_none_is_silence(
+    node: Node, monitor: NodeMonitor, news: News
+) -> None:
+    """One bad answer would end the watch of a node for good, and freeze what is known of it."""
+    node.silly = True
+    monitor.watch({0: node.address})
+    await news.until(lambda: monitor.silent_since(0))
+    node.change(silly=False)
+    await news.until(lambda: reachable(monitor))
+
+
+@pytest.mark.parametrize("wrong", [{"node": 7}, {"zone_uid": "another"}], ids=["node", "zone"])
+async def test_another_nodes_answer_is_silence(
+    node: Node, monitor: NodeMonitor, news: News, wrong: dict[str, Any]
+) -> None:
+    """A leader whose address another pod has inherited would count as alive for ever."""
+    node.change(**wrong)
+    monitor.watch({0: node.address})
+    await news.until(lambda: monitor.silent_since(0))
+    assert not reachable(monitor)
+    node.change(node=0, zone_uid="")
+    await news.until(lambda: reachable(monitor))
+
+
+# --- the notifier ----------------------------------------------------------------------------
+
+
+@pytest.fixture
+async def notifier(
+    executor: ThreadPoolExecutor, monitor: NodeMonitor, node: Node, news: News
+) -> Notifier:
+    """Give a notifier of a zone of one reachable node."""
+    monitor.watch({0: node.address})
+    await news.until(lambda: reachable(monitor))
+    return Notifier(executor, monitor, 5.0)
+
+
+def table(count: int = 4) -> list[LeaderAndIsr]:
+    """Return first records."""
+    return [routes.initial((0, 1, 2), 1) for _ in range(count)]
+
+
+def partitions_in(calls: list[NotifyLeaderAndIsr]) -> list[int]:
+    """Return the partitions of calls."""
+    return [assignment.partition for call in calls for assignment in call.partitions]
+
+
+async def test_only_what_is_not_confirmed_is_sent(notifier: Notifier, node: Node) -> None:
+    """Every pass would send every route to every node; or a changed one would not arrive."""
+    records = table()
+    assert await notifier.notify(CONFIG, PEERS, records, FENCE)
+    assert isinstance(node.calls[0], ConfigureNode)
+    assert node.calls[0] == ConfigureNode(fence=FENCE, config=CONFIG, peers=PEERS)
+    assert partitions_in(node.take(NotifyLeaderAndIsr)) == [0, 1, 2, 3]
+    assert await notifier.notify(CONFIG, PEERS, records, FENCE)
+    assert node.calls == []
+    records[2] = msgspec.structs.replace(records[2], partition_epoch=9)
+    assert await notifier.notify(CONFIG, PEERS, records, FENCE)
+    assert [type(call) for call in node.calls] == [NotifyLeaderAndIsr]
+    assert partitions_in(node.take(NotifyLeaderAndIsr)) == [2]
+
+
+@pytest.mark.parametrize("what", ["config", "peers", "epoch"])
+async def test_changed_zone_is_sent_without_its_routes(
+    notifier: Notifier, node: Node, what: str
+) -> None:
+    """A node would not learn a new peer's address, or be sent all routes for it."""
+    await notifier.notify(CONFIG, PEERS, table(), FENCE)
+    node.take(Message)
+    config = msgspec.structs.replace(CONFIG, min_in_sync_replicas=2) if what == "config" else CONFIG
+    peers = PEERS | {1: "127.0.0.1:2"} if what == "peers" else PEERS
+    fence = Fence(coordinator_epoch=4, revision=7) if what == "epoch" else FENCE
+    await notifier.notify(config, peers, table(), fence)
+    assert [type(call) for call in node.calls] == [ConfigureNode]
+
+
+async def test_restarted_process_gets_everything_again(
+    notifier: Notifier, node: Node, news: News, monitor: NodeMonitor
+) -> None:
+    """A data node that lost its memory would answer from routes that it does not have."""
+    await notifier.notify(CONFIG, PEERS, table(), FENCE)
+    node.take(Message)
+    node.change(process_id="second")
+    watched = monitor.get(0)
+    assert watched is not None
+    await news.until(lambda: watched.report and watched.report.process_id == "second")
+    assert await notifier.notify(CONFIG, PEERS, table(), FENCE)
+    assert isinstance(node.calls[0], ConfigureNode)
+    assert partitions_in(node.take(NotifyLeaderAndIsr)) == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("good_calls", [0, 1], ids=["configure-fails", "routes-fail"])
+async def test_failed_call_is_repeated(notifier: Notifier, node: Node, good_calls: int) -> None:
+    """A lost call would leave a node with old routes for ever (ZR-13)."""
+    if good_calls:
+        await notifier.notify(CONFIG, PEERS, [], FENCE)
+        node.take(Message)
+    node.fails = [NotReadyError("busy")]
+    assert not await notifier.notify(CONFIG, PEERS, table(), FENCE)
+    node.take(Message)
+    assert await notifier.notify(CONFIG, PEERS, table(), FENCE)
+    # It may have refused because it has lost its zone: that goes out again as well.
+    assert isinstance(node.calls[0], ConfigureNode)
+    assert partitions_in(node.take(NotifyLeaderAndIsr)) == [0, 1, 2, 3]
+
+
+async def test_many_routes_go_in_parts(notifier: Notifier, node: Node) -> None:
+    """A call of 16,384 routes would not fit in a message."""
+    count = PARTITIONS_PER_CALL + 1
+    await notifier.notify(CONFIG, PEERS, table(count), FENCE)
+    calls = node.take(NotifyLeaderAndIsr)
+    assert [len(call.partitions) for call in calls] == [PARTITIONS_PER_CALL, 1]
+
+
+async def test_unreachable_nodes_hold_nobody_up(
+    notifier: Notifier, node: Node, monitor: NodeMonitor, news: News
+) -> None:
+    """A dead node would keep the living ones from their routes."""
+    monitor.watch({0: node.address, 1: "127.0.0.1:1"})
+    await news.until(lambda: monitor.silent_since(1))
+    assert await notifier.notify(CONFIG, PEERS, table(), FENCE)
+    assert partitions_in(node.take(NotifyLeaderAndIsr)) == [0, 1, 2, 3]
+
+
+# --- comparing copies ------------------------------------------------------------------------
+
+
+def digest(*digests: str, offset: int = 10) -> DigestReply:
+    """Return a digest as of one time."""
+    return DigestReply(digests=digests, rows=(1,) * len(digests), as_of=77, applied_offset=offset)
+
+
+@pytest.fixture
+def pair() -> Iterator[tuple[WatchedNode, WatchedNode, Node, Node]]:
+    """Serve a source and a target."""
+    with Node() as source, Node() as target:
+        yield (
+            WatchedNode(0, source.address, NodeClient(source.address)),
+            WatchedNode(1, target.address, NodeClient(target.address)),
+            source,
+            target,
+        )
+
+
+Pair = tuple[WatchedNode, WatchedNode, Node, Node]
+
+
+@pytest.mark.proves("B-04")
+async def test_equal_copy_is_verified_at_the_sources_time(
+    pair: Pair, executor: ThreadPoolExecutor
+) -> None:
+    """Two digests of two times would differ under writes, or agree by chance."""
+    source, target, there, here = pair
+    there.digests = [digest("a", "b")]
+    here.digests = [digest("a", "b", offset=12)]
+    assert await verify_copy(executor, 5, source, target)
+    (asked,) = there.take(DigestRequest)
+    (compared,) = here.take(DigestRequest)
+    assert (asked.partition, asked.as_of) == (5, None)
+    assert (compared.partition, compared.as_of) == (5, 77)
+
+
+async def test_copy_that_is_behind_is_neither_equal_nor_wrong(
+    pair: Pair, executor: ThreadPoolExecutor
+) -> None:
+    """A copy that only lags would be thrown away, or be let lead without its last rows."""
+    source, target, there, here = pair
+    there.digests = [digest("a", "b")]
+    here.digests = [digest("a", "x", offset=9)]
+    assert not await verify_copy(executor, 5, source, target)
+
+
+@pytest.mark.proves("B-04")
+async def test_copy_that_differs_is_named(pair: Pair, executor: ThreadPoolExecutor) -> None:
+    """A wrong copy would lead; or nobody would know which range to look at."""
+    source, target, there, here = pair
+    there.digests = [digest("a", "b")]
+    here.digests = [digest("a", "x")]
+    with pytest.raises(CopyDiffersError, match=r"partition 5: range 1 .* data node 1 differs"):
+        await verify_copy(executor, 5, source, target)
+
+
+async def test_silence_proves_nothing(pair: Pair, executor: ThreadPoolExecutor) -> None:
+    """A node that does not answer would count as compared."""
+    source, target, there, here = pair
+    there.digests = [digest("a")]
+    here.fails = [NotReadyError("busy")]
+    with pytest.raises(NotReadyError):
+        await verify_copy(executor, 5, source, target)

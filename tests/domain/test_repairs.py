@@ -1,0 +1,181 @@
+"""What the coordinator mends by itself: in-sync sets leaders ask for, leaders that are gone."""
+
+from typing import Any
+
+import pytest
+from worlds import LEASE_SECONDS, NOW, World, child, record
+
+from rezone.domain.repairs import repairs, strays
+from rezone.domain.routes import violations
+from rezone.wire.messages import IsrProposal, LeaderAndIsr, Role
+
+
+def proposal(**changes: Any) -> IsrProposal:
+    """Return partition 0's leader's wish to drop node 2."""
+    usual: dict[str, Any] = {
+        "new_isr": (0, 1),
+        "leader_epoch": 4,
+        "partition_epoch": 9,
+        "coordinator_epoch": 1,
+    }
+    return IsrProposal(**(usual | changes))
+
+
+def mended(world: World) -> dict[int, LeaderAndIsr]:
+    """Return the new records by partition; each follows its old one."""
+    changes = repairs(world.view(), NOW)
+    for change in changes:
+        old = world.routes[change.partition]
+        assert change.expected_epoch == old.partition_epoch
+        assert change.state.partition_epoch == old.partition_epoch + 1
+        assert not violations(change.state)
+    return {change.partition: change.state for change in changes}
+
+
+def test_a_healthy_zone_is_left_alone() -> None:
+    """Every pass would write every route."""
+    assert mended(World()) == {}
+
+
+def test_a_leaders_proposal_is_accepted() -> None:
+    """A follower that fell behind would hold up every write (HS-04)."""
+    world = World()
+    world.reports[0, 0] = {"proposal": proposal()}
+    assert mended(world)[0].isr == (0, 1)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"partition_epoch": 8},
+        {"partition_epoch": 10},
+        {"leader_epoch": 3},
+        {"leader_epoch": 5},
+        {"coordinator_epoch": 3},
+        {"new_isr": ()},
+        {"new_isr": (1, 2)},
+        {"new_isr": (0, 1, 4)},
+    ],
+    ids=lambda w: "-".join(f"{k}={v}" for k, v in w.items()),
+)
+def test_a_proposal_that_does_not_fit_changes_nothing(wrong: dict[str, Any]) -> None:
+    """A proposal of another time would put a replica without the rows into the in-sync set."""
+    world = World()
+    world.reports[0, 0] = {"proposal": proposal(**wrong)}
+    assert mended(world) == {}
+
+
+def test_a_proposal_that_holds_already_is_answered() -> None:
+    """The leader would go on counting the members of the proposal it took back (HS-05)."""
+    world = World()
+    world.reports[0, 0] = {"proposal": proposal(new_isr=(0, 1, 2))}
+    after = mended(world)[0]
+    assert after.isr == (0, 1, 2)
+
+
+def test_only_the_leader_proposes() -> None:
+    """A follower that still thinks it leads would shrink the set of its successor."""
+    world = World()
+    world.reports[0, 1] = {"proposal": proposal(new_isr=(0, 1)), "role": Role.LEADER}
+    world.reports[0, 0] = {"proposal": proposal(), "role": Role.FOLLOWER}
+    assert mended(world) == {}
+
+
+@pytest.mark.proves("B-06")
+def test_failover_waits_for_the_lease() -> None:
+    """Two leaders at once, or none for longer than the lease."""
+    world = World()
+    world.silent[0] = LEASE_SECONDS - 0.001
+    assert mended(world) == {}
+    world.silent[0] = LEASE_SECONDS
+    after = mended(world)[0]
+    assert after.leader == 1
+    assert after.isr == (1, 2)
+    assert set(after.replicas) == {0, 1, 2}
+    assert after.leader_epoch > record().leader_epoch
+
+
+def test_a_lost_leader_is_replaced_at_once() -> None:
+    """A node that was given up would be waited for again."""
+    world = World()
+    world.silent[0] = 0.0
+    world.lost = {0}
+    assert mended(world)[0].leader == 1
+
+
+@pytest.mark.proves("B-06")
+def test_standbys_go_before_other_replicas() -> None:
+    """The takeover by a cold replica would take minutes where a standby takes milliseconds."""
+    world = World(routes=[record(iss=(2,)), record(leader=1)])
+    world.silent[0] = LEASE_SECONDS
+    assert mended(world)[0].leader == 2
+
+
+def test_nobody_leads_who_may_lack_rows() -> None:
+    """A replica outside the in-sync set would lead and lose acknowledged rows."""
+    world = World(routes=[record(isr=(0, 1)), record(leader=2)])
+    world.silent = {0: LEASE_SECONDS, 1: LEASE_SECONDS}
+    assert 0 not in mended(world)
+
+
+def test_an_authorized_takeover_is_left_to_its_migration() -> None:
+    """Failover would fence the candidate while it drains the last rows (RM-05)."""
+    world = World().authorize(1)
+    world.silent[0] = LEASE_SECONDS
+    assert mended(world) == {}
+    world.silent[1] = LEASE_SECONDS
+    after = mended(world)[0]
+    assert after.leader == 2
+    assert after.leader_epoch > 5, "the candidate may lead with epoch 5"
+    assert after.next_leader is None
+
+
+def test_a_proposal_goes_before_a_failover() -> None:
+    """One pass would make two records of one epoch."""
+    world = World()
+    world.reports[0, 0] = {"proposal": proposal()}
+    world.lost = {0}
+    assert mended(world)[0].leader == 0
+
+
+@pytest.mark.proves("B-06")
+@pytest.mark.parametrize("node", [0, 1], ids=["leader", "follower"])
+def test_a_replica_that_came_back_empty_leaves_the_set(node: int) -> None:
+    """A pod whose disk went with it would count as in sync, or lead with nothing."""
+    world = World()
+    world.reports[0, node] = {"needs_snapshot": True, "role": Role.LEARNER}
+    after = mended(world)[0]
+    assert node not in after.isr
+    assert after.leader != node
+    assert node in after.replicas, "it is copied anew"
+
+
+def stray_world() -> World:
+    """Return a world in which node 3 holds partition 0, which is none of its own."""
+    world = World()
+    world.reports[0, 3] = {}
+    return world
+
+
+def test_a_replica_without_a_route_is_stopped() -> None:
+    """A copy that its migration could not reach would stay on disk for ever (RM-09)."""
+    (stop,) = strays(stray_world().view())
+    assert (stop.partition, stop.node, stop.leader_epoch) == (0, 3, 4)
+    assert strays(World().view()) == ()
+
+
+def test_strays_of_work_under_way_are_left_to_it() -> None:
+    """A replica would be stopped that a task or a migration is about to add."""
+    assert strays(stray_world().pend().view()) == ()
+    world = stray_world()
+    world.migrations = [child("m", 0, "UpdateMetadataRollback", terminal=False)]
+    assert strays(world.view()) == ()
+    world.migrations = [child("m", 0), child("n", 1, "OpenCandidate", terminal=False)]
+    assert len(strays(world.view())) == 1
+
+
+def test_strays_on_silent_nodes_wait() -> None:
+    """A call that cannot arrive would be repeated in every pass."""
+    world = stray_world()
+    world.silent[3] = 1.0
+    assert strays(world.view()) == ()

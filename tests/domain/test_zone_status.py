@@ -1,0 +1,122 @@
+"""A zone's conditions as kstatus, `kubectl wait` and people read them."""
+
+import dataclasses
+from typing import Any
+
+import pytest
+from worlds import NOW, World, record
+
+from rezone.domain.zone_status import ZoneHealth, health_of, zone_conditions
+from rezone.resources.conditions import Condition, Reason
+from rezone.wire.messages import Role
+
+WELL = ZoneHealth(partitions=4, led=4, in_sync=4, ready_nodes=3, wanted_nodes=3)
+STALL = (Reason.NOT_ENOUGH_DATA_NODES, "add data nodes")
+
+
+def conditions(health: ZoneHealth, old: tuple[Condition, ...] = (), **more: Any) -> dict[str, Any]:
+    """Return the conditions by type."""
+    return {c.type: c for c in listed(health, old, **more)}
+
+
+def listed(
+    health: ZoneHealth, old: tuple[Condition, ...] = (), **more: Any
+) -> tuple[Condition, ...]:
+    """Return the conditions."""
+    usual: dict[str, Any] = {
+        "stalled": None,
+        "rebalancing": "",
+        "paused": False,
+        "generation": 3,
+        "now": NOW,
+    }
+    return zone_conditions(old, health, **(usual | more))
+
+
+def test_a_well_zone_is_ready_and_nothing_else() -> None:
+    """Kstatus takes a Reconciling or Stalled that lingers, even if false, for news."""
+    found = conditions(WELL)
+    assert set(found) == {"Ready"}
+    assert found["Ready"].status == "True"
+    assert found["Ready"].observed_generation == 3
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"partitions": 0, "led": 0, "in_sync": 0, "ready_nodes": 1}, Reason.PODS_NOT_READY),
+        ({"led": 3}, Reason.NO_LEADER),
+        ({"in_sync": 3}, Reason.UNDER_REPLICATED),
+        ({"led": 3, "in_sync": 3}, Reason.NO_LEADER),
+    ],
+)
+def test_what_is_not_ready_reconciles(changes: dict[str, int], reason: Reason) -> None:
+    """`kubectl wait` would go on before the zone can be used, or never."""
+    found = conditions(dataclasses.replace(WELL, **changes))
+    assert found["Ready"].status == "False"
+    assert found["Ready"].reason == reason
+    assert found["Reconciling"].status == "True"
+    assert "Stalled" not in found
+    assert found["Ready"].message
+
+
+def test_stalled_says_why_and_does_not_reconcile() -> None:
+    """A person would wait for something that only a person can do."""
+    empty = ZoneHealth(partitions=0, led=0, in_sync=0, ready_nodes=2, wanted_nodes=2)
+    found = conditions(empty, stalled=STALL)
+    assert (found["Stalled"].status, found["Stalled"].reason) == ("True", STALL[0])
+    assert found["Stalled"].message == STALL[1]
+    assert found["Ready"].reason == STALL[0]
+    assert "Reconciling" not in found
+
+
+def test_a_stalled_zone_that_serves_stays_ready() -> None:
+    """Clients would be sent away because a drain has nowhere to go."""
+    found = conditions(WELL, stalled=STALL)
+    assert found["Ready"].status == "True"
+    assert found["Stalled"].status == "True"
+
+
+def test_true_conditions_go_when_they_no_longer_hold() -> None:
+    """Ready would come with an old Stalled beside it."""
+    empty = ZoneHealth(partitions=0, led=0, in_sync=0, ready_nodes=2, wanted_nodes=2)
+    bad = listed(empty, stalled=STALL)
+    worse = listed(dataclasses.replace(WELL, in_sync=1), bad, rebalancing="t")
+    assert {c.type for c in worse} == {"Ready", "Reconciling", "Rebalancing", "Degraded"}
+    assert {c.type for c in listed(WELL, worse)} == {"Ready"}
+
+
+def test_rebalancing_names_its_task_and_a_pause() -> None:
+    """Nobody would find the task that moves partitions, or know why it does not."""
+    running = conditions(WELL, rebalancing="orders-7")["Rebalancing"]
+    assert running.reason == Reason.REBALANCING
+    assert "orders-7" in running.message
+    paused = conditions(WELL, rebalancing="orders-7", paused=True)["Rebalancing"]
+    assert paused.reason == Reason.PAUSED
+    assert "spec.rebalance.paused" in paused.message
+    assert "Rebalancing" not in conditions(WELL, paused=True)
+
+
+def test_degraded_counts_what_is_short() -> None:
+    """The pod disruption budget would let a node go that holds the last copy."""
+    found = conditions(dataclasses.replace(WELL, in_sync=1))["Degraded"]
+    assert found.reason == Reason.UNDER_REPLICATED
+    assert found.message.startswith("3 of 4")
+
+
+def test_transition_time_stays_while_the_status_does() -> None:
+    """Every pass would be a write, which wakes the next pass."""
+    first = listed(WELL)
+    later = listed(WELL, first, now=NOW.replace(year=NOW.year + 1))
+    assert later == first
+
+
+def test_a_leader_counts_when_its_own_report_says_so() -> None:
+    """A zone would be Ready before its leaders have heard that they lead."""
+    world = World(routes=[record(), record(leader=1, isr=(1, 2))])
+    full = health_of(world.view(), replicas=3, wanted_nodes=5)
+    assert (full.partitions, full.led, full.in_sync, full.ready_nodes) == (2, 2, 1, 5)
+    world.reports[0, 0] = {"role": Role.FOLLOWER}
+    world.silent[1] = 1.0
+    found = health_of(world.view(), replicas=3, wanted_nodes=5)
+    assert (found.led, found.ready_nodes) == (0, 4)
