@@ -16,7 +16,7 @@ from typing import Any, Self
 from operated_cluster import abort_connections, open_connections, path_of
 
 from rezone.controller.coordinator import Coordinator
-from rezone.controller.keys import Kind, ObjectKey
+from rezone.controller.keys import Kind, ObjectKey, owning_tasks
 from rezone.controller.migration import MigrationReconciler
 from rezone.controller.settings import CoordinatorSettings
 from rezone.controller.task import TaskReconciler
@@ -129,6 +129,8 @@ class InProcessOperator:
                 for each in item["items"] if event == "SYNC" else [item]:
                     key = ObjectKey(kind, self._namespace, each["metadata"]["name"])
                     self.coordinator.queue.put(key)
+                    for task in owning_tasks(self._namespace, each):
+                        self.coordinator.queue.put(task)
 
     async def _wake_zones(self, path: str) -> None:
         async with contextlib.aclosing(self._api.follow(path)) as events:  # type: ignore[type-var]

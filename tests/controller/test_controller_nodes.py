@@ -120,13 +120,13 @@ def executor() -> Iterator[ThreadPoolExecutor]:
         yield made
 
 
-class News:
+class Listener:
     """Counts what the monitor has to tell."""
 
     def __init__(self) -> None:
         self._event = asyncio.Event()
 
-    def __call__(self) -> None:
+    def __call__(self, _: object) -> None:
         """Note news."""
         self._event.set()
 
@@ -140,13 +140,13 @@ class News:
 
 
 @pytest.fixture
-async def news() -> News:
+async def news() -> Listener:
     """Give the listener."""
-    return News()
+    return Listener()
 
 
 @pytest.fixture
-async def monitor(executor: ThreadPoolExecutor, news: News) -> AsyncIterator[NodeMonitor]:
+async def monitor(executor: ThreadPoolExecutor, news: Listener) -> AsyncIterator[NodeMonitor]:
     """Give a monitor that watches nothing yet."""
     made = NodeMonitor(executor, news, zone_uid="u", timeout_seconds=1.0)
     yield made
@@ -162,7 +162,7 @@ def reachable(monitor: NodeMonitor, node: int = 0) -> bool:
     return watched is not None and watched.reachable
 
 
-async def test_monitor_hears_of_a_restart(node: Node, monitor: NodeMonitor, news: News) -> None:
+async def test_monitor_hears_of_a_restart(node: Node, monitor: NodeMonitor, news: Listener) -> None:
     """A restarted data node would be taken for one that still knows its routes."""
     monitor.watch({0: node.address})
     await news.until(lambda: reachable(monitor))
@@ -174,7 +174,7 @@ async def test_monitor_hears_of_a_restart(node: Node, monitor: NodeMonitor, news
 
 
 async def test_silence_lasts_from_the_last_answer_to_the_next(
-    node: Node, monitor: NodeMonitor, news: News
+    node: Node, monitor: NodeMonitor, news: Listener
 ) -> None:
     """A leader's lease would begin anew with every failed poll, and nobody ever take over."""
     address = node.address
@@ -189,7 +189,9 @@ async def test_silence_lasts_from_the_last_answer_to_the_next(
     assert isinstance(since, datetime)
 
 
-async def test_a_node_without_a_pod_is_silent(node: Node, monitor: NodeMonitor, news: News) -> None:
+async def test_a_node_without_a_pod_is_silent(
+    node: Node, monitor: NodeMonitor, news: Listener
+) -> None:
     """A leader whose pod was deleted would never be replaced: nothing polls it, nothing fails."""
     monitor.watch({0: node.address}, expected={0, 1})
     await news.until(lambda: reachable(monitor))
@@ -211,7 +213,7 @@ async def test_a_node_without_a_pod_is_silent(node: Node, monitor: NodeMonitor, 
 
 
 async def test_an_answer_that_is_none_is_silence(
-    node: Node, monitor: NodeMonitor, news: News
+    node: Node, monitor: NodeMonitor, news: Listener
 ) -> None:
     """One bad answer would end the watch of a node for good, and freeze what is known of it."""
     node.silly = True
@@ -223,7 +225,7 @@ async def test_an_answer_that_is_none_is_silence(
 
 @pytest.mark.parametrize("wrong", [{"node": 7}, {"zone_uid": "another"}], ids=["node", "zone"])
 async def test_another_nodes_answer_is_silence(
-    node: Node, monitor: NodeMonitor, news: News, wrong: dict[str, Any]
+    node: Node, monitor: NodeMonitor, news: Listener, wrong: dict[str, Any]
 ) -> None:
     """A leader whose address another pod has inherited would count as alive for ever."""
     node.change(**wrong)
@@ -239,7 +241,7 @@ async def test_another_nodes_answer_is_silence(
 
 @pytest.fixture
 async def notifier(
-    executor: ThreadPoolExecutor, monitor: NodeMonitor, node: Node, news: News
+    executor: ThreadPoolExecutor, monitor: NodeMonitor, node: Node, news: Listener
 ) -> Notifier:
     """Give a notifier of a zone of one reachable node."""
     monitor.watch({0: node.address})
@@ -287,7 +289,7 @@ async def test_changed_zone_is_sent_without_its_routes(
 
 
 async def test_restarted_process_gets_everything_again(
-    notifier: Notifier, node: Node, news: News, monitor: NodeMonitor
+    notifier: Notifier, node: Node, news: Listener, monitor: NodeMonitor
 ) -> None:
     """A data node that lost its memory would answer from routes that it does not have."""
     await notifier.notify(CONFIG, PEERS, table(), FENCE)
@@ -325,7 +327,7 @@ async def test_many_routes_go_in_parts(notifier: Notifier, node: Node) -> None:
 
 
 async def test_unreachable_nodes_hold_nobody_up(
-    notifier: Notifier, node: Node, monitor: NodeMonitor, news: News
+    notifier: Notifier, node: Node, monitor: NodeMonitor, news: Listener
 ) -> None:
     """A dead node would keep the living ones from their routes."""
     monitor.watch({0: node.address, 1: "127.0.0.1:1"})

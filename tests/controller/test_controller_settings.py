@@ -61,6 +61,7 @@ def test_what_is_said_outright_goes_before_the_pod() -> None:
         ("REZONE_LEADER_LEASE_SECONDS", "soon"),
         ("REZONE_LEADER_LEASE_SECONDS", "-1"),
         ("REZONE_RESYNC_SECONDS", "nan"),
+        ("REZONE_LOG_LEVEL", "loud"),
         ("REZONE_LOST_AFTER_SECONDS", "inf"),
     ],
 )

@@ -111,6 +111,18 @@ def test_while_a_rebalance_runs_another_topology_is_planned() -> None:
     assert after == MOVING.model_copy(update={"planned": key(C, 9), "change": 9})
 
 
+@pytest.mark.proves("ZR-17")
+def test_requests_carry_the_trigger_that_is_carried_out_and_it_never_falls() -> None:
+    """A second trigger would make data nodes refuse the copies of the first, which goes on."""
+    done = assignments.complete(WAITING, 7, B)
+    assert done is not SKIP
+    _, intent = assignments.intend_cancel(done, 9, B, C)
+    cleared = assignments.clear_pending(intent, 9)
+    assert cleared is not SKIP
+    steps = (STABLE, MOVING, WAITING, done, intent, cleared)
+    assert [assignments.acting_revision(keys) for keys in steps] == [5, 7, 7, 9, 9, 9]
+
+
 @pytest.mark.proves("ZR-04")
 def test_a_newer_trigger_replaces_what_was_planned() -> None:
     """The zone would pass through a topology that nobody wants any more."""

@@ -31,7 +31,9 @@ SETTINGS = ElectionSettings(
 class Process:
     """One operator process: an election, what it was told, and its task."""
 
-    def __init__(self, kube: Any, clock: FakeClock, identity: str, namespace: str = "ns") -> None:
+    def __init__(
+        self, kube: Any, clock: FakeClock, identity: str, namespace: str = "ns", pod: str = ""
+    ) -> None:
         self.clock = clock
         self.line = Line(kube)
         self.epochs: list[int] = []
@@ -41,6 +43,7 @@ class Process:
             self.line,  # type: ignore[arg-type]
             namespace=namespace,
             identity=identity,
+            pod=pod,
             settings=SETTINGS,
             clock=clock,
         )
@@ -226,6 +229,22 @@ async def test_same_identity_gets_a_new_epoch_too() -> None:
         await settle()
     assert again.epochs == [2]
     await again.end()
+
+
+async def test_restarted_container_does_not_wait_for_its_own_dead_process() -> None:
+    """Every crash of the operator would stop all moves for a lease duration."""
+    leases, clock = FakeLeases(), FakeClock()
+    one = Process(leases, clock, "operator-7_a1", pod="operator-7")
+    await settle()
+    await one.end()
+    other = Process(leases, clock, "operator-71_b2", pod="operator-71")
+    await settle()
+    assert other.epochs == [], "another pod cannot know"
+    again = Process(leases, clock, "operator-7_c3", pod="operator-7")
+    await settle()
+    assert again.epochs == [2]
+    await again.end()
+    await other.end()
 
 
 async def test_deleted_lease_does_not_bring_back_epochs() -> None:

@@ -32,7 +32,7 @@ def items(count: int) -> list[dict[str, Any]]:
             "source": f"10.{p % 251}.{p % 241}.{p % 239}:7400",
             "source_id": p % 1021,
             "targets": [{"id": p % 1019, "address": f"10.9.{p % 233}.{p % 229}:7400"}],
-            "fence": {"coordinator_epoch": 3, "revision": p * 7919},
+            "revision": p * 7919,
         }
         for p in range(count)
     ]

@@ -46,6 +46,23 @@ def test_stop_takes_the_whole_group(tmp_path: Path) -> None:
     assert child.wait(5)
 
 
+def test_children_of_a_killed_process_are_ended_and_no_one_elses(tmp_path: Path) -> None:
+    """A container whose wrapper alone was killed would go on beside its successor."""
+    child_file = tmp_path / "child"
+    script = f"sleep 60 & echo $! > {child_file}.tmp; mv {child_file}.tmp {child_file}; wait"
+    process = spawn(["/bin/sh", "-c", script], log=tmp_path / "log")
+    while not child_file.exists():
+        assert process.alive()
+    child = identify(int(child_file.read_text()))
+    process.end_rest()
+    assert process.alive(), "not while it lives: the number may be somebody else's by then"
+    os.kill(process.pid, signal.SIGKILL)
+    assert process.wait(5)
+    assert child.alive()
+    process.end_rest()
+    assert child.wait(5)
+
+
 def test_stop_kills_what_ignores_the_signal(tmp_path: Path) -> None:
     """A process that ignores SIGTERM would make `down` hang."""
     ready = tmp_path / "ready"

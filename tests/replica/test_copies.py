@@ -35,10 +35,11 @@ def learner(c: Coordinator) -> Client:
     return k
 
 
-def sink(c: Coordinator, attempt: str = "") -> FlightSink:
+def sink(c: Coordinator, attempt: str = "", revision: int = 0) -> FlightSink:
     """Node 2 as a receiver of a push."""
+    revision = revision or c.fence().revision
     descriptor = BulkInsert(
-        partition=P, snapshot_source=0, attempt=attempt or uuid.uuid4().hex, fence=c.fence()
+        partition=P, snapshot_source=0, attempt=attempt or uuid.uuid4().hex, revision=revision
     )
     return FlightSink("node 2", NodeClient(c.nodes[2].address), descriptor)
 
@@ -80,6 +81,22 @@ def test_a_learner_pulls_a_snapshot_and_joins(tmp_path: Path) -> None:
         c.move(P, 2)
         again = Client(c)
         assert again.get(P, [b"0-0", b"after"]) == {b"0-0": b"v" * 50, b"after": b"1"}
+
+
+@pytest.mark.proves("B-05", "ZR-17")
+def test_a_copy_outlives_its_coordinator_but_not_its_trigger(tmp_path: Path) -> None:
+    """Every restart of the operator would make the running Spark job start again."""
+    with cluster(tmp_path, 3) as c:
+        c.revision = 7
+        k = learner(c)
+        c.epoch += 1
+        c.send(P, c.records[P])
+        source = NodeClient(c.nodes[0].address)
+        (receipt,) = copy_partition(P, source, [sink(c, revision=6)], reader="old")
+        assert receipt.error.startswith("StaleRevisionError")
+        (receipt,) = copy_partition(P, source, [sink(c, revision=7)], reader="test")
+        assert not receipt.error
+        joined(c, k)
 
 
 @pytest.mark.proves("SS-08", "B-05")

@@ -12,7 +12,7 @@ import pyarrow as pa
 from pyarrow import flight
 
 from rezone.wire import messages
-from rezone.wire.errors import NotReadyError, RezoneError, StaleEpochError
+from rezone.wire.errors import NotReadyError, RezoneError, StaleRevisionError
 from rezone.wire.flight import answer_action, to_flight_error
 from rezone.wire.messages import (
     BulkInsert,
@@ -48,7 +48,7 @@ class FakeStore(flight.FlightServerBase):
         self.inserts: list[BulkInsert] = []
         self.source_dies_after: list[int] = []
         self.receiver_dies_after: list[int] = []
-        self.epoch = 0
+        self.revision = 0
 
     def __enter__(self) -> Self:
         return self
@@ -106,8 +106,8 @@ class FakeStore(flight.FlightServerBase):
             raise to_flight_error(error) from error
 
     def _receive(self, request: BulkInsert, reader: Any, writer: Any) -> None:
-        if request.fence.coordinator_epoch < self.epoch:
-            raise StaleEpochError("an old coordinator")
+        if request.revision < self.revision:
+            raise StaleRevisionError("an older trigger")
         dies = self.receiver_dies_after.pop(0) if self.receiver_dies_after else None
         partition = request.partition
         got = 0

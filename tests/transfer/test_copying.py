@@ -13,7 +13,7 @@ from rezone.transfer.stream import copy_entry
 from rezone.wire import copyplan, messages
 from rezone.wire.copying import CopyOptions, CopyReceipt, RateLimit, copy_partition
 from rezone.wire.copyplan import CopyTarget, PartitionCopy
-from rezone.wire.messages import CopyState, Fence, SnapshotHeader, SnapshotTrailer
+from rezone.wire.messages import CopyState, SnapshotHeader, SnapshotTrailer
 
 ROWS = rows_of(95)
 
@@ -27,14 +27,14 @@ def stores() -> Iterator[list[FakeStore]]:
         yield made
 
 
-def plan_of(stores: list[FakeStore], partition: int = 3, epoch: int = 5) -> PartitionCopy:
+def plan_of(stores: list[FakeStore], partition: int = 3) -> PartitionCopy:
     """Return the copy of one partition from the first store to the others."""
     return PartitionCopy(
         partition=partition,
         source=stores[0].address,
         source_id=stores[0].node,
         targets=tuple(CopyTarget(id=s.node, address=s.address) for s in stores[1:]),
-        fence=Fence(coordinator_epoch=epoch, revision=9),
+        revision=9,
     )
 
 
@@ -48,7 +48,7 @@ def test_one_read_feeds_all_receivers(stores: list[FakeStore]) -> None:
     for store in stores[1:]:
         assert store.rows[3] == ROWS
         assert store.inserts[0].attempt == "a1"
-        assert store.inserts[0].fence == Fence(coordinator_epoch=5, revision=9)
+        assert store.inserts[0].revision == 9
 
 
 def test_metadata_arrives_as_sent(stores: list[FakeStore]) -> None:
@@ -116,9 +116,9 @@ def test_nothing_is_read_when_all_have_it(stores: list[FakeStore]) -> None:
 
 def test_a_fenced_receiver_says_so(stores: list[FakeStore]) -> None:
     """The receiver's own word must arrive, not just that the stream broke."""
-    stores[1].epoch = 6
+    stores[1].revision = 10
     receipts = copy_entry(plan_of(stores), attempt="a")
-    assert receipts[0].error == "StaleEpochError: an old coordinator"
+    assert receipts[0].error == "StaleRevisionError: an older trigger"
     assert receipts[1].error == ""
 
 
@@ -244,7 +244,7 @@ def test_plans_round_trip_small_and_big() -> None:
         source="a:1",
         source_id=1,
         targets=(CopyTarget(id=2, address="b:1"),),
-        fence=Fence(coordinator_epoch=3, revision=4),
+        revision=4,
     )
     small = copyplan.dumps([one])
     assert small.startswith("[{")
@@ -255,7 +255,7 @@ def test_plans_round_trip_small_and_big() -> None:
             source=f"node-{n % 50}.zone.ns.svc:9090",
             source_id=n % 50,
             targets=(CopyTarget(id=n % 49, address=f"node-{n % 49}.zone.ns.svc:9090"),),
-            fence=one.fence,
+            revision=one.revision,
         )
         for n in range(16_384)
     ]

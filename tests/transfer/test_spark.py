@@ -15,7 +15,7 @@ from fake_snapshot import FakeStore, rows_of
 from rezone.client import TableClient
 from rezone.wire import copyplan, rows
 from rezone.wire.copyplan import CopyTarget, PartitionCopy
-from rezone.wire.messages import Fence, ZoneConfig
+from rezone.wire.messages import ZoneConfig
 from rezone.wire.schema import Column, ColumnType, TableSchema
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(300)]
@@ -70,13 +70,13 @@ def test_the_copy_job_copies_resumes_and_reports(
             source.rows[partition] = rows_of(200 + partition)
         source.source_dies_after = [5]
 
-        def entry(partition: int, epoch: int = 1) -> PartitionCopy:
+        def entry(partition: int, revision: int = 1) -> PartitionCopy:
             return PartitionCopy(
                 partition=partition,
                 source=source.address,
                 source_id=0,
                 targets=tuple(CopyTarget(id=s.node, address=s.address) for s in (one, two)),
-                fence=Fence(coordinator_epoch=epoch),
+                revision=revision,
             )
 
         plan = tmp_path / "plan.json"
@@ -89,12 +89,12 @@ def test_the_copy_job_copies_resumes_and_reports(
         assert any(ticket.resume_after for ticket in source.tickets)
         for partition in range(3):
             assert one.rows[partition] == two.rows[partition] == source.rows[partition]
-        one.epoch = two.epoch = 2
+        one.revision = two.revision = 2
         text = copyplan.dumps([entry(3), entry(0)])
         assert copy_job.main(["--plan-json", text, *arguments]) == 1
         report = json.loads(capsys.readouterr().out.splitlines()[-1])
         assert (report["copies"], report["failed"], report["skipped"]) == (4, 2, 2)
-        assert "StaleEpochError" in report["errors"][0]["error"]
+        assert "StaleRevisionError" in report["errors"][0]["error"]
 
 
 @pytest.mark.proves("B-11")

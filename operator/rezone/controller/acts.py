@@ -37,6 +37,9 @@ from rezone.wire.messages import (
 log = structlog.get_logger(__name__)
 
 ASSIGNMENT_ATTEMPTS_MAX = 5
+# A comparison reads the whole partition on two nodes: one that came too early is not repeated at
+# once, whatever wakes the passes meanwhile.
+COMPARE_AGAIN_SECONDS = 0.5
 
 
 class Acts:
@@ -204,11 +207,14 @@ class Acts:
             try:
                 if await verify_copy(self._c.executor, action.partition, source, target):
                     runtime.verified.add(key)
+                else:
+                    await asyncio.sleep(COMPARE_AGAIN_SECONDS)
             except CopyDiffersError as error:
                 log.error("copy differs from its source", error=str(error))  # noqa: TRY400 - no trace helps here
                 runtime.mismatched.add(key)
             except RezoneError as error:
                 log.warning("copy not compared", error=str(error))
+                await asyncio.sleep(COMPARE_AGAIN_SECONDS)
             finally:
                 runtime.verifying.discard(key)
                 self._c.wake_zone(runtime.key)

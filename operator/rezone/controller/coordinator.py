@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 import structlog
 
 from rezone.controller.keys import Kind, ObjectKey, ZoneKey
+from rezone.controller.news import News
 from rezone.controller.queue import KeyedQueue
 from rezone.controller.runtime import ZoneRuntime
 from rezone.controller.settings import CoordinatorSettings
@@ -20,11 +21,15 @@ from rezone.kube.events import EventRecorder
 from rezone.kube.pods import PodStore
 from rezone.kube.spark import SparkSettings, SparkStore
 from rezone.kube.store import StatusStore
+from rezone.wire.messages import PartitionId
 
 log = structlog.get_logger(__name__)
 
 # A long poll holds a thread per data node; calls and digests need some beside them.
 THREADS_MAX = 1200
+
+# How long progress may wait: a pass costs the API server a few reads, offsets move all the time.
+PROGRESS_SECONDS = 0.25
 
 Reconcile = Callable[[ObjectKey], Awaitable[float | None]]
 
@@ -59,7 +64,7 @@ class Coordinator:
         )
         self._loops: dict[Kind, Reconcile] = {}
         self._runtimes: dict[ZoneKey, ZoneRuntime] = {}
-        self._followers: dict[ZoneKey, set[ObjectKey]] = {}
+        self._followers: dict[ZoneKey, dict[ObjectKey, PartitionId | None]] = {}
 
     def register(self, kind: Kind, reconcile: Reconcile) -> None:
         """Set the reconcile loop of a kind."""
@@ -78,7 +83,7 @@ class Coordinator:
                 self.epoch,
                 executor=self.executor,
                 settings=self.settings,
-                on_change=lambda: self.wake_zone(key),
+                on_change=lambda news: self.tell(key, news),
             )
             self._runtimes[key] = runtime
         return runtime
@@ -89,23 +94,29 @@ class Coordinator:
         if runtime is not None:
             runtime.close()
 
-    def follow(self, zone: ZoneKey, key: ObjectKey, *, active: bool) -> None:
-        """Wake `key` with every news of the zone, as long as it is active."""
-        followers = self._followers.setdefault(zone, set())
-        if active:
-            followers.add(key)
-        else:
-            followers.discard(key)
+    def follow(self, zone: ZoneKey, key: ObjectKey, partition: PartitionId | None) -> None:
+        """Wake `key` with the zone's news, all or those of one partition, until `unfollow`."""
+        self._followers.setdefault(zone, {})[key] = partition
 
     def unfollow(self, key: ObjectKey) -> None:
-        """Wake `key` with no zone's news any more: the object is gone."""
+        """Wake `key` with no zone's news any more: the object is gone or at its end."""
         for followers in self._followers.values():
-            followers.discard(key)
+            followers.pop(key, None)
+
+    def tell(self, zone: ZoneKey, news: News) -> None:
+        """Wake whom a data node's news concern: at once, or soon when it is only progress."""
+        if news.urgent:
+            self.queue.put(zone.object_key)
+        for key, partition in self._followers.get(zone, {}).items():
+            if news.partitions is None or news.partitions & _interests(partition, news):
+                self.queue.put(key)
+            elif news.progress:
+                self.queue.put(key, PROGRESS_SECONDS)
 
     def wake_zone(self, zone: ZoneKey) -> None:
         """Wake a zone and all tasks and migrations that are at work on it."""
         self.queue.put(zone.object_key)
-        for key in self._followers.get(zone, ()):
+        for key in self._followers.get(zone, {}):
             self.queue.put(key)
 
     def wake_all_zones(self) -> None:
@@ -128,6 +139,11 @@ class Coordinator:
             name=key.name,
         ):
             return await reconcile(key)
+
+
+def _interests(partition: PartitionId | None, news: News) -> frozenset[PartitionId]:
+    """Return the partitions that a follower of one, or of all, looks at."""
+    return (news.partitions or frozenset()) if partition is None else frozenset((partition,))
 
 
 def thread_safe_wakes(

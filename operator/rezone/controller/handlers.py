@@ -13,7 +13,7 @@ from typing import Any
 
 import kopf
 
-from rezone.controller.keys import Kind, ObjectKey
+from rezone.controller.keys import Kind, ObjectKey, owning_tasks
 from rezone.resources import GROUP, VERSION
 from rezone.resources.migration import RegionMigration
 from rezone.resources.task import RebalanceTask
@@ -31,8 +31,9 @@ def build_registry(wake: Wake, wake_all_zones: Callable[[], None]) -> kopf.Opera
     registry = kopf.OperatorRegistry()
 
     def on_own(kind: Kind) -> Callable[..., None]:
-        def handle(namespace: str | None, name: str, **_: Any) -> None:
+        def handle(namespace: str | None, name: str, body: Mapping[str, Any], **_: Any) -> None:
             wake(ObjectKey(kind, namespace or "", name))
+            _wake_tasks(wake, namespace, body)
 
         return handle
 
@@ -74,11 +75,14 @@ def _on_pod(wake: Wake) -> Callable[..., None]:
 
 def _on_spark(wake: Wake) -> Callable[..., None]:
     def handle(namespace: str | None, body: Mapping[str, Any], **_: Any) -> None:
-        for owner in body.get("metadata", {}).get("ownerReferences", ()):
-            if owner.get("kind") == Kind.TASK:
-                wake(ObjectKey(Kind.TASK, namespace or "", owner["name"]))
+        _wake_tasks(wake, namespace, body)
 
     return handle
+
+
+def _wake_tasks(wake: Wake, namespace: str | None, body: Mapping[str, Any]) -> None:
+    for key in owning_tasks(namespace or "", body):
+        wake(key)
 
 
 def build_settings() -> kopf.OperatorSettings:

@@ -1,7 +1,8 @@
 """What the queue's keys are: a kind of ours, a namespace and a name."""
 
 import enum
-from typing import NamedTuple
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 
 class Kind(enum.StrEnum):
@@ -18,6 +19,16 @@ class ObjectKey(NamedTuple):
     kind: Kind
     namespace: str
     name: str
+
+
+def owning_tasks(namespace: str, body: Mapping[str, Any]) -> list[ObjectKey]:
+    """Return the tasks that an object is made for: they wait for what becomes of it."""
+    owners = body.get("metadata", {}).get("ownerReferences", ())
+    return [
+        ObjectKey(Kind.TASK, namespace, owner["name"])
+        for owner in owners
+        if owner.get("kind") == Kind.TASK
+    ]
 
 
 class ZoneKey(NamedTuple):

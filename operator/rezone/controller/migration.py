@@ -4,7 +4,7 @@ import structlog
 
 from rezone.controller.acts import Acts
 from rezone.controller.coordinator import Coordinator
-from rezone.controller.keys import ObjectKey, ZoneKey
+from rezone.controller.keys import ObjectKey
 from rezone.controller.missing_zone import MISSING_ZONE_SECONDS, without_zone
 from rezone.controller.monitor import utc_now
 from rezone.controller.passes import begin_pass
@@ -31,12 +31,12 @@ class MigrationReconciler:
         if migration is None or migration.metadata.deletion_timestamp is not None:
             self._c.unfollow(key)
             return None
-        zone_key = ZoneKey(key.namespace, migration.spec.zone_name)
         status = migration.status or RegionMigrationStatus()
         if status.state in TERMINAL_MIGRATION_STATES:
-            self._c.follow(zone_key, key, active=False)
+            self._c.unfollow(key)
             return None
-        seen = await begin_pass(self._c, key, migration.spec.zone_name)
+        spec = migration.spec
+        seen = await begin_pass(self._c, key, spec.zone_name, partition=spec.partition)
         if seen is None or not seen.view.routes:
             waiting = without_zone(migration, status, utc_now(), found=seen is not None)
             await self._c.store.write_status(migration, waiting)

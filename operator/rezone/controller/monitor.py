@@ -18,6 +18,7 @@ from datetime import UTC, datetime
 
 import structlog
 
+from rezone.controller.news import EVERYTHING, News, news_of
 from rezone.wire.errors import ConflictError
 from rezone.wire.flight import NodeClient
 from rezone.wire.messages import NodeId, NodeReport, ReportRequest
@@ -56,7 +57,7 @@ class NodeMonitor:
     def __init__(
         self,
         executor: Executor,
-        on_change: Callable[[], None],
+        on_change: Callable[[News], None],
         *,
         zone_uid: str,
         timeout_seconds: float,
@@ -151,16 +152,14 @@ class NodeMonitor:
         if watched.unreachable_since is None:
             watched.unreachable_since = utc_now()
             log.warning("data node does not answer", node=watched.node, error=str(error))
-            self._on_change()
+            self._on_change(EVERYTHING)
 
     def _note_report(self, watched: WatchedNode, report: NodeReport) -> None:
-        news = (
-            watched.unreachable_since is not None
-            or watched.report is None
-            or watched.report.version != report.version
-            or watched.report.process_id != report.process_id
-        )
+        if watched.report is None or watched.unreachable_since is not None:
+            news: News | None = EVERYTHING
+        else:
+            news = news_of(watched.report, report)
         watched.report = report
         watched.unreachable_since = None
-        if news:
-            self._on_change()
+        if news is not None:
+            self._on_change(news)

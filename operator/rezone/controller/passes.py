@@ -9,6 +9,7 @@ from rezone.controller.runtime import ZoneRuntime
 from rezone.domain.world import SparkView, ZoneView
 from rezone.resources.migration import RegionMigration
 from rezone.resources.zone import DistributionZone
+from rezone.wire.messages import PartitionId
 
 
 @dataclasses.dataclass(frozen=True)
@@ -25,14 +26,16 @@ async def begin_pass(
     key: ObjectKey,
     zone_name: str,
     *,
+    partition: PartitionId | None = None,
     spark: SparkView | None = None,
 ) -> ZonePass | None:
     """Return the zone of a task or migration, read now; None when there is none.
 
-    The object is woken by the zone's news from here on, until `Coordinator.follow` ends it.
+    The object is woken by the zone's news from here on, of one partition when it is about one,
+    until `Coordinator.unfollow` ends it.
     """
     zone_key = ZoneKey(key.namespace, zone_name)
-    coordinator.follow(zone_key, key, active=True)
+    coordinator.follow(zone_key, key, partition)
     zone = await coordinator.store.find(DistributionZone, key.namespace, zone_name)
     if zone is None or zone.metadata.deletion_timestamp is not None:
         return None

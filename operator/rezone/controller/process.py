@@ -31,7 +31,9 @@ KOPF_STOP_SECONDS = 5.0
 
 def run_operator() -> int:
     """Run until SIGTERM (0), or until the Lease is lost or watching fails (another number)."""
+    settings = CoordinatorSettings.from_environment()
     structlog.configure(
+        wrapper_class=structlog.make_filtering_bound_logger(settings.log_level),
         processors=[
             structlog.contextvars.merge_contextvars,
             structlog.processors.add_log_level,
@@ -40,7 +42,7 @@ def run_operator() -> int:
             structlog.processors.JSONRenderer(),
         ],
     )
-    return asyncio.run(_main(CoordinatorSettings.from_environment()))
+    return asyncio.run(_main(settings))
 
 
 def election_settings(lease_duration_seconds: int) -> ElectionSettings:
@@ -74,6 +76,7 @@ class OperatorProcess:
             self._kube,
             namespace=settings.lease_namespace,
             identity=new_identity(),
+            pod=os.environ.get("POD_NAME", ""),
             settings=election_settings(settings.lease_duration_seconds),
             epoch_floor=lambda: highest_coordinator_epoch(self._kube),
         )

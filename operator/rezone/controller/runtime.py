@@ -12,6 +12,7 @@ from typing import Any
 
 from rezone.controller.keys import ZoneKey
 from rezone.controller.monitor import NodeMonitor
+from rezone.controller.news import News
 from rezone.controller.notify import Notifier
 from rezone.controller.settings import CoordinatorSettings
 from rezone.domain.world import RouteChange
@@ -32,7 +33,7 @@ class ZoneRuntime:
         *,
         executor: Executor,
         settings: CoordinatorSettings,
-        on_change: Callable[[], None],
+        on_change: Callable[[News], None],
     ) -> None:
         self.key = key
         self.uid = uid

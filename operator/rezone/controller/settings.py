@@ -6,6 +6,8 @@ import os
 from collections.abc import Mapping
 from typing import Any, Self
 
+LOG_LEVELS = ("debug", "info", "warning", "error")
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class CoordinatorSettings:
@@ -31,6 +33,7 @@ class CoordinatorSettings:
     data_node_service_account: str = "default"
     spark_image: str = "rezone-spark:latest"
     spark_service_account: str = "default"
+    log_level: str = "info"
     health_address: str = "127.0.0.1"
     health_port: int = 8080
 
@@ -38,6 +41,10 @@ class CoordinatorSettings:
         """Refuse numbers that no time, count or port can be."""
         for field in dataclasses.fields(self):
             value = getattr(self, field.name)
+            if field.name == "log_level" and value not in LOG_LEVELS:
+                raise ValueError(
+                    f"REZONE_LOG_LEVEL={value}: must be one of {', '.join(LOG_LEVELS)}"
+                )
             if isinstance(value, int | float) and not 0 < value < math.inf:
                 raise ValueError(f"{_variable(field.name)}={value}: must be above 0 and finite")
 

@@ -4,7 +4,7 @@ import structlog
 
 from rezone.controller.acts import Acts
 from rezone.controller.coordinator import Coordinator
-from rezone.controller.keys import ObjectKey, ZoneKey
+from rezone.controller.keys import ObjectKey
 from rezone.controller.missing_zone import MISSING_ZONE_SECONDS, without_zone
 from rezone.controller.monitor import utc_now
 from rezone.controller.passes import ZonePass, begin_pass
@@ -29,10 +29,9 @@ class TaskReconciler:
         if task is None or task.metadata.deletion_timestamp is not None:
             self._c.unfollow(key)
             return None
-        zone_key = ZoneKey(key.namespace, task.spec.zone_name)
         status = task.status or RebalanceTaskStatus()
         if status.state in TERMINAL_TASK_STATES:
-            self._c.follow(zone_key, key, active=False)
+            self._c.unfollow(key)
             return None
         spark = await self._spark(task, status)
         seen = await begin_pass(self._c, key, task.spec.zone_name, spark=spark)

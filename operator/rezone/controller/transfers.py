@@ -81,5 +81,5 @@ class Transfers:
             "source": source,
             "source_id": copy.source,
             "targets": targets,
-            "fence": {"coordinator_epoch": fence.coordinator_epoch, "revision": fence.revision},
+            "revision": fence.revision,
         }

@@ -248,7 +248,7 @@ class ZoneReconciler:
         runtime.peers = {node.id: node.address for node in status.data_nodes if node.address}
         runtime.fence = Fence(
             coordinator_epoch=self._c.epoch,
-            revision=status.assignments.change,
+            revision=assignments.acting_revision(status.assignments),
         )
 
 

@@ -100,6 +100,17 @@ def topology_of(assignment: Assignment | None) -> Topology | None:
     return None if assignment is None else parse(assignment.replicas)
 
 
+def acting_revision(assignments: Assignments) -> int:
+    """Return the revision of the trigger that is carried out now: what requests carry (ZR-17).
+
+    A trigger that waits in `planned` has raised `change` already, but what is under way still
+    belongs to `pending`: with the newer revision its own copies would be refused as outdated.
+    The value never falls, for `change` is never below the revision of `pending`.
+    """
+    pending = assignments.pending
+    return pending.revision if pending is not None else assignments.change
+
+
 def first(assignments: Assignments, topology: Topology, revision: int) -> Assignments:
     """Return the keys of a new zone whose empty partitions were placed; nothing has to move.
 

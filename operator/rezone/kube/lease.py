@@ -36,6 +36,7 @@ from rezone.kube.errors import (
 )
 
 LEASE_NAME = "rezone-operator"
+_POD_END = "_"  # in no pod's name
 
 log = structlog.get_logger(__name__)
 
@@ -91,7 +92,7 @@ class ElectionSettings:
 def new_identity() -> str:
     """Return the pod's name with a random part: a restarted process is another holder."""
     host = os.environ.get("POD_NAME") or socket.gethostname()
-    return f"{host}_{secrets.token_hex(4)}"
+    return f"{host}{_POD_END}{secrets.token_hex(4)}"
 
 
 OnStarted = Callable[[int], Awaitable[None]]
@@ -103,7 +104,9 @@ class LeaderElection:
 
     `epoch_floor` is asked when the Lease does not exist: the highest epoch ever used as far as is
     known otherwise (`routes.highest_coordinator_epoch`), so that a deleted Lease does not make
-    epochs fall.
+    epochs fall. `pod` is the name of the pod that this process runs in, empty outside of one:
+    a Lease of the same pod's earlier process is taken at once, because a kubelet starts a
+    container again only when the one before has ended.
     """
 
     def __init__(
@@ -112,6 +115,7 @@ class LeaderElection:
         *,
         namespace: str,
         identity: str,
+        pod: str = "",
         name: str = LEASE_NAME,
         settings: ElectionSettings | None = None,
         clock: Clock | None = None,
@@ -121,6 +125,7 @@ class LeaderElection:
         self._namespace = namespace
         self._name = name
         self._identity = identity
+        self._pod = pod
         self._settings = settings or ElectionSettings()
         self._clock: Clock = clock or SystemClock()
         self._epoch_floor = epoch_floor
@@ -223,13 +228,14 @@ class LeaderElection:
         return spec.get("holderIdentity") == self._identity and self._attempted_epoch > 0
 
     def _is_free(self, found: Manifest) -> bool:
-        """Return whether nobody holds the Lease, or it was seen unchanged for its duration."""
+        """Return whether nobody holds the Lease who can still be alive, as far as can be told."""
         spec = found.get("spec") or {}
         now = self._clock.monotonic()
         version = str(found["metadata"]["resourceVersion"])
         if version != self._observed[0]:
             self._observed = (version, now)
-        if not spec.get("holderIdentity"):
+        holder = spec.get("holderIdentity") or ""
+        if not holder or (self._pod and holder.startswith(f"{self._pod}{_POD_END}")):
             return True
         duration = spec.get("leaseDurationSeconds") or self._settings.lease_duration_seconds
         return now >= self._observed[1] + float(duration)

@@ -45,6 +45,13 @@ class ProcessId:
             os.killpg(self.pid, number)
         return True
 
+    def end_rest(self) -> None:
+        """Kill what is left of the process group after the process itself has ended."""
+        # With a living process of this number the group may be that one's: then nothing is ours.
+        if start_of(self.pid) is None:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(self.pid, signal.SIGKILL)
+
     def wait(self, timeout_seconds: float) -> bool:
         """Block until the process has ended; False if it still runs after the timeout."""
         deadline = time.monotonic() + timeout_seconds

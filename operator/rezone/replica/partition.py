@@ -159,14 +159,18 @@ class Partition:
                 coordinator_epoch=meta.coordinator_epoch,
             )
         # Revision 0 is of a call without a trigger, such as an answer to AdjustIsr.
-        if fence.revision and fence.revision < meta.revision:
-            raise StaleRevisionError(
-                f"revision {fence.revision} is behind {meta.revision}", revision=meta.revision
-            )
+        if fence.revision:
+            self.check_revision(fence.revision)
         return {
             "coordinator_epoch": fence.coordinator_epoch,
             "revision": max(fence.revision, meta.revision),
         }
+
+    def check_revision(self, revision: int) -> None:
+        """Refuse what an older trigger than the newest one seen asks for (ZR-17)."""
+        known = self.store.meta.revision
+        if revision < known:
+            raise StaleRevisionError(f"revision {revision} is behind {known}", revision=known)
 
     def persist_fence(self, fence: Fence) -> None:
         """Check a call's fence and remember it."""

@@ -78,10 +78,11 @@ class NodeServer(flight.FlightServerBase):  # type: ignore[misc]
     def _receive(self, request: Message, reader: Any, writer: Any) -> None:
         if not isinstance(request, BulkInsert):
             raise RezoneError(f"{type(request).__name__} is not a bulk insert")
-        self._node.check_fence(request.fence)
         partition = self._node.find(request.partition)
         with partition.lock:
-            partition.persist_fence(request.fence)
+            # Not the coordinator's epoch: a copy outlives the coordinator that started it, and the
+            # next one goes on with it. What makes a copy outdated is a newer trigger (B-05).
+            partition.check_revision(request.revision)
         receiver = Receiver(partition, request.attempt)
         receiver.begin()
         state: CopyState | None = None

@@ -41,7 +41,7 @@ def copy_entry(
             partition=entry.partition,
             snapshot_source=entry.source_id,
             attempt=attempt,
-            fence=entry.fence,
+            revision=entry.revision,
         )
         sinks = [
             FlightSink(f"{target.id}@{target.address}", node(target.address), descriptor)

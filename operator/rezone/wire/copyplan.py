@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from rezone.wire.messages import Fence, NodeId, PartitionId
+from rezone.wire.messages import NodeId, PartitionId
 
 PLAN_BYTES_MAX = 64 << 20
 _GZIP_BASE64 = "H4sI"
@@ -25,13 +25,16 @@ class CopyTarget(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PartitionCopy(msgspec.Struct, frozen=True, kw_only=True):
-    """One partition to copy: from one source, read once, to all targets (SS-06)."""
+    """One partition to copy: from one source, read once, to all targets (SS-06).
+
+    `revision` is that of the trigger that wants it; receivers that know a newer one refuse.
+    """
 
     partition: PartitionId
     source: str
     source_id: NodeId
     targets: tuple[CopyTarget, ...]
-    fence: Fence
+    revision: int
 
 
 def dumps(plan: Sequence[PartitionCopy]) -> str:

@@ -515,12 +515,16 @@ class SnapshotTrailer(Message, frozen=True):
 
 
 class BulkInsert(Message, frozen=True):
-    """Descriptor of a DoPut that feeds a snapshot to a receiver; batches and metadata as sent."""
+    """Descriptor of a DoPut that feeds a snapshot to a receiver; batches and metadata as sent.
+
+    `revision` is that of the trigger that wants the copy. It fences alone: the coordinator that
+    started the copy may be gone while the copy goes on.
+    """
 
     partition: PartitionId
     snapshot_source: NodeId
     attempt: str
-    fence: Fence
+    revision: int
 
 
 class CopyState(Message, frozen=True):

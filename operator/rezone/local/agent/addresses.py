@@ -19,7 +19,8 @@ class Addresses:
     """Gives each owner (a pod's uid, a node's name) an address and remembers it over restarts.
 
     The first choice follows from the name, so that the same pod of a StatefulSet tends to get the
-    same address; one in use is never given twice.
+    same address, and from the cluster's own directory, because clusters side by side share the
+    loopback range and know nothing of each other. One in use is never given twice.
     """
 
     def __init__(self, path: Path) -> None:
@@ -51,7 +52,7 @@ class Addresses:
         if known is not None:
             return known
         used = set(self._by_owner.values())
-        digest = hashlib.sha256(name.encode()).digest()
+        digest = hashlib.sha256(f"{self._path.resolve()}:{name}".encode()).digest()
         start = int.from_bytes(digest[:8])
         usable = network.num_addresses - 2
         for step in range(usable):

@@ -255,6 +255,10 @@ class Container:
                 record_event(self._services, self._pod, "FailedPreStopHook", failure)
 
     def _note_end(self) -> None:
+        if self.record.process is not None:
+            # Killed from outside, the wrapper leaves its child behind, which would keep the
+            # pod's ports, and two operators or data nodes would run in the place of one.
+            self.record.process.end_rest()
         path = self._exit_path(self.record.runs - 1)
         try:
             code = int(path.read_text())

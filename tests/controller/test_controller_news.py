@@ -1,0 +1,144 @@
+"""What of a data node's report wakes whom."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from rezone.controller.coordinator import PROGRESS_SECONDS, Coordinator
+from rezone.controller.keys import Kind, ObjectKey, ZoneKey, owning_tasks
+from rezone.controller.news import EVERYTHING, News, news_of
+from rezone.controller.settings import CoordinatorSettings
+from rezone.wire.messages import CopyProgress, NodeReport, ReplicaReport, Role
+
+ZONE = ZoneKey("ns", "z")
+TASK = ObjectKey(Kind.TASK, "ns", "t")
+MOVE = ObjectKey(Kind.MIGRATION, "ns", "m")
+
+
+def replica(partition: int, **changes: Any) -> ReplicaReport:
+    """Return a leader's report."""
+    base = ReplicaReport(
+        partition=partition,
+        role=Role.LEADER,
+        leader=0,
+        leader_epoch=1,
+        partition_epoch=1,
+        revision=1,
+        log_end_offset=10,
+        durable_offset=10,
+        committed_offset=10,
+        kv_applied_offset=10,
+        needs_snapshot=False,
+        follower_offsets={1: 10},
+    )
+    return msgspec.structs.replace(base, **changes)
+
+
+def report(*replicas: ReplicaReport, process_id: str = "p", version: int = 1) -> NodeReport:
+    """Return a node's report."""
+    return NodeReport(
+        node=0,
+        zone_uid="u",
+        version=version,
+        coordinator_epoch=1,
+        replicas=replicas,
+        process_id=process_id,
+    )
+
+
+BEFORE = report(replica(0), replica(1))
+
+
+def test_the_same_report_is_no_news() -> None:
+    """Each answered poll would cost the API server a pass."""
+    assert news_of(BEFORE, report(replica(0), replica(1), version=2)) is None
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"log_end_offset": 11},
+        {"committed_offset": 11, "durable_offset": 11, "kv_applied_offset": 11},
+        {"follower_offsets": {1: 12}},
+        {"rows_estimate": 5},
+        {"copy": CopyProgress(rows=3, bytes=4)},
+    ],
+)
+def test_offsets_are_progress_only(changes: dict[str, Any]) -> None:
+    """Every acknowledged write would be looked at by the operator at once."""
+    copying = report(replica(0, copy=CopyProgress(rows=1, bytes=1)), replica(1))
+    before = copying if "copy" in changes else BEFORE
+    news = news_of(before, report(replica(0, **changes), replica(1)))
+    assert news == News(frozenset(), progress=True)
+    assert not news.urgent
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"role": Role.FOLLOWER},
+        {"leader_epoch": 2},
+        {"error": "disk full"},
+        {"needs_snapshot": True},
+        {"copy": CopyProgress(done=True)},
+        {"follower_offsets": {1: 10, 2: 0}},
+        {"takeover_error": "behind"},
+    ],
+)
+def test_a_change_of_state_is_urgent_for_its_partition(changes: dict[str, Any]) -> None:
+    """A failed copy or a finished handover would be seen late."""
+    news = news_of(BEFORE, report(replica(0), replica(1, **changes)))
+    assert news == News(frozenset({1}), progress=True)
+    assert news.urgent
+
+
+def test_replicas_that_come_and_go_and_restarts_are_urgent() -> None:
+    """A node that lost its replicas, or its memory, would be believed."""
+    assert news_of(BEFORE, report(replica(0))) == News(frozenset({1}), progress=True)
+    assert news_of(BEFORE, report(replica(0), replica(1), process_id="q")) is EVERYTHING
+
+
+class Queue:
+    """Notes what was put."""
+
+    def __init__(self) -> None:
+        self.put_now: set[ObjectKey] = set()
+        self.put_later: set[ObjectKey] = set()
+
+    def put(self, key: ObjectKey, delay_seconds: float = 0.0) -> None:
+        """Note it."""
+        assert delay_seconds in (0.0, PROGRESS_SECONDS)
+        (self.put_later if delay_seconds else self.put_now).add(key)
+
+
+@pytest.mark.parametrize(
+    ("news", "now", "later"),
+    [
+        (EVERYTHING, {ZONE.object_key, TASK, MOVE}, set()),
+        (News(frozenset({3}), progress=True), {ZONE.object_key, TASK, MOVE}, set()),
+        (News(frozenset({4}), progress=True), {ZONE.object_key, TASK}, {MOVE}),
+        (News(frozenset(), progress=True), set(), {TASK, MOVE}),
+    ],
+)
+async def test_who_is_woken(news: News, now: set[ObjectKey], later: set[ObjectKey]) -> None:
+    """A busy partition would wake everything, or a migration not hear of its own partition."""
+    coordinator = Coordinator(None, CoordinatorSettings(), 1)  # type: ignore[arg-type]
+    queue = Queue()
+    coordinator.queue = queue  # type: ignore[assignment]
+    coordinator.follow(ZONE, TASK, None)
+    coordinator.follow(ZONE, MOVE, 3)
+    coordinator.tell(ZONE, news)
+    assert (queue.put_now, queue.put_later) == (now, later)
+    coordinator.unfollow(MOVE)
+    coordinator.tell(ZONE, EVERYTHING)
+    assert (MOVE in queue.put_now) == (MOVE in now)
+
+
+def test_a_task_is_woken_by_what_is_made_for_it() -> None:
+    """A task would learn of its migrations' ends by chance."""
+    owners = [{"kind": "RebalanceTask", "name": "t"}, {"kind": "DistributionZone", "name": "z"}]
+    assert owning_tasks("ns", {"metadata": {"ownerReferences": owners}}) == [TASK]
+    assert owning_tasks("ns", {"metadata": {}}) == []
