@@ -234,6 +234,8 @@ RULE_ROWS: tuple[RuleRow, ...] = (
             {"spec.minInSyncReplicas": 3}, {"spec.minInSyncReplicas": 4}),
     RuleRow(Z, "hotStandbys must be smaller than replicas: one replica is the leader",
             {"spec.hotStandbys": 2}, {"spec.hotStandbys": 3}),
+    RuleRow(Z, "partitions cannot be changed until re-sharding exists: make a new zone with the wanted number and copy the rows",
+            {"spec.partitions": 8, "spec.replicas": 2}, {"spec.partitions": 16}, before={}),
     RuleRow(Z, "schema cannot be changed: make a new zone and copy the rows",
             {"spec.schema": TWO, "spec.replicas": 2}, {"spec.schema": {**TWO, "columns": TWO_COLUMNS[::-1]}},
             before={"spec.schema": TWO}),

@@ -242,6 +242,13 @@ class DistributionZoneSpec(Model):
             field_path=".hotStandbys",
         ),
         Rule(
+            # The operator would keep serving the old count and say nothing.
+            rule="self.partitions == oldSelf.partitions",
+            message="partitions cannot be changed until re-sharding exists: make a new zone with "
+            "the wanted number and copy the rows",
+            field_path=".partitions",
+        ),
+        Rule(
             # The lists of names stand for the order, which a list of type map does not compare.
             rule="has(self.schema) == has(oldSelf.schema) && (!has(self.schema) || "
             "(self.schema == oldSelf.schema && "
