@@ -83,7 +83,11 @@ def test_fixed_parts_rate_and_template() -> None:
     assert spec["arguments"][-2:] == ["--bytes-per-second-max", "1000"]
     assert spec["executor"]["instances"] == 9
     assert spec["executor"]["memory"] == "2g"
-    assert spec["sparkConf"] == {"spark.task.maxFailures": "8", "spark.speculation": "true"}
+    assert spec["sparkConf"] == {
+        "spark.task.maxFailures": "8",
+        "spark.ui.enabled": "false",
+        "spark.speculation": "true",
+    }
     assert len(spec["driver"]["labels"]["rezone.dev/owner"]) <= 63
 
 

@@ -81,7 +81,7 @@ def test_the_copy_job_copies_resumes_and_reports(
 
         plan = tmp_path / "plan.json"
         plan.write_text(copyplan.dumps([entry(p) for p in range(3)]))
-        arguments = ["--retry-pause-seconds", "0", "--keep-session"]
+        arguments = ["--retry-pause-seconds", "0", "--keep-context"]
         assert copy_job.main(["--plan", str(plan), *arguments]) == 0
         report = json.loads(capsys.readouterr().out.splitlines()[-1])
         assert (report["copies"], report["failed"]) == (6, 0)

@@ -104,6 +104,8 @@ def build_application(
         "timeToLiveSeconds": settings.time_to_live_seconds,
         "sparkConf": {
             "spark.task.maxFailures": str(settings.task_failures_max),
+            # Nobody looks at the page of a job of seconds; progress stands in the task's status.
+            "spark.ui.enabled": "false",
             **settings.conf,
         },
         "driver": driver,

@@ -86,24 +86,24 @@ def run_task(
     return receipts
 
 
-def run_plan(spark: Any, plan: Sequence[PartitionCopy], options: JobOptions) -> list[CopyReceipt]:
+def run_plan(context: Any, plan: Sequence[PartitionCopy], options: JobOptions) -> list[CopyReceipt]:
     """Run one Spark task per partition and return the receipts of all."""
 
     def task(entries: Iterator[PartitionCopy]) -> Iterator[CopyReceipt]:
         from pyspark import TaskContext  # noqa: PLC0415 - the task's own process
 
-        context = TaskContext.get()
+        task_context = TaskContext.get()
         for entry in entries:
             yield from run_task(
                 entry,
                 options,
-                attempt_number=context.attemptNumber(),
-                attempt_id=context.taskAttemptId(),
+                attempt_number=task_context.attemptNumber(),
+                attempt_id=task_context.taskAttemptId(),
             )
 
     if not plan:
         return []
-    tasks = spark.sparkContext.parallelize(list(plan), len(plan))
+    tasks = context.parallelize(list(plan), len(plan))
     receipts: list[CopyReceipt] = tasks.mapPartitions(task).collect()
     return receipts
 
@@ -113,7 +113,7 @@ def summary(
     seconds: float,
     copy_seconds: float,
 ) -> dict[str, Any]:
-    """Return what the job's last line says; `copy_seconds` is without the session's start."""
+    """Return what the job's last line says; `copy_seconds` is without Spark's start."""
     failed = [r for r in receipts if r.error]
     return {
         "copies": len(receipts),
@@ -141,11 +141,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (OSError, ValueError) as error:
         sys.stderr.write(f"copy_job: {error}\n")
         return 2
-    from pyspark.sql import SparkSession  # noqa: PLC0415 - a wrong plan needs no Spark
+    from pyspark import SparkConf, SparkContext  # noqa: PLC0415 - a wrong plan needs no Spark
 
     started = time.monotonic()
-    spark = SparkSession.builder.appName("rezone-copy").getOrCreate()
-    context = spark.sparkContext
+    # No session: starting Spark's SQL takes as long as all the rest, and nothing here asks it.
+    context = SparkContext.getOrCreate(SparkConf().setAppName("rezone-copy"))
     # Tasks at a time share the rate; a task alone at the end does not get the others' part.
     tasks = max(1, min(len(plan), context.defaultParallelism))
     options = JobOptions(
@@ -159,11 +159,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     copying = time.monotonic()
     try:
-        receipts = run_plan(spark, plan, options)
+        receipts = run_plan(context, plan, options)
         copy_seconds = time.monotonic() - copying
     finally:
-        if not given.keep_session:
-            spark.stop()
+        if not given.keep_context:
+            context.stop()
     result = summary(receipts, time.monotonic() - started, copy_seconds)
     sys.stdout.write(json.dumps(result) + "\n")
     sys.stdout.flush()
@@ -178,7 +178,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--bytes-per-second-max", type=int, default=0, help="0: no limit")
     parser.add_argument("--batch-bytes", type=int, default=2 << 20)
     parser.add_argument("--retry-pause-seconds", type=float, default=1.0)
-    parser.add_argument("--keep-session", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--keep-context", action="store_true", help=argparse.SUPPRESS)
     return parser
 
 
