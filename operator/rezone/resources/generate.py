@@ -1,4 +1,4 @@
-"""Writes everything that is made from the models and the chart, or checks that it is up to date.
+"""Writes everything made from the models, the chart and the health scripts, or checks it.
 
     python -m rezone.resources.generate --helm "$(command -v helm)"
     python -m rezone.resources.generate --check
@@ -13,7 +13,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from rezone.resources.packaging import definition_files, manifest_files
+from rezone.resources.packaging import definition_files, gitops_files, manifest_files
 from rezone.resources.reference import reference_page
 
 # In these folders every file is generated; what nobody generates any more is removed.
@@ -73,7 +73,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     root: Path = chosen.root
     helm: str | None = chosen.helm or None
     act = drift if chosen.check else write
-    found = act(root, plain_files(), _DEFINITION_FOLDERS)
+    found = act(root, plain_files(), _DEFINITION_FOLDERS) + act(root, gitops_files(root), ())
     if helm is None:
         say("no helm: manifests/ is left alone\n")
     else:
