@@ -33,6 +33,7 @@ DEFAULT_MASTER = "local[2,4]"
 _IMAGE_ROOT = "/opt/rezone/"
 _SPARK_LOCAL = "/var/data/spark-local"
 _DRIVER_GRACE_SECONDS = 5
+_GIVE_WAY = ("nice", "-n", "10")
 _DEFAULT_INTERVAL_SECONDS = 5
 
 
@@ -236,12 +237,16 @@ def driver_pod(app: Json) -> Json:
 
 
 def submit_command(app: Json) -> list[str]:
-    """Return the spark-submit command line."""
+    """Return the spark-submit command line.
+
+    Jobs give way to everything else: in a cluster they have cores of their own, here they share
+    them with the data nodes that serve.
+    """
     spec, driver = app["spec"], app["spec"].get("driver", {})
     conf = {"spark.ui.enabled": "false", **spec.get("sparkConf", {})}
     conf |= {f"spark.hadoop.{key}": value for key, value in spec.get("hadoopConf", {}).items()}
     master = conf.pop("spark.master", DEFAULT_MASTER)
-    words = ["spark-submit", "--master", master, "--name", app["metadata"]["name"]]
+    words = [*_GIVE_WAY, "spark-submit", "--master", master, "--name", app["metadata"]["name"]]
     if "memory" in driver:
         words += ["--driver-memory", str(driver["memory"])]
     if "mainClass" in spec:
