@@ -18,7 +18,7 @@ import msgspec
 
 from rezone.wire.channel import CHANNEL_ERRORS, Frame
 from rezone.wire.errors import NotReadyError, RezoneError
-from rezone.wire.messages import Message
+from rezone.wire.messages import ConnectionClosed, Message
 
 
 class FrameChannel(Protocol):
@@ -156,6 +156,9 @@ class Connection:
         try:
             while (frame := channel.receive()) is not None:
                 self._received += 1
+                if isinstance(frame[0], ConnectionClosed):
+                    cause = frame[0].reason
+                    break
                 self._on_frame(frame)
         except (*CHANNEL_ERRORS, msgspec.MsgspecError) as error:
             cause = str(error)
@@ -173,5 +176,7 @@ class Connection:
         if channel is not None:
             with contextlib.suppress(*CHANNEL_ERRORS):
                 channel.cancel()
+                # After the cancel it does not wait; without it Arrow warns on stderr.
+                channel.close()
         if lost:
             self._on_broken(lost, error)

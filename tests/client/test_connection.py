@@ -1,0 +1,69 @@
+"""One channel to one node: how it ends."""
+
+from __future__ import annotations
+
+import queue
+import threading
+
+import pytest
+
+from rezone.client.connection import Connection
+from rezone.wire.channel import Frame
+from rezone.wire.errors import RezoneError
+from rezone.wire.messages import Ack, ConnectionClosed, Message
+
+DEADLINE_SECONDS = 5.0
+
+
+class Channel:
+    """A channel in memory; `frames` is what the node sends, None its end."""
+
+    def __init__(self) -> None:
+        self.frames: queue.SimpleQueue[Frame | None] = queue.SimpleQueue()
+        self.calls: list[str] = []
+        self.sent = threading.Event()
+
+    def send(self, message: Message, body: bytes | memoryview = b"") -> None:
+        """Note it."""
+        del message, body
+        self.calls.append("send")
+        self.sent.set()
+
+    def receive(self) -> Frame | None:
+        """Return what the node sent."""
+        return self.frames.get()
+
+    def cancel(self) -> None:
+        """Let `receive` end."""
+        self.calls.append("cancel")
+        self.frames.put(None)
+
+    def close(self) -> None:
+        """Note it."""
+        self.calls.append("close")
+
+
+@pytest.mark.parametrize("frame", [None, (ConnectionClosed(reason="stopping"), memoryview(b""))])
+def test_a_channel_that_ends_is_closed_and_its_requests_are_handed_back(
+    frame: Frame | None,
+) -> None:
+    """Writes would wait for a node that has said goodbye; Arrow would warn of each lost stream."""
+    channel = Channel()
+    lost: queue.SimpleQueue[tuple[list[int], RezoneError]] = queue.SimpleQueue()
+    connection = Connection(
+        "node:1",
+        lambda: channel,
+        on_frame=lambda _: pytest.fail("no answer was sent"),
+        on_broken=lambda opaques, error: lost.put((opaques, error)),
+        window=4,
+    )
+    connection.send(7, Ack(), b"")
+    assert channel.sent.wait(DEADLINE_SECONDS)
+    channel.frames.put(frame)
+    opaques, error = lost.get(timeout=DEADLINE_SECONDS)
+    assert opaques == [7]
+    assert error.details.get("unreachable")
+    if frame is not None:
+        assert "stopping" in str(error)
+    assert channel.calls == ["send", "cancel", "close"]
+    connection.close()
