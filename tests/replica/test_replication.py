@@ -236,6 +236,18 @@ def test_the_in_sync_set_shrinks_and_grows_by_the_coordinator_only(tmp_path: Pat
         k.close()
 
 
+def test_a_partition_without_work_is_not_ticked(tmp_path: Path) -> None:
+    """An idle node would burn a core's tenth, and starve the takeovers of busy ones."""
+    with cluster(tmp_path, 3) as c:
+        c.create(P, (0, 1, 2))
+        k = Client(c)
+        end = k.put(P, {b"a": b"1"}).end_offset
+        replicas = [node.node.find(P) for node in c.nodes.values()]
+        c.until("applied everywhere", lambda: all(r.store.applied == end for r in replicas))
+        c.until("nothing is due", lambda: all(r.due == float("inf") for r in replicas))
+        k.close()
+
+
 @pytest.mark.proves("HS-03", "HS-07", "HS-08", "HS-09")
 def test_a_standby_gets_into_iss_and_plain_followers_apply_lazily(tmp_path: Path) -> None:
     """A standby that is not in `iss` would never be promoted; one wrongly in it would be slow."""

@@ -23,9 +23,11 @@ from rezone.replica.engines.base import (
     FLAG_TOMBSTONE,
     FLAGS,
     TIME_BYTES,
+    TIME_MAX,
     Chains,
     Engine,
     behind,
+    time_of,
     time_suffix,
 )
 from rezone.replica.entry import Entry, EntryHeader, iter_entries
@@ -60,10 +62,14 @@ class AppliedState(NamedTuple):
 
 
 class Collected(NamedTuple):
-    """One slice of a collection: where to go on (None at the end) and versions removed."""
+    """One slice of a collection: where to go on (None at the end) and versions removed.
+
+    `next_time` is the earliest bound at which more of the slice can be removed, TIME_MAX for never.
+    """
 
     cursor: bytes | None
     removed: int
+    next_time: int
 
 
 class Applier:
@@ -88,6 +94,7 @@ class Applier:
         self._slice_bytes = slice_bytes
         self.mid_entry = False
         self.flushed = 0
+        self.changed_from = 0
         self.load()
 
     def load(self) -> None:
@@ -96,6 +103,8 @@ class Applier:
         self.state = AppliedState.load(state)
         self._writers.load(state)
         self.flushed = self.state.offset
+        # Whatever versions the engine came with, nobody has looked at them yet.
+        self.changed_from = 0
 
     def apply_to(self, offset: int) -> int:
         """Apply the whole entries below `offset`; return the applied offset."""
@@ -160,6 +169,7 @@ class Applier:
             self.engine.apply(pairs, (), {**changes, **state.record()})
             self.state = state
             self.mid_entry = False
+            self.changed_from = min(self.changed_from, finished[0].commit_time)
             self._changed.notify_all()
 
     def undo(self, offset: int) -> None:
@@ -223,13 +233,18 @@ class Applier:
         with self.mutex, self._changed:
             self._snapshots.expire_idle()
             if self._snapshots.active:
-                return Collected(cursor, 0)
+                return Collected(cursor, 0, TIME_MAX)
             chains = self.engine.scan_chains(cursor, None, rows_max=4096, bytes_max=bytes_max)
-            superseded = collectable(chains, before_time)
+            superseded, next_time = collectable(chains, before_time)
             if superseded:
                 self.engine.apply((), superseded, {})
             after = None if chains.end else behind(chains.last_row_id)
-            return Collected(after, len(superseded))
+            return Collected(after, len(superseded), next_time)
+
+    def begin_collection(self) -> None:
+        """Count from now on which versions a complete collection may have come too early for."""
+        with self._changed:
+            self.changed_from = TIME_MAX
 
     def committed_time(self, committed: int) -> int:
         """Return the commit time up to which nothing will ever be undone."""
@@ -242,24 +257,29 @@ class Applier:
             return 0
 
 
-def collectable(chains: Chains, before_time: int) -> list[bytes]:
+def collectable(chains: Chains, before_time: int) -> tuple[list[bytes], int]:
     """Return the engine keys that reads at or after `before_time` cannot see.
 
     Of each chain the newest version at or below that time stays, unless it is a tombstone: then
-    its absence says the same. Intents stay; they are settled by the log alone.
+    its absence says the same. Intents stay; they are settled by the log alone. Beside the keys:
+    the earliest time at which others of these follow, TIME_MAX when none ever will.
     """
     floor = time_suffix(before_time)
     removable: list[bytes] = []
-    row, covered = b"", False
+    # The one above a version is what will cover it; the largest suffix is the earliest time.
+    row, covered, above, soonest = b"", False, b"", b""
     for key, value in zip(chains.keys, chains.values, strict=True):
         if key[:-TIME_BYTES] != row:
-            row, covered = key[:-TIME_BYTES], False
-        if key[-TIME_BYTES:] < floor or value[0] == FLAG_INTENT:
+            row, covered, above = key[:-TIME_BYTES], False, b""
+        if value[0] == FLAG_INTENT:
             continue
-        if covered or value[0] == FLAG_TOMBSTONE:
+        suffix, deleted = key[-TIME_BYTES:], value[0] == FLAG_TOMBSTONE
+        if covered or (deleted and suffix >= floor):
             removable.append(key)
-        covered = True
-    return removable
+        else:
+            soonest = max(soonest, above, suffix if deleted else b"")
+        covered, above = suffix >= floor, suffix
+    return removable, time_of(soonest) if soonest else TIME_MAX
 
 
 def _pairs(entry: Entry) -> Pairs:

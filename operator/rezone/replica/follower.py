@@ -98,6 +98,7 @@ class FollowerDuties:
                 # The frame's memory ends with the frame; the log keeps its recent end in memory.
                 partition.append(bytes(body))
             partition.set_committed(min(entries.committed_offset, store.log_end))
+            self._look_again()
         if body or partition.takeover.eager:
             partition.wake()
 
@@ -161,6 +162,7 @@ class FollowerDuties:
             self._apply_lazily()
         with partition.lock:
             partition.note_applied()
+            self._look_again()
             news = self._acked != (store.durable_end, store.applied)
         if news:
             partition.host.ack(partition)
@@ -182,11 +184,19 @@ class FollowerDuties:
         self._applied_at = float("-inf")
         self._partition.wake()
 
+    def _look_again(self) -> None:
+        """Have rows applied when they have waited long enough; under the partition's lock."""
+        partition = self._partition
+        if self.lags_to_apply:
+            partition.look_again(self._applied_at + partition.settings.apply_interval_ms / 1000)
+
     def tick(self, now: float) -> None:
         """Wake the job when rows have waited long enough to be applied."""
         interval = self._partition.settings.apply_interval_ms / 1000
         if self.lags_to_apply and now - self._applied_at >= interval:
             self._partition.wake()
+        else:
+            self._look_again()
 
 
 def stamps_of(raw: bytes) -> list[tuple[int, int]]:

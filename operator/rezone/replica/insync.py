@@ -185,6 +185,16 @@ class LeaderState:
         self.maximal |= isr
         return True
 
+    @property
+    def lag_deadline(self) -> float:
+        """When the next member that owes an ack will have owed it for too long; inf without any."""
+        since = [
+            known.waiting_since
+            for node in (self.proposal.new_isr if self.proposal else self.state.isr)
+            if (known := self.followers.get(node)) and known.waiting_since is not None
+        ]
+        return min(since, default=float("inf")) + self.settings.replica_lag_ms_max / 1000
+
     def _lags(self, node: NodeId, now: float, log_end: int) -> bool:
         known = self.follower(node)
         if known.streaming and known.durable >= log_end:

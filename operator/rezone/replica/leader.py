@@ -167,8 +167,10 @@ class LeaderDuties:
             state = self.state
             if state is None:
                 return
-            state.advance(store.durable_end)
-            partition.set_committed(state.committed)
+            if state.advance(store.durable_end):
+                partition.set_committed(state.committed)
+                # Followers hear of it with the next entries, or all at once with the next tick.
+                partition.look_again(0)
             committed = state.committed
             self._propose(state)
         if committed > store.applied:
@@ -195,3 +197,4 @@ class LeaderDuties:
             return
         if state.propose(partition.clock.monotonic(), partition.store.log_end):
             partition.touched(at_once=True)
+        partition.look_again(state.lag_deadline)

@@ -6,7 +6,8 @@ zone, its own or not: any node can tell a client where to go (ZR-12, RM-10).
 
 Concurrency: a lock guards the tables here and is never held while a partition is called or a
 frame is sent. A partition's work runs on a few shared threads (`workers`); one thread ticks, one
-keeps house; each consumer channel has one thread, each served channel two.
+keeps house, one collects old versions; each consumer channel has one thread, each served channel
+two.
 """
 
 import os
@@ -98,6 +99,7 @@ class DataNode:
         self._threads = [
             threading.Thread(target=self._tick_all, name="tick", daemon=True),
             threading.Thread(target=self._keep_house, name="house", daemon=True),
+            threading.Thread(target=self._collect, name="collect", daemon=True),
         ]
 
     # --- life ------------------------------------------------------------------------------------
@@ -404,7 +406,8 @@ class DataNode:
         while not self._stopping.wait(interval):
             now = self._ticked_at = self.clock.monotonic()
             for partition in self.partitions():
-                partition.tick(now)
+                if partition.due <= now:
+                    partition.tick(now)
             for consumer in self.links.consumers():
                 consumer.tick(now)
             for producer in self.links.producers():
@@ -420,3 +423,22 @@ class DataNode:
                     _log.warning(
                         "cannot tidy up", partition=partition.partition_id, error=str(error)
                     )
+
+    def _collect(self) -> None:
+        while not self._stopping.wait(self.settings.trim_interval_ms / 1000):
+            for partition in self.partitions():
+                try:
+                    self._collect_slowly(partition)
+                except (RezoneError, OSError) as error:
+                    _log.warning(
+                        "cannot collect", partition=partition.partition_id, error=str(error)
+                    )
+
+    def _collect_slowly(self, partition: Partition) -> None:
+        """Make a partition's due pass; it takes a small share of the time, whoever else waits."""
+        rest = 100 / self.settings.collect_percent_max - 1
+        while True:
+            begun = self.clock.monotonic()
+            more = partition.collect()
+            if self._stopping.wait((self.clock.monotonic() - begun) * rest) or not more:
+                return

@@ -9,6 +9,7 @@ Concurrency: `lock` guards roles, positions and everything in the duties' object
 something done wakes the partition's job; the job (`pump`) is the only one that syncs and applies,
 and holds `applying` meanwhile. Lock order: `applying`, `lock`, a channel's lock; `host.restream`
 is called without any. `changed` is notified after each run of the job and each change of role.
+What time alone can make due is looked after by `tick`, from `due` on (`look_again`).
 """
 
 import threading
@@ -18,6 +19,7 @@ from typing import Any
 import msgspec
 import structlog
 
+from rezone.replica.collector import Collector
 from rezone.replica.follower import FollowerDuties, stamps_of
 from rezone.replica.history import with_new_branch
 from rezone.replica.host import Host
@@ -51,6 +53,9 @@ from rezone.wire.messages import (
 
 _log = structlog.get_logger(__name__)
 
+_COLLECT_PAUSE_SHARE = 0.1
+"""The pause between two collections, as a share of the retention that garbage outlives anyway."""
+
 
 class Partition:
     """A replica. Control calls are idempotent; each persists before it acts (ZR-13)."""
@@ -69,6 +74,15 @@ class Partition:
         self.linking = threading.Lock()
         self.copies = 0
         self.sizes = (0, 0)
+        self.due = float("-inf")
+        self.collector = Collector(
+            store,
+            pause_seconds=max(
+                self.settings.trim_interval_ms / 1000,
+                host.config.version_retention_seconds * _COLLECT_PAUSE_SHARE,
+            ),
+            clock=host.clock.monotonic,
+        )
         self.job = Job(f"partition {self.partition_id}", self.pump)
         self.closed = False
         self.failure = ""
@@ -440,9 +454,14 @@ class Partition:
         self.intake.fail_all(NotReadyError(f"the replica has failed: {self.failure}"))
         self.touched(at_once=True)
 
+    def look_again(self, at: float) -> None:
+        """Have `tick` called at a time of the node's clock, or before; under the lock."""
+        self.due = min(self.due, at)
+
     def tick(self, now: float) -> None:
-        """Look after what no event wakes."""
+        """Look after what no event wakes; each duty says when to look again."""
         with self.lock:
+            self.due = float("inf")
             if self.closed:
                 return
             if self.leading.state is not None:
@@ -452,7 +471,7 @@ class Partition:
             self.takeover.tick(now)
 
     def keep_house(self) -> None:
-        """Trim the log, collect old versions, estimate the size; in the node's house thread."""
+        """Trim the log, estimate the size; in the node's house thread."""
         if self.closed or self.failure:
             return
         with self.lock:
@@ -460,15 +479,15 @@ class Partition:
             if self.leading.state is not None:
                 keep_from = min([keep_from, *self.leading.state.needed_offsets()])
         self.store.trim(self.config.log_retention_bytes, keep_from)
-        retention_micros = self.config.version_retention_seconds * 1_000_000
-        self._collect(self.clock.micros() - retention_micros)
         sizes = self.store.sizes()
         self.sizes = (sizes.versions, sizes.engine_bytes + sizes.log_bytes)
 
-    def _collect(self, before_time: int) -> None:
-        collected = self.store.collect(before_time)
-        while collected.cursor and not self.closed:
-            collected = self.store.collect(before_time, collected.cursor)
+    def collect(self) -> bool:
+        """Collect one slice of old versions, if due; whether there is more. In one thread."""
+        if self.closed or self.failure:
+            return False
+        retention_micros = self.config.version_retention_seconds * 1_000_000
+        return self.collector.step(self.clock.micros() - retention_micros)
 
     def stop(self) -> None:
         """Answer what waits; nothing is taken any more."""

@@ -45,6 +45,8 @@ class NodeSettings(msgspec.Struct, frozen=True, kw_only=True):
       leader dies (DCP-06); `takeover_timeout_ms`: how long it may take to get there.
     - `standby_lag_rows_max`: at most this many rows may wait to be applied in `iss` (HS-08).
     - `apply_interval_ms`, `apply_rows_max`: a follower applies when either is reached.
+    - `collect_percent_max`: the share of the time that old versions are collected for; a slice of a
+      pass is followed by a rest.
     - `connections_max`, `replication_connections_max`, `streams_max`: DCP-13's limits.
     """
 
@@ -62,6 +64,7 @@ class NodeSettings(msgspec.Struct, frozen=True, kw_only=True):
     progress_interval_ms: int = 100
     tick_interval_ms: int = 20
     trim_interval_ms: int = 5_000
+    collect_percent_max: int = 5
     checkpoint_interval_ms: int = 1_000
     sizes_interval_ms: int = 1_000
     connections_max: int = 10_000

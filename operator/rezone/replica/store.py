@@ -343,13 +343,22 @@ class PartitionStore:
         with self._changed:
             return self._writers.get(writer_id)
 
-    def collect(self, before_time: int, cursor: bytes = b"", bytes_max: int = 1 << 19) -> Collected:
+    def collect(self, before_time: int, cursor: bytes, bytes_max: int) -> Collected:
         """Remove versions that reads at or after `before_time` cannot see, one slice from `cursor`.
 
         Never what an undo of uncommitted entries could need; nothing while a snapshot runs.
         """
         bound = min(before_time, self._applier.committed_time(self._committed))
         return self._applier.collect(bound, cursor, bytes_max)
+
+    def begin_collection(self) -> None:
+        """Note the start of a complete collection: `changed_from` counts from here on."""
+        self._applier.begin_collection()
+
+    @property
+    def changed_from(self) -> int:
+        """The earliest commit time applied since then: 0 when unknown, TIME_MAX without any."""
+        return self._applier.changed_from
 
     def digest(
         self,

@@ -90,6 +90,11 @@ class TakeoverProcess:
         """Whether this replica is about to lead: it applies at once and holds writes."""
         return self._now.side is Side.NEW and self._now.state is TakeoverState.PENDING
 
+    @property
+    def _hands_over(self) -> bool:
+        """Whether this replica is the old leader and still leads."""
+        return self._now.side is Side.OLD and self._now.state is TakeoverState.PENDING
+
     def clear(self) -> None:
         """Forget the takeover: the coordinator has decided anew."""
         self._now = _Attempt()
@@ -152,6 +157,7 @@ class TakeoverProcess:
             end_offset=partition.store.log_end,
         )
         self._now = attempt
+        partition.look_again(attempt.deadline)
         partition.log.info("handing over", candidate=attempt.candidate, next_epoch=attempt.epoch)
 
         def sent() -> None:
@@ -165,7 +171,7 @@ class TakeoverProcess:
     def step(self) -> None:
         """Go on when the candidate is near, or give up before anything is lost by it."""
         partition, now = self._partition, self._now
-        if now.side is not Side.OLD or now.state is not TakeoverState.PENDING:
+        if not self._hands_over:
             return
         assert now.stream is not None, "a pending takeover has a stream"  # noqa: S101 - invariant
         missing = partition.store.log_end - now.stream.acked_offset
@@ -260,6 +266,7 @@ class TakeoverProcess:
                 deadline=partition.clock.monotonic() + timeout,
                 end_offset=message.end_offset,
             )
+            partition.look_again(self._now.deadline)
             if message.state is TakeoverState.ACTIVE:
                 self._lead(message)
             elif message.state is TakeoverState.FAILED:
@@ -297,4 +304,6 @@ class TakeoverProcess:
             attempt.error = "the leader's state change did not come in time"
             partition.touched(at_once=True)
         self.step()
-        partition.intake.fail_held(partition.not_leader_or_not_ready(), now=now)
+        if self.eager or self._hands_over:
+            partition.look_again(attempt.deadline)
+        partition.intake.tick(partition.not_leader_or_not_ready(), now)

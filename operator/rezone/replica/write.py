@@ -131,6 +131,7 @@ class WriteIntake:
         settings, now = self._partition.settings, self._partition.clock.monotonic()
         deadline = now + settings.hold_ms_max / 1000
         self._held.append(HeldWrite(request, prepared, reply, deadline))
+        self._partition.look_again(deadline)
 
     def append(self, request: WriteRequest, prepared: PreparedRows, reply: Reply) -> None:
         """Append a write to the leader's log, or recognise it as a repeat.
@@ -194,12 +195,18 @@ class WriteIntake:
             write.reply(error)
         self.fail_held(error)
 
-    def fail_held(self, error: RezoneError, *, now: float | None = None) -> None:
-        """Answer what is held with an error; with `now`, only what was held for too long."""
-        while self._held and (now is None or self._held[0].deadline <= now):
+    def fail_held(self, error: RezoneError, *, until: float = float("inf")) -> None:
+        """Answer what is held, or of it what waits no longer than `until`, with an error."""
+        while self._held and self._held[0].deadline <= until:
             held = self._held.popleft()
             self._give(held.prepared.size)
             held.reply(error)
+
+    def tick(self, error: RezoneError, now: float) -> None:
+        """Answer what was held for too long."""
+        self.fail_held(error, until=now)
+        if self._held:
+            self._partition.look_again(self._held[0].deadline)
 
     def release(self) -> None:
         """Append what was held: this replica leads."""

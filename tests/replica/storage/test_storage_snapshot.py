@@ -234,7 +234,7 @@ class Machine(RuleBasedStateMachine):
     def collect(self) -> None:
         """Commit what is applied and collect all that is superseded."""
         self.store.note_committed(self.store.applied)
-        done = self.store.collect(TIME_MAX)
+        done = self.store.collect(TIME_MAX, b"", 1 << 19)
         if done.removed:
             self.collected_below = self.store.applied_time
 
@@ -504,9 +504,9 @@ def test_collection_waits_for_snapshots(tmp_path: Path, kind: EngineKind) -> Non
         want = writer.versions(store.applied)
         reader = Reader(store.open_snapshot("r", batch_bytes=300))
         reader.step()
-        assert store.collect(TIME_MAX) == (b"", 0)
+        assert store.collect(TIME_MAX, b"", 1 << 19) == (b"", 0, TIME_MAX)
         assert reader.read_all() == want
-        assert store.collect(TIME_MAX).removed > 0
+        assert store.collect(TIME_MAX, b"", 1 << 19).removed > 0
 
 
 def test_range_snapshot(tmp_path: Path, kind: EngineKind) -> None:
@@ -594,7 +594,7 @@ def test_copy_that_died_goes_on(tmp_path: Path, kind: EngineKind, stops: tuple[i
             source.apply_to(writer.write({rid(k): None for k in range(0, 200, 5)}))
             source.apply_to(writer.write({rid(300 + number): b"new"}))
             source.note_committed(source.applied)
-            source.collect(TIME_MAX)
+            source.collect(TIME_MAX, b"", 1 << 19)
         sent = run_copy(source, target, "last")
         if sum(stops) > 3:
             assert sent < whole

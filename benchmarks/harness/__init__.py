@@ -1,0 +1,1 @@
+"""What benchmarks of whole nodes share; no benchmark itself, so `make bench` does not run it."""

@@ -1,0 +1,192 @@
+"""A zone of data nodes in processes of their own, watched as the operator watches it.
+
+The coordinator's part is that of the tests (`tests/replica/replica_cluster.py`). Beside it a
+long-polled report of each node is always under way, because that is what a node pays for in a
+real cluster as well.
+"""
+
+import contextlib
+import os
+import shutil
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "tests" / "replica"))
+
+from replica_cluster import Coordinator, ProcessNode, cluster
+
+from rezone.client import TableClient
+from rezone.wire import rows
+from rezone.wire.errors import RezoneError
+from rezone.wire.flight import NodeClient
+from rezone.wire.keyspace import partitions_of
+from rezone.wire.messages import NodeReport, ReplicaReport, ReportRequest, ZoneConfig
+from rezone.wire.schema import Column, ColumnType, TableSchema
+
+TABLE = TableSchema(
+    columns=(
+        Column("id", ColumnType.INT64),
+        Column("name", ColumnType.STRING),
+        Column("amount", ColumnType.INT64),
+        Column("payload", ColumnType.STRING),
+    ),
+    primary_key=("id",),
+)
+SCHEMA = rows.arrow_schema_of(TABLE)
+_POLL_MS = 1000
+_DEADLINE_SECONDS = 60.0
+_LOAD_ROWS = 20_000
+_TICKS = os.sysconf("SC_CLK_TCK")
+
+
+def batch_of(ids: list[int], amount: int) -> Any:
+    """Return rows of about 150 bytes with these keys."""
+    return pa.RecordBatch.from_arrays(
+        [
+            pa.array(ids, pa.int64()),
+            pa.array([f"row-{i}" for i in ids]),
+            pa.array([amount] * len(ids), pa.int64()),
+            pa.array(["x" * 120] * len(ids)),
+        ],
+        schema=SCHEMA,
+    )
+
+
+class Zone:
+    """A running zone: its coordinator, its nodes' newest reports, their CPU times."""
+
+    def __init__(self, coordinator: Coordinator) -> None:
+        self.coordinator = coordinator
+        self.partitions = coordinator.config.partitions
+        self.reports: dict[int, NodeReport] = {}
+        self._news = threading.Condition()
+        self._stop = threading.Event()
+        self._pollers = [
+            threading.Thread(target=self._poll, args=(node,), daemon=True)
+            for node in coordinator.nodes
+        ]
+        for poller in self._pollers:
+            poller.start()
+
+    def _poll(self, node: int) -> None:
+        client, seen = NodeClient(self.coordinator.nodes[node].address), 0
+        while not self._stop.is_set():
+            with contextlib.suppress(RezoneError):
+                report = client.call(ReportRequest(seen=seen, timeout_ms=_POLL_MS), NodeReport)
+                seen = report.version
+                with self._news:
+                    self.reports[node] = report
+                    self._news.notify_all()
+        client.close()
+
+    def wait(self, what: str, check: Callable[[], object]) -> None:
+        """Wait until `check` is true; looked at with every report."""
+        with self._news:
+            assert self._news.wait_for(check, _DEADLINE_SECONDS), f"{what}: {self.reports}"
+
+    def replica(self, node: int, partition: int) -> ReplicaReport | None:
+        """Return the newest report of a replica."""
+        report = self.reports.get(node)
+        replicas = report.replicas if report is not None else ()
+        return next((r for r in replicas if r.partition == partition), None)
+
+    def streaming(self, partition: int) -> bool:
+        """Whether every follower of the partition follows its leader."""
+        record = self.coordinator.records[partition]
+        leader = self.replica(record.leader, partition)
+        followers = set(record.replicas) - {record.leader}
+        return leader is not None and followers <= {
+            node
+            for node, durable in leader.follower_offsets.items()
+            if durable >= leader.committed_offset
+        }
+
+    def client(self) -> TableClient:
+        """Return a client; the caller closes it."""
+        return TableClient([node.address for node in self.coordinator.nodes.values()])
+
+    def load(self, count: int) -> None:
+        """Write `count` rows, and wait until they have settled."""
+        with self.client() as client:
+            for start in range(0, count, _LOAD_ROWS):
+                client.write(batch_of(list(range(start, min(start + _LOAD_ROWS, count))), 0))
+
+    def cpu_seconds(self) -> dict[int, float]:
+        """Return the CPU time each node's process has used."""
+        return {
+            number: _cpu_of(node.process.pid)
+            for number, node in self.coordinator.nodes.items()
+            if isinstance(node, ProcessNode) and node.process is not None
+        }
+
+    def pids(self) -> list[int]:
+        """Return the nodes' process ids, for a profiler."""
+        nodes = self.coordinator.nodes.values()
+        return [n.process.pid for n in nodes if isinstance(n, ProcessNode) and n.process]
+
+    def close(self) -> None:
+        """End the pollers."""
+        self._stop.set()
+        for poller in self._pollers:
+            poller.join(_POLL_MS / 1000 + 1)
+
+
+def _cpu_of(pid: int) -> float:
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / _TICKS
+
+
+def ids_by_partition(partitions: int, each: int, start: int = 1 << 40) -> list[list[int]]:
+    """Return `each` keys of every partition, apart from those that `load` writes."""
+    codec = rows.RowCodec(TABLE)
+    ids = list(range(start, start + each * partitions * 4))
+    batch = pa.RecordBatch.from_arrays([pa.array(ids, pa.int64())], schema=codec.key_schema)
+    where = partitions_of(rows.hash_of(codec.encode_keys(batch)), partitions)
+    return [(start + np.flatnonzero(where == p)[:each]).tolist() for p in range(partitions)]
+
+
+@contextlib.contextmanager
+def running_zone(nodes: int, partitions: int, replicas: int) -> Iterator[Zone]:
+    """Start nodes, make partitions with leaders spread evenly; all gone at the end."""
+    directory = Path(tempfile.mkdtemp(prefix="rezone-bench-"))
+    config = ZoneConfig(
+        zone="bench",
+        zone_uid="uid-bench",
+        partitions=partitions,
+        table=TABLE,
+        min_in_sync_replicas=min(2, replicas),
+    )
+    try:
+        with cluster(directory, nodes, processes=True, config=config) as coordinator:
+            for partition in range(partitions):
+                chosen = tuple((partition + i) % nodes for i in range(replicas))
+                coordinator.create(partition, chosen)
+            zone = Zone(coordinator)
+            try:
+                zone.wait("all streams", lambda: all(map(zone.streaming, range(partitions))))
+                yield zone
+            finally:
+                zone.close()
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+def percentile(values: list[float], share: float) -> float:
+    """Return the value below which a share of the values lies; NaN without values."""
+    ordered = sorted(values)
+    return ordered[min(int(len(ordered) * share), len(ordered) - 1)] if ordered else float("nan")
+
+
+def settle(seconds: float) -> float:
+    """Let the nodes run on for a while; return how long it really was."""
+    started = time.monotonic()
+    threading.Event().wait(seconds)
+    return time.monotonic() - started
