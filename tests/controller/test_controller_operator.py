@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import signal
 from collections.abc import Callable, Iterator, Mapping
@@ -113,6 +114,21 @@ async def test_zone_serves_and_refuses_wrong_rows_whole(zone: Json) -> None:
             client.delete(pa.record_batch([pa.array(list(good), pa.binary())], names=["key"]))
 
     await asyncio.to_thread(use)
+
+
+async def test_events_tell_what_became_of_a_zone(api: KubeApi, zone: Json) -> None:
+    """`kubectl describe` would show nothing of what the operator does."""
+    about = zone["metadata"]["uid"]
+    wanted = {"Available", "DataNodeActive"}
+    path = f"/apis/events.k8s.io/v1/namespaces/{NAMESPACE}/events"
+    seen: set[str] = set()
+    async with asyncio.timeout(30):
+        async with contextlib.aclosing(api.follow(path)) as events:  # type: ignore[type-var]
+            async for event, item in events:
+                items = item["items"] if event == "SYNC" else [item]
+                seen |= {e["reason"] for e in items if e["regarding"].get("uid") == about}
+                if wanted <= seen:
+                    break
 
 
 @pytest.mark.proves("B-05", "ZR-13")

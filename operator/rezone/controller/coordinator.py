@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import structlog
 
+from rezone.controller.announcer import Announcer
 from rezone.controller.keys import Kind, ObjectKey, ZoneKey
 from rezone.controller.news import News
 from rezone.controller.queue import KeyedQueue
@@ -42,7 +43,7 @@ class Coordinator:
         self.settings = settings
         self.epoch = epoch
         self.store = StatusStore(kube)
-        self.events = EventRecorder(kube, instance=settings.identity)
+        self.announcer = Announcer(EventRecorder(kube, instance=settings.identity))
         self.pods = PodStore(
             kube,
             PodSettings(
@@ -127,6 +128,7 @@ class Coordinator:
     async def close(self) -> None:
         """End all loops and polls; nothing is sent afterwards."""
         await self.queue.close()
+        await self.announcer.close()
         for zone in list(self._runtimes):
             self.forget_zone(zone)
         self.executor.shutdown(wait=False, cancel_futures=True)

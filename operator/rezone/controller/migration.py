@@ -8,6 +8,7 @@ from rezone.controller.keys import ObjectKey
 from rezone.controller.missing_zone import MISSING_ZONE_SECONDS, without_zone
 from rezone.controller.monitor import utc_now
 from rezone.controller.passes import begin_pass
+from rezone.domain import announcements
 from rezone.domain.migration import decide
 from rezone.kube.errors import ConflictWriteError
 from rezone.resources.migration import (
@@ -53,6 +54,8 @@ class MigrationReconciler:
             await self._c.store.write_status(migration, decision.status)
         except ConflictWriteError:
             return 0.0
+        told = announcements.of_migration(migration.status, decision.status)
+        self._c.announcer.announce(migration, told)
         if decision.path:
             log.info("migration advanced", path=list(decision.path))
         await Acts(self._c, seen.zone, seen.runtime, migration).carry_out(decision.actions)

@@ -9,6 +9,7 @@ from rezone.controller.missing_zone import MISSING_ZONE_SECONDS, without_zone
 from rezone.controller.monitor import utc_now
 from rezone.controller.passes import ZonePass, begin_pass
 from rezone.controller.plans import make_plan
+from rezone.domain import announcements
 from rezone.domain.rebalance import decide
 from rezone.domain.world import SparkView
 from rezone.kube.errors import ConflictWriteError
@@ -60,6 +61,7 @@ class TaskReconciler:
             await self._c.store.write_status(task, decision.status)
         except ConflictWriteError:
             return 0.0
+        self._c.announcer.announce(task, announcements.of_task(task.status, decision.status))
         if decision.path:
             log.info("task advanced", path=list(decision.path))
         await Acts(self._c, seen.zone, seen.runtime, task).carry_out(decision.actions)

@@ -20,7 +20,7 @@ from rezone.controller.runtime import ZoneRuntime
 from rezone.controller.transfers import Transfers
 from rezone.controller.zone_config import zone_config
 from rezone.controller.zone_tasks import ZoneTasks, task_name
-from rezone.domain import assignments, routes
+from rezone.domain import announcements, assignments, routes
 from rezone.domain.assignments import SKIP, topology_of
 from rezone.domain.data_nodes import KubeNode, Presence, eligible_ids, plan_data_nodes
 from rezone.domain.planner import NodeInfo, NotPlaceableError, PlanRequest, plan
@@ -90,9 +90,11 @@ class ZoneReconciler:
         observed = await self._observe(zone, runtime, store)
         decided = self._decide(zone, runtime, observed)
         try:
-            zone = await self._c.store.write_status(zone, decided.status)
+            written = await self._c.store.write_status(zone, decided.status)
         except ConflictWriteError:
             return 0.0
+        self._c.announcer.announce(zone, announcements.of_zone(zone.status, decided.status))
+        zone = written
         acted = await self._act(zone, runtime, store, observed, decided)
         return 0.0 if acted else decided.wake_seconds
 
