@@ -22,6 +22,7 @@ class Channel:
         self.frames: queue.SimpleQueue[Frame | None] = queue.SimpleQueue()
         self.calls: list[str] = []
         self.sent = threading.Event()
+        self.closed = threading.Event()
 
     def send(self, message: Message, body: bytes | memoryview = b"") -> None:
         """Note it."""
@@ -41,6 +42,7 @@ class Channel:
     def close(self) -> None:
         """Note it."""
         self.calls.append("close")
+        self.closed.set()
 
 
 @pytest.mark.parametrize("frame", [None, (ConnectionClosed(reason="stopping"), memoryview(b""))])
@@ -65,5 +67,6 @@ def test_a_channel_that_ends_is_closed_and_its_requests_are_handed_back(
     assert error.details.get("unreachable")
     if frame is not None:
         assert "stopping" in str(error)
-    assert channel.calls == ["send", "cancel", "close"]
     connection.close()
+    assert channel.closed.wait(DEADLINE_SECONDS)
+    assert channel.calls == ["send", "cancel", "close"]

@@ -34,7 +34,7 @@ class FrameChannel(Protocol):
         """Break the channel off."""
 
     def close(self) -> None:
-        """End the sending side."""
+        """End the client's side; only the thread that receives may."""
 
 
 class _Outgoing(NamedTuple):
@@ -112,7 +112,6 @@ class Connection:
             channel = self._channel
             self._state.notify_all()
         if channel is not None:
-            channel.close()
             channel.cancel()
         for thread in self._threads:
             if thread is not threading.current_thread():
@@ -163,6 +162,8 @@ class Connection:
         except (*CHANNEL_ERRORS, msgspec.MsgspecError) as error:
             cause = str(error)
         self._broken(channel, NotReadyError(f"{self.address}: {cause}", unreachable=1))
+        # Here and nowhere else: see `Channel.close`.
+        channel.close()
 
     def _broken(self, channel: FrameChannel | None, error: RezoneError) -> None:
         with self._state:
@@ -176,7 +177,5 @@ class Connection:
         if channel is not None:
             with contextlib.suppress(*CHANNEL_ERRORS):
                 channel.cancel()
-                # After the cancel it does not wait; without it Arrow warns on stderr.
-                channel.close()
         if lost:
             self._on_broken(lost, error)

@@ -253,14 +253,16 @@ class ConsumerChannel:
         for stream in streams:
             self._request(channel, stream)
         answered = False
-        while (frame := channel.receive()) is not None:
-            answered = True
-            message, body = frame
-            if isinstance(message, ConnectionClosed):
-                _log.info("the producer hangs up", channel=self.name, reason=message.reason)
-                break
-            self._handle(channel, message, body)
-        channel.close()
+        try:
+            while (frame := channel.receive()) is not None:
+                answered = True
+                message, body = frame
+                if isinstance(message, ConnectionClosed):
+                    _log.info("the producer hangs up", channel=self.name, reason=message.reason)
+                    break
+                self._handle(channel, message, body)
+        finally:
+            channel.close()
         return answered
 
     def _disconnected(self) -> None:

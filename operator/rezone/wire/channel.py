@@ -72,7 +72,11 @@ class Channel:
         return unpack(memoryview(chunk.app_metadata))
 
     def close(self) -> None:
-        """End the client's side; harmless when the connection is already gone."""
+        """End the client's side; harmless when the connection is already gone.
+
+        Only the thread that receives may: both the end of a read and this finish the gRPC call,
+        and finishing it twice at the same time aborts the process. Others `cancel`.
+        """
         with self._sending:
             if self._closed or not hasattr(self._writer, "done_writing"):
                 return
