@@ -17,7 +17,13 @@ from rezone.controller.settings import CoordinatorSettings
 from rezone.resources.conditions import ConditionType, Reason
 from rezone.resources.crd import custom_resource_definitions, value_comments
 from rezone.resources.generate import drift, main, plain_files, write
-from rezone.resources.packaging import NAMESPACE, manifest_files, render, without_helm
+from rezone.resources.packaging import (
+    BASE_VALUES,
+    NAMESPACE,
+    manifest_files,
+    render,
+    without_helm,
+)
 
 Json = dict[str, Any]
 CHART = REPOSITORY / "charts" / "rezone"
@@ -37,7 +43,7 @@ def test_manifests_equal_the_chart(helm: str) -> None:
 
 def test_every_chart_object_is_in_the_manifests(helm: str) -> None:
     """Compared as objects, beside the comparison of text: nothing may get lost in the files."""
-    rendered = [without_helm(document) for _, document in render(CHART, helm)]
+    rendered = [without_helm(document) for _, document in render(CHART, helm, BASE_VALUES)]
     files = [*(REPOSITORY / "manifests/base").rglob("*.yaml")]
     files += (REPOSITORY / "manifests/zone-namespace").rglob("*.yaml")
     stored = [d for file in files for d in yaml.safe_load_all(file.read_text())]

@@ -1,7 +1,7 @@
 """The copies of the definitions and of the chart that users install from.
 
 The chart is the one source of the operator's own objects. `manifests/` is what Helm renders from
-it with the default values, without the traces of Helm, so that kustomize users get the same.
+it, without the traces of Helm, so that kustomize users get the same.
 `gitops/argocd` holds a Lua script per kind, and the fragment of Argo CD's settings made of them.
 """
 
@@ -21,6 +21,10 @@ Json = dict[str, Any]
 RELEASE: Final = "rezone"
 NAMESPACE: Final = "rezone-system"
 ZONE_ACCOUNTS: Final = "zone-accounts.yaml"
+OVERLAYS: Final = ("minimal", "production", "with-spark-operator")
+
+# Overlays add to the base, so it is the smallest whole: one operator, which needs no budget.
+BASE_VALUES: Final = ("--set", "replicas=1")
 
 # The version a Helm without a cluster pretends to see; a Helm built by `go install` says 1.20.
 _KUBE_VERSION = "v1.34.0"
@@ -52,11 +56,11 @@ def definition_files() -> dict[str, str]:
 
 
 def manifest_files(root: Path, helm: str) -> dict[str, str]:
-    """Return manifests/base and manifests/zone-namespace as Helm renders them, as text by path.
+    """Return base, zone-namespace and the overlays' own objects, rendered, as text by path.
 
     Raises RuntimeError with Helm's words if it fails.
     """
-    rendered = render(root / "charts" / "rezone", helm)
+    rendered = render(root / "charts" / "rezone", helm, BASE_VALUES)
     base: dict[str, list[Json]] = {}
     accounts: list[Json] = []
     for source, document in rendered:
@@ -79,7 +83,29 @@ def manifest_files(root: Path, helm: str) -> dict[str, str]:
         ["namespace.yaml", *sorted(base), "../zone-namespace"],
         namespace=NAMESPACE,
     )
-    return files
+    return files | _overlay_files(root, helm, {_identity(document) for _, document in rendered})
+
+
+def _overlay_files(root: Path, helm: str, known: set[tuple[str, str, str]]) -> dict[str, str]:
+    """Return what the chart has with an overlay's values and the base has not.
+
+    What an overlay changes or leaves out is said by its own kustomization, as users would do it;
+    the tests compare the outcome with what Helm renders.
+    """
+    files: dict[str, list[Json]] = {}
+    for overlay in OVERLAYS:
+        values = root / "charts" / "rezone" / "examples" / f"{overlay}.yaml"
+        for source, document in render(root / "charts" / "rezone", helm, ["-f", str(values)]):
+            if _identity(document) not in known:
+                path = f"manifests/overlays/{overlay}/{source}"
+                files.setdefault(path, []).append(without_helm(document))
+    header = _header("charts/rezone")
+    return {path: header + dump_all(documents) for path, documents in files.items()}
+
+
+def _identity(document: Json) -> tuple[str, str, str]:
+    metadata = document["metadata"]
+    return document["kind"], metadata.get("namespace", ""), metadata["name"]
 
 
 def gitops_files(root: Path) -> dict[str, str]:

@@ -1,0 +1,326 @@
+"""The chart and the overlays as users install them: real Helm and kustomize, a real server."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from unittest.mock import MagicMock
+
+import pytest
+import yaml
+from resource_server import NAMESPACE, REPOSITORY, Kubectl
+from test_constraints import manifest
+
+from rezone.cli.check import check
+from rezone.controller.settings import CoordinatorSettings
+from rezone.kube.data_node import PodSettings, build_pod
+from rezone.kube.names import TRANSFER, labels_of
+from rezone.replica.health import NodeCollector
+from rezone.resources.packaging import NAMESPACE as SYSTEM
+from rezone.resources.packaging import OVERLAYS, render, without_helm
+from rezone.resources.zone import DistributionZone
+
+pytestmark = pytest.mark.proves("OP-06")
+
+Json = dict[str, Any]
+CHART = REPOSITORY / "charts" / "rezone"
+MANIFESTS = REPOSITORY / "manifests"
+EVERYTHING = (
+    "networkPolicy.enabled=true",
+    "podMonitor.enabled=true",
+    "dashboards.enabled=true",
+    "sparkOperator.enabled=true",
+    "watchNamespaces={resources-test}",
+)
+POD_MONITOR = {
+    "apiVersion": "apiextensions.k8s.io/v1",
+    "kind": "CustomResourceDefinition",
+    "metadata": {"name": "podmonitors.monitoring.coreos.com"},
+    "spec": {
+        "group": "monitoring.coreos.com",
+        "scope": "Namespaced",
+        "names": {"kind": "PodMonitor", "plural": "podmonitors"},
+        "versions": [
+            {
+                "name": "v1",
+                "served": True,
+                "storage": True,
+                "schema": {
+                    "openAPIV3Schema": {
+                        "type": "object",
+                        "x-kubernetes-preserve-unknown-fields": True,
+                    },
+                },
+            },
+        ],
+    },
+}
+
+
+def sets(*values: str) -> list[str]:
+    """Return Helm's arguments for values."""
+    return [argument for value in values for argument in ("--set", value)]
+
+
+def chart(helm: str, *values: str) -> list[Json]:
+    """Return what the chart renders with values."""
+    return [document for _, document in render(CHART, helm, sets(*values))]
+
+
+def of_kind(documents: list[Json], kind: str, name: str = "") -> list[Json]:
+    """Return the objects of a kind whose name ends so."""
+    found = [d for d in documents if d["kind"] == kind]
+    return [d for d in found if d["metadata"]["name"].endswith(name)]
+
+
+def matches(selector: Json, labels: dict[str, str]) -> bool:
+    """Return whether a label selector selects labels."""
+    exact = selector.get("matchLabels", {}).items() <= labels.items()
+    rules = selector.get("matchExpressions", ())
+    return exact and all(labels.get(rule["key"]) in rule["values"] for rule in rules)
+
+
+@pytest.fixture
+def data_node() -> Json:
+    """Return the pod of a data node."""
+    metadata = {"name": "orders", "namespace": "shop", "uid": "u"}
+    spec = {"partitions": 1, "replicas": 1, "dataNodes": {"count": 1}}
+    zone = DistributionZone.parse({"metadata": metadata, "spec": spec})
+    return dict(build_pod(zone, 0, PodSettings(image="x")))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("overlay", OVERLAYS)
+def test_overlay_is_the_chart_with_the_example_values(
+    kubectl: Kubectl, helm: str, overlay: str
+) -> None:
+    """Users of kustomize and of Helm would get different operators by the same name."""
+    built = yaml.safe_load_all(kubectl("kustomize", str(MANIFESTS / "overlays" / overlay)))
+    values = ["-f", str(CHART / "examples" / f"{overlay}.yaml")]
+    rendered = [without_helm(document) for _, document in render(CHART, helm, values)]
+    assert by_name(d for d in built if d["kind"] != "Namespace") == by_name(rendered)
+
+
+def by_name(documents: Iterator[Json] | list[Json]) -> dict[tuple[str, str, str], Json]:
+    """Return the objects by kind, namespace and name."""
+    found = {}
+    for document in documents:
+        pod = document.get("spec", {}).get("template", {}).get("spec", {})
+        for each in pod.get("containers", ()):
+            each["env"].sort(key=lambda item: item["name"])  # kustomize puts patched ones first
+        metadata = document["metadata"]
+        found[document["kind"], metadata.get("namespace", ""), metadata["name"]] = document
+    return found
+
+
+@pytest.mark.slow
+@pytest.mark.apiserver
+def test_server_takes_every_object(kubectl: Kubectl, helm: str) -> None:
+    """A field that the server does not know, or a wrong one, shows only when somebody installs."""
+    kubectl("apply", "--server-side", "-f", "-", stdin=json.dumps(POD_MONITOR))
+    kubectl("wait", "--for=condition=Established", f"crd/{POD_MONITOR['metadata']['name']}")
+    space = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": SYSTEM}}
+    kubectl("apply", "--server-side", "--force-conflicts", "-f", "-", stdin=json.dumps(space))
+    command = [helm, "template", "rezone", str(CHART), "-n", SYSTEM, "--kube-version", "v1.34.0"]
+    command += sets(*EVERYTHING)
+    texts = [subprocess.run(command, capture_output=True, text=True, check=True).stdout]
+    texts += [kubectl("kustomize", str(MANIFESTS / "overlays" / each)) for each in OVERLAYS]
+    try:
+        for text in texts:
+            wanted = [d for d in yaml.safe_load_all(text) if d is not None]
+            # A pod is refused before its account exists, even in a dry run.
+            accounts = {
+                "apiVersion": "v1",
+                "kind": "List",
+                "items": of_kind(wanted, "ServiceAccount"),
+            }
+            kubectl("apply", "--server-side", "-f", "-", stdin=json.dumps(accounts))
+            dry = ("apply", "--server-side", "--force-conflicts", "--dry-run=server")
+            said = kubectl(*dry, "--validate=strict", "-f", "-", stdin=text)
+            assert said.count("serverside-applied") == len(wanted)
+    finally:
+        kubectl("delete", "crd", POD_MONITOR["metadata"]["name"], "--wait=false")
+
+
+@pytest.mark.parametrize(
+    ("value", "says"),
+    [
+        ("replica=2", "additional properties 'replica' not allowed"),
+        ("replicas=two", "at '/replicas': got string, want integer"),
+        ("image.pullpolicy=Always", "at '/image': additional properties 'pullpolicy'"),
+        ("image.repository=", "at '/image/repository': minLength"),
+        ("logLevel=trace", "must be one of 'debug', 'info', 'warning', 'error'"),
+        ("watchNamespaces={Team_A}", "at '/watchNamespaces/0': 'Team_A' does not match"),
+        ("settings.leaderLeaseSecond=2", "additional properties 'leaderLeaseSecond'"),
+        ("settings.leaseDurationSeconds=0", "minimum: got 0, want 1"),
+        ("resources.limit.memory=1Gi", "at '/resources': additional properties 'limit'"),
+        ("resources.limits.memory=lots", "at '/resources/limits/memory': 'lots' does not match"),
+        ("networkPolicy.clients=all", "got string, want array"),
+        ("networkPolicy.apiServerPorts={0}", "minimum: got 0, want 1"),
+        ("podDisruptionBudget=true", "at '/podDisruptionBudget': got boolean, want object"),
+        ("tolerations[0].efect=NoSchedule", "additional properties 'efect' not allowed"),
+        ("podMonitor.intervalSeconds=30s", "got string, want integer"),
+        ("test.timeoutSeconds=1", "minimum: got 1, want 10"),
+        ("crds.install=true", "at '/crds': additional properties 'install' not allowed"),
+    ],
+)
+def test_wrong_values_are_refused(helm: str, value: str, says: str) -> None:
+    """A misspelt value would be ignored, and its user would believe in it."""
+    with pytest.raises(RuntimeError, match=re.escape(says)):
+        render(CHART, helm, ["--set", value])
+
+
+def test_settings_have_the_operators_types() -> None:
+    """The chart would take 2.5 where the operator reads a whole number, and not start."""
+    schema = json.loads((CHART / "values.schema.json").read_text())
+    whole = {f.name for f in dataclasses.fields(CoordinatorSettings) if f.type is int}
+    for name, found in schema["properties"]["settings"]["properties"].items():
+        definition = found
+        if "$ref" in found:
+            definition = schema["definitions"][found["$ref"].rpartition("/")[2]]
+        field = re.sub("([A-Z])", r"_\1", name).lower()
+        assert (definition["type"] == "integer") == (field in whole), name
+
+
+def test_two_operators_with_a_budget_are_the_default(helm: str) -> None:
+    """One operator is a gap at every node upgrade; a budget for one blocks every drain."""
+    usual, single = chart(helm), chart(helm, "replicas=1")
+    assert of_kind(usual, "Deployment")[0]["spec"]["replicas"] == 2
+    (budget,) = of_kind(usual, "PodDisruptionBudget")
+    pods = of_kind(usual, "Deployment")[0]["spec"]["template"]["metadata"]["labels"]
+    assert matches(budget["spec"]["selector"], pods)
+    assert of_kind(single, "PodDisruptionBudget") == []
+    (lease,) = of_kind(usual, "Role", "-election")
+    assert lease["rules"][0]["resources"] == ["leases"]
+
+
+def test_policies_select_the_pods_and_ports_there_are(helm: str, data_node: Json) -> None:
+    """A policy with a misspelt label or port cuts the operator off, or does nothing."""
+    documents = chart(helm, *EVERYTHING)
+    operator = of_kind(documents, "Deployment")[0]["spec"]["template"]
+    labels = data_node["metadata"]["labels"]
+    ports = {p["name"]: p["containerPort"] for p in data_node["spec"]["containers"][0]["ports"]}
+    (for_operator,) = of_kind(documents, "NetworkPolicy", "-operator")
+    assert matches(for_operator["spec"]["podSelector"], operator["metadata"]["labels"])
+    to_nodes = for_operator["spec"]["egress"][1]
+    assert matches(to_nodes["to"][0]["podSelector"], labels)
+    assert [p["port"] for p in to_nodes["ports"]] == [ports["flight"]]
+    health = [p["containerPort"] for p in operator["spec"]["containers"][0]["ports"]]
+    assert [p["port"] for p in for_operator["spec"]["ingress"][0]["ports"]] == health
+    policies = of_kind(documents, "NetworkPolicy", "-data-nodes")
+    assert {p["metadata"]["namespace"] for p in policies} == {SYSTEM, NAMESPACE}
+    for policy in policies:
+        assert matches(policy["spec"]["podSelector"], labels)
+        rows, metrics = policy["spec"]["ingress"]
+        assert [p["port"] for p in rows["ports"]] == [ports["flight"]]
+        assert [p["port"] for p in metrics["ports"]] == [ports["health"]]
+        by_operator, by_peers, *_clients = rows["from"]
+        assert matches(by_operator["podSelector"], operator["metadata"]["labels"])
+        assert matches(by_peers["podSelector"], labels)
+        assert matches(by_peers["podSelector"], labels_of("orders", TRANSFER))
+    assert of_kind(chart(helm), "NetworkPolicy") == []
+
+
+def test_monitor_finds_the_pods_with_metrics(helm: str, data_node: Json) -> None:
+    """Prometheus says nothing about a monitor that selects nothing."""
+    documents = chart(helm, *EVERYTHING)
+    (monitor,) = of_kind(documents, "PodMonitor")
+    operator = of_kind(documents, "Deployment")[0]["spec"]["template"]
+    for pod in (operator, data_node):
+        assert matches(monitor["spec"]["selector"], pod["metadata"]["labels"])
+        names = {port["name"] for port in pod["spec"]["containers"][0]["ports"]}
+        assert monitor["spec"]["podMetricsEndpoints"][0]["port"] in names
+    target = set(monitor["spec"]["podTargetLabels"])
+    assert target <= data_node["metadata"]["labels"].keys()
+    assert of_kind(chart(helm), "PodMonitor") == []
+
+
+def test_dashboards_show_metrics_that_exist(helm: str) -> None:
+    """A panel of a metric that was renamed stays empty, which looks like peace."""
+    (board,) = of_kind(chart(helm, *EVERYTHING), "ConfigMap", "-dashboards")
+    assert board["metadata"]["labels"]["grafana_dashboard"] == "1"
+    panels = json.loads(board["data"]["data-nodes.json"])["panels"]
+    shown = {name for p in panels for name in re.findall(r"rezone_replica_\w+", str(p["targets"]))}
+    assert shown == {metric.name for metric in NodeCollector(MagicMock()).collect()}
+    assert of_kind(chart(helm), "ConfigMap") == []
+
+
+@pytest.mark.slow
+@pytest.mark.apiserver
+@pytest.mark.parametrize("watched", [(), ("watchNamespaces={resources-test}",)])
+def test_helm_test_may_run_its_command(
+    kubectl: Kubectl, helm: str, watched: tuple[str, ...]
+) -> None:
+    """`helm test` would fail for want of a right, or ask the command for an unknown option."""
+    command = [helm, "template", "rezone", str(CHART), "-n", NAMESPACE, "--kube-version", "v1.34.0"]
+    text = subprocess.run(
+        [*command, *sets(*watched)], capture_output=True, text=True, check=True
+    ).stdout
+    hooks = [
+        d
+        for d in yaml.safe_load_all(text)
+        if d and (d["metadata"].get("annotations") or {}).get("helm.sh/hook") == "test"
+    ]
+    (pod,) = of_kind(hooks, "Pod")
+    (container,) = pod["spec"]["containers"]
+    assert container["command"] == ["rezone", check.name]
+    asked = check.make_context("check", list(container["args"])).params
+    assert asked["namespace"] == NAMESPACE
+    assert asked["timeout_seconds"] < pod["spec"]["activeDeadlineSeconds"]
+    for each in hooks:
+        if each["kind"] != "Pod":
+            kubectl("apply", "-f", "-", stdin=json.dumps(each))
+    account = f"--as=system:serviceaccount:{NAMESPACE}:{pod['spec']['serviceAccountName']}"
+    zone = json.dumps({**manifest("DistributionZone", {}), "metadata": {"name": asked["name"]}})
+    where = ("-n", NAMESPACE, account)
+    kubectl(*where, "create", "-f", "-", stdin=zone)
+    kubectl(*where, "get", "dz", asked["name"])
+    kubectl(*where, "delete", "dz", asked["name"], "--wait=false")
+    assert kubectl.run(*where, "get", "pods").returncode != 0
+
+
+@pytest.mark.slow
+@pytest.mark.apiserver
+@pytest.mark.timeout(240)
+def test_upgrade_brings_the_definitions_and_uninstall_keeps_zones(
+    kubectl: Kubectl, helm: str, tmp_path: Path
+) -> None:
+    """Helm leaves crds/ as it was: a new operator would meet old rules; or all zones would go."""
+    before = tmp_path / "rezone"
+    shutil.copytree(CHART, before)
+    definition = before / "templates" / "crds" / "distributionzones.rezone.dev.yaml"
+    rule = "self.partitions == oldSelf.partitions"
+    definition.write_text(definition.read_text().replace(rule, "self.partitions > 0"))
+
+    def run(*arguments: str) -> str:
+        environment = {**os.environ, "HELM_CACHE_HOME": str(tmp_path)}
+        program = [helm, f"--kubeconfig={kubectl.kubeconfig}", "-n", NAMESPACE]
+        done = subprocess.run(
+            [*program, *arguments], capture_output=True, text=True, check=False, env=environment
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    def stored_rules() -> str:
+        return kubectl("get", "crd", "distributionzones.rezone.dev", "-o", "json")
+
+    # The session's definitions are there already, and not Helm's.
+    notes = run("install", "upgraded", str(before), "--take-ownership")
+    assert "helm test upgraded" in notes
+    assert "spark-operator is not installed" in notes
+    assert rule not in stored_rules()
+    zone = {**manifest("DistributionZone", {}), "metadata": {"name": "kept"}}
+    kubectl("-n", NAMESPACE, "apply", "-f", "-", stdin=json.dumps(zone))
+    run("upgrade", "upgraded", str(CHART))
+    assert rule in stored_rules()
+    run("uninstall", "upgraded")
+    assert rule in stored_rules()
+    assert "kept" in kubectl("-n", NAMESPACE, "get", "dz", "-o", "name")
+    kubectl("-n", NAMESPACE, "delete", "dz", "kept", "--wait=false")
