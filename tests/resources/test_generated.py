@@ -36,11 +36,13 @@ def test_definitions_and_reference_are_up_to_date() -> None:
     assert drift(REPOSITORY, plain_files(), DEFINITIONS) == []
 
 
+@pytest.mark.proves("OP-06")
 def test_manifests_equal_the_chart(helm: str) -> None:
     """Users of kustomize would get another operator than Helm users."""
     assert drift(REPOSITORY, manifest_files(REPOSITORY, helm), MANIFESTS) == []
 
 
+@pytest.mark.proves("OP-06")
 def test_every_chart_object_is_in_the_manifests(helm: str) -> None:
     """Compared as objects, beside the comparison of text: nothing may get lost in the files."""
     rendered = [without_helm(document) for _, document in render(CHART, helm, BASE_VALUES)]
@@ -168,6 +170,7 @@ def test_operator_pod_is_restricted(helm: str) -> None:
     assert security["capabilities"] == {"drop": ["ALL"]}
 
 
+@pytest.mark.proves("OP-06")
 def test_definitions_are_kept_by_default_and_optional(helm: str) -> None:
     """An uninstall that removes the definitions removes every zone."""
     kept = [d for _, d in render(CHART, helm) if d["kind"] == "CustomResourceDefinition"]

@@ -210,6 +210,7 @@ def applied(kubectl: Kubectl, *source: str, stdin: str | None = None) -> dict[st
 
 
 @pytest.mark.slow
+@pytest.mark.proves("OP-06")
 def test_kustomize_base_is_idempotent(kubectl: Kubectl) -> None:
     """A second apply that changes something fights with whoever applies the first."""
     first = applied(kubectl, "-k", str(MANIFESTS / "base"))
@@ -217,6 +218,7 @@ def test_kustomize_base_is_idempotent(kubectl: Kubectl) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.proves("OP-06")
 def test_chart_is_idempotent(kubectl: Kubectl, helm: str) -> None:
     """Helm upgrades without a change must not restart the operator."""
     command = [helm, "template", "rezone", str(REPOSITORY / "charts/rezone"), "-n", SYSTEM]
@@ -229,8 +231,12 @@ def test_chart_is_idempotent(kubectl: Kubectl, helm: str) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.proves("OP-06", "OP-07")
 def test_operator_may_do_what_it_must_and_no_more(kubectl: Kubectl) -> None:
-    """A missing right shows only in production, one too many only in an audit."""
+    """A missing right shows only in production, one too many only in an audit.
+
+    Without rights on the spec of what people apply, the operator cannot fight with their Git.
+    """
     kubectl("apply", "-k", str(MANIFESTS / "base"))
     account = f"system:serviceaccount:{SYSTEM}:rezone-operator"
 
@@ -244,6 +250,7 @@ def test_operator_may_do_what_it_must_and_no_more(kubectl: Kubectl) -> None:
     for verb, what in (
         ("patch", "distributionzones.rezone.dev/status"),
         ("create", "rebalancetasks.rezone.dev"),
+        ("patch", "regionmigrations.rezone.dev"),
         ("create", "pods"),
         ("patch", "pods/status"),
         ("list", "nodes"),
@@ -255,6 +262,9 @@ def test_operator_may_do_what_it_must_and_no_more(kubectl: Kubectl) -> None:
     for verb, what in (
         ("get", "secrets"),
         ("create", "distributionzones.rezone.dev"),
+        ("patch", "distributionzones.rezone.dev"),
+        ("update", "distributionzones.rezone.dev"),
+        ("patch", "rebalancetasks.rezone.dev"),
         ("update", "leases.coordination.k8s.io"),
         ("patch", "nodes"),
         ("create", "pods/exec"),
