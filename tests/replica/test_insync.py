@@ -58,6 +58,20 @@ def test_the_commit_offset_is_the_least_of_the_set() -> None:
     assert state.committed == 7
 
 
+def test_of_the_acks_of_one_write_only_the_last_one_changes_anything() -> None:
+    """Each ack would cost a run of the job; or one that matters would be passed over."""
+    state = leader()
+    ack(state, 1, 10, 10)
+    assert not state.moves_on(10)
+    ack(state, 2, 10, 10)
+    assert not state.moves_on(0), "the own disk is still missing"
+    assert state.moves_on(10)
+    state.advance(10)
+    assert not state.moves_on(10)
+    assert leader((0, 1)).moves_on(0), "a replica wants to join"
+    assert leader(standby=1).moves_on(0), "a standby may come into its set"
+
+
 def test_a_late_ack_of_the_same_stream_takes_nothing_back() -> None:
     """Two threads' acks may cross; the lower one would undo the higher."""
     state = leader((0, 1))

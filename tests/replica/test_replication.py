@@ -127,6 +127,10 @@ def test_the_stream_handshake_by_hand(tmp_path: Path) -> None:
         entries = peer.next(Entries)
         assert entries.committed_offset == 2
 
+        # Credit that comes with the request lets the entries follow the answer at once.
+        assert isinstance(peer.ask(opaque=10, max_fetch_bytes=1 << 20), StreamOk)
+        assert peer.next(Entries).committed_offset == 2
+
         peer.channel.send(CloseStream(partition=P))
         assert peer.next(StreamEnd).reason
 

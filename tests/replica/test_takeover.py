@@ -11,10 +11,12 @@ import time
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from pyarrow import flight
 from replica_cluster import Client, Coordinator, cluster
 
+from rezone.replica.meta import PartitionMeta
 from rezone.replica.producer import ProducerChannel
 from rezone.replica.settings import NodeSettings
 from rezone.wire.errors import ConflictError, NotReadyError
@@ -192,6 +194,12 @@ def finish(c: Coordinator, k: Client, acked: dict[bytes, bytes]) -> None:
     k.close()
 
 
+def stored_meta(c: Coordinator, node: int) -> PartitionMeta:
+    """Return what a node would know of the partition after a crash."""
+    path = c.nodes[node].directory / "partitions" / str(PARTITION) / "meta.json"
+    return msgspec.json.decode(path.read_bytes(), type=PartitionMeta)
+
+
 def started(c: Coordinator) -> tuple[Client, dict[bytes, bytes]]:
     """Three replicas with some rows; node 1 may take over."""
     c.create(PARTITION, (0, 1, 2))
@@ -238,6 +246,38 @@ def test_a_channel_cut_around_active_is_made_good_by_the_next_stream(
         c.until("node 1 leads", lambda: c.report(1, PARTITION).role is Role.LEADER)
         assert one_leader(c, (0, 1, 2)) == 1
         finish(c, k, rows)
+
+
+@pytest.mark.proves("DCP-11")
+def test_an_old_leader_is_dead_on_its_disk_before_it_is_dead(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it appended after a crash could be missing at a candidate that leads already."""
+    with cluster(tmp_path, 3) as c:
+        k, _ = started(c)
+        assert stored_meta(c, 0).role is Role.LEADER
+        # The candidate never hears of it, so the old leader stays where it is: pending.
+        monkeypatch.setattr(ProducerChannel, "add_control", lambda *_: None)
+        c.takeover(PARTITION)
+        k.put(PARTITION, {b"pending": b"1"})
+        assert c.report(0, PARTITION).takeover is TakeoverState.PENDING
+        assert stored_meta(c, 0).role is Role.FOLLOWER
+        c.change(PARTITION, iss=())
+        assert stored_meta(c, 0).role is Role.FOLLOWER, "still authorised"
+        c.change(PARTITION, next_leader=None, next_epoch=None)
+        assert stored_meta(c, 0).role is Role.LEADER, "called off"
+        k.put(PARTITION, {b"after": b"1"})
+        k.close()
+
+
+def test_an_epoch_is_on_the_disk_before_it_is_acked_in(tmp_path: Path) -> None:
+    """A follower that forgets an epoch it has acked in could help an older leader to commit."""
+    with cluster(tmp_path, 3) as c:
+        k, rows = started(c)
+        c.takeover(PARTITION)
+        finish(c, k, rows)
+        for node in (0, 2):
+            assert stored_meta(c, node).leader_epoch == 2
 
 
 @pytest.mark.proves("DCP-11", "RM-08")

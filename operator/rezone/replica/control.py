@@ -159,8 +159,10 @@ class Control:
         self._node.check_fence(request.fence)
         partition = self._node.find(request.partition)
         with partition.lock:
-            partition.persist_fence(request.fence)
+            partition.persist_fence(request.fence, durable=False)
             partition.takeover.start(request)
+        # Not under the lock, where writes would wait for the disk.
+        partition.takeover.persist()
         return Ack()
 
     def upgrade(self, request: UpgradeCandidate) -> Ack:

@@ -55,15 +55,15 @@ class FollowerDuties:
                 high_offset=log_end,
                 partition_uuid=branch_at(partition.store.meta.failover_log, log_end),
                 leader_epoch=partition.leader_epoch,
+                max_fetch_bytes=partition.settings.fetch_bytes_max,
             )
 
     def stream_started(self, answer: StreamOk) -> None:
-        """Persist the leader's failover log over the own one (DCP-04)."""
+        """Persist the leader's failover log over the own one (DCP-04), and its epoch with it."""
         partition = self._partition
         with partition.lock:
             self._require_epoch(answer.leader_epoch)
-            if partition.store.meta.failover_log != answer.failover_log:
-                partition.store.update_meta(failover_log=answer.failover_log)
+            partition.store.update_meta(failover_log=answer.failover_log)
             self._acked = (-1, -1)
             partition.set_committed(min(answer.committed_offset, partition.store.log_end))
             partition.touched(at_once=True)

@@ -15,8 +15,19 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from rezone.replica.settings import NodeSettings
-from rezone.wire.errors import NotEnoughReplicasError, OverloadedError, RezoneError
-from rezone.wire.messages import IsrProposal, LeaderAndIsr, NodeId, WriteResult
+from rezone.wire.errors import (
+    NotEnoughReplicasError,
+    NotReadyError,
+    OverloadedError,
+    RezoneError,
+)
+from rezone.wire.messages import (
+    FIRST_PARTITION_EPOCH,
+    IsrProposal,
+    LeaderAndIsr,
+    NodeId,
+    WriteResult,
+)
 
 Reply = Callable[[WriteResult | RezoneError], None]
 
@@ -111,6 +122,15 @@ class LeaderState:
         progress.applied = applied
         progress.waiting_since = now if durable < log_end else None
 
+    def require_open(self) -> None:
+        """Refuse with NotReadyError while not all replicas of a new partition are open.
+
+        Under the first epoch a node without the partition opens it empty and in sync. What was
+        acknowledged then could be lost with one disk, so nothing is.
+        """
+        if self.state.partition_epoch <= FIRST_PARTITION_EPOCH:
+            raise NotReadyError("the partition is being made: not all its replicas are open; retry")
+
     def require_enough(self) -> None:
         """Refuse with NotEnoughReplicasError while the confirmed set is too small to write."""
         if len(self.state.isr) < self.min_in_sync_replicas:
@@ -121,13 +141,26 @@ class LeaderState:
                 needed=self.min_in_sync_replicas,
             )
 
-    def advance(self, own_durable: int) -> bool:
-        """Move the commit offset as far as the in-sync set allows; whether it moved."""
+    def _held_by_all(self, own_durable: int) -> int:
         offset = own_durable
         for node in self.maximal:
             if node != self.node:
                 known = self.followers.get(node)
                 offset = min(offset, known.durable if known else -1)
+        return offset
+
+    def moves_on(self, own_durable: int) -> bool:
+        """Whether an ack can have changed anything: the commit offset, or who is in which set."""
+        current = self.state.isr if self.proposal is None else self.proposal.new_isr
+        return (
+            self._held_by_all(own_durable) > self.committed
+            or self.state.hot_standby_replica is not None
+            or not set(self.state.replicas) <= set(current)
+        )
+
+    def advance(self, own_durable: int) -> bool:
+        """Move the commit offset as far as the in-sync set allows; whether it moved."""
+        offset = self._held_by_all(own_durable)
         if offset <= self.committed:
             return False
         self.committed = offset

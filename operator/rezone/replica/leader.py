@@ -151,9 +151,15 @@ class LeaderDuties:
         with partition.lock:
             if self.state is None or self.streams.get(stream.node) is not stream:
                 return
-            now, log_end = partition.clock.monotonic(), partition.store.log_end
-            self.state.acked(stream.node, ack.fetch_offset, ack.kv_applied_offset, now, log_end)
-        partition.wake()
+            now, store = partition.clock.monotonic(), partition.store
+            first = self.state.follower(stream.node).durable < 0
+            self.state.acked(
+                stream.node, ack.fetch_offset, ack.kv_applied_offset, now, store.log_end
+            )
+            # Of the acks of one write only the last one changes anything.
+            due = first or partition.takeover.hands_over or self.state.moves_on(store.durable_end)
+        if due:
+            partition.wake()
 
     # --- the partition's job ---------------------------------------------------------------------
 
@@ -169,8 +175,7 @@ class LeaderDuties:
                 return
             if state.advance(store.durable_end):
                 partition.set_committed(state.committed)
-                # Followers hear of it with the next entries, or all at once with the next tick.
-                partition.look_again(0)
+                partition.look_again(self._next_broadcast())
             committed = state.committed
             self._propose(state)
         if committed > store.applied:
@@ -190,6 +195,14 @@ class LeaderDuties:
         for stream in self.streams.values():
             if stream.committed_sent < self._partition.committed:
                 stream.wake()
+
+    def _next_broadcast(self) -> float:
+        """Return when followers that had no entries since hear of the commit offset.
+
+        The same moment for all partitions: what goes to one node then goes in one frame.
+        """
+        interval = self._partition.settings.commit_interval_ms / 1000
+        return (self._partition.clock.monotonic() // interval + 1) * interval
 
     def _propose(self, state: LeaderState) -> None:
         partition = self._partition

@@ -62,6 +62,7 @@ class MetaFile:
 
     def __init__(self, path: Path, initial: PartitionMeta) -> None:
         self._path = path
+        self._unsaved = False
         self.value = initial
         if path.exists():
             try:
@@ -69,10 +70,17 @@ class MetaFile:
             except msgspec.DecodeError as error:
                 raise CorruptionError(f"{path}: {error}") from error
 
-    def update(self, **changes: Any) -> PartitionMeta:
-        """Change fields, durably before this returns; equal values cost nothing."""
+    def update(self, *, durable: bool = True, **changes: Any) -> PartitionMeta:
+        """Change fields, durably before this returns; equal values cost nothing.
+
+        Without `durable` they reach the disk with the next change that is.
+        """
         changed = msgspec.structs.replace(self.value, **changes)
-        if changed == self.value and self._path.exists():
+        if not durable:
+            self._unsaved = self._unsaved or changed != self.value
+            self.value = changed
+            return changed
+        if changed == self.value and not self._unsaved and self._path.exists():
             return self.value
         partial = self._path.with_suffix(".tmp")
         with partial.open("wb") as file:
@@ -81,7 +89,7 @@ class MetaFile:
             os.fsync(file.fileno())
         partial.rename(self._path)
         sync_directory(self._path.parent)
-        self.value = changed
+        self.value, self._unsaved = changed, False
         return changed
 
 

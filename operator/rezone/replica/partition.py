@@ -186,9 +186,9 @@ class Partition:
         if revision < known:
             raise StaleRevisionError(f"revision {revision} is behind {known}", revision=known)
 
-    def persist_fence(self, fence: Fence) -> None:
-        """Check a call's fence and remember it."""
-        self.store.update_meta(**self.check_fence(fence))
+    def persist_fence(self, fence: Fence, *, durable: bool = True) -> None:
+        """Check a call's fence and remember it; without `durable` only until a restart."""
+        self.store.update_meta(**self.check_fence(fence), durable=durable)
 
     def notify(self, fence: Fence, record: LeaderAndIsr) -> None:
         """Take the coordinator's record (HS-02).
@@ -218,7 +218,10 @@ class Partition:
         self.wake()
 
     def _confirm(self, record: LeaderAndIsr, persisted: dict[str, Any]) -> None:
-        self._save(record, Role.FOLLOWER if self.takeover.blocks_writes else Role.LEADER, persisted)
+        handing_over = self.takeover.blocks_writes or (
+            self.takeover.hands_over and record.next_leader is not None
+        )
+        self._save(record, Role.FOLLOWER if handing_over else Role.LEADER, persisted)
         self.leading.require_state().confirm(record)
         if record.next_leader is None and not self.takeover.blocks_writes:
             self.takeover.clear()
@@ -263,13 +266,21 @@ class Partition:
         self.wake()
 
     def become_follower(
-        self, record: LeaderAndIsr, persisted: dict[str, Any] | None = None
+        self,
+        record: LeaderAndIsr,
+        persisted: dict[str, Any] | None = None,
+        *,
+        durable: bool = True,
     ) -> None:
-        """Follow the record's leader; unanswered writes are sent there."""
+        """Follow the record's leader; unanswered writes are sent there.
+
+        Without `durable` the record is on the disk before the first ack to that leader: until
+        then a crash makes it as if the news had not come.
+        """
         role = Role.FOLLOWER if self.node_id in record.isr else Role.LEARNER
         if self.store.meta.needs_snapshot:
             role = Role.LEARNER
-        self._save(record, role, persisted or {})
+        self._save(record, role, persisted or {}, durable=durable)
         if self.leading.state is not None:
             self.log.info("following", leader=record.leader, leader_epoch=record.leader_epoch)
             self.leading.end(record.leader, record.leader_epoch)
@@ -277,7 +288,14 @@ class Partition:
         self.touched(at_once=True)
         self.changed.notify_all()
 
-    def _save(self, record: LeaderAndIsr, role: Role, changes: dict[str, Any]) -> None:
+    def _save(
+        self,
+        record: LeaderAndIsr,
+        role: Role,
+        changes: dict[str, Any],
+        *,
+        durable: bool = True,
+    ) -> None:
         assert record.leader_epoch >= self.leader_epoch, "a leader epoch never falls"  # noqa: S101 - invariant
         self.store.update_meta(
             **changes,
@@ -285,9 +303,11 @@ class Partition:
             leader_epoch=record.leader_epoch,
             partition_epoch=record.partition_epoch,
             leader_and_isr=record,
+            durable=durable,
         )
         self.record = record
-        self.role = Role.LEADER if role is Role.LEADER or self.takeover.blocks_writes else role
+        leads = self.takeover.blocks_writes or self.takeover.hands_over
+        self.role = Role.LEADER if leads else role
 
     def _resume(self) -> None:
         """Go on with what was known before a restart (B-09)."""
@@ -302,9 +322,9 @@ class Partition:
             dead = self.role is not Role.LEADER
             self.become_leader(self.record, confirmed=False, dead=dead)
 
-    def persist_dead(self) -> None:
-        """Make it durable that nothing may be appended here any more in this epoch."""
-        self.store.update_meta(role=Role.FOLLOWER)
+    def mark_dead(self, *, dead: bool, durable: bool) -> None:
+        """Note whether this leader may lead on after a restart, or only hand over."""
+        self.store.update_meta(role=Role.FOLLOWER if dead else Role.LEADER, durable=durable)
 
     def redirected(self, message: StreamEnd) -> None:
         """Follow the leader an old leader has named in its StreamEnd."""
@@ -321,7 +341,8 @@ class Partition:
                 next_leader=None,
                 next_epoch=None,
             )
-            self.become_follower(record)
+            # In the middle of the write gap: the disk comes in with the new leader's answer.
+            self.become_follower(record, durable=False)
         self.host.restream(self)
 
     def upgrade(self, request: UpgradeCandidate) -> None:

@@ -31,6 +31,7 @@ from rezone.wire.messages import (
     NodeId,
     PartitionId,
     StreamEnd,
+    StreamOk,
     StreamRefused,
     StreamRequest,
 )
@@ -109,6 +110,7 @@ class ProducerStream:
     committed_sent: int = -1
     bytes_sent: int = 0
     frames_sent: int = 0
+    answered: bool = False
     ended: bool = False
     queued: bool = False
     _in_flight: deque[tuple[int, int]] = field(default_factory=deque)
@@ -301,7 +303,7 @@ class ProducerChannel:
                 acked_offset=request.high_offset,
             )
             with self._lock:
-                # Before it is attached: a wake must find it. Without credit it sends nothing.
+                # Before it is attached: a wake must find it. Unanswered it sends nothing.
                 self._streams[request.partition] = stream
             answer = source.open_stream(stream, request)
         except RezoneError as error:
@@ -309,9 +311,14 @@ class ProducerChannel:
                 return
             answer = _refusal(request, error)
         with self._work:
-            if type(answer).__name__ != "StreamOk":
-                self._streams.pop(request.partition, None)
             self._answers.append((answer, None))
+            if isinstance(answer, StreamOk):
+                # Answers go out before whatever a stream has to send.
+                stream.answered = True
+                stream.credit_bytes = request.max_fetch_bytes
+                self._enqueue(stream)
+            else:
+                self._streams.pop(request.partition, None)
             self._work.notify()
 
     def _defer(self, request: StreamRequest) -> bool:
@@ -389,7 +396,7 @@ class ProducerChannel:
     def _send_of(self, stream: ProducerStream) -> bool:
         """Send one frame of a stream; whether there may be more."""
         with self._lock:
-            if stream.ended:
+            if stream.ended or not stream.answered:
                 return False
             control = stream.take_control()
             room = stream.credit_bytes - stream.in_flight_bytes

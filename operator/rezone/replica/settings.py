@@ -47,6 +47,7 @@ class NodeSettings(msgspec.Struct, frozen=True, kw_only=True):
     - `apply_interval_ms`, `apply_rows_max`: a follower applies when either is reached.
     - `collect_percent_max`: the share of the time that old versions are collected for; a slice of a
       pass is followed by a rest.
+    - `commit_interval_ms`: how late a follower may hear of a commit offset when no entries follow.
     - `connections_max`, `replication_connections_max`, `streams_max`: DCP-13's limits.
     """
 
@@ -61,6 +62,7 @@ class NodeSettings(msgspec.Struct, frozen=True, kw_only=True):
     standby_lag_rows_max: int = 1_000
     apply_interval_ms: int = 300
     apply_rows_max: int = 20_000
+    commit_interval_ms: int = 100
     progress_interval_ms: int = 100
     tick_interval_ms: int = 20
     trim_interval_ms: int = 5_000

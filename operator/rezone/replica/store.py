@@ -149,11 +149,11 @@ class PartitionStore:
         """The durable facts; `committed_offset` in it may be behind `committed`."""
         return self._meta.value
 
-    def update_meta(self, **changes: Any) -> PartitionMeta:
-        """Change fields of the meta, durably before this returns."""
+    def update_meta(self, *, durable: bool = True, **changes: Any) -> PartitionMeta:
+        """Change fields of the meta; durably before this returns, or with the next change."""
         with self._meta_lock:
             changes.setdefault("committed_offset", self._committed)
-            return self._meta.update(**changes)
+            return self._meta.update(durable=durable, **changes)
 
     @property
     def log_start(self) -> int:

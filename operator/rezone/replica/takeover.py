@@ -1,8 +1,9 @@
 """The planned takeover of a partition: from its leader to an in-sync replica, in one stream.
 
     old leader                                   candidate
-    PENDING: sends what it has, then Pending --> PENDING: applies eagerly, holds writes
-    DEAD (persisted): appends nothing more
+    PENDING (persisted): sends what it
+      has, then Pending                    --> PENDING: applies eagerly, holds writes
+    DEAD: appends nothing more
       sends the rest, then Active           --> leads with the next epoch, answers held writes
     follows, answers what is left: NotLeader
 
@@ -10,7 +11,8 @@ The API server takes no part (DCP-09..11, HS-10): the coordinator has written th
 epoch before (RM: UpdateMetadataDown) and reads the outcome from both sides' reports. Where it
 can stop, and how it is mended:
 
-- before DEAD: the old leader goes on as if nothing had been (FAILED, with the reason);
+- before DEAD: the old leader goes on as if nothing had been (FAILED, with the reason); but one
+  that restarts then is dead already, because DEAD itself waits for no disk;
 - after DEAD, before Active has left: the old leader stays dead. When the candidate's stream comes
   back, the rest and Active are sent again; else the coordinator decides, by UpgradeCandidate at
   the candidate or by a higher epoch for the old leader (RM-08);
@@ -56,6 +58,7 @@ class _Attempt:
     deadline: float = 0.0
     end_offset: int = 0
     pending_sent: bool = False
+    persisted: bool = False
 
 
 class TakeoverProcess:
@@ -91,8 +94,8 @@ class TakeoverProcess:
         return self._now.side is Side.NEW and self._now.state is TakeoverState.PENDING
 
     @property
-    def _hands_over(self) -> bool:
-        """Whether this replica is the old leader and still leads."""
+    def hands_over(self) -> bool:
+        """Whether this replica is the old leader and still leads; after a restart it is dead."""
         return self._now.side is Side.OLD and self._now.state is TakeoverState.PENDING
 
     def clear(self) -> None:
@@ -156,6 +159,7 @@ class TakeoverProcess:
             deadline=partition.clock.monotonic() + timeout,
             end_offset=partition.store.log_end,
         )
+        partition.mark_dead(dead=True, durable=False)
         self._now = attempt
         partition.look_again(attempt.deadline)
         partition.log.info("handing over", candidate=attempt.candidate, next_epoch=attempt.epoch)
@@ -168,24 +172,36 @@ class TakeoverProcess:
         stream.send_at(attempt.end_offset, self._message(TakeoverState.PENDING), on_sent=sent)
         partition.touched(at_once=True)
 
+    def persist(self) -> None:
+        """Bring the mark of a takeover that has begun to the disk; called without the lock.
+
+        Writes still go on meanwhile. Later, between the last one here and the first one there, it
+        would be too late: after a restart nothing may be appended behind the candidate's back.
+        """
+        partition = self._partition
+        with partition.lock:
+            attempt = self._now
+        partition.store.update_meta()
+        with partition.lock:
+            attempt.persisted = True
+        partition.wake()
+
     def step(self) -> None:
         """Go on when the candidate is near, or give up before anything is lost by it."""
         partition, now = self._partition, self._now
-        if not self._hands_over:
+        if not self.hands_over:
             return
         assert now.stream is not None, "a pending takeover has a stream"  # noqa: S101 - invariant
         missing = partition.store.log_end - now.stream.acked_offset
         if now.stream.ended:
             self._fail("the candidate's stream has ended")
-        elif now.pending_sent and missing <= partition.settings.takeover_rows_max:
+        elif now.persisted and now.pending_sent and missing <= partition.settings.takeover_rows_max:
             self._die()
         elif partition.clock.monotonic() > now.deadline:
             self._fail(f"the candidate still misses {missing} rows after the time given")
 
     def _die(self) -> None:
         partition, now = self._partition, self._now
-        # Persisted first: after a restart nothing may be appended behind the candidate's back.
-        partition.persist_dead()
         now.state = TakeoverState.DEAD
         now.end_offset = partition.store.log_end
         self._finish_on_stream()
@@ -216,7 +232,8 @@ class TakeoverProcess:
                 next_epoch=None,
             )
             partition.log.info("handed over", leader=record.leader, leader_epoch=attempt.epoch)
-            partition.become_follower(record)
+            # The disk knows that this leader is dead; the new epoch comes in with the first stream.
+            partition.become_follower(record, durable=False)
         partition.host.restream(partition)
 
     def stream_opened(self, stream: ProducerStream) -> None:
@@ -229,6 +246,7 @@ class TakeoverProcess:
     def _fail(self, reason: str) -> None:
         partition, now = self._partition, self._now
         partition.log.warning("the takeover has failed", reason=reason)
+        partition.mark_dead(dead=False, durable=True)
         now.state, now.error = TakeoverState.FAILED, reason
         if now.stream is not None and not now.stream.ended:
             now.stream.send_at(0, self._message(TakeoverState.FAILED))
@@ -304,6 +322,6 @@ class TakeoverProcess:
             attempt.error = "the leader's state change did not come in time"
             partition.touched(at_once=True)
         self.step()
-        if self.eager or self._hands_over:
+        if self.eager or self.hands_over:
             partition.look_again(attempt.deadline)
         partition.intake.tick(partition.not_leader_or_not_ready(), now)

@@ -373,13 +373,17 @@ class ConnectionClosed(Message, frozen=True):
 
 
 class StreamRequest(Message, frozen=True):
-    """Ask for a partition's log from `high_offset` on (DCP-03)."""
+    """Ask for a partition's log from `high_offset` on (DCP-03).
+
+    `max_fetch_bytes` is the credit until the first ack: entries may follow the answer at once.
+    """
 
     opaque: int
     partition: PartitionId
     high_offset: int
     partition_uuid: str
     leader_epoch: int
+    max_fetch_bytes: int = 0
 
 
 class StreamOk(Message, frozen=True):

@@ -23,7 +23,7 @@ from storage_kit import (
 )
 
 from rezone.replica.engines.base import TIME_MAX
-from rezone.replica.meta import PartitionMeta, branch_end, branches_until
+from rezone.replica.meta import MetaFile, PartitionMeta, branch_end, branches_until
 from rezone.replica.store import PartitionStore, ResetNeededError
 from rezone.replica.writers import WriterTable, writer_key, writer_name
 from rezone.wire.errors import ConflictError, CorruptionError, SnapshotExpiredError
@@ -165,6 +165,18 @@ def test_collect_never_changes_what_may_be_read_or_undone(store: PartitionStore)
         assert stored_rows(store, as_of=time) == writer.visible(base + 1)
     store.truncate(ends[9])
     assert stored_rows(store) == writer.visible(ends[9])
+
+
+def test_meta_that_may_wait_reaches_the_disk_with_the_next_that_may_not(tmp_path: Path) -> None:
+    """A replica would ack in an epoch that it forgets with the next crash."""
+    path = tmp_path / "meta.json"
+    meta = MetaFile(path, PartitionMeta(partition=0))
+    meta.update(revision=1)
+    meta.update(leader_epoch=5, durable=False)
+    assert meta.value.leader_epoch == 5
+    assert MetaFile(path, PartitionMeta(partition=0)).value.leader_epoch == 0
+    meta.update(revision=1)
+    assert MetaFile(path, PartitionMeta(partition=0)).value.leader_epoch == 5
 
 
 def test_writer_table_over_log_engine_and_rollback(store: PartitionStore) -> None:
