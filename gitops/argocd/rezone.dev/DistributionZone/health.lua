@@ -27,6 +27,11 @@ if stalled ~= nil and stalled.status == "True" then
   return health("Degraded", stalled.message)
 end
 
+local reconciling = condition("Reconciling")
+if reconciling ~= nil and reconciling.status == "True" then
+  return health("Progressing", reconciling.message)
+end
+
 local ready = condition("Ready")
 if ready.status ~= "True" then
   return health("Progressing", ready.message)
