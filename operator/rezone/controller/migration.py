@@ -5,8 +5,12 @@ import structlog
 from rezone.controller.acts import Acts
 from rezone.controller.coordinator import Coordinator
 from rezone.controller.keys import ObjectKey
-from rezone.controller.missing_zone import MISSING_ZONE_SECONDS, without_zone
 from rezone.controller.monitor import utc_now
+from rezone.controller.outside_machine import (
+    MISSING_ZONE_SECONDS,
+    seen_by_operator,
+    without_zone,
+)
 from rezone.controller.passes import begin_pass
 from rezone.domain import announcements
 from rezone.domain.migration import decide
@@ -35,6 +39,7 @@ class MigrationReconciler:
         status = migration.status or RegionMigrationStatus()
         if status.state in TERMINAL_MIGRATION_STATES:
             self._c.unfollow(key)
+            await self._c.store.write_status(migration, seen_by_operator(migration, status))
             return None
         spec = migration.spec
         seen = await begin_pass(self._c, key, spec.zone_name, partition=spec.partition)

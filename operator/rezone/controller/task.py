@@ -5,8 +5,12 @@ import structlog
 from rezone.controller.acts import Acts
 from rezone.controller.coordinator import Coordinator
 from rezone.controller.keys import ObjectKey
-from rezone.controller.missing_zone import MISSING_ZONE_SECONDS, without_zone
 from rezone.controller.monitor import utc_now
+from rezone.controller.outside_machine import (
+    MISSING_ZONE_SECONDS,
+    seen_by_operator,
+    without_zone,
+)
 from rezone.controller.passes import ZonePass, begin_pass
 from rezone.controller.plans import make_plan
 from rezone.domain import announcements
@@ -33,6 +37,7 @@ class TaskReconciler:
         status = task.status or RebalanceTaskStatus()
         if status.state in TERMINAL_TASK_STATES:
             self._c.unfollow(key)
+            await self._c.store.write_status(task, seen_by_operator(task, status))
             return None
         spark = await self._spark(task, status)
         seen = await begin_pass(self._c, key, task.spec.zone_name, spark=spark)

@@ -1,9 +1,15 @@
-"""What a task or migration says while its zone does not exist or has no partitions yet."""
+"""What a task or migration says beside its machine: before there is a zone, and after the end."""
 
 from datetime import datetime
 from typing import TypeVar
 
-from rezone.resources.conditions import ConditionType, Reason, condition_of, set_condition
+from rezone.resources.conditions import (
+    ConditionType,
+    Reason,
+    condition_of,
+    drop_condition,
+    set_condition,
+)
 from rezone.resources.migration import RegionMigration, RegionMigrationStatus
 from rezone.resources.task import RebalanceTask, RebalanceTaskStatus
 
@@ -33,6 +39,10 @@ def without_zone(
             ConditionType.SUCCEEDED, None, reason, message, generation=generation, now=now
         ),
     )
+    # Never both: tools read Reconciling as "wait" and Stalled as "somebody must act".
+    conditions = drop_condition(
+        conditions, ConditionType.STALLED if found else ConditionType.RECONCILING
+    )
     if not found:
         stalled = condition_of(
             ConditionType.STALLED,
@@ -46,3 +56,12 @@ def without_zone(
     return status.model_copy(
         update={"conditions": conditions, "waiting_for": message, "observed_generation": generation}
     )
+
+
+def seen_by_operator(obj: RebalanceTask | RegionMigration, status: S) -> S:
+    """Return the status of an object at its end, as of its present generation.
+
+    Nothing follows from a later change of the spec; but with an older generation in its status
+    kubectl wait, Argo CD and Flux would wait for an answer for ever.
+    """
+    return status.model_copy(update={"observed_generation": obj.metadata.generation})
