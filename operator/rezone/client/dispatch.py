@@ -27,7 +27,14 @@ from rezone.client.connection import Connection
 from rezone.client.routes import Leader, RouteCache
 from rezone.client.settings import ClientSettings, backoff
 from rezone.wire.channel import Frame
-from rezone.wire.errors import ConflictError, NotLeaderError, NotReadyError, RezoneError, error_from
+from rezone.wire.errors import (
+    ConflictError,
+    ForbiddenError,
+    NotLeaderError,
+    NotReadyError,
+    RezoneError,
+    error_from,
+)
 from rezone.wire.flight import NodeClient
 from rezone.wire.messages import (
     Failure,
@@ -153,6 +160,8 @@ class Dispatcher:
                 continue
             self._take_routes(table)
             return table
+        if isinstance(error, ForbiddenError):
+            raise error  # asking again would change nothing
         raise NotReadyError(f"none of {addresses} answers with routes; the last said: {error}")
 
     def close(self) -> None:

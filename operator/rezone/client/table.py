@@ -5,6 +5,7 @@ Writes are applied exactly once (`writes`), routes correct themselves (`dispatch
 Concurrency: any thread may call. Batches of one partition go out in the order of their calls.
 """
 
+import functools
 import random
 import threading
 import time
@@ -33,6 +34,7 @@ from rezone.wire.messages import (
     ZoneConfig,
 )
 from rezone.wire.rows import RowCodec
+from rezone.wire.tls import TlsSource, tls_from_environment
 
 
 class TableClient:
@@ -42,7 +44,9 @@ class TableClient:
     to the nodes, whose duplicate tables hold UUIDs: any other name becomes the UUID of
     `writer_uuid`. A name must never be used twice, not even by one client after the other: a new
     client numbers its batches from 1 again. `on_ack(partition, monotonic
-    time)` is called for every acknowledged write, from a reader thread; it must be quick.
+    time)` is called for every acknowledged write, from a reader thread; it must be quick. `tls`
+    is this client's certificate, by default that of REZONE_TLS_DIRECTORY; without both it speaks
+    plaintext, which nodes with TLS do not take.
     Thread-safe. Close it, or use it as a context manager.
     """
 
@@ -55,13 +59,16 @@ class TableClient:
         on_ack: Callable[[PartitionId, float], None] | None = None,
         clock: Callable[[], float] = time.monotonic,
         rng: random.Random | None = None,
-        connect: Callable[[str], NodeClient] = NodeClient,
+        tls: TlsSource | None = None,
+        connect: Callable[[str], NodeClient] | None = None,
     ) -> None:
         self.writer_id = writer_uuid(writer_id) if writer_id else str(uuid.uuid4())
         self._settings = settings or ClientSettings()
         self._clock = clock
         self._rng = rng or random.Random()  # noqa: S311 - jitter, not a secret
         self._routes = RouteCache(bootstrap)
+        if connect is None:
+            connect = functools.partial(NodeClient, tls=tls or tls_from_environment())
         self._budget = Budget(self._settings)
         self._lock = threading.Lock()
         self._codec: RowCodec | None = None

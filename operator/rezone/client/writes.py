@@ -34,7 +34,7 @@ from rezone.wire.rows import RowCodec
 Outcome = Answer | RezoneError
 _WRITERS = uuid.UUID("6c6f9c0e-6f0b-5d52-9a57-2f4d1f0c7a11")
 _log = logging.getLogger(__name__)
-_REFUSALS = frozenset({"InvalidRow", "LimitExceeded"})
+_REFUSALS = frozenset({"InvalidRow", "LimitExceeded", "Forbidden"})
 """Errors that prove, as the answer to a first attempt, that nothing was applied."""
 
 

@@ -11,6 +11,7 @@ older one is refused (DCP-12).
 
 import itertools
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -110,6 +111,7 @@ class ConsumerChannel:
         zone_uid: str,
         settings: NodeSettings,
         clock: Clock,
+        connect: Callable[[str], NodeClient],
     ) -> None:
         self.name = name
         self.peer = peer
@@ -117,6 +119,7 @@ class ConsumerChannel:
         self._hello = OpenConnection(name=name, node=node, zone_uid=zone_uid)
         self._settings = settings
         self._clock = clock
+        self._connect = connect
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)
         self._streams: dict[PartitionId, ConsumerStream] = {}
@@ -215,7 +218,7 @@ class ConsumerChannel:
                     self._changed.wait()
                 if self._closed:
                     return
-            client = NodeClient(self.address)
+            client = self._connect(self.address)
             try:
                 if self._serve(client):
                     failures = 0

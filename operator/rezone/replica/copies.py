@@ -11,7 +11,7 @@ of `Pulls`. The store fences attempts of the same copy against each other.
 import contextlib
 import threading
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -172,7 +172,8 @@ def current_state(partition: "Partition") -> CopyState:
 class Pulls:
     """The copies this node makes for itself, one thread each; a repeat joins the one under way."""
 
-    def __init__(self) -> None:
+    def __init__(self, connect: Callable[[str], NodeClient] = NodeClient) -> None:
+        self._connect = connect
         self._lock = threading.Lock()
         self._running: dict[int, threading.Thread] = {}
         self._closed = threading.Event()
@@ -204,7 +205,7 @@ class Pulls:
 
     def _pull(self, partition: "Partition", request: PullSnapshot) -> None:
         attempt = uuid.uuid4().hex
-        client = NodeClient(request.source)
+        client = self._connect(request.source)
         try:
             receipts = copy_partition(
                 request.partition,

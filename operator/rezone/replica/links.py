@@ -17,6 +17,7 @@ from rezone.replica.partition import Partition
 from rezone.replica.producer import ProducerChannel, Source
 from rezone.wire.channel import Channel
 from rezone.wire.errors import ConflictError, LimitExceededError
+from rezone.wire.flight import NodeClient
 from rezone.wire.messages import NodeId, OpenConnection, PartitionId
 
 
@@ -31,8 +32,15 @@ class _Link(NamedTuple):
 class Links:
     """The channels of one node; `find` raises UnknownPartitionError."""
 
-    def __init__(self, host: Host, find: Callable[[PartitionId], Source]) -> None:
+    def __init__(
+        self,
+        host: Host,
+        find: Callable[[PartitionId], Source],
+        *,
+        connect: Callable[[str], NodeClient] = NodeClient,
+    ) -> None:
         self._host = host
+        self._connect = connect
         self._find = find
         self._lock = threading.Lock()
         self._consumers: dict[NodeId, ConsumerChannel] = {}
@@ -126,6 +134,7 @@ class Links:
                     zone_uid=zone_uid,
                     settings=host.settings,
                     clock=host.clock,
+                    connect=self._connect,
                 )
             return consumer
 

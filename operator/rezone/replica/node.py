@@ -13,6 +13,7 @@ two.
 import os
 import threading
 import uuid
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
@@ -39,6 +40,7 @@ from rezone.wire.errors import (
     StaleEpochError,
     UnknownPartitionError,
 )
+from rezone.wire.flight import NodeClient
 from rezone.wire.messages import (
     Fence,
     LeaderAndIsr,
@@ -65,7 +67,10 @@ class NodeState(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
 
 
 class DataNode:
-    """The partitions of one zone on one node; made, then `open`ed, then served by `server`."""
+    """The partitions of one zone on one node; made, then `open`ed, then served by `server`.
+
+    `connect` makes a connection to another node by its address.
+    """
 
     def __init__(
         self,
@@ -75,6 +80,7 @@ class DataNode:
         settings: NodeSettings | None = None,
         clock: Clock | None = None,
         store_config: StoreConfig | None = None,
+        connect: Callable[[str], NodeClient] = NodeClient,
     ) -> None:
         self.node_id = node_id
         self.settings = settings or NodeSettings()
@@ -82,7 +88,7 @@ class DataNode:
         self.budget = Budget(self.settings.pending_bytes_node_max, "pending writes of the node")
         self.process_id = f"{os.getpid()}-{uuid.uuid4().hex[:8]}"
         self.board = ReportBoard(self.clock, self.settings)
-        self.pulls = Pulls()
+        self.pulls = Pulls(connect)
         self._directory = directory
         self._store_config = store_config or StoreConfig()
         self._lock = threading.RLock()
@@ -91,7 +97,11 @@ class DataNode:
         self._partitions: dict[PartitionId, Partition] = {}
         self._opening: dict[PartitionId, threading.Lock] = {}
         self._records: dict[PartitionId, LeaderAndIsr] = {}
-        self.links = Links(self, lambda partition: self.find(partition).leading)
+        self.links = Links(
+            self,
+            lambda partition: self.find(partition).leading,
+            connect=connect,
+        )
         self._data_channels: set[DataChannel] = set()
         self._stopping = threading.Event()
         self._ticked_at = self.clock.monotonic()
@@ -148,6 +158,13 @@ class DataNode:
         with self._lock:
             if self._state is not None:
                 self._save()
+
+    def hang_up(self, reason: str) -> None:
+        """Ask the other sides of all channels to connect anew; nothing under way is lost."""
+        with self._lock:
+            channels: list[DataChannel | ProducerChannel] = [*self._data_channels]
+        for channel in [*channels, *self.links.producers()]:
+            channel.close(reason)
 
     @property
     def alive(self) -> bool:

@@ -2,11 +2,13 @@
 
 Concurrency: the main thread waits for SIGTERM or SIGINT; everything else has its own threads. On
 the signal the node answers what waits, makes everything durable and the process ends at once:
-calls still open are cut by its end, which is what their other sides are made for.
+calls still open are cut by its end, which is what their other sides are made for. With
+REZONE_TLS_DIRECTORY it speaks TLS both ways, and never anything else.
 """
 
 import argparse
 import faulthandler
+import functools
 import logging
 import os
 import signal
@@ -17,9 +19,11 @@ from pathlib import Path
 import structlog
 
 from rezone.replica.health import HealthServer
+from rezone.replica.listener import Listener
 from rezone.replica.node import DataNode
-from rezone.replica.server import NodeServer
 from rezone.replica.settings import NodeSettings
+from rezone.wire.flight import NodeClient
+from rezone.wire.tls import tls_from_environment
 
 _log = structlog.get_logger(__name__)
 
@@ -56,9 +60,13 @@ def run(
         signal.signal(number, lambda *_: stop.set())
     # `kill -USR1` shows every thread's stack, for a node that hangs.
     faulthandler.register(signal.SIGUSR1)
-    node = DataNode(node_id, data_dir, settings=settings)
+    tls = tls_from_environment()
+    if tls is None:
+        _log.warning("without TLS: everybody who can connect may do everything", node=node_id)
+    connect = functools.partial(NodeClient, tls=tls)
+    node = DataNode(node_id, data_dir, settings=settings, connect=connect)
     node.open()
-    server = NodeServer(node, listen)
+    server = Listener(node, listen, tls)
     health = HealthServer(node, listen.rpartition(":")[0], health_port)
     _log.info("serving", node=node_id, port=server.port, health_port=health.port)
     if ready_file is not None:

@@ -1,5 +1,8 @@
 """The Flight server of a data node: calls, snapshots, scans, bulk inserts and channels.
 
+With TLS a peer must show a certificate of the same authority, and each thing it asks for is
+checked by its name (`guard`) before anything else happens.
+
 Concurrency: Flight has a thread for each call under way; all state is the node's.
 """
 
@@ -11,45 +14,70 @@ import pyarrow as pa
 import structlog
 from pyarrow import flight
 
+from rezone.domain.access import Act
 from rezone.replica.columns import VERSIONS_SCHEMA
 from rezone.replica.control import Control
 from rezone.replica.copies import Receiver, snapshot_stream
+from rezone.replica.guard import Guard, guard_of
 from rezone.replica.node import DataNode
 from rezone.replica.read import scan_batches
 from rezone.wire import messages
 from rezone.wire.channel import Channel
 from rezone.wire.errors import RezoneError
 from rezone.wire.flight import answer_action, to_flight_error
+from rezone.wire.identity import Identity, Role
 from rezone.wire.messages import BulkInsert, CopyState, Message, ScanTicket, SnapshotTicket
+from rezone.wire.tls import TlsFiles, TlsFilesError
 
 _log = structlog.get_logger(__name__)
 
 
 class NodeServer(flight.FlightServerBase):  # type: ignore[misc]
-    """Serves a node at `listen` ("host:port"; port 0 is any free one, see `port`)."""
+    """Serves a node at `listen` ("host:port"; port 0 is any free one, see `port`).
 
-    def __init__(self, node: DataNode, listen: str) -> None:
+    Without `files` it speaks plaintext and lets everybody in.
+    """
+
+    def __init__(self, node: DataNode, listen: str, files: TlsFiles | None = None) -> None:
         self._node = node
         self._control = Control(node)
-        super().__init__(f"grpc://{listen}")
+        self._here: Identity | None = None
+        if files is None:
+            super().__init__(f"grpc://{listen}")
+            return
+        self._here = node_identity(files)
+        super().__init__(
+            f"grpc+tls://{listen}",
+            tls_certificates=[(files.certificate, files.key)],
+            verify_client=True,
+            root_certificates=files.authority,
+        )
 
     def list_actions(self, context: Any) -> list[tuple[str, str]]:
         """Name the calls."""
-        del context
+        try:
+            guard_of(self._here, context).require(Act.ROUTES)
+        except RezoneError as error:
+            raise to_flight_error(error) from error
         return [
             (kind.__name__, (kind.__doc__ or "").split("\n")[0]) for kind in self._control.kinds
         ]
 
     def do_action(self, context: Any, action: flight.Action) -> Iterator[flight.Result]:
         """Answer one call."""
-        del context
-        return answer_action(action, self._control.handle)
+        guard = guard_of(self._here, context)
+
+        def handle(request: Message) -> Message:
+            guard.check(request)
+            return self._control.handle(request)
+
+        return answer_action(action, handle)
 
     def do_get(self, context: Any, ticket: flight.Ticket) -> Any:
         """Stream a snapshot or a scan."""
-        del context
         request = _decode(ticket.ticket)
         try:
+            guard_of(self._here, context).check(request)
             return self._stream(request)
         except RezoneError as error:
             raise to_flight_error(error) from error
@@ -68,9 +96,9 @@ class NodeServer(flight.FlightServerBase):  # type: ignore[misc]
 
     def do_put(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
         """Take a snapshot in (BulkInsert); answers with CopyState as it becomes durable."""
-        del context
         request = _decode(descriptor.command)
         try:
+            guard_of(self._here, context).check(request)
             self._receive(request, reader, writer)
         except RezoneError as error:
             raise to_flight_error(error) from error
@@ -99,21 +127,29 @@ class NodeServer(flight.FlightServerBase):  # type: ignore[misc]
 
     def do_exchange(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
         """Serve a channel: "data" for clients, "replication" for followers' nodes."""
-        del context
-        channel = Channel(reader, writer)
+        guard = guard_of(self._here, context)
         kind = descriptor.path[0].decode() if descriptor.path else ""
         try:
-            self._exchange(kind, channel)
+            self._exchange(kind, guard, reader, writer)
         except RezoneError as error:
             raise to_flight_error(error) from error
 
-    def _exchange(self, kind: str, channel: Channel) -> None:
+    def _exchange(self, kind: str, guard: Guard, reader: Any, writer: Any) -> None:
         if kind == "data":
-            self._node.serve_data(channel)
+            self._node.serve_data(guard.data_channel(reader, writer))
         elif kind == "replication":
-            self._node.serve_replication(channel)
+            guard.require(Act.REPLICATE)
+            self._node.serve_replication(Channel(reader, writer))
         else:
             raise RezoneError(f"{kind!r} is no kind of channel")
+
+
+def node_identity(files: TlsFiles) -> Identity:
+    """Return the zone whose data node the files are of; TlsFilesError when of none."""
+    found = files.identity
+    if found is None or found.role is not Role.DATA_NODE:
+        raise TlsFilesError(f"{files.name or 'nobody'} is no name of a data node")
+    return found
 
 
 def _decode(data: bytes) -> Message:

@@ -8,7 +8,8 @@
 Options: `bootstrap`, addresses of any of the zone's nodes, separated by commas; `zone`, checked
 against the zone's name when given; `asOf`, read as of this time in microseconds since 1970
 (without it each partition is read at its own newest time); `operation`, "upsert" or "delete"
-for writes, where a delete takes the primary key's columns.
+for writes, where a delete takes the primary key's columns; `tlsDirectory`, a directory on the
+driver and on every executor with the certificate to show, in place of REZONE_TLS_DIRECTORY.
 
 Reads: one task per partition of the zone, batches as they come from its leader.
 
@@ -22,6 +23,7 @@ import uuid
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future
+from pathlib import Path
 from typing import Any
 
 from pyspark import TaskContext
@@ -53,6 +55,7 @@ from pyspark.sql.types import (
 from rezone.client import PartitionWrite, TableClient
 from rezone.wire.messages import ScanTicket
 from rezone.wire.schema import ColumnType, TableSchema
+from rezone.wire.tls import TlsDirectory
 
 FORMAT = "rezone"
 SUBMITTED_BATCHES_MAX = 8
@@ -96,6 +99,7 @@ class _Options:
     zone: str | None
     as_of: int | None
     delete: bool
+    tls_directory: str | None
 
     @classmethod
     def read(cls, options: Mapping[str, str]) -> "_Options":
@@ -107,11 +111,16 @@ class _Options:
             raise ValueError(f'option "operation" is {operation!r}, not "upsert" or "delete"')
         as_of = options.get("asOf")
         return cls(
-            bootstrap, options.get("zone"), int(as_of) if as_of else None, operation == "delete"
+            bootstrap,
+            options.get("zone"),
+            int(as_of) if as_of else None,
+            operation == "delete",
+            options.get("tlsDirectory"),
         )
 
     def client(self, writer_id: str | None = None) -> TableClient:
-        client = TableClient(self.bootstrap, writer_id=writer_id)
+        tls = TlsDirectory(Path(self.tls_directory)) if self.tls_directory else None
+        client = TableClient(self.bootstrap, writer_id=writer_id, tls=tls)
         if self.zone and client.config.zone != self.zone:
             found = client.config.zone
             client.close()

@@ -6,6 +6,7 @@ A small partition is copied this way (`sparkThresholdBytes`), and a data node pu
 """
 
 import contextlib
+import functools
 import time
 from collections.abc import Callable
 
@@ -13,6 +14,7 @@ from rezone.wire.copying import CopyOptions, CopyReceipt, FlightSink, RateLimit,
 from rezone.wire.copyplan import PartitionCopy
 from rezone.wire.flight import NodeClient
 from rezone.wire.messages import BulkInsert
+from rezone.wire.tls import tls_from_environment
 
 
 def copy_entry(
@@ -22,18 +24,20 @@ def copy_entry(
     options: CopyOptions | None = None,
     rate: RateLimit | None = None,
     cancelled: Callable[[], bool] = lambda: False,
-    connect: Callable[[str], NodeClient] = NodeClient,
+    connect: Callable[[str], NodeClient] | None = None,
     clock: Callable[[], float] = time.monotonic,
 ) -> list[CopyReceipt]:
     """Copy one partition of a plan to all its targets; one receipt per target, in their order.
 
     `attempt` names this try to the receivers: a receiver takes a newer one in place of an older
-    one that hangs. Receipts name a target by "id@host:port".
+    one that hangs. Receipts name a target by "id@host:port". `connect` shows, by default, the
+    certificate of REZONE_TLS_DIRECTORY.
     """
+    open_node = connect or functools.partial(NodeClient, tls=tls_from_environment())
     with contextlib.ExitStack() as stack:
 
         def node(address: str) -> NodeClient:
-            client = connect(address)
+            client = open_node(address)
             stack.callback(client.close)
             return client
 

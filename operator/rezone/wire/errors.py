@@ -13,6 +13,7 @@ RezoneError
   SnapshotExpiredError      the snapshot is gone; open a new one
   ConflictError             the request does not fit the state of the partition
   CorruptionError           a checksum does not match; never served
+  ForbiddenError            the caller's certificate is not good for this (B-12)
 """
 
 from typing import ClassVar
@@ -125,6 +126,12 @@ class CorruptionError(RezoneError):
     code = "Corruption"
 
 
+class ForbiddenError(RezoneError):
+    """Raised when the caller's certificate is not good for what it asks; nothing was applied."""
+
+    code = "Forbidden"
+
+
 _BY_CODE: dict[str, type[RezoneError]] = {
     kind.code: kind
     for kind in (
@@ -140,6 +147,7 @@ _BY_CODE: dict[str, type[RezoneError]] = {
         SnapshotExpiredError,
         ConflictError,
         CorruptionError,
+        ForbiddenError,
     )
 }
 

@@ -1,5 +1,6 @@
 """Flight plumbing: typed actions on both sides, errors that keep their code, channels."""
 
+import threading
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
@@ -11,11 +12,18 @@ from rezone.wire import messages
 from rezone.wire.channel import CHANNEL_ERRORS, Channel
 from rezone.wire.errors import ErrorInfo, NotReadyError, RezoneError, error_from
 from rezone.wire.messages import Message
+from rezone.wire.tls import TlsFiles, TlsSource, explained, utc_now
 
 Reply = TypeVar("Reply", bound=Message)
 
 _info_encoder = msgspec.msgpack.Encoder()
 _info_decoder = msgspec.msgpack.Decoder(ErrorInfo)
+
+_OPTIONS = [
+    ("grpc.max_reconnect_backoff_ms", 500),
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.min_reconnect_backoff_ms", 100),
+]
 
 
 def to_flight_error(error: RezoneError) -> flight.FlightServerError:
@@ -40,28 +48,66 @@ class NodeClient:
     """Control calls, streams and channels to one data node.
 
     `address` is "host:port". Thread-safe. Errors arrive as RezoneError; an unreachable node as
-    NotReadyError with the detail `unreachable`.
+    NotReadyError with the detail `unreachable`. With `tls` both sides show certificates, and the
+    node's must have `server_name`, by default that of the zone in the caller's own certificate.
+    New files are used from the next call on; channels that are open stay as they are.
     """
 
-    def __init__(self, address: str) -> None:
+    def __init__(
+        self,
+        address: str,
+        tls: TlsSource | None = None,
+        *,
+        server_name: str = "",
+    ) -> None:
         self.address = address
-        self._client = flight.connect(
-            f"grpc://{address}",
-            generic_options=[
-                ("grpc.max_reconnect_backoff_ms", 500),
-                ("grpc.initial_reconnect_backoff_ms", 100),
-                ("grpc.min_reconnect_backoff_ms", 100),
-            ],
+        self._tls = tls
+        self._server_name = server_name
+        self._connecting = threading.Lock()
+        self._files = tls.current() if tls is not None else None
+        self._client = self._connect(self._files)
+
+    def _connect(self, files: TlsFiles | None) -> Any:
+        if files is None:
+            return flight.connect(f"grpc://{self.address}", generic_options=_OPTIONS)
+        own = files.identity
+        return flight.connect(
+            f"grpc+tls://{self.address}",
+            generic_options=_OPTIONS,
+            tls_root_certs=files.authority,
+            cert_chain=files.certificate,
+            private_key=files.key,
+            override_hostname=self._server_name or (own.server_name if own else "") or None,
         )
+
+    def _flight(self) -> Any:
+        """Return the connection, made anew when there are new files."""
+        if self._tls is None:
+            return self._client
+        files = self._tls.current()
+        files.require_valid(utc_now())
+        with self._connecting:
+            if files is not self._files:
+                # The old one is dropped and not closed: others may be in a call on it.
+                self._client = self._connect(files)
+                self._files = files
+            return self._client
+
+    def _failed(self, error: BaseException) -> RezoneError:
+        failed = from_flight_error(error)
+        if not failed.details.get("unreachable"):
+            return failed
+        text = explained(failed.message, encrypted=self._tls is not None)
+        return NotReadyError(text, **failed.details)
 
     def call(self, request: Message, reply: type[Reply], *, timeout_seconds: float = 5.0) -> Reply:
         """Make one control call and return its reply."""
         action = flight.Action(type(request).__name__, messages.encode(request))
         options = flight.FlightCallOptions(timeout=timeout_seconds)
         try:
-            results = list(self._client.do_action(action, options=options))
+            results = list(self._flight().do_action(action, options=options))
         except CHANNEL_ERRORS as error:
-            raise from_flight_error(error) from error
+            raise self._failed(error) from error
         answer = messages.decode(memoryview(results[0].body))
         if not isinstance(answer, reply):
             got = type(answer).__name__
@@ -72,25 +118,25 @@ class NodeClient:
         """Open a DoGet stream; returns the Flight reader."""
         options = flight.FlightCallOptions(timeout=timeout_seconds)
         try:
-            return self._client.do_get(flight.Ticket(messages.encode(ticket)), options=options)
+            return self._flight().do_get(flight.Ticket(messages.encode(ticket)), options=options)
         except CHANNEL_ERRORS as error:
-            raise from_flight_error(error) from error
+            raise self._failed(error) from error
 
     def put(self, descriptor: Message, schema: pa.Schema) -> tuple[Any, Any]:
         """Open a DoPut stream; returns Flight's (writer, metadata reader)."""
         command = flight.FlightDescriptor.for_command(messages.encode(descriptor))
         try:
-            writer, reader = self._client.do_put(command, schema)
+            writer, reader = self._flight().do_put(command, schema)
         except CHANNEL_ERRORS as error:
-            raise from_flight_error(error) from error
+            raise self._failed(error) from error
         return writer, reader
 
     def channel(self, kind: str) -> Channel:
         """Open a frame channel; `kind` is "data" or "replication"."""
         try:
-            writer, reader = self._client.do_exchange(flight.FlightDescriptor.for_path(kind))
+            writer, reader = self._flight().do_exchange(flight.FlightDescriptor.for_path(kind))
         except CHANNEL_ERRORS as error:
-            raise from_flight_error(error) from error
+            raise self._failed(error) from error
         return Channel(reader, writer)
 
     def close(self) -> None:

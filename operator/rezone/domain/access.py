@@ -1,0 +1,67 @@
+"""Who may do what at a data node: pure, and asked for every call, stream and request.
+
+A certificate is of one zone and good at the data nodes of that zone alone; the operator's is good
+at all. What is not listed is control, and control is the operator's.
+"""
+
+import enum
+from collections.abc import Mapping
+
+from rezone.wire import messages
+from rezone.wire.identity import Identity, Role
+
+
+class Act(enum.StrEnum):
+    """What can be asked of a data node; the values are verbs for refusals."""
+
+    ROUTES = "ask for routes"
+    READ = "read"
+    WRITE = "write"
+    INSPECT = "ask for reports and digests"
+    SNAPSHOT = "take snapshots"
+    COPY = "fill replicas"
+    REPLICATE = "replicate"
+    CONTROL = "control data nodes"
+
+
+ALLOWED: Mapping[Act, frozenset[Role]] = {
+    Act.ROUTES: frozenset(Role),
+    Act.READ: frozenset({Role.READER, Role.WRITER, Role.ADMIN}),
+    Act.WRITE: frozenset({Role.WRITER, Role.ADMIN}),
+    Act.INSPECT: frozenset({Role.OPERATOR, Role.ADMIN}),
+    Act.SNAPSHOT: frozenset({Role.DATA_NODE, Role.TRANSFER}),
+    Act.COPY: frozenset({Role.DATA_NODE, Role.TRANSFER}),
+    Act.REPLICATE: frozenset({Role.DATA_NODE}),
+    Act.CONTROL: frozenset({Role.OPERATOR}),
+}
+
+_ACTS: Mapping[type[messages.Message], Act] = {
+    messages.RoutesRequest: Act.ROUTES,
+    messages.ScanTicket: Act.READ,
+    messages.ReadRequest: Act.READ,
+    messages.WriteRequest: Act.WRITE,
+    messages.ReportRequest: Act.INSPECT,
+    messages.DigestRequest: Act.INSPECT,
+    messages.SnapshotTicket: Act.SNAPSHOT,
+    messages.BulkInsert: Act.COPY,
+    messages.CopyStateRequest: Act.COPY,
+}
+
+
+def act_of(request: type[messages.Message]) -> Act:
+    """Return what a message asks for."""
+    return _ACTS.get(request, Act.CONTROL)
+
+
+def refusal(peer: Identity | None, act: Act, here: Identity) -> str:
+    """Return why `peer` may not do this at the data node `here`; empty when it may."""
+    if peer is None:
+        return f"nobody of Rezone's may {act}: the certificate names no role"
+    at_home = (peer.namespace, peer.zone) == (here.namespace, here.zone)
+    if peer.role is not Role.OPERATOR and not at_home:
+        return (
+            f"{peer.uri} may not {act} here: this is zone {here.zone} of namespace {here.namespace}"
+        )
+    if peer.role not in ALLOWED[act]:
+        return f"{peer.uri} may not {act}: only {' or '.join(sorted(ALLOWED[act]))} may"
+    return ""

@@ -1,0 +1,128 @@
+"""The certificate authority of an installation: makes itself, and the certificates of its parts.
+
+Keys are of the curve P-256, which every TLS library has. Every certificate serves both sides of a
+connection, because a data node is both.
+
+Concurrency: values only.
+"""
+
+import dataclasses
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from typing import Self
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from rezone.wire.identity import Identity, Role
+from rezone.wire.tls import TlsFiles
+
+AUTHORITY_LIFETIME = timedelta(days=3650)
+LIFETIME = timedelta(days=90)
+CLOCK_SKEW = timedelta(minutes=5)
+_RENEW_AT = 2 / 3
+
+
+@dataclasses.dataclass(frozen=True)
+class Authority:
+    """A certificate that signs others, and its key, both in PEM."""
+
+    certificate: bytes
+    key: bytes
+
+    @classmethod
+    def create(cls, now: datetime, lifetime: timedelta = AUTHORITY_LIFETIME) -> Self:
+        """Return a new authority."""
+        key = ec.generate_private_key(ec.SECP256R1())
+        name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "rezone")])
+        certificate = (
+            _builder(name, name, key.public_key(), now, lifetime)
+            .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+            .add_extension(_usage(signs=True), critical=True)
+            .add_extension(
+                x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False
+            )
+            .sign(key, hashes.SHA256())
+        )
+        return cls(_pem(certificate), _key_pem(key))
+
+    def issue(self, identity: Identity, now: datetime, lifetime: timedelta = LIFETIME) -> TlsFiles:
+        """Return a certificate with a new key."""
+        signer = serialization.load_pem_private_key(self.key, password=None)
+        if not isinstance(signer, ec.EllipticCurvePrivateKey):
+            raise TypeError("the authority's key is none of this program's")
+        own = x509.load_pem_x509_certificate(self.certificate)
+        key = ec.generate_private_key(ec.SECP256R1())
+        usages = [ExtendedKeyUsageOID.CLIENT_AUTH, ExtendedKeyUsageOID.SERVER_AUTH]
+        certificate = (
+            _builder(x509.Name([]), own.subject, key.public_key(), now, lifetime)
+            .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+            .add_extension(_usage(signs=False), critical=True)
+            .add_extension(x509.ExtendedKeyUsage(usages), critical=False)
+            .add_extension(
+                x509.AuthorityKeyIdentifier.from_issuer_public_key(signer.public_key()),
+                critical=False,
+            )
+            # Critical: without a subject it is all that says whose certificate this is.
+            .add_extension(x509.SubjectAlternativeName(_names(identity)), critical=True)
+            .sign(signer, hashes.SHA256())
+        )
+        return TlsFiles.parse(self.certificate, _pem(certificate), _key_pem(key))
+
+
+def renew_at(files: TlsFiles) -> datetime:
+    """Return when two thirds of a certificate's life are over."""
+    return files.not_before + (files.not_after - files.not_before) * _RENEW_AT
+
+
+def _names(identity: Identity) -> Sequence[x509.GeneralName]:
+    # A data node's clients verify a DNS name, and the first name alone says who it is.
+    if identity.role is Role.DATA_NODE:
+        return [x509.DNSName(identity.server_name)]
+    return [x509.UniformResourceIdentifier(identity.uri)]
+
+
+def _builder(
+    subject: x509.Name,
+    issuer: x509.Name,
+    key: ec.EllipticCurvePublicKey,
+    now: datetime,
+    lifetime: timedelta,
+) -> x509.CertificateBuilder:
+    return (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(issuer)
+        .public_key(key)
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - CLOCK_SKEW)
+        .not_valid_after(now + lifetime)
+    )
+
+
+def _usage(*, signs: bool) -> x509.KeyUsage:
+    return x509.KeyUsage(
+        digital_signature=True,
+        key_cert_sign=signs,
+        crl_sign=signs,
+        content_commitment=False,
+        key_encipherment=False,
+        data_encipherment=False,
+        key_agreement=False,
+        encipher_only=False,
+        decipher_only=False,
+    )
+
+
+def _pem(certificate: x509.Certificate) -> bytes:
+    return certificate.public_bytes(serialization.Encoding.PEM)
+
+
+def _key_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
+    return key.private_bytes(
+        serialization.Encoding.PEM,
+        serialization.PrivateFormat.PKCS8,
+        serialization.NoEncryption(),
+    )
