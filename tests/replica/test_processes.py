@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import random
+import subprocess
+import sys
 import threading
 import urllib.request
 from pathlib import Path
@@ -153,3 +155,29 @@ def test_sigterm_ends_quickly_and_health_tells(tmp_path: Path) -> None:
         process(c, 0).start()
         c.wait_up(0)
         assert k.get(PARTITION, [b"a"]) == {b"a": b"1"}
+
+
+def test_a_node_that_hangs_in_its_stop_ends_and_says_where(tmp_path: Path) -> None:
+    """A pod would wait for its whole grace period, and nobody would ever learn why."""
+    script = (
+        "import sys, threading\n"
+        "from pathlib import Path\n"
+        "from rezone.replica import process\n"
+        "from rezone.replica.settings import NodeSettings\n"
+        "process.DataNode.close = lambda self: threading.Event().wait()\n"
+        "process.run(0, Path(sys.argv[1]), '127.0.0.1:0', 0,\n"
+        "    settings=NodeSettings(stop_ms_max=100), ready_file=Path(sys.argv[2]))\n"
+    )
+    ready = tmp_path / "ready"
+    hanging = subprocess.Popen(
+        [sys.executable, "-c", script, str(tmp_path / "data"), str(ready)],
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    while not ready.exists():
+        assert hanging.poll() is None
+    hanging.terminate()
+    _, errors = hanging.communicate(timeout=30)
+    assert hanging.returncode == 1
+    assert "Timeout" in errors
+    assert "<lambda>" in errors

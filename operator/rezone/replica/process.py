@@ -75,6 +75,9 @@ def run(
         partial.rename(ready_file)
     stop.wait()
     _log.info("stopping", node=node_id)
+    # Stopping loses nothing if it is cut short, and a node that hangs there must say where: its
+    # threads' stacks go into the log, and the process ends with 1.
+    faulthandler.dump_traceback_later(node.settings.stop_ms_max * 3 / 1000, exit=True)
     node.close()
     health.close()
     # Not a return through the interpreter's end: Flight would wait for open channels there.
