@@ -31,6 +31,7 @@ from rezone.resources.task import (
     RebalanceTaskStatus,
 )
 from rezone.resources.zone import Assignment, Assignments
+from rezone.wire.messages import LeaderAndIsr
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 TICK = timedelta(seconds=0.5)
@@ -60,7 +61,8 @@ class Zone:
         self.now = START
         self.ticks = 0
         self.epoch = 1
-        self.routes = [routes.initial(nodes_, 1) for nodes_ in stable]
+        # As after their creation: all replicas have opened them.
+        self.routes = [_opened(nodes_) for nodes_ in stable]
         self.keys = assignments.first(Assignments(), stable, 1)
         self.replicas = Replicas(self.rng, nodes, self.routes)
         self.tasks: dict[str, Stored] = {}
@@ -377,6 +379,12 @@ class Zone:
         """Return the state of a task or migration."""
         stored = self.tasks.get(name) or self.migrations[name]
         return str((stored.status or {}).get("state", ""))
+
+
+def _opened(nodes: tuple[int, ...]) -> LeaderAndIsr:
+    record = routes.confirm(routes.initial(nodes, 1))
+    assert isinstance(record, LeaderAndIsr)
+    return record
 
 
 def _topology(assignment: Assignment | None) -> world.Topology | None:

@@ -1,7 +1,8 @@
 """What the coordinator keeps in memory of one zone; all of it can be lost at any time.
 
 The route table is written by this coordinator alone (Lease, epochs), so what was last read or
-written is current; a compare-and-set that fails throws it away, and a new coordinator reads it
+written is current, but for late writes of the one before, which is why the table is read again
+in the beginning; a compare-and-set that fails throws it away, and a new coordinator reads it
 from the API server itself, never from a watch's cache (ZR-14).
 """
 
@@ -20,6 +21,10 @@ from rezone.kube.client import Kube
 from rezone.kube.routes import RouteStore
 from rezone.resources.zone import DistributionZone
 from rezone.wire.messages import Fence, LeaderAndIsr, NodeId, PartitionId, ZoneConfig
+
+UNSURE_LEASES = 2
+"""For how many durations of the Lease a new coordinator expects late writes of the one before."""
+READ_AGAIN_SECONDS = 5.0
 
 
 class ZoneRuntime:
@@ -52,6 +57,9 @@ class ZoneRuntime:
         self.peers: dict[NodeId, str] = {}
         self.fence: Fence | None = None
         self._routes: list[LeaderAndIsr] | None = None
+        self._read_at = 0.0
+        lease = settings.lease_duration_seconds
+        self._sure_from = asyncio.get_running_loop().time() + UNSURE_LEASES * lease
         self._store: RouteStore | None = None
         # Zone, task and migration passes run side by side and share the table.
         self._table = asyncio.Lock()
@@ -72,6 +80,21 @@ class ZoneRuntime:
         """Have the next pass read the route table again."""
         self._routes = None
 
+    def doubt_routes(self) -> None:
+        """Forget the route table when a data node knows a newer record than is remembered here.
+
+        A write of the coordinator before may arrive after this one has read the table. Without
+        this the nodes would refuse this one's records as outdated, and it their proposals as too
+        new, until it makes a change to the same ConfigMap of its own.
+        """
+        for seen in self.monitor.nodes().values():
+            for report in seen.report.replicas if seen.report is not None else ():
+                if self._routes is None or report.partition >= len(self._routes):
+                    return
+                if report.partition_epoch > self._routes[report.partition].partition_epoch:
+                    self._routes = None
+                    return
+
     async def change_routes(self, store: RouteStore, changes: Sequence[RouteChange]) -> bool:
         """Write changes by compare-and-set; returns whether every one was made.
 
@@ -89,8 +112,13 @@ class ZoneRuntime:
             return True
 
     async def _loaded(self, store: RouteStore) -> list[LeaderAndIsr]:
-        if self._routes is None:
+        now = asyncio.get_running_loop().time()
+        # The coordinator before may have been frozen in the middle of a write: what was read in
+        # the first time after its Lease is read again.
+        doubtful = self._read_at < self._sure_from and now - self._read_at >= READ_AGAIN_SECONDS
+        if self._routes is None or doubtful:
             self._routes = list(await store.load())
+            self._read_at = now
         return self._routes
 
     async def notify(self) -> bool:

@@ -7,6 +7,7 @@ longer wanted. Everything acted on stands in the status or in the route table fi
 """
 
 import dataclasses
+from collections.abc import Sequence
 from datetime import datetime, timedelta
 
 import structlog
@@ -19,7 +20,7 @@ from rezone.controller.observe import build_view, migration_view
 from rezone.controller.runtime import ZoneRuntime
 from rezone.controller.transfers import Transfers
 from rezone.controller.zone_config import zone_config
-from rezone.controller.zone_tasks import ZoneTasks, task_name
+from rezone.controller.zone_tasks import ZoneTasks, copies_now, task_name
 from rezone.domain import announcements, assignments, routes
 from rezone.domain.assignments import SKIP, topology_of
 from rezone.domain.data_nodes import KubeNode, Presence, eligible_ids, plan_data_nodes
@@ -114,6 +115,7 @@ class ZoneReconciler:
         met = [n.id for n in status.data_nodes if n.state is not DataNodeState.STARTING]
         runtime.monitor.watch(addresses, expected=met)
         watched = runtime.monitor.nodes()
+        runtime.doubt_routes()
         presence = {}
         for node in status.data_nodes:
             seen = watched.get(node.id)
@@ -202,10 +204,10 @@ class ZoneReconciler:
             await store.create([routes.initial(r, self._c.epoch) for r in decided.place])
             runtime.forget_routes()
             return True
-        changed = await self._mend(zone, runtime, store)
+        changed = await self._mend(zone, runtime, store, observed.tasks)
         self._inform(zone, runtime, status)
         await runtime.notify()
-        await self._tasks.ensure(zone)
+        await self._tasks.ensure(zone, observed.tasks)
         return changed
 
     async def _mend(
@@ -213,6 +215,7 @@ class ZoneReconciler:
         zone: DistributionZone,
         runtime: ZoneRuntime,
         store: RouteStore,
+        tasks: Sequence[RebalanceTask],
     ) -> bool:
         view = build_view(
             zone,
@@ -226,7 +229,8 @@ class ZoneReconciler:
         if changes:
             await runtime.change_routes(store, changes)
             return True
-        copies = missing_copies(view)[: zone.spec.rebalance.max_concurrent_migrations]
+        copies = missing_copies(view, task_copies=any(map(copies_now, tasks)))
+        copies = copies[: zone.spec.rebalance.max_concurrent_migrations]
         if copies and runtime.fence is not None:
             await Transfers(self._c, zone, runtime).pull(copies, runtime.fence)
         if strays(view):

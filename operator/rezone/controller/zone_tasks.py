@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from rezone.controller.coordinator import Coordinator
 from rezone.resources.model import ObjectMeta
-from rezone.resources.task import RebalanceTask, RebalanceTaskSpec, TaskType
+from rezone.resources.task import RebalanceTask, RebalanceTaskSpec, TaskState, TaskType
 from rezone.resources.zone import Assignments, DistributionZone
 
 
@@ -24,6 +24,21 @@ def task_name(zone: str, tasks: Sequence[RebalanceTask], keys: Assignments) -> s
     return f"{zone}-{revision}"
 
 
+_COPYING = frozenset(
+    {
+        TaskState.AWAITING_REPLICAS,
+        TaskState.TRANSFERRING,
+        TaskState.SWITCHING,
+        TaskState.FINALIZING,
+    },
+)
+
+
+def copies_now(task: RebalanceTask) -> bool:
+    """Return whether a task is in a state in which it copies whatever its zone misses."""
+    return task.status is not None and task.status.state in _COPYING and not task.spec.suspend
+
+
 class ZoneTasks:
     """Finds and makes the tasks of zones."""
 
@@ -35,14 +50,16 @@ class ZoneTasks:
         tasks = await self._c.store.list(RebalanceTask, zone.metadata.namespace)
         return tuple(t for t in tasks if t.spec.zone_name == zone.metadata.name)
 
-    async def ensure(self, zone: DistributionZone) -> None:
-        """Create the current task unless it is there."""
+    async def ensure(self, zone: DistributionZone, found: Sequence[RebalanceTask]) -> None:
+        """Create the current task unless it is there, as far as this pass has seen."""
         status = zone.status
         if status is None or status.assignments.pending is None or not status.current_task:
             return
         revision = status.assignments.pending.revision
         meta = zone.metadata
         if status.current_task != f"{meta.name}-{revision}":
+            return
+        if any(task.metadata.name == status.current_task for task in found):
             return
         task = RebalanceTask(
             metadata=ObjectMeta(

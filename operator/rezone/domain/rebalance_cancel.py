@@ -35,15 +35,15 @@ def cancel(run: TaskRun) -> bool:
         old = run.source if run.status.source else (run.view.stable or ())
         new = run.target if run.status.target else (run.view.pending or ())
         run.act(WriteCancel(revision=revision, old=old, new=new))
-        return run.wait("Cancelling: the intent is being written", seconds=WAKE_SOON_SECONDS)
+        return run.wait("Writing: the cancel intent", seconds=WAKE_SOON_SECONDS)
     left = ""
     if has_begun(run) and run.fits_routes:
         ended, left = _cleaned(run)
         if not ended:
-            return run.wait(f"Cancelling: {left}")
+            return run.wait(left)
     if run.holds_pending:
         run.act(ClearPending(revision=revision))
-        return run.wait("Cancelling: the zone's keys are being cleared", seconds=WAKE_SOON_SECONDS)
+        return run.wait("Writing: the zone's keys are being cleared", seconds=WAKE_SOON_SECONDS)
     why = run.status.last_error.message if run.status.last_error else "cancelled"
     why = f"{why}; {_ends(run)}"
     if left:
@@ -69,9 +69,9 @@ def _cleaned(run: TaskRun) -> tuple[bool, str]:
     spark = run.view.spark
     if spark is not None and spark.state and spark.state not in _SPARK_ENDED:
         run.act(DeleteSparkApplication(name=spark.name))
-        return False, f"SparkApplication {spark.name} is being deleted"
+        return False, f"Stopping: SparkApplication {spark.name} is being deleted"
     if running:
-        return False, f"{len(running)} migrations end, {running[0].name} first"
+        return False, f"Switching: {len(running)} migrations end, {running[0].name} first"
     reasons = withdraw(run, keep=run.source, leave=run.target, purpose=BACK)
     late = is_late(run.status, run.now) and reasons.only_stopping
     return late or not reasons.text(), reasons.text()

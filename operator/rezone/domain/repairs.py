@@ -10,8 +10,15 @@ acknowledge nothing any more.
 from datetime import datetime, timedelta
 
 from rezone.domain import routes
+from rezone.domain.changes import Step, combine
 from rezone.domain.world import Copy, RouteChange, StopReplica, ZoneView
-from rezone.wire.messages import LeaderAndIsr, NodeId, PartitionId, Role
+from rezone.wire.messages import (
+    FIRST_PARTITION_EPOCH,
+    LeaderAndIsr,
+    NodeId,
+    PartitionId,
+    Role,
+)
 
 
 def repairs(view: ZoneView, now: datetime) -> tuple[RouteChange, ...]:
@@ -21,7 +28,8 @@ def repairs(view: ZoneView, now: datetime) -> tuple[RouteChange, ...]:
         after = (
             _without_lost_data(view, partition, record)
             or _adjusted(view, partition, record)
-            or _failed_over(view, record, now)
+            or _opened(view, partition, record)
+            or _failed_over(view, partition, record, now)
         )
         # The same record again means that nothing is to be changed, and has no new epoch.
         if after is not None and after is not record:
@@ -35,19 +43,27 @@ def repairs(view: ZoneView, now: datetime) -> tuple[RouteChange, ...]:
     return tuple(changes)
 
 
-def missing_copies(view: ZoneView) -> tuple[Copy, ...]:
+def missing_copies(view: ZoneView, *, task_copies: bool) -> tuple[Copy, ...]:
     """Return the copies that replicas need which are assigned but have no data (B-06).
 
-    Only while nothing is pending: a task copies for itself. A copy under way is left alone.
+    `task_copies`: a task is at work that copies all that is missing for itself. A task that waits
+    for a person, or that goes back, does not; then the replicas of the stable assignment are
+    looked after here, or they would be short until it ends, and a cancel would wait for them in
+    vain. A copy under way is left alone.
     """
-    if view.pending is not None or view.paused:
+    if task_copies or view.paused:
         return ()
     copies = []
     for partition, record in enumerate(view.routes):
         leader = view.report(partition, record.leader)
         if leader is None or leader.role is not Role.LEADER:
             continue
-        targets = tuple(n for n in record.replicas if _wants_copy(view, partition, n))
+        targets = tuple(
+            n
+            for n in record.replicas
+            if (view.pending is None or _is_stable(view, partition, n))
+            and _wants_copy(view, partition, n)
+        )
         if targets:
             copies.append(Copy(partition=partition, source=record.leader, targets=targets))
     return tuple(copies)
@@ -77,6 +93,11 @@ def strays(view: ZoneView) -> tuple[StopReplica, ...]:
     )
 
 
+def _is_stable(view: ZoneView, partition: PartitionId, node: NodeId) -> bool:
+    stable = view.stable
+    return stable is not None and partition < len(stable) and node in stable[partition]
+
+
 def _wants_copy(view: ZoneView, partition: PartitionId, node: NodeId) -> bool:
     report = view.report(partition, node)
     if report is None or not report.needs_snapshot:
@@ -94,7 +115,12 @@ def _without_lost_data(
     if record.leader in lost:
         alive = frozenset(n for n, seen in view.nodes.items() if seen.reachable) - set(lost)
         return _changed(routes.fail_over(record, alive, view.coordinator_epoch))
-    return _changed(routes.drop_from_isr(record, lost, view.coordinator_epoch))
+    steps: list[Step] = [lambda r: routes.drop_from_isr(r, lost)]
+    if record.next_leader in lost:
+        # What it was to take over it no longer has. Should it have led for a moment, then every
+        # row that it acknowledged is on the other members, the old leader among them.
+        steps.insert(0, routes.roll_back_takeover)
+    return _changed(combine(record, view.coordinator_epoch, *steps))
 
 
 def _changed(answer: routes.Answer | None) -> LeaderAndIsr | None:
@@ -115,7 +141,23 @@ def _adjusted(view: ZoneView, partition: PartitionId, record: LeaderAndIsr) -> L
     return _changed(answer)
 
 
-def _failed_over(view: ZoneView, record: LeaderAndIsr, now: datetime) -> LeaderAndIsr | None:
+def _opened(view: ZoneView, partition: PartitionId, record: LeaderAndIsr) -> LeaderAndIsr | None:
+    """Return a new partition's record with its second epoch, once all its replicas are open.
+
+    A node opens a replica of a record's first epoch as empty and in sync. It may do so only once:
+    if it lost its disk and opened again under that epoch, it would lead without the rows that its
+    peers have acknowledged.
+    """
+    if record.partition_epoch > FIRST_PARTITION_EPOCH:
+        return None
+    if any(view.report(partition, node) is None for node in record.replicas):
+        return None
+    return _changed(routes.confirm(record, view.coordinator_epoch))
+
+
+def _failed_over(
+    view: ZoneView, partition: PartitionId, record: LeaderAndIsr, now: datetime
+) -> LeaderAndIsr | None:
     leader = view.nodes.get(record.leader)
     if (
         leader is not None
@@ -127,6 +169,9 @@ def _failed_over(view: ZoneView, record: LeaderAndIsr, now: datetime) -> LeaderA
     if record.next_leader is not None and record.next_leader in alive:
         # An authorized takeover is its migration's to end: it knows how far it has come (RM-05).
         return None
+    if record.partition_epoch == FIRST_PARTITION_EPOCH:
+        # One that has not opened its replica yet would take the next epoch for a lost disk.
+        alive = frozenset(n for n in alive if view.report(partition, n) is not None)
     return _changed(routes.fail_over(record, alive, view.coordinator_epoch))
 
 

@@ -264,10 +264,15 @@ def drop_from_isr(
 ) -> Answer:
     """Return the record in which `nodes` are not in sync; they stay replicas.
 
-    For nodes that are gone or have lost their data. Refused for the leader: it must be replaced.
+    For nodes that are gone or have lost their data. Refused for the leader: it must be replaced;
+    and for the candidate of an authorized takeover: roll that back first, which fences it.
     """
     if record.leader in nodes:
         return Refusal(RefusalReason.IS_LEADER, f"node {record.leader} leads: replace it first")
+    if record.next_leader is not None and record.next_leader in nodes:
+        return Refusal(
+            RefusalReason.TAKEOVER_AUTHORIZED, f"node {record.next_leader} may take over just now"
+        )
     if not set(record.isr) & set(nodes):
         return record
     return _next(

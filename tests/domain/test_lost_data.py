@@ -1,0 +1,48 @@
+"""What becomes of in-sync members that came back without their data, and who copies for them."""
+
+import dataclasses
+
+import pytest
+from worlds import NEW, NOW, World, record
+
+from rezone.domain import routes
+from rezone.domain.repairs import missing_copies, repairs
+from rezone.domain.routes import Refusal, RefusalReason, regressions, violations
+from rezone.wire.messages import Role
+
+
+@pytest.mark.proves("RM-08", "B-06")
+def test_a_candidate_that_lost_its_data_is_fenced_before_it_leaves() -> None:
+    """It would stay authorized to lead, without the rows, and the record break its own rules."""
+    world = World()
+    world.routes[0] = record(next_leader=2, next_epoch=5)
+    world.reports[0, 2] = {"needs_snapshot": True, "role": Role.LEARNER}
+    (change,) = repairs(world.view(), NOW)
+    assert (change.state.leader, change.state.isr) == (0, (0, 1))
+    assert change.state.next_leader is None
+    assert change.state.leader_epoch > 5
+    assert change.state.partition_epoch == world.routes[0].partition_epoch + 1
+    assert violations(change.state) == ()
+    assert regressions(world.routes[0], change.state) == ()
+
+
+def test_a_candidate_is_not_dropped_while_it_may_take_over() -> None:
+    """A leader could come up that nobody waits for any more."""
+    answer = routes.drop_from_isr(record(next_leader=2, next_epoch=5), (2,))
+    assert isinstance(answer, Refusal)
+    assert answer.reason is RefusalReason.TAKEOVER_AUTHORIZED
+
+
+@pytest.mark.proves("B-06")
+def test_stable_replicas_are_copied_to_while_no_task_copies() -> None:
+    """A plan that waits for a person, or a cancel, would leave a zone short of replicas."""
+    world = World().pend()
+    assert world.settings["pending"] == NEW
+    world.routes[0] = record(replicas=(0, 1, 2, 3), isr=(0, 1))
+    world.reports[0, 2] = {"needs_snapshot": True, "role": Role.LEARNER}
+    world.reports[0, 3] = {"needs_snapshot": True, "role": Role.LEARNER}
+    view = world.view()
+    (copy,) = missing_copies(view, task_copies=False)
+    assert (copy.partition, copy.source, copy.targets) == (0, 0, (2,))
+    assert missing_copies(view, task_copies=True) == ()
+    assert missing_copies(dataclasses.replace(view, paused=True), task_copies=False) == ()

@@ -1,0 +1,28 @@
+"""The crash matrix: the whole system in one thread, under a clock that only moves when it must.
+
+What runs unchanged is everything that decides or remembers: the coordinator with its queue,
+reconcile loops, acts, monitor and notifier; the stores of `rezone.kube`; and, in the data nodes,
+`Partition` with its leader, follower and takeover duties, in-sync sets and fencing, `Control`
+and `DataNode`. The reason for taking so much: what goes wrong in such a system goes wrong
+between the decisions - a cache that outlived its conflict, an act that was not repeated, a call
+of a dead coordinator that arrives late - and glue written once more for a simulation would have
+other faults than the one that is shipped. The decisions alone, with simulated glue, are what
+`tests/domain/test_simulation.py` runs.
+
+What stands in for the world, each as small as it can be:
+
+- `loop`: an asyncio loop in virtual time. No thread, no socket, no sleep; the order of events
+  follows from the seed alone.
+- `apiserver`: objects with resourceVersion and compare-and-set, and the faults of a real one.
+- `process`: one life of the operator. It can die before and after every write to the API server
+  and every call to a data node; calls that have left are delivered all the same.
+- `storage`, `node`, `streams`: a disk that loses what was not synced, a data node on it, and the
+  replication between nodes at the granularity of a step.
+- `kubelet`: pods that start, restart and go, with or without their disk; SparkApplications.
+- `world`: all of it together, and the faults that can be put into it.
+- `checks`: what must hold after every step, and at the end.
+- `scenarios`: what is asked of a zone.
+
+A run is determined by its scenario, the crash point and the seed; a failing one prints them, and
+`REZONE_SIMULATION_SEED=<n>` runs that seed alone. `REZONE_SIMULATION_SEEDS=<n>` runs more of them.
+"""

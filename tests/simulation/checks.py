@@ -1,0 +1,202 @@
+"""What must hold: after every step, with every write of a route, and at the end of a run."""
+
+from __future__ import annotations
+
+import collections
+from typing import TYPE_CHECKING
+
+from rezone.domain import assignments, routes
+from rezone.domain.route_shards import decode_record
+from rezone.kube.client import Manifest
+from rezone.replica.partition import Partition
+from rezone.resources.migration import TERMINAL_MIGRATION_STATES
+from rezone.resources.task import TERMINAL_TASK_STATES
+from rezone.resources.zone import DistributionZone
+from rezone.wire.messages import LeaderAndIsr, NodeId, PartitionId, Role
+from simulation.apiserver import Key
+
+if TYPE_CHECKING:
+    from simulation.world import World
+
+
+class Checks:
+    """The invariants of one run; a violation is an AssertionError at the step that made it."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._leaders: dict[tuple[PartitionId, int], NodeId] = {}
+        self._acknowledged: dict[PartitionId, list[bytes]] = collections.defaultdict(list)
+        self.routes: dict[PartitionId, LeaderAndIsr] = {}
+
+    # --- the route table ---------------------------------------------------------------------
+
+    def stored(self, key: Key, old: Manifest | None, new: Manifest) -> None:
+        """Check a write to the API server: routes follow from routes, keys are consistent."""
+        if key.kind == "ConfigMap":
+            before = (old or {}).get("data") or {}
+            for partition, text in (new.get("data") or {}).items():
+                if before.get(partition) != text:
+                    self._route(int(partition), decode_record(text))
+        elif key.kind == "DistributionZone" and new.get("status"):
+            zone = DistributionZone.parse(new)
+            assert zone.status is not None
+            wrong = assignments.violations(zone.status.assignments)
+            assert wrong == (), f"the zone's keys: {wrong}"
+
+    def _route(self, partition: PartitionId, record: LeaderAndIsr) -> None:
+        before = self.routes.get(partition)
+        assert routes.violations(record) == (), f"p{partition}: {routes.violations(record)}"
+        if before is not None:
+            fell = routes.regressions(before, record)
+            assert fell == (), f"p{partition}: {fell}"
+        self.routes[partition] = record
+
+    # --- the data ----------------------------------------------------------------------------
+
+    def acknowledged(self, partition: Partition, end_offset: int) -> None:
+        """Note that a client was told that everything below an offset is safe."""
+        number = partition.partition_id
+        known = self._acknowledged[number]
+        said = partition.store.rows[:end_offset]
+        common = min(len(known), len(said))
+        assert known[:common] == said[:common], f"p{number}: two histories were acknowledged"
+        if len(said) > len(known):
+            self._acknowledged[number] = said
+
+    def rows(self, partition: PartitionId) -> int:
+        """Return how many rows were acknowledged."""
+        return len(self._acknowledged[partition])
+
+    def dropped(self, node: NodeId, partition: Partition) -> None:
+        """Check a replica that was deleted: nobody may have counted on it."""
+        record = self.routes[partition.partition_id]
+        where = f"p{partition.partition_id}"
+        assert node not in record.isr, f"{where}: node {node} was stopped while in sync"
+        self.data(partition.partition_id)
+
+    def is_whole(self, partition: PartitionId, node: NodeId) -> bool:
+        """Return whether a node that is up has everything that was acknowledged."""
+        up = self._world.network.nodes.get(node)
+        store = up.disk.stores.get(partition) if up is not None else None
+        if store is None or store.meta.needs_snapshot:
+            return False
+        known = self._acknowledged[partition]
+        return store.rows[: min(store.durable_end, len(known))] == known
+
+    def is_weak(self, partition: PartitionId) -> bool:
+        """Return whether an in-sync member that is up is not whole: only then may no other fall."""
+        record = self.routes[partition]
+        return any(
+            n in self._world.network.nodes and not self.is_whole(partition, n) for n in record.isr
+        )
+
+    def data(self, partition: PartitionId) -> None:
+        """Assert that the in-sync set has what was acknowledged."""
+        record, known = self.routes[partition], self._acknowledged[partition]
+        disks = {d.node: d for d in self._world.kubelet.disks.values()}
+        holders = 0
+        for node in record.isr:
+            store = disks[node].stores.get(partition) if node in disks else None
+            if store is None or store.meta.needs_snapshot:
+                continue
+            held = store.rows[: min(store.durable_end, len(known))]
+            if held != known and store.started_over:
+                continue
+            assert held == known, f"p{partition}: in-sync node {node} lacks acknowledged rows"
+            store.started_over = False
+            holders += 1
+        assert holders or not known, f"p{partition}: no in-sync replica has the acknowledged rows"
+
+    def step(self) -> None:
+        """Assert all of it for every partition."""
+        for number, node in self._world.network.nodes.items():
+            for partition in node.partitions():
+                assert not partition.failure, f"node {number}: {partition.failure}"
+                if partition.role is Role.LEADER:
+                    self._leads(partition, number)
+        for partition in self.routes:
+            self.data(partition)
+
+    def _leads(self, partition: Partition, node: NodeId) -> None:
+        key = (partition.partition_id, partition.leader_epoch)
+        first = self._leaders.setdefault(key, node)
+        assert first == node, f"p{key[0]}: nodes {first} and {node} lead in epoch {key[1]}"
+
+
+def unfinished(world: World) -> list[str]:
+    """Return what is not yet, or not any more, as it must be at the end; empty when all is."""
+    zone = world.zone()
+    status = zone.status
+    if status is None or status.assignments.stable is None:
+        return ["the zone is not placed"]
+    keys = status.assignments
+    found = [f"{k} is set" for k in ("pending", "planned", "cancel") if getattr(keys, k)]
+    for kind, ends in (
+        ("RebalanceTask", TERMINAL_TASK_STATES),
+        ("RegionMigration", TERMINAL_MIGRATION_STATES),
+    ):
+        for each in world.server.all_of(kind):
+            state = (each.get("status") or {}).get("state", "")
+            if state not in ends:
+                waits = (each.get("status") or {}).get("waitingFor", "")
+                found.append(f"{kind} {each['metadata']['name']} is {state}: {waits}")
+    stable = assignments.parse(keys.stable.replicas)
+    for partition, nodes in enumerate(stable):
+        found += _partition_problems(world, partition, nodes)
+    found += _leftovers(world, {n.id for n in status.data_nodes})
+    ready = [c for c in status.conditions if c.type == "Ready"]
+    if not ready or ready[0].status != "True":
+        found.append(f"the zone is not Ready: {ready[0].message if ready else ''}")
+    return found
+
+
+def _partition_problems(
+    world: World, partition: PartitionId, nodes: tuple[NodeId, ...]
+) -> list[str]:
+    record = world.checks.routes[partition]
+    where = f"p{partition}"
+    found = []
+    if world.by_hand.get(partition, set(nodes)) != set(record.replicas):
+        found.append(f"{where} lives on {record.replicas}, not on {nodes}")
+    if set(record.isr) != set(record.replicas):
+        found.append(f"{where} has {record.isr} of {record.replicas} in sync")
+    if record.next_leader is not None:
+        found.append(f"{where} has an authorized takeover left")
+    for number, node in world.network.nodes.items():
+        held = {p.partition_id: p for p in node.partitions()}.get(partition)
+        if held is not None:
+            found += [f"{where}: {wrong}" for wrong in _replica_problems(held, number, record)]
+        elif number in record.replicas:
+            found.append(f"{where} is not open on node {number}")
+    return found
+
+
+def _replica_problems(held: Partition, node: NodeId, record: LeaderAndIsr) -> list[str]:
+    found = []
+    if node not in record.replicas:
+        found.append(f"it is left behind on node {node}")
+    if (held.role is Role.LEADER) != (node == record.leader):
+        found.append(f"node {node} is a {held.role}, node {record.leader} leads")
+    if held.record.partition_epoch != record.partition_epoch:
+        found.append(f"node {node} does not know the newest record")
+    strangers = set(held.leading.streams) - set(record.replicas)
+    if strangers:
+        found.append(f"streams to {strangers} are left behind")
+    return found
+
+
+def _leftovers(world: World, wanted: set[NodeId]) -> list[str]:
+    found = []
+    pods = {int(p["metadata"]["labels"]["rezone.dev/node-id"]) for p in world.server.all_of("Pod")}
+    if pods != wanted:
+        found.append(f"pods {pods}, data nodes {wanted}")
+    if len(wanted) != world.zone().spec.data_nodes.count:
+        found.append(f"{len(wanted)} data nodes")
+    if set(world.network.nodes) != wanted:
+        found.append(f"nodes {set(world.network.nodes)} are up of {wanted}")
+    if world.spark.running:
+        found.append("a SparkApplication still copies")
+    for number, node in world.network.nodes.items():
+        pulls = node.pulls.running.items()  # type: ignore[attr-defined]
+        found += [f"node {number} still copies p{p}" for p, c in pulls if not c.ended]
+    return found

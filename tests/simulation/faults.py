@@ -1,0 +1,241 @@
+"""Faults as values: a storm has its own mix of them, chosen by the seed (swarm testing).
+
+Nothing is broken that no system could survive: a disk is lost only while another in-sync replica
+that is up has the same rows.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+from collections.abc import Callable
+from itertools import combinations
+
+from rezone.wire.messages import FIRST_PARTITION_EPOCH, NodeId
+from simulation.apiserver import ApiFault
+from simulation.world import World
+
+DOWN_SECONDS = (0.2, 1.0, 5.0, 12.0)
+STORM_SECONDS = (3.0, 10.0, 30.0)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Storm:
+    """How probable each fault is: per crash point, request or call, or per step of the world."""
+
+    seconds: float
+    crash: float = 0.0
+    write_fault: float = 0.0
+    read_fault: float = 0.0
+    late_call: float = 0.0
+    lost_answer: float = 0.0
+    lost_active: float = 0.0
+    jitter: float = 0.0
+    kill: float = 0.0
+    lose: float = 0.0
+    wipe: float = 0.0
+    isolate: float = 0.0
+    cut: float = 0.0
+    watch: float = 0.0
+    split: float = 0.0
+    spark: float = 0.0
+    trim: float = 0.0
+
+    def begin(self, world: World) -> None:
+        """Let it break out."""
+        rng = world.rng
+        world.crash_chance = self.crash
+        world.write_fault_chance = self.write_fault
+        world.read_fault_chance = self.read_fault
+        world.jitter = self.jitter
+        network = world.network
+        network.late_seconds = lambda: (
+            rng.uniform(0.0, 10.0) if self.late_call and rng.random() < self.late_call else 0.0
+        )
+        network.answer_is_lost = lambda: rng.random() < self.lost_answer
+        network.loses_active = lambda: rng.random() < self.lost_active
+        end = world.loop.time() + self.seconds
+        before = world.each_step
+
+        def each(world: World) -> None:
+            before(world)
+            if world.loop.time() < end:
+                self.strike(world)
+            else:
+                world.each_step = before
+                mend(world)
+
+        world.each_step = each
+
+    def strike(self, world: World) -> None:
+        """Perhaps break something in this step."""
+        for chance, what in (
+            (self.kill, kill_one),
+            (self.lose, lose_one),
+            (self.wipe, wipe_one),
+            (self.isolate, isolate_one),
+            (self.cut, cut_one),
+            (self.watch, cut_watch),
+            (self.split, lambda w: w.split(w.rng.uniform(0.2, 5.0))),
+            (self.spark, fail_spark),
+            (self.trim, trim_one),
+        ):
+            if chance and world.rng.random() < chance:
+                world.disturbed()
+                what(world)
+
+
+def storm_of(rng: random.Random) -> Storm:
+    """Return a storm with a random part of all faults."""
+
+    def some(*chances: float) -> float:
+        return rng.choice((0.0, 0.0, *chances))
+
+    return Storm(
+        seconds=rng.choice(STORM_SECONDS),
+        crash=some(0.005, 0.02, 0.05),
+        write_fault=some(0.02, 0.1),
+        read_fault=some(0.02),
+        late_call=some(0.03),
+        lost_answer=some(0.05),
+        lost_active=some(0.5),
+        jitter=some(10.0, 50.0),
+        kill=some(0.005, 0.02),
+        lose=some(0.002),
+        wipe=some(0.005),
+        isolate=some(0.01),
+        cut=some(0.01),
+        watch=some(0.01),
+        split=some(0.005),
+        spark=some(0.02),
+        trim=some(0.02),
+    )
+
+
+def mend(world: World) -> None:
+    """End all faults: from now on the run must come to its end."""
+    world.note("the storm is over")
+    world.crash_chance = world.write_fault_chance = world.read_fault_chance = world.jitter = 0.0
+    world.write_faults.clear()
+    network = world.network
+    network.late_seconds = lambda: 0.0
+    network.answer_is_lost = network.loses_active = lambda: False
+    network.isolated.clear()
+    network.cut.clear()
+    for disk in list(world.kubelet.disks.values()):
+        world.kubelet.restart(disk.node)
+    world.disturbed()
+
+
+def _one(world: World) -> NodeId | None:
+    up = list(world.network.nodes)
+    return world.rng.choice(up) if up else None
+
+
+def _seconds(world: World) -> float:
+    return world.rng.choice(DOWN_SECONDS) * world.rng.uniform(0.5, 1.5)
+
+
+def may_be_killed(world: World, node: NodeId) -> bool:
+    """Return whether no leader on it waits for an answer, and it is no weak partition's support.
+
+    A restarted leader does not know what it had proposed, and a member that starts over is in
+    sync by name alone: both are the data nodes' to mend, see `test_regressions`.
+    """
+    if any(node in r.isr and world.checks.is_weak(p) for p, r in world.checks.routes.items()):
+        return False
+    leading = (p.leading.state for p in world.network.nodes[node].partitions())
+    return all(state is None or state.proposal is None for state in leading)
+
+
+def kill_one(world: World) -> None:
+    """Kill a data node; it is back after a while."""
+    node = _one(world)
+    if node is not None and may_be_killed(world, node):
+        world.note(f"node {node} is killed")
+        world.kubelet.kill(node, _seconds(world))
+
+
+def lose_one(world: World) -> None:
+    """Kill a data node for so long that it counts as lost."""
+    node = _one(world)
+    if node is not None and may_be_killed(world, node):
+        world.note(f"node {node} is killed for long")
+        world.kubelet.kill(node, 90.0)
+
+
+def wipe_one(world: World) -> None:
+    """Take a data node's pod and disk away, unless rows would be lost that nobody else has."""
+    node = _one(world)
+    if node is not None and may_be_wiped(world, node):
+        world.note(f"node {node} loses its disk")
+        world.kubelet.wipe(node)
+
+
+def may_be_wiped(world: World, node: NodeId) -> bool:
+    """Return whether each partition of a node is whole on all of its other in-sync replicas."""
+    for partition, record in world.checks.routes.items():
+        others = [n for n in record.isr if n != node]
+        whole = [n for n in others if world.checks.is_whole(partition, n)]
+        if record.partition_epoch == FIRST_PARTITION_EPOCH:
+            # Until its record has a second epoch a partition is not known to have been open.
+            return False
+        if node in record.isr and (not whole or whole != others):
+            return False
+    return True
+
+
+def isolate_one(world: World) -> None:
+    """Cut a data node off from the operator."""
+    node = _one(world)
+    if node is not None:
+        world.note(f"node {node} is isolated")
+        world.network.isolated.add(node)
+        world.loop.call_later(_seconds(world), world.network.isolated.discard, node)
+
+
+def cut_one(world: World) -> None:
+    """Cut two data nodes off from each other."""
+    pairs = list(combinations(world.network.nodes, 2))
+    if pairs:
+        pair = frozenset(world.rng.choice(pairs))
+        world.note(f"the link {sorted(pair)} is cut")
+        world.network.cut.add(pair)
+        world.loop.call_later(_seconds(world), world.network.cut.discard, pair)
+
+
+def cut_watch(world: World) -> None:
+    """Let the operator hear of nothing for a while."""
+    world.note("the watch is cut")
+    world.processes[-1].cut_watch(_seconds(world))
+
+
+def fail_spark(world: World) -> None:
+    """Let a Spark driver die."""
+    world.spark.fail_next = 1
+
+
+def trim_one(world: World) -> None:
+    """Forget the log of a node's replicas as far as that is allowed."""
+    node = _one(world)
+    if node is not None:
+        for partition in world.network.nodes[node].partitions():
+            partition.store.trim_log()
+
+
+def _api(fault: ApiFault) -> Callable[[World], None]:
+    return lambda world: world.write_faults.append(fault)
+
+
+SECOND_FAULTS: dict[str, Callable[[World], object]] = {
+    "node killed": kill_one,
+    "disk lost": wipe_one,
+    "node isolated": isolate_one,
+    "link cut": cut_one,
+    "watch cut": cut_watch,
+    "operator killed again": World.crash,
+    "two operators": lambda world: world.split(3.0),
+    "Spark fails": fail_spark,
+    **{fault.value: _api(fault) for fault in ApiFault},
+}
+"""What can happen besides the operator's death, by name."""

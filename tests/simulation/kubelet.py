@@ -1,0 +1,236 @@
+"""What Kubernetes and the Spark operator do with the objects the operator makes.
+
+A pod gets an address and a process a moment after it is made; the address is one that a pod which
+is gone has had, if there is one. A pod's disk lives as long as the pod. A SparkApplication is
+submitted, runs, and carries the copies of its plan at the pace of the world's steps.
+"""
+
+from __future__ import annotations
+
+import collections
+from typing import Any
+
+from rezone.kube.client import Manifest
+from rezone.kube.names import NODE_ID_LABEL
+from rezone.wire import copyplan
+from rezone.wire.copyplan import PartitionCopy
+from rezone.wire.errors import RezoneError
+from rezone.wire.messages import NodeId
+from simulation.apiserver import ApiServer, Key
+from simulation.loop import VirtualLoop
+from simulation.network import Network
+from simulation.node import Copy, SimulatedNode
+from simulation.storage import NodeDisk
+
+NAMESPACE = "default"
+PORT = 7400
+START_SECONDS = 0.3
+STOP_SECONDS = 0.4
+SUBMIT_SECONDS = 0.5
+COPY_PATIENCE_STEPS = 60
+
+
+class Kubelet:
+    """Runs pods."""
+
+    def __init__(self, loop: VirtualLoop, server: ApiServer, network: Network) -> None:
+        self._loop = loop
+        self._server = server
+        self._network = network
+        self.disks: dict[str, NodeDisk] = {}
+        self._addresses: dict[str, str] = {}
+        self._free: list[str] = []
+        self._kept_down: set[NodeId] = set()
+
+    def changed(self, key: Key, manifest: Manifest) -> None:
+        """React to a pod."""
+        if key.kind != "Pod":
+            return
+        meta = manifest["metadata"]
+        if key not in self._server.objects:
+            return
+        if "deletionTimestamp" in meta:
+            self._loop.call_later(STOP_SECONDS, self._end, key, meta["uid"])
+        elif meta["uid"] not in self.disks:
+            self.disks[meta["uid"]] = NodeDisk(_node_id(manifest))
+            self._loop.call_later(START_SECONDS, self._begin, key, meta["uid"])
+
+    def adopt(self, uid: str, disk: NodeDisk, address: str) -> None:
+        """Take over a pod that ran in an earlier world."""
+        self.disks[uid] = disk
+        self._addresses[uid] = address
+        self._run(uid)
+
+    def places(self) -> dict[str, str]:
+        """Return the addresses of pods by uid."""
+        return dict(self._addresses)
+
+    def _begin(self, key: Key, uid: str) -> None:
+        pod = self._server.objects.get(key)
+        if pod is None or self._server.read(key)["metadata"]["uid"] != uid:
+            return
+        used = set(self._addresses.values())
+        address = self._free.pop() if self._free else f"10.0.0.{len(used) + 1}"
+        while address in used:
+            address = f"10.0.0.{int(address.rpartition('.')[2]) + 1}"
+        self._addresses[uid] = address
+        self._run(uid)
+        ready = [{"type": "Ready", "status": "True"}]
+        self._server.bind(
+            key,
+            self._place(),
+            {"phase": "Running", "podIP": address, "conditions": ready},
+        )
+
+    def _place(self) -> str:
+        """Return the Kubernetes node with the fewest pods; cordoned ones get none."""
+        used = collections.Counter(p["spec"].get("nodeName") for p in self._server.all_of("Pod"))
+        fit = [
+            n["metadata"]["name"]
+            for n in self._server.all_of("Node")
+            if not n["spec"].get("unschedulable")
+        ]
+        return min(fit, key=lambda name: (used[name], name))
+
+    def _end(self, key: Key, uid: str) -> None:
+        if key not in self._server.objects or self._server.read(key)["metadata"]["uid"] != uid:
+            return
+        self._stop(uid)
+        self._free.append(self._addresses.pop(uid, "10.0.1.1"))
+        del self.disks[uid]
+        self._server.remove(key)
+
+    def _run(self, uid: str) -> None:
+        disk = self.disks.get(uid)
+        if disk is None or disk.node in self._network.nodes or disk.node in self._kept_down:
+            return
+        place = f"{self._addresses[uid]}:{PORT}"
+        self._network.nodes[disk.node] = SimulatedNode(
+            disk.node, disk, place, self._network, self._loop
+        )
+        self._network.nodes = dict(sorted(self._network.nodes.items()))
+
+    def _stop(self, uid: str) -> None:
+        node = self._network.nodes.get(self.disks[uid].node)
+        if node is not None and node.disk is self.disks[uid]:
+            del self._network.nodes[node.node_id]
+            node.kill()
+
+    def _uid_of(self, node: NodeId) -> str | None:
+        return next((u for u, d in self.disks.items() if d.node == node), None)
+
+    def kill(self, node: NodeId, seconds: float) -> None:
+        """Kill a node's process; the same pod starts it again after a while."""
+        uid = self._uid_of(node)
+        if uid is None or node not in self._network.nodes:
+            return
+        self._kept_down.add(node)
+        self._stop(uid)
+        self._loop.call_later(seconds, self.restart, node)
+
+    def restart(self, node: NodeId) -> None:
+        """Start a node's process again."""
+        self._kept_down.discard(node)
+        uid = self._uid_of(node)
+        if uid is not None and uid in self._addresses:
+            self._run(uid)
+
+    def wipe(self, node: NodeId) -> None:
+        """Take a node's pod away with its disk, as a Kubernetes node that dies does."""
+        uid = self._uid_of(node)
+        for pod in self._server.all_of("Pod"):
+            if pod["metadata"]["uid"] == uid:
+                meta = pod["metadata"]
+                self._end(Key("Pod", meta["namespace"], meta["name"]), uid)
+
+
+def _node_id(pod: Manifest) -> NodeId:
+    return int(pod["metadata"]["labels"][NODE_ID_LABEL])
+
+
+class SparkOperator:
+    """Runs SparkApplications."""
+
+    def __init__(self, loop: VirtualLoop, server: ApiServer, network: Network) -> None:
+        self._loop = loop
+        self._server = server
+        self._network = network
+        self._copies: dict[str, list[Copy]] = {}
+        self._plans: dict[str, tuple[Key, list[PartitionCopy], int]] = {}
+        self.fail_next = 0
+
+    @property
+    def running(self) -> list[str]:
+        """The applications that copy."""
+        return list(self._plans)
+
+    def changed(self, key: Key, manifest: Manifest) -> None:
+        """React to an application."""
+        if key.kind != "SparkApplication":
+            return
+        uid = manifest["metadata"]["uid"]
+        if key not in self._server.objects:
+            self._plans.pop(uid, None)
+            self._copies.pop(uid, None)
+        elif not manifest.get("status") and uid not in self._plans:
+            arguments: list[str] = manifest["spec"]["arguments"]
+            plan = copyplan.loads(arguments[arguments.index("--plan-json") + 1])
+            self._plans[uid] = (key, plan, 0)
+            self._loop.call_later(SUBMIT_SECONDS, self._submit, key, uid)
+
+    def adopt(self, key: Key, manifest: Manifest) -> None:
+        """Take over an application that was there in an earlier world."""
+        self.changed(key, {**manifest, "status": None})
+
+    def _submit(self, key: Key, uid: str) -> None:
+        if uid not in self._plans:
+            return
+        self._set(key, "RUNNING")
+        self._copies[uid] = []
+
+    def _set(self, key: Key, state: str, error: str = "") -> None:
+        status: dict[str, Any] = {"applicationState": {"state": state, "errorMessage": error}}
+        self._server.set_status(key, status)
+
+    def step(self) -> None:
+        """Carry all copies on."""
+        for uid in list(self._copies):
+            key, plan, steps = self._plans[uid]
+            self._plans[uid] = (key, plan, steps + 1)
+            if self.fail_next:
+                self.fail_next -= 1
+                self._finish(uid, "FAILED", "the driver has died")
+                continue
+            left = [e for e in plan if not self._carry(uid, e)]
+            if not left:
+                self._finish(uid, "COMPLETED", "")
+            elif steps > COPY_PATIENCE_STEPS:
+                self._finish(uid, "FAILED", f"{len(left)} partitions are not copied")
+
+    def _finish(self, uid: str, state: str, error: str) -> None:
+        key, _, _ = self._plans.pop(uid)
+        del self._copies[uid]
+        self._set(key, state, error)
+
+    def _carry(self, uid: str, entry: PartitionCopy) -> bool:
+        """Return whether all receivers of a partition have it."""
+        copied = [self._feed(uid, entry, t.id, t.address) for t in entry.targets]
+        return all(copied)
+
+    def _feed(self, uid: str, entry: PartitionCopy, target: NodeId, address: str) -> bool:
+        node = self._network.nodes.get(target)
+        if node is None or node.place != address:
+            return False
+        try:
+            partition = node.find(entry.partition)
+            partition.check_revision(entry.revision)
+        except RezoneError:
+            return False
+        if not partition.store.meta.needs_snapshot:
+            return True
+        mine = [c for c in self._copies[uid] if c.partition is partition and not c.ended]
+        if not mine:
+            mine = [Copy(node, partition, entry.source_id)]
+            self._copies[uid].append(mine[0])
+        mine[0].step()
+        return not partition.store.meta.needs_snapshot

@@ -1,0 +1,104 @@
+"""The data nodes that are up, the links between them, and the coordinator's calls to them.
+
+A call takes a moment each way. It may be late, so late that its sender has given up or is dead;
+its answer may be lost. Both are what timeouts leave open.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from rezone.replica.partition import Partition
+from rezone.wire.errors import NotReadyError, RezoneError
+from rezone.wire.messages import DigestRequest, Message, NodeId, ReportRequest
+from simulation.loop import Later, VirtualLoop
+from simulation.node import SimulatedNode
+
+if TYPE_CHECKING:
+    from simulation.process import Process
+
+CALL_SECONDS = 0.002
+FAILED_CONNECTION_SECONDS = 0.02
+
+
+class Network:
+    """Who is up and who can talk to whom."""
+
+    def __init__(self, loop: VirtualLoop) -> None:
+        self._loop = loop
+        self.nodes: dict[NodeId, SimulatedNode] = {}
+        self.isolated: set[NodeId] = set()
+        self.cut: set[frozenset[NodeId]] = set()
+        self.late_seconds: Callable[[], float] = lambda: 0.0
+        self.answer_is_lost: Callable[[], bool] = lambda: False
+        self.loses_active: Callable[[], bool] = lambda: False
+        self.after_call: Callable[[], None] = lambda: None
+        self.dropped: Callable[[NodeId, Partition], None] = lambda _node, _partition: None
+
+    def node(self, node: NodeId) -> SimulatedNode:
+        """Return a node that is up."""
+        found = self.nodes.get(node)
+        if found is None:
+            raise NotReadyError(f"node {node} is down")
+        return found
+
+    def id_at(self, address: str) -> NodeId | None:
+        """Return who is at an address."""
+        return next((n for n, node in self.nodes.items() if node.place == address), None)
+
+    def linked(self, one: NodeId, other: NodeId) -> bool:
+        """Return whether two nodes can talk."""
+        both = one in self.nodes and other in self.nodes
+        return both and frozenset((one, other)) not in self.cut
+
+    def call(self, process: Process, address: str, request: Message, timeout: float) -> Later:
+        """Send a call; only those that change something are crash points."""
+        later = Later()
+        reads = isinstance(request, ReportRequest | DigestRequest)
+        label = f"{type(request).__name__} to {address}"
+        if process.dead or (not reads and process.reach(f"before {label}")):
+            return later
+        timer = self._loop.call_later(timeout, _time_out, later, address)
+        later.future.add_done_callback(lambda _: timer.cancel())
+        late = 0.0 if reads else self.late_seconds()
+        self._loop.call_later(CALL_SECONDS + late, self._deliver, process, address, request, later)
+        return later
+
+    def _deliver(self, process: Process, address: str, request: Message, later: Later) -> None:
+        number = self.id_at(address)
+        if number is None:
+            error = NotReadyError(f"no connection to {address}", unreachable=1)
+            self._loop.call_later(FAILED_CONNECTION_SECONDS, later.fail, error)
+            return
+        if number in self.isolated:
+            return
+        node = self.nodes[number]
+        if isinstance(request, ReportRequest):
+            node.answer(request, later)
+            self._loop.call_later(request.timeout_ms / 1000, self._end_poll, node, later)
+            return
+        inner = Later()
+        node.answer(request, inner)
+        self.after_call()
+        if not isinstance(request, DigestRequest):
+            process.reach(f"after {type(request).__name__} to {address}")
+        if not self.answer_is_lost():
+            self._loop.call_later(CALL_SECONDS, _pass_on, inner, later)
+
+    def _end_poll(self, node: SimulatedNode, later: Later) -> None:
+        if not later.future.done() and self.nodes.get(node.node_id) is node:
+            node.flush(overdue=later)
+
+
+def _time_out(later: Later, address: str) -> None:
+    later.fail(NotReadyError(f"{address} does not answer", unreachable=1))
+
+
+def _pass_on(inner: Later, later: Later) -> None:
+    error: Any = inner.future.exception()
+    if error is None:
+        later.answer(inner.future.result())
+    else:
+        assert isinstance(error, RezoneError), f"a data node has a bug: {error!r}"
+        later.fail(error)

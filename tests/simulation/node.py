@@ -1,0 +1,293 @@
+"""A simulated data node: the real node's fencing, control and partitions on a disk in memory.
+
+`SimulatedNode` is `DataNode` without its threads: a step of the world runs the jobs that are due,
+ticks the partitions and moves their streams.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import threading
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from rezone.replica.control import Control
+from rezone.replica.insync import Budget
+from rezone.replica.node import DataNode
+from rezone.replica.partition import Partition
+from rezone.replica.report import ReportBoard
+from rezone.replica.settings import NodeSettings
+from rezone.replica.workers import Job
+from rezone.wire.errors import ConflictError, NotReadyError, RezoneError
+from rezone.wire.messages import (
+    CopyProgress,
+    DigestReply,
+    DigestRequest,
+    Message,
+    NodeId,
+    PartitionAssignment,
+    PartitionId,
+    PullSnapshot,
+    ReportRequest,
+    Role,
+)
+from simulation.loop import Later, VirtualLoop
+from simulation.storage import MemoryStore, NodeDisk, Snapshot
+from simulation.streams import Follower
+
+if TYPE_CHECKING:
+    from simulation.network import Network
+
+SETTINGS = NodeSettings(replica_lag_ms_max=2_000, takeover_timeout_ms=2_000)
+COPY_STEPS = 6
+ROW_BYTES = 1000
+JOB_ROUNDS_MAX = 50
+
+_processes = itertools.count(1)
+
+
+class Copy:
+    """One attempt to bring a snapshot to a replica, whoever carries it: the node itself, Spark."""
+
+    def __init__(self, target: SimulatedNode, partition: Partition, source: NodeId) -> None:
+        self.target = target
+        self.partition = partition
+        self.source = source
+        self.snapshot: Snapshot | None = None
+        self.ended = False
+        self.error = ""
+
+    def step(self) -> None:
+        """Carry a part; it goes on where an earlier attempt has ended (B-05)."""
+        if self.ended:
+            return
+        try:
+            self._carry()
+        except RezoneError as error:
+            self.fail(str(error))
+
+    def fail(self, error: str) -> None:
+        """End without the rest."""
+        self.ended, self.error = True, error
+        state = self.target.disk.copied.get(self.partition.partition_id, 0)
+        self.partition.copy_progress = CopyProgress(bytes=state, error=error)
+        self.partition.touched(at_once=True)
+
+    def _carry(self) -> None:
+        target, number = self.target, self.partition.partition_id
+        if not target.network.linked(target.node_id, self.source):
+            raise NotReadyError(f"no connection to node {self.source}")
+        origin = target.network.node(self.source).find(number)
+        if self.partition.closed or not self.partition.store.meta.needs_snapshot:
+            raise ConflictError(f"partition {number} needs no copy", done=1)
+        if self.partition.role is Role.LEADER or origin.store.meta.needs_snapshot:
+            raise ConflictError(f"partition {number} cannot be copied")
+        if self.snapshot is None:
+            self.snapshot = origin.store.snapshot()
+        done = target.disk.copied.get(number, 0) + 1
+        target.disk.copied[number] = done
+        progress = CopyProgress(bytes=done, rows=done, done=done >= COPY_STEPS)
+        self.partition.copy_progress = progress
+        if done >= COPY_STEPS:
+            self.ended = True
+            del target.disk.copied[number]
+            self.partition.store.take(self.snapshot)
+            self.partition.snapshot_done()
+        self.partition.touched(at_once=progress.done)
+
+
+class Pulls:
+    """The copies a node makes for itself; a repeat joins the one under way."""
+
+    def __init__(self, node: SimulatedNode) -> None:
+        self._node = node
+        self.running: dict[PartitionId, Copy] = {}
+
+    def start(self, partition: Partition, request: PullSnapshot) -> None:
+        """Start unless that is under way or done."""
+        running = self.running.get(partition.partition_id)
+        if running is not None and not running.ended:
+            return
+        if not partition.store.meta.needs_snapshot:
+            return
+        source = self._node.network.id_at(request.source)
+        if source is None:
+            raise NotReadyError(f"nobody is at {request.source}")
+        self.running[partition.partition_id] = Copy(self._node, partition, source)
+
+    def step(self) -> None:
+        """Carry on."""
+        for copy in self.running.values():
+            copy.step()
+
+
+class SimulatedNode(DataNode):
+    """One life of a data node's process."""
+
+    def __init__(
+        self, node_id: NodeId, disk: NodeDisk, address: str, network: Network, loop: VirtualLoop
+    ) -> None:
+        self.node_id = node_id
+        self.disk = disk
+        self.place = address
+        self.network = network
+        self.settings = SETTINGS
+        self.clock = loop
+        self.budget = Budget(self.settings.pending_bytes_node_max, "pending writes")
+        self.process_id = f"process-{next(_processes)}"
+        self.board = ReportBoard(loop, self.settings)
+        self.pulls = Pulls(self)  # type: ignore[assignment]
+        self.control = Control(self)
+        self._lock = threading.RLock()
+        self._state = None
+        self._codec = None
+        self._partitions = {}
+        self._opening = {}
+        self._records = {}
+        self._jobs: dict[Job, None] = {}
+        self._followers: dict[PartitionId, Follower] = {}
+        self._polls: list[tuple[ReportRequest, Later]] = []
+        self._open_disk()
+
+    def _open_disk(self) -> None:
+        state = self.disk.state
+        if state is None:
+            return
+        self._take_state(state)
+        self._records = {a.partition: a.state for a in state.records}
+        for number in sorted(self.disk.stores):
+            self._open_partition(number, learner=False)
+
+    def _save(self) -> None:
+        records = tuple(
+            PartitionAssignment(partition=p, state=s) for p, s in sorted(self._records.items())
+        )
+        self.disk.state = msgspec.structs.replace(self.state, records=records)
+
+    def _new_addresses(self, peers: dict[NodeId, str]) -> None:
+        """Need nothing: links are looked up at every step."""
+
+    def _open_partition(self, partition: PartitionId, *, learner: bool) -> Partition:
+        store = self.disk.stores.get(partition)
+        if store is None:
+            store = self.disk.stores[partition] = MemoryStore(partition)
+            store.update_meta(needs_snapshot=learner)
+        opened = Partition(store, self)  # type: ignore[arg-type]
+        self._partitions[partition] = opened
+        self._followers[partition] = Follower(self, opened)
+        self.board.touched(at_once=True)
+        return opened
+
+    def drop_replica(self, partition: Partition) -> None:
+        """Stop a replica and delete its data."""
+        number = partition.partition_id
+        self._partitions.pop(number, None)
+        partition.stop()
+        follower = self._followers.pop(number, None)
+        if follower is not None:
+            follower.close()
+        self.disk.stores.pop(number, None)
+        self.disk.copied.pop(number, None)
+        self.board.touched(at_once=True)
+        self.network.dropped(self.node_id, partition)
+
+    # --- what partitions need of their node ------------------------------------------------------
+
+    def wake(self, job: Job) -> None:
+        """Run a job in this step or the next."""
+        self._jobs[job] = None
+
+    def ack(self, partition: Partition) -> None:
+        """Ack to the leader."""
+        follower = self._followers.get(partition.partition_id)
+        if follower is not None:
+            follower.ack()
+
+    def restream(self, partition: Partition) -> None:
+        """Need nothing: streams are made to fit at every step."""
+        del partition
+
+    # --- the world's step ------------------------------------------------------------------------
+
+    def step(self, now: float) -> None:
+        """Do what the node's threads would."""
+        for partition in self.partitions():
+            size = partition.store.log_end
+            partition.sizes = (size, size * ROW_BYTES)
+            partition.tick(now)
+        self.pulls.step()  # type: ignore[attr-defined]
+        for number in list(self._followers):
+            follower = self._followers.get(number)
+            if follower is not None:
+                follower.step(now)
+        self._run_jobs()
+        self.board.tick(now)
+        self.flush()
+
+    def _run_jobs(self) -> None:
+        for _ in range(JOB_ROUNDS_MAX):
+            if not self._jobs:
+                return
+            jobs, self._jobs = self._jobs, {}
+            for job in jobs:
+                job.run()
+
+    def kill(self) -> None:
+        """End without any order: what was not synced is lost."""
+        for follower in self._followers.values():
+            follower.close()
+        for partition in self.partitions():
+            for stream in list(partition.leading.streams.values()):
+                stream.ended = True
+                stream.wire.clear()
+        self._partitions.clear()
+        self._followers.clear()
+        self.disk.crash()
+
+    # --- calls -----------------------------------------------------------------------------------
+
+    def answer(self, request: Message, later: Later) -> None:
+        """Answer a call, a report perhaps later."""
+        if isinstance(request, ReportRequest):
+            self._polls.append((request, later))
+            self.flush()
+            return
+        handle = self._digest if isinstance(request, DigestRequest) else self.control.handle
+        try:
+            reply: Any = handle(request)  # type: ignore[arg-type]
+        except RezoneError as error:
+            later.fail(error)
+        else:
+            later.answer(reply)
+        self._run_jobs()
+        self.flush()
+
+    def flush(self, *, overdue: Later | None = None) -> None:
+        """Answer the polls for which there is news, and the one whose time is over."""
+        waiting, self._polls = self._polls, []
+        report = None
+        for request, later in waiting:
+            if later is overdue or request.seen != self.board._version:
+                report = report or self.report()
+                later.answer(report)
+            else:
+                self._polls.append((request, later))
+
+    def _digest(self, request: DigestRequest) -> DigestReply:
+        """Digest the rows up to a time, as the real call does; never wait, be asked again."""
+        partition = self.find(request.partition)
+        store = partition.store
+        leading = partition.leading.state
+        if request.as_of is None and leading is not None and not leading.serving:
+            raise NotReadyError("not serving yet")
+        as_of = request.as_of if request.as_of is not None else partition.readable_time
+        if leading is None and as_of > partition.readable_time:
+            partition.following.apply_now()
+            raise NotReadyError("not applied yet")
+        rows = [r for r, time in zip(store.rows, store.times, strict=True) if time <= as_of]
+        digest = hashlib.sha256(b"".join(rows)).hexdigest()
+        return DigestReply(
+            digests=(digest,), rows=(len(rows),), as_of=as_of, applied_offset=store.applied
+        )

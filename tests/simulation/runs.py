@@ -1,0 +1,95 @@
+"""How many runs there are, and what one of them is.
+
+`REZONE_SIMULATION_SEED=<n>` runs the seed n alone, `REZONE_SIMULATION_SEEDS=<n>` runs n seeds and
+all crash points instead of a part of them, which takes minutes.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import random
+from collections.abc import Iterator
+
+from simulation.faults import SECOND_FAULTS, mend, storm_of
+from simulation.scenarios import ALL, Scenario
+from simulation.world import World
+
+SEEDS_DEFAULT = 80
+POINTS_STEP = 4
+"""By default each scenario is killed at every fourth point, each beginning with another one."""
+
+RUN_SECONDS_MAX = 900.0
+STORM_SECONDS_MAX = 2000.0
+FAULT_SECONDS = 5.0
+ALL_ENDS = frozenset({"Succeeded", "Cancelled", "Failed", "RolledBack"})
+
+
+def seeds() -> list[int]:
+    """Return the seeds to be run."""
+    if one := os.environ.get("REZONE_SIMULATION_SEED"):
+        return [int(one)]
+    return list(range(int(os.environ.get("REZONE_SIMULATION_SEEDS", SEEDS_DEFAULT))))
+
+
+def crash_points(scenario: Scenario) -> Iterator[int]:
+    """Yield crash points without end: the scenario says when it was not reached any more."""
+    long = bool(os.environ.get("REZONE_SIMULATION_SEEDS"))
+    step = 1 if long else POINTS_STEP
+    point = 1 if long else 1 + ALL.index(scenario) % step
+    while True:
+        yield point
+        point += step
+
+
+def crash_at(scenario: Scenario, point: int) -> bool:
+    """Run a scenario with the operator's death at a point; returns whether it came to that."""
+    with scenario.world() as world:
+        world.crash_points = frozenset({point})
+        world.run(RUN_SECONDS_MAX)
+        scenario.check(world)
+        return world.points >= point
+
+
+def pair(seed: int) -> World:
+    """Run a scenario with the operator's death at one point and a second fault at another."""
+    rng = random.Random(f"pair {seed}")
+    scenario = rng.choice(ALL)
+    name = rng.choice(sorted(SECOND_FAULTS))
+    with scenario.world(seed) as world:
+        crash, second = rng.randrange(1, 120), rng.randrange(1, 120)
+        world.crash_points = frozenset({crash})
+        world.note(f"{scenario.name}: {name} at {second}")
+
+        def strike(world: World) -> None:
+            world.note(name)
+            SECOND_FAULTS[name](world)
+            world.loop.call_later(FAULT_SECONDS, mend, world)
+
+        world.at_point[second] = strike
+        world.run(STORM_SECONDS_MAX)
+        scenario.check(world, ALL_ENDS)
+        return world
+
+
+def storm(seed: int) -> World:
+    """Run a larger zone's scenario through a storm of faults, and until all is at rest again."""
+    rng = random.Random(seed)
+    scenario = larger(rng.choice([s for s in ALL if s.made]), rng)
+    with scenario.world(seed) as world:
+        world.note(scenario.name)
+        storm_of(rng).begin(world)
+        world.run(STORM_SECONDS_MAX)
+        scenario.check(world, ALL_ENDS)
+        return world
+
+
+def larger(scenario: Scenario, rng: random.Random) -> Scenario:
+    """Return a scenario on a zone of more partitions, replicas and nodes."""
+    start = dataclasses.replace(
+        scenario.start,
+        partitions=3,
+        replicas=max(scenario.start.replicas, rng.choice((2, 3))),
+        nodes=max(4, scenario.start.nodes),
+    )
+    return dataclasses.replace(scenario, start=start)

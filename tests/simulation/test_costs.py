@@ -1,0 +1,45 @@
+"""How many writes to the API server a migration and a rebalance cost."""
+
+from __future__ import annotations
+
+import collections
+
+import pytest
+
+from simulation.runs import RUN_SECONDS_MAX
+from simulation.scenarios import JOIN, MIGRATIONS, MOVE, REPLICAS_UP, Scenario
+
+MIGRATION_WRITES_MAX = 10
+REBALANCE_WRITES_MAX = 30
+
+
+def writes_of(scenario: Scenario) -> collections.Counter[str]:
+    """Return the writes a scenario costs, but for what a new operator writes at its start."""
+    with scenario.world() as world:
+        world.run(RUN_SECONDS_MAX)
+        return collections.Counter(
+            {
+                what: count
+                for what, count in world.server.writes.items()
+                if what.split()[1] not in ("Event", "Service", "PodDisruptionBudget", "Pod")
+            },
+        )
+
+
+# That the aim is kept is the point; no promise has a number for it.
+@pytest.mark.parametrize("scenario", MIGRATIONS[:4], ids=lambda s: s.name.replace(" ", "-"))
+def test_a_migration_costs_few_writes(scenario: Scenario) -> None:
+    """A thousand leaders could not move in a minute: each write is a round trip (aim: 10)."""
+    found = writes_of(scenario)
+    own = {k: n for k, n in found.items() if k.split()[1] in ("RegionMigration", "ConfigMap")}
+    assert sum(own.values()) <= MIGRATION_WRITES_MAX, found
+
+
+@pytest.mark.parametrize(
+    "scenario", [JOIN, MOVE, REPLICAS_UP], ids=lambda s: s.name.replace(" ", "-")
+)
+def test_a_rebalance_costs_few_writes(scenario: Scenario) -> None:
+    """Each pass would write something that the pass before has written already."""
+    found = writes_of(scenario)
+    assert sum(found.values()) <= REBALANCE_WRITES_MAX, found
+    assert found["create RebalanceTask"] <= 1, found

@@ -1,0 +1,75 @@
+"""The operator dies before and after every write and every call, alone and with a second fault.
+
+A failing run tells its scenario, its crash point and its last moments.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from simulation.runs import RUN_SECONDS_MAX, crash_at, crash_points, pair, seeds
+from simulation.scenarios import (
+    CANCELS,
+    MIGRATION_CANCELS,
+    MIGRATIONS,
+    REBALANCES,
+    Scenario,
+)
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+
+
+def name_of(scenario: Scenario) -> str:
+    """Return a scenario's name for pytest."""
+    return scenario.name.replace(" ", "-")
+
+
+def die_everywhere(scenario: Scenario) -> None:
+    """Kill the operator at one crash point after the other, until there is none left."""
+    for point in crash_points(scenario):
+        if not crash_at(scenario, point):
+            return
+
+
+@pytest.mark.proves("ZR-01", "ZR-03", "ZR-06", "ZR-11", "B-07")
+@pytest.mark.parametrize("scenario", REBALANCES, ids=name_of)
+def test_rebalances_without_faults(scenario: Scenario) -> None:
+    """A change of nodes or replicas would not end with exactly what was asked for."""
+    with scenario.world() as world:
+        world.run(RUN_SECONDS_MAX)
+        scenario.check(world)
+
+
+@pytest.mark.proves("OP-02", "ZR-13", "ZR-14", "ZR-17", "RM-02")
+@pytest.mark.parametrize("scenario", REBALANCES, ids=name_of)
+def test_rebalances_survive_the_operators_death(scenario: Scenario) -> None:
+    """Something would be remembered outside of the API server, or an act could not be repeated."""
+    die_everywhere(scenario)
+
+
+@pytest.mark.proves("OP-02", "ZR-14", "ZR-18", "ZR-19", "ZR-20", "B-15")
+@pytest.mark.parametrize("scenario", CANCELS, ids=name_of)
+def test_cancels_survive_the_operators_death(scenario: Scenario) -> None:
+    """A cancel would leave a partition between two assignments, or a copy that nobody stops."""
+    die_everywhere(scenario)
+
+
+@pytest.mark.proves("OP-02", "RM-01", "RM-02", "RM-06", "RM-07", "DCP-10")
+@pytest.mark.parametrize("scenario", MIGRATIONS, ids=name_of)
+def test_migrations_survive_the_operators_death(scenario: Scenario) -> None:
+    """A restarted operator would need more than the persistent context to go on."""
+    die_everywhere(scenario)
+
+
+@pytest.mark.proves("OP-02", "RM-02", "RM-08", "DCP-11")
+@pytest.mark.parametrize("scenario", MIGRATION_CANCELS, ids=name_of)
+def test_rollbacks_survive_the_operators_death(scenario: Scenario) -> None:
+    """A cancelled migration would leave two leaders, an authorization, or an opened candidate."""
+    die_everywhere(scenario)
+
+
+@pytest.mark.proves("OP-02", "ZR-13", "ZR-14", "RM-02")
+@pytest.mark.parametrize("seed", seeds())
+def test_a_second_fault(seed: int) -> None:
+    """The operator's death together with one more fault would be more than a move survives."""
+    pair(seed)

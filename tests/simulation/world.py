@@ -1,0 +1,392 @@
+"""Everything together: objects, pods, nodes, the operator's lives, writers, faults and checks."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import dataclasses
+import logging
+import os
+import random
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any, Self
+
+import structlog
+
+from rezone.controller import monitor
+from rezone.kube.client import MigrationKind, Node, TaskKind, ZoneKind
+from rezone.replica.entry import rows_batch
+from rezone.replica.partition import Partition
+from rezone.replica.write import PreparedRows
+from rezone.resources.zone import DistributionZone
+from rezone.wire.errors import RezoneError
+from rezone.wire.messages import NodeId, PartitionId, Role, WriteRequest, WriteResult
+from simulation.apiserver import ApiFault, ApiServer, Key
+from simulation.checks import Checks, unfinished
+from simulation.kubelet import NAMESPACE, Kubelet, SparkOperator
+from simulation.loop import VirtualLoop
+from simulation.network import Network
+from simulation.process import API_SECONDS, Process, SimulatedClient
+from simulation.storage import NodeDisk
+
+ZONE = "z"
+STEP_SECONDS = 0.05
+QUIET_STEPS = 60
+QUIET_STEP_SECONDS = 0.5
+WRITE_SECONDS = 0.25
+ELECTION_SECONDS = 1.0
+REST_SECONDS = 1.0
+WRITER = "00000000-0000-0000-0000-000000000001"
+PREPARED = PreparedRows(rows_batch([b"k"], [0], [b"v"]), 100)
+TRACED = 40
+
+
+class SimulationError(AssertionError):
+    """Raised when a run breaks a promise; the text says how to repeat it."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Image:
+    """A world at rest, from which others begin: all that is not in a process's memory."""
+
+    time: float
+    revision: int
+    objects: dict[Key, bytes]
+    disks: dict[str, NodeDisk]
+    places: dict[str, str]
+    epoch: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Order:
+    """Something a person, or fate, does once a moment has come."""
+
+    when: Callable[[World], bool]
+    what: Callable[[World], object]
+
+
+class World:
+    """One run."""
+
+    def __init__(self, seed: int = 0, image: Image | None = None) -> None:
+        self.seed = seed
+        self.rng = random.Random(seed)
+        self.loop = VirtualLoop()
+        self.server = ApiServer(self.loop)
+        self.network = Network(self.loop)
+        self.kubelet = Kubelet(self.loop, self.server, self.network)
+        self.spark = SparkOperator(self.loop, self.server, self.network)
+        self.checks = Checks(self)
+        self.processes: list[Process] = []
+        self.epoch = 0
+        self.passes = 0
+        self.points = 0
+        self.crash_points: frozenset[int] = frozenset()
+        self.crash_chance = 0.0
+        self.at_point: dict[int, Callable[[World], object]] = {}
+        self.write_faults: list[ApiFault] = []
+        self.write_fault_chance = 0.0
+        self.read_fault_chance = 0.0
+        self.jitter = 0.0
+        self.by_hand: dict[PartitionId, set[NodeId]] = {}
+        self.trace: list[str] = []
+        self.bugs: list[str] = []
+        self.orders: list[Order] = []
+        self.each_step: Callable[[World], object] = lambda _: None
+        self._written = 0
+        self._write_at = 0.0
+        self._quiet = 0
+        self._last: tuple[int, int] = (0, 0)
+        self._image = image
+        self._rest_since: float | None = None
+        self._patches = contextlib.ExitStack()
+        self.loop.set_exception_handler(lambda _, context: self._lost_error(context))
+        self._wire()
+
+    def __enter__(self) -> Self:
+        """Begin: the controller lives by this world's clock until the end of the block."""
+        self._patches.enter_context(_simulated(self.loop))
+        if self._image is not None:
+            self._load(self._image)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """End everything that still waits in the loop."""
+        for process in self.processes:
+            self.loop.run_until_complete(process.close())
+        self.loop.close()
+        self._patches.close()
+
+    def _wire(self) -> None:
+        self.server.checks.append(self.checks.stored)
+        self.server.listeners += [self.kubelet.changed, self.spark.changed, self._changed]
+        self.network.after_call = self.disturbed
+        self.network.dropped = self.checks.dropped
+
+    def _load(self, image: Image) -> None:
+        self.loop.advance(image.time)
+        self.server.objects = dict(image.objects)
+        self.server.revision = image.revision
+        self.epoch = image.epoch
+        for key in self.server.objects:
+            self.checks.stored(key, None, self.server.read(key))
+        for uid, disk in image.disks.items():
+            self.kubelet.adopt(uid, copy.deepcopy(disk), image.places[uid])
+
+    def image(self) -> Image:
+        """Return what outlives all processes."""
+        for node in self.network.nodes.values():
+            for partition in node.partitions():
+                partition.store.close()
+            node._save()
+        return Image(
+            self.loop.time(),
+            self.server.revision,
+            dict(self.server.objects),
+            copy.deepcopy(self.kubelet.disks),
+            self.kubelet.places(),
+            self.epoch,
+        )
+
+    # --- what is asked of it -----------------------------------------------------------------
+
+    def add_kube_nodes(self, count: int) -> None:
+        """Add Kubernetes nodes."""
+        for number in range(count):
+            ready = {"conditions": [{"type": "Ready", "status": "True"}]}
+            body = {"metadata": {"name": f"worker-{number}"}, "spec": {}, "status": ready}
+            self.server.create(Node, body)
+
+    def apply_zone(self, **spec: Any) -> None:
+        """Apply the zone."""
+        meta = {"name": ZONE, "namespace": NAMESPACE}
+        body = {"apiVersion": "rezone.dev/v1alpha1", "kind": "DistributionZone"}
+        self.server.create(ZoneKind, {**body, "metadata": meta, "spec": spec})
+
+    def patch_zone(self, **spec: Any) -> None:
+        """Change the zone's spec."""
+        self.server.merge(ZoneKind, NAMESPACE, ZONE, {"spec": spec})
+
+    def apply_task(self, name: str, **spec: Any) -> None:
+        """Apply a RebalanceTask."""
+        self._apply(TaskKind, "RebalanceTask", name, spec)
+
+    def apply_migration(self, name: str, **spec: Any) -> None:
+        """Apply a RegionMigration."""
+        self._apply(MigrationKind, "RegionMigration", name, spec)
+
+    def _apply(self, kind: Any, word: str, name: str, spec: dict[str, Any]) -> None:
+        meta = {"name": name, "namespace": NAMESPACE}
+        spec = {"zoneName": ZONE, "oldLeader": "Follower", **spec}
+        if word == "RebalanceTask":
+            spec = {"type": "Zone", **{k: v for k, v in spec.items() if k != "oldLeader"}}
+        body = {"apiVersion": "rezone.dev/v1alpha1", "kind": word, "metadata": meta, "spec": spec}
+        self.server.create(kind, body)
+
+    def cancel(self, kind: str, name: str) -> None:
+        """Cancel a task or migration by its spec."""
+        word = {"RebalanceTask": TaskKind, "RegionMigration": MigrationKind}[kind]
+        self.server.merge(word, NAMESPACE, name, {"spec": {"cancel": True}})
+
+    # --- what can be seen of it --------------------------------------------------------------
+
+    def zone(self) -> DistributionZone:
+        """Return the zone."""
+        return DistributionZone.parse(self.server.read(Key("DistributionZone", NAMESPACE, ZONE)))
+
+    def states(self, kind: str) -> dict[str, str]:
+        """Return the states of all tasks or migrations."""
+        found = self.server.all_of(kind)
+        return {o["metadata"]["name"]: (o.get("status") or {}).get("state", "") for o in found}
+
+    # --- the operator ------------------------------------------------------------------------
+
+    def elect(self) -> Process:
+        """Start an operator with the next epoch."""
+        self.epoch += 1
+        process = Process(self, self.epoch)
+        self.processes.append(process)
+        self._note(f"operator {self.epoch} begins")
+        process.start()
+        return process
+
+    def died(self, process: Process) -> None:
+        """Elect another one, after its Lease has run out."""
+        self._note(f"operator {process.epoch} dies")
+        self.loop.create_task(process.close())
+        if process is self.processes[-1]:
+            self.loop.call_later(ELECTION_SECONDS, self.elect)
+
+    def crash(self) -> None:
+        """Kill the operator that leads."""
+        self.processes[-1].die()
+
+    def split(self, seconds: float) -> None:
+        """Let another operator lead while the old one has not noticed for a while."""
+        old = self.processes[-1]
+        if not old.dead:
+            self._note(f"operator {old.epoch} is frozen out")
+            self.elect()
+            self.loop.call_later(seconds, old.die)
+
+    def crashes_at(self, label: str) -> bool:
+        """Count a crash point; returns whether the operator dies at it."""
+        self.points += 1
+        self._note(f"{self.points} {label}")
+        what = self.at_point.pop(self.points, None)
+        if what is not None:
+            self.loop.call_soon(what, self)
+        if self.points in self.crash_points:
+            return True
+        return self.crash_chance > 0 and self.rng.random() < self.crash_chance
+
+    def api_seconds(self) -> float:
+        """Return how long a request travels."""
+        return API_SECONDS * (1 + self.jitter * self.rng.random()) if self.jitter else API_SECONDS
+
+    def write_fault(self) -> ApiFault | None:
+        """Return what the next write to the API server meets."""
+        if self.write_faults:
+            return self.write_faults.pop(0)
+        if self.write_fault_chance and self.rng.random() < self.write_fault_chance:
+            return self.rng.choice(list(ApiFault))
+        return None
+
+    def read_fault(self) -> ApiFault | None:
+        """Return what the next read meets."""
+        failed = self.read_fault_chance and self.rng.random() < self.read_fault_chance
+        return ApiFault.ERROR if failed else None
+
+    def _changed(self, key: Key, manifest: dict[str, Any]) -> None:
+        for process in self.processes:
+            process.changed(key, manifest)
+
+    # --- the run -----------------------------------------------------------------------------
+
+    def bug(self, where: str, error: BaseException) -> None:
+        """Note an error that is nobody's fault but the program's."""
+        self.bugs.append(f"{where}: {error!r}")
+
+    def _lost_error(self, context: dict[str, Any]) -> None:
+        """Note an error that nobody took."""
+        error = context.get("exception")
+        if error is not None:
+            self.bug(context["message"], error)
+
+    def disturbed(self) -> None:
+        """Look closely again: something has happened."""
+        self._quiet = 0
+
+    def run(self, seconds_max: float, done: Callable[[World], list[str]] = unfinished) -> None:
+        """Run until nothing is left to do. SimulationError says what was broken, or is left."""
+        try:
+            self.loop.run_until_complete(self._run(seconds_max, done))
+        except AssertionError as error:
+            raise SimulationError(f"{error}\n{self.story()}") from error
+
+    async def _run(self, seconds_max: float, done: Callable[[World], list[str]]) -> None:
+        if not self.processes or self.processes[-1].dead:
+            self.elect()
+        end = self.loop.time() + seconds_max
+        while self.loop.time() < end:
+            self._step()
+            if self._at_rest(done):
+                return
+            future = self.loop.create_future()
+            self.loop.call_later(self._pace(), future.set_result, None)
+            await future
+        left = [o for o in ["orders are left"] if self.orders] + done(self)
+        raise AssertionError(f"not at rest after {seconds_max} s: {left}")
+
+    def _at_rest(self, done: Callable[[World], list[str]]) -> bool:
+        """Return whether nothing has been left to do for a while."""
+        now = self.loop.time()
+        alive = [p for p in self.processes if not p.dead]
+        # While something moves it is not worth the time to look closer.
+        if self.orders or not self._quiet or alive != self.processes[-1:] or done(self):
+            self._rest_since = None
+            return False
+        self._rest_since = now if self._rest_since is None else self._rest_since
+        return now - self._rest_since >= REST_SECONDS
+
+    def _pace(self) -> float:
+        seen = (self.server.revision, self.points)
+        self._quiet = self._quiet + 1 if seen == self._last else 0
+        self._last = seen
+        return STEP_SECONDS if self._quiet < QUIET_STEPS else QUIET_STEP_SECONDS
+
+    def _step(self) -> None:
+        assert not self.bugs, self.bugs[0]
+        now = self.loop.time()
+        while self.orders and self.orders[0].when(self):
+            self.orders.pop(0).what(self)
+            self.disturbed()
+        self.each_step(self)
+        for node in list(self.network.nodes.values()):
+            node.step(now)
+        self.spark.step()
+        if now >= self._write_at:
+            self._write_at = now + WRITE_SECONDS
+            self._write()
+        self.checks.step()
+
+    def _write(self) -> None:
+        """Write a row to everyone who believes to lead, as clients with old routes do."""
+        for node in list(self.network.nodes.values()):
+            for partition in node.partitions():
+                if partition.role is Role.LEADER:
+                    self._written += 1
+                    self._write_row(partition)
+
+    def _write_row(self, partition: Partition) -> None:
+        request = WriteRequest(
+            opaque=self._written,
+            partition=partition.partition_id,
+            writer_id=WRITER,
+            sequence=self._written,
+        )
+
+        def reply(result: WriteResult | RezoneError) -> None:
+            if isinstance(result, WriteResult):
+                self.checks.acknowledged(partition, result.end_offset)
+
+        with contextlib.suppress(RezoneError):
+            partition.write(request, PREPARED, reply)
+
+    def _note(self, what: str) -> None:
+        self.trace.append(f"{self.loop.time():.3f} {what}")
+
+    def note(self, what: str) -> None:
+        """Write into the story."""
+        self._note(what)
+
+    def story(self) -> str:
+        """Return how to repeat the run, and its last moments."""
+        points = sorted(self.crash_points)
+        lines = [f"seed {self.seed}, crash points {points}", *self.trace[-TRACED:]]
+        for kind in ("RebalanceTask", "RegionMigration"):
+            lines += [f"{kind} {name}: {state}" for name, state in self.states(kind).items()]
+        lines += [f"p{p}: {r}" for p, r in self.checks.routes.items()]
+        return "\n".join(lines)
+
+
+@contextlib.contextmanager
+def _simulated(loop: VirtualLoop) -> Iterator[None]:
+    """Give the controller the loop's clock and the simulation's clients, quietly."""
+    modules = [m for name, m in sys.modules.items() if name.startswith("rezone.controller.")]
+    clocks = [(m, m.utc_now) for m in modules if hasattr(m, "utc_now")]
+    client = monitor.NodeClient
+    config = structlog.get_config()
+    for module, _ in clocks:
+        module.utc_now = loop.now
+    monitor.NodeClient = SimulatedClient  # type: ignore[assignment,misc]
+    if not os.environ.get("REZONE_SIMULATION_LOG"):
+        structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
+    try:
+        yield
+    finally:
+        structlog.configure(**config)
+        monitor.NodeClient = client  # type: ignore[misc]
+        for module, clock in clocks:
+            module.utc_now = clock
