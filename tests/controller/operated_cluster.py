@@ -414,7 +414,9 @@ class OperatorProcess:
     machine a Lease of a few seconds is lost now and then, which ends the process.
     """
 
-    def __init__(self, cluster: TestCluster, namespace: str, logs: Path) -> None:
+    def __init__(
+        self, cluster: TestCluster, namespace: str, logs: Path, **environment: str
+    ) -> None:
         self._log = logs / "operator.log"
         self.port = free_port()
         self.ended: list[int] = []
@@ -427,6 +429,7 @@ class OperatorProcess:
             "REZONE_HEALTH_PORT": str(self.port),
             "REZONE_LEASE_DURATION_SECONDS": "3",
             "REZONE_LEADER_LEASE_SECONDS": "1",
+            **environment,
         }
         self._lock = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None

@@ -13,6 +13,7 @@ _COMMANDS = {
     "operator": ("rezone.cli.run", "operator"),
     "data-node": ("rezone.cli.run", "data_node"),
     "local": ("rezone.local.commands", "local"),
+    "certificate": ("rezone.cli.certificate", "certificate"),
     "check": ("rezone.cli.check", "check"),
     "demo": ("rezone.cli.demo", "demo"),
     "map": ("rezone.cli.show", "partition_map"),

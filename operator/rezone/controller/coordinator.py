@@ -5,6 +5,7 @@ nothing of it is handed to a later one except what stands in the API server.
 """
 
 import asyncio
+import functools
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 
@@ -16,12 +17,15 @@ from rezone.controller.news import News
 from rezone.controller.queue import KeyedQueue
 from rezone.controller.runtime import ZoneRuntime
 from rezone.controller.settings import CoordinatorSettings
+from rezone.kube.certificates import Certificates
 from rezone.kube.client import Kube
 from rezone.kube.data_node import PodSettings
 from rezone.kube.events import EventRecorder
 from rezone.kube.pods import PodStore
 from rezone.kube.spark import SparkSettings, SparkStore
 from rezone.kube.store import StatusStore
+from rezone.wire.flight import NodeClient
+from rezone.wire.identity import server_name
 from rezone.wire.messages import PartitionId
 
 log = structlog.get_logger(__name__)
@@ -36,9 +40,18 @@ Reconcile = Callable[[ObjectKey], Awaitable[float | None]]
 
 
 class Coordinator:
-    """Holds the queue, the zones' runtimes and the adapters; `epoch` fences all it sends."""
+    """Holds the queue, the zones' runtimes and the adapters; `epoch` fences all it sends.
 
-    def __init__(self, kube: Kube, settings: CoordinatorSettings, epoch: int) -> None:
+    With `certificates` all data nodes speak TLS, without them all speak plaintext.
+    """
+
+    def __init__(
+        self,
+        kube: Kube,
+        settings: CoordinatorSettings,
+        epoch: int,
+        certificates: Certificates | None = None,
+    ) -> None:
         self.kube = kube
         self.settings = settings
         self.epoch = epoch
@@ -49,13 +62,16 @@ class Coordinator:
             PodSettings(
                 image=settings.data_node_image,
                 service_account=settings.data_node_service_account,
+                tls=certificates is not None,
             ),
+            certificates=certificates,
         )
         self.spark = SparkStore(
             kube,
             SparkSettings(
                 image=settings.spark_image,
                 service_account=settings.spark_service_account,
+                tls=certificates is not None,
             ),
         )
         self.executor = ThreadPoolExecutor(THREADS_MAX, thread_name_prefix="node-call")
@@ -63,6 +79,7 @@ class Coordinator:
             self._reconcile,
             concurrency=settings.reconciles_max,
         )
+        self._tls = certificates.source if certificates is not None else None
         self._loops: dict[Kind, Reconcile] = {}
         self._runtimes: dict[ZoneKey, ZoneRuntime] = {}
         self._followers: dict[ZoneKey, dict[ObjectKey, PartitionId | None]] = {}
@@ -85,9 +102,17 @@ class Coordinator:
                 executor=self.executor,
                 settings=self.settings,
                 on_change=lambda news: self.tell(key, news),
+                connect=self._connector(key),
             )
             self._runtimes[key] = runtime
         return runtime
+
+    def _connector(self, zone: ZoneKey) -> Callable[[str], NodeClient] | None:
+        """Return what connects to a zone's data nodes, None in plaintext."""
+        if self._tls is None:
+            return None
+        name = server_name(zone.namespace, zone.name)
+        return functools.partial(NodeClient, tls=self._tls, server_name=name)
 
     def forget_zone(self, key: ZoneKey) -> None:
         """Stop watching a zone that is gone."""

@@ -61,8 +61,10 @@ class NodeMonitor:
         *,
         zone_uid: str,
         timeout_seconds: float,
+        connect: Callable[[str], NodeClient] | None = None,
     ) -> None:
         self._zone_uid = zone_uid
+        self._connect = connect
         self._executor = executor
         self._on_change = on_change
         self._timeout_seconds = timeout_seconds
@@ -88,7 +90,7 @@ class NodeMonitor:
                 watched = WatchedNode(
                     node,
                     address,
-                    NodeClient(address),
+                    (self._connect or NodeClient)(address),
                     unreachable_since=silent.get(node),
                 )
                 self._nodes[node] = watched

@@ -18,9 +18,11 @@ from rezone.controller.migration import MigrationReconciler
 from rezone.controller.settings import CoordinatorSettings
 from rezone.controller.task import TaskReconciler
 from rezone.controller.zone import ZoneReconciler
+from rezone.kube.certificates import Certificates, IssuedCertificates, ProvidedCertificates
 from rezone.kube.client import Kube, connect
 from rezone.kube.lease import ElectionSettings, LeaderElection, new_identity
 from rezone.kube.routes import highest_coordinator_epoch
+from rezone.wire.tls import DIRECTORY_VARIABLE, TlsFilesError, tls_from_environment
 
 log = structlog.get_logger(__name__)
 
@@ -54,6 +56,23 @@ def election_settings(lease_duration_seconds: int) -> ElectionSettings:
         renew_interval_seconds=interval,
         retry_interval_seconds=interval,
     )
+
+
+async def certificates_of(kube: Kube, settings: CoordinatorSettings) -> Certificates | None:
+    """Return where certificates come from, None for plaintext."""
+    if settings.tls == "issued":
+        issued = IssuedCertificates(
+            kube, settings.lease_namespace, secret=settings.tls_authority_secret
+        )
+        await issued.start()
+        return issued
+    if settings.tls == "provided":
+        own = tls_from_environment()
+        if own is None:
+            raise TlsFilesError(f"REZONE_TLS=provided needs {DIRECTORY_VARIABLE}")
+        return ProvidedCertificates(own)
+    log.warning("without TLS: everybody who can connect to a data node may do everything")
+    return None
 
 
 async def _main(settings: CoordinatorSettings) -> int:
@@ -102,7 +121,8 @@ class OperatorProcess:
 
     async def _lead(self, epoch: int) -> None:
         loop = asyncio.get_running_loop()
-        coordinator = Coordinator(self._kube, self._settings, epoch)
+        certificates = await certificates_of(self._kube, self._settings)
+        coordinator = Coordinator(self._kube, self._settings, epoch, certificates)
         coordinator.register(Kind.ZONE, ZoneReconciler(coordinator).reconcile)
         coordinator.register(Kind.TASK, TaskReconciler(coordinator).reconcile)
         coordinator.register(Kind.MIGRATION, MigrationReconciler(coordinator).reconcile)

@@ -20,11 +20,14 @@ from rezone.domain.world import RouteChange
 from rezone.kube.client import Kube
 from rezone.kube.routes import RouteStore
 from rezone.resources.zone import DistributionZone
+from rezone.wire.flight import NodeClient
 from rezone.wire.messages import Fence, LeaderAndIsr, NodeId, PartitionId, ZoneConfig
 
 UNSURE_LEASES = 2
 """For how many durations of the Lease a new coordinator expects late writes of the one before."""
 READ_AGAIN_SECONDS = 5.0
+AUTHORIZED_SECONDS = 60.0
+"""A migration ends a takeover long before: its deadline is a third of this."""
 
 
 class ZoneRuntime:
@@ -39,6 +42,7 @@ class ZoneRuntime:
         executor: Executor,
         settings: CoordinatorSettings,
         on_change: Callable[[News], None],
+        connect: Callable[[str], NodeClient] | None = None,
     ) -> None:
         self.key = key
         self.uid = uid
@@ -48,6 +52,7 @@ class ZoneRuntime:
             on_change,
             zone_uid=uid,
             timeout_seconds=settings.report_timeout_seconds,
+            connect=connect,
         )
         self.notifier = Notifier(executor, self.monitor, settings.call_timeout_seconds)
         self.verified: set[tuple[PartitionId, NodeId, int]] = set()
@@ -57,6 +62,7 @@ class ZoneRuntime:
         self.peers: dict[NodeId, str] = {}
         self.fence: Fence | None = None
         self._routes: list[LeaderAndIsr] | None = None
+        self._authorized: dict[tuple[PartitionId, int], float] = {}
         self._read_at = 0.0
         lease = settings.lease_duration_seconds
         self._sure_from = asyncio.get_running_loop().time() + UNSURE_LEASES * lease
@@ -94,6 +100,17 @@ class ZoneRuntime:
                 if report.partition_epoch > self._routes[report.partition].partition_epoch:
                     self._routes = None
                     return
+
+    def long_authorized(self) -> bool:
+        """Return whether a takeover has been authorized for longer than any migration takes."""
+        now = asyncio.get_running_loop().time()
+        since = self._authorized
+        self._authorized = {
+            (partition, record.next_epoch): since.get((partition, record.next_epoch), now)
+            for partition, record in enumerate(self._routes or ())
+            if record.next_epoch is not None
+        }
+        return any(now - begun > AUTHORIZED_SECONDS for begun in self._authorized.values())
 
     async def change_routes(self, store: RouteStore, changes: Sequence[RouteChange]) -> bool:
         """Write changes by compare-and-set; returns whether every one was made.

@@ -6,7 +6,10 @@ import os
 from collections.abc import Mapping
 from typing import Any, Self
 
+from rezone.kube.certificates import AUTHORITY_SECRET
+
 LOG_LEVELS = ("debug", "info", "warning", "error")
+TLS_MODES = ("issued", "provided", "off")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -16,7 +19,10 @@ class CoordinatorSettings:
     `namespaces` empty means all. `leader_lease_seconds` is how long an unreachable leader is
     waited for before an in-sync replica takes over; it must be longer than a restart of a pod
     that you do not want to notice. `lease_duration_seconds` is how long a dead operator's Lease
-    keeps the next one waiting.
+    keeps the next one waiting. `tls` is "issued" (the operator issues all certificates, by the
+    authority in `tls_authority_secret` beside it), "provided" (somebody else fills the Secrets,
+    and REZONE_TLS_DIRECTORY has the operator's own) or "off": plaintext, which is right on one
+    machine only. The chart says "issued" unless told otherwise.
     """
 
     namespaces: tuple[str, ...] = ()
@@ -33,6 +39,8 @@ class CoordinatorSettings:
     data_node_service_account: str = "default"
     spark_image: str = "rezone-spark:latest"
     spark_service_account: str = "default"
+    tls: str = "off"
+    tls_authority_secret: str = AUTHORITY_SECRET
     log_level: str = "info"
     health_address: str = "127.0.0.1"
     health_port: int = 8080
@@ -45,6 +53,8 @@ class CoordinatorSettings:
                 raise ValueError(
                     f"REZONE_LOG_LEVEL={value}: must be one of {', '.join(LOG_LEVELS)}"
                 )
+            if field.name == "tls" and value not in TLS_MODES:
+                raise ValueError(f"REZONE_TLS={value}: must be one of {', '.join(TLS_MODES)}")
             if isinstance(value, int | float) and not 0 < value < math.inf:
                 raise ValueError(f"{_variable(field.name)}={value}: must be above 0 and finite")
 

@@ -12,6 +12,7 @@ from datetime import datetime, timedelta
 from typing import Self
 
 from cryptography import x509
+from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
@@ -75,6 +76,16 @@ class Authority:
 def renew_at(files: TlsFiles) -> datetime:
     """Return when two thirds of a certificate's life are over."""
     return files.not_before + (files.not_after - files.not_before) * _RENEW_AT
+
+
+def is_issued_by(files: TlsFiles, authority: Authority) -> bool:
+    """Return whether this authority signed a certificate."""
+    leaf = x509.load_pem_x509_certificate(files.certificate)
+    try:
+        leaf.verify_directly_issued_by(x509.load_pem_x509_certificate(authority.certificate))
+    except (ValueError, TypeError, InvalidSignature):
+        return False
+    return True
 
 
 def _names(identity: Identity) -> Sequence[x509.GeneralName]:

@@ -75,6 +75,12 @@ class ConfigMap(GenericNamespacedResource):
     _api_info = create_api_info("", "v1", "ConfigMap", "configmaps")
 
 
+class Secret(GenericNamespacedResource):
+    """v1 Secret."""
+
+    _api_info = create_api_info("", "v1", "Secret", "secrets")
+
+
 class PersistentVolumeClaim(GenericNamespacedResource):
     """v1 PersistentVolumeClaim."""
 

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from rezone.kube.certificates import secret_name
 from rezone.kube.client import Manifest
 from rezone.kube.names import (
     DATA_NODE,
@@ -24,10 +25,13 @@ from rezone.kube.names import (
 )
 from rezone.kube.template import fingerprint, merge
 from rezone.resources.zone import DistributionZone
+from rezone.wire.identity import Role
 from rezone.wire.messages import NodeId
+from rezone.wire.tls import DIRECTORY_VARIABLE
 
 CONTAINER = "data-node"
 DATA_PATH = "/data"
+TLS_PATH = "/etc/rezone/tls"
 USER_ID = 65532  # "nonroot" of distroless images
 GRACE_SECONDS = 30
 
@@ -43,6 +47,7 @@ class PodSettings:
     health_port: int = 7401
     # A start replays the log's tail, which takes longer the more was written at once.
     startup_seconds_max: int = 600
+    tls: bool = False
     resources: Mapping[str, Any] = field(
         default_factory=lambda: {
             "requests": {"cpu": "100m", "memory": "256Mi"},
@@ -246,7 +251,11 @@ def _template(zone: DistributionZone, node: NodeId, settings: PodSettings) -> Ma
                 _spread(zone, "kubernetes.io/hostname"),
             ],
             "containers": [_container(zone, node, settings)],
-            "volumes": [_data_volume(zone, node), {"name": "tmp", "emptyDir": {}}],
+            "volumes": [
+                _data_volume(zone, node),
+                {"name": "tmp", "emptyDir": {}},
+                *([_tls_volume(zone)] if settings.tls else ()),
+            ],
         },
     }
 
@@ -266,6 +275,7 @@ def _container(zone: DistributionZone, node: NodeId, settings: PodSettings) -> M
         ],
         "env": [
             {"name": "POD_IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}},
+            *([{"name": DIRECTORY_VARIABLE, "value": TLS_PATH}] if settings.tls else ()),
         ],
         "ports": [
             {"name": "flight", "containerPort": settings.port},
@@ -288,6 +298,7 @@ def _container(zone: DistributionZone, node: NodeId, settings: PodSettings) -> M
         "volumeMounts": [
             {"name": "data", "mountPath": DATA_PATH},
             {"name": "tmp", "mountPath": "/tmp"},  # noqa: S108 - the container's own volume
+            *([{"name": "tls", "mountPath": TLS_PATH, "readOnly": True}] if settings.tls else ()),
         ],
     }
 
@@ -306,6 +317,12 @@ def _data_volume(zone: DistributionZone, node: NodeId) -> Manifest:
         return {"name": "data", "emptyDir": {}}
     claim = claim_name(zone.metadata.name, node)
     return {"name": "data", "persistentVolumeClaim": {"claimName": claim}}
+
+
+def _tls_volume(zone: DistributionZone) -> Manifest:
+    # The pod waits until the Secret is there. Files are read by the pod's group alone.
+    name = secret_name(zone.metadata.name, Role.DATA_NODE)
+    return {"name": "tls", "secret": {"secretName": name, "defaultMode": 0o440}}
 
 
 def _spread(zone: DistributionZone, key: str) -> Manifest:

@@ -1,4 +1,4 @@
-"""Brings a zone's pods, claims, Service and budget to the API server, and observes them.
+"""Brings a zone's pods and all they need to the API server, and observes them.
 
 Service and budget are applied server-side with the full intent. Pods and claims are created when
 absent and otherwise left alone: nearly all of a pod is immutable, and replacing one is a move of
@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from rezone.domain.data_nodes import KubeNode
+from rezone.kube.certificates import Certificates
 from rezone.kube.client import (
     Kube,
     Manifest,
@@ -88,9 +89,11 @@ class PodStore:
         kube: Kube,
         settings: PodSettings,
         *,
+        certificates: Certificates | None = None,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._kube = kube
+        self._certificates = certificates
         self._settings = settings
         self._monotonic = monotonic
         self._applied: dict[tuple[str, str], tuple[str, float]] = {}
@@ -103,7 +106,7 @@ class PodStore:
         degraded: bool = False,
         present: Sequence[PodView] | None = None,
     ) -> tuple[NodeId, ...]:
-        """Bring Service, budget, claims and pods of exactly these data nodes; return the new ones.
+        """Bring all that exactly these data nodes need, and their pods; return the new ones.
 
         `present` is this pass's observation, read here when absent. A pod under deletion keeps its
         name, so its successor is made by a later pass. With a node selector each pod is pinned to
@@ -117,6 +120,8 @@ class PodStore:
         # A pod about to go still counts, or in its last moments one more could be evicted.
         count = len(there | {node.id for node in nodes})
         await self._ensure_shared(zone, count, degraded=degraded)
+        if self._certificates is not None:
+            await self._certificates.ensure(zone)
         pinned = zone.spec.data_nodes.node_selector is not None
         created = []
         for node in nodes:

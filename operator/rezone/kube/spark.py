@@ -15,7 +15,9 @@ from typing import Any
 import msgspec
 
 from rezone.domain.world import SparkView
+from rezone.kube.certificates import secret_name
 from rezone.kube.client import ConfigMap, Kube, Manifest, NamespacedKind, SparkApplication
+from rezone.kube.data_node import TLS_PATH
 from rezone.kube.errors import ExistsError
 from rezone.kube.names import (
     OWNER_LABEL,
@@ -31,6 +33,8 @@ from rezone.resources.task import RebalanceTask
 from rezone.resources.zone import DistributionZone
 from rezone.wire import copyplan
 from rezone.wire.copyplan import PartitionCopy
+from rezone.wire.identity import Role
+from rezone.wire.tls import DIRECTORY_VARIABLE
 
 PLAN_DIRECTORY = "/etc/rezone/plan"
 PLAN_FILE = "plan.json"
@@ -57,6 +61,7 @@ class SparkSettings:
     time_to_live_seconds: int = 3600
     # A task goes on where its receivers stand, so many failures of one task are still progress.
     task_failures_max: int = 8
+    tls: bool = False
     conf: dict[str, str] = field(default_factory=dict)
 
 
@@ -106,6 +111,7 @@ def build_application(
             "spark.task.maxFailures": str(settings.task_failures_max),
             # Nobody looks at the page of a job of seconds; progress stands in the task's status.
             "spark.ui.enabled": "false",
+            **(_tls_conf(zone) if settings.tls else {}),
             **settings.conf,
         },
         "driver": driver,
@@ -121,6 +127,17 @@ def build_application(
         "kind": "SparkApplication",
         "metadata": _metadata(name, owner, labels),
         "spec": merge(spec, zone.spec.transfer.spark_template),
+    }
+
+
+def _tls_conf(zone: DistributionZone) -> dict[str, str]:
+    # By Spark's own settings: the spark-operator's fields for Secrets need its webhook.
+    name = secret_name(zone.metadata.name, Role.TRANSFER)
+    return {
+        f"spark.kubernetes.driver.secrets.{name}": TLS_PATH,
+        f"spark.kubernetes.executor.secrets.{name}": TLS_PATH,
+        f"spark.kubernetes.driverEnv.{DIRECTORY_VARIABLE}": TLS_PATH,
+        f"spark.executorEnv.{DIRECTORY_VARIABLE}": TLS_PATH,
     }
 
 

@@ -1,0 +1,242 @@
+"""The certificates of an installation, kept in Secrets: the operator's authority issues them.
+
+The authority is one Secret beside the operator: `tls.crt` and `tls.key` sign, `ca.crt` is what
+all parts trust, which may be more than one authority while one replaces another. Each zone has
+two Secrets that belong to it: one mounted into its data nodes, one into its copy jobs. They are
+issued anew when two thirds of their life are over, when they are gone or cannot be used, and when
+the authority's Secret has changed. The operator's own certificate is only in its memory.
+
+Concurrency: used by the tasks of one event loop; `source` may be read from any thread.
+"""
+
+import base64
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Protocol
+
+import structlog
+
+from rezone.kube.authority import LIFETIME, Authority, is_issued_by, renew_at
+from rezone.kube.client import Kube, Manifest, Secret
+from rezone.kube.errors import ConflictWriteError, ExistsError, InvalidWriteError
+from rezone.kube.names import labels_of, owner_reference, require_owned
+from rezone.resources.zone import DistributionZone
+from rezone.wire.identity import Identity, Role
+from rezone.wire.tls import AUTHORITY, CERTIFICATE, KEY, TlsFiles, TlsFilesError, TlsSource, utc_now
+
+_log = structlog.get_logger(__name__)
+
+AUTHORITY_SECRET = "rezone-authority"  # noqa: S105 - the name of one
+LOOK_AGAIN = timedelta(minutes=1)
+_CERTIFICATES = "certificates"
+_TYPE = "kubernetes.io/tls"
+_ROLES = (Role.DATA_NODE, Role.TRANSFER)
+
+
+def secret_name(zone: str, role: Role) -> str:
+    """Return the name of a zone's Secret for its data nodes or for its copy jobs."""
+    return f"{zone}-tls" if role is Role.DATA_NODE else f"{zone}-{role}-tls"
+
+
+@dataclass(frozen=True)
+class Issuer:
+    """An authority that signs, and everything that is trusted besides."""
+
+    authority: Authority
+    trusted: bytes
+
+    def issue(self, identity: Identity, now: datetime, lifetime: timedelta = LIFETIME) -> TlsFiles:
+        """Return a new certificate."""
+        made = self.authority.issue(identity, now, lifetime)
+        return TlsFiles.parse(self.trusted, made.certificate, made.key)
+
+    def accepts(self, files: TlsFiles, identity: Identity, now: datetime) -> bool:
+        """Return whether a certificate can stay as it is."""
+        return (
+            files.identity == identity
+            and files.authority == self.trusted
+            and is_issued_by(files, self.authority)
+            and now < renew_at(files)
+        )
+
+
+class Certificates(Protocol):
+    """Where the parts of an installation get their certificates from."""
+
+    @property
+    def source(self) -> TlsSource:
+        """The operator's own."""
+        ...
+
+    async def ensure(self, zone: DistributionZone) -> None:
+        """See to it that the zone's Secrets are there."""
+        ...
+
+
+class ProvidedCertificates:
+    """Somebody else fills all Secrets, cert-manager for one."""
+
+    def __init__(self, source: TlsSource) -> None:
+        self.source = source
+
+    async def ensure(self, zone: DistributionZone) -> None:
+        """Do nothing: pods wait for the Secrets they mount."""
+        del zone
+
+
+class IssuedCertificates:
+    """The operator issues; `start` first. It is the `source` of the operator's own."""
+
+    def __init__(
+        self,
+        kube: Kube,
+        namespace: str,
+        *,
+        secret: str = AUTHORITY_SECRET,
+        clock: Callable[[], datetime] = utc_now,
+    ) -> None:
+        self._kube = kube
+        self._namespace = namespace
+        self._secret = secret
+        self._clock = clock
+        self._issuer: Issuer | None = None
+        self._own: TlsFiles | None = None
+        self._look_at: dict[str, datetime] = {}
+
+    @property
+    def source(self) -> TlsSource:
+        """The operator's own certificate."""
+        return self
+
+    def current(self) -> TlsFiles:
+        """Return the operator's newest certificate."""
+        if self._own is None:
+            raise TlsFilesError("the operator has not read its authority yet")
+        return self._own
+
+    async def start(self) -> None:
+        """Read the authority, or make it."""
+        await self._load()
+
+    async def ensure(self, zone: DistributionZone) -> None:
+        """Bring the zone's Secrets to the API server, and renew what is due.
+
+        Raises ForeignObjectError when a Secret of that name is somebody else's.
+        """
+        now = self._clock()
+        if now >= self._look_at.get("", now):
+            await self._load()
+        key = zone.metadata.uid
+        if now < self._look_at.get(key, now):
+            return
+        meta = zone.metadata
+        for role in _ROLES:
+            await self._ensure_secret(zone, Identity(role, meta.namespace, meta.name), now)
+        self._look_at[key] = now + LOOK_AGAIN
+
+    async def _load(self) -> None:
+        now = self._clock()
+        found = await self._kube.find(Secret, self._namespace, self._secret)
+        if found is None:
+            found = await self._create_authority(now)
+        issuer = issuer_of(found)
+        own = Identity(Role.OPERATOR)
+        if issuer != self._issuer:
+            self._look_at.clear()
+        if self._own is None or not issuer.accepts(self._own, own, now):
+            self._own = issuer.issue(own, now)
+        self._issuer = issuer
+        self._look_at[""] = now + LOOK_AGAIN
+
+    async def _create_authority(self, now: datetime) -> Manifest:
+        authority = Authority.create(now)
+        files = (authority.certificate, authority.certificate, authority.key)
+        manifest = {
+            "apiVersion": "v1",
+            "kind": "Secret",
+            "metadata": {
+                "name": self._secret,
+                "namespace": self._namespace,
+                "labels": {"app.kubernetes.io/name": "rezone"},
+            },
+            "type": _TYPE,
+            "data": _encoded(*files),
+        }
+        try:
+            made = await self._kube.create(Secret, manifest)
+        except ExistsError:
+            return await self._kube.get(Secret, self._namespace, self._secret)
+        _log.info("made an authority", secret=f"{self._namespace}/{self._secret}")
+        return made
+
+    async def _ensure_secret(
+        self, zone: DistributionZone, identity: Identity, now: datetime
+    ) -> None:
+        assert self._issuer is not None  # noqa: S101 - `start` has set it
+        name = secret_name(zone.metadata.name, identity.role)
+        found = await self._kube.find(Secret, zone.metadata.namespace, name)
+        if found is not None:
+            require_owned(found, zone)
+            if _usable(found, self._issuer, identity, now):
+                return
+        files = self._issuer.issue(identity, now)
+        data = _encoded(files.authority, files.certificate, files.key)
+        try:
+            if found is None:
+                await self._kube.create(Secret, _manifest(zone, name, data))
+            else:
+                await self._kube.replace(Secret, {**found, "data": data})
+        except ConflictWriteError:
+            _log.info("somebody else was first", secret=name)  # looked at again by the next pass
+            return
+        _log.info("issued a certificate", secret=name, not_after=str(files.not_after))
+
+
+def issuer_of(secret: Manifest) -> Issuer:
+    """Return the authority in a Secret; InvalidWriteError when it cannot sign."""
+    try:
+        authority, certificate, key = _decoded(secret)
+        # The same checks as for any other certificate: PEM, and a key that belongs to it.
+        TlsFiles.parse(authority, certificate, key)
+    except (KeyError, ValueError) as error:
+        meta = secret["metadata"]
+        raise InvalidWriteError(
+            f"Secret {meta.get('namespace')}/{meta['name']} holds no authority: {error}"
+        ) from error
+    return Issuer(Authority(certificate, key), authority)
+
+
+def _usable(secret: Manifest, issuer: Issuer, identity: Identity, now: datetime) -> bool:
+    try:
+        return issuer.accepts(TlsFiles.parse(*_decoded(secret)), identity, now)
+    except (KeyError, ValueError):
+        return False
+
+
+def _manifest(zone: DistributionZone, name: str, data: dict[str, str]) -> Manifest:
+    return {
+        "apiVersion": "v1",
+        "kind": "Secret",
+        "metadata": {
+            "name": name,
+            "namespace": zone.metadata.namespace,
+            "labels": labels_of(zone.metadata.name, _CERTIFICATES),
+            "ownerReferences": [owner_reference(zone)],
+        },
+        "type": _TYPE,
+        "data": data,
+    }
+
+
+def _encoded(authority: bytes, certificate: bytes, key: bytes) -> dict[str, str]:
+    files = {AUTHORITY: authority, CERTIFICATE: certificate, KEY: key}
+    return {name: base64.b64encode(content).decode() for name, content in files.items()}
+
+
+def _decoded(secret: Manifest) -> tuple[bytes, bytes, bytes]:
+    data = secret["data"]
+    authority, certificate, key = (
+        base64.b64decode(data[name]) for name in (AUTHORITY, CERTIFICATE, KEY)
+    )
+    return authority, certificate, key

@@ -1,0 +1,170 @@
+"""An installation that speaks TLS, whole: the operator issues, pods mount, clients prove."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from operated_cluster import (
+    ROOT,
+    SCHEMA,
+    OperatorProcess,
+    TestCluster,
+    addresses_of,
+    make_zone,
+    path_of,
+    stable_of,
+    state_of,
+    task_manifest,
+    until,
+)
+
+from rezone.client import ClientSettings, TableClient
+from rezone.kube.certificates import AUTHORITY_SECRET
+from rezone.local.api import Json, KubeApi
+from rezone.wire.errors import ForbiddenError, NotReadyError
+from rezone.wire.flight import NodeClient
+from rezone.wire.messages import RoutesRequest, RouteTable
+from rezone.wire.tls import TlsDirectory
+
+pytestmark = [pytest.mark.apiserver, pytest.mark.slow, pytest.mark.timeout(240)]
+NAMESPACE = "encrypted"
+NODES = ("worker-1", "worker-2", "worker-3")
+ZONE = "vault"
+SECRETS = f"/api/v1/namespaces/{NAMESPACE}/secrets"
+SHORT = ClientSettings(timeout_seconds=1.0)
+
+
+@pytest.fixture(scope="module")
+def operator(cluster: TestCluster, logs: Path) -> Iterator[OperatorProcess]:
+    """Run an operator that issues certificates."""
+    cluster.kubectl("create", "namespace", NAMESPACE)
+    process = OperatorProcess(cluster, NAMESPACE, logs, REZONE_TLS="issued")
+    process.start()
+    yield process
+    cluster.kubectl("delete", "distributionzones", "--all", "--namespace", NAMESPACE)
+    assert process.stop() == 0, process.log()
+
+
+@pytest.fixture
+async def zone(cluster: TestCluster, api: KubeApi, operator: OperatorProcess) -> Json:
+    """Give the module's zone on three nodes, made by the first test that asks."""
+    del operator
+    small = {"transfer": {"sparkThresholdBytes": 1 << 30}, "replicas": 2}
+    return await make_zone(cluster, api, NAMESPACE, ZONE, NODES, **small)
+
+
+def certificate(cluster: TestCluster, role: str, out: Path) -> TlsDirectory:
+    """Return a certificate as a person gets one."""
+    command = [sys.executable, "-m", "rezone.cli.main", "certificate", ZONE]
+    command += ["-n", NAMESPACE, "--role", role, "--out", str(out)]
+    command += ["--authority", f"{NAMESPACE}/{AUTHORITY_SECRET}"]
+    environment = {
+        **os.environ,
+        "PYTHONPATH": str(ROOT / "operator"),
+        "KUBECONFIG": str(cluster.kubeconfig),
+    }
+    done = subprocess.run(command, env=environment, capture_output=True, check=False, timeout=60)
+    assert done.returncode == 0, done.stderr.decode()
+    assert f"rezone://zone/{NAMESPACE}/{ZONE}/{role}, good until" in done.stdout.decode()
+    assert (out / "tls.key").stat().st_mode & 0o077 == 0
+    return TlsDirectory(out)
+
+
+def rows(values: dict[bytes, bytes]) -> pa.RecordBatch:
+    """Return rows of the default schema."""
+    return pa.record_batch(
+        [pa.array(list(values), pa.binary()), pa.array(list(values.values()), pa.binary())],
+        schema=SCHEMA,
+    )
+
+
+@pytest.mark.proves("B-12")
+async def test_a_zone_lives_behind_tls(
+    cluster: TestCluster, api: KubeApi, zone: Json, tmp_path: Path
+) -> None:
+    """A part could not connect to another, or one without a certificate would be let in."""
+    addresses = sorted(addresses_of(zone).values())
+    writer = certificate(cluster, "writer", tmp_path / "writer")
+    reader = certificate(cluster, "reader", tmp_path / "reader")
+
+    def use() -> None:
+        values = {f"k{i}".encode(): b"v" for i in range(200)}
+        with TableClient(addresses, tls=writer) as client:
+            client.write(rows(values))
+        with TableClient(addresses, tls=reader) as client:
+            assert client.scan().num_rows == len(values)
+            with pytest.raises(ForbiddenError, match="may not write"):
+                client.write(rows({b"k0": b"forged"}))
+        with TableClient(addresses, settings=SHORT) as client, pytest.raises(NotReadyError):
+            client.write(rows({b"k0": b"plain"}))
+
+    await asyncio.to_thread(use)
+    # A replica moves: a copy from node to node, replication and a takeover, all by certificates.
+    stable = stable_of(zone)
+    spare = next(n for n in addresses_of(zone) if n not in stable[0])
+    moves = {0: (spare, stable[0][1])}
+    cluster.apply(task_manifest(NAMESPACE, "move", ZONE, moves))
+    tasks = path_of(NAMESPACE, "rebalancetasks")
+    await until(api, tasks, "move", lambda found: state_of(found) == "Succeeded", seconds=90)
+
+    def read() -> None:
+        with TableClient(addresses, tls=reader) as client:
+            assert client.scan().num_rows == 200
+
+    await asyncio.to_thread(read)
+
+
+@pytest.mark.proves("B-12")
+async def test_a_secret_made_anew_is_taken_by_running_nodes(
+    cluster: TestCluster, api: KubeApi, operator: OperatorProcess, zone: Json, tmp_path: Path
+) -> None:
+    """A renewal would wait for a restart of each data node, or cost writes."""
+    addresses = sorted(addresses_of(zone).values())
+    writer = certificate(cluster, "writer", tmp_path / "writer")
+    name = f"{ZONE}-tls"
+    before = await api.get(f"{SECRETS}/{name}")
+    await api.delete(f"{SECRETS}/{name}")
+    operator.restart()  # the next one looks at once, and goes on with the same authority
+    again = await until(
+        api,
+        SECRETS,
+        name,
+        lambda found: found and found["data"] != before["data"],
+        seconds=90,
+    )
+    wanted = base64.b64decode(again["data"]["tls.crt"])
+    files = [*(cluster.state / "pods").glob(f"{NAMESPACE}_{ZONE}-*/volumes/tls/tls.crt")]
+    assert len(files) == len(addresses)
+
+    def use() -> None:
+        with TableClient(addresses, tls=writer) as client:
+            number = 0
+            while any(path.read_bytes() != wanted for path in files):
+                number += 1
+                client.write(rows({b"k": f"{number}".encode()}))
+            client.write(rows({b"k": b"last"}))
+        for address in addresses:
+            NodeClient(address, writer).call(RoutesRequest(), RouteTable)
+
+    await asyncio.to_thread(use)
+    await check_ready(api)
+
+
+async def check_ready(api: KubeApi) -> None:
+    """Wait until the zone says it is well."""
+    await until(
+        api,
+        path_of(NAMESPACE, "distributionzones"),
+        ZONE,
+        lambda found: any(
+            c["type"] == "Ready" and c["status"] == "True" for c in found["status"]["conditions"]
+        ),
+    )
