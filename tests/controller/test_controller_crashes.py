@@ -230,6 +230,13 @@ async def _put_back(cluster: TestCluster, api: KubeApi, partition: int, node: in
     cluster.apply(migration_manifest(NAMESPACE, name, ZONE, partition, node, oldLeader="Removed"))
     ended = await until(api, MIGRATIONS, name, ends(TERMINAL_MIGRATIONS))
     assert state_of(ended) == "Succeeded", (record, ended["status"])
+    # Tools compare the generations: one that is never seen would leave it Progressing.
+    late = await api.patch(f"{MIGRATIONS}/{name}", {"spec": {"cancel": True}})
+    generation = late["metadata"]["generation"]
+    assert generation > 1
+    await until(
+        api, MIGRATIONS, name, lambda m: m["status"].get("observedGeneration") == generation
+    )
     await check_settled(api, NAMESPACE, ZONE)
 
 

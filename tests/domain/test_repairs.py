@@ -7,7 +7,7 @@ from worlds import LEASE_SECONDS, NOW, World, child, record
 
 from rezone.domain.repairs import repairs, strays
 from rezone.domain.routes import violations
-from rezone.wire.messages import IsrProposal, LeaderAndIsr, Role
+from rezone.wire.messages import FIRST_PARTITION_EPOCH, IsrProposal, LeaderAndIsr, Role
 
 
 def proposal(**changes: Any) -> IsrProposal:
@@ -179,3 +179,30 @@ def test_strays_on_silent_nodes_wait() -> None:
     world = stray_world()
     world.silent[3] = 1.0
     assert strays(world.view()) == ()
+
+
+def new_zone() -> World:
+    """Return a zone whose one partition was just made: no replica is known to be open."""
+    world = World(routes=[record(partition_epoch=FIRST_PARTITION_EPOCH)])
+    world.reports |= {(0, node): None for node in range(3)}
+    return world
+
+
+@pytest.mark.proves("B-06")
+def test_a_new_partition_is_opened_when_all_its_replicas_are() -> None:
+    """A node that lost its disk would open it again as empty and in sync, and lead it."""
+    world = new_zone()
+    del world.reports[0, 0], world.reports[0, 1]
+    assert mended(world) == {}
+    del world.reports[0, 2]
+    opened = mended(world)[0]
+    assert (opened.leader, opened.isr) == (0, (0, 1, 2))
+
+
+def test_a_new_partition_is_led_by_a_replica_that_is_open() -> None:
+    """The next leader would take the second epoch for a lost disk, and the zone never serve."""
+    world = new_zone()
+    world.silent[0] = LEASE_SECONDS + 1
+    assert mended(world) == {}
+    del world.reports[0, 2]
+    assert mended(world)[0].leader == 2

@@ -8,7 +8,7 @@ from worlds import NOW, World, record
 
 from rezone.domain.zone_status import ZoneHealth, health_of, zone_conditions
 from rezone.resources.conditions import Condition, Reason
-from rezone.wire.messages import Role
+from rezone.wire.messages import FIRST_PARTITION_EPOCH, Role
 
 WELL = ZoneHealth(partitions=4, led=4, in_sync=4, ready_nodes=3, wanted_nodes=3)
 STALL = (Reason.NOT_ENOUGH_DATA_NODES, "add data nodes")
@@ -120,3 +120,9 @@ def test_a_leader_counts_when_its_own_report_says_so() -> None:
     world.silent[1] = 1.0
     found = health_of(world.view(), replicas=3, wanted_nodes=5)
     assert (found.led, found.ready_nodes) == (0, 4)
+
+
+def test_a_new_partition_is_not_ready_before_it_takes_writes() -> None:
+    """`kubectl wait` would end, and the first write then wait for the operator."""
+    first = record(partition_epoch=FIRST_PARTITION_EPOCH)
+    assert health_of(World(routes=[first]).view(), replicas=3, wanted_nodes=5).led == 0

@@ -35,6 +35,7 @@ from rezone.wire.errors import (
 from rezone.wire.flight import NodeClient
 from rezone.wire.keyspace import hash_keys, partitions_of
 from rezone.wire.messages import (
+    FIRST_PARTITION_EPOCH,
     Ack,
     ConfigureNode,
     ConnectionClosed,
@@ -246,7 +247,7 @@ class Coordinator:
                 return
 
     def create(self, partition: int, replicas: tuple[int, ...], leader: int | None = None) -> None:
-        """Make a partition: all replicas in sync and empty."""
+        """Make a partition: all replicas in sync and empty, then confirmed as open."""
         self.send(
             partition,
             LeaderAndIsr(
@@ -255,8 +256,10 @@ class Coordinator:
                 isr=replicas,
                 replicas=replicas,
                 coordinator_epoch=self.epoch,
+                partition_epoch=FIRST_PARTITION_EPOCH,
             ),
         )
+        self.change(partition)
 
     def change(self, partition: int, **changes: Any) -> LeaderAndIsr:
         """Change a record, raise its partition epoch, send it."""

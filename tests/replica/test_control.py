@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -17,11 +18,13 @@ from rezone.wire.errors import (
     UnknownPartitionError,
 )
 from rezone.wire.messages import (
+    FIRST_PARTITION_EPOCH,
     Ack,
     AwaitReplica,
     AwaitReplicaReply,
     ConfigureNode,
     Fence,
+    LeaderAndIsr,
     Message,
     NodeReport,
     NotifyLeaderAndIsr,
@@ -160,3 +163,33 @@ def test_a_report_waits_for_news(tmp_path: Path) -> None:
         news = c.call(0, ReportRequest(seen=quiet.version, timeout_ms=5000), NodeReport)
         assert news.version > quiet.version
         k.close()
+
+
+@pytest.mark.proves("B-06")
+def test_a_new_partition_takes_no_write_until_all_its_replicas_are_known_to_be_open(
+    tmp_path: Path,
+) -> None:
+    """A node that lost its disk would open the partition again, empty and in sync, and lead it."""
+    with cluster(tmp_path, 2) as c:
+        record = LeaderAndIsr(
+            leader=0,
+            leader_epoch=1,
+            isr=(0, 1),
+            replicas=(0, 1),
+            coordinator_epoch=1,
+            partition_epoch=FIRST_PARTITION_EPOCH,
+        )
+        c.send(P, record)
+        k = Client(c)
+        with pytest.raises(NotReadyError, match="is being made"):
+            k.put(P, {b"a": b"1"}, retry=False)
+        c.change(P)
+        k.put(P, {b"a": b"1"})
+        node = c.nodes[0]
+        node.stop()
+        shutil.rmtree(node.directory)
+        node.start()
+        c.configure()
+        with pytest.raises(ConflictError, match="not copied"):
+            c.send(P, c.records[P])
+        assert c.report(0, P).role is Role.LEARNER

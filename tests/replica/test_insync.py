@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
-from rezone.replica.history import FAILOVER_LOG_MAX, branch_at, rollback_offset, with_new_branch
+from rezone.replica.history import (
+    FAILOVER_LOG_MAX,
+    branch_at,
+    branch_start,
+    rollback_offset,
+    with_new_branch,
+)
 from rezone.replica.insync import Budget, LeaderState
 from rezone.replica.settings import NodeSettings
 from rezone.wire.errors import NotEnoughReplicasError, OverloadedError
@@ -211,3 +218,41 @@ def test_branches_are_found_begun_and_bounded() -> None:
     for offset in range(FAILOVER_LOG_MAX + 5):
         log = with_new_branch(log, offset)
     assert len(log) == FAILOVER_LOG_MAX
+
+
+@pytest.mark.proves("HS-04")
+def test_who_was_asked_for_before_a_restart_still_holds_up_writes() -> None:
+    """An old proposal is accepted late, and brings in a member without the newest rows."""
+    record = LeaderAndIsr(
+        leader=0,
+        leader_epoch=1,
+        isr=(0, 1),
+        replicas=(0, 1, 2),
+        coordinator_epoch=1,
+        partition_epoch=3,
+    )
+    state = LeaderState(
+        node=0,
+        state=record,
+        barrier=5,
+        committed=5,
+        settings=NodeSettings(),
+        min_in_sync_replicas=2,
+        confirmed=False,
+        proposed=(0, 1, 2),
+    )
+    ack(state, 1, 9, 9)
+    assert not state.advance(9), "node 2 may be in sync by now"
+    assert state.proposal is not None, "or nobody would ever answer"
+    assert state.proposal.new_isr == (0, 1)
+    state.confirm(msgspec.structs.replace(record, partition_epoch=4))
+    assert state.advance(9)
+
+
+@pytest.mark.proves("DCP-05")
+def test_the_branch_of_the_last_row_has_a_start() -> None:
+    """A follower whose newest branch is unknown to its leader would drop all its rows."""
+    assert branch_start((A, B, C), 30) == C.first_offset
+    assert branch_start((A, B, C), C.first_offset) == B.first_offset
+    assert branch_start((A, B, C), A.first_offset) == 0
+    assert branch_start((), 30) == 0

@@ -12,7 +12,7 @@ from rezone.resources.conditions import (
     drop_condition,
     set_condition,
 )
-from rezone.wire.messages import Role
+from rezone.wire.messages import FIRST_PARTITION_EPOCH, Role
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -27,11 +27,19 @@ class ZoneHealth:
 
 
 def health_of(view: ZoneView, *, replicas: int, wanted_nodes: int) -> ZoneHealth:
-    """Count what works now; a leader counts only when its own report says that it leads."""
+    """Count what works now.
+
+    A leader counts when its own report says that it leads, and that it knows a second epoch: under
+    the first one it takes no writes, for not all replicas may be open.
+    """
     led = in_sync = 0
     for partition, record in enumerate(view.routes):
         report = view.report(partition, record.leader)
-        led += report is not None and report.role is Role.LEADER
+        led += (
+            report is not None
+            and report.role is Role.LEADER
+            and report.partition_epoch > FIRST_PARTITION_EPOCH
+        )
         in_sync += len(record.isr) >= replicas
     return ZoneHealth(
         partitions=len(view.routes),

@@ -13,7 +13,7 @@ application apart.
 from typing import TYPE_CHECKING
 
 from rezone.replica.entry import header_at
-from rezone.replica.history import branch_at
+from rezone.replica.history import branch_at, branch_start
 from rezone.wire.errors import ConflictError, StaleEpochError
 from rezone.wire.messages import (
     Entries,
@@ -70,12 +70,19 @@ class FollowerDuties:
         partition.wake()
 
     def roll_back(self, offset: int) -> None:
-        """Drop everything from `offset` on, or more where the log cannot stop there (DCP-05)."""
+        """Drop everything from `offset` on, or more where the log cannot stop there (DCP-05).
+
+        A leader that does not know the newest branch here can only answer 0. What it shares with
+        this replica may still be all that came before that branch: so the branch goes, and the
+        next request asks with the one before.
+        """
         partition = self._partition
         with partition.applying, partition.lock:
             if partition.role is Role.LEADER:
                 raise ConflictError("a leader does not roll back")
-            partition.log.warning("rolling back", offset=offset, log_end=partition.store.log_end)
+            store = partition.store
+            offset = max(offset, branch_start(store.meta.failover_log, store.log_end))
+            partition.log.warning("rolling back", offset=offset, log_end=store.log_end)
             partition.roll_back(offset)
 
     def snapshot_needed(self, log_start: int) -> None:

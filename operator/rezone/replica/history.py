@@ -23,6 +23,12 @@ def branch_at(failover_log: tuple[FailoverEntry, ...], offset: int) -> str:
     return uuid
 
 
+def branch_start(failover_log: tuple[FailoverEntry, ...], log_end: int) -> int:
+    """Return where the branch of the last row below `log_end` begins; 0 without branches."""
+    starts = (entry.first_offset for entry in failover_log if entry.first_offset < log_end)
+    return max(starts, default=0)
+
+
 def rollback_offset(
     failover_log: tuple[FailoverEntry, ...],
     log_end: int,

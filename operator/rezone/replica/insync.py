@@ -11,7 +11,7 @@ Pure state without I/O, threads or a clock of its own; the partition calls it un
 """
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from rezone.replica.settings import NodeSettings
@@ -93,12 +93,19 @@ class LeaderState:
     confirmed: bool
     followers: dict[NodeId, FollowerProgress] = field(default_factory=dict)
     proposal: IsrProposal | None = None
+    proposed: tuple[NodeId, ...] = ()
     maximal: set[NodeId] = field(default_factory=set)
 
     def __post_init__(self) -> None:
-        """Start with the confirmed set as the maximal one."""
+        """Start with the confirmed set, and with `proposed`: who was asked for before a restart.
+
+        An old proposal may have been seen, so its opposite is proposed: the answer to that frees
+        the writes from those nodes.
+        """
         assert self.committed <= self.barrier, "committed beyond the log"  # noqa: S101 - invariant
-        self.maximal = set(self.state.isr)
+        self.maximal = {*self.state.isr, *self.proposed}
+        if not self.maximal <= set(self.state.isr):
+            self.proposal = self._proposal(self.state.isr, self.state.iss)
 
     def confirm(self, state: LeaderAndIsr) -> None:
         """Take the coordinator's newer record of the same epoch; it answers the proposal."""
@@ -205,18 +212,21 @@ class LeaderState:
         # A proposal that may have been seen is replaced by its opposite, never just dropped.
         if self.proposal is None and isr == set(self.state.isr) and iss == self.state.iss:
             return False
-        proposal = IsrProposal(
+        proposal = self._proposal(isr, iss)
+        if proposal == self.proposal:
+            return False
+        self.proposal = proposal
+        self.maximal |= isr
+        return True
+
+    def _proposal(self, isr: Iterable[NodeId], iss: tuple[NodeId, ...]) -> IsrProposal:
+        return IsrProposal(
             new_isr=tuple(sorted(isr)),
             new_iss=iss,
             leader_epoch=self.state.leader_epoch,
             partition_epoch=self.state.partition_epoch,
             coordinator_epoch=self.state.coordinator_epoch,
         )
-        if proposal == self.proposal:
-            return False
-        self.proposal = proposal
-        self.maximal |= isr
-        return True
 
     @property
     def lag_deadline(self) -> float:

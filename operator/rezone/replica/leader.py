@@ -59,6 +59,7 @@ class LeaderDuties:
             settings=partition.settings,
             min_in_sync_replicas=partition.config.min_in_sync_replicas,
             confirmed=confirmed,
+            proposed=partition.store.meta.proposed,
         )
 
     def end(self, leader: NodeId, epoch: int) -> None:
@@ -209,5 +210,8 @@ class LeaderDuties:
         if partition.takeover.blocks_writes:
             return
         if state.propose(partition.clock.monotonic(), partition.store.log_end):
+            # Before anybody can see it, for the answer may come after a restart. Under the lock,
+            # but rarely: members come and go.
+            partition.store.update_meta(proposed=tuple(sorted(state.maximal)))
             partition.touched(at_once=True)
         partition.look_again(state.lag_deadline)

@@ -13,7 +13,7 @@ import msgspec
 
 from rezone.replica.segment import sync_directory
 from rezone.wire.errors import CorruptionError
-from rezone.wire.messages import FailoverEntry, LeaderAndIsr, Role
+from rezone.wire.messages import FailoverEntry, LeaderAndIsr, NodeId, Role
 
 
 class CopyMeta(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
@@ -40,6 +40,8 @@ class PartitionMeta(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=Tru
 
     `failover_log` is ordered oldest branch first. `committed_offset` is a hint from some time
     ago: it never exceeds the true one. `resetting` marks a reset that a crash interrupted.
+    `proposed` are the nodes that this leader has asked to be in sync and that its record may not
+    name: an answer may come after a restart, and then they must have had every write.
     """
 
     partition: int = 0
@@ -51,6 +53,7 @@ class PartitionMeta(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=Tru
     revision: int = 0
     role: Role | None = None
     leader_and_isr: LeaderAndIsr | None = None
+    proposed: tuple[NodeId, ...] = ()
     committed_offset: int = 0
     copy: CopyMeta | None = None
     needs_snapshot: bool = False

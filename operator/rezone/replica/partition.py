@@ -297,6 +297,10 @@ class Partition:
         durable: bool = True,
     ) -> None:
         assert record.leader_epoch >= self.leader_epoch, "a leader epoch never falls"  # noqa: S101 - invariant
+        known = (self.record.leader_epoch, self.record.partition_epoch)
+        if (record.leader_epoch, record.partition_epoch) > known:
+            # Every proposal was of the record before: it is answered, or refused as too old.
+            changes = {**changes, "proposed": ()}
         self.store.update_meta(
             **changes,
             role=role,

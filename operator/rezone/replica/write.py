@@ -150,6 +150,7 @@ class WriteIntake:
             self._repeat(request, known[1], known[2], reply)
             return
         state = partition.leading.require_state()
+        state.require_open()
         state.require_enough()
         self._take(prepared.size)
         try:
