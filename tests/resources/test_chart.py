@@ -168,6 +168,8 @@ def test_server_takes_every_object(kubectl: Kubectl, helm: str) -> None:
         ("tolerations[0].efect=NoSchedule", "additional properties 'efect' not allowed"),
         ("podMonitor.intervalSeconds=30s", "got string, want integer"),
         ("test.timeoutSeconds=1", "minimum: got 1, want 10"),
+        ("tls.issuer=nobody", "at '/tls/issuer'"),
+        ("tls.enabled=yes-please", "at '/tls/enabled': got string, want boolean"),
         ("crds.install=true", "at '/crds': additional properties 'install' not allowed"),
     ],
 )
@@ -199,6 +201,44 @@ def test_two_operators_with_a_budget_are_the_default(helm: str) -> None:
     assert of_kind(single, "PodDisruptionBudget") == []
     (lease,) = of_kind(usual, "Role", "-election")
     assert lease["rules"][0]["resources"] == ["leases"]
+
+
+@pytest.mark.proves("B-12")
+def test_tls_is_on_and_says_where_certificates_come_from(helm: str) -> None:
+    """An installation would speak plaintext because nobody said anything, or wait for nobody."""
+
+    def operator(*values: str) -> tuple[dict[str, str], list[str], set[str]]:
+        documents = chart(helm, *values)
+        pod = of_kind(documents, "Deployment")[0]["spec"]["template"]["spec"]
+        (container,) = pod["containers"]
+        environment = {e["name"]: e.get("value", "") for e in container["env"]}
+        volumes = [v["secret"]["secretName"] for v in pod["volumes"] if "secret" in v]
+        roles = [*of_kind(documents, "Role"), *of_kind(documents, "ClusterRole")]
+        rules = [rule for role in roles for rule in role["rules"] if "secrets" in rule["resources"]]
+        return environment, volumes, {verb for rule in rules for verb in rule["verbs"]}
+
+    environment, volumes, verbs = operator()
+    assert CoordinatorSettings.from_environment(environment).tls == "issued"
+    assert volumes == []
+    assert verbs == {"get", "create", "update"}
+    environment, volumes, verbs = operator("tls.issuer=secrets")
+    assert CoordinatorSettings.from_environment(environment).tls == "provided"
+    assert environment["REZONE_TLS_DIRECTORY"] == "/etc/rezone/tls"
+    assert volumes == ["rezone-operator-tls"]
+    assert verbs == set()
+    environment, volumes, verbs = operator("tls.enabled=false")
+    assert CoordinatorSettings.from_environment(environment).tls == "off"
+    assert (volumes, verbs) == ([], set())
+
+
+def test_secrets_may_be_written_where_zones_may_live(helm: str) -> None:
+    """Zones of some namespaces would wait for certificates, or all Secrets would lie open."""
+    for values in (("zoneNamespaces={a,b}",), ("watchNamespaces={a,b}",)):
+        documents = chart(helm, *values)
+        bound = of_kind(documents, "RoleBinding", "-certificates")
+        assert {d["metadata"]["namespace"] for d in bound} == {SYSTEM, "a", "b"}
+        assert {d["subjects"][0]["namespace"] for d in bound} == {SYSTEM}
+    assert of_kind(chart(helm, "tls.issuer=secrets"), "RoleBinding", "-certificates") == []
 
 
 def test_policies_select_the_pods_and_ports_there_are(helm: str, data_node: Json) -> None:

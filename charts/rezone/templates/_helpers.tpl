@@ -49,6 +49,11 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{ .Values.sparkImage | default (printf "%s-spark:%s" .Values.image.repository (.Values.image.tag | default .Chart.AppVersion)) }}
 {{- end -}}
 
+{{/* Where certificates come from, as the operator reads it. */}}
+{{- define "rezone.tls" -}}
+{{- if not .Values.tls.enabled }}off{{ else if eq .Values.tls.issuer "operator" }}issued{{ else }}provided{{ end -}}
+{{- end -}}
+
 {{/* The namespaces that get the service accounts of zones, as JSON. */}}
 {{- define "rezone.zoneNamespaces" -}}
 {{ concat (list .Release.Namespace) .Values.watchNamespaces .Values.zoneNamespaces | uniq | toJson }}
