@@ -110,6 +110,18 @@ def test_a_reader_reads_and_its_writes_are_refused(zone: SecureCoordinator) -> N
     assert rows(zone) == {b"k": b"before"}
 
 
+@pytest.mark.parametrize("role", [Role.TRANSFER, Role.DATA_NODE])
+def test_the_systems_own_certificates_are_no_clients(zone: SecureCoordinator, role: Role) -> None:
+    """Whoever gets hold of a pod's Secret could read and write as a client does."""
+    before = end(zone)
+    with writer(zone, role) as client:
+        with pytest.raises(ForbiddenError, match="may not write"):
+            client.write(batch_of({b"k": b"forged"}))
+        with pytest.raises(ForbiddenError, match="may not read"):
+            client.read(pa.record_batch([pa.array([b"k"], pa.binary())], names=["key"]))
+    assert end(zone) == before
+
+
 @pytest.mark.parametrize("role", [Role.WRITER, Role.ADMIN])
 def test_writers_and_admins_write(zone: SecureCoordinator, role: Role) -> None:
     """Nobody could fill a zone that speaks TLS."""
@@ -347,6 +359,26 @@ def test_rotation_under_load_fails_no_write(tmp_path: Path) -> None:
                 RoutesRequest(), RouteTable
             )
         old_client.close()
+
+
+def test_a_scan_under_way_outlives_a_renewal(zone: SecureCoordinator) -> None:
+    """A long scan or copy would begin again with each renewal, and never end if it is long."""
+    with writer(zone) as client:
+        for i in range(20):
+            client.write(batch_of({f"{i}-{j}".encode(): b"x" * 1000 for j in range(1000)}))
+    reader = zone.as_(of_zone(Role.READER))
+    scan = reader.get(ScanTicket(partition=PARTITION, batch_rows=500))
+    count = scan.read_chunk().data.num_rows
+    zone.pki.issue("node0", of_zone(Role.DATA_NODE))
+    listener = zone.secure(0).listener
+    assert listener is not None
+    assert listener.renew()
+    # The new server answers while the old one still has the scan.
+    zone.call(0, ReportRequest(seen=-1), NodeReport)
+    assert any(thread.is_alive() for _, thread in listener._ending)
+    count += sum(chunk.data.num_rows for chunk in scan)
+    assert count == 20_001
+    reader.close()
 
 
 def test_new_files_are_found_by_the_node_itself(tmp_path: Path) -> None:

@@ -37,10 +37,14 @@ class Guard:
             raise ForbiddenError(reason)
 
     def data_channel(self, reader: Any, writer: Any) -> Channel:
-        """Return a client's channel, on which each request is checked; readers have one too."""
+        """Return a client's channel, on which each request is checked.
+
+        Any role of the zone may open one: a refused request has a clear answer, while a channel
+        that is refused looks to a client like a node that is away.
+        """
         if self._here is None:
             return Channel(reader, writer)
-        self.require(Act.READ)
+        self.require(Act.ROUTES)
         return GuardedChannel(self, reader, writer)
 
 
