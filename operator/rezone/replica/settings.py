@@ -67,8 +67,6 @@ class NodeSettings(msgspec.Struct, frozen=True, kw_only=True):
     tick_interval_ms: int = 20
     trim_interval_ms: int = 5_000
     collect_percent_max: int = 5
-    checkpoint_interval_ms: int = 1_000
-    sizes_interval_ms: int = 1_000
     connections_max: int = 10_000
     replication_connections_max: int = 1_000
     streams_max: int = 1_024
