@@ -3,7 +3,7 @@
 import dataclasses
 
 import pytest
-from worlds import NEW, NOW, World, record
+from worlds import LEASE_SECONDS, NEW, NOW, World, record
 
 from rezone.domain import routes
 from rezone.domain.repairs import missing_copies, repairs
@@ -31,6 +31,21 @@ def test_a_candidate_is_not_dropped_while_it_may_take_over() -> None:
     answer = routes.drop_from_isr(record(next_leader=2, next_epoch=5), (2,))
     assert isinstance(answer, Refusal)
     assert answer.reason is RefusalReason.TAKEOVER_AUTHORIZED
+
+
+@pytest.mark.proves("B-06")
+def test_a_member_without_a_replica_does_not_lead() -> None:
+    """The leader is down and its follower has just lost its disk: it would lead nothing, alone.
+
+    With the rows on a node that is out of sync from then on, nobody could ever lead again.
+    """
+    world = World()
+    world.silent[0] = LEASE_SECONDS + 1
+    world.reports[0, 1] = world.reports[0, 2] = None
+    assert repairs(world.view(), NOW) == ()
+    del world.reports[0, 2]
+    (change,) = repairs(world.view(), NOW)
+    assert (change.state.leader, change.state.isr) == (2, (2,))
 
 
 @pytest.mark.proves("B-06")

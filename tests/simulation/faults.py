@@ -11,7 +11,7 @@ import random
 from collections.abc import Callable
 from itertools import combinations
 
-from rezone.wire.messages import FIRST_PARTITION_EPOCH, NodeId
+from rezone.wire.messages import NodeId
 from simulation.apiserver import ApiFault
 from simulation.world import World
 
@@ -136,22 +136,10 @@ def _seconds(world: World) -> float:
     return world.rng.choice(DOWN_SECONDS) * world.rng.uniform(0.5, 1.5)
 
 
-def may_be_killed(world: World, node: NodeId) -> bool:
-    """Return whether no leader on it waits for an answer, and it is no weak partition's support.
-
-    A restarted leader does not know what it had proposed, and a member that starts over is in
-    sync by name alone: both are the data nodes' to mend, see `test_regressions`.
-    """
-    if any(node in r.isr and world.checks.is_weak(p) for p, r in world.checks.routes.items()):
-        return False
-    leading = (p.leading.state for p in world.network.nodes[node].partitions())
-    return all(state is None or state.proposal is None for state in leading)
-
-
 def kill_one(world: World) -> None:
     """Kill a data node; it is back after a while."""
     node = _one(world)
-    if node is not None and may_be_killed(world, node):
+    if node is not None:
         world.note(f"node {node} is killed")
         world.kubelet.kill(node, _seconds(world))
 
@@ -159,7 +147,7 @@ def kill_one(world: World) -> None:
 def lose_one(world: World) -> None:
     """Kill a data node for so long that it counts as lost."""
     node = _one(world)
-    if node is not None and may_be_killed(world, node):
+    if node is not None:
         world.note(f"node {node} is killed for long")
         world.kubelet.kill(node, 90.0)
 
@@ -177,9 +165,6 @@ def may_be_wiped(world: World, node: NodeId) -> bool:
     for partition, record in world.checks.routes.items():
         others = [n for n in record.isr if n != node]
         whole = [n for n in others if world.checks.is_whole(partition, n)]
-        if record.partition_epoch == FIRST_PARTITION_EPOCH:
-            # Until its record has a second epoch a partition is not known to have been open.
-            return False
         if node in record.isr and (not whole or whole != others):
             return False
     return True

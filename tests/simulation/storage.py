@@ -39,8 +39,7 @@ class MemoryStore:
         self.log_start = 0
         self.durable_end = 0
         self.applied = 0
-        # Told to roll back to nothing by a leader that does not know its branch of history: it is
-        # in sync by name alone until it has read everything again (see `test_regressions`).
+        # Whether it has ever dropped all that it had.
         self.started_over = False
         self._committed = 0
 

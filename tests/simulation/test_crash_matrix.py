@@ -31,7 +31,7 @@ def die_everywhere(scenario: Scenario) -> None:
             return
 
 
-@pytest.mark.proves("ZR-01", "ZR-03", "ZR-06", "ZR-11", "B-07")
+@pytest.mark.proves("ZR-01", "ZR-03", "ZR-11")
 @pytest.mark.parametrize("scenario", REBALANCES, ids=name_of)
 def test_rebalances_without_faults(scenario: Scenario) -> None:
     """A change of nodes or replicas would not end with exactly what was asked for."""
@@ -40,7 +40,7 @@ def test_rebalances_without_faults(scenario: Scenario) -> None:
         scenario.check(world)
 
 
-@pytest.mark.proves("OP-02", "ZR-13", "ZR-14", "ZR-17", "RM-02")
+@pytest.mark.proves("OP-02", "ZR-13", "ZR-14", "RM-02")
 @pytest.mark.parametrize("scenario", REBALANCES, ids=name_of)
 def test_rebalances_survive_the_operators_death(scenario: Scenario) -> None:
     """Something would be remembered outside of the API server, or an act could not be repeated."""
@@ -54,14 +54,14 @@ def test_cancels_survive_the_operators_death(scenario: Scenario) -> None:
     die_everywhere(scenario)
 
 
-@pytest.mark.proves("OP-02", "RM-01", "RM-02", "RM-06", "RM-07", "DCP-10")
+@pytest.mark.proves("OP-02", "RM-02", "RM-07")
 @pytest.mark.parametrize("scenario", MIGRATIONS, ids=name_of)
 def test_migrations_survive_the_operators_death(scenario: Scenario) -> None:
     """A restarted operator would need more than the persistent context to go on."""
     die_everywhere(scenario)
 
 
-@pytest.mark.proves("OP-02", "RM-02", "RM-08", "DCP-11")
+@pytest.mark.proves("OP-02", "RM-02", "RM-08")
 @pytest.mark.parametrize("scenario", MIGRATION_CANCELS, ids=name_of)
 def test_rollbacks_survive_the_operators_death(scenario: Scenario) -> None:
     """A cancelled migration would leave two leaders, an authorization, or an opened candidate."""

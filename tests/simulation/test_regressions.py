@@ -9,7 +9,9 @@ from rezone.domain.route_shards import decode_record, encode_record
 from rezone.kube.client import ConfigMap
 from rezone.resources.task import TaskState
 from rezone.wire.messages import FIRST_PARTITION_EPOCH, LeaderAndIsr, NodeId, Role
+from simulation.apiserver import Key
 from simulation.kubelet import NAMESPACE
+from simulation.process import SETTINGS
 from simulation.scenarios import (
     TASK,
     Start,
@@ -18,6 +20,7 @@ from simulation.scenarios import (
     cancel_all,
     in_state,
     later,
+    migrate,
     move,
 )
 from simulation.world import ZONE, Order, World
@@ -118,11 +121,34 @@ def test_replicas_are_rebuilt_while_a_plan_waits_for_approval() -> None:
         assert set(world.states(TASK).values()) == {TaskState.PLANNED}
 
 
+@pytest.mark.proves("B-06")
+def test_a_deleted_migration_leaves_no_authorization_behind() -> None:
+    """Its partition could neither move nor fail over any more, for ever."""
+
+    def delete(world: World) -> None:
+        world.server.remove(Key("RegionMigration", NAMESPACE, "m"))
+
+    with world_of(THREE) as world:
+        # Without the old leader's answer the takeover cannot have happened meanwhile.
+        leader = world.checks.routes[0].leader
+        world.orders = [
+            Order(at_once, migrate("replica")),
+            Order(
+                lambda w: w.checks.routes[0].next_leader is not None,
+                lambda w: w.network.isolated.add(leader),
+            ),
+            Order(at_once, delete),
+            Order(later(1.0), lambda w: w.network.isolated.clear()),
+        ]
+        world.by_hand.clear()
+        world.run(SECONDS_MAX)
+        assert world.checks.routes[0].next_leader is None
+
+
 def _nodes(count: int) -> dict[str, object]:
     return {"count": count, "autoAdjust": {"scaleUpSeconds": 0, "scaleDownSeconds": 0}}
 
 
-@pytest.mark.xfail(strict=False, reason="a leader forgets its proposals when it restarts (replica)")
 def test_a_proposal_does_not_outlive_its_leader() -> None:
     """A restarted leader acknowledges without the member that an old proposal then brings in."""
     with world_of(THREE) as world:
@@ -137,9 +163,12 @@ def test_a_proposal_does_not_outlive_its_leader() -> None:
             answer = routes.adjust_isr(stored(world), proposal, world.epoch)
             assert isinstance(answer, LeaderAndIsr)
             seen.append(answer)
-            world.network.isolated.add(leader)
             world.network.cut.add(pair)
             world.kubelet.kill(leader, 0.2)
+
+        def heal_unheard(world: World) -> None:
+            world.network.cut.clear()
+            world.network.isolated.add(leader)
 
         def accept(world: World) -> None:
             write_route(world, seen[0])
@@ -148,11 +177,31 @@ def test_a_proposal_does_not_outlive_its_leader() -> None:
 
         world.orders = [
             Order(at_once, lambda w: w.network.cut.add(pair)),
-            Order(lambda w: other not in w.checks.routes[0].isr, lambda w: w.network.cut.clear()),
+            Order(lambda w: other not in w.checks.routes[0].isr, heal_unheard),
             Order(lambda w: _proposes(w, leader, other), keep_and_kill),
             Order(later(1.5), accept),
         ]
         world.run(SECONDS_MAX)
+
+
+@pytest.mark.proves("B-06")
+def test_a_failover_waits_for_the_lease_and_for_nothing_else() -> None:
+    """Nothing woke the operator when the lease was over, until it looked around by itself."""
+    with world_of(THREE) as world:
+        leader = world.checks.routes[0].leader
+        times: list[float] = []
+
+        def note(world: World) -> None:
+            times.append(world.loop.time())
+
+        world.orders = [
+            Order(later(2.0), lambda w: (w.kubelet.kill(leader, 30.0), note(w))),
+            Order(lambda w: w.checks.routes[0].leader != leader, note),
+        ]
+        world.run(SECONDS_MAX)
+        waited = times[1] - times[0]
+        lease = SETTINGS.leader_lease_seconds
+        assert lease <= waited <= lease + 3.0
 
 
 def _proposal(world: World, leader: NodeId) -> routes.IsrProposal | None:
@@ -166,7 +215,6 @@ def _proposes(world: World, leader: NodeId, member: NodeId) -> bool:
     return proposal is not None and member in proposal.new_isr
 
 
-@pytest.mark.xfail(strict=False, reason="a follower asks with its newest branch only (replica)")
 def test_a_follower_keeps_what_it_shares_with_a_leader_that_missed_a_branch() -> None:
     """An in-sync replica dropped all its rows, acknowledged ones too, for a few that nobody knew.
 

@@ -25,7 +25,7 @@ from rezone.domain import announcements, assignments, routes
 from rezone.domain.assignments import SKIP, topology_of
 from rezone.domain.data_nodes import KubeNode, Presence, eligible_ids, plan_data_nodes
 from rezone.domain.planner import NodeInfo, NotPlaceableError, PlanRequest, plan
-from rezone.domain.repairs import missing_copies, repairs, strays
+from rezone.domain.repairs import abandoned, lease_ends_in, missing_copies, repairs, strays
 from rezone.domain.triggers import Trigger, due_in, find_trigger
 from rezone.domain.world import Topology, ZoneView
 from rezone.domain.zone_status import health_of, zone_conditions
@@ -174,7 +174,11 @@ class ZoneReconciler:
             spark=None,
             leader_lease_seconds=self._c.settings.leader_lease_seconds,
         )
-        wake = min(planned.wake_seconds, self._c.settings.resync_seconds)
+        wake = min(
+            planned.wake_seconds,
+            self._c.settings.resync_seconds,
+            lease_ends_in(view, observed.now),
+        )
         return Decided(
             status=_with_conditions(zone, planned, view, observed.now),
             place=planned.place,
@@ -233,12 +237,16 @@ class ZoneReconciler:
         copies = copies[: zone.spec.rebalance.max_concurrent_migrations]
         if copies and runtime.fence is not None:
             await Transfers(self._c, zone, runtime).pull(copies, runtime.fence)
-        if strays(view):
+        overdue = runtime.long_authorized()
+        if strays(view) or overdue:
             # Only now and then: looked at together with the migrations that may be at work on them.
             found = await self._c.store.list(RegionMigration, zone.metadata.namespace)
             own = (m for m in found if m.spec.zone_name == zone.metadata.name)
             view = dataclasses.replace(view, migrations=tuple(migration_view(m) for m in own))
             await Acts(self._c, zone, runtime, zone).carry_out(strays(view))
+            if overdue and (changes := abandoned(view)):
+                await runtime.change_routes(store, changes)
+                return True
         return False
 
     def _inform(

@@ -1,14 +1,20 @@
 """Moving leaders within a rebalance: one RegionMigration each, as many as the limits allow."""
 
+from collections.abc import Sequence
+
 from rezone.domain.rebalance_run import TaskRun, child_name
 from rezone.domain.rebalance_survey import Reasons, Wait
 from rezone.domain.slots import Slots
-from rezone.domain.world import EnsureMigration, VerifyCopy
+from rezone.domain.world import EnsureMigration, MigrationView, VerifyCopy
 from rezone.wire.messages import NodeId, PartitionId
 
 MIGRATION_ATTEMPTS_MAX = 5
 """How many migrations of one partition may fail before a person must look. Failed ones are
 deleted after a while, and then it is tried again."""
+
+RETRY_SECONDS = 2.0
+"""How long the first failed migration of a partition is left behind; twice that for the next. What
+fails at once because a node is just away must not use all attempts up before it is back."""
 
 VERIFICATIONS_MAX = 64
 """How many comparisons are asked for in one pass; each reads a whole partition on two nodes."""
@@ -68,6 +74,10 @@ def move_leader(
         why = f"{len(failed)} migrations to node {node} failed, the last: {failed[-1].error}"
         reasons.add(Wait.STUCK, partition, why)
         return
+    if _is_too_early(run, failed):
+        why = f"its move to node {node} is tried again soon: {failed[-1].error}"
+        reasons.add(Wait.SWITCHING, partition, why)
+        return
     if not slots.take(run.view.routes[partition].leader, node):
         reasons.add(Wait.LIMIT, partition, f"its leader shall move to node {node}")
         return
@@ -75,3 +85,11 @@ def move_leader(
     reasons.add(Wait.SWITCHING, partition, f"its leader moves to node {node}")
     name = child_name(run.name, suffix)
     run.act(EnsureMigration(name=name, partition=partition, target=node))
+
+
+def _is_too_early(run: TaskRun, failed: Sequence[MigrationView]) -> bool:
+    ends = [m.ended for m in failed if m.ended is not None]
+    if not ends:
+        return False
+    pause = RETRY_SECONDS * 2.0 ** (len(failed) - 1)
+    return (run.now - max(ends)).total_seconds() < pause

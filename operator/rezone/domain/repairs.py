@@ -7,11 +7,13 @@ of the in-sync set has every acknowledged row and refuses lower epochs, the old 
 acknowledge nothing any more.
 """
 
+import math
 from datetime import datetime, timedelta
 
 from rezone.domain import routes
 from rezone.domain.changes import Step, combine
 from rezone.domain.world import Copy, RouteChange, StopReplica, ZoneView
+from rezone.resources.migration import MigrationState
 from rezone.wire.messages import (
     FIRST_PARTITION_EPOCH,
     LeaderAndIsr,
@@ -19,6 +21,8 @@ from rezone.wire.messages import (
     PartitionId,
     Role,
 )
+
+_NOT_BEGUN = frozenset({"", MigrationState.SELECT_CANDIDATE.value})
 
 
 def repairs(view: ZoneView, now: datetime) -> tuple[RouteChange, ...]:
@@ -93,6 +97,37 @@ def strays(view: ZoneView) -> tuple[StopReplica, ...]:
     )
 
 
+def abandoned(view: ZoneView) -> tuple[RouteChange, ...]:
+    """Return the changes that end authorized takeovers of which no migration is left.
+
+    A migration that was deleted half-way leaves its authorization behind. It would keep its
+    candidate in the in-sync set, every later migration waiting, and a failover from happening.
+    """
+    # One that has not begun waits for exactly this.
+    moving = {m.partition for m in view.migrations if not m.terminal and m.state not in _NOT_BEGUN}
+    changes = []
+    for partition, record in enumerate(view.routes):
+        if record.next_leader is None or record.next_epoch is None or partition in moving:
+            continue
+        seen = view.report(partition, record.next_leader)
+        leads = seen is not None and seen.role is Role.LEADER
+        if leads and seen is not None and seen.leader_epoch == record.next_epoch:
+            after = routes.adopt_leader(
+                record, record.next_leader, record.next_epoch, view.coordinator_epoch
+            )
+        else:
+            after = routes.roll_back_takeover(record, view.coordinator_epoch)
+        if isinstance(after, LeaderAndIsr):
+            changes.append(
+                RouteChange(
+                    partition=partition,
+                    expected_epoch=record.partition_epoch,
+                    state=after,
+                ),
+            )
+    return tuple(changes)
+
+
 def _is_stable(view: ZoneView, partition: PartitionId, node: NodeId) -> bool:
     stable = view.stable
     return stable is not None and partition < len(stable) and node in stable[partition]
@@ -113,8 +148,8 @@ def _without_lost_data(
     if not lost:
         return None
     if record.leader in lost:
-        alive = frozenset(n for n, seen in view.nodes.items() if seen.reachable) - set(lost)
-        return _changed(routes.fail_over(record, alive, view.coordinator_epoch))
+        able = _able_to_lead(view, partition)
+        return _changed(routes.fail_over(record, able, view.coordinator_epoch))
     steps: list[Step] = [lambda r: routes.drop_from_isr(r, lost)]
     if record.next_leader in lost:
         # What it was to take over it no longer has. Should it have led for a moment, then every
@@ -165,14 +200,34 @@ def _failed_over(
         and not _lease_over(leader.unreachable_since, view, now)
     ):
         return None
-    alive = frozenset(node for node, seen in view.nodes.items() if seen.reachable)
-    if record.next_leader is not None and record.next_leader in alive:
+    able = _able_to_lead(view, partition)
+    if record.next_leader is not None and record.next_leader in able:
         # An authorized takeover is its migration's to end: it knows how far it has come (RM-05).
         return None
-    if record.partition_epoch == FIRST_PARTITION_EPOCH:
-        # One that has not opened its replica yet would take the next epoch for a lost disk.
-        alive = frozenset(n for n in alive if view.report(partition, n) is not None)
-    return _changed(routes.fail_over(record, alive, view.coordinator_epoch))
+    return _changed(routes.fail_over(record, able, view.coordinator_epoch))
+
+
+def _able_to_lead(view: ZoneView, partition: PartitionId) -> frozenset[NodeId]:
+    """Return the nodes that answer and say that they have the partition's rows.
+
+    A member of the in-sync set that answers but has no replica has lost its disk, and has not
+    been told yet what it had. Were it made the leader, nobody with the rows would be in sync.
+    """
+    reports = ((node, view.report(partition, node)) for node in view.nodes)
+    return frozenset(n for n, seen in reports if seen is not None and not seen.needs_snapshot)
+
+
+def lease_ends_in(view: ZoneView, now: datetime) -> float:
+    """Return after how many seconds the next silent node's lease is over, infinity without one.
+
+    Nothing else may happen until then: what is to be done at that moment needs a clock to wake it.
+    """
+    left = (
+        view.leader_lease_seconds - (now - seen.unreachable_since).total_seconds()
+        for seen in view.nodes.values()
+        if seen.unreachable_since is not None
+    )
+    return min((seconds for seconds in left if seconds > 0), default=math.inf)
 
 
 def _lease_over(silent_since: datetime | None, view: ZoneView, now: datetime) -> bool:

@@ -38,7 +38,8 @@ class NodeView:
 class MigrationView:
     """An existing RegionMigration object of the zone.
 
-    `source` is the leader it moves away from, once that is known; `error` why it did not succeed.
+    `source` is the leader it moves away from, once that is known; `error` why it did not succeed,
+    and `ended` when it came to its end.
     """
 
     name: str
@@ -50,6 +51,7 @@ class MigrationView:
     owner_task: str = ""
     source: NodeId | None = None
     error: str = ""
+    ended: datetime | None = None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
