@@ -21,7 +21,7 @@ Json = dict[str, Any]
 RELEASE: Final = "rezone"
 NAMESPACE: Final = "rezone-system"
 ZONE_ACCOUNTS: Final = "zone-accounts.yaml"
-OVERLAYS: Final = ("minimal", "production", "with-spark-operator")
+OVERLAYS: Final = ("minimal", "one-machine", "production", "with-spark-operator")
 
 # Overlays add to the base, so it is the smallest whole: one operator, which needs no budget.
 BASE_VALUES: Final = ("--set", "replicas=1")

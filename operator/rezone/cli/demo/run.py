@@ -13,7 +13,7 @@ from rezone.local.api import KubeApi
 from rezone.local.cluster import LocalCluster
 from rezone.local.tools import find_tools
 
-MANIFESTS = Path(__file__).parents[4] / "manifests" / "base"
+MANIFESTS = Path(__file__).parents[4] / "manifests" / "overlays" / "one-machine"
 OPERATOR_SECONDS = 90.0
 
 
@@ -40,7 +40,7 @@ async def run_main_job(local: LocalCluster, table: DemoTable, *, partitions: int
 
 
 async def _install(cluster: DemoCluster) -> None:
-    _say("installing the operator from manifests/base")
+    _say("installing the operator from manifests/overlays/one-machine")
     await cluster.kubectl("apply", "--server-side", "--kustomize", str(MANIFESTS))
 
     async def ready() -> bool:
