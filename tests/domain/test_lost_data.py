@@ -8,7 +8,7 @@ from worlds import LEASE_SECONDS, NEW, NOW, World, record
 from rezone.domain import routes
 from rezone.domain.repairs import missing_copies, repairs
 from rezone.domain.routes import Refusal, RefusalReason, regressions, violations
-from rezone.wire.messages import Role
+from rezone.wire.messages import CopyProgress, Role
 
 
 @pytest.mark.proves("RM-08", "B-06")
@@ -46,6 +46,26 @@ def test_a_member_without_a_replica_does_not_lead() -> None:
     del world.reports[0, 2]
     (change,) = repairs(world.view(), NOW)
     assert (change.state.leader, change.state.isr) == (2, (2,))
+
+
+@pytest.mark.parametrize(
+    ("copy", "wanted"),
+    [
+        (None, True),
+        (CopyProgress(bytes=5), False),
+        (CopyProgress(bytes=5, error="the source is gone"), True),
+        (CopyProgress(bytes=9, done=True), True),
+    ],
+    ids=["none", "under-way", "failed", "an-earlier-one"],
+)
+def test_a_replica_is_copied_to_as_often_as_it_needs_it(
+    copy: CopyProgress | None, *, wanted: bool
+) -> None:
+    """Whoever had been copied once was never copied again, and its partition stayed short."""
+    world = World()
+    world.routes[0] = record(isr=(0, 1))
+    world.reports[0, 2] = {"needs_snapshot": True, "role": Role.LEARNER, "copy": copy}
+    assert bool(missing_copies(world.view(), task_copies=False)) is wanted
 
 
 @pytest.mark.proves("B-06")

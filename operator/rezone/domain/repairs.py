@@ -137,7 +137,8 @@ def _wants_copy(view: ZoneView, partition: PartitionId, node: NodeId) -> bool:
     report = view.report(partition, node)
     if report is None or not report.needs_snapshot:
         return False
-    return report.copy is None or bool(report.copy.error)
+    # One that is done was another copy: the log has been trimmed, or the data lost, since then.
+    return report.copy is None or bool(report.copy.error) or report.copy.done
 
 
 def _without_lost_data(
