@@ -4,7 +4,7 @@ from pathlib import Path
 
 import click
 
-from rezone.cli.demo.cluster import DemoCluster
+from rezone.cli.demo.cluster import NAMESPACE, DemoCluster
 from rezone.cli.demo.report import DemoReport
 from rezone.cli.demo.scenario import Scenario
 from rezone.cli.demo.table import DemoTable
@@ -43,12 +43,14 @@ async def _install(cluster: DemoCluster) -> None:
     _say("installing the operator from manifests/overlays/one-machine")
     await cluster.kubectl("apply", "--server-side", "--kustomize", str(MANIFESTS))
 
-    async def ready() -> bool:
-        pods = await cluster.pods("app.kubernetes.io/component=operator")
-        conditions = [c for p in pods for c in (p.get("status") or {}).get("conditions", ())]
-        return any(c["type"] == "Ready" and c["status"] == "True" for c in conditions)
+    deployment = ("deployment/rezone-operator", f"--timeout={OPERATOR_SECONDS}s")
+    await cluster.kubectl("--namespace", NAMESPACE, "rollout", "status", *deployment)
 
-    await cluster.until("the operator to be ready", ready, timeout_seconds=OPERATOR_SECONDS)
+    async def alone() -> bool:
+        return len(await cluster.pods("app.kubernetes.io/component=operator")) == 1
+
+    # An operator of an earlier run, with other settings, must not make the zone's pods any more.
+    await cluster.until("earlier operators to end", alone, timeout_seconds=OPERATOR_SECONDS)
 
 
 def _say(text: str) -> None:
