@@ -8,7 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
 
-from rezone.cli.demo.gaps import LeaderMove, gap_of
+from rezone.cli.demo.gaps import LeaderMove, WriteAck, gap_of
 from rezone.cli.demo.ledger import Ledger
 from rezone.cli.demo.table import (
     WRITE_COLUMN,
@@ -23,27 +23,33 @@ from rezone.wire.schema import ColumnType
 MOVE = LeaderMove(name="m", partition=1, source=0, target=2, seen_from=10.0, seen_until=11.0)
 
 
-def test_the_gap_of_a_move_is_its_longest_pause() -> None:
-    """A pause of writes while the leader moved would be reported as the usual spacing."""
-    acks = [9.9, 10.0, 10.1, 10.2, 10.7, 10.8, 10.9, 11.0, 20.0]
-    gap = gap_of(MOVE, acks)
+def acks(old: list[float], new: list[float]) -> list[WriteAck]:
+    """Return what the old and the new leader acknowledged."""
+    return [WriteAck(at, 3) for at in old] + [WriteAck(at, 4) for at in new]
+
+
+def test_the_gap_of_a_move_lies_between_the_two_leaders() -> None:
+    """A pause for another reason would be taken for the handover, or the handover be missed."""
+    gap = gap_of(MOVE, acks([9.9, 10.0, 10.1, 10.6], [10.8, 10.9, 11.0, 20.0]))
 
     assert gap is not None
+    assert gap.handover_ms == pytest.approx(200)
     assert gap.longest_ms == pytest.approx(500)
     assert gap.usual_ms == pytest.approx(100)
 
 
 def test_a_pause_that_begins_before_the_move_is_seen_counts() -> None:
     """The watch is late by a moment: a gap that ends inside the move would be cut off."""
-    gap = gap_of(MOVE, [9.5, 10.5, 10.6])
+    gap = gap_of(MOVE, acks([9.5], [10.5, 10.6]))
 
     assert gap is not None
-    assert gap.longest_ms == pytest.approx(1000)
+    assert gap.handover_ms == pytest.approx(1000)
 
 
-def test_a_move_without_writes_has_no_gap() -> None:
+def test_a_move_without_writes_on_both_sides_has_no_gap() -> None:
     """A move nobody wrote during would be printed as a gap of nothing."""
-    assert gap_of(MOVE, [1.0, 2.0]) is None
+    assert gap_of(MOVE, acks([1.0, 2.0], [])) is None
+    assert gap_of(MOVE, acks([10.1, 10.2], [])) is None
 
 
 def test_the_ledger_tells_promised_from_possible() -> None:

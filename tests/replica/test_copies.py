@@ -81,6 +81,8 @@ def test_a_learner_pulls_a_snapshot_and_joins(tmp_path: Path) -> None:
         c.move(P, 2)
         again = Client(c)
         assert again.get(P, [b"0-0", b"after"]) == {b"0-0": b"v" * 50, b"after": b"1"}
+        # Who measures a write gap must see which leadership has answered.
+        assert again.put(P, {b"new": b"1"}).leader_epoch == c.records[P].leader_epoch == 2
 
 
 @pytest.mark.proves("B-05", "ZR-17")

@@ -42,13 +42,15 @@ _REFUSALS = frozenset({"InvalidRow", "LimitExceeded", "Forbidden"})
 class PartitionWrite:
     """One acknowledged request: its rows are on every in-sync replica's disk.
 
-    `end_offset` is the partition's offset after its rows, `commit_time` microseconds since 1970.
+    `end_offset` is the partition's offset after its rows, `commit_time` microseconds since 1970,
+    `leader_epoch` that of the leadership that acknowledged.
     """
 
     partition: PartitionId
     rows: int
     end_offset: int
     commit_time: int
+    leader_epoch: int
 
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
@@ -245,6 +247,7 @@ class Writes:
             rows=batch.rows,
             end_offset=message.end_offset,
             commit_time=message.commit_time,
+            leader_epoch=message.leader_epoch,
         )
 
     # --- the number of partitions has changed -----------------------------------------------

@@ -185,6 +185,7 @@ class WriteIntake:
                     opaque=write.opaque,
                     end_offset=write.end_offset,
                     commit_time=write.commit_time,
+                    leader_epoch=self._partition.leader_epoch,
                 )
             )
 
@@ -227,7 +228,12 @@ class WriteIntake:
         """Answer a repeat as the first time, once that is committed."""
         if end_offset <= self._partition.committed:
             reply(
-                WriteResult(opaque=request.opaque, end_offset=end_offset, commit_time=commit_time)
+                WriteResult(
+                    opaque=request.opaque,
+                    end_offset=end_offset,
+                    commit_time=commit_time,
+                    leader_epoch=self._partition.leader_epoch,
+                )
             )
             return
         self._take(_ENTRY_OVERHEAD_BYTES)

@@ -323,11 +323,16 @@ class WriteRequest(Message, frozen=True):
 
 
 class WriteResult(Message, frozen=True):
-    """The batch is on every in-sync replica's disk; `end_offset` is the offset after its rows."""
+    """The batch is on every in-sync replica's disk; `end_offset` is the offset after its rows.
+
+    `leader_epoch` is that of the leadership that answers; a repeat may have been written under an
+    earlier one.
+    """
 
     opaque: int
     end_offset: int
     commit_time: int
+    leader_epoch: int = 0
 
 
 class ReadRequest(Message, frozen=True):

@@ -1,13 +1,22 @@
-"""Write gaps: the longest time between two successful writes of a partition while it moved."""
+"""Write gaps: how long a partition took no writes while its leader moved."""
 
 import bisect
 import dataclasses
 import itertools
 import statistics
 from collections.abc import Sequence
+from operator import attrgetter
+from typing import NamedTuple
 
 BEFORE_SECONDS = 1.0
 AFTER_SECONDS = 1.0
+
+
+class WriteAck(NamedTuple):
+    """An acknowledged write: when (the demo's monotonic clock), and by which leadership."""
+
+    at: float
+    leader_epoch: int
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -24,24 +33,37 @@ class LeaderMove:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Gap:
-    """The longest gap at one move, beside the usual time between two writes then."""
+    """What one move cost its writers, in milliseconds.
+
+    `handover_ms` lies between the last write that the old leader acknowledged and the first one of
+    the new leader; `longest_ms` and `usual_ms` are the longest and the median time between any two
+    writes while the move was seen, whatever the reason.
+    """
 
     move: LeaderMove
+    handover_ms: float
     longest_ms: float
     usual_ms: float
 
 
-def gap_of(move: LeaderMove, acks: Sequence[float]) -> Gap | None:
-    """Return the gap of a move, None when too few writes were answered around it."""
-    first = bisect.bisect_left(acks, move.seen_from - BEFORE_SECONDS)
-    last = bisect.bisect_right(acks, move.seen_until + AFTER_SECONDS)
-    times = acks[max(0, first - 1) : last + 1]
-    spaces = [(after - before) * 1000 for before, after in itertools.pairwise(times)]
-    inside = [
-        space
-        for space, at in zip(spaces, times[1:], strict=False)
-        if move.seen_from <= at <= move.seen_until + AFTER_SECONDS
-    ]
-    if not inside:
+def gap_of(move: LeaderMove, acks: Sequence[WriteAck]) -> Gap | None:
+    """Return the gap of a move, None when no writes were answered on both sides of it."""
+    first = bisect.bisect_left(acks, move.seen_from - BEFORE_SECONDS, key=attrgetter("at"))
+    last = bisect.bisect_right(acks, move.seen_until + AFTER_SECONDS, key=attrgetter("at"))
+    near = acks[max(0, first - 1) : last + 1]
+    spaces = []
+    handovers = []
+    for before, after in itertools.pairwise(near):
+        space = (after.at - before.at) * 1000
+        if move.seen_from <= after.at <= move.seen_until + AFTER_SECONDS:
+            spaces.append(space)
+            if after.leader_epoch > before.leader_epoch:
+                handovers.append(space)
+    if not handovers:
         return None
-    return Gap(move=move, longest_ms=max(inside), usual_ms=statistics.median(inside))
+    return Gap(
+        move=move,
+        handover_ms=max(handovers),
+        longest_ms=max(spaces),
+        usual_ms=statistics.median(spaces),
+    )

@@ -71,16 +71,21 @@ def _show_task(task: TaskResult) -> None:
 
 
 def _show_gaps(gaps: Sequence[Gap]) -> None:
-    click.echo("Longest time between two successful writes at each leader move:")
+    click.echo(
+        "Write gap of each leader move: between the last write that the old leader answered and\n"
+        "the first one of the new leader; beside it the longest and the usual (median) time\n"
+        "between any two writes from when the move was seen until a second after it:"
+    )
     for gap in gaps:
         move = gap.move
         click.echo(
             f"  partition {move.partition:>4}  data node {move.source} -> {move.target}  "
-            f"{gap.longest_ms:7.1f} ms  (usual spacing {gap.usual_ms:.1f} ms)"
+            f"{gap.handover_ms:7.1f} ms   longest {gap.longest_ms:7.1f} ms   usual "
+            f"{gap.usual_ms:6.1f} ms"
         )
     if gaps:
-        longest = [gap.longest_ms for gap in gaps]
-        click.echo(f"  median {statistics.median(longest):.1f} ms, longest {max(longest):.1f} ms")
+        handovers = [gap.handover_ms for gap in gaps]
+        click.echo(f"  median {statistics.median(handovers):.1f} ms, most {max(handovers):.1f} ms")
 
 
 def _show_proof(report: DemoReport) -> None:

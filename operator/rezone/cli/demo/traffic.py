@@ -15,6 +15,7 @@ from collections import defaultdict
 from collections.abc import Callable
 from concurrent.futures import Future
 
+from rezone.cli.demo.gaps import WriteAck
 from rezone.cli.demo.ledger import Ledger
 from rezone.cli.demo.table import DemoTable
 from rezone.client import OutcomeUnknownError, PartitionWrite, TableClient
@@ -38,7 +39,7 @@ class Traffic:
         self.read_count = 0
         self.read_failures: list[str] = []
         self.write_failures: list[str] = []
-        self.acks: dict[int, list[float]] = defaultdict(list)
+        self.acks: dict[int, list[WriteAck]] = defaultdict(list)
         self._table = table
         self._client = TableClient(bootstrap)
         self._reader = TableClient(bootstrap)
@@ -134,7 +135,8 @@ class Traffic:
             error = future.exception()
             if error is None:
                 self.ledger.acknowledged(writes)
-                self.acks[partition].append(time.monotonic())
+                epoch = max(done.leader_epoch for done in future.result())
+                self.acks[partition].append(WriteAck(time.monotonic(), epoch))
             elif isinstance(error, OutcomeUnknownError):
                 self.ledger.unknown(writes)
                 self.write_failures.append(f"partition {partition}: {error}")
