@@ -42,7 +42,6 @@ def leader(
         barrier=barrier,
         committed=0,
         settings=NodeSettings(replica_lag_ms_max=int(LAG_SECONDS * 1000)),
-        min_in_sync_replicas=2,
         confirmed=confirmed,
     )
 
@@ -169,9 +168,9 @@ def test_reads_wait_for_confirmation_and_for_the_barrier() -> None:
 
 def test_too_few_in_sync_replicas_refuse_writes() -> None:
     """A write would be acknowledged on fewer disks than the zone asks for."""
-    leader((0, 1)).require_enough()
+    leader((0, 1)).require_enough(2)
     with pytest.raises(NotEnoughReplicasError):
-        leader((0,)).require_enough()
+        leader((0,)).require_enough(2)
 
 
 def test_a_budget_refuses_above_its_limit_but_never_the_first() -> None:
@@ -237,7 +236,6 @@ def test_who_was_asked_for_before_a_restart_still_holds_up_writes() -> None:
         barrier=5,
         committed=5,
         settings=NodeSettings(),
-        min_in_sync_replicas=2,
         confirmed=False,
         proposed=(0, 1, 2),
     )

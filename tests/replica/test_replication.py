@@ -24,6 +24,7 @@ from rezone.wire.flight import NodeClient
 from rezone.wire.messages import (
     Ack,
     CloseStream,
+    ConfigureNode,
     ConnectionClosed,
     Entries,
     FetchLog,
@@ -231,6 +232,10 @@ def test_the_in_sync_set_shrinks_and_grows_by_the_coordinator_only(tmp_path: Pat
         c.until("shrunk", lambda: (c.settle(), c.isr(P) == {0})[1])
         with pytest.raises(NotEnoughReplicasError):
             k.send(P, 3, {b"c": b"3"}, retry=False)
+        # A zone whose rule is changed must not wait for its leaders to move.
+        lowered = msgspec.structs.replace(config, min_in_sync_replicas=1)
+        c.call(0, ConfigureNode(fence=c.fence(), config=lowered, peers=c.peers))
+        k.send(P, 3, {b"c": b"3"})
         for node in (1, 2):
             c.nodes[node].start()
             c.wait_up(node)

@@ -9,8 +9,8 @@ from rezone.domain.world import EnsureMigration, MigrationView, VerifyCopy
 from rezone.wire.messages import NodeId, PartitionId
 
 MIGRATION_ATTEMPTS_MAX = 5
-"""How many migrations of one partition may fail before a person must look. Failed ones are
-deleted after a while, and then it is tried again."""
+"""How many migrations of one partition may fail before a person must look. Whoever has mended
+the cause deletes the failed ones, and then it is tried again."""
 
 RETRY_SECONDS = 2.0
 """How long the first failed migration of a partition is left behind; twice that for the next. What

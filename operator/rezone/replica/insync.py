@@ -89,7 +89,6 @@ class LeaderState:
     barrier: int
     committed: int
     settings: NodeSettings
-    min_in_sync_replicas: int
     confirmed: bool
     followers: dict[NodeId, FollowerProgress] = field(default_factory=dict)
     proposal: IsrProposal | None = None
@@ -138,14 +137,17 @@ class LeaderState:
         if self.state.partition_epoch <= FIRST_PARTITION_EPOCH:
             raise NotReadyError("the partition is being made: not all its replicas are open; retry")
 
-    def require_enough(self) -> None:
-        """Refuse with NotEnoughReplicasError while the confirmed set is too small to write."""
-        if len(self.state.isr) < self.min_in_sync_replicas:
+    def require_enough(self, needed: int) -> None:
+        """Refuse with NotEnoughReplicasError while fewer than `needed` replicas are confirmed.
+
+        Not kept from the leadership's start: a zone's `minInSyncReplicas` may change meanwhile.
+        """
+        if len(self.state.isr) < needed:
             raise NotEnoughReplicasError(
-                f"{len(self.state.isr)} replicas are in sync, {self.min_in_sync_replicas} are "
+                f"{len(self.state.isr)} replicas are in sync, {needed} are "
                 "needed; wait until another one has caught up",
                 in_sync=len(self.state.isr),
-                needed=self.min_in_sync_replicas,
+                needed=needed,
             )
 
     def _held_by_all(self, own_durable: int) -> int:

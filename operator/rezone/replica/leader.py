@@ -57,7 +57,6 @@ class LeaderDuties:
             barrier=partition.store.log_end,
             committed=min(partition.committed, partition.store.log_end),
             settings=partition.settings,
-            min_in_sync_replicas=partition.config.min_in_sync_replicas,
             confirmed=confirmed,
             proposed=partition.store.meta.proposed,
         )

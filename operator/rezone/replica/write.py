@@ -151,7 +151,7 @@ class WriteIntake:
             return
         state = partition.leading.require_state()
         state.require_open()
-        state.require_enough()
+        state.require_enough(partition.config.min_in_sync_replicas)
         self._take(prepared.size)
         try:
             # Above every time that was read at: what was read as of a time never changes.
