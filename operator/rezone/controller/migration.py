@@ -39,7 +39,8 @@ class MigrationReconciler:
         status = migration.status or RegionMigrationStatus()
         if status.state in TERMINAL_MIGRATION_STATES:
             self._c.unfollow(key)
-            await self._c.store.write_status(migration, seen_by_operator(migration, status))
+            if status.observed_generation != migration.metadata.generation:
+                await self._c.store.write_status(migration, seen_by_operator(migration, status))
             return None
         spec = migration.spec
         seen = await begin_pass(self._c, key, spec.zone_name, partition=spec.partition)

@@ -37,7 +37,8 @@ class TaskReconciler:
         status = task.status or RebalanceTaskStatus()
         if status.state in TERMINAL_TASK_STATES:
             self._c.unfollow(key)
-            await self._c.store.write_status(task, seen_by_operator(task, status))
+            if status.observed_generation != task.metadata.generation:
+                await self._c.store.write_status(task, seen_by_operator(task, status))
             return None
         spark = await self._spark(task, status)
         seen = await begin_pass(self._c, key, task.spec.zone_name, spark=spark)
