@@ -134,7 +134,7 @@ class Coordinator:
         if news.urgent:
             self.queue.put(zone.object_key)
         for key, partition in self._followers.get(zone, {}).items():
-            if news.partitions is None or news.partitions & _interests(partition, news):
+            if news.changes(partition):
                 self.queue.put(key)
             elif news.progress:
                 self.queue.put(key, PROGRESS_SECONDS)
@@ -166,11 +166,6 @@ class Coordinator:
             name=key.name,
         ):
             return await reconcile(key)
-
-
-def _interests(partition: PartitionId | None, news: News) -> frozenset[PartitionId]:
-    """Return the partitions that a follower of one, or of all, looks at."""
-    return (news.partitions or frozenset()) if partition is None else frozenset((partition,))
 
 
 def thread_safe_wakes(

@@ -22,6 +22,12 @@ class News:
         """Return whether anything but progress has changed."""
         return self.partitions is None or bool(self.partitions)
 
+    def changes(self, partition: PartitionId | None) -> bool:
+        """Return whether the state of a partition may have changed; with None, of any."""
+        if self.partitions is None or partition is None:
+            return self.urgent
+        return partition in self.partitions
+
 
 EVERYTHING = News(None)
 
