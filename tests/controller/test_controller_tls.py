@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+import yaml
 from operated_cluster import (
     ROOT,
     SCHEMA,
@@ -59,17 +60,39 @@ async def zone(cluster: TestCluster, api: KubeApi, operator: OperatorProcess) ->
     return await make_zone(cluster, api, NAMESPACE, ZONE, NODES, **small)
 
 
-def certificate(cluster: TestCluster, role: str, out: Path) -> TlsDirectory:
-    """Return a certificate as a person gets one."""
-    command = [sys.executable, "-m", "rezone.cli.main", "certificate", ZONE]
-    command += ["-n", NAMESPACE, "--role", role, "--out", str(out)]
-    command += ["--authority", f"{NAMESPACE}/{AUTHORITY_SECRET}"]
+def rezone(
+    kubeconfig: Path, command: str, role: str, out: Path, *more: str
+) -> subprocess.CompletedProcess[bytes]:
+    """Run a command that gets a certificate."""
+    words = [sys.executable, "-m", "rezone.cli.main", command, ZONE]
+    words += ["-n", NAMESPACE, "--role", role, "--out", str(out), *more]
     environment = {
         **os.environ,
         "PYTHONPATH": str(ROOT / "operator"),
-        "KUBECONFIG": str(cluster.kubeconfig),
+        "KUBECONFIG": str(kubeconfig),
     }
-    done = subprocess.run(command, env=environment, capture_output=True, check=False, timeout=60)
+    return subprocess.run(words, env=environment, capture_output=True, check=False, timeout=60)
+
+
+def account(cluster: TestCluster, name: str, place: Path) -> Path:
+    """Return a kubeconfig with the token of a new service account that may log in."""
+    cluster.kubectl("create", "serviceaccount", name, "-n", NAMESPACE)
+    subject = f"--serviceaccount={NAMESPACE}:{name}"
+    requests = "--resource=certificatesigningrequests.certificates.k8s.io"
+    cluster.kubectl("create", "clusterrole", f"{name}-login", "--verb=create,get", requests)
+    cluster.kubectl("create", "clusterrolebinding", name, f"--clusterrole={name}-login", subject)
+    config = yaml.safe_load(cluster.kubeconfig.read_text())
+    token = cluster.kubectl("create", "token", name, "-n", NAMESPACE).strip()
+    config["users"][0]["user"] = {"token": token}
+    path = place / "kubeconfig"
+    path.write_text(yaml.safe_dump(config))
+    return path
+
+
+def certificate(cluster: TestCluster, role: str, out: Path) -> TlsDirectory:
+    """Return a certificate as a person gets one."""
+    authority = ["--authority", f"{NAMESPACE}/{AUTHORITY_SECRET}"]
+    done = rezone(cluster.kubeconfig, "certificate", role, out, *authority)
     assert done.returncode == 0, done.stderr.decode()
     assert f"rezone://zone/{NAMESPACE}/{ZONE}/{role}, good until" in done.stdout.decode()
     assert (out / "tls.key").stat().st_mode & 0o077 == 0
@@ -156,6 +179,32 @@ async def test_a_secret_made_anew_is_taken_by_running_nodes(
 
     await asyncio.to_thread(use)
     await check_ready(api)
+
+
+@pytest.mark.proves("B-12")
+async def test_a_service_account_logs_in_as_far_as_its_role_goes(
+    cluster: TestCluster, zone: Json, tmp_path: Path
+) -> None:
+    """Clients would need a person with the authority's Secret, or any token would do."""
+    addresses = sorted(addresses_of(zone).values())
+    kubeconfig = account(cluster, "till", tmp_path)
+    out = tmp_path / "till"
+    subject = f"--serviceaccount={NAMESPACE}:till"
+    refused = await asyncio.to_thread(rezone, kubeconfig, "login", "writer", out)
+    assert refused.returncode == 1
+    assert "may not write distributionzones/rows" in refused.stderr.decode()
+    rows_of = "--resource=distributionzones.rezone.dev/rows"
+    cluster.kubectl("create", "role", "till", "-n", NAMESPACE, "--verb=write", rows_of)
+    cluster.kubectl("create", "rolebinding", "till", "-n", NAMESPACE, "--role=till", subject)
+    done = await asyncio.to_thread(rezone, kubeconfig, "login", "writer", out)
+    assert done.returncode == 0, done.stderr.decode()
+
+    def use() -> None:
+        with TableClient(addresses, tls=TlsDirectory(out)) as client:
+            client.write(rows({b"till": b"open"}))
+            assert b"till" in client.scan()["key"].to_pylist()
+
+    await asyncio.to_thread(use)
 
 
 async def check_ready(api: KubeApi) -> None:

@@ -136,7 +136,8 @@ def test_settings_and_namespaces_reach_the_operator(helm: str) -> None:
 
 def test_watching_namespaces_gives_no_cluster_wide_rights(helm: str) -> None:
     """Those who list namespaces expect the operator to be able to do nothing elsewhere."""
-    rendered = [d for _, d in render(CHART, helm, ["--set", "watchNamespaces={team-a}"])]
+    arguments = ["--set", "watchNamespaces={team-a},tls.clientLogin=false"]
+    rendered = [d for _, d in render(CHART, helm, arguments)]
     roles = {d["metadata"]["name"]: d for d in rendered if d["kind"] == "ClusterRole"}
     bound = [d["roleRef"]["name"] for d in rendered if d["kind"] == "ClusterRoleBinding"]
     verbs = {verb for name in bound for rule in roles[name]["rules"] for verb in rule["verbs"]}
@@ -145,6 +146,21 @@ def test_watching_namespaces_gives_no_cluster_wide_rights(helm: str) -> None:
     assert ("team-a", "rezone-operator") in {
         (d["metadata"]["namespace"], d["roleRef"]["name"]) for d in inside
     }
+
+
+@pytest.mark.proves("B-12")
+def test_only_requests_of_our_own_signer_can_be_signed(helm: str) -> None:
+    """Who can sign for the API server's own signers is the administrator of the cluster."""
+    rules = [
+        rule
+        for _, document in render(CHART, helm)
+        for rule in document.get("rules", ())
+        if "signers" in rule["resources"]
+    ]
+    (rule,) = rules
+    assert rule["resourceNames"] == ["rezone.dev/zone-client"]
+    off = [d["metadata"]["name"] for _, d in render(CHART, helm, ["--set", "tls.enabled=false"])]
+    assert not {name for name in off if name.endswith(("-signer", "-login"))}
 
 
 def test_rights_have_no_wildcards_and_no_secrets_of_others(helm: str) -> None:

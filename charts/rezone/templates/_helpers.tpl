@@ -58,3 +58,8 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- define "rezone.zoneNamespaces" -}}
 {{ concat (list .Release.Namespace) .Values.watchNamespaces .Values.zoneNamespaces | uniq | toJson }}
 {{- end -}}
+
+{{- /* "on" when clients may log in by requests that the operator signs. */}}
+{{- define "rezone.clientLogin" -}}
+{{- if and (eq (include "rezone.tls" .) "issued") .Values.tls.clientLogin }}on{{ else }}off{{ end -}}
+{{- end }}

@@ -16,6 +16,7 @@ _COMMANDS = {
     "certificate": ("rezone.cli.certificate", "certificate"),
     "check": ("rezone.cli.check", "check"),
     "demo": ("rezone.cli.demo", "demo"),
+    "login": ("rezone.cli.login", "login"),
     "map": ("rezone.cli.show", "partition_map"),
     "progress": ("rezone.cli.show", "progress"),
 }

@@ -14,6 +14,7 @@ from typing import Any
 import kopf
 
 from rezone.controller.keys import Kind, ObjectKey, owning_tasks
+from rezone.domain.client_requests import SIGNER
 from rezone.resources import GROUP, VERSION
 from rezone.resources.migration import RegionMigration
 from rezone.resources.task import RebalanceTask
@@ -24,6 +25,7 @@ Wake = Callable[[ObjectKey], None]
 ZONE_LABEL = "rezone.dev/zone"
 SPARK_GROUP = "sparkoperator.k8s.io"
 SPARK_VERSION = "v1beta2"
+CERTIFICATE_REQUESTS = ("certificates.k8s.io", "v1", "certificatesigningrequests")
 
 
 def build_registry(wake: Wake, wake_all_zones: Callable[[], None]) -> kopf.OperatorRegistry:
@@ -57,6 +59,15 @@ def build_registry(wake: Wake, wake_all_zones: Callable[[], None]) -> kopf.Opera
     return registry
 
 
+def watch_certificate_requests(registry: kopf.OperatorRegistry, wake: Wake) -> None:
+    """Add the handler of certificate requests: for an operator that may sign them."""
+
+    def handle(name: str, **_: Any) -> None:
+        wake(ObjectKey(Kind.CERTIFICATE_REQUEST, "", name))
+
+    kopf.on.event(*CERTIFICATE_REQUESTS, registry=registry, id="certificate-request")(handle)
+
+
 def _login(**arguments: Any) -> kopf.ConnectionInfo | None:
     """Log in as `rezone.kube.client.connect` does: by $KUBECONFIG, else by the pod's account."""
     if os.environ.get("KUBECONFIG"):
@@ -86,9 +97,10 @@ def _wake_tasks(wake: Wake, namespace: str | None, body: Mapping[str, Any]) -> N
 
 
 def build_settings() -> kopf.OperatorSettings:
-    """Return Kopf's settings: pods by an immutable label only, lists in pages."""
+    """Return Kopf's settings: objects by what never changes about them, lists in pages."""
     settings = kopf.OperatorSettings()
     settings.watching.label_selectors["", "v1", "pods"] = "app.kubernetes.io/managed-by=rezone"
+    settings.watching.field_selectors[*CERTIFICATE_REQUESTS] = f"spec.signerName={SIGNER}"
     settings.watching.chunk_size = 500
     settings.posting.enabled = False
     settings.scanning.disabled = False

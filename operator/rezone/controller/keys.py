@@ -1,4 +1,4 @@
-"""What the queue's keys are: a kind of ours, a namespace and a name."""
+"""What the queue's keys are: a kind, a namespace and a name."""
 
 import enum
 from collections.abc import Mapping
@@ -6,15 +6,16 @@ from typing import Any, NamedTuple
 
 
 class Kind(enum.StrEnum):
-    """The kinds that are reconciled."""
+    """The kinds that are reconciled: ours, and requests for certificates (of no namespace)."""
 
     ZONE = "DistributionZone"
     TASK = "RebalanceTask"
     MIGRATION = "RegionMigration"
+    CERTIFICATE_REQUEST = "CertificateSigningRequest"
 
 
 class ObjectKey(NamedTuple):
-    """One object of ours."""
+    """One object that is reconciled."""
 
     kind: Kind
     namespace: str

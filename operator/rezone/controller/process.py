@@ -11,7 +11,11 @@ import signal
 import structlog
 
 from rezone.controller.coordinator import Coordinator, thread_safe_wakes
-from rezone.controller.handlers import KopfThread, build_registry
+from rezone.controller.handlers import (
+    KopfThread,
+    build_registry,
+    watch_certificate_requests,
+)
 from rezone.controller.health import HealthServer
 from rezone.controller.keys import Kind
 from rezone.controller.migration import MigrationReconciler
@@ -20,6 +24,7 @@ from rezone.controller.task import TaskReconciler
 from rezone.controller.zone import ZoneReconciler
 from rezone.kube.certificates import Certificates, IssuedCertificates, ProvidedCertificates
 from rezone.kube.client import Kube, connect
+from rezone.kube.client_certificates import ClientCertificates
 from rezone.kube.lease import ElectionSettings, LeaderElection, new_identity
 from rezone.kube.routes import highest_coordinator_epoch
 from rezone.wire.tls import DIRECTORY_VARIABLE, TlsFilesError, tls_from_environment
@@ -132,8 +137,13 @@ class OperatorProcess:
         def kopf_failed(error: BaseException | None) -> None:
             loop.call_soon_threadsafe(failed.set_result, error)
 
+        registry = build_registry(wake, wake_all)
+        if isinstance(certificates, IssuedCertificates) and self._settings.client_login == "on":
+            clients = ClientCertificates(self._kube, certificates, self._settings.namespaces)
+            coordinator.register(Kind.CERTIFICATE_REQUEST, lambda key: clients.answer(key.name))
+            watch_certificate_requests(registry, wake)
         self._kopf = KopfThread(
-            build_registry(wake, wake_all),
+            registry,
             namespaces=self._settings.namespaces,
             failed=kopf_failed,
         )

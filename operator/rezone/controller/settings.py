@@ -10,6 +10,7 @@ from rezone.kube.certificates import AUTHORITY_SECRET
 
 LOG_LEVELS = ("debug", "info", "warning", "error")
 TLS_MODES = ("issued", "provided", "off")
+_ALLOWED = {"log_level": LOG_LEVELS, "tls": TLS_MODES, "client_login": ("on", "off")}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -22,7 +23,8 @@ class CoordinatorSettings:
     keeps the next one waiting. `tls` is "issued" (the operator issues all certificates, by the
     authority in `tls_authority_secret` beside it), "provided" (somebody else fills the Secrets,
     and REZONE_TLS_DIRECTORY has the operator's own) or "off": plaintext, which is right on one
-    machine only. The chart says "issued" unless told otherwise.
+    machine only. The chart says "issued" unless told otherwise. `client_login` "off" leaves the
+    requests of clients for certificates to people; it counts with `tls` "issued" only.
     """
 
     namespaces: tuple[str, ...] = ()
@@ -41,6 +43,7 @@ class CoordinatorSettings:
     spark_service_account: str = "default"
     tls: str = "off"
     tls_authority_secret: str = AUTHORITY_SECRET
+    client_login: str = "on"
     log_level: str = "info"
     health_address: str = "127.0.0.1"
     health_port: int = 8080
@@ -49,12 +52,10 @@ class CoordinatorSettings:
         """Refuse numbers that no time, count or port can be."""
         for field in dataclasses.fields(self):
             value = getattr(self, field.name)
-            if field.name == "log_level" and value not in LOG_LEVELS:
-                raise ValueError(
-                    f"REZONE_LOG_LEVEL={value}: must be one of {', '.join(LOG_LEVELS)}"
-                )
-            if field.name == "tls" and value not in TLS_MODES:
-                raise ValueError(f"REZONE_TLS={value}: must be one of {', '.join(TLS_MODES)}")
+            allowed = _ALLOWED.get(field.name)
+            if allowed is not None and value not in allowed:
+                listed = ", ".join(allowed)
+                raise ValueError(f"{_variable(field.name)}={value}: must be one of {listed}")
             if isinstance(value, int | float) and not 0 < value < math.inf:
                 raise ValueError(f"{_variable(field.name)}={value}: must be above 0 and finite")
 

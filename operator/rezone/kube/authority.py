@@ -1,7 +1,7 @@
 """The certificate authority of an installation: makes itself, and the certificates of its parts.
 
-Keys are of the curve P-256, which every TLS library has. Every certificate serves both sides of a
-connection, because a data node is both.
+Keys are of the curve P-256, which every TLS library has. A part's certificate serves both sides of
+a connection, because a data node is both; a client's serves the client's side only.
 
 Concurrency: values only.
 """
@@ -14,16 +14,19 @@ from typing import Self
 from cryptography import x509
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from rezone.wire.identity import Identity, Role
+from rezone.wire.identity import CLIENT_ROLES, Identity, Role
 from rezone.wire.tls import TlsFiles
 
 AUTHORITY_LIFETIME = timedelta(days=3650)
 LIFETIME = timedelta(days=90)
 CLOCK_SKEW = timedelta(minutes=5)
 _RENEW_AT = 2 / 3
+
+PublicKey = ec.EllipticCurvePublicKey | rsa.RSAPublicKey
+"""The keys that a certificate may be of: what the TLS library of gRPC takes."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,14 +54,23 @@ class Authority:
 
     def issue(self, identity: Identity, now: datetime, lifetime: timedelta = LIFETIME) -> TlsFiles:
         """Return a certificate with a new key."""
+        key = ec.generate_private_key(ec.SECP256R1())
+        certificate = self.certify(identity, key.public_key(), now, lifetime)
+        return TlsFiles.parse(self.certificate, certificate, _key_pem(key))
+
+    def certify(
+        self, identity: Identity, public_key: PublicKey, now: datetime, lifetime: timedelta
+    ) -> bytes:
+        """Return a certificate in PEM for a key that somebody else keeps."""
         signer = serialization.load_pem_private_key(self.key, password=None)
         if not isinstance(signer, ec.EllipticCurvePrivateKey):
             raise TypeError("the authority's key is none of this program's")
         own = x509.load_pem_x509_certificate(self.certificate)
-        key = ec.generate_private_key(ec.SECP256R1())
-        usages = [ExtendedKeyUsageOID.CLIENT_AUTH, ExtendedKeyUsageOID.SERVER_AUTH]
+        usages = [ExtendedKeyUsageOID.CLIENT_AUTH]
+        if identity.role not in CLIENT_ROLES:
+            usages.append(ExtendedKeyUsageOID.SERVER_AUTH)
         certificate = (
-            _builder(x509.Name([]), own.subject, key.public_key(), now, lifetime)
+            _builder(x509.Name([]), own.subject, public_key, now, lifetime)
             .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
             .add_extension(_usage(signs=False), critical=True)
             .add_extension(x509.ExtendedKeyUsage(usages), critical=False)
@@ -70,7 +82,7 @@ class Authority:
             .add_extension(x509.SubjectAlternativeName(_names(identity)), critical=True)
             .sign(signer, hashes.SHA256())
         )
-        return TlsFiles.parse(self.certificate, _pem(certificate), _key_pem(key))
+        return _pem(certificate)
 
 
 def renew_at(files: TlsFiles) -> datetime:
@@ -98,7 +110,7 @@ def _names(identity: Identity) -> Sequence[x509.GeneralName]:
 def _builder(
     subject: x509.Name,
     issuer: x509.Name,
-    key: ec.EllipticCurvePublicKey,
+    key: PublicKey,
     now: datetime,
     lifetime: timedelta,
 ) -> x509.CertificateBuilder:

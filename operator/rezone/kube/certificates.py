@@ -17,7 +17,7 @@ from typing import Protocol
 
 import structlog
 
-from rezone.kube.authority import LIFETIME, Authority, is_issued_by, renew_at
+from rezone.kube.authority import LIFETIME, Authority, PublicKey, is_issued_by, renew_at
 from rezone.kube.client import Kube, Manifest, Secret
 from rezone.kube.errors import ConflictWriteError, ExistsError, InvalidWriteError
 from rezone.kube.names import labels_of, owner_reference, require_owned
@@ -135,6 +135,16 @@ class IssuedCertificates:
             await self._ensure_secret(zone, Identity(role, meta.namespace, meta.name), now)
         self._look_at[key] = now + LOOK_AGAIN
 
+    def certify(self, identity: Identity, key: PublicKey, lifetime: timedelta) -> bytes:
+        """Return a certificate for a client's own key, and behind it what the client must trust."""
+        issuer = self._ready_issuer()
+        return issuer.authority.certify(identity, key, self._clock(), lifetime) + issuer.trusted
+
+    def _ready_issuer(self) -> Issuer:
+        if self._issuer is None:
+            raise TlsFilesError("the operator has not read its authority yet")
+        return self._issuer
+
     async def _load(self) -> None:
         now = self._clock()
         found = await self._kube.find(Secret, self._namespace, self._secret)
@@ -173,14 +183,14 @@ class IssuedCertificates:
     async def _ensure_secret(
         self, zone: DistributionZone, identity: Identity, now: datetime
     ) -> None:
-        assert self._issuer is not None  # noqa: S101 - `start` has set it
+        issuer = self._ready_issuer()
         name = secret_name(zone.metadata.name, identity.role)
         found = await self._kube.find(Secret, zone.metadata.namespace, name)
         if found is not None:
             require_owned(found, zone)
-            if _usable(found, self._issuer, identity, now):
+            if _usable(found, issuer, identity, now):
                 return
-        files = self._issuer.issue(identity, now)
+        files = issuer.issue(identity, now)
         data = _encoded(files.authority, files.certificate, files.key)
         try:
             if found is None:

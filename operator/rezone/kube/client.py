@@ -21,8 +21,10 @@ from typing import Any, Self, TypeVar
 import httpx2
 from lightkube import AsyncClient, KubeConfig
 from lightkube.core.exceptions import ApiError, ConfigError
+from lightkube.core.resource import ApiInfo, ResourceDef
 from lightkube.generic_resource import (
     GenericGlobalResource,
+    GenericGlobalStatus,
     GenericNamespacedResource,
     create_api_info,
     create_namespaced_resource,
@@ -55,6 +57,20 @@ FIELD_MANAGER = "rezone"
 LIST_CHUNK_OBJECTS = 500
 
 _T = TypeVar("_T")
+
+
+_CERTIFICATES = ("certificates.k8s.io", "v1", "CertificateSigningRequest")
+
+
+def _subresource(action: str) -> ApiInfo:
+    kind = ResourceDef(*_CERTIFICATES)
+    return ApiInfo(
+        resource=kind,
+        parent=kind,
+        plural="certificatesigningrequests",
+        verbs=["get", "patch", "put"],
+        action=action,
+    )
 
 
 class Pod(GenericNamespacedResource):
@@ -109,6 +125,36 @@ class Event(GenericNamespacedResource):
     """events.k8s.io/v1 Event."""
 
     _api_info = create_api_info("events.k8s.io", "v1", "Event", "events")
+
+
+class CertificateRequestApproval(GenericGlobalStatus):
+    """What a CertificateSigningRequest is approved or denied by."""
+
+    _api_info = _subresource("approval")
+
+
+class CertificateRequestStatus(GenericGlobalStatus):
+    """Where a signer puts the certificate."""
+
+    _api_info = _subresource("status")
+
+
+class CertificateRequest(GenericGlobalResource):
+    """certificates.k8s.io/v1 CertificateSigningRequest."""
+
+    _api_info = create_api_info(
+        *_CERTIFICATES, "certificatesigningrequests", verbs=["get", "list", "watch", "post"]
+    )
+    Approval = CertificateRequestApproval
+    Status = CertificateRequestStatus
+
+
+class AccessReview(GenericGlobalResource):
+    """authorization.k8s.io/v1 SubjectAccessReview: a question, of which nothing is kept."""
+
+    _api_info = create_api_info(
+        "authorization.k8s.io", "v1", "SubjectAccessReview", "subjectaccessreviews", verbs=["post"]
+    )
 
 
 def _custom(crd: CrdMeta) -> NamespacedKind:
@@ -238,7 +284,7 @@ class Kube:
 
     async def create(
         self,
-        kind: NamespacedKind,
+        kind: Kind,
         manifest: Manifest,
         *,
         dry_run: bool = False,
@@ -256,11 +302,17 @@ class Kube:
         call = self._client.replace(kind.from_dict(manifest))
         return dict(await self._send(call, _target(kind, manifest), write=True))
 
-    async def replace_status(self, kind: NamespacedKind, manifest: Manifest) -> Manifest:
-        """Write the status of a custom resource, guarded like `replace`."""
+    async def replace_status(self, kind: Kind, manifest: Manifest) -> Manifest:
+        """Write an object's status, guarded like `replace`."""
         _assert_guarded(manifest)
         call = self._client.replace(kind.Status.from_dict(manifest))
         return dict(await self._send(call, _target(kind, manifest), write=True))
+
+    async def replace_approval(self, manifest: Manifest) -> Manifest:
+        """Write the conditions of a certificate request, guarded like `replace`."""
+        _assert_guarded(manifest)
+        call = self._client.replace(CertificateRequestApproval.from_dict(manifest))
+        return dict(await self._send(call, _target(CertificateRequest, manifest), write=True))
 
     async def merge(
         self,
@@ -357,9 +409,9 @@ def _retry_after(response: httpx2.Response) -> float:
         return 1.0
 
 
-def _target(kind: NamespacedKind, manifest: Manifest) -> str:
-    metadata = manifest["metadata"]
-    return f"{kind.__name__} {metadata.get('namespace')}/{metadata['name']}"
+def _target(kind: Kind, manifest: Manifest) -> str:
+    metadata = manifest.get("metadata", {})
+    return f"{kind.__name__} {metadata.get('namespace')}/{metadata.get('name')}"
 
 
 def _assert_guarded(manifest: Manifest) -> None:

@@ -1,0 +1,181 @@
+"""`rezone login`: a client's certificate for whoever the API server knows.
+
+The key is made here and stays here. What is posted is a CertificateSigningRequest, and the operator
+signs it when the caller's Role allows the wanted use of the zone.
+"""
+
+import asyncio
+import base64
+import secrets
+from dataclasses import dataclass
+from pathlib import Path
+
+import click
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+
+from rezone.cli.certificate import write
+from rezone.domain.client_requests import LIFETIME, LIFETIME_MAX, SIGNER, USAGES
+from rezone.kube.authority import renew_at
+from rezone.kube.client import CertificateRequest, Kube, Manifest, connect
+from rezone.kube.errors import KubeError, MissingError, UnavailableError
+from rezone.wire.identity import CLIENT_ROLES, Identity, Role
+from rezone.wire.tls import TlsFiles, TlsFilesError, utc_now
+
+LIFETIME_SECONDS_MIN = 600
+"""The least that the API server takes."""
+ANSWER_SECONDS_MAX = 30.0
+LOOK_SECONDS = 0.25
+TRY_AGAIN_SECONDS = 15.0
+_END = b"-----END CERTIFICATE-----\n"
+
+
+class LoginError(Exception):
+    """Raised when a request was refused, or nobody answered it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Login:
+    """What to ask for, and where to put it."""
+
+    identity: Identity
+    out: Path
+    seconds: int
+
+
+@click.command("login")
+@click.argument("zone")
+@click.option("--namespace", "-n", help="The zone's namespace; default: the context's.")
+@click.option(
+    "--role",
+    type=click.Choice([role.value for role in CLIENT_ROLES]),
+    default=Role.READER.value,
+    show_default=True,
+    help="What you want to do; a Role in the zone's namespace must allow it.",
+)
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path, file_okay=False),
+    required=True,
+    help="A directory for ca.crt, tls.crt and tls.key.",
+)
+@click.option(
+    "--seconds",
+    type=click.IntRange(LIFETIME_SECONDS_MIN, int(LIFETIME_MAX.total_seconds())),
+    default=int(LIFETIME.total_seconds()),
+    show_default=True,
+    help="How long the certificate is good for.",
+)
+@click.option("--keep", is_flag=True, help="Stay, and renew it until stopped; for a sidecar.")
+def login(
+    *, zone: str, namespace: str | None, role: str, out: Path, seconds: int, keep: bool
+) -> None:
+    """Get a certificate for ZONE by who you are in Kubernetes."""
+
+    async def run() -> None:
+        async with connect() as kube:
+            identity = Identity(Role(role), namespace or kube.namespace, zone)
+            wanted = Login(identity=identity, out=out, seconds=seconds)
+            files = await log_in(kube, wanted)
+            _tell(files, out)
+            while keep:
+                files = await renewed(kube, wanted, files)
+                _tell(files, out)
+
+    try:
+        asyncio.run(run())
+    except (KubeError, LoginError) as error:
+        raise click.ClickException(str(error)) from error
+
+
+def _tell(files: TlsFiles, out: Path) -> None:
+    click.echo(f"{files.name}, good until {files.not_after:%F %T} UTC: REZONE_TLS_DIRECTORY={out}")
+
+
+async def renewed(kube: Kube, wanted: Login, files: TlsFiles) -> TlsFiles:
+    """Wait until two thirds of a certificate's life are over and return the next one.
+
+    The API server or the operator being away is no reason to stop: the present one still holds.
+    A refusal is, and ends the command: the right was taken away.
+    """
+    await asyncio.sleep(max(0.0, (renew_at(files) - utc_now()).total_seconds()))
+    while True:
+        try:
+            return await log_in(kube, wanted)
+        except UnavailableError as error:
+            click.echo(f"{error}; trying again in {TRY_AGAIN_SECONDS:.0f} s", err=True)
+        await asyncio.sleep(TRY_AGAIN_SECONDS)
+
+
+async def log_in(kube: Kube, wanted: Login) -> TlsFiles:
+    """Return a new certificate, written to its directory.
+
+    Raises LoginError when it is refused, UnavailableError when nobody answers in time.
+    """
+    key = ec.generate_private_key(ec.SECP256R1())
+    posted = await kube.create(CertificateRequest, request_of(wanted, key))
+    name = posted["metadata"]["name"]
+    try:
+        async with asyncio.timeout(ANSWER_SECONDS_MAX):
+            chain = await _answer(kube, name)
+    except TimeoutError as error:
+        raise UnavailableError(
+            f"nobody has answered CertificateSigningRequest {name} within {ANSWER_SECONDS_MAX:.0f} "
+            "s; is the operator running, and does it issue certificates (tls.issuer: operator)?"
+        ) from error
+    try:
+        files = files_of(chain, key)
+    except TlsFilesError as error:
+        raise LoginError(f"CertificateSigningRequest {name}: {error}") from error
+    write(wanted.out, files)
+    return files
+
+
+def request_of(wanted: Login, key: ec.EllipticCurvePrivateKey) -> Manifest:
+    """Return the CertificateSigningRequest."""
+    name = x509.UniformResourceIdentifier(wanted.identity.uri)
+    asked = (
+        x509.CertificateSigningRequestBuilder()
+        .subject_name(x509.Name([]))
+        .add_extension(x509.SubjectAlternativeName([name]), critical=True)
+        .sign(key, hashes.SHA256())
+        .public_bytes(serialization.Encoding.PEM)
+    )
+    return {
+        "apiVersion": "certificates.k8s.io/v1",
+        "kind": "CertificateSigningRequest",
+        "metadata": {"name": f"rezone-{wanted.identity.role}-{secrets.token_hex(8)}"},
+        "spec": {
+            "signerName": SIGNER,
+            "request": base64.b64encode(asked).decode(),
+            "usages": list(USAGES),
+            "expirationSeconds": wanted.seconds,
+        },
+    }
+
+
+def files_of(chain: bytes, key: ec.EllipticCurvePrivateKey) -> TlsFiles:
+    """Return what the operator has signed: the first certificate, and the authorities behind it."""
+    first, end, authorities = chain.partition(_END)
+    own = key.private_bytes(
+        serialization.Encoding.PEM,
+        serialization.PrivateFormat.PKCS8,
+        serialization.NoEncryption(),
+    )
+    return TlsFiles.parse(authorities, first + end, own)
+
+
+async def _answer(kube: Kube, name: str) -> bytes:
+    while True:
+        try:
+            found = await kube.get(CertificateRequest, "", name)
+        except MissingError as error:
+            raise LoginError(f"CertificateSigningRequest {name} was deleted") from error
+        status = found.get("status", {})
+        if certificate := status.get("certificate"):
+            return base64.b64decode(certificate)
+        for condition in status.get("conditions", ()):
+            if condition["type"] in ("Denied", "Failed"):
+                raise LoginError(f"refused: {condition['message']}")
+        await asyncio.sleep(LOOK_SECONDS)
