@@ -114,6 +114,7 @@ class ProcessNode:
         self.node_id = node_id
         self.directory = directory
         self.arguments = arguments
+        self.environment: dict[str, str] = {}
         self.address = f"127.0.0.1:{free_port()}"
         self.process: subprocess.Popen[bytes] | None = None
 
@@ -132,7 +133,7 @@ class ProcessNode:
                     "--health-port=0",
                     *self.arguments,
                 ],
-                env={**os.environ, "PYTHONPATH": str(OPERATOR)},
+                env={**os.environ, "PYTHONPATH": str(OPERATOR), **self.environment},
                 stdout=log,
                 stderr=log,
             )

@@ -344,6 +344,7 @@ def test_schema_constraint(row: Row, server: Server) -> None:
     assert row.says in server.try_create(manifest(row.kind, bad))
 
 
+@pytest.mark.proves("OP-01")
 @pytest.mark.parametrize("row", RULE_ROWS, ids=str)
 def test_rule(row: RuleRow, server: Server) -> None:
     """A rule that never fires, or fires on legal objects, is worse than none."""

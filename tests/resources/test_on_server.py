@@ -52,6 +52,7 @@ def zone(kubectl: Kubectl) -> Any:
     kubectl("-n", NAMESPACE, "delete", "dz", "orders", "--wait=false")
 
 
+@pytest.mark.proves("OP-01")
 def test_server_finds_the_schemas_structural(kubectl: Kubectl) -> None:
     """The server tells of a schema it cannot prune by only in a condition."""
     items = json.loads(kubectl("get", "crd", "-o", "json"))["items"]
