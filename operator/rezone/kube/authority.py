@@ -37,12 +37,14 @@ class Authority:
     key: bytes
 
     @classmethod
-    def create(cls, now: datetime, lifetime: timedelta = AUTHORITY_LIFETIME) -> Self:
+    def create(
+        cls, now: datetime, lifetime: timedelta = AUTHORITY_LIFETIME, name: str = "rezone"
+    ) -> Self:
         """Return a new authority."""
         key = ec.generate_private_key(ec.SECP256R1())
-        name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "rezone")])
+        own = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
         certificate = (
-            _builder(name, name, key.public_key(), now, lifetime)
+            certificate_builder(own, own, key.public_key(), now, lifetime)
             .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
             .add_extension(_usage(signs=True), critical=True)
             .add_extension(
@@ -50,13 +52,13 @@ class Authority:
             )
             .sign(key, hashes.SHA256())
         )
-        return cls(_pem(certificate), _key_pem(key))
+        return cls(certificate_pem(certificate), key_pem(key))
 
     def issue(self, identity: Identity, now: datetime, lifetime: timedelta = LIFETIME) -> TlsFiles:
         """Return a certificate with a new key."""
         key = ec.generate_private_key(ec.SECP256R1())
         certificate = self.certify(identity, key.public_key(), now, lifetime)
-        return TlsFiles.parse(self.certificate, certificate, _key_pem(key))
+        return TlsFiles.parse(self.certificate, certificate, key_pem(key))
 
     def certify(
         self, identity: Identity, public_key: PublicKey, now: datetime, lifetime: timedelta
@@ -70,7 +72,7 @@ class Authority:
         if identity.role not in CLIENT_ROLES:
             usages.append(ExtendedKeyUsageOID.SERVER_AUTH)
         certificate = (
-            _builder(x509.Name([]), own.subject, public_key, now, lifetime)
+            certificate_builder(x509.Name([]), own.subject, public_key, now, lifetime)
             .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
             .add_extension(_usage(signs=False), critical=True)
             .add_extension(x509.ExtendedKeyUsage(usages), critical=False)
@@ -82,7 +84,7 @@ class Authority:
             .add_extension(x509.SubjectAlternativeName(_names(identity)), critical=True)
             .sign(signer, hashes.SHA256())
         )
-        return _pem(certificate)
+        return certificate_pem(certificate)
 
 
 def renew_at(files: TlsFiles) -> datetime:
@@ -107,13 +109,14 @@ def _names(identity: Identity) -> Sequence[x509.GeneralName]:
     return [x509.UniformResourceIdentifier(identity.uri)]
 
 
-def _builder(
+def certificate_builder(
     subject: x509.Name,
     issuer: x509.Name,
     key: PublicKey,
     now: datetime,
     lifetime: timedelta,
 ) -> x509.CertificateBuilder:
+    """Return the beginning of any certificate; it is good a little before `now`."""
     return (
         x509.CertificateBuilder()
         .subject_name(subject)
@@ -139,11 +142,13 @@ def _usage(*, signs: bool) -> x509.KeyUsage:
     )
 
 
-def _pem(certificate: x509.Certificate) -> bytes:
+def certificate_pem(certificate: x509.Certificate) -> bytes:
+    """Return a certificate in PEM."""
     return certificate.public_bytes(serialization.Encoding.PEM)
 
 
-def _key_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
+def key_pem(key: ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey) -> bytes:
+    """Return a private key in PEM, not encrypted."""
     return key.private_bytes(
         serialization.Encoding.PEM,
         serialization.PrivateFormat.PKCS8,

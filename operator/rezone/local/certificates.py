@@ -12,11 +12,10 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
+from rezone.kube.authority import Authority, certificate_builder, certificate_pem, key_pem
 from rezone.local.processes import write_atomically
 
-_CA_DAYS = 3650
-_LEAF_DAYS = 1825
-_CLOCK_SKEW = dt.timedelta(minutes=5)
+_LEAF_LIFETIME = dt.timedelta(days=1825)
 
 
 class CertificateAuthority:
@@ -49,9 +48,10 @@ class CertificateAuthority:
         attributes = [x509.NameAttribute(NameOID.COMMON_NAME, common_name)]
         if organization:
             attributes.append(x509.NameAttribute(NameOID.ORGANIZATION_NAME, organization))
+        subject, issuer = x509.Name(attributes), self._certificate.subject
         usages = [ExtendedKeyUsageOID.CLIENT_AUTH, ExtendedKeyUsageOID.SERVER_AUTH]
         builder = (
-            _builder(x509.Name(attributes), self._certificate.subject, key.public_key(), _LEAF_DAYS)
+            certificate_builder(subject, issuer, key.public_key(), _now(), _LEAF_LIFETIME)
             .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
             .add_extension(x509.ExtendedKeyUsage(usages), critical=False)
             .add_extension(
@@ -62,59 +62,24 @@ class CertificateAuthority:
         names = [_general_name(host) for host in hosts]
         if names:
             builder = builder.add_extension(x509.SubjectAlternativeName(names), critical=False)
-        write_atomically(key_path, _pem(key))
+        write_atomically(key_path, key_pem(key).decode())
         certificate = builder.sign(self._key, hashes.SHA256())
-        write_atomically(certificate_path, _pem_certificate(certificate), 0o644)
+        write_atomically(certificate_path, certificate_pem(certificate).decode(), 0o644)
         return certificate_path, key_path
 
     def _create(self) -> None:
-        key = ec.generate_private_key(ec.SECP256R1())
-        name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "rezone-local-ca")])
-        usage = x509.KeyUsage(
-            digital_signature=True,
-            key_cert_sign=True,
-            crl_sign=True,
-            content_commitment=False,
-            key_encipherment=False,
-            data_encipherment=False,
-            key_agreement=False,
-            encipher_only=False,
-            decipher_only=False,
-        )
-        certificate = (
-            _builder(name, name, key.public_key(), _CA_DAYS)
-            .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-            .add_extension(usage, critical=True)
-            .add_extension(
-                x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False
-            )
-            .sign(key, hashes.SHA256())
-        )
-        write_atomically(self._key_path, _pem(key))
-        write_atomically(self.certificate_path, _pem_certificate(certificate), 0o644)
+        made = Authority.create(_now(), name="rezone-local-ca")
+        write_atomically(self._key_path, made.key.decode())
+        write_atomically(self.certificate_path, made.certificate.decode(), 0o644)
 
 
 def service_account_key(directory: Path) -> Path:
     """Return the key that signs service account tokens, made on first use."""
     path = directory / "service-accounts.key"
     if not path.exists():
-        write_atomically(path, _pem(rsa.generate_private_key(public_exponent=65537, key_size=2048)))
+        key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
+        write_atomically(path, key_pem(key).decode())
     return path
-
-
-def _builder(
-    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey, days: int
-) -> x509.CertificateBuilder:
-    now = dt.datetime.now(dt.UTC)
-    return (
-        x509.CertificateBuilder()
-        .subject_name(subject)
-        .issuer_name(issuer)
-        .public_key(key)
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now - _CLOCK_SKEW)
-        .not_valid_after(now + dt.timedelta(days=days))
-    )
 
 
 def _general_name(host: str) -> x509.GeneralName:
@@ -124,13 +89,5 @@ def _general_name(host: str) -> x509.GeneralName:
         return x509.DNSName(host)
 
 
-def _pem(key: ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey) -> str:
-    return key.private_bytes(
-        serialization.Encoding.PEM,
-        serialization.PrivateFormat.PKCS8,
-        serialization.NoEncryption(),
-    ).decode()
-
-
-def _pem_certificate(certificate: x509.Certificate) -> str:
-    return certificate.public_bytes(serialization.Encoding.PEM).decode()
+def _now() -> dt.datetime:
+    return dt.datetime.now(dt.UTC)
