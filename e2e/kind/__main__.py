@@ -7,8 +7,12 @@ import sys
 import click
 
 from e2e.kind import host
+from e2e.kind.binaries import build_programs
+from e2e.kind.cluster import KindCluster
 from e2e.kind.command import CommandError
+from e2e.kind.nodeimage import ensure_node_image
 from e2e.kind.places import default_places
+from rezone.local.errors import LocalError
 
 
 @click.group()
@@ -25,13 +29,34 @@ def host_() -> None:
 
 
 @main.command()
-def stop() -> None:
-    """Stop the Docker daemon and take back its network and rules."""
-    host.stop_docker(default_places())
+def build() -> None:
+    """Build the programs of the cluster; prints where they are."""
+    for path in build_programs(default_places()).values():
+        click.echo(path)
+
+
+@main.command()
+def up() -> None:
+    """Make the cluster, and all that it takes; prints the KUBECONFIG to use it with."""
+    places = default_places()
+    host.prepare(places)
+    programs = build_programs(places)
+    cluster = KindCluster(places, programs)
+    if not cluster.exists():
+        cluster.create(ensure_node_image(places, programs))
+    click.echo(places.kubeconfig)
+
+
+@main.command()
+def down() -> None:
+    """Remove the cluster, stop the Docker daemon, take back its network and rules."""
+    places = default_places()
+    KindCluster(places, build_programs(places)).delete()
+    host.stop_docker(places)
 
 
 if __name__ == "__main__":
     try:
         main()
-    except CommandError as error:
+    except (CommandError, LocalError) as error:
         sys.exit(f"e2e: {error}")

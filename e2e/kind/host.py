@@ -33,7 +33,6 @@ _PACKAGES = {
     "debootstrap": "debootstrap",
     "iptables": "iptables",
     "ip": "iproute2",
-    "gcc": "gcc",
 }
 # Every node runs systemd, kubelet and containerd, and each of them watches many files.
 _KERNEL_LIMITS = {
@@ -81,9 +80,8 @@ def install_packages() -> None:
     Raises CommandError with what to install by hand, where that is not possible.
     """
     missing = sorted({pkg for name, pkg in _PACKAGES.items() if shutil.which(name) is None})
-    if not missing and Path("/usr/include/stdlib.h").exists():
+    if not missing:
         return
-    missing = [*missing, "libc6-dev"]
     advice = f"as root: apt-get install {' '.join(missing)}"
     if os.geteuid() != 0 or shutil.which("apt-get") is None:
         raise CommandError(f"programs are missing that a cluster needs; {advice}")

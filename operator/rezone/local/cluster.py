@@ -25,9 +25,10 @@ from rezone.local.agent.settings import AGENT_LABEL
 from rezone.local.api import KubeApi
 from rezone.local.controlplane import ControlPlane, ControlPlaneSettings
 from rezone.local.errors import LocalError, StartError
+from rezone.local.gobuild import Report
 from rezone.local.processes import PidFile, ProcessId, remove_tree, spawn, write_atomically
 from rezone.local.sparkrunner import SparkRunner
-from rezone.local.tools import CONTROL_PLANE, Report, check_prerequisites, find_tools
+from rezone.local.tools import CONTROL_PLANE, check_prerequisites, find_tools
 
 AGENT = "agent"
 SPARK_RUNNER = "spark-runner"

@@ -25,8 +25,9 @@ import yaml
 
 from rezone.local.certificates import CertificateAuthority, service_account_key
 from rezone.local.errors import LocalError, StartError
+from rezone.local.gobuild import Report
 from rezone.local.processes import PidFile, ProcessId, remove_tree, spawn, write_atomically
-from rezone.local.tools import CONTROL_PLANE, Report, find_tools
+from rezone.local.tools import CONTROL_PLANE, find_tools
 
 LOOPBACK = "127.0.0.1"
 CONTEXT = "rezone-local"

@@ -4,37 +4,29 @@ Looked up in this order: the directory KUBEBUILDER_ASSETS names, PATH (if the ve
 cache, and at last they are built once from their Go modules into the cache. kube-apiserver, kube-
 controller-manager and kube-scheduler always come from one place: mixed versions of them are not
 supported upstream.
-
-Two processes may ask at once: a file lock lets one build, and a binary appears under its name only
-when complete.
 """
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
 import hashlib
 import os
 import re
 import shutil
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from rezone.local.errors import LocalError, MissingToolError
+from rezone.local.gobuild import GoProgram, Report, build
 
 KUBERNETES_VERSION = "1.34.4"
 GO_VERSION_MIN = (1, 25)
 JAVA_VERSION_MIN = 17
 CONTROL_PLANE = ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler")
 
-Report = Callable[[str], None]
-
 _MODULES = Path(__file__).with_name("kubetools")
-_REPORT_EVERY_SECONDS = 15.0
 _VERSION_PACKAGE = "k8s.io/component-base/version"
 
 
@@ -87,7 +79,7 @@ def find_tools(
         found.update(_find_group(group, env) if group else {})
     missing = [name for name in wanted if name not in found]
     if missing:
-        found.update(_build(missing, env, report))
+        found.update(build_tools(missing, env, report))
     return {name: found[name] for name in wanted}
 
 
@@ -219,78 +211,26 @@ def _version_of(
     return (int(match[1]), int(match[2])) if match else None
 
 
-def _build(names: list[str], env: Mapping[str, str], report: Report) -> dict[str, Path]:
-    """Build what the cache lacks, one process at a time."""
-    built: dict[str, Path] = {}
-    for name in names:
-        with _build_lock(cache_directory(_TOOLS[name].module, env), report):
-            # Whoever held the lock before may have built it.
-            path = _from_cache(name, env) or _build_one(name, find_go(env), env, report)
-        built[name] = path
-    return built
+def build_tools(names: Iterable[str], env: Mapping[str, str], report: Report) -> dict[str, Path]:
+    """Return the path of each program, of our own making: built now if the cache lacks it.
+
+    Raises MissingToolError if there is no usable Go, LocalError if a build fails.
+    """
+    go = find_go(env)
+    return {name: build(_program(name, env), go, env, report) for name in names}
 
 
-@contextlib.contextmanager
-def _build_lock(directory: Path, report: Report) -> Iterator[None]:
-    directory.mkdir(parents=True, exist_ok=True)
-    with (directory / ".lock").open("w") as handle:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            report("waiting for another process that builds the control plane")
-            fcntl.flock(handle, fcntl.LOCK_EX)
-        yield
-
-
-def _build_one(name: str, go: str, env: Mapping[str, str], report: Report) -> Path:
+def _program(name: str, env: Mapping[str, str]) -> GoProgram:
     tool = _TOOLS[name]
-    target = cache_directory(tool.module, env) / name
-    temporary = target.with_name(f".{name}.{os.getpid()}.tmp")
-    log = target.with_name(f".{name}.log")
-    command = [
-        go,
-        "build",
-        "-trimpath",
-        "-ldflags",
-        _linker_flags(),
-        "-o",
-        str(temporary),
-        tool.package,
-    ]
-    build_env = {**env, "CGO_ENABLED": "0", "GOFLAGS": "-mod=readonly", "GO111MODULE": "on"}
-    report(f"{name}: building (once; it is kept in {target.parent})")
-    started = time.monotonic()
-    with log.open("wb") as output:
-        process = subprocess.Popen(
-            command, cwd=_MODULES / tool.module, env=build_env, stdout=output, stderr=output
-        )
-        try:
-            while _still_runs(process):
-                report(f"{name}: building, {time.monotonic() - started:.0f} s so far")
-        except BaseException:
-            process.kill()
-            process.wait()
-            temporary.unlink(missing_ok=True)
-            raise
-    if process.returncode != 0:
-        temporary.unlink(missing_ok=True)
-        tail = "\n".join(log.read_text(errors="replace").splitlines()[-15:])
-        raise LocalError(f"building {name} failed:\n{tail}")
-    temporary.replace(target)
-    log.unlink()
-    report(f"{name}: built in {time.monotonic() - started:.0f} s")
-    return target
+    return GoProgram(
+        package=tool.package,
+        module=_MODULES / tool.module,
+        linker_flags=kubernetes_linker_flags(),
+        target=cache_directory(tool.module, env) / name,
+    )
 
 
-def _still_runs(process: subprocess.Popen[bytes]) -> bool:
-    try:
-        process.wait(_REPORT_EVERY_SECONDS)
-    except subprocess.TimeoutExpired:
-        return True
-    return False
-
-
-def _linker_flags() -> str:
+def kubernetes_linker_flags() -> str:
     """Name the version: a module build says v0.0.0, which breaks version checks of clients."""
     major, minor, _ = KUBERNETES_VERSION.split(".")
     values = {"gitVersion": f"v{KUBERNETES_VERSION}", "gitMajor": major, "gitMinor": minor}

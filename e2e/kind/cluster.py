@@ -1,0 +1,91 @@
+"""The cluster itself: kind makes it from the node image, and removes it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import yaml
+
+from e2e.kind.command import Step, run, succeeds
+from e2e.kind.host import NETWORK
+from e2e.kind.nodeimage import COREDNS_TAG, ETCD_TAG, REPOSITORY
+from e2e.kind.places import Places
+
+NAME = "rezone-e2e"
+CONTEXT = f"kind-{NAME}"
+ZONE_LABEL = "topology.kubernetes.io/zone"
+# Three failure domains; the fourth worker joins the first one's.
+WORKER_DOMAINS = ("a", "b", "c", "a")
+_CREATED_SECONDS = 600.0
+
+
+class KindCluster:
+    """A cluster of one control plane and a few workers, each a container."""
+
+    def __init__(self, places: Places, programs: Mapping[str, Path]) -> None:
+        self._places = places
+        self._kind = programs["kind"]
+        self._kubectl = programs["kubectl"]
+        self._env = {**places.environment(), "KIND_EXPERIMENTAL_DOCKER_NETWORK": NETWORK}
+
+    def exists(self) -> bool:
+        """Whether kind knows the cluster."""
+        return NAME in run([self._kind, "get", "clusters"], env=self._env).split()
+
+    def create(self, node_image: str) -> None:
+        """Make the cluster and wait until its nodes and its system pods are ready.
+
+        Raises CommandError if it does not get there; what was made stays, to be looked at.
+        """
+        config = self._places.root / "kind.yaml"
+        config.write_text(yaml.safe_dump(_kind_config()))
+        with Step(f"creating a cluster of 1 + {len(WORKER_DOMAINS)} nodes"):
+            create = [str(self._kind), "create", "cluster", "--name", NAME, "--retain"]
+            flags = ["--config", str(config), "--image", node_image, "--wait", "180s"]
+            run([*create, *flags], env=self._env, timeout_seconds=_CREATED_SECONDS)
+            self._wait_until_ready()
+
+    def _wait_until_ready(self) -> None:
+        self.kubectl("wait", "node", "--all", "--for=condition=Ready", "--timeout=180s")
+        for workload in ("daemonset/kube-proxy", "daemonset/pod-network", "deployment/coredns"):
+            self.kubectl("-n", "kube-system", "rollout", "status", workload, "--timeout=180s")
+        self.kubectl(
+            "-n", "node-volumes", "rollout", "status", "deployment/provisioner", "--timeout=180s"
+        )
+
+    def load(self, archives: Sequence[Path]) -> None:
+        """Put images into the store of every node."""
+        for archive in archives:
+            with Step(f"loading {archive.name} into the nodes"):
+                run([self._kind, "load", "image-archive", archive, "--name", NAME], env=self._env)
+
+    def kubectl(self, *arguments: str, text: str | None = None) -> str:
+        """Run kubectl on this cluster."""
+        return run([self._kubectl, *arguments], env=self._env, text=text)
+
+    def delete(self) -> None:
+        """Remove the nodes and what they stored."""
+        if not succeeds(["docker", "version"], env=self._env):
+            return
+        with Step("removing the cluster"):
+            run([self._kind, "delete", "cluster", "--name", NAME], env=self._env)
+            run(["docker", "volume", "prune", "--force"], env=self._env)
+
+
+def _kind_config() -> dict[str, object]:
+    """Return kind's configuration: our images, and failure domains as a cloud would label them."""
+    kubeadm = {
+        "kind": "ClusterConfiguration",
+        "imageRepository": REPOSITORY,
+        "dns": {"imageTag": COREDNS_TAG},
+        "etcd": {"local": {"imageTag": ETCD_TAG}},
+    }
+    workers = [{"role": "worker", "labels": {ZONE_LABEL: domain}} for domain in WORKER_DOMAINS]
+    return {
+        "kind": "Cluster",
+        "apiVersion": "kind.x-k8s.io/v1alpha4",
+        "networking": {"ipFamily": "ipv4", "kubeProxyMode": "nftables"},
+        "kubeadmConfigPatches": [yaml.safe_dump(kubeadm)],
+        "nodes": [{"role": "control-plane"}, *workers],
+    }

@@ -1,0 +1,3 @@
+module rezone.dev/e2e/pause
+
+go 1.25
