@@ -26,6 +26,7 @@ import pyarrow as pa
 from rezone.replica.node import DataNode
 from rezone.replica.server import NodeServer
 from rezone.replica.settings import NodeSettings
+from rezone.replica.store import StoreConfig
 from rezone.wire.channel import CHANNEL_ERRORS, Channel
 from rezone.wire.errors import (
     NotReadyError,
@@ -78,17 +79,26 @@ def free_port() -> int:
 class LocalNode:
     """A node in this process."""
 
-    def __init__(self, node_id: int, directory: Path, settings: NodeSettings) -> None:
+    def __init__(
+        self,
+        node_id: int,
+        directory: Path,
+        settings: NodeSettings,
+        store_config: StoreConfig | None = None,
+    ) -> None:
         self.node_id = node_id
         self.directory = directory
         self.settings = settings
+        self.store_config = store_config
         self.address = f"127.0.0.1:{free_port()}"
         self.node: DataNode | None = None
         self.server: NodeServer | None = None
 
     def start(self) -> None:
         """Open and serve."""
-        self.node = DataNode(self.node_id, self.directory, settings=self.settings)
+        self.node = DataNode(
+            self.node_id, self.directory, settings=self.settings, store_config=self.store_config
+        )
         self.node.open()
         self.server = NodeServer(self.node, self.address)
 
@@ -579,13 +589,14 @@ def cluster(
     settings: NodeSettings = FAST,
     config: ZoneConfig | None = None,
     arguments: tuple[str, ...] = (),
+    store_config: StoreConfig | None = None,
 ) -> Iterator[Coordinator]:
     """Nodes 0..count-1, configured; stopped at the end."""
     config = config or ZoneConfig(zone="test", zone_uid="uid-test", partitions=1)
     nodes: list[LocalNode | ProcessNode] = [
         ProcessNode(i, directory / f"node{i}", *arguments)
         if processes
-        else LocalNode(i, directory / f"node{i}", settings)
+        else LocalNode(i, directory / f"node{i}", settings, store_config)
         for i in range(count)
     ]
     coordinator = Coordinator(nodes, config)

@@ -33,7 +33,7 @@ from rezone.wire.errors import CorruptionError
 from rezone.wire.messages import SnapshotHeader, SnapshotTrailer
 
 if TYPE_CHECKING:
-    from rezone.replica.store import PartitionStore
+    from rezone.replica.incoming import Incoming
 
 
 class BulkLoader:
@@ -45,7 +45,7 @@ class BulkLoader:
 
     def __init__(
         self,
-        store: "PartitionStore",
+        incoming: "Incoming",
         copy: CopyMeta,
         staging: Path,
         *,
@@ -53,7 +53,7 @@ class BulkLoader:
         slice_bytes: int,
         on_rows: Callable[[pa.RecordBatch], None] | None,
     ) -> None:
-        self._store = store
+        self._incoming = incoming
         self._copy = copy
         self._staging = staging
         self._checkpoint_bytes = checkpoint_bytes
@@ -86,7 +86,7 @@ class BulkLoader:
         order.
         """
         with self._lock:
-            self._store.check_loader(self)
+            self._incoming.check(self)
             if not mark.early and mark.last_row_id <= self._last:
                 return
             if batch.num_rows:
@@ -121,21 +121,21 @@ class BulkLoader:
             part.append(pair)
             size += len(pair[0]) + len(pair[1])
             if size >= self._slice_bytes:
-                self._store.engine.apply(part, (), {})
+                self._incoming.engine.apply(part, (), {})
                 part, size = [], 0
-        self._store.engine.apply(part, (), {})
+        self._incoming.engine.apply(part, (), {})
 
     def _checkpoint(self) -> None:
         """Make everything taken part of the engine and durable, then persist the progress."""
         self._run.ingest()
-        self._store.engine.flush()
+        self._incoming.engine.flush()
         self._copy = msgspec.structs.replace(
             self._copy,
             resume_after=self._last,
             rows=self._copy.rows + self._new_rows,
             bytes=self._copy.bytes + self._new_bytes,
         )
-        self._store.update_meta(copy=self._copy)
+        self._incoming.update_meta(copy=self._copy)
         self._run_bytes = self._new_rows = self._new_bytes = 0
         self._run = self._new_run()
 
@@ -143,7 +143,7 @@ class BulkLoader:
         self._files += 1
         # Attempts are named by whoever copies: a file's name must not take their slashes.
         name = xxhash.xxh64_hexdigest(self._copy.attempt.encode())
-        return self._store.engine.sorted_run(self._staging, f"{name}-{self._files}")
+        return self._incoming.engine.sorted_run(self._staging, f"{name}-{self._files}")
 
     def finish(self, trailer: SnapshotTrailer) -> None:
         """Complete the copy: the partition stands at the first snapshot's offset.
@@ -152,7 +152,7 @@ class BulkLoader:
         from its persisted progress with a new attempt.
         """
         with self._lock:
-            self._store.check_loader(self)
+            self._incoming.check(self)
             if (self._versions, self._bytes) != (trailer.versions, trailer.bytes):
                 raise CorruptionError(
                     f"received {self._versions} versions, {self._bytes} bytes; "
@@ -160,13 +160,13 @@ class BulkLoader:
                 )
             self._checkpoint()
             self._copy = msgspec.structs.replace(self._copy, done=True)
-            self._store.finish_copy(self, self._copy)
+            self._incoming.finish_rows(self, self._copy)
 
     def abort(self) -> None:
         """Give this attempt up; its persisted progress stays for the next one."""
         with self._lock:
             self._run.abort()
-            self._store.drop_loader(self)
+            self._incoming.drop(self)
 
 
 def continues(copy: CopyMeta, header: SnapshotHeader) -> bool:

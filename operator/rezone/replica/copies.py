@@ -18,7 +18,10 @@ import pyarrow as pa
 import structlog
 
 from rezone.replica.bulk import BulkLoader
-from rezone.replica.snapshot import BatchMark
+from rezone.replica.checkpoints import FileSnapshot
+from rezone.replica.fileload import FileLoader
+from rezone.replica.incoming import Loader
+from rezone.replica.snapshot import BatchMark, SnapshotSource
 from rezone.wire import messages
 from rezone.wire.copying import CopyOptions, copy_partition
 from rezone.wire.errors import ConflictError, CorruptionError, RezoneError
@@ -26,11 +29,11 @@ from rezone.wire.flight import NodeClient
 from rezone.wire.messages import (
     CopyProgress,
     CopyState,
+    FileChunk,
     PullSnapshot,
     Role,
     SnapshotBatch,
     SnapshotHeader,
-    SnapshotTicket,
     SnapshotTrailer,
 )
 
@@ -40,16 +43,20 @@ if TYPE_CHECKING:
 _log = structlog.get_logger(__name__)
 
 
-def snapshot_stream(partition: "Partition", ticket: SnapshotTicket, schema: Any) -> Iterator[Any]:
-    """Yield (batch, metadata) of a partition's snapshot after the ticket's row id."""
-    empty = schema.empty_table().to_batches() or [pa.RecordBatch.from_pylist([], schema=schema)]
-    source = partition.store.open_snapshot(ticket.reader, ticket.resume_after, ticket.batch_bytes)
+def snapshot_stream(source: SnapshotSource | FileSnapshot) -> Iterator[Any]:
+    """Yield (batch, metadata) of a snapshot; it is closed at the end."""
+    empty = pa.RecordBatch.from_pylist([], schema=source.schema)
     with source:
-        yield empty[0], _metadata(source.header)
+        yield empty, _metadata(source.header)
         for batch, mark in source:
-            message = SnapshotBatch(early=mark.early, last_row_id=mark.last_row_id)
-            yield batch, _metadata(message)
-        yield empty[0], _metadata(source.trailer)
+            yield batch, _metadata(_message_of(mark))
+        yield empty, _metadata(source.trailer)
+
+
+def _message_of(mark: BatchMark | FileChunk) -> messages.Message:
+    if isinstance(mark, FileChunk):
+        return mark
+    return SnapshotBatch(early=mark.early, last_row_id=mark.last_row_id)
 
 
 def _metadata(message: messages.Message) -> Any:
@@ -62,7 +69,7 @@ class Receiver:
     def __init__(self, partition: "Partition", attempt: str) -> None:
         self._partition = partition
         self._attempt = attempt
-        self._loader: BulkLoader | None = None
+        self._loader: Loader | None = None
         self._rows_total = 0
         self._shown = -1
 
@@ -86,14 +93,16 @@ class Receiver:
             self._rows_total = message.rows_estimate
         elif self._loader is None:
             raise CorruptionError("a snapshot that does not begin with its header")
-        elif isinstance(message, SnapshotBatch):
+        elif isinstance(message, SnapshotBatch) and isinstance(self._loader, BulkLoader):
             self._loader.write(
                 batch, BatchMark(early=message.early, last_row_id=message.last_row_id)
             )
+        elif isinstance(message, FileChunk) and isinstance(self._loader, FileLoader):
+            self._loader.write(batch, message)
         elif isinstance(message, SnapshotTrailer):
             self._finish(message)
         else:
-            raise CorruptionError("a snapshot batch without its mark")
+            raise CorruptionError("a snapshot batch without a mark of its form")
         return self._progress()
 
     def abort(self, error: str) -> None:

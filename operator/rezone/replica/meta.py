@@ -13,14 +13,16 @@ import msgspec
 
 from rezone.replica.segment import sync_directory
 from rezone.wire.errors import CorruptionError
-from rezone.wire.messages import FailoverEntry, LeaderAndIsr, NodeId, Role
+from rezone.wire.messages import FailoverEntry, LeaderAndIsr, NodeId, Role, SnapshotFile
 
 
 class CopyMeta(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     """How far a snapshot has been received durably (B-05).
 
     `offset`, `commit_time`, `leader_epoch` and `failover_log` are those of the copy's *first*
-    snapshot, however many it took: the log is followed from there.
+    snapshot, however many it took: the log is followed from there. A copy of files (`format` says
+    which) stands at its *last* snapshot: `files` of the engine `engine_id` have come into
+    `directory`.
     """
 
     attempt: str
@@ -33,6 +35,10 @@ class CopyMeta(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     rows: int = 0
     bytes: int = 0
     done: bool = False
+    format: str = ""
+    engine_id: str = ""
+    directory: str = ""
+    files: tuple[SnapshotFile, ...] = ()
 
 
 class PartitionMeta(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
@@ -42,9 +48,11 @@ class PartitionMeta(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=Tru
     ago: it never exceeds the true one. `resetting` marks a reset that a crash interrupted.
     `proposed` are the nodes that this leader has asked to be in sync and that its record may not
     name: an answer may come after a restart, and then they must have had every write.
+    `engine` is the directory of the engine, beside this file.
     """
 
     partition: int = 0
+    engine: str = "engine"
     partition_uuid: str = ""
     failover_log: tuple[FailoverEntry, ...] = ()
     coordinator_epoch: int = 0

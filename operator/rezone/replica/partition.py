@@ -504,6 +504,7 @@ class Partition:
             if self.leading.state is not None:
                 keep_from = min([keep_from, *self.leading.state.needed_offsets()])
         self.store.trim(self.config.log_retention_bytes, keep_from)
+        self.store.expire_snapshots()
         sizes = self.store.sizes()
         self.sizes = (sizes.versions, sizes.engine_bytes + sizes.log_bytes)
 

@@ -15,7 +15,6 @@ import structlog
 from pyarrow import flight
 
 from rezone.domain.access import Act
-from rezone.replica.columns import VERSIONS_SCHEMA
 from rezone.replica.control import Control
 from rezone.replica.copies import Receiver, snapshot_stream
 from rezone.replica.guard import Guard, guard_of
@@ -85,8 +84,9 @@ class NodeServer(flight.FlightServerBase):  # type: ignore[misc]
     def _stream(self, request: Message) -> Any:
         if isinstance(request, SnapshotTicket):
             partition = self._node.find(request.partition)
-            stream = snapshot_stream(partition, request, VERSIONS_SCHEMA)
-            return flight.GeneratorStream(VERSIONS_SCHEMA, _carrying_errors(stream))
+            source = partition.store.open_source(request)
+            stream = snapshot_stream(source)
+            return flight.GeneratorStream(source.schema, _carrying_errors(stream))
         if isinstance(request, ScanTicket):
             partition = self._node.find(request.partition)
             codec = self._node.codec

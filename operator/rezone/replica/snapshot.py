@@ -27,7 +27,7 @@ from typing import NamedTuple, Self
 import msgspec
 import pyarrow as pa
 
-from rezone.replica.columns import columns_of, content_bytes, versions_batch
+from rezone.replica.columns import VERSIONS_SCHEMA, columns_of, content_bytes, versions_batch
 from rezone.replica.engines.base import TIME_BYTES, Chains, Engine, behind
 from rezone.wire.errors import SnapshotExpiredError
 from rezone.wire.messages import SnapshotHeader, SnapshotTrailer
@@ -185,6 +185,8 @@ class SnapshotSource(Iterator[SnapshotBatch]):
     Raises `SnapshotExpiredError` when it was closed, by `close`, by a reset or truncation of the
     partition below the snapshot, or because it was not read for too long.
     """
+
+    schema = VERSIONS_SCHEMA
 
     def __init__(self, snapshots: "Snapshots", scan: _Scan, reader: str, batch_bytes: int) -> None:
         self._snapshots = snapshots

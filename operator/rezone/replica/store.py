@@ -1,6 +1,7 @@
 """The durable state of one partition on one data node: log, engine, meta, snapshots.
 
-A partition is one directory: `log/`, `engine/`, `meta.json`, `staging/` for bulk inserts.
+A partition is one directory: `log/`, `engine/` (or what the meta names), `meta.json`,
+`staging/` for bulk inserts, `checkpoints/` for file snapshots.
 Followers and leaders append to the log and sync it; the committed part is applied to the engine
 later, in large slices. Order of locks: a loader's lock, the applier's mutex, the partition's
 condition, the log's lock; each may be taken while holding those before it, never the other way.
@@ -20,24 +21,33 @@ from typing import Any
 
 import msgspec
 import pyarrow as pa
+import structlog
 
-from rezone.replica.applier import AppliedState, Applier, Collected
-from rezone.replica.bulk import BulkLoader, continues
+from rezone.replica.applier import Applier, Collected
+from rezone.replica.checkpoints import CheckpointLimits, Checkpoints, FileSnapshot
 from rezone.replica.columns import columns_of, visible
 from rezone.replica.digest import cuts, digest_range, hash_bound
 from rezone.replica.engines import open_engine
 from rezone.replica.engines.base import Engine, behind
 from rezone.replica.engines.rocks import RocksSettings
+from rezone.replica.incoming import Incoming, Loader
 from rezone.replica.log import PartitionLog
-from rezone.replica.meta import CopyMeta, MetaFile, PartitionMeta, branch_end, branches_until
+from rezone.replica.meta import MetaFile, PartitionMeta, branch_end, branches_until
 from rezone.replica.segment import sync_directory
 from rezone.replica.snapshot import SnapshotLimits, Snapshots, SnapshotSource
 from rezone.replica.writers import WriterState, WriterTable
 from rezone.wire.errors import ConflictError
 from rezone.wire.keyspace import HASH_SPACE
-from rezone.wire.messages import CopyState, EngineKind, SnapshotHeader
+from rezone.wire.messages import (
+    CopyState,
+    EngineKind,
+    HeldFiles,
+    SnapshotHeader,
+    SnapshotTicket,
+)
 
 _SCAN_BYTES = 512 << 10
+_log = structlog.get_logger(__name__)
 
 
 class ResetNeededError(ConflictError):
@@ -61,7 +71,9 @@ class StoreConfig(msgspec.Struct, frozen=True, kw_only=True):
     log_tail_bytes: int = 4 << 20
     apply_slice_bytes: int = 1 << 20
     snapshot: SnapshotLimits = SnapshotLimits()
+    checkpoints: CheckpointLimits = CheckpointLimits()
     bulk_checkpoint_bytes: int = 32 << 20
+    file_checkpoint_bytes: int = 64 << 20
     writers_max: int = 10_000
     clock: Callable[[], float] = time.monotonic
     new_id: Callable[[], str] = _new_id
@@ -84,9 +96,8 @@ class PartitionStore:
         self._config = config
         self._changed = threading.Condition(threading.RLock())
         self._meta_lock = threading.Lock()
-        self._loader: BulkLoader | None = None
         self._closed = False
-        (directory / "staging").mkdir(parents=True, exist_ok=True)
+        directory.mkdir(parents=True, exist_ok=True)
         self._meta = MetaFile(directory / "meta.json", PartitionMeta(partition=config.partition))
         self._committed = self._meta.value.committed_offset
         self._log = PartitionLog(
@@ -95,6 +106,7 @@ class PartitionStore:
             tail_bytes=config.log_tail_bytes,
         )
         self._snapshots = Snapshots(self._changed, config.snapshot, config.clock, config.new_id)
+        self._checkpoints = Checkpoints(directory / "checkpoints", config.checkpoints, config.clock)
         self._writers = WriterTable(config.writers_max)
         self._applier = Applier(
             self._open_engine(),
@@ -103,6 +115,15 @@ class PartitionStore:
             self._snapshots,
             self._changed,
             slice_bytes=config.apply_slice_bytes,
+        )
+        self._incoming = Incoming(
+            self,
+            directory,
+            config,
+            applier=self._applier,
+            log=self._log,
+            writers=self._writers,
+            changed=self._changed,
         )
         self._recover()
 
@@ -116,11 +137,12 @@ class PartitionStore:
         return cls(directory, config)
 
     def _open_engine(self) -> Engine:
-        return open_engine(self._config.engine, self._directory / "engine", self._config.rocks)
+        return open_engine(
+            self._config.engine, self._directory / self.meta.engine, self._config.rocks
+        )
 
     def _recover(self) -> None:
-        for left in (self._directory / "staging").iterdir():
-            left.unlink()
+        self._incoming.clear()
         if self._meta.value.resetting:
             self.reset()
         copy = self._meta.value.copy
@@ -266,12 +288,13 @@ class PartitionStore:
             self.update_meta(resetting=True, copy=None, needs_snapshot=True, committed_offset=0)
             with self._changed:
                 self._end_snapshots(-1, "the partition was reset")
-                self._loader = None
+                self._incoming.forget()
                 self.engine.close()
-                shutil.rmtree(self._directory / "engine", ignore_errors=True)
+                shutil.rmtree(self._directory / self.meta.engine, ignore_errors=True)
                 self._log.restart(0, 0, 0)
                 self._applier.engine = self._open_engine()
                 self._applier.load()
+            self._incoming.clear()
             self.update_meta(resetting=False, failover_log=(), partition_uuid="")
 
     def trim(self, retention_bytes: int, keep_from: int) -> None:
@@ -403,6 +426,45 @@ class PartitionStore:
                 batch_bytes=batch_bytes,
             )
 
+    def open_source(self, ticket: SnapshotTicket) -> "SnapshotSource | FileSnapshot":
+        """Open a snapshot in the form that suits all its receivers.
+
+        Files, when they can open those of this engine and the partition is worth it; else rows.
+        """
+        engine = self.engine
+        large = engine.bytes_estimate() >= self._config.checkpoints.bytes_min
+        if engine.file_format and engine.file_format in ticket.formats and large:
+            try:
+                return self.open_files(ticket.held, ticket.batch_bytes)
+            except OSError as error:
+                _log.warning("no file snapshot, rows instead", error=str(error))
+        return self.open_snapshot(ticket.reader, ticket.resume_after, ticket.batch_bytes)
+
+    def open_files(self, held: HeldFiles | None = None, chunk_bytes: int = 2 << 20) -> FileSnapshot:
+        """Open a file snapshot of the applied state, of what is not `held` (HS-07, SS-06).
+
+        OSError when the file system makes no links.
+        """
+        found = self._checkpoints.reopen(held, chunk_bytes)
+        if found is not None:
+            return found
+        self.engine.flush()  # most of it, while everything else goes on
+        with self._changed:
+            while self._applier.mid_entry:
+                self._changed.wait(0.1)
+            # Again, because this one releases the interpreter and the checkpoint does not.
+            self.engine.flush()
+            header = self._snapshot_header(self._config.new_id())
+            return self._checkpoints.make(self.engine, header, held, chunk_bytes)
+
+    def expire_snapshots(self) -> None:
+        """Remove checkpoints that are idle, too old or take too much room; called now and then."""
+        self._checkpoints.expire()
+
+    def pinned_bytes(self) -> int:
+        """Return the disk room of files that only checkpoints still hold."""
+        return self._checkpoints.pinned_bytes()
+
     def _snapshot_header(self, snapshot_id: str) -> SnapshotHeader:
         state = self._applier.state
         return SnapshotHeader(
@@ -420,97 +482,19 @@ class PartitionStore:
         header: SnapshotHeader,
         attempt: str,
         on_rows: Callable[[pa.RecordBatch], None] | None = None,
-    ) -> BulkLoader:
+    ) -> Loader:
         """Begin or go on receiving a snapshot; the attempt before is fenced off (SS-08, B-05).
 
-        The source must have been asked to resume after `copy_state().resume_after`. Without a
-        copy under way the partition is reset first. `ConflictError` with detail `done` when the
-        copy is complete, with detail `restart` when this snapshot cannot complete what another
-        began: the partition is then reset and the copy starts from nothing.
+        The source must have been asked for what `copy_state` says. Without a copy under way the
+        partition is reset first. `on_rows` gets every version before the copy is done (SS-05).
+        `ConflictError` with detail `done` when the copy is complete, with detail `restart` when
+        this snapshot cannot complete what another began: the copy then starts from nothing.
         """
-        with self._applier.mutex:
-            copy = self._copy()
-            if copy is not None and copy.done:
-                raise ConflictError("the copy is done", done=1)
-            if copy is not None and not continues(copy, header):
-                self.reset()
-                raise ConflictError("this snapshot has another history; start over", restart=1)
-            self._loader = None
-            for left in (self._directory / "staging").iterdir():
-                left.unlink()
-            copy = self._begin_copy(header, attempt) if copy is None else self._go_on(copy, attempt)
-            self._loader = BulkLoader(
-                self,
-                copy,
-                self._directory / "staging",
-                checkpoint_bytes=self._config.bulk_checkpoint_bytes,
-                slice_bytes=self._config.apply_slice_bytes,
-                on_rows=on_rows,
-            )
-            return self._loader
-
-    def _begin_copy(self, header: SnapshotHeader, attempt: str) -> CopyMeta:
-        self.reset()
-        self.engine.apply((), (), self._writers.take_over(header.writers))
-        self.engine.flush()  # before the meta says that a copy is under way
-        copy = CopyMeta(
-            attempt=attempt,
-            snapshot_id=header.snapshot_id,
-            offset=header.offset,
-            commit_time=header.commit_time,
-            leader_epoch=header.leader_epoch,
-            failover_log=header.failover_log,
-        )
-        self.update_meta(copy=copy)
-        return copy
-
-    def _go_on(self, copy: CopyMeta, attempt: str) -> CopyMeta:
-        copy = msgspec.structs.replace(copy, attempt=attempt)
-        self.update_meta(copy=copy)
-        return copy
-
-    def check_loader(self, loader: BulkLoader) -> None:
-        """Refuse a loader that another attempt, a reset or the end of the copy has fenced off."""
-        if self._loader is not loader:
-            raise ConflictError("another attempt at this copy has begun, or it is done")
-
-    def drop_loader(self, loader: BulkLoader) -> None:
-        """Forget a loader that was given up."""
-        if self._loader is loader:
-            self._loader = None
-
-    def finish_copy(self, loader: BulkLoader, copy: CopyMeta) -> None:
-        """Take over what the loader has brought; its last step, in an order a crash may cut."""
-        with self._applier.mutex:
-            self.check_loader(loader)
-            state = AppliedState(copy.offset, copy.commit_time, copy.leader_epoch)
-            with self._changed:
-                self.engine.apply((), (), state.record())
-                self.engine.flush()
-                self._log.restart(*state)
-                self._applier.load()
-                self._loader = None
-            self.update_meta(copy=copy, failover_log=copy.failover_log, needs_snapshot=False)
-
-    def _copy(self) -> CopyMeta | None:
-        """Return the copy's progress; one that was done and is needed again counts as none."""
-        meta = self.meta
-        return (
-            None if meta.copy is not None and meta.copy.done and meta.needs_snapshot else meta.copy
-        )
+        return self._incoming.begin(header, attempt, on_rows)
 
     def copy_state(self) -> CopyState:
         """Return where the copy stands durably; empty without one (B-05)."""
-        copy = self._copy()
-        if copy is None:
-            return CopyState(partition=self.meta.partition)
-        return CopyState(
-            partition=self.meta.partition,
-            resume_after=copy.resume_after,
-            done=copy.done,
-            rows=copy.rows,
-            bytes=copy.bytes,
-        )
+        return self._incoming.state()
 
     # --- end --------------------------------------------------------------------------------
 
@@ -530,7 +514,7 @@ class PartitionStore:
     def _stop(self) -> None:
         with self._changed:
             self._end_snapshots(-1, "the partition was closed")
-            self._loader = None
+            self._incoming.forget()
         self.engine.close()
 
     def _end_snapshots(self, offset: int, reason: str) -> None:
@@ -540,6 +524,7 @@ class PartitionStore:
         """
         with self._changed:
             self._snapshots.close_beyond(offset, reason)
+            self._checkpoints.close_beyond(offset, reason)
 
     def destroy(self) -> None:
         """Close and delete the partition's directory. Safe to repeat."""

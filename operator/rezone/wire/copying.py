@@ -24,6 +24,7 @@ import msgspec
 
 from rezone.wire import messages
 from rezone.wire.channel import CHANNEL_ERRORS
+from rezone.wire.copyticket import FILES_SCHEMA, ticket_for
 from rezone.wire.errors import NotReadyError, RezoneError
 from rezone.wire.flight import NodeClient, from_flight_error
 from rezone.wire.messages import (
@@ -85,8 +86,8 @@ class CopyOptions:
 class CopyReceipt:
     """What came of one receiver. `rows` and `bytes` are those this copy sent to it.
 
-    `resumed` says that it had a part already, `skipped` that it had all; `error` is empty on
-    success.
+    `files` says that the copy was one of files: its rows are those the source has. `resumed` says
+    that the receiver had a part already, `skipped` that it had all; `error` is empty on success.
     """
 
     partition: PartitionId
@@ -94,6 +95,7 @@ class CopyReceipt:
     rows: int = 0
     bytes: int = 0
     seconds: float = 0.0
+    files: bool = False
     resumed: bool = False
     skipped: bool = False
     error: str = ""
@@ -223,7 +225,8 @@ class _Feed:
         self.rows = 0
         self.bytes = 0
         self.error = ""
-        self.resumed = bool(start.resume_after)
+        self.resumed = bool(start.resume_after or start.held)
+        self.files = schema == FILES_SCHEMA
         self._schema = schema
         self._queue: queue.Queue[tuple[Any, Any] | None] = queue.Queue(QUEUE_BATCHES)
         self._confirmed = False
@@ -238,7 +241,7 @@ class _Feed:
         """Queue one batch; a receiver that stalls fails."""
         self._put((batch, metadata), stall_seconds)
         if not self.error and batch is not None:
-            self.rows += batch.num_rows
+            self.rows += 0 if self.files else batch.num_rows
             self.bytes += batch.nbytes
 
     def end(self, stall_seconds: float, reason: str = "") -> None:
@@ -275,7 +278,8 @@ class _Feed:
             while not self._abort.is_set() and (item := self._queue.get()) is not None:
                 self.sink.write(*item)
             if not self._abort.is_set() and not self._cut_short:
-                self.sink.finish()
+                confirmed = self.sink.finish()
+                self.rows = confirmed.rows if self.files else self.rows
                 self._confirmed = True
                 return
         except (RezoneError, *CHANNEL_ERRORS) as error:
@@ -323,10 +327,10 @@ def copy_partition(
         else:
             states.append((sink, state))
     if states:
-        ticket = SnapshotTicket(
-            partition=partition,
+        ticket = ticket_for(
+            partition,
+            [state for _, state in states],
             reader=reader,
-            resume_after=min(state.resume_after for _, state in states),
             batch_bytes=options.batch_bytes,
         )
         limit = rate or RateLimit(options.bytes_per_second_max, clock=clock)
@@ -341,6 +345,7 @@ def copy_partition(
                 rows=feed.rows if feed else 0,
                 bytes=feed.bytes if feed else 0,
                 seconds=clock() - started,
+                files=feed.files if feed else False,
                 resumed=feed.resumed if feed else False,
                 error=(feed.error if feed else "") or error_text,
             )

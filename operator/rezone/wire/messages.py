@@ -476,9 +476,30 @@ class StreamEnd(Message, frozen=True):
 # --- snapshots: DoGet tickets and DoPut descriptors ------------------------------------------
 
 
-class SnapshotTicket(Message, frozen=True):
-    """Read a partition's snapshot (SS-01..03) after row id `resume_after`, as a DoGet stream.
+class SnapshotFile(msgspec.Struct, frozen=True, array_like=True):
+    """A file of an engine and its bytes, or how many bytes of its beginning there are."""
 
+    name: str
+    bytes: int
+
+
+class HeldFiles(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """The files, whole or in part, that a receiver of a file snapshot holds durably (B-05).
+
+    Files of one engine (`engine_id`) with the same name and size are the same file: engines write
+    each once and give no name twice. `snapshot_id` is that of the last attempt.
+    """
+
+    engine_id: str
+    snapshot_id: str
+    files: tuple[SnapshotFile, ...] = ()
+
+
+class SnapshotTicket(Message, frozen=True):
+    """Read a partition's snapshot as a DoGet stream; its source chooses the form.
+
+    Rows (SS-01..03) begin after row id `resume_after`. Files are sent only in a format that all
+    receivers can open (`formats`), and without the parts that all of them have (`held`).
     The first batch's metadata is a SnapshotHeader, the last (empty) batch's a SnapshotTrailer.
     """
 
@@ -486,6 +507,8 @@ class SnapshotTicket(Message, frozen=True):
     reader: str
     resume_after: bytes = b""
     batch_bytes: int = 2 << 20
+    formats: tuple[str, ...] = ()
+    held: HeldFiles | None = None
 
 
 class SnapshotHeader(Message, frozen=True):
@@ -493,6 +516,8 @@ class SnapshotHeader(Message, frozen=True):
 
     `offset`: every change below it is in the snapshot; the receiver follows the log from there.
     `writers` is the source's duplicate table (writer id, last sequence, its end offset, time).
+    `format` names the form: empty for rows, else that of the engine files in `files`, which are
+    those of the engine `engine_id` and hold the duplicate table too.
     """
 
     snapshot_id: str
@@ -502,6 +527,17 @@ class SnapshotHeader(Message, frozen=True):
     failover_log: tuple[FailoverEntry, ...]
     writers: tuple[tuple[str, int, int, int], ...]
     rows_estimate: int
+    format: str = ""
+    engine_id: str = ""
+    files: tuple[SnapshotFile, ...] = ()
+
+
+class FileChunk(Message, frozen=True):
+    """Metadata of a part of a file: where it belongs, and the 16 bytes of its XXH3-128."""
+
+    name: str
+    offset: int
+    digest: bytes
 
 
 class SnapshotBatch(Message, frozen=True):
@@ -517,7 +553,10 @@ class SnapshotBatch(Message, frozen=True):
 
 
 class SnapshotTrailer(Message, frozen=True):
-    """The end of a snapshot: how many versions and bytes were sent in all."""
+    """The end of a snapshot: how many versions and bytes were sent in all.
+
+    Of a file snapshot: no versions, and the bytes of all its files, sent or held already.
+    """
 
     versions: int
     bytes: int
@@ -537,13 +576,18 @@ class BulkInsert(Message, frozen=True):
 
 
 class CopyState(Message, frozen=True):
-    """Where a receiver stands: what a copy that died half-way goes on from (B-05)."""
+    """Where a receiver stands: what a copy that died half-way goes on from (B-05).
+
+    `formats` are the formats of engine files that it can open; none once it has begun with rows.
+    """
 
     partition: PartitionId
     resume_after: bytes = b""
     done: bool = False
     rows: int = 0
     bytes: int = 0
+    formats: tuple[str, ...] = ()
+    held: HeldFiles | None = None
 
 
 class CopyStateRequest(Message, frozen=True):

@@ -122,6 +122,23 @@ class Engine(Protocol):
     def durable(self) -> bool:
         """Whether the engine's content survives the process."""
 
+    @property
+    def file_format(self) -> str:
+        """The format of the files that `checkpoint` makes; empty when the engine has none.
+
+        Whoever opens such files must have the same: it names the library's version too.
+        """
+
+    @property
+    def engine_id(self) -> str:
+        """A name that no other engine has: within it a file's name is never given twice."""
+
+    def checkpoint(self, directory: Path) -> None:
+        """Make `directory`, with links to the files that are the engine's flushed state.
+
+        Holds the interpreter for a millisecond or two if everything was flushed before.
+        """
+
     def versions_estimate(self) -> int:
         """Return about how many versions there are."""
 

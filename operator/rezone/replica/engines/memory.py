@@ -47,6 +47,8 @@ class MemoryEngine:
     """An engine that keeps everything in memory; one lock serves readers and the writer."""
 
     durable = False
+    file_format = ""
+    engine_id = ""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -179,6 +181,10 @@ class MemoryEngine:
 
     def flush(self) -> None:
         """Return at once: there is nothing to make durable."""
+
+    def checkpoint(self, directory: Path) -> None:
+        """Refuse: there are no files, and `file_format` says so."""
+        raise NotImplementedError(f"the Memory engine makes no files in {directory}")
 
     def versions_estimate(self) -> int:
         """Return how many versions there are."""

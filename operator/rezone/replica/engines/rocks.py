@@ -7,12 +7,16 @@ purpose: they are flushed together, and a partition has one memtable, not two.
 
 Concurrency: rocksdict calls are thread-safe, but an iterator keeps the database (and its lock
 file) alive after `close`. So each read is counted and `close` waits for the running ones.
-`write` and `ingest_external_file` hold the interpreter lock for their whole time, `flush` does not.
+`write`, `ingest_external_file` and `checkpoint` hold the interpreter lock for their whole time,
+`flush` does not.
 """
 
 import contextlib
+import importlib.metadata
 import itertools
+import os
 import threading
+import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -28,11 +32,14 @@ from rezone.replica.engines.base import (
     Chains,
     time_suffix,
 )
-from rezone.wire.errors import NotReadyError
+from rezone.wire.errors import CorruptionError, NotReadyError
 
 _ROWS_PER_CALL_MAX = 1024
 _KEY_BYTES_ABOUT = 32
 _STATE_END = STATE_PREFIX + b"\xff" * 64
+_ID_FILE = "rezone-engine-id"
+FILE_FORMAT = f"rocksdb-1/{importlib.metadata.version('rocksdict')}"
+"""This module's key format, and the library: RocksDB opens older files, not newer ones."""
 
 
 class RocksResources:
@@ -110,10 +117,15 @@ class RocksEngine:
     """One partition's RocksDB."""
 
     durable = True
+    file_format = FILE_FORMAT
 
     def __init__(self, directory: Path, settings: RocksSettings) -> None:
         self.options = _options(settings)
-        self._db = rocksdict.Rdict(str(directory), self.options)
+        try:
+            self._db = rocksdict.Rdict(str(directory), self.options)
+        except Exception as error:  # rocksdict raises bare Exception
+            raise CorruptionError(f"{directory}: {error}") from error
+        self.engine_id = _engine_id(directory)
         self._no_wal = rocksdict.WriteOptions()
         self._no_wal.disable_wal = True
         self._idle = threading.Condition()
@@ -260,6 +272,14 @@ class RocksEngine:
         with self._reading():
             self._db.flush()
 
+    def checkpoint(self, directory: Path) -> None:
+        """Make `directory` as a RocksDB checkpoint."""
+        with self._reading():
+            try:
+                rocksdict.Checkpoint(self._db).create_checkpoint(str(directory))
+            except Exception as error:  # rocksdict raises bare Exception
+                raise OSError(f"{directory}: {error}") from error
+
     def versions_estimate(self) -> int:
         """Return RocksDB's estimate of its keys."""
         return self._property("rocksdb.estimate-num-keys")
@@ -288,6 +308,23 @@ class RocksEngine:
             self._closed = True
             self._idle.wait_for(lambda: self._readers == 0)
         self._db.close()
+
+
+def _engine_id(directory: Path) -> str:
+    """Return the engine's name, made when it has none yet.
+
+    RocksDB's own identity will not do: it travels with a checkpoint, and then two databases give
+    the same names to different files.
+    """
+    path = directory / _ID_FILE
+    if not path.exists():
+        partial = path.with_suffix(".tmp")
+        with partial.open("w") as file:
+            file.write(uuid.uuid4().hex)
+            file.flush()
+            os.fsync(file.fileno())
+        partial.rename(path)
+    return path.read_text()
 
 
 def _until(end: bytes) -> rocksdict.ReadOptions:

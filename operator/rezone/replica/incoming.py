@@ -1,0 +1,274 @@
+"""The receiving half of a partition's copies: which attempt may go on, and how a copy ends.
+
+A copy comes as rows (`bulk`) or as engine files (`fileload`); both go on after a crash from
+progress in the meta, and both end with an engine at the snapshot's offset and a log that begins
+there. What a crash may cut: the log is begun anew before the meta says that the copy is done, so
+a log that begins above what the engine has applied belongs to a copy that did not end.
+
+Concurrency: an attempt begins and ends under the applier's mutex; a newer attempt, a reset or the
+end of the copy fences the one before (`check`).
+"""
+
+import shutil
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import pyarrow as pa
+
+from rezone.replica.applier import AppliedState, Applier
+from rezone.replica.bulk import BulkLoader, continues
+from rezone.replica.columns import columns_of, versions_batch
+from rezone.replica.engines import open_engine
+from rezone.replica.engines.base import Engine, behind
+from rezone.replica.fileload import FileLoader, check_names, still_held
+from rezone.replica.log import PartitionLog
+from rezone.replica.meta import CopyMeta
+from rezone.replica.segment import sync_directory
+from rezone.replica.writers import WriterTable
+from rezone.wire.errors import ConflictError, CorruptionError
+from rezone.wire.messages import CopyState, HeldFiles, SnapshotHeader
+
+if TYPE_CHECKING:
+    from rezone.replica.store import PartitionStore, StoreConfig
+
+_INDEX_ROWS = 2048
+_INDEX_BYTES = 1 << 20
+
+Loader = BulkLoader | FileLoader
+OnRows = Callable[[pa.RecordBatch], None]
+
+
+class Incoming:
+    """What a partition's store does to receive a copy."""
+
+    def __init__(
+        self,
+        store: "PartitionStore",
+        directory: Path,
+        config: "StoreConfig",
+        *,
+        applier: Applier,
+        log: PartitionLog,
+        writers: WriterTable,
+        changed: threading.Condition,
+    ) -> None:
+        self._store = store
+        self._directory = directory
+        self._staging = directory / "staging"
+        self._config = config
+        self._applier = applier
+        self._log = log
+        self._writers = writers
+        self._changed = changed
+        self._loader: Loader | None = None
+        self._on_rows: OnRows | None = None
+        self._staging.mkdir(parents=True, exist_ok=True)
+
+    @property
+    def engine(self) -> Engine:
+        """The engine that rows go to."""
+        return self._applier.engine
+
+    def update_meta(self, **changes: Any) -> None:
+        """Persist progress."""
+        self._store.update_meta(**changes)
+
+    def clear(self) -> None:
+        """Remove what is of no attempt that may go on: after a crash or a reset."""
+        for left in self._staging.iterdir():
+            left.unlink()
+        copy = self._store.meta.copy
+        kept = {self._store.meta.engine, copy.directory if copy and not copy.done else ""}
+        for directory in self._directory.glob("engine*"):
+            if directory.name not in kept:
+                shutil.rmtree(directory)
+
+    def forget(self) -> None:
+        """Fence the attempt under way, if any."""
+        self._loader = None
+
+    # --- the beginning of an attempt ---------------------------------------------------------
+
+    def begin(self, header: SnapshotHeader, attempt: str, on_rows: OnRows | None) -> Loader:
+        """Begin or go on receiving; see `PartitionStore.bulk_loader`."""
+        with self._applier.mutex:
+            copy = self.copy()
+            if copy is not None and copy.done:
+                raise ConflictError("the copy is done", done=1)
+            self._on_rows = on_rows
+            if header.format:
+                self._loader = self._begin_files(header, attempt, copy)
+            else:
+                self._loader = self._begin_rows(header, attempt, copy)
+            return self._loader
+
+    def _begin_rows(self, header: SnapshotHeader, attempt: str, copy: CopyMeta | None) -> Loader:
+        if copy is not None and copy.format:
+            copy = None  # begun with files: the source was asked for all rows
+        if copy is not None and not continues(copy, header):
+            self._store.reset()
+            raise ConflictError("this snapshot has another history; start over", restart=1)
+        self._loader = None
+        for left in self._staging.iterdir():
+            left.unlink()
+        if copy is None:
+            self._store.reset()
+            self.engine.apply((), (), self._writers.take_over(header.writers))
+            self.engine.flush()  # before the meta says that a copy is under way
+            copy = _copy_of(header, attempt)
+        else:
+            copy = msgspec.structs.replace(copy, attempt=attempt)
+        self.update_meta(copy=copy)
+        return BulkLoader(
+            self,
+            copy,
+            self._staging,
+            checkpoint_bytes=self._config.bulk_checkpoint_bytes,
+            slice_bytes=self._config.apply_slice_bytes,
+            on_rows=self._on_rows,
+        )
+
+    def _begin_files(self, header: SnapshotHeader, attempt: str, copy: CopyMeta | None) -> Loader:
+        if header.format != self.engine.file_format:
+            raise ConflictError(f"files of {header.format} cannot be opened here", restart=1)
+        check_names(header)
+        self._loader = None
+        if copy is None or copy.engine_id != header.engine_id:
+            # Files of another engine are of no use, and neither are rows.
+            self._store.reset()
+            copy = _copy_of(header, attempt, directory=f"engine-{self._config.new_id()}")
+        directory = self._directory / copy.directory
+        directory.mkdir(exist_ok=True)
+        files = still_held(copy, header, directory)
+        copy = _copy_of(header, attempt, directory=copy.directory)
+        copy = msgspec.structs.replace(copy, files=files, bytes=sum(f.bytes for f in files))
+        self.update_meta(copy=copy)
+        checkpoint_bytes = self._config.file_checkpoint_bytes
+        return FileLoader(self, copy, header, directory, checkpoint_bytes=checkpoint_bytes)
+
+    def check(self, loader: Loader) -> None:
+        """Refuse a loader that another attempt, a reset or the end of the copy has fenced off."""
+        if self._loader is not loader:
+            raise ConflictError("another attempt at this copy has begun, or it is done")
+
+    def drop(self, loader: Loader) -> None:
+        """Forget a loader that was given up."""
+        if self._loader is loader:
+            self._loader = None
+
+    # --- the end of a copy -------------------------------------------------------------------
+
+    def finish_rows(self, loader: BulkLoader, copy: CopyMeta) -> None:
+        """Take over what the loader has brought; its last step, in an order a crash may cut."""
+        with self._applier.mutex:
+            self.check(loader)
+            state = AppliedState(copy.offset, copy.commit_time, copy.leader_epoch)
+            with self._changed:
+                self.engine.apply((), (), state.record())
+                self.engine.flush()
+                self._log.restart(*state)
+                self._applier.load()
+                self._loader = None
+            self.update_meta(copy=copy, failover_log=copy.failover_log, needs_snapshot=False)
+
+    def finish_files(self, loader: FileLoader, copy: CopyMeta) -> None:
+        """Open the files as the partition's engine; CorruptionError starts the copy over."""
+        with self._applier.mutex:
+            self.check(loader)
+            sync_directory(self._directory)
+            try:
+                engine, state = self._open(copy)
+            except CorruptionError:
+                self._store.reset()
+                raise
+            old_directory = self._store.meta.engine
+            with self._changed:
+                old, self._applier.engine = self._applier.engine, engine
+                self._log.restart(*state)
+                self._applier.load()
+                self._loader = None
+            self.update_meta(
+                copy=msgspec.structs.replace(copy, files=(), directory=""),
+                engine=copy.directory,
+                failover_log=copy.failover_log,
+                needs_snapshot=False,
+            )
+            old.close()
+            shutil.rmtree(self._directory / old_directory, ignore_errors=True)
+
+    def _open(self, copy: CopyMeta) -> tuple[Engine, AppliedState]:
+        path = self._directory / copy.directory
+        engine = open_engine(self._config.engine, path, self._config.rocks)
+        try:
+            state = _standing_at(copy, engine)
+            if self._on_rows is not None:
+                _hand_over_rows(engine, self._on_rows)
+        except BaseException:
+            engine.close()
+            raise
+        return engine, state
+
+    # --- facts -------------------------------------------------------------------------------
+
+    def copy(self) -> CopyMeta | None:
+        """Return the copy's progress; one that was done and is needed again counts as none."""
+        meta = self._store.meta
+        return (
+            None if meta.copy is not None and meta.copy.done and meta.needs_snapshot else meta.copy
+        )
+
+    def state(self) -> CopyState:
+        """Return where the copy stands durably (B-05), and what it can be made of."""
+        copy, file_format = self.copy(), self.engine.file_format
+        formats = (file_format,) if file_format else ()
+        if copy is None:
+            return CopyState(partition=self._store.meta.partition, formats=formats)
+        held = None
+        if copy.format and not copy.done:
+            held = HeldFiles(
+                engine_id=copy.engine_id, snapshot_id=copy.snapshot_id, files=copy.files
+            )
+        return CopyState(
+            partition=self._store.meta.partition,
+            resume_after=copy.resume_after,
+            done=copy.done,
+            rows=copy.rows,
+            bytes=copy.bytes,
+            formats=() if copy.resume_after else formats,
+            held=held,
+        )
+
+
+def _copy_of(header: SnapshotHeader, attempt: str, directory: str = "") -> CopyMeta:
+    return CopyMeta(
+        attempt=attempt,
+        snapshot_id=header.snapshot_id,
+        offset=header.offset,
+        commit_time=header.commit_time,
+        leader_epoch=header.leader_epoch,
+        failover_log=header.failover_log,
+        format=header.format,
+        engine_id=header.engine_id,
+        directory=directory,
+    )
+
+
+def _standing_at(copy: CopyMeta, engine: Engine) -> AppliedState:
+    state = AppliedState.load(engine.state())
+    if state != (copy.offset, copy.commit_time, copy.leader_epoch):
+        raise CorruptionError(f"the files stand at {state}, not where their header says")
+    return state
+
+
+def _hand_over_rows(engine: Engine, on_rows: OnRows) -> None:
+    """Read an engine that came as files for the indexes, which a row copy feeds as it comes."""
+    start, end = b"", False
+    while not end:
+        chains = engine.scan_chains(start, None, rows_max=_INDEX_ROWS, bytes_max=_INDEX_BYTES)
+        end = chains.end
+        if chains.keys:
+            on_rows(versions_batch(columns_of(chains.keys, chains.values)))
+            start = behind(chains.last_row_id)
