@@ -11,12 +11,11 @@ import time
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 from pyarrow import flight
 from replica_cluster import Client, Coordinator, cluster
 
-from rezone.replica.meta import PartitionMeta
+from rezone.replica.meta import MetaFile, PartitionMeta
 from rezone.replica.producer import ProducerChannel
 from rezone.replica.settings import NodeSettings
 from rezone.wire.errors import ConflictError, NotReadyError
@@ -196,8 +195,7 @@ def finish(c: Coordinator, k: Client, acked: dict[bytes, bytes]) -> None:
 
 def stored_meta(c: Coordinator, node: int) -> PartitionMeta:
     """Return what a node would know of the partition after a crash."""
-    path = c.nodes[node].directory / "partitions" / str(PARTITION) / "meta.json"
-    return msgspec.json.decode(path.read_bytes(), type=PartitionMeta)
+    return MetaFile(c.nodes[node].directory / "partitions" / str(PARTITION), PartitionMeta()).value
 
 
 def started(c: Coordinator) -> tuple[Client, dict[bytes, bytes]]:

@@ -1,16 +1,16 @@
 """What a replica must remember of its partition apart from rows and log.
 
-One small JSON file, replaced atomically: written beside, made durable, renamed, and the rename
-made durable too. A change is on the disk before `MetaFile.update` returns, so epochs, revisions
-and the failover log can be promised to others afterwards (persist before act).
+A journal of JSON records, each of all facts. A change is on the disk before `MetaFile.update`
+returns, so epochs, revisions and the failover log can be promised to others afterwards (persist
+before act).
 """
 
-import os
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
+from rezone.replica.journal import Journal
 from rezone.replica.segment import sync_directory
 from rezone.wire.errors import CorruptionError
 from rezone.wire.messages import FailoverEntry, LeaderAndIsr, NodeId, Role, SnapshotFile
@@ -68,18 +68,33 @@ class PartitionMeta(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=Tru
     resetting: bool = False
 
 
-class MetaFile:
-    """The file that holds a PartitionMeta; the caller keeps updates apart."""
+JOURNAL_NAME = "meta.journal"
+REPLACED_NAME = "meta.json"
+"""What the facts stood in before there was a journal: one JSON object, replaced as a whole."""
 
-    def __init__(self, path: Path, initial: PartitionMeta) -> None:
-        self._path = path
+
+class MetaFile:
+    """The file in `directory` that holds a PartitionMeta; the caller keeps updates apart."""
+
+    def __init__(self, directory: Path, initial: PartitionMeta) -> None:
+        self._journal = Journal(directory / JOURNAL_NAME)
         self._unsaved = False
         self.value = initial
-        if path.exists():
-            try:
-                self.value = msgspec.json.decode(path.read_bytes(), type=PartitionMeta)
-            except msgspec.DecodeError as error:
-                raise CorruptionError(f"{path}: {error}") from error
+        if self._journal.newest is not None:
+            self.value = _decoded(directory / JOURNAL_NAME, self._journal.newest)
+        replaced = directory / REPLACED_NAME
+        if not replaced.exists():
+            return
+        if self._journal.newest is None:
+            self.value = _decoded(replaced, replaced.read_bytes())
+            self._journal.write(msgspec.json.encode(self.value))
+        replaced.unlink()
+        sync_directory(directory)
+
+    @staticmethod
+    def exists(directory: Path) -> bool:
+        """Return whether a replica's facts are in a directory."""
+        return any((directory / name).exists() for name in (JOURNAL_NAME, REPLACED_NAME))
 
     def update(self, *, durable: bool = True, **changes: Any) -> PartitionMeta:
         """Change fields, durably before this returns; equal values cost nothing.
@@ -91,17 +106,18 @@ class MetaFile:
             self._unsaved = self._unsaved or changed != self.value
             self.value = changed
             return changed
-        if changed == self.value and not self._unsaved and self._path.exists():
+        if changed == self.value and not self._unsaved and self._journal.newest is not None:
             return self.value
-        partial = self._path.with_suffix(".tmp")
-        with partial.open("wb") as file:
-            file.write(msgspec.json.format(msgspec.json.encode(changed)))
-            file.flush()
-            os.fsync(file.fileno())
-        partial.rename(self._path)
-        sync_directory(self._path.parent)
+        self._journal.write(msgspec.json.encode(changed))
         self.value, self._unsaved = changed, False
         return changed
+
+
+def _decoded(path: Path, data: bytes) -> PartitionMeta:
+    try:
+        return msgspec.json.decode(data, type=PartitionMeta)
+    except msgspec.MsgspecError as error:
+        raise CorruptionError(f"{path}: {error}") from error
 
 
 def branch_end(failover_log: tuple[FailoverEntry, ...], uuid: str, log_end: int) -> int | None:

@@ -23,6 +23,7 @@ from rezone.replica.copies import Pulls
 from rezone.replica.data import DataChannel
 from rezone.replica.insync import Budget
 from rezone.replica.links import Links
+from rezone.replica.meta import MetaFile
 from rezone.replica.partition import Partition
 from rezone.replica.producer import ProducerChannel
 from rezone.replica.report import ReportBoard
@@ -343,7 +344,7 @@ class DataNode:
             self._store_config, partition=partition, engine=self.config.engine
         )
         directory = self._directory / "partitions" / str(partition)
-        new = not (directory / "meta.json").exists()
+        new = not MetaFile.exists(directory)
         store = PartitionStore.open(directory, config)
         if new:
             store.update_meta(needs_snapshot=learner)

@@ -1,6 +1,6 @@
 """The durable state of one partition on one data node: log, engine, meta, snapshots.
 
-A partition is one directory: `log/`, `engine/` (or what the meta names), `meta.json`,
+A partition is one directory: `log/`, `engine/` (or what the meta names), `meta.journal`,
 `staging/` for bulk inserts, `checkpoints/` for file snapshots.
 Followers and leaders append to the log and sync it; the committed part is applied to the engine
 later, in large slices. Order of locks: a loader's lock, the applier's mutex, the partition's
@@ -98,7 +98,7 @@ class PartitionStore:
         self._meta_lock = threading.Lock()
         self._closed = False
         directory.mkdir(parents=True, exist_ok=True)
-        self._meta = MetaFile(directory / "meta.json", PartitionMeta(partition=config.partition))
+        self._meta = MetaFile(directory, PartitionMeta(partition=config.partition))
         self._committed = self._meta.value.committed_offset
         self._log = PartitionLog(
             directory / "log",

@@ -169,14 +169,13 @@ def test_collect_never_changes_what_may_be_read_or_undone(store: PartitionStore)
 
 def test_meta_that_may_wait_reaches_the_disk_with_the_next_that_may_not(tmp_path: Path) -> None:
     """A replica would ack in an epoch that it forgets with the next crash."""
-    path = tmp_path / "meta.json"
-    meta = MetaFile(path, PartitionMeta(partition=0))
+    meta = MetaFile(tmp_path, PartitionMeta(partition=0))
     meta.update(revision=1)
     meta.update(leader_epoch=5, durable=False)
     assert meta.value.leader_epoch == 5
-    assert MetaFile(path, PartitionMeta(partition=0)).value.leader_epoch == 0
+    assert MetaFile(tmp_path, PartitionMeta(partition=0)).value.leader_epoch == 0
     meta.update(revision=1)
-    assert MetaFile(path, PartitionMeta(partition=0)).value.leader_epoch == 5
+    assert MetaFile(tmp_path, PartitionMeta(partition=0)).value.leader_epoch == 5
 
 
 def test_writer_table_over_log_engine_and_rollback(store: PartitionStore) -> None:
@@ -249,7 +248,7 @@ def test_meta_is_durable_and_checked(tmp_path: Path) -> None:
     )
     assert again.lost_committed, "the log ends at 0, and 9 was committed"
     again.close()
-    (tmp_path / "crash" / "meta.json").write_text('{"partition": "x"}')
+    (tmp_path / "crash" / "meta.journal").write_bytes(b"{}")
     with pytest.raises(CorruptionError):
         PartitionStore.open(tmp_path / "crash", config())
     store.close()
