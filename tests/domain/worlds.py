@@ -56,6 +56,8 @@ class World:
     nodes: int = 5
     silent: dict[int, float] = dataclasses.field(default_factory=dict)
     lost: set[int] = dataclasses.field(default_factory=set)
+    draining: set[int] = dataclasses.field(default_factory=set)
+    domains: dict[int, str] = dataclasses.field(default_factory=dict)
     reports: dict[tuple[int, int], dict[str, Any] | None] = dataclasses.field(default_factory=dict)
     migrations: list[MigrationView] = dataclasses.field(default_factory=list)
     spark: SparkView | None = None
@@ -104,6 +106,8 @@ class World:
             address=f"node-{node}:1",
             reachable=silent is None,
             lost=node in self.lost,
+            draining=node in self.draining,
+            failure_domain=self.domains.get(node, ""),
             unreachable_since=None if silent is None else NOW - timedelta(seconds=silent),
             replicas={} if silent is not None else replicas,
         )

@@ -27,6 +27,7 @@ def leader(
     barrier: int = 0,
     confirmed: bool = True,
     standby: int | None = None,
+    iss: tuple[int, ...] = (),
 ) -> LeaderState:
     """Return a leadership of node 0."""
     return LeaderState(
@@ -38,6 +39,7 @@ def leader(
             replicas=replicas,
             coordinator_epoch=1,
             hot_standby_replica=standby,
+            iss=iss,
         ),
         barrier=barrier,
         committed=0,
@@ -68,14 +70,18 @@ def test_of_the_acks_of_one_write_only_the_last_one_changes_anything() -> None:
     """Each ack would cost a run of the job; or one that matters would be passed over."""
     state = leader()
     ack(state, 1, 10, 10)
-    assert not state.moves_on(10)
+    assert not state.moves_on(10, 10)
     ack(state, 2, 10, 10)
-    assert not state.moves_on(0), "the own disk is still missing"
-    assert state.moves_on(10)
+    assert not state.moves_on(0, 10), "the own disk is still missing"
+    assert state.moves_on(10, 10)
     state.advance(10)
-    assert not state.moves_on(10)
-    assert leader((0, 1)).moves_on(0), "a replica wants to join"
-    assert leader(standby=1).moves_on(0), "a standby may come into its set"
+    assert not state.moves_on(10, 10)
+    assert leader((0, 1)).moves_on(0, 10), "a replica wants to join"
+    hot = leader(standby=1)
+    ack(hot, 1, 5000, 5000, applied=3999)
+    assert not hot.moves_on(0, 5000)
+    ack(hot, 1, 5000, 5000, applied=4000)
+    assert hot.moves_on(0, 5000), "a standby comes into its set"
 
 
 def test_a_late_ack_of_the_same_stream_takes_nothing_back() -> None:
@@ -152,6 +158,33 @@ def test_a_standby_enters_iss_near_the_end_and_leaves_far_from_it() -> None:
     assert state.propose(0.0, 5000)
     assert state.proposal is not None
     assert state.proposal.new_iss == (1,)
+
+
+@pytest.mark.proves("HS-08")
+def test_several_standbys_are_each_judged_by_their_own_offset() -> None:
+    """The second standby would throw the first out of `iss`, and a zone could have but one."""
+    state = leader(standby=2, iss=(1,))
+    ack(state, 1, 20_000, 20_000, applied=10_000)
+    ack(state, 2, 20_000, 20_000, applied=19_500)
+    assert state.propose(0.0, 20_000)
+    assert state.proposal is not None
+    assert state.proposal.new_iss == (1, 2), "a member may be ten times as far behind"
+    ack(state, 1, 20_000, 20_000, applied=9_999)
+    assert state.propose(0.0, 20_000)
+    assert state.proposal.new_iss == (2,)
+
+
+@pytest.mark.proves("HS-08")
+def test_a_new_leader_keeps_the_standbys_it_has_not_heard_of() -> None:
+    """With every change of the leader all standbys would be cold on paper when it is next lost."""
+    state = leader(iss=(1,))
+    assert not state.propose(0.0, 9)
+    ack(state, 2, 9, 9)
+    assert not state.propose(0.0, 9)
+    ack(state, 1, 9, 20_000, applied=9)
+    assert state.propose(0.0, 20_000)
+    assert state.proposal is not None
+    assert state.proposal.new_iss == ()
 
 
 @pytest.mark.proves("B-09")

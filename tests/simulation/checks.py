@@ -134,10 +134,17 @@ def unfinished(world: World) -> list[str]:
     for partition, nodes in enumerate(stable):
         found += _partition_problems(world, partition, nodes)
     found += _leftovers(world, {n.id for n in status.data_nodes})
+    found += _without_standbys(world)
     ready = [c for c in status.conditions if c.type == "Ready"]
     if not ready or ready[0].status != "True":
         found.append(f"the zone is not Ready: {ready[0].message if ready else ''}")
     return found
+
+
+def _without_standbys(world: World) -> list[str]:
+    wanted = world.zone().spec.hot_standbys
+    records = world.checks.routes.items()
+    return [f"p{p} has standbys {r.iss}" for p, r in records if len(r.iss) != wanted]
 
 
 def _partition_problems(

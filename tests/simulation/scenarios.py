@@ -31,6 +31,7 @@ class Start:
     replicas: int = 2
     nodes: int = 3
     spark: bool = False
+    standbys: int = 0
 
     def spec(self) -> dict[str, Any]:
         """Return the zone's spec."""
@@ -38,6 +39,7 @@ class Start:
             "partitions": self.partitions,
             "replicas": self.replicas,
             "minInSyncReplicas": max(1, self.replicas - 1),
+            "hotStandbys": self.standbys,
             "dataNodes": data_nodes(self.nodes),
             "transfer": {"sparkThresholdBytes": 0 if self.spark else 1 << 40},
         }
@@ -287,6 +289,21 @@ FAILOVER = Scenario(
     ends=frozenset({"Succeeded", "Cancelled"}),
 )
 
+STANDBYS = Scenario(
+    "failover to a standby",
+    Start(replicas=3, nodes=4, standbys=1),
+    (Order(at_once, kill_leader),),
+)
+STANDBYS_CHANGE = Scenario(
+    "more standbys, fewer standbys, and a move",
+    Start(partitions=2, replicas=3, nodes=4, standbys=1),
+    (
+        Order(at_once, lambda w: w.patch_zone(hotStandbys=2)),
+        Order(later(2.0), move),
+        Order(in_state(TASK, T.TRANSFERRING), lambda w: w.patch_zone(hotStandbys=1)),
+    ),
+)
+
 REBALANCES = (
     CREATE,
     JOIN,
@@ -300,6 +317,8 @@ REBALANCES = (
     TWO_TRIGGERS,
     PAUSE,
     FAILOVER,
+    STANDBYS,
+    STANDBYS_CHANGE,
 )
 
 

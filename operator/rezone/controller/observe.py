@@ -47,6 +47,7 @@ def build_view(
         max_migrations_per_node=rebalance.max_migrations_per_node,
         spark_threshold_bytes=zone.spec.transfer.spark_threshold_bytes,
         leader_lease_seconds=leader_lease_seconds,
+        hot_standbys=zone.spec.hot_standbys,
         migrations=tuple(migration_view(m) for m in migrations),
         spark=spark,
         verified=frozenset(runtime.verified),

@@ -26,6 +26,7 @@ from rezone.domain.assignments import SKIP, topology_of
 from rezone.domain.data_nodes import KubeNode, Presence, eligible_ids, plan_data_nodes
 from rezone.domain.planner import NodeInfo, NotPlaceableError, PlanRequest, plan
 from rezone.domain.repairs import abandoned, lease_ends_in, missing_copies, repairs, strays
+from rezone.domain.standbys import standby_changes
 from rezone.domain.triggers import Trigger, due_in, find_trigger
 from rezone.domain.world import Topology, ZoneView
 from rezone.domain.zone_status import health_of, zone_conditions
@@ -238,13 +239,14 @@ class ZoneReconciler:
         if copies and runtime.fence is not None:
             await Transfers(self._c, zone, runtime).pull(copies, runtime.fence)
         overdue = runtime.long_authorized()
-        if strays(view) or overdue:
+        if strays(view) or overdue or standby_changes(view):
             # Only now and then: looked at together with the migrations that may be at work on them.
             found = await self._c.store.list(RegionMigration, zone.metadata.namespace)
             own = (m for m in found if m.spec.zone_name == zone.metadata.name)
             view = dataclasses.replace(view, migrations=tuple(migration_view(m) for m in own))
             await Acts(self._c, zone, runtime, zone).carry_out(strays(view))
-            if overdue and (changes := abandoned(view)):
+            changes = (abandoned(view) if overdue else ()) or standby_changes(view)
+            if changes:
                 await runtime.change_routes(store, changes)
                 return True
         return False

@@ -69,6 +69,7 @@ class ZoneView:
 
     `verified` are the copies whose digest equalled their source's in this process's life, as
     (partition, node, the source's leader epoch) (B-04); `mismatched` are those whose did not.
+    `hot_standbys` is how many each partition shall have while nothing moves.
     """
 
     name: str
@@ -87,6 +88,7 @@ class ZoneView:
     max_migrations_per_node: int
     spark_threshold_bytes: int
     leader_lease_seconds: float
+    hot_standbys: int = 0
     migrations: tuple[MigrationView, ...] = ()
     spark: SparkView | None = None
     verified: frozenset[tuple[PartitionId, NodeId, int]] = frozenset()

@@ -14,6 +14,7 @@ import threading
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
+from rezone.domain.routes import hot_standbys
 from rezone.replica.settings import NodeSettings
 from rezone.wire.errors import (
     NotEnoughReplicasError,
@@ -158,14 +159,21 @@ class LeaderState:
                 offset = min(offset, known.durable if known else -1)
         return offset
 
-    def moves_on(self, own_durable: int) -> bool:
+    def moves_on(self, own_durable: int, log_end: int) -> bool:
         """Whether an ack can have changed anything: the commit offset, or who is in which set."""
-        current = self.state.isr if self.proposal is None else self.proposal.new_isr
+        isr, iss = self._asked
         return (
             self._held_by_all(own_durable) > self.committed
-            or self.state.hot_standby_replica is not None
-            or not set(self.state.replicas) <= set(current)
+            or self._standbys(isr, log_end) != iss
+            or not set(self.state.replicas) <= isr
         )
+
+    @property
+    def _asked(self) -> tuple[set[NodeId], set[NodeId]]:
+        """The in-sync set and its standbys as last proposed, or as confirmed."""
+        if self.proposal is None:
+            return set(self.state.isr), set(self.state.iss)
+        return set(self.proposal.new_isr), set(self.proposal.new_iss)
 
     def advance(self, own_durable: int) -> bool:
         """Move the commit offset as far as the in-sync set allows; whether it moved."""
@@ -201,7 +209,7 @@ class LeaderState:
         A follower joins when it has everything committed and everything of earlier leaders; a
         member leaves when it has owed an ack, or has had no stream, for `replica_lag_ms_max`.
         """
-        isr = set(self.state.isr if self.proposal is None else self.proposal.new_isr)
+        isr, _ = self._asked
         floor = max(self.committed, self.barrier)
         for node in self.state.replicas:
             known = self.followers.get(node)
@@ -212,7 +220,7 @@ class LeaderState:
                 isr.discard(node)
         iss = self._standbys(isr, log_end)
         # A proposal that may have been seen is replaced by its opposite, never just dropped.
-        if self.proposal is None and isr == set(self.state.isr) and iss == self.state.iss:
+        if self.proposal is None and isr == set(self.state.isr) and iss == set(self.state.iss):
             return False
         proposal = self._proposal(isr, iss)
         if proposal == self.proposal:
@@ -221,10 +229,10 @@ class LeaderState:
         self.maximal |= isr
         return True
 
-    def _proposal(self, isr: Iterable[NodeId], iss: tuple[NodeId, ...]) -> IsrProposal:
+    def _proposal(self, isr: Iterable[NodeId], iss: Iterable[NodeId]) -> IsrProposal:
         return IsrProposal(
             new_isr=tuple(sorted(isr)),
-            new_iss=iss,
+            new_iss=tuple(sorted(iss)),
             leader_epoch=self.state.leader_epoch,
             partition_epoch=self.state.partition_epoch,
             coordinator_epoch=self.state.coordinator_epoch,
@@ -249,11 +257,19 @@ class LeaderState:
             known.waiting_since = now
         return (now - known.waiting_since) * 1000 > self.settings.replica_lag_ms_max
 
-    def _standbys(self, isr: set[NodeId], log_end: int) -> tuple[NodeId, ...]:
-        node = self.state.hot_standby_replica
-        known = self.followers.get(node) if node is not None else None
-        if node is None or known is None or node not in isr or not known.streaming:
-            return ()
+    def _standbys(self, isr: set[NodeId], log_end: int) -> set[NodeId]:
+        asked = hot_standbys(self.state) - {self.node}
+        return {node for node in asked & isr if self._is_hot(node, log_end)}
+
+    def _is_hot(self, node: NodeId, log_end: int) -> bool:
+        """Whether a standby's engine is near the log's end (HS-08).
+
+        Of one that has not said anything in this leadership what was known before stands: it is
+        in sync, and every change of the leader would make all standbys anew.
+        """
+        member = node in self.state.iss
+        known = self.followers.get(node)
+        if known is None or not known.streaming or known.durable < 0:
+            return member
         # In at the limit, out far beyond it: a standby at the edge would flap otherwise.
-        limit = self.settings.standby_lag_rows_max * (10 if node in self.state.iss else 1)
-        return (node,) if log_end - known.applied <= limit else ()
+        return log_end - known.applied <= self.settings.standby_lag_rows_max * (10 if member else 1)

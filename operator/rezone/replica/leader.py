@@ -157,7 +157,11 @@ class LeaderDuties:
                 stream.node, ack.fetch_offset, ack.kv_applied_offset, now, store.log_end
             )
             # Of the acks of one write only the last one changes anything.
-            due = first or partition.takeover.hands_over or self.state.moves_on(store.durable_end)
+            due = (
+                first
+                or partition.takeover.hands_over
+                or self.state.moves_on(store.durable_end, store.log_end)
+            )
         if due:
             partition.wake()
 

@@ -19,6 +19,7 @@ from typing import Any
 import msgspec
 import structlog
 
+from rezone.domain.routes import hot_standbys
 from rezone.replica.collector import Collector
 from rezone.replica.follower import FollowerDuties, stamps_of
 from rezone.replica.history import with_new_branch
@@ -127,7 +128,7 @@ class Partition:
     @property
     def is_standby(self) -> bool:
         """Whether this replica is to be a hot standby."""
-        return self.record.hot_standby_replica == self.node_id
+        return self.node_id in hot_standbys(self.record)
 
     @property
     def streams_from(self) -> NodeId | None:

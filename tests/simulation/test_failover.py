@@ -1,0 +1,41 @@
+"""Zones that keep hot standbys: who leads after a failure, and who stands by then."""
+
+from __future__ import annotations
+
+import pytest
+
+from rezone.wire.messages import NodeId
+from simulation.scenarios import Start, at_once, at_rest, later
+from simulation.world import Order, World
+
+SECONDS_MAX = 300.0
+AWAY_SECONDS = 8.0
+
+
+@pytest.mark.proves("B-06")
+@pytest.mark.parametrize("failures", [1, 2, 3])
+def test_the_standby_leads_and_another_one_stands_by(failures: int) -> None:
+    """A cold replica would lead, or the failure after the first one would find no standby."""
+    leaders: list[tuple[NodeId, ...]] = []
+
+    def fail(world: World) -> None:
+        record = world.checks.routes[0]
+        leaders.append(record.iss)
+        epoch = record.leader_epoch
+        world.kubelet.kill(record.leader, AWAY_SECONDS)
+        world.disturbed()
+
+        def look(world: World) -> None:
+            now = world.checks.routes[0]
+            if now.leader_epoch > epoch and len(leaders[-1]) == 1:
+                leaders[-1] += (now.leader,)
+
+        world.each_step = look
+
+    with World(1, at_rest(Start(replicas=3, nodes=4, standbys=1))) as world:
+        for _ in range(failures):
+            world.orders = [Order(at_once, fail), Order(later(20.0), lambda _: None)]
+            world.run(SECONDS_MAX)
+        assert len(leaders) == failures
+        for standby, leader in leaders:
+            assert leader == standby, "another replica than the standby leads"
