@@ -55,6 +55,13 @@ def down() -> None:
     host.stop_docker(places)
 
 
+@main.command()
+def delete() -> None:
+    """Remove the cluster only; the Docker daemon with the node image goes on."""
+    places = default_places()
+    KindCluster(places, build_programs(places)).delete()
+
+
 if __name__ == "__main__":
     try:
         main()

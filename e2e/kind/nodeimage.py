@@ -139,10 +139,12 @@ def _system_images(places: Places, root: Path, programs: Mapping[str, Path]) -> 
         shutil.rmtree(tree, ignore_errors=True)
         # Working directory of whatever wants to write something.
         (tree / "tmp").mkdir(parents=True)
-        shutil.copy2(programs[program], tree / program)
+        # On PATH: kubeadm's pods name their programs without a directory.
+        (tree / "usr/local/bin").mkdir(parents=True)
+        shutil.copy2(programs[program], tree / "usr/local/bin" / program)
         if program == "kube-proxy":
             _copy_with_libraries(root, ["/usr/sbin/nft", "/usr/sbin/conntrack"], tree)
-        images.append(_image(places, tree, f"{program}:{tag}", f'ENTRYPOINT ["/{program}"]'))
+        images.append(_image(places, tree, f"{program}:{tag}", f'ENTRYPOINT ["{program}"]'))
     tree = places.work / "image"
     shutil.rmtree(tree)
     (tree / "bin").mkdir(parents=True)

@@ -33,11 +33,14 @@ EOF
   mv "$config.new" "$config"
 }
 
+line='{.type} {.object.metadata.name} {.object.spec.podCIDR}'
+line+=' {.object.status.addresses[?(@.type=="InternalIP")].address}{"\n"}'
 kubectl --server="$SERVER" --certificate-authority=/etc/kubernetes/pki/ca.crt \
-  --token="$(cat "$TOKEN_FILE")" --kubeconfig=/dev/null get nodes --watch --no-headers \
-  --output-watch-events --output=custom-columns='NAME:.metadata.name,PODS:.spec.podCIDR,ADDRESS:.status.addresses[?(@.type=="InternalIP")].address' |
+  --token="$(cat "$TOKEN_FILE")" --kubeconfig=/dev/null get nodes --watch --output-watch-events \
+  --output=jsonpath="$line" |
   while read -r event name pods address; do
-    case "$pods $address" in *'<none>'*) continue ;; esac
+    # A node that has just joined has no pod network yet: then the address is in its place.
+    [ -n "$address" ] || continue
     if [ "$name" = "$NODE" ]; then
       give_this_node "$pods"
     elif [ "$event" = DELETED ]; then
