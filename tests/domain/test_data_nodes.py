@@ -12,7 +12,9 @@ from rezone.domain.data_nodes import (
     DataNodePlan,
     KubeNode,
     Presence,
+    changed_ids,
     eligible_ids,
+    placed,
     plan_data_nodes,
 )
 from rezone.resources.zone import DataNodesSpec, DataNodeState, DataNodeStatus
@@ -224,3 +226,50 @@ def test_assigned_ids_stay(names: set[str], assigned: frozenset[int]) -> None:
     current = tuple(active(n, POOL[n]) for n in range(4))
     made = plan(SELECTOR, current, kube(*names), presence={}, assigned=assigned)
     assert assigned <= {n.id for n in made.nodes}
+
+
+def relabelled(**labels: str) -> dict[str, KubeNode]:
+    """Return the Kubernetes node "a" with other labels."""
+    return {"a": KubeNode(name="a", schedulable=True, labels=LABELS | labels)}
+
+
+@pytest.mark.parametrize(
+    ("label", "weight"),
+    [
+        ("3", 3),
+        ("1000", 1000),
+        ("0", 1),
+        ("1001", 1),
+        ("2.5", 1),
+        ("-1", 1),
+        ("\u0663", 1),
+        ("", 1),
+    ],
+)
+def test_weight_is_a_label_of_the_kubernetes_node(label: str, weight: int) -> None:
+    """A misspelt weight would stop the operator, or make a node hold everything."""
+    nodes = {
+        "a": KubeNode(name="a", schedulable=True, labels=LABELS | {"rezone.dev/weight": label})
+    }
+    (new,) = plan(SELECTOR, (), nodes).nodes
+    (known,) = plan(SELECTOR, (active(0, "a", weight=7),), nodes).nodes
+    assert (new.weight, known.weight) == (weight, weight)
+
+
+def test_a_kubernetes_node_that_is_away_keeps_its_weight() -> None:
+    """Each short absence of a node would move its partitions to others and back."""
+    (found,) = plan(COUNT, (active(0, "a", weight=7), active(1, "b")), {}).nodes[:1]
+    assert found.weight == 7
+
+
+@pytest.mark.proves("ZR-03")
+def test_a_change_counts_from_the_assignment_on() -> None:
+    """A relabelled node would not be noticed, or be noticed for ever."""
+    first = placed(plan(SELECTOR, (active(0, "a"),), relabelled()).nodes, anew=False)
+    assert changed_ids(first) == frozenset()
+    for labels in ({"rezone.dev/weight": "2"}, {"topology.kubernetes.io/zone": "b"}):
+        nodes = plan(SELECTOR, first, relabelled(**labels)).nodes
+        assert changed_ids(placed(nodes, anew=False)) == {0}
+        assert changed_ids(placed(nodes, anew=True)) == frozenset()
+        back = plan(SELECTOR, nodes, relabelled()).nodes
+        assert changed_ids(back) == frozenset()

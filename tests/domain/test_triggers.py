@@ -40,6 +40,23 @@ def test_triggers(
     assert find_trigger(topology, eligible=frozenset(eligible), replicas=replicas) is expected
 
 
+@pytest.mark.proves("ZR-03")
+@pytest.mark.parametrize(
+    ("eligible", "changed", "expected"),
+    [
+        ({0, 1, 2}, {1}, Trigger.NODES_CHANGED),
+        ({0, 1, 2, 3}, {1}, Trigger.NODES_JOINED),
+        ({0, 1}, {2}, Trigger.NODES_LEFT),
+    ],
+)
+def test_another_weight_or_domain_is_a_trigger(
+    eligible: set[int], changed: set[int], expected: Trigger
+) -> None:
+    """A node relabelled would go on holding what it held; one change would hide another."""
+    found = find_trigger(OLD, eligible=frozenset(eligible), replicas=3, changed=frozenset(changed))
+    assert found is expected
+
+
 SETTINGS = AutoAdjustSpec(scale_up_seconds=10, scale_down_seconds=300)
 
 
@@ -48,6 +65,7 @@ SETTINGS = AutoAdjustSpec(scale_up_seconds=10, scale_down_seconds=300)
     [
         (Trigger.NODES_JOINED, 0, 10),
         (Trigger.NODES_JOINED, 10, 0),
+        (Trigger.NODES_CHANGED, 4, 6),
         (Trigger.NODES_LEFT, 10, 290),
         (Trigger.NODES_LEFT, 4000, 0),
         (Trigger.REPLICAS_CHANGED, 0, 0),

@@ -126,10 +126,13 @@ class ApiServer:
         key = Key(kind.__name__, namespace, name)
         old = self.read(key)
         self._guard(key, old, patch.get("metadata") or {})
-        new = _merged(old, {k: v for k, v in patch.items() if k != "metadata"})
+        # Of the metadata a client changes labels and annotations; the rest is the server's.
+        meta = patch.get("metadata") or {}
+        own = {k: v for k, v in meta.items() if k in ("labels", "annotations")}
+        new = _merged(old, {**patch, "metadata": own})
         if new.get("spec") != old.get("spec"):
             generation = old["metadata"]["generation"] + 1
-            new["metadata"] = {**old["metadata"], "generation": generation}
+            new["metadata"] = {**new["metadata"], "generation": generation}
         return self._store(key, old, new)
 
     def apply(self, kind: Kind, manifest: Manifest) -> Manifest:

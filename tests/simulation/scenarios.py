@@ -193,6 +193,13 @@ def cordon_leader(world: World) -> None:
     world.server.merge(Node, "", name, {"spec": {"unschedulable": True}})
 
 
+def weigh(world: World) -> None:
+    """Say that the Kubernetes node of data node 0 is worth three others."""
+    name = world.zone().status.data_nodes[0].node_name
+    labels = {"metadata": {"labels": {"rezone.dev/weight": "3"}}}
+    world.server.merge(Node, "", name, labels)
+
+
 def kill_leader(world: World) -> None:
     """Kill partition 0's leader for longer than its lease."""
     world.kubelet.kill(world.checks.routes[0].leader, 8.0)
@@ -215,6 +222,12 @@ def stable_has(replicas: int, nodes: int) -> Callable[[World], list[str]]:
         return found if len(used) == nodes else [*found, f"{used} are used, not {nodes} nodes"]
 
     return expects
+
+
+def node_holds_all(world: World) -> list[str]:
+    """Expect a replica of every partition on data node 0."""
+    missing = [p for p, r in world.checks.routes.items() if 0 not in r.replicas]
+    return [f"data node 0 does not hold {missing}"] if missing else []
 
 
 def leaders_as_planned(world: World) -> list[str]:
@@ -264,6 +277,12 @@ REPLICAS_DOWN = Scenario(
     (Order(at_once, lambda w: w.patch_zone(replicas=2)),),
     expects=stable_has(2, 2),
 )
+WEIGH = Scenario(
+    "another weight",
+    Start(partitions=4),
+    (Order(at_once, weigh),),
+    expects=node_holds_all,
+)
 MOVE = Scenario("move", SMALL, (Order(at_once, move),), expects=leaders_as_planned)
 MOVE_SPARK = Scenario("move by Spark", BULK, (Order(at_once, move),), expects=leaders_as_planned)
 TWO_TRIGGERS = Scenario(
@@ -312,6 +331,7 @@ REBALANCES = (
     DRAIN,
     REPLICAS_UP,
     REPLICAS_DOWN,
+    WEIGH,
     MOVE,
     MOVE_SPARK,
     TWO_TRIGGERS,

@@ -72,6 +72,7 @@ def node_views(
             lost=node.state is DataNodeState.LOST,
             unreachable_since=monitor.silent_since(node.id),
             failure_domain=node.failure_domain,
+            weight=node.weight,
             replicas={r.partition: r for r in report.replicas} if report is not None else {},
         )
     return views

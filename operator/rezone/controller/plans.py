@@ -64,7 +64,12 @@ def _zone_request(seen: ZonePass, revision: int) -> planner.PlanRequest:
         partitions=seen.zone.spec.partitions,
         replicas=seen.zone.spec.replicas,
         nodes=tuple(
-            planner.NodeInfo(id=n.id, failure_domain=n.failure_domain, available=n.id in eligible)
+            planner.NodeInfo(
+                id=n.id,
+                weight=n.weight,
+                failure_domain=n.failure_domain,
+                available=n.id in eligible,
+            )
             for n in status.data_nodes
         ),
         current=view.stable,

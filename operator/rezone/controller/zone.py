@@ -23,7 +23,14 @@ from rezone.controller.zone_config import zone_config
 from rezone.controller.zone_tasks import ZoneTasks, copies_now, task_name
 from rezone.domain import announcements, assignments, routes
 from rezone.domain.assignments import SKIP, topology_of
-from rezone.domain.data_nodes import KubeNode, Presence, eligible_ids, plan_data_nodes
+from rezone.domain.data_nodes import (
+    KubeNode,
+    Presence,
+    changed_ids,
+    eligible_ids,
+    placed,
+    plan_data_nodes,
+)
 from rezone.domain.planner import NodeInfo, NotPlaceableError, PlanRequest, plan
 from rezone.domain.repairs import abandoned, lease_ends_in, missing_copies, repairs, strays
 from rezone.domain.standbys import standby_changes
@@ -308,9 +315,11 @@ class _Planning:
             self.place = plan(self._request(None, eligible)).target
 
     def _look_for_trigger(self, newest: Topology) -> None:
+        self._mark_placed(anew=False)
         eligible = eligible_ids(self.status.data_nodes)
         replicas = self.zone.spec.replicas
-        trigger = find_trigger(newest, eligible=eligible, replicas=replicas)
+        changed = changed_ids(self.status.data_nodes)
+        trigger = find_trigger(newest, eligible=eligible, replicas=replicas, changed=changed)
         if trigger is None:
             self.status = self.status.model_copy(update={"trigger_time": None})
             return
@@ -331,12 +340,18 @@ class _Planning:
         if target == newest:
             # Nothing better can be had, such as for a node whose failure domain is full already.
             # To ask for it again would write a new revision in every pass, for ever.
+            self._mark_placed(anew=True)
             return
         revision = int(self.zone.metadata.resource_version)
         keys = assignments.request(self.status.assignments, target, revision)
         if keys is not SKIP:
             update = {"assignments": keys, "trigger_time": None}
             self.status = self.status.model_copy(update=update)
+            self._mark_placed(anew=True)
+
+    def _mark_placed(self, *, anew: bool) -> None:
+        nodes = placed(self.status.data_nodes, anew=anew)
+        self.status = self.status.model_copy(update={"data_nodes": nodes})
 
     def _drained_by_hand(self, trigger: Trigger) -> bool:
         draining = any(n.state is DataNodeState.DRAINING for n in self.status.data_nodes)
@@ -347,7 +362,12 @@ class _Planning:
             partitions=self.zone.spec.partitions,
             replicas=self.zone.spec.replicas,
             nodes=tuple(
-                NodeInfo(id=n.id, failure_domain=n.failure_domain, available=n.id in eligible)
+                NodeInfo(
+                    id=n.id,
+                    weight=n.weight,
+                    failure_domain=n.failure_domain,
+                    available=n.id in eligible,
+                )
                 for n in self.status.data_nodes
             ),
             current=current,

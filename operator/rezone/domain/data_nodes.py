@@ -10,7 +10,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 
-from rezone.resources.zone import DataNodesSpec, DataNodeState, DataNodeStatus
+from rezone.resources.zone import WEIGHT_MAX, DataNodesSpec, DataNodeState, DataNodeStatus
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -74,13 +74,14 @@ def plan_data_nodes(
         if node.id in wanted or node.id in assigned or _still_there(node, presence)
     ]
     for place in missing:
-        domain = _domain(kube_nodes.get(place), spec)
+        kube = kube_nodes.get(place)
         kept.append(
             DataNodeStatus(
                 id=next_node_id,
                 pod_name=f"{zone}-{next_node_id}",
                 node_name=place,
-                failure_domain=domain,
+                failure_domain=_domain(kube, spec),
+                weight=_weight(kube, spec),
             ),
         )
         next_node_id += 1
@@ -97,6 +98,7 @@ def _refresh(
     now: datetime,
 ) -> DataNodeStatus:
     node_name = presence.node_name or node.node_name
+    kube = kube_nodes.get(node_name)
     silent_since = presence.unreachable_since
     if silent_since is not None and now - silent_since >= lost_after:
         state = DataNodeState.LOST
@@ -108,7 +110,9 @@ def _refresh(
         update={
             "node_name": node_name,
             "address": presence.address or node.address,
-            "failure_domain": _domain(kube_nodes.get(node_name), spec) or node.failure_domain,
+            "failure_domain": _domain(kube, spec) or node.failure_domain,
+            # A Kubernetes node that is away for a while has not lost its label.
+            "weight": node.weight if kube is None else _weight(kube, spec),
             "state": state,
         },
     )
@@ -159,6 +163,40 @@ def _domain(kube: KubeNode | None, spec: DataNodesSpec) -> str:
     return "" if kube is None else kube.labels.get(spec.failure_domain_key, "")
 
 
+def _weight(kube: KubeNode | None, spec: DataNodesSpec) -> int:
+    text = "" if kube is None else kube.labels.get(spec.weight_key, "")
+    if not (text.isascii() and text.isdigit()):
+        return 1
+    return int(text) if 1 <= int(text) <= WEIGHT_MAX else 1
+
+
 def eligible_ids(nodes: Sequence[DataNodeStatus]) -> frozenset[int]:
     """Return the ids that partitions may be assigned to."""
     return frozenset(node.id for node in nodes if node.state is DataNodeState.ACTIVE)
+
+
+def placed(nodes: Sequence[DataNodeStatus], *, anew: bool) -> tuple[DataNodeStatus, ...]:
+    """Return the nodes, those in use marked with what an assignment takes them for.
+
+    `anew`: by an assignment made now. Else only nodes without a mark get one, so that a change of
+    their labels can be told later.
+    """
+    return tuple(
+        node.model_copy(update={"placed_as": _place_of(node)})
+        if node.state is DataNodeState.ACTIVE and (anew or not node.placed_as)
+        else node
+        for node in nodes
+    )
+
+
+def changed_ids(nodes: Sequence[DataNodeStatus]) -> frozenset[int]:
+    """Return the nodes in use whose weight or failure domain is not what it was when placed."""
+    return frozenset(
+        node.id
+        for node in nodes
+        if node.state is DataNodeState.ACTIVE and node.placed_as not in ("", _place_of(node))
+    )
+
+
+def _place_of(node: DataNodeStatus) -> str:
+    return f"{node.weight}@{node.failure_domain}"

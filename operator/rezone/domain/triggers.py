@@ -1,8 +1,9 @@
 """When a zone needs another assignment (ZR-01, ZR-03), and how long that may wait.
 
 A trigger is a difference, looked at anew each pass: the nodes that partitions are assigned to are
-not the nodes they may live on, or a partition has not as many replicas as the spec wants. A zone
-that a person has arranged by hand is therefore left alone until one of the two changes.
+not the nodes they may live on, or have another weight or failure domain than when that was
+decided, or a partition has not as many replicas as the spec wants. A zone that a person has
+arranged by hand is therefore left alone until one of these changes.
 """
 
 import enum
@@ -17,6 +18,7 @@ class Trigger(enum.StrEnum):
 
     NODES_JOINED = "NodesJoined"
     NODES_LEFT = "NodesLeft"
+    NODES_CHANGED = "NodesChanged"
     REPLICAS_CHANGED = "ReplicasChanged"
 
 
@@ -25,8 +27,12 @@ def find_trigger(
     *,
     eligible: frozenset[int],
     replicas: int,
+    changed: frozenset[int] = frozenset(),
 ) -> Trigger | None:
-    """Return why `topology` (the newest assignment wanted) no longer fits, None when it does."""
+    """Return why `topology` (the newest assignment wanted) no longer fits, None when it does.
+
+    `changed` are nodes whose weight or failure domain is not what the assignment counted on.
+    """
     assigned = frozenset(node for nodes in topology for node in nodes)
     if assigned - eligible:
         return Trigger.NODES_LEFT
@@ -34,7 +40,9 @@ def find_trigger(
         return Trigger.REPLICAS_CHANGED
     # Fewer replicas than nodes: a node may rightly hold nothing, and no plan would change that.
     spare = len(topology) * replicas < len(eligible)
-    return Trigger.NODES_JOINED if eligible - assigned and not spare else None
+    if eligible - assigned and not spare:
+        return Trigger.NODES_JOINED
+    return Trigger.NODES_CHANGED if changed & eligible else None
 
 
 def due_in(
@@ -51,6 +59,6 @@ def due_in(
     """
     if by_hand or trigger is Trigger.REPLICAS_CHANGED:
         return timedelta(0)
-    joined = trigger is Trigger.NODES_JOINED
-    seconds = settings.scale_up_seconds if joined else settings.scale_down_seconds
+    left = trigger is Trigger.NODES_LEFT
+    seconds = settings.scale_down_seconds if left else settings.scale_up_seconds
     return max(timedelta(0), since + timedelta(seconds=seconds) - now)

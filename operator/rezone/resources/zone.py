@@ -22,6 +22,7 @@ from rezone.wire.messages import EngineKind
 from rezone.wire.schema import ColumnType
 
 DATA_NODES_MAX = 1024
+WEIGHT_MAX = 1000
 
 
 class ApprovalMode(enum.StrEnum):
@@ -181,6 +182,11 @@ class DataNodesSpec(Model):
         default="topology.kubernetes.io/zone",
         description="The node label whose values are failure domains.",
     )
+    weight_key: LabelKey = Field(
+        default="rezone.dev/weight",
+        description="The node label that says how much a data node there holds beside the others: "
+        "a number from 1 to 1000, and 1 where it is missing or no such number.",
+    )
     auto_adjust: AutoAdjustSpec = AutoAdjustSpec()
     pod_template: dict[str, Any] | None = Field(
         default=None,
@@ -314,6 +320,14 @@ class DataNodeStatus(Model):
     node_name: ShortText = Field(default="", description="The Kubernetes node its pod is on.")
     address: ShortText = Field(default="", description="Where it serves, as host and port.")
     failure_domain: ShortText = Field(default="", description="The value of failureDomainKey.")
+    weight: Annotated[int, Field(ge=1, le=WEIGHT_MAX)] = Field(
+        default=1,
+        description="The value of weightKey.",
+    )
+    placed_as: ShortText = Field(
+        default="",
+        description="What the newest assignment took it for, as weight@failureDomain.",
+    )
     state: DataNodeState = Field(
         default=DataNodeState.STARTING,
         description="Where it is in its life.",
