@@ -57,6 +57,7 @@ class World:
     silent: dict[int, float] = dataclasses.field(default_factory=dict)
     lost: set[int] = dataclasses.field(default_factory=set)
     draining: set[int] = dataclasses.field(default_factory=set)
+    leaving: set[int] = dataclasses.field(default_factory=set)
     domains: dict[int, str] = dataclasses.field(default_factory=dict)
     reports: dict[tuple[int, int], dict[str, Any] | None] = dataclasses.field(default_factory=dict)
     migrations: list[MigrationView] = dataclasses.field(default_factory=list)
@@ -107,6 +108,7 @@ class World:
             reachable=silent is None,
             lost=node in self.lost,
             draining=node in self.draining,
+            leaving=node in self.leaving,
             failure_domain=self.domains.get(node, ""),
             unreachable_since=None if silent is None else NOW - timedelta(seconds=silent),
             replicas={} if silent is not None else replicas,

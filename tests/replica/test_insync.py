@@ -287,3 +287,25 @@ def test_the_branch_of_the_last_row_has_a_start() -> None:
     assert branch_start((A, B, C), C.first_offset) == B.first_offset
     assert branch_start((A, B, C), A.first_offset) == 0
     assert branch_start((), 30) == 0
+
+
+@pytest.mark.proves("B-07")
+def test_a_follower_that_leaves_is_proposed_out_while_it_acks() -> None:
+    """Every write would wait for a node that has stopped, until it is taken for dead."""
+    state = leader()
+    for node in (1, 2):
+        ack(state, node, 0, 0)
+    state.follower(2).leaving = True
+    assert state.propose(0.0, 0, needed=2)
+    assert state.proposal is not None
+    assert state.proposal.new_isr == (0, 1)
+    state.confirm(msgspec.structs.replace(state.state, isr=(0, 1), partition_epoch=1))
+    assert not state.propose(0.0, 0, needed=2), "it is proposed back in while it still streams"
+
+
+def test_a_follower_that_leaves_is_kept_when_too_few_would_be_left() -> None:
+    """A restart would refuse writes that need only wait for it."""
+    state = leader(isr=(0, 1), replicas=(0, 1))
+    ack(state, 1, 0, 0)
+    state.follower(1).leaving = True
+    assert not state.propose(0.0, 0, needed=2)

@@ -14,7 +14,7 @@ import pytest
 from replica_cluster import Client, Coordinator, ProcessNode, cluster
 from test_takeover import PARTITION, Load
 
-from rezone.wire.messages import ReplicaReport, Role
+from rezone.wire.messages import NodeReport, ReplicaReport, ReportRequest, Role
 
 pytestmark = pytest.mark.slow
 QUICK = ("--replica-lag-ms-max=400",)
@@ -150,11 +150,62 @@ def test_sigterm_ends_quickly_and_health_tells(tmp_path: Path) -> None:
         }
         assert pages["healthz"] == pages["readyz"] == b"ok\n"
         assert b'rezone_replica_partitions{role="Leader"} 1.0' in pages["metrics"]
-        assert json.loads(pages["statistics"]) == {"consuming": {}, "producing": {}}
+        assert json.loads(pages["statistics"])["connections"] == []
         assert process(c, 0).stop() == 0
         process(c, 0).start()
         c.wait_up(0)
         assert k.get(PARTITION, [b"a"]) == {b"a": b"1"}
+
+
+@pytest.mark.proves("B-07")
+def test_a_follower_that_is_told_to_stop_holds_no_write_up(tmp_path: Path) -> None:
+    """Writes would wait for its acks until it is taken for dead: seconds, for a planned stop."""
+    lag = "--replica-lag-ms-max=60000"
+    with cluster(tmp_path, 3, processes=True, arguments=(lag,)) as c:
+        c.create(PARTITION, (0, 1, 2))
+        c.watch()
+        load = Load(c, 2)
+        load.wait_for(10)
+        assert process(c, 2).stop() == 0
+        assert c.isr(PARTITION) == {0, 1}
+        load.wait_for(50)
+        process(c, 2).start()
+        c.until("back in sync", lambda: c.isr(PARTITION) == {0, 1, 2})
+        load.stop()
+        load.check()
+
+
+def test_a_leader_stops_at_once_when_nobody_could_relieve_it(tmp_path: Path) -> None:
+    """Without a coordinator a pod would wait for nothing, for its whole grace period."""
+    with cluster(tmp_path, 2, processes=True) as c:
+        c.create(PARTITION, (0, 1))
+        k = Client(c)
+        k.put(PARTITION, {b"a": b"1"})
+        assert process(c, 0).stop() == 0, "it was killed after ten seconds"
+
+
+@pytest.mark.proves("B-07", "ZR-11")
+def test_a_leader_that_is_told_to_stop_serves_until_it_has_handed_over(tmp_path: Path) -> None:
+    """A pod's end would be a crash to its clients: nobody leads until a lease is over."""
+    with cluster(tmp_path, 2, processes=True) as c:
+        c.create(PARTITION, (0, 1))
+        c.watch()
+        load = Load(c, 2)
+        load.wait_for(10)
+        ending = threading.Thread(target=process(c, 0).stop)
+        ending.start()
+        c.until("leaving", lambda: c.call(0, ReportRequest(seen=-1), NodeReport).leaving)
+        load.wait_for(20)
+        assert ending.is_alive(), "it stopped although it led"
+        with c.lock:
+            c.authorise(PARTITION, 1)
+            c.takeover(PARTITION)
+        c.settle()
+        ending.join(10)
+        assert not ending.is_alive()
+        load.wait_for(20)
+        load.stop()
+        load.check()
 
 
 def test_a_node_that_hangs_in_its_stop_ends_and_says_where(tmp_path: Path) -> None:

@@ -86,7 +86,7 @@ class Checks:
     def data(self, partition: PartitionId) -> None:
         """Assert that the in-sync set has what was acknowledged."""
         record, known = self.routes[partition], self._acknowledged[partition]
-        disks = {d.node: d for d in self._world.kubelet.disks.values()}
+        disks = self._world.kubelet.all_disks()
         holders = 0
         for node in record.isr:
             store = disks[node].stores.get(partition) if node in disks else None

@@ -1,8 +1,10 @@
 """What Kubernetes and the Spark operator do with the objects the operator makes.
 
 A pod gets an address and a process a moment after it is made; the address is one that a pod which
-is gone has had, if there is one. A pod's disk lives as long as the pod. A SparkApplication is
-submitted, runs, and carries the copies of its plan at the pace of the world's steps.
+is gone has had, if there is one. A pod that is deleted is told to stop, and stops when its node is
+missed nowhere or its patience is over. A pod's disk lives as long as the pod, or as its claim. A
+SparkApplication is submitted, runs, and carries the copies of its plan at the pace of the world's
+steps.
 """
 
 from __future__ import annotations
@@ -26,6 +28,7 @@ NAMESPACE = "default"
 PORT = 7400
 START_SECONDS = 0.3
 STOP_SECONDS = 0.4
+LEAVE_SECONDS_MAX = 20.0
 SUBMIT_SECONDS = 0.5
 COPY_PATIENCE_STEPS = 60
 
@@ -38,6 +41,8 @@ class Kubelet:
         self._server = server
         self._network = network
         self.disks: dict[str, NodeDisk] = {}
+        self.claims: dict[str, NodeDisk] = {}
+        self.missed: list[NodeId] = []
         self._addresses: dict[str, str] = {}
         self._free: list[str] = []
         self._kept_down: set[NodeId] = set()
@@ -50,9 +55,10 @@ class Kubelet:
         if key not in self._server.objects:
             return
         if "deletionTimestamp" in meta:
-            self._loop.call_later(STOP_SECONDS, self._end, key, meta["uid"])
+            self._leave(key, meta["uid"], self._loop.time() + LEAVE_SECONDS_MAX)
         elif meta["uid"] not in self.disks:
-            self.disks[meta["uid"]] = NodeDisk(_node_id(manifest))
+            claimed = self.claims.pop(_claim(manifest), None)
+            self.disks[meta["uid"]] = claimed or NodeDisk(_node_id(manifest))
             self._loop.call_later(START_SECONDS, self._begin, key, meta["uid"])
 
     def adopt(self, uid: str, disk: NodeDisk, address: str) -> None:
@@ -60,6 +66,10 @@ class Kubelet:
         self.disks[uid] = disk
         self._addresses[uid] = address
         self._run(uid)
+
+    def all_disks(self) -> dict[NodeId, NodeDisk]:
+        """Return the disks there are, those of claims without a pod among them."""
+        return {d.node: d for d in (*self.claims.values(), *self.disks.values())}
 
     def places(self) -> dict[str, str]:
         """Return the addresses of pods by uid."""
@@ -92,12 +102,30 @@ class Kubelet:
         ]
         return min(fit, key=lambda name: (used[name], name))
 
+    def _leave(self, key: Key, uid: str, deadline: float) -> None:
+        """Tell a node to stop, and end its pod when it has; again until then."""
+        node = self._running(uid)
+        if node is None or not node.is_needed or self._loop.time() >= deadline:
+            self.missed += [node.node_id] if node is not None and node.is_needed else []
+            self._loop.call_later(STOP_SECONDS, self._end, key, uid)
+            return
+        if not node.leaving:
+            node.leave()
+        self._loop.call_later(STOP_SECONDS / 4, self._leave, key, uid, deadline)
+
+    def _running(self, uid: str) -> SimulatedNode | None:
+        disk = self.disks.get(uid)
+        node = self._network.nodes.get(disk.node) if disk is not None else None
+        return node if node is not None and node.disk is disk else None
+
     def _end(self, key: Key, uid: str) -> None:
         if key not in self._server.objects or self._server.read(key)["metadata"]["uid"] != uid:
             return
         self._stop(uid)
         self._free.append(self._addresses.pop(uid, "10.0.1.1"))
-        del self.disks[uid]
+        disk, claim = self.disks.pop(uid), _claim(self._server.read(key))
+        if claim:
+            self.claims[claim] = disk
         self._server.remove(key)
 
     def _run(self, uid: str) -> None:
@@ -142,6 +170,12 @@ class Kubelet:
             if pod["metadata"]["uid"] == uid:
                 meta = pod["metadata"]
                 self._end(Key("Pod", meta["namespace"], meta["name"]), uid)
+
+
+def _claim(pod: Manifest) -> str:
+    """Return the claim that a pod's data is on, "" when it is on the pod's own disk."""
+    volumes = (v.get("persistentVolumeClaim") for v in pod["spec"].get("volumes") or ())
+    return next((v["claimName"] for v in volumes if v), "")
 
 
 def _node_id(pod: Manifest) -> NodeId:

@@ -137,6 +137,7 @@ class SimulatedNode(DataNode):
         self.clock = loop
         self.budget = Budget(self.settings.pending_bytes_node_max, "pending writes")
         self.process_id = f"process-{next(_processes)}"
+        self.leaving = False
         self.board = ReportBoard(loop, self.settings)
         self.pulls = Pulls(self)  # type: ignore[assignment]
         self.control = Control(self)

@@ -12,9 +12,12 @@ import random
 from collections.abc import Iterator
 
 from simulation.faults import SECOND_FAULTS, mend, storm_of
-from simulation.scenarios import ALL, Scenario
+from simulation.pod_scenarios import PODS
+from simulation.scenarios import ALL as OF_ZONES
+from simulation.scenarios import Scenario
 from simulation.world import World
 
+ALL = (*OF_ZONES, *PODS)
 SEEDS_DEFAULT = 80
 POINTS_STEP = 4
 """By default each scenario is killed at every fourth point, each beginning with another one."""

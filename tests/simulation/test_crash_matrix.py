@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import pytest
 
+from simulation.pod_scenarios import PODS
 from simulation.runs import RUN_SECONDS_MAX, crash_at, crash_points, pair, seeds
 from simulation.scenarios import (
     CANCELS,
@@ -44,6 +45,22 @@ def test_rebalances_without_faults(scenario: Scenario) -> None:
 @pytest.mark.parametrize("scenario", REBALANCES, ids=name_of)
 def test_rebalances_survive_the_operators_death(scenario: Scenario) -> None:
     """Something would be remembered outside of the API server, or an act could not be repeated."""
+    die_everywhere(scenario)
+
+
+@pytest.mark.proves("B-07", "ZR-11")
+@pytest.mark.parametrize("scenario", PODS, ids=name_of)
+def test_pods_are_replaced_without_faults(scenario: Scenario) -> None:
+    """A pod would stop while it leads, or while writes wait for it."""
+    with scenario.world() as world:
+        world.run(RUN_SECONDS_MAX)
+        scenario.check(world)
+
+
+@pytest.mark.proves("OP-02", "B-07")
+@pytest.mark.parametrize("scenario", PODS, ids=name_of)
+def test_replaced_pods_survive_the_operators_death(scenario: Scenario) -> None:
+    """A handover that an operator has begun would be left half-way by the next one."""
     die_everywhere(scenario)
 
 

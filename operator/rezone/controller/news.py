@@ -36,6 +36,8 @@ def news_of(before: NodeReport, after: NodeReport) -> News | None:
     """Return what is new in a node's report; None when it says the same."""
     if before.process_id != after.process_id or before.zone_uid != after.zone_uid:
         return EVERYTHING
+    if before.leaving != after.leaving:
+        return EVERYTHING
     if before.replicas == after.replicas:
         return None
     old = {r.partition: r for r in before.replicas}

@@ -68,6 +68,7 @@ def node_views(
             node=node.id,
             address=node.address,
             reachable=report is not None,
+            leaving=report is not None and report.leaving,
             draining=node.state is DataNodeState.DRAINING,
             lost=node.state is DataNodeState.LOST,
             unreachable_since=monitor.silent_since(node.id),

@@ -26,8 +26,8 @@ from rezone.wire.messages import Fence, LeaderAndIsr, NodeId, PartitionId, ZoneC
 UNSURE_LEASES = 2
 """For how many durations of the Lease a new coordinator expects late writes of the one before."""
 READ_AGAIN_SECONDS = 5.0
-AUTHORIZED_SECONDS = 60.0
-"""A migration ends a takeover long before: its deadline is a third of this."""
+AUTHORIZED_SECONDS = 20.0
+"""How long a takeover that is no migration's may take before it is taken back."""
 
 
 class ZoneRuntime:
@@ -101,8 +101,8 @@ class ZoneRuntime:
                     self._routes = None
                     return
 
-    def long_authorized(self) -> bool:
-        """Return whether a takeover has been authorized for longer than any migration takes."""
+    def overdue_takeovers(self) -> frozenset[PartitionId]:
+        """Return the partitions whose takeover has been authorized for too long, as seen here."""
         now = asyncio.get_running_loop().time()
         since = self._authorized
         self._authorized = {
@@ -110,7 +110,11 @@ class ZoneRuntime:
             for partition, record in enumerate(self._routes or ())
             if record.next_epoch is not None
         }
-        return any(now - begun > AUTHORIZED_SECONDS for begun in self._authorized.values())
+        return frozenset(
+            partition
+            for (partition, _), begun in self._authorized.items()
+            if now - begun > AUTHORIZED_SECONDS
+        )
 
     async def change_routes(self, store: RouteStore, changes: Sequence[RouteChange]) -> bool:
         """Write changes by compare-and-set; returns whether every one was made.

@@ -7,7 +7,6 @@ longer wanted. Everything acted on stands in the status or in the route table fi
 """
 
 import dataclasses
-from collections.abc import Sequence
 from datetime import datetime, timedelta
 
 import structlog
@@ -21,7 +20,7 @@ from rezone.controller.runtime import ZoneRuntime
 from rezone.controller.transfers import Transfers
 from rezone.controller.zone_config import zone_config
 from rezone.controller.zone_tasks import ZoneTasks, copies_now, task_name
-from rezone.domain import announcements, assignments, routes
+from rezone.domain import announcements, assignments, handover, routes
 from rezone.domain.assignments import SKIP, topology_of
 from rezone.domain.data_nodes import (
     KubeNode,
@@ -32,7 +31,7 @@ from rezone.domain.data_nodes import (
     plan_data_nodes,
 )
 from rezone.domain.planner import NodeInfo, NotPlaceableError, PlanRequest, plan
-from rezone.domain.repairs import abandoned, lease_ends_in, missing_copies, repairs, strays
+from rezone.domain.repairs import lease_ends_in, missing_copies, repairs, strays
 from rezone.domain.standbys import standby_changes
 from rezone.domain.triggers import Trigger, due_in, find_trigger
 from rezone.domain.world import Topology, ZoneView
@@ -68,6 +67,11 @@ class Observed:
     presence: dict[int, Presence]
     tasks: tuple[RebalanceTask, ...]
     routes: tuple[LeaderAndIsr, ...]
+
+    @property
+    def outdated(self) -> frozenset[int]:
+        """Return the data nodes whose pods run an older template."""
+        return frozenset(pod.node_id for pod in self.pods if pod.outdated)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -117,7 +121,8 @@ class ZoneReconciler:
     ) -> Observed:
         status = zone.status or DistributionZoneStatus()
         pods = await self._c.pods.observe_pods(zone)
-        addresses = {p.node_id: f"{p.ip}:{DATA_NODE_PORT}" for p in pods if p.ip and not p.deleting}
+        # A pod under deletion is still asked: it hands its leaders over, and answers meanwhile.
+        addresses = {p.node_id: f"{p.ip}:{DATA_NODE_PORT}" for p in pods if p.ip}
         places = {p.node_id: p.node_name for p in pods}
         # A node that has never answered holds nothing; any other is missed while it has no pod.
         met = [n.id for n in status.data_nodes if n.state is not DataNodeState.STARTING]
@@ -216,7 +221,7 @@ class ZoneReconciler:
             await store.create([routes.initial(r, self._c.epoch) for r in decided.place])
             runtime.forget_routes()
             return True
-        changed = await self._mend(zone, runtime, store, observed.tasks)
+        changed = await self._mend(zone, runtime, store, observed)
         self._inform(zone, runtime, status)
         await runtime.notify()
         await self._tasks.ensure(zone, observed.tasks)
@@ -227,7 +232,7 @@ class ZoneReconciler:
         zone: DistributionZone,
         runtime: ZoneRuntime,
         store: RouteStore,
-        tasks: Sequence[RebalanceTask],
+        observed: Observed,
     ) -> bool:
         view = build_view(
             zone,
@@ -241,18 +246,19 @@ class ZoneReconciler:
         if changes:
             await runtime.change_routes(store, changes)
             return True
-        copies = missing_copies(view, task_copies=any(map(copies_now, tasks)))
+        copies = missing_copies(view, task_copies=any(map(copies_now, observed.tasks)))
         copies = copies[: zone.spec.rebalance.max_concurrent_migrations]
         if copies and runtime.fence is not None:
             await Transfers(self._c, zone, runtime).pull(copies, runtime.fence)
-        overdue = runtime.long_authorized()
-        if strays(view) or overdue or standby_changes(view):
+        overdue = runtime.overdue_takeovers()
+        if strays(view) or handover.is_wanted(view) or standby_changes(view):
             # Only now and then: looked at together with the migrations that may be at work on them.
             found = await self._c.store.list(RegionMigration, zone.metadata.namespace)
             own = (m for m in found if m.spec.zone_name == zone.metadata.name)
             view = dataclasses.replace(view, migrations=tuple(migration_view(m) for m in own))
-            await Acts(self._c, zone, runtime, zone).carry_out(strays(view))
-            changes = (abandoned(view) if overdue else ()) or standby_changes(view)
+            handed = handover.handovers(view, utc_now(), overdue=overdue, avoid=observed.outdated)
+            await Acts(self._c, zone, runtime, zone).carry_out((*strays(view), *handed))
+            changes = () if handed else standby_changes(view)
             if changes:
                 await runtime.change_routes(store, changes)
                 return True

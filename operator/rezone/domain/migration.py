@@ -184,6 +184,7 @@ def choose(run: Run) -> NodeId | None:
             node != record.leader
             and seen is not None
             and seen.reachable
+            and not seen.leaving
             and not seen.draining
             and not seen.lost
         )

@@ -13,7 +13,6 @@ from datetime import datetime, timedelta
 from rezone.domain import routes
 from rezone.domain.changes import Step, combine
 from rezone.domain.world import Copy, RouteChange, StopReplica, ZoneView
-from rezone.resources.migration import MigrationState
 from rezone.wire.messages import (
     FIRST_PARTITION_EPOCH,
     LeaderAndIsr,
@@ -21,8 +20,6 @@ from rezone.wire.messages import (
     PartitionId,
     Role,
 )
-
-_NOT_BEGUN = frozenset({"", MigrationState.SELECT_CANDIDATE.value})
 
 
 def repairs(view: ZoneView, now: datetime) -> tuple[RouteChange, ...]:
@@ -97,37 +94,6 @@ def strays(view: ZoneView) -> tuple[StopReplica, ...]:
     )
 
 
-def abandoned(view: ZoneView) -> tuple[RouteChange, ...]:
-    """Return the changes that end authorized takeovers of which no migration is left.
-
-    A migration that was deleted half-way leaves its authorization behind. It would keep its
-    candidate in the in-sync set, every later migration waiting, and a failover from happening.
-    """
-    # One that has not begun waits for exactly this.
-    moving = {m.partition for m in view.migrations if not m.terminal and m.state not in _NOT_BEGUN}
-    changes = []
-    for partition, record in enumerate(view.routes):
-        if record.next_leader is None or record.next_epoch is None or partition in moving:
-            continue
-        seen = view.report(partition, record.next_leader)
-        leads = seen is not None and seen.role is Role.LEADER
-        if leads and seen is not None and seen.leader_epoch == record.next_epoch:
-            after = routes.adopt_leader(
-                record, record.next_leader, record.next_epoch, view.coordinator_epoch
-            )
-        else:
-            after = routes.roll_back_takeover(record, view.coordinator_epoch)
-        if isinstance(after, LeaderAndIsr):
-            changes.append(
-                RouteChange(
-                    partition=partition,
-                    expected_epoch=record.partition_epoch,
-                    state=after,
-                ),
-            )
-    return tuple(changes)
-
-
 def _is_stable(view: ZoneView, partition: PartitionId, node: NodeId) -> bool:
     stable = view.stable
     return stable is not None and partition < len(stable) and node in stable[partition]
@@ -149,7 +115,7 @@ def _without_lost_data(
     if not lost:
         return None
     if record.leader in lost:
-        able = _able_to_lead(view, partition)
+        able = able_to_lead(view, partition)
         return _changed(routes.fail_over(record, able, view.coordinator_epoch))
     steps: list[Step] = [lambda r: routes.drop_from_isr(r, lost)]
     if record.next_leader in lost:
@@ -201,14 +167,15 @@ def _failed_over(
         and not _lease_over(leader.unreachable_since, view, now)
     ):
         return None
-    able = _able_to_lead(view, partition)
+    able = able_to_lead(view, partition)
     if record.next_leader is not None and record.next_leader in able:
-        # An authorized takeover is its migration's to end: it knows how far it has come (RM-05).
+        # An authorized takeover is brought to its end by its migration, which knows how far it has
+        # come (RM-05), or by `handover`.
         return None
     return _changed(routes.fail_over(record, able, view.coordinator_epoch))
 
 
-def _able_to_lead(view: ZoneView, partition: PartitionId) -> frozenset[NodeId]:
+def able_to_lead(view: ZoneView, partition: PartitionId) -> frozenset[NodeId]:
     """Return the nodes that answer and say that they have the partition's rows.
 
     A member of the in-sync set that answers but has no replica has lost its disk, and has not

@@ -35,7 +35,8 @@ def standby_changes(view: ZoneView) -> tuple[RouteChange, ...]:
 
 
 def _is_moving(view: ZoneView, partition: PartitionId, record: LeaderAndIsr) -> bool:
-    if record.next_leader is not None:
+    leader = view.nodes.get(record.leader)
+    if record.next_leader is not None or (leader is not None and leader.leaving):
         return True
     if view.pending is None or view.stable is None or partition >= len(view.pending):
         return False

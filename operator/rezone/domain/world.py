@@ -19,13 +19,15 @@ Topology = tuple[tuple[NodeId, ...], ...]
 class NodeView:
     """A data node as the coordinator sees it.
 
-    `reachable`: it answers; `unreachable_since` stands while it does not. `draining` nodes give
-    everything away; `lost` ones are given up (their pod or Kubernetes node is gone for good).
+    `reachable`: it answers; `unreachable_since` stands while it does not. `leaving` nodes are
+    about to stop, `draining` ones give everything away; `lost` ones are given up (their pod or
+    Kubernetes node is gone for good).
     """
 
     node: NodeId
     address: str
     reachable: bool
+    leaving: bool = False
     draining: bool = False
     lost: bool = False
     unreachable_since: datetime | None = None

@@ -33,7 +33,8 @@ CONTAINER = "data-node"
 DATA_PATH = "/data"
 TLS_PATH = "/etc/rezone/tls"
 USER_ID = 65532  # "nonroot" of distroless images
-GRACE_SECONDS = 30
+# A node that shall stop serves until others have taken its place: its own limit is a minute.
+GRACE_SECONDS = 90
 
 
 @dataclass(frozen=True, kw_only=True)

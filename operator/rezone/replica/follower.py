@@ -121,6 +121,7 @@ class FollowerDuties:
                 max_fetch_bytes=partition.settings.fetch_bytes_max,
                 kv_applied_offset=applied,
                 opaque=opaque,
+                leaving=partition.host.leaving,
             )
 
     def state_set(self, message: SetState) -> None:

@@ -18,6 +18,7 @@ class Host(Protocol):
     settings: NodeSettings
     clock: Clock
     budget: Budget
+    leaving: bool
 
     @property
     def config(self) -> ZoneConfig:

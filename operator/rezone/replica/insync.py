@@ -35,11 +35,15 @@ Reply = Callable[[WriteResult | RezoneError], None]
 
 @dataclass(slots=True)
 class FollowerProgress:
-    """What a leader knows of one follower; `waiting_since` is when it began to owe an ack."""
+    """What a leader knows of one follower; `waiting_since` is when it began to owe an ack.
+
+    `leaving`: it has said that it is about to stop.
+    """
 
     durable: int = -1
     applied: int = 0
     streaming: bool = False
+    leaving: bool = False
     waiting_since: float | None = None
 
 
@@ -203,11 +207,13 @@ class LeaderState:
             if node in self.maximal and progress.durable >= 0
         ]
 
-    def propose(self, now: float, log_end: int) -> bool:
+    def propose(self, now: float, log_end: int, needed: int = 1) -> bool:
         """Work out which set the coordinator should confirm; whether the proposal changed.
 
         A follower joins when it has everything committed and everything of earlier leaders; a
-        member leaves when it has owed an ack, or has had no stream, for `replica_lag_ms_max`.
+        member leaves when it has owed an ack, or has had no stream, for `replica_lag_ms_max`; one
+        that is about to stop leaves at once, while it still acks, so that no write ever waits for
+        it. Not, though, when fewer than `needed` would be left: then writes wait until it is back.
         """
         isr, _ = self._asked
         floor = max(self.committed, self.barrier)
@@ -216,7 +222,8 @@ class LeaderState:
             if node not in isr and known and known.streaming and known.durable >= floor:
                 isr.add(node)
         for node in tuple(isr - {self.node}):
-            if self._lags(node, now, log_end):
+            leaves = self.follower(node).leaving and len(isr) > needed
+            if leaves or self._lags(node, now, log_end):
                 isr.discard(node)
         iss = self._standbys(isr, log_end)
         # A proposal that may have been seen is replaced by its opposite, never just dropped.

@@ -130,6 +130,7 @@ class LeaderDuties:
         progress = state.follower(stream.node)
         progress.durable = -1
         progress.streaming = True
+        progress.leaving = False
         self._partition.takeover.stream_opened(stream)
         self._partition.touched(at_once=True)
 
@@ -152,7 +153,9 @@ class LeaderDuties:
             if self.state is None or self.streams.get(stream.node) is not stream:
                 return
             now, store = partition.clock.monotonic(), partition.store
-            first = self.state.follower(stream.node).durable < 0
+            progress = self.state.follower(stream.node)
+            first = progress.durable < 0 or ack.leaving > progress.leaving
+            progress.leaving = ack.leaving
             self.state.acked(
                 stream.node, ack.fetch_offset, ack.kv_applied_offset, now, store.log_end
             )
@@ -212,7 +215,8 @@ class LeaderDuties:
         partition = self._partition
         if partition.takeover.blocks_writes:
             return
-        if state.propose(partition.clock.monotonic(), partition.store.log_end):
+        needed = partition.config.min_in_sync_replicas
+        if state.propose(partition.clock.monotonic(), partition.store.log_end, needed):
             # Before anybody can see it, for the answer may come after a restart. Under the lock,
             # but rarely: members come and go.
             partition.store.update_meta(proposed=tuple(sorted(state.maximal)))

@@ -88,6 +88,7 @@ class DataNode:
         self.clock: Clock = clock or SystemClock()
         self.budget = Budget(self.settings.pending_bytes_node_max, "pending writes of the node")
         self.process_id = f"{os.getpid()}-{uuid.uuid4().hex[:8]}"
+        self.leaving = False
         self.board = ReportBoard(self.clock, self.settings)
         self.pulls = Pulls(connect)
         self._directory = directory
@@ -134,6 +135,21 @@ class DataNode:
             self.restream(partition)
         for thread in self._threads:
             thread.start()
+
+    def leave(self) -> None:
+        """Ask to be relieved: the coordinator moves leaders off, leaders no longer count on this.
+
+        The node serves as before meanwhile; `is_needed` says until when.
+        """
+        self.leaving = True
+        self.board.touched(at_once=True)
+        for partition in self.partitions():
+            self.ack(partition)
+
+    @property
+    def is_needed(self) -> bool:
+        """Whether a partition would miss this node, and others can take its place."""
+        return any(partition.is_needed for partition in self.partitions())
 
     def close(self) -> None:
         """Stop serving, make everything durable, close; safe to repeat."""

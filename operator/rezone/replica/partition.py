@@ -121,6 +121,18 @@ class Partition:
         return self.store.meta.leader_epoch
 
     @property
+    def is_needed(self) -> bool:
+        """Whether writes would wait if this node stopped now, and need not if it waits a little.
+
+        A leader can hand over to whoever else is in sync. A follower is waited for while it is in
+        the in-sync set, and leaves that if enough others stay.
+        """
+        isr = self.record.isr
+        if self.leads:
+            return len({*isr} - {self.node_id}) > 0
+        return self.node_id in isr and len(isr) > self.config.min_in_sync_replicas
+
+    @property
     def hash_range(self) -> tuple[int, int]:
         """The half-open range of key hashes that are this partition's."""
         return keyspace.range_of(self.partition_id, self.config.partitions)

@@ -1,8 +1,9 @@
 """The data node as a process: `rezone data-node`, or `python -m rezone.replica.process`.
 
 Concurrency: the main thread waits for SIGTERM or SIGINT; everything else has its own threads. On
-the signal the node answers what waits, makes everything durable and the process ends at once:
-calls still open are cut by its end, which is what their other sides are made for. With
+the signal the node has others take its place (`leaving`), a second one cuts that short. Then it
+answers what waits, makes everything durable and the process ends at once: calls still open are
+cut by its end, which is what their other sides are made for. With
 REZONE_TLS_DIRECTORY it speaks TLS both ways, and never anything else.
 """
 
@@ -18,10 +19,13 @@ from pathlib import Path
 
 import structlog
 
+from rezone.replica.checkpoints import CheckpointLimits
 from rezone.replica.health import HealthServer
+from rezone.replica.leaving import leave
 from rezone.replica.listener import Listener
 from rezone.replica.node import DataNode
 from rezone.replica.settings import NodeSettings
+from rezone.replica.store import StoreConfig
 from rezone.wire.flight import NodeClient
 from rezone.wire.tls import tls_from_environment
 
@@ -38,6 +42,7 @@ def run(
     health_port: int,
     *,
     settings: NodeSettings | None = None,
+    store_config: StoreConfig | None = None,
     ready_file: Path | None = None,
 ) -> int:
     """Run a data node until SIGTERM or SIGINT; return the exit code.
@@ -55,16 +60,22 @@ def run(
         ],
         wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
     )
-    stop = threading.Event()
+    stop, hurry = threading.Event(), threading.Event()
+
+    def on_signal(*_: object) -> None:
+        (hurry if stop.is_set() else stop).set()
+
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: stop.set())
+        signal.signal(number, on_signal)
     # `kill -USR1` shows every thread's stack, for a node that hangs.
     faulthandler.register(signal.SIGUSR1)
     tls = tls_from_environment()
     if tls is None:
         _log.warning("without TLS: everybody who can connect may do everything", node=node_id)
     connect = functools.partial(NodeClient, tls=tls)
-    node = DataNode(node_id, data_dir, settings=settings, connect=connect)
+    node = DataNode(
+        node_id, data_dir, settings=settings, store_config=store_config, connect=connect
+    )
     node.open()
     server = Listener(node, listen, tls)
     health = HealthServer(node, listen.rpartition(":")[0], health_port)
@@ -74,6 +85,8 @@ def run(
         partial.write_text(f"{server.port} {health.port}\n")
         partial.rename(ready_file)
     stop.wait()
+    _log.info("leaving", node=node_id)
+    leave(node, hurry)
     _log.info("stopping", node=node_id)
     # Stopping loses nothing if it is cut short, and a node that hangs there must say where: its
     # threads' stacks go into the log, and the process ends with 1.
@@ -95,7 +108,14 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--health-port", type=int, default=7401)
     parser.add_argument("--ready-file", type=Path, default=None)
     parser.add_argument("--replica-lag-ms-max", type=int, default=None)
+    parser.add_argument(
+        "--file-snapshot-bytes-min",
+        type=int,
+        default=CheckpointLimits().bytes_min,
+        help="partitions of fewer bytes are copied as rows, larger ones as files",
+    )
     given = parser.parse_args(arguments)
+    checkpoints = CheckpointLimits(bytes_min=given.file_snapshot_bytes_min)
     settings = NodeSettings()
     if given.replica_lag_ms_max is not None:
         settings = NodeSettings(replica_lag_ms_max=given.replica_lag_ms_max)
@@ -105,6 +125,7 @@ def main(arguments: list[str] | None = None) -> int:
         given.listen,
         given.health_port,
         settings=settings,
+        store_config=StoreConfig(checkpoints=checkpoints),
         ready_file=given.ready_file,
     )
 

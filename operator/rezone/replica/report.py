@@ -26,6 +26,8 @@ class ReportBoard:
         self._progress = False
         self._flushed_at = 0.0
         self._closed = False
+        self._waiting = 0
+        self._asked_at = float("-inf")
 
     def touched(self, *, at_once: bool) -> None:
         """Note a change; without `at_once` it is only progress."""
@@ -46,7 +48,15 @@ class ReportBoard:
     def wait(self, seen: int, timeout_seconds: float) -> None:
         """Return when the version is not `seen`, at the latest after the time given."""
         with self._changed:
+            self._waiting += 1
             self._changed.wait_for(lambda: self._version != seen or self._closed, timeout_seconds)
+            self._waiting -= 1
+            self._asked_at = self._clock.monotonic()
+
+    def is_read(self, within_seconds: float) -> bool:
+        """Return whether somebody waits for the report, or did so a moment ago."""
+        with self._changed:
+            return self._waiting > 0 or self._clock.monotonic() - self._asked_at < within_seconds
 
     def close(self) -> None:
         """Let nobody wait any more."""
@@ -76,6 +86,7 @@ class ReportBoard:
             coordinator_epoch=state.coordinator_epoch,
             replicas=tuple(replica_report(p) for p in node.partitions()),
             process_id=node.process_id,
+            leaving=node.leaving,
         )
 
 

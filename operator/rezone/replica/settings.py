@@ -49,6 +49,9 @@ class NodeSettings(msgspec.Struct, frozen=True, kw_only=True):
       pass is followed by a rest.
     - `commit_interval_ms`: how late a follower may hear of a commit offset when no entries follow.
     - `connections_max`, `replication_connections_max`, `streams_max`: DCP-13's limits.
+    - `leave_ms_max`: how long a node that shall stop serves until others have taken its place; a
+      pod's grace period must be longer. `coordinator_silent_ms_max`: it does not wait when nobody
+      has asked for its report for so long.
     """
 
     replica_lag_ms_max: int = 10_000
@@ -74,3 +77,5 @@ class NodeSettings(msgspec.Struct, frozen=True, kw_only=True):
     reconnect_ms_max: int = 1_000
     worker_threads: int = 4
     stop_ms_max: int = 3_000
+    leave_ms_max: int = 60_000
+    coordinator_silent_ms_max: int = 3_000

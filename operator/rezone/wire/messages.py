@@ -278,7 +278,10 @@ class ReplicaReport(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=Tru
 
 
 class NodeReport(Message, frozen=True):
-    """All of a node's replicas; `version` rises with every change of the content."""
+    """All of a node's replicas; `version` rises with every change of the content.
+
+    `leaving`: the node was told to stop, and serves until others have taken its place.
+    """
 
     node: NodeId
     zone_uid: str
@@ -286,6 +289,7 @@ class NodeReport(Message, frozen=True):
     coordinator_epoch: int
     replicas: tuple[ReplicaReport, ...]
     process_id: str
+    leaving: bool = False
 
 
 class Ack(Message, frozen=True):
@@ -437,6 +441,7 @@ class FetchLog(Message, frozen=True):
     """What the consumer holds durably, and how much more it takes (HS-03).
 
     `opaque` is that of the stream's request: an ack of an earlier stream counts for nothing.
+    `leaving`: the consumer is about to stop, and had better not be waited for.
     """
 
     partition: PartitionId
@@ -444,6 +449,7 @@ class FetchLog(Message, frozen=True):
     max_fetch_bytes: int
     kv_applied_offset: int
     opaque: int = 0
+    leaving: bool = False
 
 
 class SetState(Message, frozen=True):
