@@ -42,7 +42,7 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- end -}}
 
 {{- define "rezone.dataNodeImage" -}}
-{{ .Values.dataNodeImage | default (include "rezone.image" .) }}
+{{ .Values.dataNodeImage | default (printf "%s-data-node:%s" .Values.image.repository (.Values.image.tag | default .Chart.AppVersion)) }}
 {{- end -}}
 
 {{- define "rezone.sparkImage" -}}
