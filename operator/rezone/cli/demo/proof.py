@@ -22,6 +22,7 @@ from rezone.wire.messages import (
     NodeReport,
     ReportRequest,
 )
+from rezone.wire.tls import tls_from_environment
 
 KEYS_PER_READ = 2000
 APPLY_SECONDS_MAX = 60.0
@@ -51,7 +52,8 @@ def prove(
 ) -> Proof:
     """Compare the zone with the book and its replicas with each other."""
     problems = _check_rows(bootstrap, table, book)
-    clients = {node: NodeClient(address) for node, address in addresses.items()}
+    tls = tls_from_environment()
+    clients = {node: NodeClient(address, tls) for node, address in addresses.items()}
     try:
         rows, compared, differences = _check_replicas(clients, routes)
         offsets = _offsets(clients, routes)

@@ -250,7 +250,11 @@ class Scenario:
             gaps=tuple(gap for gap in gaps if gap is not None),
             writes=sum(len(times) for times in traffic.acks.values()),
             reads=traffic.read_count,
-            traffic_problems=(*traffic.write_failures, *traffic.read_failures),
+            traffic_problems=(
+                *traffic.write_failures,
+                *traffic.read_failures,
+                *traffic.stale_reads,
+            ),
             proof=proof,
             map_before=picture(marks_of_routes(before)),
             map_after=picture(marks_of_routes(routes)),

@@ -32,15 +32,29 @@ KEYS_PER_POOL = 64
 
 
 class Traffic:
-    """Writes and reads until it is stopped; `ledger` has what was promised."""
+    """Writes and reads until it is stopped; `ledger` has what was promised.
 
-    def __init__(self, bootstrap: list[str], table: DemoTable, partitions: int) -> None:
-        self.ledger = Ledger()
+    With a ledger of earlier traffic, its rows are written and read further. A partition's next
+    write comes `pause_seconds` after the last one's answer.
+    """
+
+    def __init__(
+        self,
+        bootstrap: list[str],
+        table: DemoTable,
+        partitions: int,
+        *,
+        ledger: Ledger | None = None,
+        pause_seconds: float = PAUSE_SECONDS,
+    ) -> None:
+        self.ledger = ledger or Ledger()
         self.read_count = 0
         self.read_failures: list[str] = []
+        self.stale_reads: list[str] = []
         self.write_failures: list[str] = []
         self.acks: dict[int, list[WriteAck]] = defaultdict(list)
         self._table = table
+        self._pause_seconds = pause_seconds
         self._client = TableClient(bootstrap)
         self._reader = TableClient(bootstrap)
         self._moving: frozenset[int] = frozenset()
@@ -50,7 +64,7 @@ class Traffic:
         self._open = 0
         self._keys = self._keys_by_partition(partitions)
         self._turn: dict[int, int] = defaultdict(int)
-        self._counts: dict[int, int] = defaultdict(int)
+        self._counts: dict[int, int] = defaultdict(int, self.ledger.book().possible)
         self._threads = [
             threading.Thread(target=self._write, name="demo-writer", daemon=True),
             threading.Thread(target=self._read, name="demo-reader", daemon=True),
@@ -59,7 +73,8 @@ class Traffic:
     def start(self) -> None:
         """Begin with every partition."""
         now = time.monotonic()
-        self._due = [(now + PAUSE_SECONDS * p / len(self._keys), p) for p in sorted(self._keys)]
+        spread = self._pause_seconds / len(self._keys)
+        self._due = [(now + spread * p, p) for p in sorted(self._keys)]
         heapq.heapify(self._due)
         for thread in self._threads:
             thread.start()
@@ -149,7 +164,7 @@ class Traffic:
     def _again(self, partition: int) -> None:
         with self._changed:
             moving = partition in self._moving
-            pause = PAUSE_WHILE_MOVING_SECONDS if moving else PAUSE_SECONDS
+            pause = PAUSE_WHILE_MOVING_SECONDS if moving else self._pause_seconds
             heapq.heappush(self._due, (time.monotonic() + pause, partition))
             self._open -= 1
             self._changed.notify_all()
@@ -174,7 +189,7 @@ class Traffic:
         self.read_count += 1
         for key, count in promised.items():
             if found.get(key, 0) < count:
-                self.read_failures.append(
+                self.stale_reads.append(
                     f"row {key}: read write {found.get(key, 0)} after write {count} "
                     "had been acknowledged"
                 )
