@@ -12,7 +12,7 @@ Concurrency: stateless but for the memory of what was applied last; one store pe
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from rezone.domain.data_nodes import KubeNode
 from rezone.kube.certificates import Certificates
@@ -43,8 +43,17 @@ from rezone.kube.template import fingerprint
 from rezone.resources.zone import DataNodeStatus, DistributionZone
 from rezone.wire.messages import NodeId
 
-REAPPLY_SECONDS = 60.0
+LOOK_AGAIN_SECONDS = 60.0
 REMEMBERED_MAX = 4096
+
+
+@dataclass(frozen=True)
+class _Applied:
+    """What was applied last: its fingerprint, when it was seen to stand, and its version then."""
+
+    content: str
+    seen: float
+    version: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,7 +105,7 @@ class PodStore:
         self._certificates = certificates
         self._settings = settings
         self._monotonic = monotonic
-        self._applied: dict[tuple[str, str], tuple[str, float]] = {}
+        self._applied: dict[tuple[str, str], _Applied] = {}
 
     async def ensure(
         self,
@@ -185,21 +194,29 @@ class PodStore:
         manifest: Manifest,
         zone: DistributionZone,
     ) -> None:
-        """Apply, unless the same was applied a moment ago; refuse to take over a foreign object."""
+        """Apply, unless the same stands already; refuse to take over a foreign object.
+
+        What was applied is looked at again after a while and applied again only if it has
+        changed since: a zone at rest costs the API server no write.
+        """
         meta = manifest["metadata"]
         key = (kind.__name__, f"{meta['namespace']}/{meta['name']}/{zone.metadata.uid}")
         content, now = fingerprint(manifest), self._monotonic()
         last = self._applied.get(key)
-        if last is not None and last[0] == content and now - last[1] < REAPPLY_SECONDS:
+        same = last is not None and last.content == content
+        if last is not None and same and now - last.seen < LOOK_AGAIN_SECONDS:
             return
-        if last is None:
+        if last is None or same:
             found = await self._kube.find(kind, meta["namespace"], meta["name"])
             if found is not None:
                 require_owned(found, zone)
-        await self._kube.apply(kind, manifest)
+                if last is not None and found["metadata"]["resourceVersion"] == last.version:
+                    self._applied[key] = replace(last, seen=now)
+                    return
+        stored = await self._kube.apply(kind, manifest)
         if len(self._applied) >= REMEMBERED_MAX:
             self._applied.clear()
-        self._applied[key] = (content, now)
+        self._applied[key] = _Applied(content, now, stored["metadata"]["resourceVersion"])
 
     async def _create(
         self,
