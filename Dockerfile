@@ -45,6 +45,7 @@ FROM system AS builder
 ARG SSL_CERT_FILE
 ARG PIP_CERT=${SSL_CERT_FILE}
 ARG PIP_INDEX_URL
+ARG UV_DEFAULT_INDEX=${PIP_INDEX_URL}
 ARG UV_VERSION=0.13.8
 RUN --mount=type=secret,id=ca \
     apt-get install --yes --no-install-recommends python3-venv \

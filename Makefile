@@ -1,7 +1,7 @@
 # The interface of this project for people and CI: `make help` lists the targets.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help prepare demo down test check lint types layers generate tools env spark-env e2e bench clean
+.PHONY: help prepare demo down test check lint types layers generate tools env spark-env e2e images bench clean
 
 export PYTHONPATH := operator
 export PYTHONDONTWRITEBYTECODE := 1
@@ -43,6 +43,9 @@ generate: env ## Write all generated files anew: CRDs, chart copies, reference, 
 
 e2e: prepare ## Run the end-to-end scenario with its assertions (the demo's, about five minutes)
 	$(RUN) -m pytest e2e $(TEST_ARGS)
+
+images: ## Build the three images; OUTPUT=directory writes archives that kind can load
+	@python3 hack/images.py $(if $(OUTPUT),--output $(OUTPUT)) $(IMAGES_ARGS)
 
 bench: env ## Run all benchmarks; each prints its ratios
 	@for b in benchmarks/*.py; do echo "== $$b"; $(RUN) $$b || exit 1; done
