@@ -9,15 +9,8 @@ from typing import Any
 import pytest
 
 import rezone
-from rezone.local.sparkapplication import (
-    State,
-    decide,
-    driver_pod,
-    local_file,
-    state_of,
-    submit_command,
-    text_of,
-)
+from rezone.local.sparkapplication import State, decide, state_of, text_of
+from rezone.local.sparkdriver import driver_pod, local_file, submit_command
 
 NOW = dt.datetime(2026, 1, 1, 12, 0, 0, tzinfo=dt.UTC)
 

@@ -27,7 +27,7 @@ from rezone.local.controlplane import ControlPlane, ControlPlaneSettings
 from rezone.local.errors import LocalError, StartError
 from rezone.local.gobuild import Report
 from rezone.local.processes import PidFile, ProcessId, remove_tree, spawn, write_atomically
-from rezone.local.sparkrunner import SparkRunner
+from rezone.local.sparkrunner import install_crd
 from rezone.local.tools import CONTROL_PLANE, check_prerequisites, find_tools
 
 AGENT = "agent"
@@ -124,7 +124,7 @@ class LocalCluster:
         async with KubeApi(self.kubeconfig) as api:
             for name in nodes:
                 await add_node(api, name)
-            await SparkRunner(api).install_crd()
+            await install_crd(api)
 
     async def _wait_usable(self) -> None:
         """Wait until pods can be made and have a node to run on.

@@ -3,6 +3,7 @@
 LocalError
   +-- MissingToolError    something to install first; the message says how
   +-- StartError          a process of the cluster did not come up; the message ends with its log
+  +-- LaunchError         a Spark driver was refused, and would be again
   +-- ApiError            the API server refused; carries its status code and reason
 """
 
@@ -19,6 +20,10 @@ class MissingToolError(LocalError):
 
 class StartError(LocalError):
     """A process of the cluster ended or was not ready within its deadline."""
+
+
+class LaunchError(LocalError):
+    """A Spark driver cannot be started as its application asks; the message says why."""
 
 
 class ApiError(LocalError):

@@ -1,8 +1,9 @@
-"""Runs SparkApplications of the local cluster: a controller that gives each one a driver pod.
+"""Runs SparkApplications: a controller that gives each one a driver pod, by a launcher.
 
-The node agent runs the driver as it runs every pod, so logs, volumes, service account and node
-failures are as for any other. One task looks at one application at a time; it only ever acts on
-what it has just read.
+On one machine the node agent runs the driver as it runs every pod, so logs, volumes, service
+account and node failures are as for any other; the end-to-end suite has a launcher that submits
+to a real cluster. One task looks at one application at a time; it only ever acts on what it has
+just read.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import contextlib
 import datetime as dt
 import signal
 from pathlib import Path
+from typing import Protocol
 
 import aiohttp
 import click
@@ -19,15 +21,17 @@ import structlog
 import yaml
 
 from rezone.local.api import Json, KubeApi
-from rezone.local.errors import ApiError
+from rezone.local.errors import ApiError, LaunchError
 from rezone.local.sparkapplication import (
+    APP_LABEL,
     GROUP_VERSION,
     LAUNCHED_LABEL,
     Plan,
     decide,
     driver_name,
-    driver_pod,
+    submission_failed,
 )
+from rezone.local.sparkdriver import LocalLauncher
 
 _GROUP = f"/apis/{GROUP_VERSION}"
 _CRDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
@@ -40,18 +44,29 @@ _log = structlog.get_logger(__name__)
 Key = tuple[str, str]
 
 
+class Launcher(Protocol):
+    """Starts drivers, each as a pod that its application owns."""
+
+    async def launch(self, app: Json) -> None:
+        """Start the application's driver; one that is there is left alone.
+
+        Raises ApiError when it may go better later, LaunchError when it will not.
+        """
+
+
 class SparkRunner:
     """Brings every SparkApplication of a cluster to its end."""
 
-    def __init__(self, api: KubeApi) -> None:
+    def __init__(self, api: KubeApi, launcher: Launcher) -> None:
         self._api = api
+        self._launcher = launcher
         self._queue: asyncio.Queue[Key] = asyncio.Queue()
         self._queued: set[Key] = set()
         self._timers: dict[Key, asyncio.TimerHandle] = {}
 
     async def run(self) -> None:
         """Serve until cancelled; drivers go on then, and another runner takes them up."""
-        await self.install_crd()
+        await install_crd(self._api)
         try:
             async with asyncio.TaskGroup() as group:
                 group.create_task(self._follow_applications())
@@ -60,20 +75,6 @@ class SparkRunner:
         finally:
             for timer in self._timers.values():
                 timer.cancel()
-
-    async def install_crd(self) -> None:
-        """Install the CRD where it is absent and wait until it is served. Raises ApiError."""
-        crd = yaml.safe_load(_CRD_FILE.read_text())
-        try:
-            await self._api.create(_CRDS, crd)
-        except ApiError as error:
-            if not error.conflict:
-                raise
-        while True:
-            with contextlib.suppress(ApiError):
-                await self._api.get(f"{_GROUP}/sparkapplications", limit="1")
-                return
-            await asyncio.sleep(_RETRY_SECONDS / 4)
 
     async def _follow_applications(self) -> None:
         async for event, item in self._api.follow(f"{_GROUP}/sparkapplications"):
@@ -101,8 +102,9 @@ class SparkRunner:
         selector = {"labelSelector": LAUNCHED_LABEL}
         async for event, item in self._api.follow("/api/v1/pods", **selector):
             for pod in item["items"] if event == "SYNC" else [item]:
-                for owner in pod["metadata"].get("ownerReferences", []):
-                    self._wake((pod["metadata"]["namespace"], owner["name"]))
+                metadata = pod["metadata"]
+                if name := metadata["labels"].get(APP_LABEL):
+                    self._wake((metadata["namespace"], name))
 
     def _wake(self, key: Key) -> None:
         if key not in self._queued:
@@ -148,28 +150,26 @@ class SparkRunner:
         namespace = metadata["namespace"]
         path = f"{_GROUP}/namespaces/{namespace}/sparkapplications/{metadata['name']}"
         if plan.status:
-            state = plan.status["applicationState"]["state"]
-            _log.info("changing state", application=metadata["name"], state=state)
-            # The version makes it a compare-and-set: the decision was made for this very object.
-            version = {"resourceVersion": metadata["resourceVersion"], "uid": metadata["uid"]}
-            await self._api.patch(f"{path}/status", {"metadata": version, "status": plan.status})
+            await self._write_status(path, app, plan.status)
         if plan.delete_driver and driver is not None:
             pods = f"/api/v1/namespaces/{namespace}/pods/{driver_name(app)}"
             await self._api.delete(pods, uid=driver["metadata"]["uid"])
         if plan.create_driver:
-            await self._create_driver(app)
+            try:
+                await self._launcher.launch(app)
+            except LaunchError as error:
+                refused = submission_failed(dt.datetime.now(dt.UTC), str(error))
+                await self._write_status(path, app, refused)
         if plan.delete_application:
             await self._api.delete(path, uid=metadata["uid"])
 
-    async def _create_driver(self, app: Json) -> None:
-        try:
-            await self._api.create(
-                f"/api/v1/namespaces/{app['metadata']['namespace']}/pods", driver_pod(app)
-            )
-        except ApiError as error:
-            # Ours from a pass before: the watch brings it.
-            if not error.conflict:
-                raise
+    async def _write_status(self, path: str, app: Json, status: Json) -> None:
+        metadata = app["metadata"]
+        state = status["applicationState"]["state"]
+        _log.info("changing state", application=metadata["name"], state=state)
+        # The version makes it a compare-and-set: the decision was made for this very object.
+        version = {"resourceVersion": metadata["resourceVersion"], "uid": metadata["uid"]}
+        await self._api.patch(f"{path}/status", {"metadata": version, "status": status})
 
     async def _read(self, path: str) -> Json | None:
         try:
@@ -180,6 +180,21 @@ class SparkRunner:
             raise
 
 
+async def install_crd(api: KubeApi) -> None:
+    """Install the CRD where it is absent and wait until it is served. Raises ApiError."""
+    crd = yaml.safe_load(_CRD_FILE.read_text())
+    try:
+        await api.create(_CRDS, crd)
+    except ApiError as error:
+        if not error.conflict:
+            raise
+    while True:
+        with contextlib.suppress(ApiError):
+            await api.get(f"{_GROUP}/sparkapplications", limit="1")
+            return
+        await asyncio.sleep(_RETRY_SECONDS / 4)
+
+
 def _owned(pod: Json, app: Json) -> bool:
     owners = pod["metadata"].get("ownerReferences", [])
     return any(owner["uid"] == app["metadata"]["uid"] for owner in owners)
@@ -188,12 +203,17 @@ def _owned(pod: Json, app: Json) -> bool:
 async def serve(kubeconfig: Path) -> None:
     """Run until SIGTERM or SIGINT."""
     async with KubeApi(kubeconfig) as api:
-        task = asyncio.create_task(SparkRunner(api).run())
-        loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, task.cancel)
-        with contextlib.suppress(asyncio.CancelledError):
-            await task
+        await run_until_told(SparkRunner(api, LocalLauncher(api)))
+
+
+async def run_until_told(runner: SparkRunner) -> None:
+    """Run a runner until SIGTERM or SIGINT."""
+    task = asyncio.create_task(runner.run())
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, task.cancel)
+    with contextlib.suppress(asyncio.CancelledError):
+        await task
 
 
 @click.command()
