@@ -245,6 +245,7 @@ class Writer:
     def __init__(self, addresses: Iterable[str]) -> None:
         self.acked: dict[bytes, bytes] = {}
         self.count = 0
+        self.longest_seconds = 0.0
         self.errors: list[str] = []
         self._maybe: dict[bytes, set[bytes]] = defaultdict(set)
         self._client = TableClient(
@@ -301,6 +302,7 @@ class Writer:
                 [pa.array(list(rows), pa.binary()), pa.array(list(rows.values()), pa.binary())],
                 schema=SCHEMA,
             )
+            begun = time.monotonic()
             try:
                 self._client.write(batch)
             except OutcomeUnknownError:
@@ -315,6 +317,7 @@ class Writer:
                 for key in rows:
                     self._maybe.pop(key, None)
                 self.count += 1
+                self.longest_seconds = max(self.longest_seconds, time.monotonic() - begun)
                 self._progress.notify_all()
 
 

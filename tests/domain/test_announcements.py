@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from datetime import UTC, datetime
 
 import pytest
@@ -15,6 +16,7 @@ from rezone.resources.zone import (
     DataNodeState,
     DataNodeStatus,
     DistributionZoneStatus,
+    RolloutStatus,
 )
 
 NOW = datetime(2026, 11, 1, tzinfo=UTC)
@@ -99,3 +101,21 @@ def test_a_warning_condition_is_a_warning() -> None:
     (event,) = of_zone(None, status)
     assert event.warning
     assert "2 of 3" in event.message
+
+
+def test_an_update_is_told_with_every_pod_it_replaces() -> None:
+    """Nobody would know why a pod was deleted, and by whom."""
+    started = RolloutStatus(started_time=NOW, outdated=2)
+    first = started.model_copy(update={"node": 1, "pod_uid": "a"})
+    second = started.model_copy(update={"node": 2, "pod_uid": "b", "updated": 1})
+    steps = [None, started, first, first, second, None]
+    statuses = [DistributionZoneStatus(rollout=r) for r in steps]
+    told = [a for pair in itertools.pairwise(statuses) for a in of_zone(*pair)]
+    assert [a.reason for a in told] == [
+        "UpdateStarted",
+        "PodReplaced",
+        "PodReplaced",
+        "UpdateDone",
+    ]
+    assert "data node 2" in told[2].message
+    assert len({a.key for a in told}) == len(told)

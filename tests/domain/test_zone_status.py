@@ -6,8 +6,10 @@ from typing import Any
 import pytest
 from worlds import NOW, World, record
 
+from rezone.domain.rollout import NOTHING, RolloutDecision
 from rezone.domain.zone_status import ZoneHealth, health_of, zone_conditions
 from rezone.resources.conditions import Condition, Reason
+from rezone.resources.zone import RolloutStatus
 from rezone.wire.messages import FIRST_PARTITION_EPOCH, Role
 
 WELL = ZoneHealth(partitions=4, led=4, in_sync=4, ready_nodes=3, wanted_nodes=3)
@@ -27,6 +29,7 @@ def listed(
         "stalled": None,
         "rebalancing": "",
         "paused": False,
+        "rollout": NOTHING,
         "generation": 3,
         "now": NOW,
     }
@@ -126,3 +129,28 @@ def test_a_new_partition_is_not_ready_before_it_takes_writes() -> None:
     """`kubectl wait` would end, and the first write then wait for the operator."""
     first = record(partition_epoch=FIRST_PARTITION_EPOCH)
     assert health_of(World(routes=[first]).view(), replicas=3, wanted_nodes=5).led == 0
+
+
+UPDATE = RolloutStatus(started_time=NOW, updated=1, outdated=2, waiting_for="node 0 catches up")
+
+
+@pytest.mark.parametrize(
+    ("rollout", "reason", "others"),
+    [
+        (RolloutDecision(status=UPDATE), Reason.UPDATING, {"Reconciling"}),
+        (RolloutDecision(status=UPDATE, held=True), Reason.PAUSED, set()),
+        (RolloutDecision(status=UPDATE, stuck="look"), Reason.UPDATE_STUCK, {"Stalled"}),
+    ],
+)
+def test_an_update_is_told_while_it_lasts(
+    rollout: RolloutDecision, reason: Reason, others: set[str]
+) -> None:
+    """Argo CD would call a zone healthy in the middle, or one that is held for ever progressing."""
+    found = conditions(WELL, rollout=rollout)
+    assert set(found) == {"Ready", "Updating"} | others
+    assert found["Ready"].status == "True"
+    assert found["Updating"].reason == reason
+    assert found["Updating"].message == "1 of 3 data nodes run the current template; " + (
+        UPDATE.waiting_for
+    )
+    assert set(conditions(WELL, tuple(found.values()))) == {"Ready"}

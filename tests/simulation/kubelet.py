@@ -29,6 +29,8 @@ PORT = 7400
 START_SECONDS = 0.3
 STOP_SECONDS = 0.4
 LEAVE_SECONDS_MAX = 20.0
+BROKEN = "broken"
+"""The annotation of pods that never start."""
 SUBMIT_SECONDS = 0.5
 COPY_PATIENCE_STEPS = 60
 
@@ -78,6 +80,8 @@ class Kubelet:
     def _begin(self, key: Key, uid: str) -> None:
         pod = self._server.objects.get(key)
         if pod is None or self._server.read(key)["metadata"]["uid"] != uid:
+            return
+        if BROKEN in self._server.read(key)["metadata"].get("annotations", {}):
             return
         used = set(self._addresses.values())
         address = self._free.pop() if self._free else f"10.0.0.{len(used) + 1}"

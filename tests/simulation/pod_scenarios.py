@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from typing import Any
 
 from rezone.kube.client import Pod
-from simulation.kubelet import NAMESPACE
-from simulation.scenarios import Scenario, Start, at_once, later
+from rezone.kube.names import TEMPLATE_HASH
+from simulation.kubelet import BROKEN, NAMESPACE
+from simulation.scenarios import Scenario, Start, at_once, later, scale
 from simulation.world import Order, World
+
+DEADLINE = {"progressDeadlineSeconds": 10}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,6 +31,48 @@ def delete_pod_of_leader(world: World) -> None:
     assert status is not None
     name = next(n.pod_name for n in status.data_nodes if n.id == leader)
     world.server.delete(Pod, NAMESPACE, name)
+
+
+def update(name: str, value: str = "yes") -> Callable[[World], None]:
+    """Give the zone's pods another annotation, which is another template."""
+    template = {"metadata": {"annotations": {name: value}}}
+
+    def what(world: World) -> None:
+        world.patch_zone(dataNodes={"podTemplate": template})
+
+    return what
+
+
+def mend(world: World) -> None:
+    """Take the annotation that keeps pods from starting away again."""
+    template = {"metadata": {"annotations": {BROKEN: None, "mended": "yes"}}}
+    world.patch_zone(dataNodes={"podTemplate": template})
+
+
+def hold(*, held: bool) -> Callable[[World], None]:
+    """Pause a rolling update, or let it go on."""
+    return lambda world: world.patch_zone(dataNodes={"updateStrategy": {"paused": held}})
+
+
+def stuck(world: World) -> bool:
+    """Hold when the zone says that its update does not go on."""
+    status = world.zone().status
+    return status is not None and any(c.reason == "UpdateStuck" for c in status.conditions)
+
+
+def updated(world: World) -> list[str]:
+    """Expect that all pods have one template, the newest, and that none was missed."""
+    status, found = world.zone().status, relieved(world)
+    assert status is not None
+    pods = world.server.all_of("Pod")
+    if len({p["metadata"]["annotations"][TEMPLATE_HASH] for p in pods}) != 1:
+        found.append("pods have different templates")
+    wanted = (world.zone().spec.data_nodes.pod_template or {}).get("metadata", {})
+    for key, value in wanted.get("annotations", {}).items():
+        found += [
+            f"{key} is missing" for p in pods if p["metadata"]["annotations"].get(key) != value
+        ]
+    return found if status.rollout is None else [*found, f"the update is left: {status.rollout}"]
 
 
 def relieved(world: World) -> list[str]:
@@ -53,4 +99,54 @@ DELETED_TWICE = Scenario(
     expects=relieved,
 )
 
-PODS = (DELETED, DELETED_WITH_DISK, DELETED_TWICE)
+UPDATE = Scenario("update", Claimed(partitions=2), (Order(at_once, update("a")),), expects=updated)
+UPDATE_WITH_DISKS = Scenario(
+    "update of pods with their disks",
+    Start(partitions=2),
+    (Order(at_once, update("a")),),
+    expects=updated,
+)
+UPDATE_TWICE = Scenario(
+    "update twice",
+    Claimed(partitions=2, replicas=3),
+    (Order(at_once, update("a", "1")), Order(later(1.5), update("a", "2"))),
+    expects=updated,
+)
+UPDATE_AND_JOIN = Scenario(
+    "update while a node joins",
+    Claimed(partitions=2),
+    (Order(at_once, update("a")), Order(later(1.0), scale(1).what)),
+    expects=updated,
+)
+UPDATE_HELD = Scenario(
+    "update held",
+    Claimed(partitions=2),
+    (
+        Order(at_once, update("a")),
+        Order(later(1.0), hold(held=True)),
+        Order(later(6.0), hold(held=False)),
+    ),
+    expects=updated,
+)
+UPDATE_STUCK = Scenario(
+    "update stuck",
+    Claimed(partitions=2),
+    (
+        Order(at_once, lambda w: w.patch_zone(dataNodes={"updateStrategy": DEADLINE})),
+        Order(at_once, update(BROKEN)),
+        Order(stuck, mend),
+    ),
+    expects=updated,
+)
+
+PODS = (
+    DELETED,
+    DELETED_WITH_DISK,
+    DELETED_TWICE,
+    UPDATE,
+    UPDATE_WITH_DISKS,
+    UPDATE_TWICE,
+    UPDATE_AND_JOIN,
+    UPDATE_HELD,
+    UPDATE_STUCK,
+)

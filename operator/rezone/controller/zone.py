@@ -16,6 +16,7 @@ from rezone.controller.coordinator import Coordinator
 from rezone.controller.keys import ObjectKey, ZoneKey
 from rezone.controller.monitor import utc_now
 from rezone.controller.observe import build_view, migration_view
+from rezone.controller.rollouts import decide_rollout
 from rezone.controller.runtime import ZoneRuntime
 from rezone.controller.transfers import Transfers
 from rezone.controller.zone_config import zone_config
@@ -32,6 +33,7 @@ from rezone.domain.data_nodes import (
 )
 from rezone.domain.planner import NodeInfo, NotPlaceableError, PlanRequest, plan
 from rezone.domain.repairs import lease_ends_in, missing_copies, repairs, strays
+from rezone.domain.rollout import RolloutDecision
 from rezone.domain.standbys import standby_changes
 from rezone.domain.triggers import Trigger, due_in, find_trigger
 from rezone.domain.world import Topology, ZoneView
@@ -80,6 +82,7 @@ class Decided:
 
     status: DistributionZoneStatus
     place: Topology | None
+    rollout: RolloutDecision
     wake_seconds: float
 
 
@@ -187,14 +190,24 @@ class ZoneReconciler:
             spark=None,
             leader_lease_seconds=self._c.settings.leader_lease_seconds,
         )
+        rollout = decide_rollout(
+            zone,
+            planned.status,
+            observed.pods,
+            view,
+            template_hash=self._c.pods.template_of(zone),
+            now=observed.now,
+        )
         wake = min(
             planned.wake_seconds,
+            rollout.wake_seconds,
             self._c.settings.resync_seconds,
             lease_ends_in(view, observed.now),
         )
         return Decided(
-            status=_with_conditions(zone, planned, view, observed.now),
+            status=_with_conditions(zone, planned, view, rollout, observed.now),
             place=planned.place,
+            rollout=rollout,
             wake_seconds=wake,
         )
 
@@ -217,6 +230,10 @@ class ZoneReconciler:
         for node in retired:
             log.info("retiring data node", node=node)
             await self._c.pods.delete_data_node(zone, node)
+        outdated = decided.rollout.delete
+        if outdated is not None:
+            log.info("replacing pod", node=outdated.node)
+            await self._c.pods.delete_pod(zone, outdated.node, outdated.uid)
         if decided.place is not None and not observed.routes:
             await store.create([routes.initial(r, self._c.epoch) for r in decided.place])
             runtime.forget_routes()
@@ -418,6 +435,7 @@ def _with_conditions(
     zone: DistributionZone,
     planned: _Planning,
     view: ZoneView,
+    rollout: RolloutDecision,
     now: datetime,
 ) -> DistributionZoneStatus:
     status = planned.status
@@ -430,12 +448,14 @@ def _with_conditions(
             "partitions_ready": health.in_sync,
             "under_replicated": health.partitions - health.in_sync,
             "current_task": task,
+            "rollout": rollout.status,
             "conditions": zone_conditions(
                 status.conditions,
                 health,
                 stalled=planned.stalled,
                 rebalancing=task,
                 paused=zone.spec.rebalance.paused,
+                rollout=rollout,
                 generation=zone.metadata.generation,
                 now=now,
             ),

@@ -22,6 +22,9 @@ class EventReason(enum.StrEnum):
     DATA_NODE_LOST = "DataNodeLost"  # silent for the grace time: its replicas are rebuilt
     DATA_NODE_ACTIVE = "DataNodeActive"  # it answers and may hold replicas
     DATA_NODE_REMOVED = "DataNodeRemoved"  # nothing is assigned to it any more
+    POD_REPLACED = "PodReplaced"  # a rolling update replaces a data node's pod
+    UPDATE_STARTED = "UpdateStarted"  # pods of an older template were seen
+    UPDATE_DONE = "UpdateDone"  # all pods have the current template
     REBALANCE_STARTED = "RebalanceStarted"  # a trigger was written as the pending assignment
     REBALANCE_DONE = "RebalanceDone"  # the pending assignment has become the stable one
 
@@ -37,6 +40,9 @@ class Announcement:
 
 
 _BAD_ENDS = frozenset({TaskState.FAILED, MigrationState.FAILED, MigrationState.ROLLED_BACK})
+_TOLD_OTHERWISE = frozenset(
+    {ConditionType.REBALANCING, ConditionType.RECONCILING, ConditionType.UPDATING}
+)
 _BAD_WHEN_TRUE = frozenset({ConditionType.STALLED, ConditionType.DEGRADED})
 
 
@@ -55,7 +61,12 @@ def of_zone(
 ) -> tuple[Announcement, ...]:
     """Return events for conditions that changed, data nodes, and beginnings and ends of moves."""
     before = before or DistributionZoneStatus()
-    return (*_conditions(before, after), *_data_nodes(before, after), *_moves(before, after))
+    return (
+        *_conditions(before, after),
+        *_data_nodes(before, after),
+        *_moves(before, after),
+        *_update(before, after),
+    )
 
 
 def _entered(before: MachineStatus | None, after: MachineStatus) -> list[Announcement]:
@@ -82,13 +93,16 @@ def _entered(before: MachineStatus | None, after: MachineStatus) -> list[Announc
 def _conditions(
     before: DistributionZoneStatus, after: DistributionZoneStatus
 ) -> list[Announcement]:
-    """Tell conditions whose status or reason changed; Rebalancing is told by its task."""
+    """Tell conditions whose status or reason changed.
+
+    Rebalancing is told by its task, Updating by the pods it replaces.
+    """
     old = {c.type: c for c in before.conditions}
     found = []
     for condition in after.conditions:
         was = old.get(condition.type)
         same = was is not None and (was.status, was.reason) == (condition.status, condition.reason)
-        if same or condition.type in (ConditionType.REBALANCING, ConditionType.RECONCILING):
+        if same or condition.type in _TOLD_OTHERWISE:
             continue
         found.append(_of_condition(condition))
     return found
@@ -146,4 +160,22 @@ def _moves(before: DistributionZoneStatus, after: DistributionZoneStatus) -> lis
         key = f"started/{new.revision}"
         text = f"the rebalance of revision {new.revision} begins"
         found.append(Announcement(reason=EventReason.REBALANCE_STARTED, message=text, key=key))
+    return found
+
+
+def _update(before: DistributionZoneStatus, after: DistributionZoneStatus) -> list[Announcement]:
+    old, new = before.rollout, after.rollout
+    found = []
+    if old is None and new is not None:
+        key = f"update/{new.started_time.isoformat()}"
+        text = f"{new.outdated} data nodes have pods of an older template"
+        found.append(Announcement(reason=EventReason.UPDATE_STARTED, message=text, key=key))
+    if new is not None and new.pod_uid and (old is None or old.pod_uid != new.pod_uid):
+        key = f"replaced/{new.pod_uid}"
+        text = f"the pod of data node {new.node} is replaced"
+        found.append(Announcement(reason=EventReason.POD_REPLACED, message=text, key=key))
+    if old is not None and new is None:
+        key = f"updated/{old.started_time.isoformat()}"
+        text = "all data nodes have pods of the current template"
+        found.append(Announcement(reason=EventReason.UPDATE_DONE, message=text, key=key))
     return found

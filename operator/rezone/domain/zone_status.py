@@ -3,6 +3,7 @@
 import dataclasses
 from datetime import datetime
 
+from rezone.domain.rollout import RolloutDecision
 from rezone.domain.world import ZoneView
 from rezone.resources.conditions import (
     Condition,
@@ -57,18 +58,28 @@ def zone_conditions(
     stalled: tuple[Reason, str] | None,
     rebalancing: str,
     paused: bool,
+    rollout: RolloutDecision,
     generation: int,
     now: datetime,
 ) -> tuple[Condition, ...]:
     """Return the zone's conditions; `rebalancing` names the task under way, or is empty."""
+    if stalled is None and rollout.stuck:
+        stalled = (Reason.UPDATE_STUCK, rollout.stuck)
 
     def of(kind: ConditionType, reason: Reason, message: str, *, value: bool = True) -> Condition:
         return condition_of(kind, value, reason, message, generation=generation, now=now)
 
     ready, reason, message = _ready(health, stalled)
     result = set_condition(old, of(ConditionType.READY, reason, message, value=ready))
-    working = not ready and stalled is None
+    updating, update_reason, update_message = _updating(rollout)
+    advancing = updating and not rollout.held
+    working = (advancing or not ready) and stalled is None
+    if ready:
+        reason, message = update_reason, update_message
     result = _while_true(result, working, of(ConditionType.RECONCILING, reason, message))
+    result = _while_true(
+        result, updating, of(ConditionType.UPDATING, update_reason, update_message)
+    )
     stall_reason, stall_message = stalled or (Reason.AVAILABLE, "")
     result = _while_true(
         result,
@@ -122,6 +133,20 @@ def _ready(
             ),
         )
     return True, Reason.AVAILABLE, f"all {health.partitions} partitions are led and in sync"
+
+
+def _updating(rollout: RolloutDecision) -> tuple[bool, Reason, str]:
+    status = rollout.status
+    if status is None:
+        return False, Reason.AVAILABLE, ""
+    reason = Reason.UPDATING
+    if rollout.held:
+        reason = Reason.PAUSED
+    elif rollout.stuck:
+        reason = Reason.UPDATE_STUCK
+    total = status.updated + status.outdated
+    text = f"{status.updated} of {total} data nodes run the current template; {status.waiting_for}"
+    return True, reason, text
 
 
 def _while_true(

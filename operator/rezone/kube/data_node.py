@@ -115,8 +115,9 @@ def build_pod(
 def template_hash(zone: DistributionZone, settings: PodSettings) -> str:
     """Return the hash of what all pods of the zone have in common.
 
-    A pod whose annotation differs runs an older template; it is replaced only by somebody's
-    decision, never because the operator was upgraded.
+    A pod whose annotation differs runs an older template, and is replaced by a rolling update.
+    Whatever changes the hash restarts every pod of every zone: a new image of the installation
+    does, and so does a change of what is built here.
     """
     return fingerprint(merge(_template(zone, 0, settings), zone.spec.data_nodes.pod_template))
 

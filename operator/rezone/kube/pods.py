@@ -1,8 +1,8 @@
 """Brings a zone's pods and all they need to the API server, and observes them.
 
 Service and budget are applied server-side with the full intent. Pods and claims are created when
-absent and otherwise left alone: nearly all of a pod is immutable, and replacing one is a move of
-data that only the rebalance may decide.
+absent and otherwise left alone: nearly all of a pod is immutable, and when one is replaced is for
+`domain.rollout` to decide.
 
 Order matters once: the budget is applied before a pod is created, so that a growing zone is never
 less protected than before.
@@ -162,6 +162,21 @@ class PodStore:
             return deleted
         claim = await self._delete(PersistentVolumeClaim, namespace, claim_name(name, node), zone)
         return deleted or claim
+
+    async def delete_pod(self, zone: DistributionZone, node: NodeId, uid: str) -> bool:
+        """Delete this very pod of a data node, not its successor; False when it was gone.
+
+        Its claim stays, and a later pass makes the pod anew. Raises ForeignObjectError.
+        """
+        namespace, name = zone.metadata.namespace, pod_name(zone.metadata.name, node)
+        found = await self._kube.find(Pod, namespace, name)
+        if found is None or found["metadata"]["uid"] != uid:
+            return False
+        return await self._delete(Pod, namespace, name, zone)
+
+    def template_of(self, zone: DistributionZone) -> str:
+        """Return the hash of the template that the zone's pods shall have."""
+        return template_hash(zone, self._settings)
 
     async def observe_pods(self, zone: DistributionZone) -> tuple[PodView, ...]:
         """Return the pods that belong to this very zone, by data node id."""

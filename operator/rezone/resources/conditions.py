@@ -28,6 +28,7 @@ class ConditionType(enum.StrEnum):
     RECONCILING = "Reconciling"  # True while the operator works towards the current spec
     STALLED = "Stalled"  # True while the operator cannot go on without a change by somebody
     REBALANCING = "Rebalancing"  # True while a rebalance of the zone is under way
+    UPDATING = "Updating"  # True while pods of an older template are left, or one is replaced
     DEGRADED = "Degraded"  # True while a partition has fewer in-sync replicas than wanted
     SUCCEEDED = "Succeeded"  # tasks and migrations: Unknown while running
 
@@ -38,6 +39,8 @@ class Reason(enum.StrEnum):
     STARTING = "Starting"  # the object was seen for the first time
     AVAILABLE = "Available"  # all is as the spec wants it
     REBALANCING = "Rebalancing"  # a rebalance task is at work
+    UPDATING = "Updating"  # pods are replaced by ones of the current template
+    UPDATE_STUCK = "UpdateStuck"  # a replaced pod does not catch up; no further one is replaced
     PODS_NOT_READY = "PodsNotReady"  # data nodes are wanted that do not answer yet
     NOT_ENOUGH_DATA_NODES = "NotEnoughDataNodes"  # fewer data nodes than replicas
     UNDER_REPLICATED = "UnderReplicated"  # an in-sync set is smaller than the replica count

@@ -143,6 +143,30 @@ class AutoAdjustSpec(Model):
     )
 
 
+class UpdateMode(enum.StrEnum):
+    """Who replaces pods that were made from an older template."""
+
+    ROLLING_UPDATE = "RollingUpdate"  # the operator, one after the other
+    ON_DELETE = "OnDelete"  # whoever deletes a pod
+
+
+class UpdateStrategySpec(Model):
+    """How pods are brought up to date when image, resources, template or settings change."""
+
+    type: UpdateMode = Field(
+        default=UpdateMode.ROLLING_UPDATE,
+        description="Who replaces pods that were made from an older template.",
+    )
+    paused: bool = Field(
+        default=False,
+        description="True: no further pod is replaced; one that is being replaced goes on.",
+    )
+    progress_deadline_seconds: Annotated[int, Field(ge=10, le=86_400)] = Field(
+        default=600,
+        description="How long a replaced pod may take to catch up before the update stops.",
+    )
+
+
 class DataNodesSpec(Model):
     """Which data nodes the zone has: a count, or one on each matching Kubernetes node."""
 
@@ -188,6 +212,7 @@ class DataNodesSpec(Model):
         "a number from 1 to 1000, and 1 where it is missing or no such number.",
     )
     auto_adjust: AutoAdjustSpec = AutoAdjustSpec()
+    update_strategy: UpdateStrategySpec = UpdateStrategySpec()
     pod_template: dict[str, Any] | None = Field(
         default=None,
         description="Overrides merged into the data node's pod template; takes all fields of a "
@@ -368,6 +393,31 @@ class Assignments(Model):
     cancel: CancelIntent | None = Field(default=None, description="A rebalance to be cancelled.")
 
 
+class RolloutStatus(Model):
+    """A rolling update under way; it is gone when every pod has the zone's template."""
+
+    template_hash: ShortText = Field(default="", description="Names the template it works towards.")
+    started_time: Time = Field(description="When the first outdated pod was seen.")
+    updated: Count = Field(default=0, description="Data nodes whose pods have that template.")
+    outdated: Count = Field(default=0, description="Data nodes whose pods have an older one.")
+    node: NodeNumber | None = Field(
+        default=None,
+        description="The data node whose pod is being replaced.",
+    )
+    pod_uid: ShortText = Field(
+        default="",
+        description="The pod that is replaced; another one of the same name is its successor.",
+    )
+    replace_time: Time | None = Field(
+        default=None,
+        description="Since when that pod is being replaced.",
+    )
+    waiting_for: Annotated[str, Field(max_length=1024)] = Field(
+        default="",
+        description="What it waits for.",
+    )
+
+
 class DistributionZoneStatus(Model):
     """What the operator has observed and decided."""
 
@@ -401,6 +451,7 @@ class DistributionZoneStatus(Model):
         Field(max_length=DATA_NODES_MAX, json_schema_extra={"x-list-map-keys": ["id"]}),
     ] = Field(default=(), description="The data nodes.")
     assignments: Assignments = Assignments()
+    rollout: RolloutStatus | None = None
     trigger_time: Time | None = Field(
         default=None,
         description="Since when the wanted data nodes differ from the assigned ones.",

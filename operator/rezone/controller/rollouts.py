@@ -1,0 +1,61 @@
+"""Puts together what a rolling update depends on; `domain.rollout` decides, the pass acts."""
+
+from collections.abc import Sequence
+from datetime import datetime
+
+from rezone.domain import rollout
+from rezone.domain.rollout import RolloutDecision, SeenPod, Situation
+from rezone.domain.world import ZoneView
+from rezone.kube.pods import PodView
+from rezone.resources.zone import (
+    DataNodeState,
+    DataNodeStatus,
+    DistributionZone,
+    DistributionZoneStatus,
+)
+from rezone.wire.messages import EngineKind
+
+_GIVEN_UP = frozenset({DataNodeState.DRAINING, DataNodeState.LOST})
+
+
+def decide_rollout(
+    zone: DistributionZone,
+    status: DistributionZoneStatus,
+    pods: Sequence[PodView],
+    view: ZoneView,
+    *,
+    template_hash: str,
+    now: datetime,
+) -> RolloutDecision:
+    """Return what becomes of the zone's rolling update in this pass."""
+    storage = zone.spec.storage
+    kept = {node.id: node for node in status.data_nodes if node.state not in _GIVEN_UP}
+    return rollout.decide(
+        status.rollout,
+        Situation(
+            template_hash=template_hash,
+            strategy=zone.spec.data_nodes.update_strategy,
+            nodes=frozenset(kept),
+            # Pods of nodes that are given up go anyway.
+            pods=tuple(_seen(p, kept[p.node_id], view) for p in pods if p.node_id in kept),
+            lagging=rollout.lagging_nodes(view),
+            sole=rollout.sole_holders(view),
+            ephemeral=storage.volume_claim_template is None or storage.engine is EngineKind.MEMORY,
+            rebalancing=view.pending is not None,
+        ),
+        now,
+    )
+
+
+def _seen(pod: PodView, node: DataNodeStatus, view: ZoneView) -> SeenPod:
+    answers = view.nodes.get(node.id)
+    return SeenPod(
+        node=node.id,
+        uid=pod.uid,
+        outdated=pod.outdated,
+        deleting=pod.deleting,
+        serving=answers is not None and answers.reachable and not answers.leaving,
+        failure_domain=node.failure_domain,
+        # Without its message, which counts seconds: every change would be a write.
+        waiting=pod.waiting.partition(":")[0],
+    )

@@ -1,0 +1,139 @@
+"""Pods of data nodes come and go under writes: evicted by `kubectl drain`, replaced by an update.
+
+On a cluster with its own controllers: evictions are granted by Kubernetes, from the disruption
+budgets that the operator writes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from operated_cluster import (
+    OperatorProcess,
+    TestCluster,
+    Writer,
+    addresses_of,
+    check_settled,
+    make_zone,
+    remove_zone,
+    until_zone,
+)
+
+from rezone.controller.process import EXIT_LEASE_LOST
+from rezone.local.agent.nodes import add_node
+from rezone.local.api import Json, KubeApi
+
+pytestmark = [pytest.mark.apiserver, pytest.mark.slow, pytest.mark.timeout(480)]
+
+NAMESPACE = "replaced"
+LEADER_LEASE_SECONDS = 20
+"""Longer than any write may take here: a write that waited for a failover would be seen."""
+CLAIM = {"volumeClaimTemplate": {"size": "1Gi"}}
+
+
+@pytest.fixture(scope="module")
+def operator(cluster: TestCluster, logs: Path) -> Iterator[OperatorProcess]:
+    """Run the operator for this module's namespace."""
+    cluster.kubectl("create", "namespace", NAMESPACE)
+    lease = {"REZONE_LEADER_LEASE_SECONDS": str(LEADER_LEASE_SECONDS)}
+    process = OperatorProcess(cluster, NAMESPACE, logs, **lease)
+    process.start()
+    yield process
+    assert process.stop() == 0, process.log()
+    assert set(process.ended) <= {EXIT_LEASE_LOST}, (process.ended, process.log())
+
+
+@pytest.fixture
+async def zone(cluster: TestCluster, api: KubeApi, operator: OperatorProcess) -> Json:
+    """Give a zone of three data nodes with volumes, on four nodes of its own, under no load."""
+    del operator
+    for number in range(4):
+        await add_node(api, f"pods-{number}")
+    nodes = [f"pods-{number}" for number in range(3)]
+    return await make_zone(cluster, api, NAMESPACE, "kept", nodes, partitions=6, storage=CLAIM)
+
+
+def drain(cluster: TestCluster, node: str) -> None:
+    """Drain a Kubernetes node as people do."""
+    words = ("--ignore-daemonsets", "--delete-emptydir-data", "--timeout=100s")
+    cluster.kubectl("drain", node, "--pod-selector=rezone.dev/zone=kept", *words)
+
+
+@pytest.mark.proves("B-07", "OP-03")
+async def test_drain_moves_leaders_off_before_the_pod_stops(
+    cluster: TestCluster, api: KubeApi, zone: Json
+) -> None:
+    """An eviction would be a crash: writes wait for a lease, or lose what they acknowledged."""
+    cluster.label("kept", "pods-3")
+    zone = await check_settled(api, NAMESPACE, "kept")
+    drained = next(n for n in zone["status"]["dataNodes"] if n["nodeName"] == "pods-0")
+    with Writer(addresses_of(zone).values()) as writer:
+        writer.wait_for_more(10)
+        await asyncio.to_thread(drain, cluster, "pods-0")
+        writer.wait_for_more(10)
+        await until_zone(
+            api,
+            NAMESPACE,
+            "kept",
+            lambda z: drained["id"] not in {n["id"] for n in z["status"]["dataNodes"]},
+        )
+        await check_settled(api, NAMESPACE, "kept")
+    await asyncio.to_thread(writer.check)
+    never_waited(writer)
+    await remove_zone(api, NAMESPACE, "kept")
+
+
+def never_waited(writer: Writer) -> None:
+    """Assert that no write has waited for a leader to be taken for dead."""
+    print(f"\nlongest write: {writer.longest_seconds * 1000:.0f} ms")  # noqa: T201
+    assert writer.longest_seconds < LEADER_LEASE_SECONDS / 2
+
+
+def template(**annotations: str | None) -> str:
+    """Return a patch of the zone's pod template, for kubectl."""
+    return json.dumps(
+        {"spec": {"dataNodes": {"podTemplate": {"metadata": {"annotations": annotations}}}}}
+    )
+
+
+@pytest.mark.proves("OP-03", "B-07")
+async def test_update_replaces_all_pods_under_writes(
+    cluster: TestCluster, api: KubeApi, operator: OperatorProcess, zone: Json
+) -> None:
+    """A new image would need a maintenance window, or lose what was acknowledged meanwhile."""
+    path = f"/api/v1/namespaces/{NAMESPACE}/pods"
+    labels = "rezone.dev/zone=kept"
+    before = {p["metadata"]["uid"] for p in (await api.get(path, labelSelector=labels))["items"]}
+    words = ("--namespace", NAMESPACE, "patch", "dz", "kept", "--type=merge", "--patch")
+    with Writer(addresses_of(zone).values()) as writer:
+        writer.wait_for_more(10)
+        cluster.kubectl(*words, template(release="2"))
+        await until_zone(api, NAMESPACE, "kept", lambda z: update_of(z).get("node") is not None)
+        await asyncio.to_thread(operator.restart)
+        found = await until_zone(api, NAMESPACE, "kept", is_updated)
+        writer.wait_for_more(10)
+        await check_settled(api, NAMESPACE, "kept")
+    assert is_updated(found)
+    pods = (await api.get(path, labelSelector=labels))["items"]
+    assert len(pods) == 3
+    assert not before & {p["metadata"]["uid"] for p in pods}, "not every pod was replaced"
+    assert {p["metadata"]["annotations"]["release"] for p in pods} == {"2"}
+    await asyncio.to_thread(writer.check)
+    never_waited(writer)
+    await remove_zone(api, NAMESPACE, "kept")
+
+
+def update_of(found: Json) -> Json:
+    """Return the zone's update under way, an empty one without."""
+    update: Json = (found.get("status") or {}).get("rollout") or {}
+    return update
+
+
+def is_updated(found: Json) -> bool:
+    """Return whether the operator has seen the newest spec, and has no pod left to replace."""
+    seen = found["status"]["observedGeneration"] == found["metadata"]["generation"]
+    return seen and not update_of(found)
