@@ -18,7 +18,7 @@ import msgspec
 
 from rezone.wire.channel import CHANNEL_ERRORS, Frame
 from rezone.wire.errors import NotReadyError, RezoneError
-from rezone.wire.messages import ConnectionClosed, Message
+from rezone.wire.messages import ConnectionClosed, Message, WriteRequest
 
 
 class FrameChannel(Protocol):
@@ -71,6 +71,7 @@ class Connection:
         self._channel: FrameChannel | None = None
         self._closed = False
         self._received = 0
+        self._seen = 0
         self._threads = [threading.Thread(target=self._send_loop, daemon=True)]
         self._threads[0].start()
 
@@ -122,7 +123,11 @@ class Connection:
             channel: FrameChannel | None = None
             try:
                 channel = self._connected()
-                channel.send(taken.message, taken.body)
+                message = taken.message
+                if isinstance(message, WriteRequest):
+                    # A node that knows them read sends answers without a detour.
+                    message = msgspec.structs.replace(message, answers_seen=self._seen)
+                channel.send(message, taken.body)
             except (RezoneError, *CHANNEL_ERRORS, StopIteration) as error:
                 cause = NotReadyError(f"{self.address} does not answer: {error}", unreachable=1)
                 self._broken(channel, cause)
@@ -146,6 +151,7 @@ class Connection:
         reader = threading.Thread(target=self._receive_loop, args=(channel,), daemon=True)
         with self._state:
             self._channel = channel
+            self._seen = 0
             self._threads = [self._threads[0], reader]
         reader.start()
         return channel
@@ -155,6 +161,7 @@ class Connection:
         try:
             while (frame := channel.receive()) is not None:
                 self._received += 1
+                self._seen += 1
                 if isinstance(frame[0], ConnectionClosed):
                     cause = frame[0].reason
                     break

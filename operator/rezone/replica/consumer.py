@@ -18,11 +18,14 @@ from typing import Protocol
 import structlog
 
 from rezone.replica.settings import Clock, NodeSettings
+from rezone.replica.workers import LULL_SECONDS
 from rezone.wire.channel import CHANNEL_ERRORS, Channel
 from rezone.wire.errors import RezoneError, error_from
 from rezone.wire.flight import NodeClient
 from rezone.wire.messages import (
     CloseStream,
+    CommitOffset,
+    CommitOffsets,
     ConnectionClosed,
     Entries,
     FetchLog,
@@ -41,6 +44,7 @@ from rezone.wire.messages import (
 
 _log = structlog.get_logger(__name__)
 _ERROR_CHARACTERS = 200
+_EMPTY = memoryview(b"")
 
 
 class Sink(Protocol):
@@ -64,8 +68,11 @@ class Sink(Protocol):
         """Note that the leader's log no longer reaches back far enough."""
         ...
 
-    def receive(self, entries: Entries, body: memoryview) -> None:
-        """Append entries and take the commit offset."""
+    def receive(self, entries: Entries, body: memoryview, *, at_leisure: bool = False) -> None:
+        """Append entries and take the commit offset.
+
+        `at_leisure`: the calling thread may do what follows from it.
+        """
         ...
 
     def ack_of(self, opaque: int) -> FetchLog:
@@ -263,7 +270,11 @@ class ConsumerChannel:
                 if isinstance(message, ConnectionClosed):
                     _log.info("the producer hangs up", channel=self.name, reason=message.reason)
                     break
-                self._handle(channel, message, body)
+                if isinstance(message, CommitOffsets):
+                    for news in message.streams:
+                        self._handle(channel, _without_entries(news), _EMPTY)
+                else:
+                    self._handle(channel, message, body)
         finally:
             channel.close()
         return answered
@@ -321,7 +332,8 @@ class ConsumerChannel:
             case Entries():
                 stream.entries += 1
                 stream.bytes_received += len(body)
-                sink.receive(message, body)
+                at_leisure = channel.waited_seconds >= LULL_SECONDS
+                sink.receive(message, body, at_leisure=at_leisure)
             case StreamOk():
                 sink.stream_started(message)
                 with self._lock:
@@ -353,3 +365,11 @@ class ConsumerChannel:
             stream.retries += 1
             stream.retry_at = self._clock.monotonic() + pause_ms / 1000
         stream.sink.stream_failed(why)
+
+
+def _without_entries(news: CommitOffset) -> Entries:
+    return Entries(
+        partition=news.partition,
+        leader_epoch=news.leader_epoch,
+        committed_offset=news.committed_offset,
+    )

@@ -1,12 +1,12 @@
 """The data channel: a client's writes and reads, each answered under its opaque number.
 
 Concurrency: the channel's Flight thread reads frames, checks writes and appends them; it never
-waits for a commit. Answers come from any thread and go through the channel's own sender thread,
-so that a client that does not read its answers stops nobody but itself.
+waits for a commit. Answers come from any thread. While the client has read all but a few, the
+thread sends that has one; else the outbox's own, so that a client that does not read its answers
+stops nobody but itself.
 """
 
-import queue
-import threading
+from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -14,7 +14,9 @@ import msgspec
 import structlog
 
 from rezone.replica.insync import Reply
+from rezone.replica.outbox import Outbox
 from rezone.replica.read import read_keys
+from rezone.replica.workers import LULL_SECONDS
 from rezone.replica.write import prepare
 from rezone.wire.channel import CHANNEL_ERRORS, Channel
 from rezone.wire.errors import RezoneError
@@ -34,6 +36,11 @@ if TYPE_CHECKING:
 
 _log = structlog.get_logger(__name__)
 
+UNREAD_ANSWERS_MAX = 64
+"""At most so many answers may be on their way when a thread sends that must not block."""
+
+_SMALL_BYTES = 512
+
 
 class DataChannel:
     """One client's channel; `find` raises UnknownPartitionError."""
@@ -47,12 +54,17 @@ class DataChannel:
         self._channel = channel
         self._find = find
         self._codec = codec
-        self._answers: queue.SimpleQueue[tuple[Message, bytes] | None] = queue.SimpleQueue()
+        self._answers: deque[tuple[Message, bytes]] = deque()
+        self._sent = 0
+        self._seen = 0
+        self._broken = False
+        self._outbox = Outbox(
+            "answers", send_next=self._send_next, may_send_here=self._may_send_here
+        )
 
     def run(self) -> None:
         """Serve the channel until the client ends it."""
-        sender = threading.Thread(target=self._send_all, name="answers", daemon=True)
-        sender.start()
+        self._outbox.start()
         try:
             while (frame := self._channel.receive()) is not None:
                 self._handle(*frame)
@@ -61,12 +73,12 @@ class DataChannel:
         except msgspec.MsgspecError as error:
             _log.warning("not a frame of this version on a data channel", error=str(error))
         finally:
-            self._answers.put(None)
-            sender.join()
+            self._outbox.close()
 
     def close(self, reason: str) -> None:
         """Ask the client to hang up: the node is stopping."""
-        self._answers.put((ConnectionClosed(reason=reason), b""))
+        self._answers.append((ConnectionClosed(reason=reason), b""))
+        self._outbox.ask()
 
     def _handle(self, message: Message, body: memoryview) -> None:
         opaque = getattr(message, "opaque", 0)
@@ -74,35 +86,53 @@ class DataChannel:
             match message:
                 case WriteRequest():
                     partition = self._find(message.partition)
+                    self._seen = max(self._seen, message.answers_seen)
                     prepared = prepare(message, body, self._codec(), partition.hash_range)
-                    partition.write(message, prepared, self._reply_to(opaque))
+                    at_leisure = self._channel.waited_seconds >= LULL_SECONDS
+                    partition.write(
+                        message, prepared, self._reply_to(opaque), at_leisure=at_leisure
+                    )
                 case ReadRequest():
                     codec = self._codec()
                     rows = read_keys(self._find(message.partition), message, body, codec)
-                    self._answers.put((ReadResult(opaque=opaque, rows=rows.num_rows), to_ipc(rows)))
+                    self._answer(ReadResult(opaque=opaque, rows=rows.num_rows), to_ipc(rows))
                 case _:
                     error = RezoneError(f"{type(message).__name__} is no request of a data channel")
-                    self._answers.put((Failure(opaque=opaque, error=error.info()), b""))
+                    self._answer(Failure(opaque=opaque, error=error.info()))
         except RezoneError as error:
-            self._answers.put((Failure(opaque=opaque, error=error.info()), b""))
+            self._answer(Failure(opaque=opaque, error=error.info()))
 
     def _reply_to(self, opaque: int) -> Reply:
         def reply(outcome: WriteResult | RezoneError) -> None:
             if isinstance(outcome, RezoneError):
-                self._answers.put((Failure(opaque=opaque, error=outcome.info()), b""))
+                self._answer(Failure(opaque=opaque, error=outcome.info()))
             else:
-                self._answers.put((outcome, b""))
+                self._answer(outcome)
 
         return reply
 
-    def _send_all(self) -> None:
-        broken = False
-        while (answer := self._answers.get()) is not None:
-            if broken:
-                continue
+    def _answer(self, message: Message, body: bytes = b"") -> None:
+        """Queue an answer; the calling thread may be the one that sends it.
+
+        It may hold a partition's lock: nothing here takes one, and what is sent here cannot block.
+        """
+        self._answers.append((message, body))
+        self._outbox.ask(here=True)
+
+    def _may_send_here(self) -> bool:
+        small = not self._answers or len(self._answers[0][1]) <= _SMALL_BYTES
+        return small and self._sent - self._seen < UNREAD_ANSWERS_MAX
+
+    def _send_next(self) -> bool:
+        if not self._answers:
+            return False
+        answer = self._answers.popleft()
+        if not self._broken:
             try:
                 self._channel.send(*answer)
             except (RezoneError, *CHANNEL_ERRORS) as error:
                 # The reading thread notices the break; what is left has nobody to go to.
-                broken = True
+                self._broken = True
                 _log.debug("cannot answer on a data channel", error=str(error))
+        self._sent += 1
+        return True

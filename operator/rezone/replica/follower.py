@@ -95,7 +95,7 @@ class FollowerDuties:
             partition.need_snapshot()
         partition.host.restream(partition)
 
-    def receive(self, entries: Entries, body: memoryview) -> None:
+    def receive(self, entries: Entries, body: memoryview, *, at_leisure: bool = False) -> None:
         """Append entries and take the commit offset."""
         partition = self._partition
         with partition.lock:
@@ -107,7 +107,7 @@ class FollowerDuties:
             partition.set_committed(min(entries.committed_offset, store.log_end))
             self._look_again()
         if body or partition.takeover.eager:
-            partition.wake()
+            partition.move_on(at_leisure=at_leisure)
 
     def ack_of(self, opaque: int) -> FetchLog:
         """Return the ack of what is durable now; none of it may be lost any more."""

@@ -29,6 +29,10 @@ class Host(Protocol):
         """Run a job soon."""
         ...
 
+    def run_here(self, job: Job) -> None:
+        """Run a job in the calling thread, which holds no lock and has nothing better to do."""
+        ...
+
     def touched(self, *, at_once: bool) -> None:
         """Note that the report has changed."""
         ...

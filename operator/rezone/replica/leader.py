@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 
 from rezone.replica.history import rollback_offset
 from rezone.replica.insync import LeaderState
-from rezone.replica.producer import ProducerStream
+from rezone.replica.stream import ProducerStream
+from rezone.replica.write import Answer
 from rezone.wire.errors import NotReadyError, StaleEpochError
 from rezone.wire.messages import (
     FetchLog,
@@ -40,6 +41,11 @@ class LeaderDuties:
     def committed(self) -> int:
         """The commit offset."""
         return self._partition.committed
+
+    @property
+    def log_end(self) -> int:
+        """The offset after the last row."""
+        return self._partition.store.log_end
 
     def require_state(self) -> LeaderState:
         """Return the leadership; NotLeaderError when another replica leads."""
@@ -146,7 +152,7 @@ class LeaderDuties:
             partition.touched(at_once=True)
         partition.wake()
 
-    def acked(self, stream: ProducerStream, ack: FetchLog) -> None:
+    def acked(self, stream: ProducerStream, ack: FetchLog, *, at_leisure: bool = False) -> None:
         """Take a follower's ack."""
         partition = self._partition
         with partition.lock:
@@ -166,7 +172,7 @@ class LeaderDuties:
                 or self.state.moves_on(store.durable_end, store.log_end)
             )
         if due:
-            partition.wake()
+            partition.move_on(at_leisure=at_leisure)
 
     # --- the partition's job ---------------------------------------------------------------------
 
@@ -187,11 +193,14 @@ class LeaderDuties:
             self._propose(state)
         if committed > store.applied:
             store.apply_to(committed)
+        answers: list[Answer] = []
         with partition.lock:
             partition.note_applied()
             if self.state is state:
                 # After the rows are applied: who has an answer can read what it wrote.
-                partition.intake.answer_committed(committed)
+                answers = partition.intake.take_committed(committed)
+        for reply, result in answers:
+            reply(result)
 
     def tick(self, now: float) -> None:
         """Look after what no event wakes: laggards and followers' commit offsets."""

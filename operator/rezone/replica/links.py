@@ -14,7 +14,8 @@ from typing import NamedTuple
 from rezone.replica.consumer import ConsumerChannel
 from rezone.replica.host import Host
 from rezone.replica.partition import Partition
-from rezone.replica.producer import ProducerChannel, Source
+from rezone.replica.producer import ProducerChannel
+from rezone.replica.stream import Source
 from rezone.wire.channel import Channel
 from rezone.wire.errors import ConflictError, LimitExceededError
 from rezone.wire.flight import NodeClient

@@ -386,6 +386,10 @@ class DataNode:
         """Run a job soon."""
         self._workers.wake(job)
 
+    def run_here(self, job: Job) -> None:
+        """Run a job in the calling thread, which holds no lock and has nothing better to do."""
+        self._workers.run_here(job)
+
     def touched(self, *, at_once: bool) -> None:
         """Note that the report has changed."""
         self.board.touched(at_once=at_once)

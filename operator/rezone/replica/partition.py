@@ -411,8 +411,11 @@ class Partition:
 
     # --- positions -------------------------------------------------------------------------------
 
-    def append(self, raw: bytes) -> int:
-        """Append entries, tell the streams; return the log's end. Under the lock."""
+    def append(self, raw: bytes, *, tell: bool = True) -> int:
+        """Append entries; return the log's end. Under the lock.
+
+        The streams are told, unless the caller says that it will do that (`tell`).
+        """
         if self.failure:
             raise NotReadyError(f"the replica has failed: {self.failure}")
         try:
@@ -421,8 +424,9 @@ class Partition:
             self._failed(error)
             raise NotReadyError(f"the log cannot be written: {error}") from error
         self._stamps.extend(stamps_of(raw))
-        for stream in self.leading.streams.values():
-            stream.wake()
+        if tell:
+            for stream in self.leading.streams.values():
+                stream.wake()
         return end_offset
 
     def set_committed(self, offset: int) -> None:
@@ -456,7 +460,14 @@ class Partition:
 
     # --- clients ---------------------------------------------------------------------------------
 
-    def write(self, request: WriteRequest, prepared: PreparedRows, reply: Reply) -> None:
+    def write(
+        self,
+        request: WriteRequest,
+        prepared: PreparedRows,
+        reply: Reply,
+        *,
+        at_leisure: bool = False,
+    ) -> None:
         """Take a write; `reply` is called once, later or at once, unless this raises."""
         with self.lock:
             if self.closed:
@@ -464,10 +475,22 @@ class Partition:
             if self.takeover.blocks_writes or self.takeover.eager:
                 self.intake.hold(request, prepared, reply)
                 return
-            self.intake.append(request, prepared, reply)
-        self.wake()
+            self.intake.append(request, prepared, reply, tell=not at_leisure)
+            streams = list(self.leading.streams.values()) if at_leisure else []
+        for stream in streams:
+            stream.push()
+        self.move_on(at_leisure=at_leisure)
 
     # --- the job ---------------------------------------------------------------------------------
+
+    def move_on(self, *, at_leisure: bool) -> None:
+        """Have the job run: by the calling thread, if that has time for it and it is short."""
+        store = self.store
+        short = store.log_end - store.applied <= self.settings.leisure_rows_max
+        if at_leisure and short and not self.applying.locked():
+            self.host.run_here(self.job)
+        else:
+            self.wake()
 
     def pump(self) -> None:
         """Sync, apply, commit, answer, ack: whatever is due."""

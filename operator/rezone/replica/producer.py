@@ -2,28 +2,30 @@
 
 One `ProducerChannel` per consumer node (DCP-01, DCP-13). The consumer asks for streams and acks
 what it holds on disk; entries are pushed as soon as they are in the log, before the leader's own
-sync, as far as the stream's credit reaches.
+sync, as far as the stream's credit reaches. Commit offsets that no entries carry go together.
 
-Concurrency: the connection's Flight thread reads; one sender thread of the channel writes all
-that leaves, so that messages of a stream keep their order. A lock of the channel guards the
-streams' send state. Lock order: a partition's lock before a channel's; the sender holds neither
-while it reads the log or sends.
+Concurrency: the connection's Flight thread reads; what leaves goes through one `Outbox`, so that
+messages of a stream keep their order: by the thread that has entries while little is on its way
+(`push`), else by the outbox's own. A lock of the channel guards the streams' send state. Lock
+order: a partition's lock before a channel's; who sends holds neither while it reads the log or
+sends.
 """
 
-import contextlib
 import threading
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import Protocol
+from dataclasses import dataclass
 
 import structlog
 
-from rezone.replica.entry import header_at
+from rezone.replica.outbox import Outbox
+from rezone.replica.stream import Control, ProducerStream, Source, end_of
+from rezone.replica.workers import LULL_SECONDS
 from rezone.wire.channel import CHANNEL_ERRORS, Channel
 from rezone.wire.errors import LimitExceededError, NotReadyError, RezoneError
 from rezone.wire.messages import (
     CloseStream,
+    CommitOffsets,
     ConnectionClosed,
     Entries,
     FetchLog,
@@ -40,36 +42,11 @@ _log = structlog.get_logger(__name__)
 
 DEFER_SECONDS_MAX = 1.0
 
+PUSH_BYTES_MAX = 32 << 10
+"""At most so many entries may be unacked when a thread sends that must not block.
 
-class Source(Protocol):
-    """What a producer needs of the partition it streams."""
-
-    partition_id: PartitionId
-
-    @property
-    def committed(self) -> int:
-        """The commit offset."""
-        ...
-
-    def read_log(self, offset: int, bytes_max: int) -> bytes:
-        """Return whole raw entries from `offset` on; empty at the end."""
-        ...
-
-    def open_stream(self, stream: "ProducerStream", request: StreamRequest) -> Message:
-        """Answer a stream request; the stream is attached when the answer is StreamOk."""
-        ...
-
-    def will_lead(self, leader_epoch: int) -> bool:
-        """Return whether this replica is about to lead in exactly this epoch."""
-        ...
-
-    def detach_stream(self, stream: "ProducerStream") -> None:
-        """Forget a stream that has ended."""
-        ...
-
-    def acked(self, stream: "ProducerStream", ack: FetchLog) -> None:
-        """Take a follower's ack."""
-        ...
+Half of the smallest window of a connection: they fit even if the consumer has stopped reading.
+"""
 
 
 def _refusal(request: StreamRequest, error: RezoneError) -> StreamRefused:
@@ -82,88 +59,6 @@ class _Deferred:
 
     request: StreamRequest
     deadline: float | None = None
-
-
-@dataclass(slots=True)
-class _Control:
-    """A message to be sent when the stream has reached `offset`; nothing follows a `last` one."""
-
-    offset: int
-    message: Message
-    last: bool
-    on_sent: Callable[[], None] | None
-
-
-@dataclass(eq=False)
-class ProducerStream:
-    """One partition on one channel; the counters are its statistics (DCP-14)."""
-
-    channel: "ProducerChannel"
-    source: Source
-    node: NodeId
-    opaque: int
-    leader_epoch: int
-    sent_offset: int
-    acked_offset: int
-    credit_bytes: int = 0
-    in_flight_bytes: int = 0
-    committed_sent: int = -1
-    bytes_sent: int = 0
-    frames_sent: int = 0
-    answered: bool = False
-    ended: bool = False
-    queued: bool = False
-    _in_flight: deque[tuple[int, int]] = field(default_factory=deque)
-    _controls: deque[_Control] = field(default_factory=deque)
-
-    def wake(self) -> None:
-        """Have the sender look at the stream: there are entries, credit or a new commit offset."""
-        self.channel.wake(self)
-
-    def send_at(
-        self,
-        offset: int,
-        message: Message,
-        *,
-        last: bool = False,
-        on_sent: Callable[[], None] | None = None,
-    ) -> None:
-        """Send a message once all entries below `offset` are sent; `last` ends the stream."""
-        self.channel.add_control(self, _Control(offset, message, last, on_sent))
-
-    def end(self, reason: str, leader: NodeId | None = None, epoch: int | None = None) -> None:
-        """Send StreamEnd at once, in place of all that was still to be sent."""
-        self.channel.end_stream(self, reason, leader, epoch)
-
-    def note_ack(self, ack: FetchLog) -> None:
-        """Count an ack and its credit; under the channel's lock."""
-        self.acked_offset = ack.fetch_offset
-        self.credit_bytes = ack.max_fetch_bytes
-        while self._in_flight and self._in_flight[0][0] <= ack.fetch_offset:
-            self.in_flight_bytes -= self._in_flight.popleft()[1]
-
-    def note_sent(self, end_offset: int, size: int) -> None:
-        """Count entries that leave; under the channel's lock."""
-        self.sent_offset = end_offset
-        self._in_flight.append((end_offset, size))
-        self.in_flight_bytes += size
-        self.bytes_sent += size
-        self.frames_sent += 1
-
-    def add(self, control: _Control) -> None:
-        """Queue a message behind the entries; under the channel's lock."""
-        self._controls.append(control)
-
-    def take_control(self) -> _Control | None:
-        """Return the next message that is due; under the channel's lock."""
-        if self._controls and self._controls[0].offset <= self.sent_offset:
-            return self._controls.popleft()
-        return None
-
-    def replace_controls(self, control: _Control) -> None:
-        """Drop what was still to be sent for one last message; under the channel's lock."""
-        self._controls.clear()
-        self._controls.append(control)
 
 
 class ProducerChannel:
@@ -188,15 +83,17 @@ class ProducerChannel:
         self._streams: dict[PartitionId, ProducerStream] = {}
         self._deferred: dict[PartitionId, _Deferred] = {}
         self._lock = threading.Lock()
-        self._work = threading.Condition(self._lock)
+        self._outbox = Outbox(
+            f"send {name}", send_next=self._send_next, may_send_here=self._may_push
+        )
+        self._in_flight_bytes = 0
         self._ready: deque[ProducerStream] = deque()
-        self._answers: deque[tuple[Message, ProducerStream | None]] = deque()
+        self._answers: deque[Message] = deque()
         self._closed = False
 
     def run(self) -> None:
         """Serve the connection until the other side ends it; runs in its Flight thread."""
-        sender = threading.Thread(target=self._send_all, name=f"send {self.name}", daemon=True)
-        sender.start()
+        self._outbox.start()
         try:
             while (frame := self._channel.receive()) is not None:
                 if not self._closed:
@@ -205,11 +102,11 @@ class ProducerChannel:
             _log.info("a replication channel has broken", channel=self.name, error=str(error)[:200])
         finally:
             self.close("the connection has ended")
-            sender.join()
+            self._outbox.close()
 
     def close(self, reason: str) -> None:
         """Tear the channel's streams down at once and ask the other side to hang up (DCP-01)."""
-        with self._work:
+        with self._lock:
             if self._closed:
                 return
             self._closed = True
@@ -219,8 +116,8 @@ class ProducerChannel:
                 stream.ended = True
             self._ready.clear()
             self._answers.clear()
-            self._answers.append((ConnectionClosed(reason=reason), None))
-            self._work.notify()
+            self._answers.append(ConnectionClosed(reason=reason))
+        self._outbox.ask()
         for stream in streams:
             stream.source.detach_stream(stream)
 
@@ -231,16 +128,18 @@ class ProducerChannel:
 
     # --- called by partitions and streams, from any thread ---------------------------------------
 
-    def wake(self, stream: ProducerStream) -> None:
-        """Queue a stream for the sender."""
-        with self._work:
+    def wake(self, stream: ProducerStream, *, here: bool = False) -> None:
+        """Queue a stream for the sender, which may be the calling thread (`here`)."""
+        with self._lock:
             self._enqueue(stream)
+        self._outbox.ask(here=here)
 
-    def add_control(self, stream: ProducerStream, control: _Control) -> None:
+    def add_control(self, stream: ProducerStream, control: Control) -> None:
         """Queue a message that has its place after the stream's entries."""
-        with self._work:
+        with self._lock:
             stream.add(control)
             self._enqueue(stream)
+        self._outbox.ask()
 
     def end_stream(
         self, stream: ProducerStream, reason: str, leader: NodeId | None, epoch: int | None
@@ -249,16 +148,25 @@ class ProducerChannel:
         message = StreamEnd(
             partition=stream.source.partition_id, reason=reason, leader=leader, leader_epoch=epoch
         )
-        with self._work:
-            if not stream.ended:
-                stream.replace_controls(_Control(0, message, last=True, on_sent=None))
-                self._enqueue(stream)
+        with self._lock:
+            if stream.ended:
+                return
+            stream.replace_controls(Control(0, message, last=True, on_sent=None))
+            self._enqueue(stream)
+        self._outbox.ask()
 
     def _enqueue(self, stream: ProducerStream) -> None:
         if not stream.queued and not stream.ended and not self._closed:
             stream.queued = True
             self._ready.append(stream)
-            self._work.notify()
+
+    def _forget(self, stream: ProducerStream) -> None:
+        """Take a stream out of the table; under the lock."""
+        stream.ended = True
+        self._in_flight_bytes -= stream.in_flight_bytes
+        stream.in_flight_bytes = 0
+        if self._streams.get(stream.source.partition_id) is stream:
+            del self._streams[stream.source.partition_id]
 
     # --- the reading thread ----------------------------------------------------------------------
 
@@ -280,9 +188,9 @@ class ProducerChannel:
     def _open(self, request: StreamRequest) -> None:
         with self._lock:
             self._deferred.pop(request.partition, None)
-            old = self._streams.pop(request.partition, None)
+            old = self._streams.get(request.partition)
             if old is not None:
-                old.ended = True
+                self._forget(old)
         if old is not None:
             # A second request takes the place of the first stream, as a second open does.
             old.source.detach_stream(old)
@@ -310,8 +218,8 @@ class ProducerChannel:
             if self._defer(request):
                 return
             answer = _refusal(request, error)
-        with self._work:
-            self._answers.append((answer, None))
+        with self._lock:
+            self._answers.append(answer)
             if isinstance(answer, StreamOk):
                 # Answers go out before whatever a stream has to send.
                 stream.answered = True
@@ -319,7 +227,7 @@ class ProducerChannel:
                 self._enqueue(stream)
             else:
                 self._streams.pop(request.partition, None)
-            self._work.notify()
+        self._outbox.ask()
 
     def _defer(self, request: StreamRequest) -> bool:
         """Keep a request until the takeover is done that its sender has heard of already.
@@ -346,52 +254,62 @@ class ProducerChannel:
 
     def tick(self, now: float) -> None:
         """Refuse requests that were kept too long: their takeover has not come to its end."""
-        with self._work:
+        with self._lock:
             for deferred in self._deferred.values():
                 deferred.deadline = deferred.deadline or now + DEFER_SECONDS_MAX
             late = [d.request for d in self._deferred.values() if (d.deadline or now) < now]
             for request in late:
                 del self._deferred[request.partition]
                 error = NotReadyError("the takeover has not ended")
-                self._answers.append((_refusal(request, error), None))
-                self._work.notify()
+                self._answers.append(_refusal(request, error))
+        if late:
+            self._outbox.ask()
 
     def _ack(self, ack: FetchLog) -> None:
-        with self._work:
+        with self._lock:
             stream = self._streams.get(ack.partition)
             if stream is None or stream.ended or ack.opaque != stream.opaque:
                 return
-            stream.note_ack(ack)
-        stream.source.acked(stream, ack)
-        self.wake(stream)
+            had_room = stream.in_flight_bytes < stream.credit_bytes
+            self._in_flight_bytes -= stream.note_ack(ack)
+        at_leisure = self._channel.waited_seconds >= LULL_SECONDS
+        stream.source.acked(stream, ack, at_leisure=at_leisure)
+        # Entries that had room went out when they were appended.
+        if not had_room or stream.sent_offset < stream.source.log_end:
+            self.wake(stream)
 
-    # --- the sender thread -----------------------------------------------------------------------
+    # --- who sends -------------------------------------------------------------------------------
 
-    def _send_all(self) -> None:
+    def _may_push(self) -> bool:
+        return self._in_flight_bytes < PUSH_BYTES_MAX
+
+    def _send_next(self) -> bool:
+        """Send one frame; whether there was one, or a stream to look at."""
+        with self._lock:
+            answer = self._answers.popleft() if self._answers else None
+            stream = None
+            if answer is None:
+                if self._closed or not self._ready:
+                    return False
+                stream = self._ready.popleft()
+                stream.queued = False
         try:
-            while True:
-                with self._work:
-                    while not (self._answers or self._ready or self._closed):
-                        self._work.wait()
-                    answer = self._answers.popleft() if self._answers else None
-                    stream = None
-                    if answer is None:
-                        if self._closed:
-                            return
-                        stream = self._ready.popleft()
-                        stream.queued = False
-                if answer is not None:
-                    self._channel.send(answer[0])
-                elif stream is not None and self._send_of(stream):
-                    self.wake(stream)
+            if answer is not None:
+                self._channel.send(answer)
+            elif stream is not None and self._send_of(stream):
+                with self._lock:
+                    self._enqueue(stream)
         except CHANNEL_ERRORS as error:
+            self._broken(error)
+        return True
+
+    def _broken(self, error: Exception) -> None:
+        if not self._closed:
             _log.info(
                 "cannot send on a replication channel", channel=self.name, error=str(error)[:200]
             )
-            self.close("the connection has broken")
-            # Should the break be one-sided, the other side must still hear that this is over.
-            with contextlib.suppress(*CHANNEL_ERRORS):
-                self._channel.send(ConnectionClosed(reason="the connection has broken"))
+        # Should the break be one-sided, the other side hears by this that it is over.
+        self.close("the connection has broken")
 
     def _send_of(self, stream: ProducerStream) -> bool:
         """Send one frame of a stream; whether there may be more."""
@@ -416,12 +334,19 @@ class ProducerChannel:
         except RezoneError as error:
             stream.end(f"the log cannot be read: {error}")
             return True
-        if not raw and committed <= stream.committed_sent:
-            return False
         if raw:
-            end_offset = end_of(raw)
-            with self._lock:
-                stream.note_sent(end_offset, len(raw))
+            self._send_entries(stream, raw, committed)
+        elif committed > stream.committed_sent:
+            self._send_commits(stream, committed)
+        return bool(raw)
+
+    def _send_entries(self, stream: ProducerStream, raw: bytes, committed: int) -> None:
+        end_offset = end_of(raw)
+        with self._lock:
+            if stream.ended:
+                return
+            stream.note_sent(end_offset, len(raw))
+            self._in_flight_bytes += len(raw)
         stream.committed_sent = committed
         self._channel.send(
             Entries(
@@ -431,25 +356,29 @@ class ProducerChannel:
             ),
             raw,
         )
-        return bool(raw)
 
-    def _send_control(self, stream: ProducerStream, control: _Control) -> None:
+    def _send_commits(self, stream: ProducerStream, committed: int) -> None:
+        """Send a commit offset, and those of all queued streams with nothing else to send."""
+        with self._lock:
+            others = [s for s in self._ready if s.idle]
+            for other in others:
+                other.queued = False
+            if others:
+                self._ready = deque(s for s in self._ready if s.queued)
+        stream.committed_sent = committed
+        news = [stream.commit_offset()]
+        for other in others:
+            if other.source.committed > other.committed_sent:
+                other.committed_sent = other.source.committed
+                news.append(other.commit_offset())
+        self._channel.send(CommitOffsets(streams=tuple(news)))
+
+    def _send_control(self, stream: ProducerStream, control: Control) -> None:
         if control.last:
             with self._lock:
-                stream.ended = True
-                if self._streams.get(stream.source.partition_id) is stream:
-                    del self._streams[stream.source.partition_id]
+                self._forget(stream)
         self._channel.send(control.message)
         if control.last:
             stream.source.detach_stream(stream)
         if control.on_sent is not None:
             control.on_sent()
-
-
-def end_of(raw: bytes) -> int:
-    """Return the offset after the last of these whole entries; unchecked, the log has done that."""
-    position, end_offset = 0, 0
-    while (header := header_at(raw, position)) is not None:
-        position += header.length
-        end_offset = header.end_offset
-    return end_offset

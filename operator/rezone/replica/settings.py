@@ -48,6 +48,8 @@ class NodeSettings(msgspec.Struct, frozen=True, kw_only=True):
     - `collect_percent_max`: the share of the time that old versions are collected for; a slice of a
       pass is followed by a rest.
     - `commit_interval_ms`: how late a follower may hear of a commit offset when no entries follow.
+    - `leisure_rows_max`: a thread that waits for frames does a partition's work itself when at
+      most this many rows are to be applied, and leaves more to the workers.
     - `connections_max`, `replication_connections_max`, `streams_max`: DCP-13's limits.
     - `leave_ms_max`: how long a node that shall stop serves until others have taken its place; a
       pod's grace period must be longer. `coordinator_silent_ms_max`: it does not wait when nobody
@@ -65,6 +67,7 @@ class NodeSettings(msgspec.Struct, frozen=True, kw_only=True):
     standby_lag_rows_max: int = 1_000
     apply_interval_ms: int = 300
     apply_rows_max: int = 20_000
+    leisure_rows_max: int = 200
     commit_interval_ms: int = 100
     progress_interval_ms: int = 100
     tick_interval_ms: int = 20

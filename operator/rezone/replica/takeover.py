@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from rezone.replica.producer import ProducerStream
+from rezone.replica.stream import ProducerStream
 from rezone.wire.errors import ConflictError, NotReadyError, StaleEpochError
 from rezone.wire.messages import NodeId, Role, SetState, TakeoverState
 from rezone.wire.messages import Takeover as TakeoverRequest

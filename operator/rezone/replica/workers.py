@@ -13,6 +13,11 @@ import structlog
 
 _log = structlog.get_logger(__name__)
 
+LULL_SECONDS = 0.001
+"""A thread that has waited this long for its last frame may run a job before it waits again."""
+
+_TURNS_MAX = 3
+
 
 class JobState(enum.Enum):
     """Where a job is; `AGAIN` is one that was woken while it ran."""
@@ -49,15 +54,27 @@ class Workers:
 
     def wake(self, job: Job) -> None:
         """Have the job run once more after this call."""
+        if self._take(job, JobState.QUEUED):
+            self._queue.put(job)
+
+    def run_here(self, job: Job) -> None:
+        """Have the job run once more: by this thread, or by the one that runs it already.
+
+        For a thread without locks that has nothing better to do: waking another one for a short
+        job costs as much as the job.
+        """
+        if self._take(job, JobState.RUNNING):
+            self._run(job, _TURNS_MAX)
+
+    def _take(self, job: Job, state: JobState) -> bool:
+        """Put an idle job into a state; whether it was idle."""
         with self._lock:
             if job.state is JobState.IDLE:
-                job.state = JobState.QUEUED
-            elif job.state is JobState.RUNNING:
+                job.state = state
+                return True
+            if job.state is JobState.RUNNING:
                 job.state = JobState.AGAIN
-                return
-            else:
-                return
-        self._queue.put(job)
+            return False
 
     def close(self, timeout_seconds: float) -> None:
         """Let queued jobs finish and end the threads; a job that hangs is left behind."""
@@ -70,13 +87,22 @@ class Workers:
         while (job := self._queue.get()) is not None:
             with self._lock:
                 job.state = JobState.RUNNING
+            self._run(job, 1)
+
+    def _run(self, job: Job, turns: int) -> None:
+        """Run a job that is marked as running, again at once while it is woken meanwhile."""
+        while True:
+            turns -= 1
             try:
                 job.run()
             except Exception:  # noqa: BLE001 - logged with its trace
                 # A job owns its errors; one that escapes must not end the thread of all others.
                 _log.exception("a job has failed", job=job.name)
             with self._lock:
-                again = job.state is JobState.AGAIN
-                job.state = JobState.QUEUED if again else JobState.IDLE
-            if again:
+                if job.state is not JobState.AGAIN:
+                    job.state = JobState.IDLE
+                    return
+                job.state = JobState.RUNNING if turns else JobState.QUEUED
+            if not turns:
                 self._queue.put(job)
+                return

@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 _ENTRY_OVERHEAD_BYTES = 512
 
 
+Answer = tuple[Reply, WriteResult]
+
+
 class PreparedRows(NamedTuple):
     """Rows as a log entry holds them, and what they weigh in the limits on pending bytes."""
 
@@ -133,8 +136,10 @@ class WriteIntake:
         self._held.append(HeldWrite(request, prepared, reply, deadline))
         self._partition.look_again(deadline)
 
-    def append(self, request: WriteRequest, prepared: PreparedRows, reply: Reply) -> None:
-        """Append a write to the leader's log, or recognise it as a repeat.
+    def append(
+        self, request: WriteRequest, prepared: PreparedRows, reply: Reply, *, tell: bool = True
+    ) -> None:
+        """Append a write to the leader's log, or recognise it as a repeat; `tell` the streams.
 
         ConflictError when a later batch of the writer was written already.
         """
@@ -166,7 +171,8 @@ class WriteIntake:
                     commit_time=commit_time,
                     writer_id=writer,
                     sequence=request.sequence,
-                )
+                ),
+                tell=tell,
             )
         except BaseException:
             self._give(prepared.size)
@@ -175,19 +181,23 @@ class WriteIntake:
             PendingWrite(end_offset, commit_time, request.opaque, prepared.size, reply)
         )
 
-    def answer_committed(self, committed: int) -> None:
-        """Answer the writes that are on every in-sync replica's disk."""
+    def take_committed(self, committed: int) -> list[Answer]:
+        """Take out the writes that are on every in-sync replica's disk, to be answered.
+
+        By the caller, without the partition's lock: an answer may be sent by its thread.
+        """
+        answers: list[Answer] = []
         while self._pending and self._pending[0].end_offset <= committed:
             write = self._pending.popleft()
             self._give(write.size)
-            write.reply(
-                WriteResult(
-                    opaque=write.opaque,
-                    end_offset=write.end_offset,
-                    commit_time=write.commit_time,
-                    leader_epoch=self._partition.leader_epoch,
-                )
+            result = WriteResult(
+                opaque=write.opaque,
+                end_offset=write.end_offset,
+                commit_time=write.commit_time,
+                leader_epoch=self._partition.leader_epoch,
             )
+            answers.append((write.reply, result))
+        return answers
 
     def fail_all(self, error: RezoneError) -> None:
         """Answer everything that is pending or held with an error; the outcome is unknown."""

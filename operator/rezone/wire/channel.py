@@ -10,6 +10,7 @@ one writer on a call, so a lock serialises senders and none is needed between th
 
 import contextlib
 import threading
+import time
 from typing import Any
 
 import pyarrow as pa
@@ -54,6 +55,7 @@ class Channel:
         self._writer = writer
         self._sending = threading.Lock()
         self._closed = False
+        self.waited_seconds = 0.0
 
     def send(self, message: Message, body: bytes | memoryview = b"") -> None:
         """Send one frame; blocks while the connection's window is full."""
@@ -62,11 +64,13 @@ class Channel:
             self._writer.write_metadata(frame)
 
     def receive(self) -> Frame | None:
-        """Return the next frame, or None at the end of the channel."""
+        """Return the next frame, or None at the end; `waited_seconds` is how long it took."""
+        begun = time.monotonic()
         try:
             chunk = self._reader.read_chunk()
         except StopIteration:
             return None
+        self.waited_seconds = time.monotonic() - begun
         if chunk.app_metadata is None:
             raise flight.FlightServerError("a frame without metadata: no channel of this version")
         return unpack(memoryview(chunk.app_metadata))

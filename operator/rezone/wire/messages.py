@@ -316,7 +316,8 @@ class WriteRequest(Message, frozen=True):
 
     Upserts carry all columns of the zone, deletes the primary key's. A batch is all or nothing.
     `sequence` rises by one per batch of the writer in the partition; a repeat of the last one is
-    answered as before and not applied again.
+    answered as before and not applied again. `answers_seen` counts the answers that the client has
+    read on this channel.
     """
 
     opaque: int
@@ -324,6 +325,7 @@ class WriteRequest(Message, frozen=True):
     writer_id: str
     sequence: int
     delete: bool = False
+    answers_seen: int = 0
 
 
 class WriteResult(Message, frozen=True):
@@ -430,11 +432,25 @@ class StreamRefused(Message, frozen=True):
 
 
 class Entries(Message, frozen=True):
-    """Log entries, whole and in order; body: their raw bytes. Empty body: a new commit offset."""
+    """Log entries, whole and in order; body: their raw bytes."""
 
     partition: PartitionId
     leader_epoch: int
     committed_offset: int
+
+
+class CommitOffset(msgspec.Struct, frozen=True, array_like=True):
+    """One stream of a CommitOffsets."""
+
+    partition: PartitionId
+    leader_epoch: int
+    committed_offset: int
+
+
+class CommitOffsets(Message, frozen=True):
+    """New commit offsets of streams that have had no entries since."""
+
+    streams: tuple[CommitOffset, ...]
 
 
 class FetchLog(Message, frozen=True):
