@@ -250,10 +250,10 @@ class Checkpoints:
         self._made.remove(checkpoint)
         shutil.rmtree(checkpoint.directory, ignore_errors=True)
 
-    def floor(self) -> int | None:
-        """Return the lowest offset of a checkpoint that may still be received; None without any."""
+    def floors(self) -> list[int]:
+        """Return the offsets of the checkpoints that may still be received."""
         with self._lock:
-            return min((checkpoint.header.offset for checkpoint in self._made), default=None)
+            return [checkpoint.header.offset for checkpoint in self._made]
 
     def pinned_bytes(self) -> int:
         """Return the room of files that only checkpoints still hold."""

@@ -207,6 +207,16 @@ class LeaderState:
             if node in self.maximal and progress.durable >= 0
         ]
 
+    def catching_up(self) -> dict[NodeId, int]:
+        """Return up to where those are durable that stream and are not in the set yet."""
+        if len(self.state.replicas) <= len(self.maximal):
+            return {}
+        return {
+            node: progress.durable
+            for node, progress in self.followers.items()
+            if node not in self.maximal and progress.streaming and progress.durable >= 0
+        }
+
     def propose(self, now: float, log_end: int, needed: int = 1) -> bool:
         """Work out which set the coordinator should confirm; whether the proposal changed.
 

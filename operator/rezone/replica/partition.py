@@ -26,6 +26,7 @@ from rezone.replica.history import with_new_branch
 from rezone.replica.host import Host
 from rezone.replica.insync import Reply
 from rezone.replica.leader import LeaderDuties
+from rezone.replica.pacing import WritePacer
 from rezone.replica.store import PartitionStore, ResetNeededError
 from rezone.replica.takeover import TakeoverProcess
 from rezone.replica.workers import Job
@@ -100,6 +101,7 @@ class Partition:
         self.leading = LeaderDuties(self)
         self.following = FollowerDuties(self)
         self.intake = WriteIntake(self, host.budget)
+        self.pacer = WritePacer(self, host.budget)
         self.takeover = TakeoverProcess(self)
         self._resume()
 
@@ -472,14 +474,22 @@ class Partition:
         with self.lock:
             if self.closed:
                 raise NotReadyError(f"partition {self.partition_id} is closing")
-            if self.takeover.blocks_writes or self.takeover.eager:
-                self.intake.hold(request, prepared, reply)
+            if self.pacer.holds_back(request, prepared, reply):
                 return
-            self.intake.append(request, prepared, reply, tell=not at_leisure)
+            self.write_now(request, prepared, reply, tell=not at_leisure)
             streams = list(self.leading.streams.values()) if at_leisure else []
         for stream in streams:
             stream.push()
         self.move_on(at_leisure=at_leisure)
+
+    def write_now(
+        self, request: WriteRequest, prepared: PreparedRows, reply: Reply, *, tell: bool = True
+    ) -> None:
+        """Append a write, or hold it while nobody leads; under the lock; `tell` the streams."""
+        if self.takeover.blocks_writes or self.takeover.eager:
+            self.intake.hold(request, prepared, reply)
+        else:
+            self.intake.append(request, prepared, reply, tell=tell)
 
     # --- the job ---------------------------------------------------------------------------------
 
@@ -506,6 +516,7 @@ class Partition:
                 self._failed(error)
         with self.lock:
             self.takeover.step()
+            self.pacer.release()
             self.changed.notify_all()
         self.touched(at_once=False)
 
@@ -530,19 +541,37 @@ class Partition:
             else:
                 self.following.tick(now)
             self.takeover.tick(now)
+            self.pacer.release()
 
     def keep_house(self) -> None:
         """Trim the log, estimate the size; in the node's house thread."""
         if self.closed or self.failure:
             return
         with self.lock:
-            keep_from = self.committed
-            if self.leading.state is not None:
-                keep_from = min([keep_from, *self.leading.state.needed_offsets()])
+            keep_from = self._log_needed_from()
         self.store.trim(self.config.log_retention_bytes, keep_from)
         self.store.expire_snapshots()
         sizes = self.store.sizes()
         self.sizes = (sizes.versions, sizes.engine_bytes + sizes.log_bytes)
+
+    def _log_needed_from(self) -> int:
+        """Return from where on the log must stay, and note whether that is more than it may be.
+
+        Who is in sync always gets what it lacks. Copies and those that catch up after one have
+        their claim too, up to twice the limit: over the limit writers are slowed, so that it
+        takes long to get there.
+        """
+        settings, state = self.settings, self.leading.state
+        keep_from = self.committed
+        claims = [*self.store.snapshot_floors(settings.copy_handover_ms / 1000)]
+        if state is not None:
+            keep_from = min([keep_from, *state.needed_offsets()])
+            claims += state.catching_up().values()
+        size = self.store.log_bytes
+        self.pacer.log_full = bool(claims) and size > settings.kept_log_bytes_max
+        if size > 2 * settings.kept_log_bytes_max:
+            return keep_from
+        return min([keep_from, *claims])
 
     def collect(self) -> bool:
         """Collect one slice of old versions, if due; whether there is more. In one thread."""
@@ -559,6 +588,7 @@ class Partition:
             self.closed = True
             self.leading.end_streams("the replica is stopping", None, None)
             self.intake.fail_all(self.not_leader_or_not_ready())
+            self.pacer.fail_all(self.not_leader_or_not_ready())
             self.changed.notify_all()
 
     def close(self) -> None:

@@ -124,4 +124,5 @@ def replica_report(partition: "Partition") -> ReplicaReport:
             rows_estimate=partition.sizes[0],
             bytes_estimate=partition.sizes[1],
             error=partition.failure or stream_error,
+            paced_rows_per_second=round(partition.pacer.rows_per_second or 0),
         )

@@ -39,6 +39,12 @@ class NodeSettings(msgspec.Struct, frozen=True, kw_only=True):
     - `frame_bytes_max`: log bytes in one frame; small enough that streams share a channel fairly.
     - `pending_bytes_*_max`: writes appended and not yet committed, or held; over it a write gets
       OverloadedError.
+    - `paced_bytes_max`: writes that wait for a replica to catch up; the same over it. They are
+      slowed to `catch_up_percent_max` of what it takes, measured over `catch_up_window_ms`, but
+      to no less than `catch_up_rows_min` rows per second (B-16).
+    - `kept_log_bytes_max`: the log may grow to this for copies that will need it; over it writers
+      are slowed to that floor. `copy_handover_ms`: how long a copy that has left may take until
+      its receiver streams.
     - `hold_ms_max`: how long writes (during a takeover) and reads (before the leader's first
       commit) are held in place of refused.
     - `takeover_rows_max`: at most this many rows may be missing at the candidate when the old
@@ -61,6 +67,12 @@ class NodeSettings(msgspec.Struct, frozen=True, kw_only=True):
     frame_bytes_max: int = 1 << 20
     pending_bytes_partition_max: int = 64 << 20
     pending_bytes_node_max: int = 256 << 20
+    paced_bytes_max: int = 8 << 20
+    catch_up_percent_max: int = 70
+    catch_up_window_ms: int = 500
+    catch_up_rows_min: int = 1_000
+    kept_log_bytes_max: int = 8 << 30
+    copy_handover_ms: int = 60_000
     hold_ms_max: int = 1_000
     takeover_rows_max: int = 1_000
     takeover_timeout_ms: int = 5_000

@@ -239,6 +239,8 @@ class Snapshots:
         self._clock = clock
         self._new_id = new_id
         self._scans: list[_Scan] = []
+        self._ended: list[tuple[float, int]] = []
+        self.waited_seconds = 0.0
 
     def open(
         self,
@@ -275,6 +277,13 @@ class Snapshots:
         """Whether any scan has still to reach rows."""
         return any(not scan.scanned for scan in self._scans)
 
+    def floors(self, handover_seconds: float) -> list[int]:
+        """Return the offsets of running scans, and of those that ended lately."""
+        with self._changed:
+            since = self._clock() - handover_seconds
+            self._ended = [(at, offset) for at, offset in self._ended if at >= since]
+            return [scan.header.offset for scan in self._scans] + [o for _, o in self._ended]
+
     def memory_bytes(self) -> int:
         """Return what overwritten row ids, early chains and queues take."""
         with self._changed:
@@ -295,7 +304,9 @@ class Snapshots:
         while any(scan.full(self._limits) for scan in self._scans):
             self.expire_idle()
             if any(scan.full(self._limits) for scan in self._scans):
+                begun = self._clock()
                 self._changed.wait(_WAIT_SECONDS)
+                self.waited_seconds += self._clock() - begun
 
     def expire_idle(self) -> None:
         """Close snapshots whose reader has stopped pulling; needs the condition."""
@@ -318,6 +329,7 @@ class Snapshots:
                 if not scan.readers:
                     scan.finished = True
                     self._scans.remove(scan)
+                    self._ended.append((self._clock(), scan.header.offset))
             self._changed.notify_all()
 
     def close_beyond(self, offset: int, reason: str) -> None:

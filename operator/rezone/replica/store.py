@@ -457,6 +457,18 @@ class PartitionStore:
             header = self._snapshot_header(self._config.new_id())
             return self._checkpoints.make(self.engine, header, held, chunk_bytes)
 
+    def snapshot_floors(self, handover_seconds: float) -> list[int]:
+        """Return the offsets from which receivers of snapshots will follow the log.
+
+        Of snapshots under way, and of those that ended no longer ago than this.
+        """
+        return [*self._snapshots.floors(handover_seconds), *self._checkpoints.floors()]
+
+    @property
+    def log_bytes(self) -> int:
+        """The bytes of the log's files."""
+        return self._log.size
+
     def expire_snapshots(self) -> None:
         """Remove checkpoints that are idle, too old or take too much room; called now and then."""
         self._checkpoints.expire()

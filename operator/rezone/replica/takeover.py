@@ -37,6 +37,10 @@ if TYPE_CHECKING:
     from rezone.replica.partition import Partition
 
 
+_WRITES_WAIT_SHARE = 0.75
+"""The share of a takeover's time, at its end, in which writes wait for the candidate (B-16)."""
+
+
 class Side(enum.Enum):
     """Which end of a takeover this replica is."""
 
@@ -97,6 +101,18 @@ class TakeoverProcess:
     def hands_over(self) -> bool:
         """Whether this replica is the old leader and still leads; after a restart it is dead."""
         return self._now.side is Side.OLD and self._now.state is TakeoverState.PENDING
+
+    def missing_rows(self, now: float) -> int | None:
+        """Return what the candidate of a takeover that drags on lacks; None while it need not wait.
+
+        It does after a part of its time: nearly all takeovers are over long before.
+        """
+        given = self._partition.settings.takeover_timeout_ms / 1000
+        if not self.hands_over or self._now.stream is None:
+            return None
+        if now < self._now.deadline - given * _WRITES_WAIT_SHARE:
+            return None
+        return self._partition.store.log_end - self._now.stream.acked_offset
 
     def clear(self) -> None:
         """Forget the takeover: the coordinator has decided anew."""

@@ -275,6 +275,7 @@ class ReplicaReport(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=Tru
     rows_estimate: int = 0
     bytes_estimate: int = 0
     error: str = ""
+    paced_rows_per_second: int = 0
 
 
 class NodeReport(Message, frozen=True):
@@ -332,13 +333,14 @@ class WriteResult(Message, frozen=True):
     """The batch is on every in-sync replica's disk; `end_offset` is the offset after its rows.
 
     `leader_epoch` is that of the leadership that answers; a repeat may have been written under an
-    earlier one.
+    earlier one. `paced_ms`: how long it had to wait for a replica to catch up (B-16).
     """
 
     opaque: int
     end_offset: int
     commit_time: int
     leader_epoch: int = 0
+    paced_ms: int = 0
 
 
 class ReadRequest(Message, frozen=True):

@@ -1,0 +1,214 @@
+"""One partition copied between two data nodes, beside other ways to move the same bytes.
+
+    PYTHONPATH=operator python benchmarks/copy_partition.py [--mb 1000] [--small-mb 200]
+        [--runs 3] [--peers redis,postgres] [--only rows,files]
+
+Rows of 1 KiB and of 100 bytes (8 of them the key) in one partition, whose leader has all of them
+and takes 100 writes a second of 10 rows meanwhile, and as many reads. MB/s: 10^6 bytes of keys
+and values by the time from the order to copy until the receiver has everything durable.
+
+- rows, files: `PullSnapshot`, the receiver copies by itself; as rows, or as the engine's files.
+- rows, files, relayed: read and passed on by a third process, as a Spark task does.
+- sendfile: the same number of bytes from one process's file to another's, with fsync.
+- redis: `redis-cli --cluster reshard` of all slots to an empty node, pipeline 200, the log on
+  both sides with fsync every second; the same writes meanwhile.
+- postgres: the initial copy of a logical subscription, fsync on; the same writes meanwhile.
+
+Then the foreground: writers and readers as fast as they can be, alone and while the partition is
+copied away; throughput and 99th percentile, before -> during. All runs of one size happen one
+after another on the same disk; the figures are medians.
+"""
+
+import argparse
+import contextlib
+import shutil
+import statistics
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+from harness.peers import postgres_copy, redis_reshard, sendfile_copy
+from harness.traffic import ROWS_PER_TURN, Turn, batch_of, traffic
+from harness.zone import percentile
+from replica_cluster import Coordinator, ProcessNode, cluster
+
+from rezone.client import TableClient
+from rezone.wire.copying import FlightSink, copy_partition
+from rezone.wire.flight import NodeClient
+from rezone.wire.messages import BulkInsert, NodeReport, PullSnapshot, ReportRequest, StopReplica
+
+P = 0
+KEY_BYTES = 8
+TURNS_PER_SECOND = 100.0
+LOAD_BYTES = 4 << 20
+FOREGROUND_SECONDS = 4.0
+NEVER = 1 << 62
+
+
+@contextlib.contextmanager
+def source_zone(directory: Path, rows: int, value_bytes: int) -> Iterator[Coordinator]:
+    """Two nodes of which the first has all rows, and sends them in either form."""
+    with cluster(directory, 3, processes=True) as c:
+        # Node 2 takes no part but for being restarted: see `form`.
+        c.create(P, (0,))
+        with TableClient([c.nodes[0].address]) as client:
+            step = max(1, LOAD_BYTES // (value_bytes + KEY_BYTES))
+            pending = []
+            for start in range(0, rows, step):
+                numbers = list(range(start, min(start + step, rows)))
+                pending.append(client.submit_write(batch_of(numbers, value_bytes, start)))
+                if len(pending) > 4:
+                    pending.pop(0).result()
+            for outcome in pending:
+                outcome.result()
+        yield c
+
+
+def restart(c: Coordinator, form: str) -> None:
+    """Start the source anew, to send in a form."""
+    node = c.nodes[0]
+    assert isinstance(node, ProcessNode)
+    node.stop()
+    node.arguments = (f"--file-snapshot-bytes-min={0 if form == 'files' else NEVER}",)
+    node.start()
+    c.wait_up(0)
+    c.send(P, c.records[P])
+    c.until("leads", lambda: (r := c.report(0, P)) is not None and r.role.value == "Leader")
+
+
+def prepare(c: Coordinator) -> None:
+    """Make node 1 an empty learner."""
+    c.change(P, replicas=(0, 1))
+    c.until("learner", lambda: (r := c.report(1, P)) is not None and r.needs_snapshot)
+
+
+def discard(c: Coordinator) -> None:
+    """Take node 1's replica away again."""
+    c.until("joined", lambda: (c.settle(), c.isr(P) == {0, 1})[1])
+    record = c.change(P, replicas=(0,), isr=(0,))
+    c.call(1, StopReplica(fence=c.fence(), partition=P, leader_epoch=record.leader_epoch))
+
+
+def pulled(c: Coordinator) -> float:
+    """Copy node to node; return the seconds."""
+    begun = time.monotonic()
+    c.call(1, PullSnapshot(fence=c.fence(), partition=P, source=c.nodes[0].address))
+    seen = -1
+    while True:
+        report = c.call(1, ReportRequest(seen=seen, timeout_ms=1000), NodeReport)
+        seen = report.version
+        copy = report.replicas[0].copy
+        if copy is not None and (copy.done or copy.error):
+            assert not copy.error, copy.error
+            return time.monotonic() - begun
+
+
+def relayed(c: Coordinator) -> float:
+    """Copy through this process; return the seconds."""
+    begun = time.monotonic()
+    descriptor = BulkInsert(
+        partition=P, snapshot_source=0, attempt=str(begun), revision=c.fence().revision
+    )
+    sink = FlightSink("node 1", NodeClient(c.nodes[1].address), descriptor)
+    (receipt,) = copy_partition(P, NodeClient(c.nodes[0].address), [sink], reader="bench")
+    assert not receipt.error, receipt.error
+    return time.monotonic() - begun
+
+
+def ours(
+    directory: Path, size: int, value_bytes: int, runs: int, forms: Sequence[str]
+) -> dict[str, float]:
+    """Measure this system; return MB/s by way, and print the foreground's figures."""
+    rows = size // (value_bytes + KEY_BYTES)
+    seconds: dict[str, list[float]] = {}
+    with source_zone(directory, rows, value_bytes) as c:
+        ways: tuple[tuple[str, Callable[[Coordinator], float]], ...] = (
+            ("", pulled),
+            (", relayed", relayed),
+        )
+        for form in forms:
+            restart(c, form)
+            with traffic([c.nodes[0].address], rows, value_bytes, TURNS_PER_SECOND) as turns:
+                wait_for(turns, 20)
+                for _ in range(runs):
+                    for name, way in ways:
+                        prepare(c)
+                        seconds.setdefault(form + name, []).append(way(c))
+                        discard(c)
+        for form in forms:
+            restart(c, form)
+            foreground(c, rows, value_bytes, form)
+    return {name: size / statistics.median(each) / 1e6 for name, each in seconds.items()}
+
+
+def wait_for(turns: list[Turn], count: int) -> None:
+    """Wait until the traffic has made so many turns."""
+    while len(turns) < count:
+        threading.Event().wait(0.05)
+
+
+def foreground(c: Coordinator, rows: int, value_bytes: int, form: str) -> None:
+    """Print what writers and readers get, alone and during a copy."""
+    prepare(c)
+    with traffic([c.nodes[0].address], rows, value_bytes) as turns:
+        wait_for(turns, 100)
+        begun = time.monotonic()
+        threading.Event().wait(FOREGROUND_SECONDS)
+        started = time.monotonic()
+        pulled(c)
+        ended = time.monotonic()
+    before = [turn for turn in turns if begun < turn.at <= started]
+    during = [turn for turn in turns if started < turn.at <= ended]
+    discard(c)
+
+    def figures(some: list[Turn], seconds: float) -> str:
+        writes = percentile([turn.write for turn in some], 0.99) * 1e3
+        reads = percentile([turn.read for turn in some], 0.99) * 1e3
+        rate = len(some) * ROWS_PER_TURN / seconds
+        return f"{rate:,.0f} rows/s written and read, p99 {writes:.1f} and {reads:.1f} ms"
+
+    print(f"  foreground, {form}: {figures(before, started - begun)}")
+    print(f"  {'':{12 + len(form)}} -> {figures(during, ended - started)}", flush=True)
+
+
+def main() -> None:
+    """Run both row sizes."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--mb", type=int, default=1000, help="of 1 KiB rows")
+    parser.add_argument("--small-mb", type=int, default=200, help="of 100-byte rows")
+    parser.add_argument("--runs", type=int, default=3)
+    parser.add_argument("--only", default="rows,files")
+    parser.add_argument("--peers", default="redis,postgres", help="may be empty")
+    given = parser.parse_args()
+    for row_bytes, megabytes in ((1024, given.mb), (100, given.small_mb)):
+        if not megabytes:
+            continue
+        size, value_bytes = megabytes * 10**6, row_bytes - KEY_BYTES
+        print(f"rows of {row_bytes} bytes, {megabytes} MB, median of {given.runs}")
+        directory = Path(tempfile.mkdtemp(prefix="rezone-copy-"))
+        try:
+            figures = ours(directory, size, value_bytes, given.runs, given.only.split(","))
+            shutil.rmtree(directory / "node0")
+            shutil.rmtree(directory / "node1")
+            sends = [sendfile_copy(directory, size) for _ in range(given.runs)]
+            figures["sendfile"] = size / statistics.median(sends) / 1e6
+            rows = size // row_bytes
+            for name, peer in (("redis", redis_reshard), ("postgres", postgres_copy)):
+                if name in given.peers.split(","):
+                    seconds = peer(directory, rows, value_bytes, TURNS_PER_SECOND, ROWS_PER_TURN)
+                    figures[name] = size / seconds / 1e6
+        finally:
+            shutil.rmtree(directory, ignore_errors=True)
+        for name, figure in figures.items():
+            others = [n for n in ("redis", "postgres", "sendfile") if n in figures and n != name]
+            ratios = ", ".join(f"{figure / figures[n]:.2f} x {n}" for n in others)
+            print(f"  {name:16} {figure:8,.0f} MB/s  {ratios}", flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
