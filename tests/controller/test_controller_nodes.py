@@ -264,7 +264,7 @@ async def test_only_what_is_not_confirmed_is_sent(notifier: Notifier, node: Node
     records = table()
     assert await notifier.notify(CONFIG, PEERS, records, FENCE)
     assert isinstance(node.calls[0], ConfigureNode)
-    assert node.calls[0] == ConfigureNode(fence=FENCE, config=CONFIG, peers=PEERS)
+    assert node.calls[0] == ConfigureNode(fence=FENCE, config=CONFIG, peers=PEERS, number=1)
     assert partitions_in(node.take(NotifyLeaderAndIsr)) == [0, 1, 2, 3]
     assert await notifier.notify(CONFIG, PEERS, records, FENCE)
     assert node.calls == []

@@ -1,7 +1,8 @@
 """The data nodes that are up, the links between them, and the coordinator's calls to them.
 
 A call takes a moment each way. It may be late, so late that its sender has given up or is dead;
-its answer may be lost. Both are what timeouts leave open.
+its answer may be lost. Both are what timeouts leave open. `holds` picks calls that are kept back
+until `release`.
 """
 
 from __future__ import annotations
@@ -35,6 +36,8 @@ class Network:
         self.loses_active: Callable[[], bool] = lambda: False
         self.after_call: Callable[[], None] = lambda: None
         self.dropped: Callable[[NodeId, Partition], None] = lambda _node, _partition: None
+        self.holds: Callable[[str, Message], bool] = lambda _address, _request: False
+        self.held: list[tuple[Process, str, Message, Later]] = []
 
     def node(self, node: NodeId) -> SimulatedNode:
         """Return a node that is up."""
@@ -61,9 +64,18 @@ class Network:
             return later
         timer = self._loop.call_later(timeout, _time_out, later, address)
         later.future.add_done_callback(lambda _: timer.cancel())
+        if self.holds(address, request):
+            self.held.append((process, address, request, later))
+            return later
         late = 0.0 if reads else self.late_seconds()
         self._loop.call_later(CALL_SECONDS + late, self._deliver, process, address, request, later)
         return later
+
+    def release(self) -> None:
+        """Deliver what was held back: its sender has given up long ago, or is dead."""
+        held, self.held = self.held, []
+        for call in held:
+            self._deliver(*call)
 
     def _deliver(self, process: Process, address: str, request: Message, later: Later) -> None:
         number = self.id_at(address)

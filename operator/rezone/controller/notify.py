@@ -50,6 +50,7 @@ class Notifier:
         self._monitor = monitor
         self._timeout_seconds = timeout_seconds
         self._delivered: dict[NodeId, Delivered] = {}
+        self._configurations = 0
 
     async def notify(
         self,
@@ -99,7 +100,11 @@ class Notifier:
             and known.peers == peers
         ):
             return known
-        await self._call(watched, ConfigureNode(fence=fence, config=config, peers=peers))
+        self._configurations += 1
+        await self._call(
+            watched,
+            ConfigureNode(fence=fence, config=config, peers=peers, number=self._configurations),
+        )
         fresh = Delivered(process_id, fence.coordinator_epoch, config, dict(peers))
         if known is not None and known.process_id == process_id:
             fresh.epochs = known.epochs

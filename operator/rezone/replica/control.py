@@ -78,7 +78,7 @@ class Control:
 
     def configure(self, request: ConfigureNode) -> Ack:
         """Take the zone and the peers."""
-        self._node.configure(request.fence, request.config, request.peers)
+        self._node.configure(request.fence, request.config, request.peers, request.number)
         return Ack()
 
     def notify(self, request: NotifyLeaderAndIsr) -> Ack:

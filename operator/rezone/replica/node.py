@@ -39,6 +39,7 @@ from rezone.wire.errors import (
     NotReadyError,
     RezoneError,
     StaleEpochError,
+    StaleRevisionError,
     UnknownPartitionError,
 )
 from rezone.wire.flight import NodeClient
@@ -64,6 +65,8 @@ class NodeState(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     config: ZoneConfig
     peers: dict[NodeId, str]
     coordinator_epoch: int = 0
+    configured_by: int = 0
+    configured_number: int = 0
     records: tuple[PartitionAssignment, ...] = ()
 
 
@@ -219,17 +222,37 @@ class DataNode:
             raise NotReadyError(f"node {self.node_id} has not been configured yet")
         return self._codec
 
-    def configure(self, fence: Fence, config: ZoneConfig, peers: dict[NodeId, str]) -> None:
-        """Take and persist the zone; ConflictError when the node's data is of another one."""
+    def configure(
+        self, fence: Fence, config: ZoneConfig, peers: dict[NodeId, str], number: int = 0
+    ) -> None:
+        """Take and persist the zone; ConflictError when the node's data is of another one.
+
+        StaleRevisionError when a later call of the same coordinator has come before: its sender
+        believes that to be what stands here.
+        """
+        epoch = fence.coordinator_epoch
         with self._lock:
             self.check_fence(fence)
+            known = self._state
+            same = known is not None and known.configured_by == epoch
+            if known is not None and same and number < known.configured_number:
+                raise StaleRevisionError(
+                    f"configuration {number} is behind {known.configured_number}",
+                    number=known.configured_number,
+                )
             if self._state is not None and self._state.config.zone_uid != config.zone_uid:
                 raise ConflictError(
                     f"node {self.node_id} holds data of zone {self._state.config.zone_uid}",
                     zone_uid=self._state.config.zone_uid,
                 )
             self._take_state(
-                NodeState(config=config, peers=peers, coordinator_epoch=fence.coordinator_epoch)
+                NodeState(
+                    config=config,
+                    peers=peers,
+                    coordinator_epoch=epoch,
+                    configured_by=epoch,
+                    configured_number=number,
+                )
             )
             self._save()
         self._new_addresses(peers)

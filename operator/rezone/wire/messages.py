@@ -114,11 +114,15 @@ class ZoneConfig(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
 
 
 class ConfigureNode(Message, frozen=True):
-    """Give the node its zone and the addresses of all its peers ("host:port" by node id)."""
+    """Give the node its zone and the addresses of all its peers ("host:port" by node id).
+
+    `number` rises with every such call of a coordinator, so that a late one is known as such.
+    """
 
     fence: Fence
     config: ZoneConfig
     peers: dict[NodeId, str]
+    number: int = 0
 
 
 class PartitionAssignment(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
