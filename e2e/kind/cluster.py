@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -27,6 +28,7 @@ class KindCluster:
         self._places = places
         self._kind = programs["kind"]
         self._kubectl = programs["kubectl"]
+        self._loaded = places.root / "loaded.json"
         self._env = {**places.environment(), "KIND_EXPERIMENTAL_DOCKER_NETWORK": NETWORK}
 
     def exists(self) -> bool:
@@ -54,11 +56,24 @@ class KindCluster:
             "-n", "node-volumes", "rollout", "status", "deployment/provisioner", "--timeout=180s"
         )
 
-    def load(self, archives: Sequence[Path]) -> None:
-        """Put images into the store of every node."""
-        for archive in archives:
-            with Step(f"loading {archive.name} into the nodes"):
-                run([self._kind, "load", "image-archive", archive, "--name", NAME], env=self._env)
+    def load(self, images: Sequence[str]) -> None:
+        """Put images of our Docker daemon into the store of every node that lacks them."""
+        loaded: dict[str, str] = (
+            json.loads(self._loaded.read_text()) if self._loaded.exists() else {}
+        )
+        for image in images:
+            found = run(["docker", "image", "inspect", "--format={{.Id}}", image], env=self._env)
+            if loaded.get(image) == found:
+                continue
+            with Step(f"loading {image} into the nodes"):
+                archive = self._places.work / "image.tar"
+                archive.parent.mkdir(parents=True, exist_ok=True)
+                run(["docker", "save", "-o", archive, image], env=self._env)
+                command = [str(self._kind), "load", "image-archive", str(archive)]
+                run([*command, "--name", NAME], env=self._env)
+                archive.unlink()
+            loaded[image] = found
+            self._loaded.write_text(json.dumps(loaded))
 
     def kubectl(self, *arguments: str, text: str | None = None) -> str:
         """Run kubectl on this cluster."""
@@ -69,6 +84,7 @@ class KindCluster:
         if not succeeds(["docker", "version"], env=self._env):
             return
         with Step("removing the cluster"):
+            self._loaded.unlink(missing_ok=True)
             run([self._kind, "delete", "cluster", "--name", NAME], env=self._env)
             run(["docker", "volume", "prune", "--force"], env=self._env)
 

@@ -9,6 +9,7 @@ this machine. Without it a Service's address that no node knows yet would be loo
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import shutil
 import time
@@ -39,6 +40,7 @@ _KERNEL_LIMITS = {
     "fs/inotify/max_user_instances": 1024,
     "fs/inotify/max_user_watches": 524288,
 }
+_BUILD_CACHE = "10GB"
 _DAEMON_STARTS_SECONDS = 60.0
 _DAEMON_ENDS_SECONDS = 60.0
 _RULE = ["DOCKER-USER", "-i", BRIDGE, "!", "-o", BRIDGE, "-j", "REJECT"]
@@ -145,6 +147,7 @@ def _daemon_command(places: Places) -> list[str]:
         f"--pidfile={places.docker / 'pid'}",
         f"--host=unix://{places.socket}",
         "--bridge=none",
+        f"--config-file={_daemon_settings(places)}",
         "--storage-driver=overlay2",
     ]
     if not _has_sys_resource():
@@ -153,6 +156,14 @@ def _daemon_command(places: Places) -> list[str]:
         wrapper.chmod(0o755)
         command += [f"--add-runtime=less={wrapper}", "--default-runtime=less"]
     return command
+
+
+def _daemon_settings(places: Places) -> Path:
+    """Write the daemon's settings: a cache of builds that does not fill the disk."""
+    path = places.docker / "daemon.json"
+    collection = {"enabled": True, "defaultKeepStorage": _BUILD_CACHE}
+    path.write_text(json.dumps({"builder": {"gc": collection}}))
+    return path
 
 
 def _has_sys_resource() -> bool:

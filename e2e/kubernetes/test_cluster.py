@@ -1,0 +1,190 @@
+"""What happens to a zone in use when its cluster changes and breaks, one case after the other.
+
+Cases go on from each other: the zone is on the first three workers at the start, the fourth is
+spare. Each case ends with the zone settled, so that one that fails does not spoil the next.
+"""
+
+from __future__ import annotations
+
+import contextlib
+
+import pytest
+
+from e2e.kubernetes.cluster import Nodes
+from e2e.kubernetes.conftest import RELEASE, RELEASE_NAMESPACE, Stage
+from e2e.kubernetes.zone import NAMESPACE, POOL, ZONE, Zone, condition
+
+pytestmark = pytest.mark.timeout(1200)
+
+
+def base(stage: Stage) -> set[str]:
+    """Return the nodes that hold the zone between cases."""
+    return set(stage.workers[:3])
+
+
+def spare(stage: Stage) -> str:
+    """Return the node that joins and leaves."""
+    return stage.workers[3]
+
+
+def label(stage: Stage, node: str, *, member: bool) -> None:
+    """Let a node join the zone's pool, or leave it."""
+    change = f"{POOL}={ZONE}" if member else f"{POOL}-"
+    stage.cluster.kubectl("label", "node", node, "--overwrite", change)
+
+
+@pytest.fixture
+def machines(stage: Stage) -> Nodes:
+    """Give the nodes as machines; skip where there is no way to them."""
+    if stage.cluster.nodes is None:
+        pytest.skip("the machines of this cluster cannot be reached: only those of kind can")
+    return stage.cluster.nodes
+
+
+@pytest.fixture(autouse=True)
+def _settled(stage: Stage, zone: Zone) -> None:
+    """Begin with the zone settled on its three nodes, whatever the case before has left."""
+    with contextlib.suppress(Exception):
+        for node in stage.workers:
+            stage.cluster.kubectl("uncordon", node)
+        for node in stage.workers:
+            label(stage, node, member=node in base(stage))
+    zone.wait_settled(base(stage))
+
+
+def test_helm_test_passes(installed: Stage) -> None:
+    """A chart whose own test fails tells its user that a good installation is broken."""
+    installed.cluster.helm("test", RELEASE, "--namespace", RELEASE_NAMESPACE, "--timeout=5m")
+
+
+def test_a_node_joins_and_leaves(stage: Stage, zone: Zone) -> None:
+    """A new node that gets no share, or one that leaves with the only copy, loses rows."""
+    with zone.under_traffic("node added", gap_seconds_max=10):
+        label(stage, spare(stage), member=True)
+        zone.wait_settled({*base(stage), spare(stage)})
+    with zone.under_traffic("node removed", gap_seconds_max=10):
+        label(stage, spare(stage), member=False)
+        zone.wait_settled(base(stage))
+
+
+def test_kubectl_drain(stage: Stage, zone: Zone) -> None:
+    """A drain that takes a leader before its successor is ready stops writers or loses rows."""
+    label(stage, spare(stage), member=True)
+    zone.wait_settled({*base(stage), spare(stage)})
+    drained = stage.workers[0]
+    with zone.under_traffic("kubectl drain", gap_seconds_max=30):
+        flags = ["--ignore-daemonsets", "--delete-emptydir-data", "--timeout=240s"]
+        stage.cluster.kubectl("drain", drained, *flags, seconds=300)
+        zone.wait_settled({*base(stage), spare(stage)} - {drained})
+    with zone.under_traffic("uncordon", gap_seconds_max=10):
+        stage.cluster.kubectl("uncordon", drained)
+        zone.wait_settled({*base(stage), spare(stage)})
+
+
+def test_a_pod_is_deleted_by_force(stage: Stage, zone: Zone) -> None:
+    """A data node that comes back under its name with an old claim must not lead stale rows."""
+    with zone.under_traffic("pod deleted by force", gap_seconds_max=30):
+        pod = zone.pod_on(stage.workers[1])
+        flags = ["--force", "--grace-period=0", f"--namespace={NAMESPACE}"]
+        stage.cluster.kubectl("delete", "pod", pod, *flags)
+        zone.wait_settled(base(stage))
+
+
+def test_a_process_is_killed(stage: Stage, zone: Zone, machines: Nodes) -> None:
+    """What was acknowledged and only in memory would be lost with SIGKILL."""
+    node = stage.workers[2]
+    with zone.under_traffic("process killed", gap_seconds_max=30):
+        pod = stage.cluster.get("pod", zone.pod_on(node), f"--namespace={NAMESPACE}")
+        container = pod["status"]["containerStatuses"][0]["containerID"].rpartition("/")[2]
+        machines.execute(
+            node, "ctr", "--namespace=k8s.io", "tasks", "kill", "--signal=SIGKILL", container
+        )
+        stage.cluster.until(
+            "the container is started again",
+            lambda: _restarts(stage, zone.pod_on(node)) > 0,
+            seconds=60,
+            seen=zone.describe,
+        )
+        zone.wait_settled(base(stage))
+
+
+def _restarts(stage: Stage, pod: str) -> int:
+    found = stage.cluster.get("pod", pod, f"--namespace={NAMESPACE}")
+    return int(found["status"]["containerStatuses"][0]["restartCount"])
+
+
+def test_a_kubelet_stops(stage: Stage, zone: Zone, machines: Nodes) -> None:
+    """A node that cannot be asked may still run its data node: both must not lead."""
+    node = stage.workers[0]
+    with zone.under_traffic("kubelet stopped", gap_seconds_max=30):
+        with machines.without_kubelet(node):
+            _wait_for_node(stage, zone, node, "Unknown")
+            stage.cluster.until(
+                "the zone is available without the node",
+                lambda: _available(stage),
+                seconds=120,
+                seen=zone.describe,
+            )
+        _wait_for_node(stage, zone, node, "True")
+        zone.wait_settled(base(stage))
+
+
+def test_a_node_is_lost(stage: Stage, zone: Zone, machines: Nodes) -> None:
+    """Leaders of a dead node that nobody replaces end the writes of their partitions."""
+    node = stage.workers[1]
+    with zone.under_traffic("node lost", gap_seconds_max=90):
+        machines.kill(node)
+        try:
+            _wait_for_node(stage, zone, node, "Unknown")
+            stage.cluster.until(
+                "the zone is available without the node",
+                lambda: _available(stage),
+                seconds=180,
+                seen=zone.describe,
+            )
+        finally:
+            machines.start(node)
+        _wait_for_node(stage, zone, node, "True")
+        zone.wait_settled(base(stage))
+
+
+def _wait_for_node(stage: Stage, zone: Zone, node: str, ready: str) -> None:
+    stage.cluster.until(
+        f"node {node} is Ready={ready}",
+        lambda: condition(stage.cluster.get("node", node), "Ready") == ready,
+        seconds=180,
+        seen=zone.describe,
+    )
+
+
+def _available(stage: Stage) -> bool:
+    """Whether every partition has a leader, be it with fewer replicas."""
+    zone = stage.cluster.get("dz", ZONE, f"--namespace={NAMESPACE}")
+    return condition(zone, "Ready") == "True"
+
+
+def test_the_operator_is_killed_during_a_rebalance(stage: Stage, zone: Zone) -> None:
+    """A rebalance that only its operator's memory knew would stay half done for ever."""
+    with zone.under_traffic("operator killed", gap_seconds_max=30):
+        label(stage, spare(stage), member=True)
+        stage.cluster.until(
+            "a rebalance is under way",
+            lambda: zone.status().get("currentTask", "") != "",
+            seconds=120,
+            seen=zone.describe,
+        )
+        task = zone.status()["currentTask"]
+        flags = ["--force", "--grace-period=0", f"--namespace={RELEASE_NAMESPACE}"]
+        stage.cluster.kubectl("delete", "pod", _leading_operator(stage), *flags)
+        zone.wait_settled({*base(stage), spare(stage)})
+    assert _task_state(stage, task) == "Succeeded"
+
+
+def _leading_operator(stage: Stage) -> str:
+    lease = stage.cluster.get("lease", "rezone-operator", f"--namespace={RELEASE_NAMESPACE}")
+    return str(lease["spec"]["holderIdentity"]).split("_")[0]
+
+
+def _task_state(stage: Stage, name: str) -> str:
+    found = stage.cluster.get("rbt", name, f"--namespace={NAMESPACE}")
+    return str(found["status"]["state"])
