@@ -19,6 +19,7 @@ _COMMANDS = {
     "login": ("rezone.cli.login", "login"),
     "map": ("rezone.cli.show", "partition_map"),
     "progress": ("rezone.cli.show", "progress"),
+    "streams": ("rezone.cli.show", "streams"),
 }
 
 

@@ -1,4 +1,4 @@
-"""What people look at: the partition map of a zone, and the progress of its rebalances."""
+"""What people look at: a zone's partition map, the progress of its rebalances, its streams."""
 
 import asyncio
 from collections.abc import Callable, Coroutine
@@ -13,6 +13,10 @@ from rezone.kube.routes import RouteStore
 from rezone.kube.store import StatusStore
 from rezone.resources.task import RebalanceTask, TaskProgress
 from rezone.resources.zone import DistributionZone
+from rezone.wire.errors import RezoneError
+from rezone.wire.flight import NodeClient
+from rezone.wire.messages import NodeStatistics, StatisticsRequest, StreamStatistics
+from rezone.wire.tls import tls_from_environment
 
 T = TypeVar("T")
 
@@ -65,6 +69,62 @@ def task_line(task: RebalanceTask) -> str:
     if status is not None and status.waiting_for:
         parts.append(f"({status.waiting_for})")
     return ", ".join(parts)
+
+
+@click.command("streams")
+@click.argument("zone")
+@_NAMESPACE
+def streams(zone: str, namespace: str | None) -> None:
+    """Show the replication connections and streams of ZONE's data nodes under their names.
+
+    Asks the data nodes themselves: where they speak TLS, with an Admin's certificate.
+    """
+
+    async def load(kube: Kube) -> list[str]:
+        found = await StatusStore(kube).read(DistributionZone, namespace or kube.namespace, zone)
+        nodes = found.status.data_nodes if found.status is not None else ()
+        return [node.address for node in nodes if node.address]
+
+    for address in _ask(load):
+        try:
+            answer = _statistics_of(address)
+        except RezoneError as error:
+            click.echo(f"{address}: {error}", err=True)
+            continue
+        for line in stream_lines(answer):
+            click.echo(line)
+
+
+def _statistics_of(address: str) -> NodeStatistics:
+    client = NodeClient(address, tls=tls_from_environment())
+    try:
+        return client.call(StatisticsRequest(), NodeStatistics)
+    finally:
+        client.close()
+
+
+def stream_lines(found: NodeStatistics) -> list[str]:
+    """Return a line for each of a node's connections, and one for each stream on it."""
+    lines = []
+    for connection in found.connections:
+        way = "to" if connection.producing else "from"
+        lines.append(
+            f"node {found.node}: {connection.name}, {way} node {connection.peer}, "
+            f"{len(connection.streams)} streams"
+        )
+        lines += [f"  {_stream_line(s, sent=connection.producing)}" for s in connection.streams]
+    return lines
+
+
+def _stream_line(stream: StreamStatistics, *, sent: bool) -> str:
+    moved = f"{stream.bytes / 1e6:,.1f} MB in {stream.frames} frames"
+    state = "" if stream.active else " (not running)"
+    if not sent:
+        return f"partition {stream.partition}{state}: received {moved}"
+    return (
+        f"partition {stream.partition}{state}: sent {moved}, up to offset {stream.sent_offset}, "
+        f"{stream.missing_rows} rows not acknowledged"
+    )
 
 
 def _ask(load: Callable[[Kube], Coroutine[Any, Any, T]]) -> T:

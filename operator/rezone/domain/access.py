@@ -17,7 +17,7 @@ class Act(enum.StrEnum):
     ROUTES = "ask for routes"
     READ = "read"
     WRITE = "write"
-    INSPECT = "ask for reports and digests"
+    INSPECT = "ask for reports, digests and statistics"
     SNAPSHOT = "take snapshots"
     COPY = "fill replicas"
     REPLICATE = "replicate"
@@ -42,6 +42,7 @@ _ACTS: Mapping[type[messages.Message], Act] = {
     messages.WriteRequest: Act.WRITE,
     messages.ReportRequest: Act.INSPECT,
     messages.DigestRequest: Act.INSPECT,
+    messages.StatisticsRequest: Act.INSPECT,
     messages.SnapshotTicket: Act.SNAPSHOT,
     messages.BulkInsert: Act.COPY,
     messages.CopyStateRequest: Act.COPY,

@@ -13,10 +13,13 @@ from typing import Any
 from rezone.replica.copies import current_state
 from rezone.replica.node import DataNode
 from rezone.replica.read import wait_readable
+from rezone.replica.statistics import node_statistics
 from rezone.wire.errors import ConflictError, RezoneError, StaleEpochError, UnknownPartitionError
 from rezone.wire.messages import (
     FIRST_PARTITION_EPOCH,
     Ack,
+    AddStream,
+    AddStreamReply,
     AwaitReplica,
     AwaitReplicaReply,
     CloseStream,
@@ -27,12 +30,14 @@ from rezone.wire.messages import (
     DigestRequest,
     Message,
     NodeReport,
+    NodeStatistics,
     NotifyLeaderAndIsr,
     PartitionAssignment,
     PullSnapshot,
     ReportRequest,
     RoutesRequest,
     RouteTable,
+    StatisticsRequest,
     StopReplica,
     Takeover,
     UpgradeCandidate,
@@ -61,7 +66,9 @@ class Control:
             ReportRequest: self.report,
             RoutesRequest: self.routes,
             CopyStateRequest: self.copy_state,
+            AddStream: self.add_stream,
             CloseStream: self.close_stream,
+            StatisticsRequest: self.statistics,
         }
 
     @property
@@ -211,9 +218,38 @@ class Control:
         del request
         return self._node.routes()
 
+    def statistics(self, request: StatisticsRequest) -> NodeStatistics:
+        """Return the counters of connections and streams (DCP-14)."""
+        del request
+        return node_statistics(self._node.node_id, self._node.links)
+
     def copy_state(self, request: CopyStateRequest) -> CopyState:
         """Say where the copy of a partition stands (B-05)."""
         return current_state(self._node.find(request.partition))
+
+    def add_stream(self, request: AddStream) -> AddStreamReply:
+        """Stream the partition from its leader; ConflictError where there is nothing to stream."""
+        self._node.check_fence(request.fence)
+        partition = self._node.find(request.partition)
+        links = self._node.links
+        if partition.streams_from is None:
+            raise ConflictError(
+                f"node {self._node.node_id} has nobody to stream partition {request.partition} "
+                "from: it leads, knows no leader, or needs a copy first"
+            )
+        links.restream(partition)
+        with partition.changed:
+            partition.changed.wait_for(
+                lambda: links.streaming(request.partition) or partition.streams_from is None,
+                min(request.timeout_ms, WAIT_MS_MAX) / 1000,
+            )
+        streaming = links.streaming(request.partition)
+        return AddStreamReply(
+            opaque=request.opaque,
+            partition=request.partition,
+            streaming=streaming,
+            error="" if streaming else partition.following.error or "no answer from the leader yet",
+        )
 
     def close_stream(self, request: CloseStream) -> Ack:
         """End the partition's streams on this node's side (DCP-12); done at once."""

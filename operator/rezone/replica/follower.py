@@ -134,9 +134,12 @@ class FollowerDuties:
 
     def stream_failed(self, error: str) -> None:
         """Note why there is no stream, for the report; empty when there is."""
+        partition = self._partition
         if error != self.error:
             self.error = error
-            self._partition.touched(at_once=True)
+            partition.touched(at_once=True)
+        with partition.lock:
+            partition.changed.notify_all()
 
     def _require_epoch(self, epoch: int) -> None:
         partition = self._partition

@@ -4,16 +4,16 @@ Concurrency: a thread per request, daemon; only reads.
 """
 
 import http.server
-import json
 import threading
 from collections.abc import Iterator
-from typing import Any
 
+import msgspec
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from rezone.replica.node import DataNode
+from rezone.replica.statistics import node_statistics
 from rezone.wire.messages import Role
 
 
@@ -56,36 +56,6 @@ class NodeCollector(Collector):
         yield GaugeMetricFamily(
             "rezone_replica_data_channels", "Clients connected.", self._node.data_channels()
         )
-
-
-def statistics(node: DataNode) -> dict[str, Any]:
-    """Return every connection and stream with its counters, by name (DCP-14)."""
-    return {
-        "producing": {
-            channel.name: {
-                str(s.source.partition_id): {
-                    "sent_offset": s.sent_offset,
-                    "acked_offset": s.acked_offset,
-                    "in_flight_bytes": s.in_flight_bytes,
-                    "sent_bytes": s.bytes_sent,
-                    "frames": s.frames_sent,
-                }
-                for s in channel.statistics()
-            }
-            for channel in node.links.producers()
-        },
-        "consuming": {
-            channel.name: {
-                str(partition): {
-                    "active": s.active,
-                    "frames": s.entries,
-                    "received_bytes": s.bytes_received,
-                }
-                for partition, s in channel.statistics().items()
-            }
-            for channel in node.links.consumers()
-        },
-    }
 
 
 class HealthServer:
@@ -134,7 +104,8 @@ def _answer(node: DataNode, registry: CollectorRegistry, path: str) -> tuple[int
         case "/metrics":
             return 200, "text/plain; version=0.0.4; charset=utf-8", generate_latest(registry)
         case "/statistics":
-            return 200, "application/json", json.dumps(statistics(node)).encode()
+            found = node_statistics(node.node_id, node.links)
+            return 200, "application/json", msgspec.json.encode(found)
         case _:
             return _text(404, "try /healthz, /readyz, /metrics or /statistics")
 

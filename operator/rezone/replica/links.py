@@ -103,6 +103,13 @@ class Links:
         if consumer is not None:
             consumer.unwant(partition)
 
+    def streaming(self, partition: PartitionId) -> bool:
+        """Return whether the partition's stream from its leader runs."""
+        with self._lock:
+            link = self._links.get(partition)
+            consumer = self._consumers.get(link.leader) if link is not None else None
+        return consumer is not None and consumer.active(partition)
+
     def new_addresses(self, peers: dict[NodeId, str]) -> None:
         """Connect anew to nodes whose address has changed."""
         for consumer in self.consumers():

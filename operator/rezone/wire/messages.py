@@ -297,6 +297,64 @@ class NodeReport(Message, frozen=True):
     leaving: bool = False
 
 
+class AddStream(Message, frozen=True):
+    """Have a replica stream its partition from the leader (DCP-02).
+
+    Answered when the handshake is done, or the time is over; of several calls whichever is done
+    first is answered first, and `opaque` says which it was.
+    """
+
+    fence: Fence
+    opaque: int
+    partition: PartitionId
+    timeout_ms: int = 5_000
+
+
+class AddStreamReply(Message, frozen=True):
+    """Whether the stream runs, else why not (yet)."""
+
+    opaque: int
+    partition: PartitionId
+    streaming: bool
+    error: str = ""
+
+
+class StreamStatistics(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """What a node counts of one stream; offsets and rows are of the producing side alone.
+
+    `missing_rows` is the takeover estimate (DCP-06): how many rows the consumer has not acked.
+    """
+
+    partition: PartitionId
+    active: bool
+    frames: int
+    bytes: int
+    sent_offset: int = 0
+    acked_offset: int = 0
+    in_flight_bytes: int = 0
+    missing_rows: int = 0
+
+
+class ConnectionStatistics(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """A replication connection under its name, which is the same on both sides (DCP-01)."""
+
+    name: str
+    peer: NodeId
+    producing: bool
+    streams: tuple[StreamStatistics, ...]
+
+
+class StatisticsRequest(Message, frozen=True):
+    """Ask for the statistics of a node's replication connections and streams (DCP-14)."""
+
+
+class NodeStatistics(Message, frozen=True):
+    """The connections of a node in the order of their names."""
+
+    node: NodeId
+    connections: tuple[ConnectionStatistics, ...]
+
+
 class Ack(Message, frozen=True):
     """The request was carried out, or had been before."""
 

@@ -1,0 +1,267 @@
+"""Streams as the coordinator sees them: added, counted, estimated, and ended by a takeover."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import threading
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+from replica_cluster import Client, Coordinator, cluster, keys_in
+from test_replication import Peer, part
+
+from rezone.replica.meta import MetaFile, PartitionMeta
+from rezone.replica.producer import end_of
+from rezone.replica.settings import NodeSettings
+from rezone.wire.errors import ConflictError, NotLeaderError, NotReadyError, RezoneError
+from rezone.wire.messages import (
+    Ack,
+    AddStream,
+    AddStreamReply,
+    CloseStream,
+    CommitOffsets,
+    ConnectionStatistics,
+    Entries,
+    FailoverEntry,
+    FetchLog,
+    Message,
+    NodeStatistics,
+    Role,
+    SetState,
+    StatisticsRequest,
+    StreamOk,
+    StreamRefused,
+    StreamRequest,
+    TakeoverState,
+    ZoneConfig,
+)
+
+P, Q = 0, 1
+TWO = ZoneConfig(zone="t", zone_uid="uid-test", partitions=2)
+QUICK_RETRY = NodeSettings(reconnect_ms_min=5, reconnect_ms_max=20)
+
+
+def add(c: Coordinator, node: int, opaque: int, partition: int, **more: Any) -> AddStreamReply:
+    """Send AddStream."""
+    request = AddStream(fence=c.fence(), opaque=opaque, partition=partition, **more)
+    reply: AddStreamReply = c.call(node, request, AddStreamReply)
+    return reply
+
+
+class Refusing:
+    """Keeps the handshake of one partition from ending until it is let go."""
+
+    def __init__(self, leader: Any) -> None:
+        self.asked = threading.Event()
+        self._open = leader.open_stream
+        self._refuses = True
+        leader.open_stream = self
+
+    def __call__(self, stream: Any, request: StreamRequest) -> Message:
+        """Answer a stream request."""
+        self.asked.set()
+        if self._refuses:
+            raise NotReadyError("not yet")
+        answer: Message = self._open(stream, request)
+        return answer
+
+    def let_go(self) -> None:
+        """Let the next handshake end."""
+        self._refuses = False
+
+
+@pytest.mark.proves("DCP-02")
+def test_adding_a_stream_is_answered_when_its_handshake_is_done(tmp_path: Path) -> None:
+    """A move would count on a stream that is still rolling back, or never comes."""
+    with (
+        cluster(tmp_path, 2, config=TWO, settings=QUICK_RETRY) as c,
+        ThreadPoolExecutor(1) as pool,
+    ):
+        for partition in (P, Q):
+            c.create(partition, (0, 1))
+            c.until("streams", lambda p=partition: c.nodes[0].node.find(p).leading.streams)
+            c.call(1, CloseStream(partition=partition), Ack)
+            c.until("ended", lambda p=partition: not c.nodes[0].node.find(p).leading.streams)
+        refusing = Refusing(c.nodes[0].node.find(P).leading)
+        first: Future[AddStreamReply] = pool.submit(add, c, 1, 71, P)
+        assert refusing.asked.wait(10)
+        second = add(c, 1, 72, Q)
+        assert (second.opaque, second.partition, second.streaming) == (72, Q, True)
+        assert not first.done(), "its handshake is not done, and the second did not wait for it"
+        late = add(c, 1, 73, P, timeout_ms=1)
+        assert (late.opaque, late.streaming) == (73, False)
+        assert "not yet" in late.error
+        refusing.let_go()
+        done = first.result(10)
+        assert (done.opaque, done.partition, done.streaming) == (71, P, True)
+        assert c.nodes[0].node.find(P).leading.streams
+        assert add(c, 1, 74, P).streaming, "a repeat is answered as done"
+        with pytest.raises(ConflictError, match="nobody to stream"):
+            add(c, 0, 75, P)
+
+
+@pytest.mark.proves("DCP-04")
+def test_the_leaders_failover_log_is_on_disk_in_place_of_the_own_before_the_first_ack(
+    tmp_path: Path,
+) -> None:
+    """After a crash the follower would ask with a branch of history that nobody knows."""
+    with cluster(tmp_path, 2) as c:
+        c.create(P, (0, 1))
+        c.until("streams", lambda: part(c, 0).leading.streams)
+        c.call(1, CloseStream(partition=P), Ack)
+        c.until("ended", lambda: not part(c, 0).leading.streams)
+        part(c, 1).store.update_meta(failover_log=(FailoverEntry("own", 0),))
+        copy = tmp_path / "disk at the first ack"
+        leading = part(c, 0).leading
+        acked = leading.acked
+
+        def first_ack(stream: Any, ack: FetchLog, **options: Any) -> None:
+            if not copy.exists():
+                # As a crash of the machine would leave it: what is in the files, and no more.
+                copy.mkdir()
+                for file in (c.nodes[1].directory / "partitions" / str(P)).glob("meta.*"):
+                    shutil.copy(file, copy)
+            acked(stream, ack, **options)
+
+        leading.acked = first_ack
+        assert add(c, 1, 1, P).streaming
+        c.until("acked", copy.exists)
+        k = Client(c)
+        k.put(P, {b"a": b"1"})
+        log = part(c, 0).store.meta.failover_log
+        assert MetaFile(copy, PartitionMeta()).value.failover_log == log
+        assert "own" not in {entry.partition_uuid for entry in log}
+        k.close()
+
+
+def named(c: Coordinator, node: int, name: str) -> ConnectionStatistics:
+    """Return a node's statistics of one connection."""
+    found: NodeStatistics = c.call(node, StatisticsRequest(), NodeStatistics)
+    assert found.node == node
+    (connection,) = [each for each in found.connections if each.name == name]
+    return connection
+
+
+@pytest.mark.proves("DCP-14")
+def test_both_sides_count_a_stream_under_the_connections_name(tmp_path: Path) -> None:
+    """Of a move that does not advance nobody could say which connection holds it up."""
+    with cluster(tmp_path, 2, config=TWO) as c:
+        k = Client(c)
+        for partition in (P, Q):
+            c.create(partition, (0, 1))
+            (key,) = keys_in(partition, 2, 1)
+            k.put(partition, {key: b"v" * 100})
+        name = "uid-test:1->0"
+        producing, consuming = named(c, 0, name), named(c, 1, name)
+        assert (producing.producing, producing.peer) == (True, 1)
+        assert (consuming.producing, consuming.peer) == (False, 0)
+        assert [s.partition for s in producing.streams] == [P, Q]
+        for sent, received in zip(producing.streams, consuming.streams, strict=True):
+            assert (sent.partition, sent.active) == (received.partition, received.active)
+            assert sent.active
+            assert sent.bytes == received.bytes > 100
+            assert sent.frames >= 1
+            assert received.frames >= 1
+            assert (sent.sent_offset, sent.acked_offset, sent.missing_rows) == (1, 1, 0)
+            assert sent.in_flight_bytes == 0
+        c.call(1, CloseStream(partition=P), Ack)
+        c.until("ended", lambda: [s.partition for s in named(c, 0, name).streams] == [Q])
+        k.close()
+
+
+@pytest.mark.proves("DCP-06")
+def test_the_estimate_is_what_the_consumer_has_not_acked(tmp_path: Path) -> None:
+    """A leader would hand over to a candidate that still needs minutes, or wait for ever."""
+    with cluster(tmp_path, 1) as c:
+        c.create(P, (0, 1), leader=0)
+        c.change(P, isr=(0,))
+        k = Client(c)
+        peer = Peer(c, 0, "by hand")
+        assert isinstance(peer.ask(opaque=1, max_fetch_bytes=1 << 20), StreamOk)
+        for i in range(5):
+            k.put(P, {b"%d" % i: b"v"})
+        (stream,) = named(c, 0, "by hand").streams
+        assert stream.missing_rows == 5
+        ack = FetchLog(
+            partition=P, fetch_offset=3, max_fetch_bytes=1, kv_applied_offset=0, opaque=1
+        )
+        peer.channel.send(ack)
+        c.until("counted", lambda: named(c, 0, "by hand").streams[0].missing_rows == 2)
+        peer.close()
+        k.close()
+
+
+def next_step(peer: Peer) -> int | Message:
+    """Return the end offset of the next rows on a channel, or the next message of another kind."""
+    while True:
+        message, body = peer.channel.receive()
+        if not isinstance(message, Entries | CommitOffsets):
+            return message
+        if body:
+            return end_of(bytes(body))
+
+
+@pytest.mark.proves("DCP-10")
+def test_the_order_of_a_takeover_on_the_wire(tmp_path: Path) -> None:
+    """The old leader would write on behind Active, or die before the candidate is close."""
+    settings = NodeSettings(takeover_rows_max=0, replica_lag_ms_max=60_000)
+    with cluster(tmp_path, 1, settings=settings) as c:
+        c.create(P, (0, 1), leader=0)
+        leader = part(c, 0)
+        peer = Peer(c, 0, "by hand")
+        assert isinstance(peer.ask(opaque=1, max_fetch_bytes=1 << 20), StreamOk)
+
+        def write(key: bytes) -> None:
+            """Write without waiting: the answer needs an ack of the hand-made consumer."""
+            k = Client(c)
+
+            def put() -> None:
+                with contextlib.suppress(RezoneError):
+                    k.put(P, {key: b"v"}, retry=False)
+
+            threading.Thread(target=put, daemon=True).start()
+
+        def ack(offset: int) -> None:
+            peer.channel.send(
+                FetchLog(
+                    partition=P,
+                    fetch_offset=offset,
+                    max_fetch_bytes=1 << 20,
+                    kv_applied_offset=offset,
+                    opaque=1,
+                )
+            )
+
+        write(b"before")
+        assert next_step(peer) == 1
+        c.authorise(P, 1)
+        c.takeover(P)
+        pending = next_step(peer)
+        assert isinstance(pending, SetState)
+        assert (pending.state, pending.end_offset) == (TakeoverState.PENDING, 1)
+        # It is not dead while the candidate misses rows: another one is taken and streamed.
+        write(b"meanwhile")
+        assert next_step(peer) == 2
+        assert (leader.role, leader.takeover.state) == (Role.LEADER, TakeoverState.PENDING)
+        ack(2)
+        active = next_step(peer)
+        assert isinstance(active, SetState)
+        assert (active.state, active.end_offset) == (TakeoverState.ACTIVE, 2)
+        assert (active.leader_epoch, active.next_epoch) == (1, 2)
+        c.until("it follows", lambda: leader.role is Role.FOLLOWER)
+        # Nothing more is taken, and nothing follows on the stream: the next frame is the answer
+        # to something else.
+        with pytest.raises(NotLeaderError):
+            Client(c).put(P, {b"after": b"v"}, retry=False)
+        assert leader.store.log_end == 2
+        other = StreamRequest(
+            opaque=9, partition=5, high_offset=0, partition_uuid="", leader_epoch=1
+        )
+        peer.channel.send(other)
+        last = next_step(peer)
+        assert isinstance(last, StreamRefused)
+        assert last.opaque == 9
+        peer.close()
