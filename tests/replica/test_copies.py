@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import uuid
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import msgspec
 import pytest
 from replica_cluster import Client, Coordinator, cluster
 
@@ -16,6 +18,7 @@ from rezone.wire.flight import NodeClient
 from rezone.wire.messages import (
     Ack,
     BulkInsert,
+    ConfigureNode,
     CopyState,
     CopyStateRequest,
     PullSnapshot,
@@ -196,3 +199,37 @@ def test_a_copy_goes_on_from_a_new_leader(tmp_path: Path, form: str) -> None:
         assert len({d.digests for d in digests.values()}) == 1
         assert sum(digests[2].rows) == 1003
         k.close()
+
+
+@pytest.mark.proves("B-03")
+def test_the_rate_of_a_running_copy_follows_the_zone(tmp_path: Path, form: str) -> None:
+    """A copy that takes too much of a network could only be cancelled.
+
+    At 1 byte per second each of these copies would take a day.
+    """
+    with cluster(tmp_path, 3, store_config=FORMS[form]) as c, ThreadPoolExecutor(1) as pool:
+        k = learner(c)
+        slow = msgspec.structs.replace(c.config, copy_bytes_per_second_max=1)
+        c.call(2, ConfigureNode(fence=c.fence(), config=slow, peers=c.peers))
+        source = NodeClient(c.nodes[0].address)
+        copy = pool.submit(copy_partition, P, source, [sink(c)], reader="slow")
+        c.until("begun", lambda: (r := c.report(2, P)) and r.copy is not None)
+        assert not copy.done()
+        c.call(2, ConfigureNode(fence=c.fence(), config=c.config, peers=c.peers))
+        (receipt,) = copy.result(20)
+        assert not receipt.error
+        joined(c, k)
+
+
+@pytest.mark.proves("B-03")
+def test_a_repeated_pull_changes_the_rate_of_the_one_under_way(tmp_path: Path, form: str) -> None:
+    """A copy node to node would keep the rate that it was started with."""
+    with cluster(tmp_path, 3, store_config=FORMS[form]) as c:
+        k = learner(c)
+        pull = PullSnapshot(
+            fence=c.fence(), partition=P, source=c.nodes[0].address, bytes_per_second_max=1
+        )
+        c.call(2, pull)
+        c.until("begun", lambda: (r := c.report(2, P)) and r.copy is not None)
+        c.call(2, msgspec.structs.replace(pull, bytes_per_second_max=0))
+        joined(c, k)

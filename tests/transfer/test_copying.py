@@ -11,9 +11,10 @@ from rezone.transfer import copy_job
 from rezone.transfer.copy_job import CopyFailedError, JobOptions
 from rezone.transfer.stream import copy_entry
 from rezone.wire import copyplan, messages
-from rezone.wire.copying import CopyOptions, CopyReceipt, RateLimit, copy_partition
+from rezone.wire.copying import CopyOptions, CopyReceipt, copy_partition
 from rezone.wire.copyplan import CopyTarget, PartitionCopy
 from rezone.wire.messages import CopyState, SnapshotHeader, SnapshotTrailer
+from rezone.wire.ratelimit import RateLimit
 
 ROWS = rows_of(95)
 
@@ -148,6 +149,7 @@ class _StuckSink:
     """A receiver that takes nothing until it is let go."""
 
     name = "stuck"
+    bytes_per_second_max = None
 
     def __init__(self, until: Any) -> None:
         self.until = until
@@ -235,6 +237,27 @@ def test_the_rate_limit_sleeps_off_what_is_over() -> None:
     unlimited = RateLimit(0, clock=lambda: now[0], sleep=sleep)
     unlimited.spend(1 << 40)
     assert len(slept) == before
+
+
+@pytest.mark.proves("B-03")
+def test_a_limit_that_changes_counts_at_once() -> None:
+    """Whoever lowers the rate of a running copy would have to wait until it ends, or stop it."""
+    now, limit = [0.0], [1]
+
+    def sleep(seconds: float) -> None:
+        now[0] += seconds
+        if now[0] >= 10:
+            limit[0] = 1000
+
+    rate = RateLimit(lambda: limit[0], clock=lambda: now[0], sleep=sleep)
+    rate.spend(5001)
+    assert 14 <= now[0] <= 16, "ten seconds at 1 byte a second, then 5,000 bytes at 1,000"
+    limit[0] = 0
+    rate.spend(1 << 40)
+    limit[0] = 100
+    before = now[0]
+    rate.spend(100)
+    assert now[0] - before <= 2, "nothing is owed from the time without a limit"
 
 
 def test_plans_round_trip_small_and_big() -> None:

@@ -46,9 +46,14 @@ class Transfers:
         await self._c.spark.delete(self._zone.metadata.namespace, name)
 
     async def pull(self, copies: Sequence[Copy], fence: Fence) -> None:
-        """Have every target pull its partition from the source."""
+        """Have every target pull its partition from the source.
+
+        The zone's rate is shared evenly; a repeat tells the running copies their new share.
+        """
         loop = asyncio.get_running_loop()
+        pulls = max(1, sum(len(copy.targets) for copy in copies))
         rate = self._zone.spec.rebalance.max_bytes_per_second
+        share = max(1, rate // pulls) if rate else 0
         for copy in copies:
             source = self._runtime.peers.get(copy.source)
             for target in copy.targets:
@@ -59,7 +64,7 @@ class Transfers:
                     fence=fence,
                     partition=copy.partition,
                     source=source,
-                    bytes_per_second_max=rate,
+                    bytes_per_second_max=share,
                 )
                 call = functools.partial(watched.client.call, request, Ack)
                 try:

@@ -23,6 +23,7 @@ def zone_config(zone: DistributionZone, partitions: int) -> ZoneConfig:
         zone_uid=zone.metadata.uid,
         partitions=partitions,
         table=table,
+        copy_bytes_per_second_max=spec.rebalance.max_bytes_per_second,
         engine=spec.storage.engine,
         min_in_sync_replicas=spec.min_in_sync,
     )

@@ -14,6 +14,7 @@ import uuid
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import pyarrow as pa
 import structlog
 
@@ -23,7 +24,7 @@ from rezone.replica.fileload import FileLoader
 from rezone.replica.incoming import Loader
 from rezone.replica.snapshot import BatchMark, SnapshotSource
 from rezone.wire import messages
-from rezone.wire.copying import CopyOptions, copy_partition
+from rezone.wire.copying import copy_partition
 from rezone.wire.errors import ConflictError, CorruptionError, RezoneError
 from rezone.wire.flight import NodeClient
 from rezone.wire.messages import (
@@ -36,6 +37,7 @@ from rezone.wire.messages import (
     SnapshotHeader,
     SnapshotTrailer,
 )
+from rezone.wire.ratelimit import RateLimit
 
 if TYPE_CHECKING:
     from rezone.replica.partition import Partition
@@ -71,7 +73,7 @@ class Receiver:
         self._attempt = attempt
         self._loader: Loader | None = None
         self._rows_total = 0
-        self._shown = -1
+        self._shown = (-1, -1)
 
     def begin(self) -> None:
         """Refuse with ConflictError unless this replica waits for a copy."""
@@ -130,10 +132,11 @@ class Receiver:
                 done=state.done,
             )
         )
-        if state.rows == self._shown and not state.done:
+        rate = self._partition.config.copy_bytes_per_second_max
+        if (state.rows, rate) == self._shown and not state.done:
             return None
-        self._shown = state.rows
-        return state
+        self._shown = (state.rows, rate)
+        return msgspec.structs.replace(state, bytes_per_second_max=rate)
 
     def _show(self, progress: CopyProgress) -> None:
         self._partition.copy_progress = progress
@@ -145,6 +148,7 @@ class LocalSink:
 
     def __init__(self, partition: "Partition", attempt: str) -> None:
         self.name = f"node {partition.node_id}"
+        self.bytes_per_second_max: int | None = None  # whoever has ordered the pull has said
         self._partition = partition
         self._receiver = Receiver(partition, attempt)
 
@@ -173,9 +177,10 @@ class LocalSink:
 def current_state(partition: "Partition") -> CopyState:
     """Return where a partition's copy stands; done when it needs none."""
     state = partition.store.copy_state()
-    if partition.store.meta.needs_snapshot or state.done:
-        return state
-    return CopyState(partition=partition.partition_id, done=True)
+    if not partition.store.meta.needs_snapshot and not state.done:
+        state = CopyState(partition=partition.partition_id, done=True)
+    rate = partition.config.copy_bytes_per_second_max
+    return msgspec.structs.replace(state, bytes_per_second_max=rate)
 
 
 class Pulls:
@@ -185,11 +190,13 @@ class Pulls:
         self._connect = connect
         self._lock = threading.Lock()
         self._running: dict[int, threading.Thread] = {}
+        self._rates: dict[int, int] = {}
         self._closed = threading.Event()
 
     def start(self, partition: "Partition", request: PullSnapshot) -> None:
-        """Start to copy unless that is under way or done."""
+        """Start to copy unless that is under way or done; its rate is that of the last call."""
         with self._lock:
+            self._rates[partition.partition_id] = request.bytes_per_second_max
             running = self._running.get(partition.partition_id)
             if self._closed.is_set() or (running is not None and running.is_alive()):
                 return
@@ -221,7 +228,7 @@ class Pulls:
                 client,
                 [LocalSink(partition, attempt)],
                 reader=f"node {partition.node_id}",
-                options=CopyOptions(bytes_per_second_max=request.bytes_per_second_max),
+                rate=RateLimit(lambda: self._rates[partition.partition_id]),
                 cancelled=lambda: self._closed.is_set() or partition.closed,
             )
             _log.info("pulled a snapshot", partition=request.partition, receipt=receipts[0])

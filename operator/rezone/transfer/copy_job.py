@@ -45,6 +45,7 @@ class JobOptions:
     application: str
     task_failures_max: int = TASK_FAILURES_DEFAULT
     bytes_per_second_max: int = 0
+    rate_share: float = 1.0
     batch_bytes: int = 2 << 20
     retry_pause_seconds: float = 1.0
 
@@ -77,6 +78,7 @@ def run_task(
         options=CopyOptions(
             batch_bytes=options.batch_bytes,
             bytes_per_second_max=options.bytes_per_second_max,
+            rate_share=options.rate_share,
         ),
     )
     failed = [receipt for receipt in receipts if receipt.error]
@@ -154,6 +156,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             context.master, context.getConf().get("spark.task.maxFailures")
         ),
         bytes_per_second_max=given.bytes_per_second_max // tasks,
+        rate_share=1 / tasks,
         batch_bytes=given.batch_bytes,
         retry_pause_seconds=given.retry_pause_seconds,
     )

@@ -10,10 +10,11 @@ import functools
 import time
 from collections.abc import Callable
 
-from rezone.wire.copying import CopyOptions, CopyReceipt, FlightSink, RateLimit, copy_partition
+from rezone.wire.copying import CopyOptions, CopyReceipt, FlightSink, copy_partition
 from rezone.wire.copyplan import PartitionCopy
 from rezone.wire.flight import NodeClient
 from rezone.wire.messages import BulkInsert
+from rezone.wire.ratelimit import RateLimit
 from rezone.wire.tls import tls_from_environment
 
 

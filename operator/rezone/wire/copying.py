@@ -34,16 +34,23 @@ from rezone.wire.messages import (
     PartitionId,
     SnapshotTicket,
 )
+from rezone.wire.ratelimit import RateLimit
 
 QUEUE_BATCHES = 4
+RATE_LOOK_SECONDS = 2.0
+"""How often a copy that its rate holds back asks for the present one."""
 ABORT_SECONDS = 5.0
 """How long an aborted receiver may take to end its side; after that it is left alone."""
 
 
 class Sink(Protocol):
-    """A receiver of a copy. All calls but `state` come from one thread."""
+    """A receiver of a copy. All calls but `state` come from one thread.
+
+    `bytes_per_second_max` is the zone's limit as the receiver knows it; None when it does not.
+    """
 
     name: str
+    bytes_per_second_max: int | None
 
     def state(self) -> CopyState:
         """Return where the receiver stands."""
@@ -72,12 +79,15 @@ class SnapshotSource(Protocol):
 class CopyOptions:
     """Limits of a copy. `bytes_per_second_max` counts what is read; 0 is without a limit.
 
+    Receivers that know the zone's present limit say so, and its `rate_share` then counts instead:
+    the part of one copy among those that run at a time (B-03).
     A receiver that takes nothing for `stall_seconds`, or does not confirm for
     `confirm_seconds` after the last batch, has failed.
     """
 
     batch_bytes: int = 2 << 20
     bytes_per_second_max: int = 0
+    rate_share: float = 1.0
     stall_seconds: float = 60.0
     confirm_seconds: float = 600.0
 
@@ -101,39 +111,12 @@ class CopyReceipt:
     error: str = ""
 
 
-class RateLimit:
-    """A token bucket of one second's worth of bytes; clock and sleep are injected."""
-
-    def __init__(
-        self,
-        bytes_per_second: int,
-        *,
-        clock: Callable[[], float] = time.monotonic,
-        sleep: Callable[[float], object] = time.sleep,
-    ) -> None:
-        self.bytes_per_second = bytes_per_second
-        self._clock = clock
-        self._sleep = sleep
-        self._tokens = float(bytes_per_second)
-        self._then = clock()
-
-    def spend(self, size: int) -> None:
-        """Account for `size` bytes; sleeps off what is over the rate."""
-        if self.bytes_per_second <= 0:
-            return
-        now = self._clock()
-        earned = (now - self._then) * self.bytes_per_second
-        self._tokens = min(float(self.bytes_per_second), self._tokens + earned) - size
-        self._then = now
-        if self._tokens < 0:
-            self._sleep(-self._tokens / self.bytes_per_second)
-
-
 class FlightSink:
     """A receiver on another node, fed by DoPut."""
 
     def __init__(self, name: str, node: NodeClient, descriptor: BulkInsert) -> None:
         self.name = name
+        self.bytes_per_second_max: int | None = None
         self._node = node
         self._descriptor = descriptor
         self._writer: Any = None
@@ -145,7 +128,9 @@ class FlightSink:
     def state(self) -> CopyState:
         """Ask the node where its copy stands."""
         request = CopyStateRequest(partition=self._descriptor.partition)
-        return self._node.call(request, CopyState)
+        state = self._node.call(request, CopyState)
+        self.bytes_per_second_max = state.bytes_per_second_max
+        return state
 
     def open(self, schema: Any) -> None:
         """Open the DoPut stream."""
@@ -207,6 +192,7 @@ class FlightSink:
                 message = messages.decode(memoryview(ack))
                 if isinstance(message, CopyState):
                     self._last = message
+                    self.bytes_per_second_max = message.bytes_per_second_max
         except (*CHANNEL_ERRORS, msgspec.MsgspecError) as error:
             self._error = from_flight_error(error)
 
@@ -333,7 +319,7 @@ def copy_partition(
             reader=reader,
             batch_bytes=options.batch_bytes,
         )
-        limit = rate or RateLimit(options.bytes_per_second_max, clock=clock)
+        limit = rate or RateLimit(_ZoneRate(sinks, options, clock), clock=clock)
         feeds, error_text = _pump(
             source, ticket, states, options=options, rate=limit, cancelled=cancelled
         )
@@ -350,6 +336,36 @@ def copy_partition(
                 error=(feed.error if feed else "") or error_text,
             )
     return [receipts[sink.name] for sink in sinks]
+
+
+class _ZoneRate:
+    """The limit of one copy at present: its share of what the receivers know of the zone's."""
+
+    def __init__(
+        self, sinks: Sequence[Sink], options: CopyOptions, clock: Callable[[], float]
+    ) -> None:
+        self._sinks = sinks
+        self._options = options
+        self._clock = clock
+        self._asked = clock()
+
+    def __call__(self) -> int:
+        # Acknowledgements bring news only while something is sent: whoever is held back asks.
+        if (limit := self._known()) and self._clock() - self._asked >= RATE_LOOK_SECONDS:
+            self._asked = self._clock()
+            for sink in self._sinks:
+                with contextlib.suppress(RezoneError):
+                    sink.state()
+            limit = self._known()
+        return limit
+
+    def _known(self) -> int:
+        sinks = self._sinks
+        known = [s.bytes_per_second_max for s in sinks if s.bytes_per_second_max is not None]
+        limits = [limit for limit in known if limit > 0]
+        if known:
+            return max(1, int(min(limits) * self._options.rate_share)) if limits else 0
+        return self._options.bytes_per_second_max
 
 
 def _pump(

@@ -104,6 +104,7 @@ class ZoneConfig(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     partitions: int
     table: TableSchema = TableSchema()
     limits: RowLimits = RowLimits()
+    copy_bytes_per_second_max: int = 0
     engine: EngineKind = EngineKind.ROCKSDB
     min_in_sync_replicas: int = 1
     log_retention_bytes: int = 256 << 20
@@ -665,6 +666,7 @@ class CopyState(Message, frozen=True):
     """Where a receiver stands: what a copy that died half-way goes on from (B-05).
 
     `formats` are the formats of engine files that it can open; none once it has begun with rows.
+    `bytes_per_second_max` is the zone's limit for all copies as the node knows it; 0 is none.
     """
 
     partition: PartitionId
@@ -674,6 +676,7 @@ class CopyState(Message, frozen=True):
     bytes: int = 0
     formats: tuple[str, ...] = ()
     held: HeldFiles | None = None
+    bytes_per_second_max: int | None = None
 
 
 class CopyStateRequest(Message, frozen=True):

@@ -1,0 +1,46 @@
+"""A limit on bytes per second that may change while it holds somebody back (B-03)."""
+
+import time
+from collections.abc import Callable
+
+_LOOK_SECONDS = 0.5  # how long a change may go unnoticed
+
+
+class RateLimit:
+    """A token bucket of one second's worth of bytes; clock and sleep are injected.
+
+    `bytes_per_second` is a number, or returns the present one; 0 is no limit. One thread spends.
+    """
+
+    def __init__(
+        self,
+        bytes_per_second: int | Callable[[], int],
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], object] = time.sleep,
+    ) -> None:
+        self._limit = bytes_per_second
+        self._clock = clock
+        self._sleep = sleep
+        self._tokens = float(self.bytes_per_second)
+        self._then = clock()
+
+    @property
+    def bytes_per_second(self) -> int:
+        """The limit at present."""
+        return self._limit() if callable(self._limit) else self._limit
+
+    def spend(self, size: int) -> None:
+        """Account for `size` bytes; sleeps off what is over the rate."""
+        self._earn()
+        self._tokens -= size
+        while (rate := self.bytes_per_second) > 0 and self._tokens < 0:
+            self._sleep(min(_LOOK_SECONDS, -self._tokens / rate))
+            self._earn()
+        if rate <= 0:
+            self._tokens = 0.0  # nothing is owed: a limit that comes later counts from then on
+
+    def _earn(self) -> None:
+        now, rate = self._clock(), self.bytes_per_second
+        self._tokens = min(float(rate), self._tokens + (now - self._then) * rate)
+        self._then = now
