@@ -45,7 +45,12 @@ def active(node: int, place: str, **changes: Any) -> DataNodeStatus:
 
 def there(place: str, **changes: Any) -> Presence:
     """Return what is seen of a data node that answers."""
-    usual: dict[str, Any] = {"node_name": place, "address": "10.0.0.9:7400", "reachable": True}
+    usual: dict[str, Any] = {
+        "pod": True,
+        "node_name": place,
+        "address": "10.0.0.9:7400",
+        "reachable": True,
+    }
     return Presence(**(usual | changes))
 
 
@@ -180,6 +185,18 @@ def test_starting_node_becomes_active_when_it_answers() -> None:
     up = plan(SELECTOR, first.nodes, kube("a"), presence={0: there("a")})
     assert states(up) == {0: "Active"}
     assert up.nodes[0].address == "10.0.0.9:7400"
+
+
+def test_a_pod_that_was_never_scheduled_is_not_forgotten() -> None:
+    """Evicted, made anew and unschedulable on its cordoned node, it would run again after that."""
+    pending = {0: Presence(pod=True), 1: there("b")}
+    current = (active(0, "a"), active(1, "b"))
+    made = plan(SELECTOR, current, kube("b", a=True), presence=pending, assigned=frozenset({1}))
+    assert states(made) == {0: "Draining", 1: "Active"}
+    gone = plan(
+        SELECTOR, made.nodes, kube("b", a=True), presence={1: there("b")}, assigned=frozenset({1})
+    )
+    assert states(gone) == {1: "Active"}
 
 
 def test_known_place_and_address_outlive_the_pod() -> None:

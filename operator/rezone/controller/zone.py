@@ -136,6 +136,7 @@ class ZoneReconciler:
         for node in status.data_nodes:
             seen = watched.get(node.id)
             presence[node.id] = Presence(
+                pod=node.id in places,
                 node_name=places.get(node.id, ""),
                 address=addresses.get(node.id, ""),
                 reachable=seen is not None and seen.reachable,
@@ -423,12 +424,16 @@ def _assigned(keys: Assignments, records: tuple[LeaderAndIsr, ...]) -> frozenset
 
 
 def _retired(status: DistributionZoneStatus, observed: Observed) -> frozenset[int]:
-    """Return the data nodes that nothing is assigned to and that the spec no longer wants."""
+    """Return the data nodes that nothing is assigned to and that the spec no longer wants.
+
+    A pod without a data node is one more: an operator that was about to lose its Lease may have
+    made it after its successor had retired the node.
+    """
     assigned = _assigned(status.assignments, observed.routes)
     unwanted = (DataNodeState.DRAINING, DataNodeState.LOST)
-    return frozenset(
-        node.id for node in status.data_nodes if node.state in unwanted and node.id not in assigned
-    )
+    wanted = {node.id for node in status.data_nodes if node.state not in unwanted}
+    seen = {node.id for node in status.data_nodes} | {pod.node_id for pod in observed.pods}
+    return frozenset(seen - wanted - assigned)
 
 
 def _with_conditions(

@@ -24,8 +24,12 @@ class KubeNode:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Presence:
-    """What is seen of one data node: its pod's place and address, and whether it answers."""
+    """What is seen of one data node: its pod, its place and address, and whether it answers.
 
+    A pod that could not be scheduled has neither place nor address.
+    """
+
+    pod: bool = False
     node_name: str = ""
     address: str = ""
     reachable: bool = False
@@ -155,8 +159,8 @@ def _unwanted(node: DataNodeStatus) -> DataNodeStatus:
 
 
 def _still_there(node: DataNodeStatus, presence: Mapping[int, Presence]) -> bool:
-    seen = presence.get(node.id)
-    return seen is not None and bool(seen.node_name or seen.address)
+    """Whether there is a pod to delete: without its data node nobody would ever do that."""
+    return presence.get(node.id, Presence()).pod
 
 
 def _domain(kube: KubeNode | None, spec: DataNodesSpec) -> str:
