@@ -7,6 +7,7 @@ import random
 import subprocess
 import sys
 import threading
+import urllib.error
 import urllib.request
 from pathlib import Path
 
@@ -14,7 +15,7 @@ import pytest
 from replica_cluster import Client, Coordinator, ProcessNode, cluster
 from test_takeover import PARTITION, Load
 
-from rezone.wire.messages import NodeReport, ReplicaReport, ReportRequest, Role
+from rezone.wire.messages import NodeReport, ReplicaReport, ReportRequest, Role, ZoneConfig
 
 pytestmark = pytest.mark.slow
 QUICK = ("--replica-lag-ms-max=400",)
@@ -206,6 +207,50 @@ def test_a_leader_that_is_told_to_stop_serves_until_it_has_handed_over(tmp_path:
         load.wait_for(20)
         load.stop()
         load.check()
+
+
+@pytest.mark.proves("OP-03", "B-07")
+def test_a_pod_is_ready_when_its_replicas_are_in_sync(tmp_path: Path) -> None:
+    """A budget would let a second pod go while the first one still lacks rows."""
+    config = ZoneConfig(zone="test", zone_uid="uid-test", partitions=1, replicas=3)
+    with cluster(tmp_path, 3, processes=True, arguments=QUICK, config=config) as c:
+        ready = {n: tmp_path / f"ready-{n}" for n in c.nodes}
+        for node, path in ready.items():
+            process(c, node).stop()
+            process(c, node).arguments = (*QUICK, f"--ready-file={path}")
+            process(c, node).start()
+            c.wait_up(node)
+        c.create(PARTITION, (0, 1, 2))
+        c.watch()
+        c.until("ready", lambda: {readiness(path) for path in ready.values()} == {"ok"})
+        load = Load(c, 2)
+        load.wait_for(10)
+        process(c, 2).kill()
+        c.until("shrunk", lambda: c.isr(PARTITION) == {0, 1})
+        with c.lock:
+            # Nobody answers its proposals meanwhile: no coordinator.
+            ready[2].unlink()
+            process(c, 2).start()
+            c.wait_up(2)
+            load.wait_for(10)
+            assert f"partition {PARTITION} is not in sync" in readiness(ready[2])
+            assert readiness(ready[0]) == readiness(ready[1]) == "ok"
+        c.until("ready again", lambda: readiness(ready[2]) == "ok")
+        assert c.isr(PARTITION) == {0, 1, 2}
+        load.stop()
+        load.check()
+
+
+def readiness(ready_file: Path) -> str:
+    """Return what a node says about its readiness; "" while it does not serve."""
+    if not ready_file.exists():
+        return ""
+    port = ready_file.read_text().split()[1]
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/readyz", timeout=5) as answer:
+            return str(answer.read().decode().strip())
+    except urllib.error.HTTPError as error:
+        return str(error.read().decode().strip())
 
 
 def test_a_node_that_hangs_in_its_stop_ends_and_says_where(tmp_path: Path) -> None:

@@ -20,7 +20,8 @@ from simulation.world import World
 ALL = (*OF_ZONES, *PODS)
 SEEDS_DEFAULT = 80
 POINTS_STEP = 4
-"""By default each scenario is killed at every fourth point, each beginning with another one."""
+"""By default each scenario is killed at every fourth point, each beginning with another one; those
+of pods, which repeat themselves, at every sixteenth."""
 
 RUN_SECONDS_MAX = 900.0
 STORM_SECONDS_MAX = 2000.0
@@ -38,7 +39,8 @@ def seeds() -> list[int]:
 def crash_points(scenario: Scenario) -> Iterator[int]:
     """Yield crash points without end: the scenario says when it was not reached any more."""
     long = bool(os.environ.get("REZONE_SIMULATION_SEEDS"))
-    step = 1 if long else POINTS_STEP
+    # Pods are replaced one after the other, so the same points come again and again.
+    step = 1 if long else POINTS_STEP * (4 if scenario in PODS else 1)
     point = 1 if long else 1 + ALL.index(scenario) % step
     while True:
         yield point

@@ -25,5 +25,6 @@ def zone_config(zone: DistributionZone, partitions: int) -> ZoneConfig:
         table=table,
         copy_bytes_per_second_max=spec.rebalance.max_bytes_per_second,
         engine=spec.storage.engine,
+        replicas=spec.replicas,
         min_in_sync_replicas=spec.min_in_sync,
     )

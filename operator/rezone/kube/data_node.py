@@ -214,7 +214,8 @@ def build_disruption_budget(
         "spec": {
             "minAvailable": max(0, data_nodes - allowed),
             "selector": {"matchLabels": selector(zone.metadata.name)},
-            # A pod that is not ready may hold the newest copy of something: it counts as well.
+            # A pod is Ready when all its replicas are in sync, so one that lags keeps the others.
+            # One that is not may hold the newest copy of something: it counts as well.
             "unhealthyPodEvictionPolicy": "IfHealthyBudget",
         },
     }

@@ -39,6 +39,7 @@ class FollowerDuties:
         self._partition = partition
         self.partition_id: PartitionId = partition.partition_id
         self.error = ""
+        self.left_out = False
         self._acked = (-1, -1)
         self._applied_at = 0.0
 
@@ -65,6 +66,9 @@ class FollowerDuties:
             self._require_epoch(answer.leader_epoch)
             partition.store.update_meta(failover_log=answer.failover_log)
             self._acked = (-1, -1)
+            # The record here may be the older one: nobody tells it while the operator is away.
+            known = answer.partition_epoch >= partition.record.partition_epoch
+            self.left_out = known and not answer.in_sync
             partition.set_committed(min(answer.committed_offset, partition.store.log_end))
             partition.touched(at_once=True)
         partition.wake()

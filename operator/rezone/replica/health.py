@@ -13,6 +13,7 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from rezone.replica.node import DataNode
+from rezone.replica.readiness import unready_reason
 from rezone.replica.statistics import node_statistics
 from rezone.wire.messages import Role
 
@@ -99,8 +100,8 @@ def _answer(node: DataNode, registry: CollectorRegistry, path: str) -> tuple[int
         case "/healthz":
             return _text(200 if node.alive else 503, "ok" if node.alive else "the node hangs")
         case "/readyz":
-            ready = node.configured and not node.stopping
-            return _text(200 if ready else 503, "ok" if ready else "not configured, or stopping")
+            reason = unready_reason(node)
+            return _text(503 if reason else 200, reason or "ok")
         case "/metrics":
             return 200, "text/plain; version=0.0.4; charset=utf-8", generate_latest(registry)
         case "/statistics":

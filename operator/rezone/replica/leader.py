@@ -125,6 +125,8 @@ class LeaderDuties:
                 leader_epoch=epoch,
                 failover_log=meta.failover_log,
                 committed_offset=partition.committed,
+                in_sync=stream.node in state.state.isr,
+                partition_epoch=state.state.partition_epoch,
             )
 
     def _attach(self, stream: ProducerStream, state: LeaderState) -> None:

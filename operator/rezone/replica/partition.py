@@ -244,6 +244,7 @@ class Partition:
     def _follow(self, record: LeaderAndIsr, persisted: dict[str, Any]) -> None:
         newer = record.leader_epoch > self.leader_epoch
         later = record.partition_epoch > self.record.partition_epoch
+        self.following.left_out = False
         # A candidate goes on being one while its leader only changes the in-sync set.
         if newer or self.role is Role.LEADER or (later and not self.takeover.eager):
             self.takeover.clear()

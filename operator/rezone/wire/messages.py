@@ -106,6 +106,7 @@ class ZoneConfig(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     limits: RowLimits = RowLimits()
     copy_bytes_per_second_max: int = 0
     engine: EngineKind = EngineKind.ROCKSDB
+    replicas: int = 1
     min_in_sync_replicas: int = 1
     log_retention_bytes: int = 256 << 20
     version_retention_seconds: int = 3600
@@ -463,13 +464,18 @@ class StreamRequest(Message, frozen=True):
 
 
 class StreamOk(Message, frozen=True):
-    """The stream runs (DCP-04); the consumer persists the failover log over its own."""
+    """The stream runs (DCP-04); the consumer persists the failover log over its own.
+
+    `in_sync`: the leader's record, of `partition_epoch`, counts the consumer as in sync.
+    """
 
     opaque: int
     partition: PartitionId
     leader_epoch: int
     failover_log: tuple[FailoverEntry, ...]
     committed_offset: int
+    in_sync: bool = True
+    partition_epoch: int = 0
 
 
 class StreamRollback(Message, frozen=True):
