@@ -13,9 +13,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from replica_cluster import FAST, Client, Coordinator, LocalNode, cluster
 
+from rezone.replica.copymetrics import CopyCollector
 from rezone.replica.pacing import CatchUpRate
 from rezone.replica.partition import Partition
 from rezone.replica.settings import NodeSettings
+from rezone.replica.snapshot import SnapshotLimits
 from rezone.replica.store import StoreConfig
 from rezone.wire.messages import ZoneConfig
 
@@ -100,6 +102,15 @@ def leader_of(c: Coordinator) -> Partition:
     return node.node.find(P)
 
 
+def metrics_of(c: Coordinator) -> dict[str, float]:
+    """Return what the leader's node measures of copies."""
+    node = c.nodes[c.records[P].leader]
+    assert isinstance(node, LocalNode)
+    assert node.node is not None
+    samples = [s for family in CopyCollector(node.node).collect() for s in family.samples]
+    return {sample.name: sample.value for sample in samples}
+
+
 def keep_log_for_a_copy(leader: Partition) -> None:
     """Have the leader keep its log for a copy: more of it than SLOW allows."""
     leader.store.open_snapshot("a copy")
@@ -147,6 +158,8 @@ def test_a_slowed_write_waits_and_says_so(tmp_path: Path) -> None:
         # At 400 rows/s the debt of 40 rows is a tenth of a second.
         assert sum(waits) >= 150
         assert c.report(0, P).paced_rows_per_second == 400
+        assert metrics_of(c)["rezone_replica_paced_partitions"] == 1
+        assert metrics_of(c)["rezone_replica_paced_seconds_total"] > 0
         assert leader.pacer.waited_seconds > 0
         leader.settings = FAST  # the log may grow again
         leader.keep_house()
@@ -201,3 +214,32 @@ def test_a_takeover_comes_to_an_end_under_a_flood(tmp_path: Path) -> None:
         finally:
             stop.set()
         assert all(writer.result(20) > 0 for writer in writers)
+
+
+@pytest.mark.proves("SS-07")
+def test_what_a_snapshot_holds_is_measured(tmp_path: Path) -> None:
+    """Nobody would see that a slow reader of a snapshot is what slows the writes."""
+    limits = SnapshotLimits(overwritten_bytes_max=2_000, early_bytes_max=2_000)
+    with cluster(tmp_path, 1, store_config=StoreConfig(snapshot=limits)) as c:
+        c.create(P, (0,))
+        k, leader = Client(c), leader_of(c)
+        rows = {b"%d" % i: b"v" * 100 for i in range(100)}
+        k.put(P, rows)
+        assert metrics_of(c)["rezone_replica_snapshot_memory_bytes"] == 0
+        snapshot = leader.store.open_snapshot("slow")
+        with ThreadPoolExecutor(1) as pool:
+            # The first one fills what a snapshot may hold, the second must wait for its reader.
+            k.put(P, rows)
+            held = metrics_of(c)["rezone_replica_snapshot_memory_bytes"]
+            assert held > 4_000
+            waiting = pool.submit(k.put, P, {b"7": b"w"})
+            c.until("waits", lambda: leader.store.snapshot_waited_seconds > 0)
+            assert not waiting.done()
+            snapshot.close()
+            waiting.result(10)
+        figures = metrics_of(c)
+        assert figures["rezone_replica_snapshot_memory_bytes"] == 0
+        assert figures["rezone_replica_snapshot_waited_seconds_total"] > 0
+        pinned = leader.store.open_files()
+        assert figures["rezone_replica_snapshot_pinned_bytes"] == 0
+        pinned.close()

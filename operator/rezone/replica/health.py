@@ -12,6 +12,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from rezone.replica.copymetrics import CopyCollector
 from rezone.replica.node import DataNode
 from rezone.replica.readiness import unready_reason
 from rezone.replica.statistics import node_statistics
@@ -65,6 +66,7 @@ class HealthServer:
     def __init__(self, node: DataNode, host: str, port: int) -> None:
         registry = CollectorRegistry()
         registry.register(NodeCollector(node))
+        registry.register(CopyCollector(node))
 
         class Handler(http.server.BaseHTTPRequestHandler):
             """Answers one request."""

@@ -473,6 +473,15 @@ class PartitionStore:
         """Remove checkpoints that are idle, too old or take too much room; called now and then."""
         self._checkpoints.expire()
 
+    def snapshot_memory_bytes(self) -> int:
+        """Return what the snapshots that are read hold in memory (SS-07)."""
+        return self._snapshots.memory_bytes()
+
+    @property
+    def snapshot_waited_seconds(self) -> float:
+        """How long applying has waited because that memory was at its limit."""
+        return self._snapshots.waited_seconds
+
     def pinned_bytes(self) -> int:
         """Return the disk room of files that only checkpoints still hold."""
         return self._checkpoints.pinned_bytes()

@@ -1,0 +1,50 @@
+"""Metrics of what copies and moves cost a node, and whom they slow (SS-07, B-16)."""
+
+from collections.abc import Iterator
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from rezone.replica.node import DataNode
+
+
+class CopyCollector(Collector):
+    """Sums over the node's partitions; a counter falls when a replica leaves, as at a restart."""
+
+    def __init__(self, node: DataNode) -> None:
+        self._node = node
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield the metrics' present values."""
+        partitions = self._node.partitions()
+        stores = [partition.store for partition in partitions]
+        yield GaugeMetricFamily(
+            "rezone_replica_snapshot_memory_bytes",
+            "Overwritten row ids, early rows and queues of snapshots that are read.",
+            sum(store.snapshot_memory_bytes() for store in stores),
+        )
+        yield GaugeMetricFamily(
+            "rezone_replica_snapshot_pinned_bytes",
+            "Disk room of files that only file snapshots still hold.",
+            sum(store.pinned_bytes() for store in stores),
+        )
+        yield CounterMetricFamily(
+            "rezone_replica_snapshot_waited_seconds",
+            "Time that writes have waited because a snapshot's memory was at its limit.",
+            sum(store.snapshot_waited_seconds for store in stores),
+        )
+        yield GaugeMetricFamily(
+            "rezone_replica_paced_partitions",
+            "Partitions whose writers are slowed for a replica that catches up.",
+            sum(partition.pacer.rows_per_second is not None for partition in partitions),
+        )
+        yield GaugeMetricFamily(
+            "rezone_replica_paced_bytes",
+            "Writes that wait for a replica to catch up.",
+            sum(partition.pacer.waiting_bytes for partition in partitions),
+        )
+        yield CounterMetricFamily(
+            "rezone_replica_paced_seconds",
+            "Time that writes have waited for a replica to catch up, summed over writes.",
+            sum(partition.pacer.waited_seconds for partition in partitions),
+        )
