@@ -1,7 +1,7 @@
 # The interface of this project for people and CI: `make help` lists the targets.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help prepare demo down test check lint types layers generate tools env spark-env e2e images bench clean
+.PHONY: help prepare demo down test check lint types layers generate tools env spark-env e2e e2e-up e2e-down images bench clean
 
 export PYTHONPATH := operator
 export PYTHONDONTWRITEBYTECODE := 1
@@ -41,8 +41,14 @@ generate: env ## Write all generated files anew: CRDs, chart copies, reference, 
 	$(RUN) -m rezone.cli.diagrams
 	$(RUN) hack/protocols_page.py
 
-e2e: prepare ## Run the end-to-end scenario with its assertions (the demo's, about five minutes)
-	$(RUN) -m pytest e2e $(TEST_ARGS)
+e2e: prepare ## Run both end-to-end suites: the main job, and a real cluster that breaks (docs/e2e.md)
+	$(RUN) -m pytest e2e -s $(TEST_ARGS)
+
+e2e-up: prepare ## Make the cluster of the end-to-end suite and leave it running
+	$(RUN) -m e2e.kind up
+
+e2e-down: env ## End what a run with REZONE_E2E_KEEP=1, or one that was killed, has left
+	$(RUN) -m e2e.kind down
 
 images: ## Build the three images; OUTPUT=directory writes archives that kind can load
 	@python3 hack/images.py $(if $(OUTPUT),--output $(OUTPUT)) $(IMAGES_ARGS)

@@ -6,13 +6,18 @@ spare. Each case ends with the zone settled, so that one that fails does not spo
 
 from __future__ import annotations
 
-import contextlib
+import json
+from pathlib import Path
 
 import pytest
 
-from e2e.kubernetes.cluster import Nodes
-from e2e.kubernetes.conftest import RELEASE, RELEASE_NAMESPACE, Stage
+from e2e.kind.command import CommandError, run
+from e2e.kubernetes.cluster import Json, Nodes
+from e2e.kubernetes.conftest import CHART, RELEASE, RELEASE_NAMESPACE, ROOT, Stage
 from e2e.kubernetes.zone import NAMESPACE, POOL, ZONE, Zone, condition
+
+OPERATORS = "app.kubernetes.io/name=rezone,app.kubernetes.io/component=operator"
+KINDS = ("distributionzones", "rebalancetasks", "regionmigrations")
 
 pytestmark = pytest.mark.timeout(1200)
 
@@ -44,11 +49,9 @@ def machines(stage: Stage) -> Nodes:
 @pytest.fixture(autouse=True)
 def _settled(stage: Stage, zone: Zone) -> None:
     """Begin with the zone settled on its three nodes, whatever the case before has left."""
-    with contextlib.suppress(Exception):
-        for node in stage.workers:
-            stage.cluster.kubectl("uncordon", node)
-        for node in stage.workers:
-            label(stage, node, member=node in base(stage))
+    for node in stage.workers:
+        stage.cluster.kubectl("uncordon", node)
+        label(stage, node, member=node in base(stage))
     zone.wait_settled(base(stage))
 
 
@@ -188,3 +191,107 @@ def _leading_operator(stage: Stage) -> str:
 def _task_state(stage: Stage, name: str) -> str:
     found = stage.cluster.get("rbt", name, f"--namespace={NAMESPACE}")
     return str(found["status"]["state"])
+
+
+def test_the_pods_are_updated(stage: Stage, zone: Zone) -> None:
+    """An update that takes the next pod before the last has caught up stops writers."""
+    before = {pod["metadata"]["uid"] for pod in zone.pods()}
+    change = {"metadata": {"annotations": {"rezone.dev/e2e": "updated"}}}
+    with zone.under_traffic("rolling update", gap_seconds_max=10):
+        patch(stage, {"spec": {"dataNodes": {"podTemplate": change}}})
+        stage.cluster.until(
+            "all pods are new",
+            lambda: not before & {pod["metadata"]["uid"] for pod in zone.pods()},
+            seconds=300,
+            seen=zone.describe,
+        )
+        zone.wait_settled(base(stage))
+    for pod in zone.pods():
+        assert pod["metadata"]["annotations"]["rezone.dev/e2e"] == "updated"
+
+
+def patch(stage: Stage, change: Json) -> None:
+    """Change the zone's manifest, as its owner would."""
+    words = ("patch", "dz", ZONE, f"--namespace={NAMESPACE}", "--type=merge")
+    stage.cluster.kubectl(*words, f"--patch={json.dumps(change)}")
+
+
+def test_the_chart_is_upgraded(stage: Stage, zone: Zone, tmp_path: Path) -> None:
+    """Definitions that stay old would drop what the new operator stores; a zone must not notice."""
+    older = chart_before_last_change_of_definitions(tmp_path)
+    pods = {pod["metadata"]["uid"] for pod in zone.pods()}
+    stage.install(older)
+    assert definitions(stage) != definitions_of_the_chart(stage)
+    with zone.under_traffic("chart upgraded", gap_seconds_max=30):
+        stage.install(CHART, "--set=logLevel=debug", "--set=settings.resyncSeconds=20")
+        zone.wait_settled(base(stage))
+    assert definitions(stage) == definitions_of_the_chart(stage)
+    assert {pod["metadata"]["uid"] for pod in zone.pods()} == pods
+
+
+def chart_before_last_change_of_definitions(directory: Path) -> Path:
+    """Return the chart as it was when it had other definitions; skip without that history."""
+    definitions = "charts/rezone/templates/crds"
+    git = ("git", "-C", str(ROOT))
+    try:
+        changed = run([*git, "log", "-1", "--format=%H", "--", definitions]).strip()
+        packed = directory / "chart.tar"
+        run([*git, "archive", f"--output={packed}", f"{changed}^", "charts/rezone"])
+    except CommandError as error:
+        pytest.skip(f"the checkout has no earlier chart: {error}")
+    run(["tar", "-C", directory, "-xf", packed])
+    return directory / "charts" / "rezone"
+
+
+def definitions(stage: Stage) -> list[Json]:
+    """Return the schemas of the zone's definition in the cluster."""
+    found = stage.cluster.get("crd", "distributionzones.rezone.dev")
+    return [version["schema"] for version in found["spec"]["versions"]]
+
+
+def definitions_of_the_chart(stage: Stage) -> list[Json]:
+    """Return the same of this checkout, as the API server would store it."""
+    text = (ROOT / "crds" / "distributionzones.rezone.dev.yaml").read_text()
+    stored = stage.cluster.kubectl(
+        *("apply", "--server-side", "--dry-run=server", "--force-conflicts", "--filename=-"),
+        "--output=json",
+        text=text,
+    )
+    return [version["schema"] for version in json.loads(stored)["spec"]["versions"]]
+
+
+def test_uninstalling_leaves_the_data(stage: Stage, zone: Zone) -> None:
+    """An uninstalled operator that takes the zones along would delete what people stored."""
+    pods = {pod["metadata"]["uid"] for pod in zone.pods()}
+    with zone.under_traffic("operator uninstalled and installed again", gap_seconds_max=10):
+        stage.cluster.helm("uninstall", RELEASE, f"--namespace={RELEASE_NAMESPACE}", "--wait")
+        operators = ("pods", f"--namespace={RELEASE_NAMESPACE}", f"--selector={OPERATORS}")
+        assert stage.cluster.items(*operators) == []
+        stage.install(CHART)
+        zone.wait_settled(base(stage))
+    assert {pod["metadata"]["uid"] for pod in zone.pods()} == pods
+
+
+def test_removing_all_leaves_nothing(stage: Stage, zone: Zone) -> None:
+    """Who follows docs/install.md to remove everything would find claims and definitions left."""
+    assert len(zone.pods()) == len(base(stage))
+    where = f"--namespace={NAMESPACE}"
+    stage.cluster.kubectl("delete", "dz", "--all", where, "--wait", "--timeout=120s", seconds=150)
+    owned = ("pods,pvc,services,configmaps,secrets,poddisruptionbudgets", where)
+    stage.cluster.until(
+        "everything of the zone is gone",
+        lambda: not stage.cluster.items(*owned, f"--selector=rezone.dev/zone={ZONE}"),
+        seconds=120,
+        seen=lambda: stage.cluster.kubectl("get", *owned),
+    )
+    stage.cluster.until(
+        "its volumes are gone",
+        lambda: not stage.cluster.items("persistentvolumes"),
+        seconds=120,
+        seen=lambda: stage.cluster.kubectl("get", "persistentvolumes"),
+    )
+    stage.cluster.helm("uninstall", RELEASE, f"--namespace={RELEASE_NAMESPACE}", "--wait")
+    kinds = [f"{kind}.rezone.dev" for kind in KINDS]
+    stage.cluster.kubectl("delete", "crd", *kinds)
+    left = ("clusterroles,clusterrolebindings", "--selector=app.kubernetes.io/part-of=rezone")
+    assert stage.cluster.items(*left) == []
