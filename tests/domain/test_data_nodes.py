@@ -123,6 +123,21 @@ def test_cordon_drains_and_uncordon_takes_it_back(spec: DataNodesSpec) -> None:
     assert states(back)[1] == "Active"
 
 
+def test_an_evicted_pod_that_came_back_elsewhere_goes_on_draining() -> None:
+    """It would be wanted again, and its substitute, which has its data, be drained in turn."""
+    drained = plan(COUNT, (active(0, "a"), active(1, "b")), kube("b", a=True))
+    seen = {
+        node: Presence(node_name=place, address="x", reachable=True)
+        for node, place in ((0, "c"), (1, "b"), (2, "d"))
+    }
+    nodes = kube("b", "c", "d", a=True)
+    for _ in range(2):
+        drained = plan(
+            COUNT, drained.nodes, nodes, presence=seen, next_node_id=drained.next_node_id
+        )
+        assert states(drained) == {0: "Draining", 1: "Active", 2: "Active"}
+
+
 def test_count_replaces_a_cordoned_node() -> None:
     """A drain would have nowhere to go to."""
     made = plan(COUNT, (active(0, "a"), active(1, "b")), kube("b", a=True))

@@ -8,8 +8,17 @@ from typing import Any
 
 from rezone.kube.client import Pod
 from rezone.kube.names import TEMPLATE_HASH
+from rezone.wire.messages import NodeId
 from simulation.kubelet import BROKEN, NAMESPACE
-from simulation.scenarios import Scenario, Start, at_once, later, scale
+from simulation.scenarios import (
+    Scenario,
+    Start,
+    at_once,
+    cordon_leader,
+    later,
+    scale,
+    stable_has,
+)
 from simulation.world import Order, World
 
 DEADLINE = {"progressDeadlineSeconds": 10}
@@ -31,6 +40,20 @@ def delete_pod_of_leader(world: World) -> None:
     assert status is not None
     name = next(n.pod_name for n in status.data_nodes if n.id == leader)
     world.server.delete(Pod, NAMESPACE, name)
+
+
+def emptied(world: World) -> list[str]:
+    """Expect that nothing has come back to the node that was drained."""
+    status = world.zone().status
+    assert status is not None
+    cordoned = {n["metadata"]["name"] for n in world.server.all_of("Node") if n["spec"]}
+    left = [n.id for n in status.data_nodes if n.node_name in cordoned or n.id == 0]
+    return [f"data nodes {left} are left of the drained ones"] if left else []
+
+
+def made_anew(world: World, node: NodeId) -> list[str]:
+    """Expect that a data node got no other pod: it would have begun with an empty disk."""
+    return [line for line in world.trace if line.endswith(f"after create Pod z-{node}")]
 
 
 def update(name: str, value: str = "yes") -> Callable[[World], None]:
@@ -99,6 +122,25 @@ DELETED_TWICE = Scenario(
     expects=relieved,
 )
 
+
+def drain_leader(world: World) -> None:
+    """Do what `kubectl drain` does to the node of partition 0's leader: cordon, evict."""
+    cordon_leader(world)
+    delete_pod_of_leader(world)
+
+
+DRAINED = Scenario(
+    "node drained",
+    Claimed(partitions=2),
+    (Order(at_once, drain_leader),),
+    expects=lambda w: [*relieved(w), *stable_has(2, 3)(w), *emptied(w)],
+)
+DRAINED_WITH_DISK = Scenario(
+    "node drained with its disk",
+    Start(partitions=2),
+    (Order(at_once, drain_leader),),
+    expects=lambda w: [*relieved(w), *stable_has(2, 3)(w), *emptied(w), *made_anew(w, 0)],
+)
 UPDATE = Scenario("update", Claimed(partitions=2), (Order(at_once, update("a")),), expects=updated)
 UPDATE_WITH_DISKS = Scenario(
     "update of pods with their disks",
@@ -143,6 +185,8 @@ PODS = (
     DELETED,
     DELETED_WITH_DISK,
     DELETED_TWICE,
+    DRAINED,
+    DRAINED_WITH_DISK,
     UPDATE,
     UPDATE_WITH_DISKS,
     UPDATE_TWICE,

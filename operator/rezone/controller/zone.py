@@ -48,6 +48,7 @@ from rezone.resources.task import RebalanceTask
 from rezone.resources.zone import (
     Assignments,
     DataNodeState,
+    DataNodeStatus,
     DistributionZone,
     DistributionZoneStatus,
 )
@@ -225,7 +226,7 @@ class ZoneReconciler:
         """Carry out what the written status stands for; returns whether another pass is due now."""
         status = decided.status
         retired = _retired(status, observed)
-        kept = [node for node in status.data_nodes if node.id not in retired]
+        kept = [n for n in status.data_nodes if n.id not in retired and _needs_pod(zone, n)]
         degraded = status.under_replicated > 0
         await self._c.pods.ensure(zone, kept, degraded=degraded, present=observed.pods)
         for node in retired:
@@ -421,6 +422,12 @@ def _assigned(keys: Assignments, records: tuple[LeaderAndIsr, ...]) -> frozenset
         if key is not None:
             ids.update(node for nodes in assignments.parse(key.replicas) for node in nodes)
     return frozenset(ids)
+
+
+def _needs_pod(zone: DistributionZone, node: DataNodeStatus) -> bool:
+    """Return whether a data node shall have a pod: not one that was evicted with all it had."""
+    draining = node.state is DataNodeState.DRAINING
+    return not (draining and zone.spec.storage.volume_claim_template is None)
 
 
 def _retired(status: DistributionZoneStatus, observed: Observed) -> frozenset[int]:

@@ -102,6 +102,10 @@ def _refresh(
     now: datetime,
 ) -> DataNodeStatus:
     node_name = presence.node_name or node.node_name
+    if node.state is DataNodeState.DRAINING and node.node_name:
+        # Its pod may have been evicted and come back elsewhere. It goes on being drained for as
+        # long as its first place is, or its data would come after it, and move back and forth.
+        node_name = node.node_name
     kube = kube_nodes.get(node_name)
     silent_since = presence.unreachable_since
     if silent_since is not None and now - silent_since >= lost_after:
