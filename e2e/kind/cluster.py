@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import hashlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -28,7 +28,7 @@ class KindCluster:
         self._places = places
         self._kind = programs["kind"]
         self._kubectl = programs["kubectl"]
-        self._loaded = places.root / "loaded.json"
+        self._loaded = places.root / "loaded-images"
         self._env = {**places.environment(), "KIND_EXPERIMENTAL_DOCKER_NETWORK": NETWORK}
 
     def exists(self) -> bool:
@@ -56,24 +56,32 @@ class KindCluster:
             "-n", "node-volumes", "rollout", "status", "deployment/provisioner", "--timeout=180s"
         )
 
-    def load(self, images: Sequence[str]) -> None:
-        """Put images of our Docker daemon into the store of every node that lacks them."""
-        loaded: dict[str, str] = (
-            json.loads(self._loaded.read_text()) if self._loaded.exists() else {}
-        )
-        for image in images:
-            found = run(["docker", "image", "inspect", "--format={{.Id}}", image], env=self._env)
-            if loaded.get(image) == found:
-                continue
-            with Step(f"loading {image} into the nodes"):
-                archive = self._places.work / "image.tar"
-                archive.parent.mkdir(parents=True, exist_ok=True)
-                run(["docker", "save", "-o", archive, image], env=self._env)
-                command = [str(self._kind), "load", "image-archive", str(archive)]
-                run([*command, "--name", NAME], env=self._env)
-                archive.unlink()
-            loaded[image] = found
-            self._loaded.write_text(json.dumps(loaded))
+    def load(self, images: Sequence[str]) -> str:
+        """Put images of our Docker daemon into the store of every node that lacks them.
+
+        Returns the tag that all of them have there: it names their contents, so that pods of
+        another content are made anew.
+        """
+        ids = [self._docker("image", "inspect", "--format={{.Id}}", image) for image in images]
+        tag = f"e2e-{hashlib.sha256(''.join(ids).encode()).hexdigest()[:12]}"
+        if self._loaded.exists() and self._loaded.read_text() == tag:
+            return tag
+        archive = self._places.work / "images.tar"
+        archive.parent.mkdir(parents=True, exist_ok=True)
+        tagged = [f"{image.rpartition(':')[0]}:{tag}" for image in images]
+        with Step(f"loading {len(images)} images into the nodes"):
+            for image, name in zip(images, tagged, strict=True):
+                self._docker("tag", image, name)
+            self._docker("save", "-o", str(archive), *tagged)
+            load = [str(self._kind), "load", "image-archive", str(archive), "--name", NAME]
+            run(load, env=self._env)
+            self._docker("image", "rm", *tagged)
+            archive.unlink()
+        self._loaded.write_text(tag)
+        return tag
+
+    def _docker(self, *arguments: str) -> str:
+        return run(["docker", *arguments], env=self._env)
 
     def kubectl(self, *arguments: str, text: str | None = None) -> str:
         """Run kubectl on this cluster."""

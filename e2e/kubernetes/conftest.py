@@ -109,7 +109,7 @@ def _kind_stage(places: Places, programs: dict[str, Path], kind: KindCluster) ->
         with Step("building the images"):
             script = ROOT / "hack" / "images.py"
             run([sys.executable, script, "operator", "data-node"], env=env, timeout_seconds=1800)
-        kind.load([f"{repository}:{tag}", f"{repository}-data-node:{tag}"])
+        tag = kind.load([f"{repository}:{tag}", f"{repository}-data-node:{tag}"])
     cluster = Cluster(
         kubectl_path=programs["kubectl"],
         helm_path=programs["helm"],

@@ -19,6 +19,11 @@ from e2e.kubernetes.zone import NAMESPACE, POOL, ZONE, Zone, condition
 OPERATORS = "app.kubernetes.io/name=rezone,app.kubernetes.io/component=operator"
 KINDS = ("distributionzones", "rebalancetasks", "regionmigrations")
 
+# Limits of write gaps, in seconds: what is available on a machine that does much else besides, not
+# what is fast. Nothing is lost in either case.
+PLANNED = 30.0
+UNPLANNED = 90.0
+
 pytestmark = pytest.mark.timeout(1200)
 
 
@@ -62,10 +67,10 @@ def test_helm_test_passes(installed: Stage) -> None:
 
 def test_a_node_joins_and_leaves(stage: Stage, zone: Zone) -> None:
     """A new node that gets no share, or one that leaves with the only copy, loses rows."""
-    with zone.under_traffic("node added", gap_seconds_max=10):
+    with zone.under_traffic("node added", gap_seconds_max=PLANNED):
         label(stage, spare(stage), member=True)
         zone.wait_settled({*base(stage), spare(stage)})
-    with zone.under_traffic("node removed", gap_seconds_max=10):
+    with zone.under_traffic("node removed", gap_seconds_max=PLANNED):
         label(stage, spare(stage), member=False)
         zone.wait_settled(base(stage))
 
@@ -75,18 +80,18 @@ def test_kubectl_drain(stage: Stage, zone: Zone) -> None:
     label(stage, spare(stage), member=True)
     zone.wait_settled({*base(stage), spare(stage)})
     drained = stage.workers[0]
-    with zone.under_traffic("kubectl drain", gap_seconds_max=30):
+    with zone.under_traffic("kubectl drain", gap_seconds_max=PLANNED):
         flags = ["--ignore-daemonsets", "--delete-emptydir-data", "--timeout=240s"]
         stage.cluster.kubectl("drain", drained, *flags, seconds=300)
         zone.wait_settled({*base(stage), spare(stage)} - {drained})
-    with zone.under_traffic("uncordon", gap_seconds_max=10):
+    with zone.under_traffic("uncordon", gap_seconds_max=PLANNED):
         stage.cluster.kubectl("uncordon", drained)
         zone.wait_settled({*base(stage), spare(stage)})
 
 
 def test_a_pod_is_deleted_by_force(stage: Stage, zone: Zone) -> None:
     """A data node that comes back under its name with an old claim must not lead stale rows."""
-    with zone.under_traffic("pod deleted by force", gap_seconds_max=30):
+    with zone.under_traffic("pod deleted by force", gap_seconds_max=UNPLANNED):
         pod = zone.pod_on(stage.workers[1])
         flags = ["--force", "--grace-period=0", f"--namespace={NAMESPACE}"]
         stage.cluster.kubectl("delete", "pod", pod, *flags)
@@ -96,7 +101,7 @@ def test_a_pod_is_deleted_by_force(stage: Stage, zone: Zone) -> None:
 def test_a_process_is_killed(stage: Stage, zone: Zone, machines: Nodes) -> None:
     """What was acknowledged and only in memory would be lost with SIGKILL."""
     node = stage.workers[2]
-    with zone.under_traffic("process killed", gap_seconds_max=30):
+    with zone.under_traffic("process killed", gap_seconds_max=UNPLANNED):
         pod = stage.cluster.get("pod", zone.pod_on(node), f"--namespace={NAMESPACE}")
         container = pod["status"]["containerStatuses"][0]["containerID"].rpartition("/")[2]
         machines.execute(
@@ -119,7 +124,7 @@ def _restarts(stage: Stage, pod: str) -> int:
 def test_a_kubelet_stops(stage: Stage, zone: Zone, machines: Nodes) -> None:
     """A node that cannot be asked may still run its data node: both must not lead."""
     node = stage.workers[0]
-    with zone.under_traffic("kubelet stopped", gap_seconds_max=30):
+    with zone.under_traffic("kubelet stopped", gap_seconds_max=UNPLANNED):
         with machines.without_kubelet(node):
             _wait_for_node(stage, zone, node, "Unknown")
             stage.cluster.until(
@@ -135,7 +140,7 @@ def test_a_kubelet_stops(stage: Stage, zone: Zone, machines: Nodes) -> None:
 def test_a_node_is_lost(stage: Stage, zone: Zone, machines: Nodes) -> None:
     """Leaders of a dead node that nobody replaces end the writes of their partitions."""
     node = stage.workers[1]
-    with zone.under_traffic("node lost", gap_seconds_max=90):
+    with zone.under_traffic("node lost", gap_seconds_max=UNPLANNED):
         machines.kill(node)
         try:
             _wait_for_node(stage, zone, node, "Unknown")
@@ -168,7 +173,7 @@ def _available(stage: Stage) -> bool:
 
 def test_the_operator_is_killed_during_a_rebalance(stage: Stage, zone: Zone) -> None:
     """A rebalance that only its operator's memory knew would stay half done for ever."""
-    with zone.under_traffic("operator killed", gap_seconds_max=30):
+    with zone.under_traffic("operator killed", gap_seconds_max=PLANNED):
         label(stage, spare(stage), member=True)
         stage.cluster.until(
             "a rebalance is under way",
@@ -197,7 +202,7 @@ def test_the_pods_are_updated(stage: Stage, zone: Zone) -> None:
     """An update that takes the next pod before the last has caught up stops writers."""
     before = {pod["metadata"]["uid"] for pod in zone.pods()}
     change = {"metadata": {"annotations": {"rezone.dev/e2e": "updated"}}}
-    with zone.under_traffic("rolling update", gap_seconds_max=10):
+    with zone.under_traffic("rolling update", gap_seconds_max=PLANNED):
         patch(stage, {"spec": {"dataNodes": {"podTemplate": change}}})
         stage.cluster.until(
             "all pods are new",
@@ -222,7 +227,7 @@ def test_the_chart_is_upgraded(stage: Stage, zone: Zone, tmp_path: Path) -> None
     pods = {pod["metadata"]["uid"] for pod in zone.pods()}
     stage.install(older)
     assert definitions(stage) != definitions_of_the_chart(stage)
-    with zone.under_traffic("chart upgraded", gap_seconds_max=30):
+    with zone.under_traffic("chart upgraded", gap_seconds_max=PLANNED):
         stage.install(CHART, "--set=logLevel=debug", "--set=settings.resyncSeconds=20")
         zone.wait_settled(base(stage))
     assert definitions(stage) == definitions_of_the_chart(stage)
@@ -263,7 +268,7 @@ def definitions_of_the_chart(stage: Stage) -> list[Json]:
 def test_uninstalling_leaves_the_data(stage: Stage, zone: Zone) -> None:
     """An uninstalled operator that takes the zones along would delete what people stored."""
     pods = {pod["metadata"]["uid"] for pod in zone.pods()}
-    with zone.under_traffic("operator uninstalled and installed again", gap_seconds_max=10):
+    with zone.under_traffic("operator uninstalled and installed again", gap_seconds_max=PLANNED):
         stage.cluster.helm("uninstall", RELEASE, f"--namespace={RELEASE_NAMESPACE}", "--wait")
         operators = ("pods", f"--namespace={RELEASE_NAMESPACE}", f"--selector={OPERATORS}")
         assert stage.cluster.items(*operators) == []
