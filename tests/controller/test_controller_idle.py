@@ -38,10 +38,10 @@ class CountingKube(Kube):
         super().__init__(kube._client, kube._settings)
         self.writes: collections.Counter[str] = collections.Counter()
 
-    async def _send(self, call: Awaitable[Any], target: str, *, write: bool = False) -> Any:
-        if write:
-            self.writes[target] += 1
-        return await super()._send(call, target, write=write)
+    async def _send(self, call: Awaitable[Any], target: str, *, verb: str = "") -> Any:
+        if verb:
+            self.writes[f"{verb} {target}"] += 1
+        return await super()._send(call, target, verb=verb)
 
 
 async def _later(_key: ObjectKey) -> None:

@@ -15,10 +15,12 @@ from unittest.mock import MagicMock
 
 import pytest
 import yaml
+from prometheus_client import CollectorRegistry
 from resource_server import NAMESPACE, REPOSITORY, Kubectl
 from test_constraints import manifest
 
 from rezone.cli.check import check
+from rezone.controller.metrics import OperatorMetrics
 from rezone.controller.settings import CoordinatorSettings
 from rezone.kube.data_node import PodSettings, build_pod
 from rezone.kube.names import TRANSFER, labels_of
@@ -289,6 +291,13 @@ def test_dashboards_show_metrics_that_exist(helm: str) -> None:
     panels = json.loads(board["data"]["data-nodes.json"])["panels"]
     shown = {name for p in panels for name in re.findall(r"rezone_replica_\w+", str(p["targets"]))}
     assert shown == {metric.name for metric in NodeCollector(MagicMock()).collect()}
+    panels = json.loads(board["data"]["operator.json"])["panels"]
+    shown = {name for p in panels for name in re.findall(r"rezone_operator_\w+", str(p["targets"]))}
+    registry = CollectorRegistry()
+    OperatorMetrics(registry)
+    assert {re.sub("_(total|bucket)$", "", name) for name in shown} == {
+        metric.name for metric in registry.collect()
+    }
     assert of_kind(chart(helm), "ConfigMap") == []
 
 

@@ -10,9 +10,11 @@ from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 
 import structlog
+from prometheus_client import CollectorRegistry
 
 from rezone.controller.announcer import Announcer
-from rezone.controller.keys import Kind, ObjectKey, ZoneKey
+from rezone.controller.keys import Kind, ObjectKey, Wake, ZoneKey
+from rezone.controller.metrics import OperatorMetrics
 from rezone.controller.news import News
 from rezone.controller.queue import KeyedQueue
 from rezone.controller.runtime import ZoneRuntime
@@ -23,7 +25,8 @@ from rezone.kube.data_node import PodSettings
 from rezone.kube.events import EventRecorder
 from rezone.kube.pods import PodStore
 from rezone.kube.spark import SparkSettings, SparkStore
-from rezone.kube.store import StatusStore
+from rezone.kube.store import O, StatusStore
+from rezone.resources.model import Model
 from rezone.wire.flight import NodeClient
 from rezone.wire.identity import server_name
 from rezone.wire.messages import PartitionId
@@ -51,8 +54,11 @@ class Coordinator:
         settings: CoordinatorSettings,
         epoch: int,
         certificates: Certificates | None = None,
+        metrics: OperatorMetrics | None = None,
     ) -> None:
         self.kube = kube
+        # A registry of its own for those who make many coordinators in one process: tests.
+        self.metrics = metrics or OperatorMetrics(CollectorRegistry())
         self.settings = settings
         self.epoch = epoch
         self.store = StatusStore(kube)
@@ -79,6 +85,7 @@ class Coordinator:
             self._reconcile,
             concurrency=settings.reconciles_max,
         )
+        self.metrics.waiting.set_function(lambda: self.queue.depth)
         self._tls = certificates.source if certificates is not None else None
         self._loops: dict[Kind, Reconcile] = {}
         self._runtimes: dict[ZoneKey, ZoneRuntime] = {}
@@ -116,6 +123,7 @@ class Coordinator:
 
     def forget_zone(self, key: ZoneKey) -> None:
         """Stop watching a zone that is gone."""
+        self.metrics.forget(key.object_key)
         runtime = self._runtimes.pop(key, None)
         if runtime is not None:
             runtime.close()
@@ -139,6 +147,13 @@ class Coordinator:
             elif news.progress:
                 self.queue.put(key, PROGRESS_SECONDS)
 
+    async def write_status(self, key: ObjectKey, obj: O, status: Model) -> O:
+        """Write a status as `StatusStore.write_status` does, and expect the watch to tell of it."""
+        written = await self.store.write_status(obj, status)
+        if written.metadata.resource_version != obj.metadata.resource_version:
+            self.metrics.note_written(key, written.metadata.resource_version)
+        return written
+
     def wake_zone(self, zone: ZoneKey) -> None:
         """Wake a zone and all tasks and migrations that are at work on it."""
         self.queue.put(zone.object_key)
@@ -160,22 +175,38 @@ class Coordinator:
 
     async def _reconcile(self, key: ObjectKey) -> float | None:
         reconcile = self._loops[key.kind]
+        begun, failed = asyncio.get_running_loop().time(), True
         with structlog.contextvars.bound_contextvars(
             kind=key.kind.value,
             namespace=key.namespace,
             name=key.name,
         ):
-            return await reconcile(key)
+            try:
+                wake = await reconcile(key)
+                failed = False
+            finally:
+                seconds = asyncio.get_running_loop().time() - begun
+                self.metrics.note_pass(key.kind, seconds, failed=failed)
+        return wake
 
 
 def thread_safe_wakes(
     coordinator: Coordinator,
     loop: asyncio.AbstractEventLoop,
-) -> tuple[Callable[[ObjectKey], None], Callable[[], None]]:
-    """Return `wake(key)` and `wake_all_zones()` for callers in other threads (Kopf's)."""
+) -> tuple[Wake, Callable[[], None]]:
+    """Return `wake(key, version)` and `wake_all_zones()` for callers in other threads (Kopf's).
 
-    def wake(key: ObjectKey) -> None:
-        loop.call_soon_threadsafe(coordinator.queue.put, key)
+    `version` is the resourceVersion that a watch has told of, "" for an object that is only
+    woken by another's change.
+    """
+
+    def put(key: ObjectKey, version: str) -> None:
+        if version:
+            coordinator.metrics.note_seen(key, version)
+        coordinator.queue.put(key)
+
+    def wake(key: ObjectKey, version: str = "") -> None:
+        loop.call_soon_threadsafe(put, key, version)
 
     def wake_all_zones() -> None:
         loop.call_soon_threadsafe(coordinator.wake_all_zones)

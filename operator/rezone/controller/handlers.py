@@ -13,14 +13,12 @@ from typing import Any
 
 import kopf
 
-from rezone.controller.keys import Kind, ObjectKey, owning_tasks
+from rezone.controller.keys import Kind, ObjectKey, Wake, owning_tasks
 from rezone.domain.client_requests import SIGNER
 from rezone.resources import GROUP, VERSION
 from rezone.resources.migration import RegionMigration
 from rezone.resources.task import RebalanceTask
 from rezone.resources.zone import DistributionZone
-
-Wake = Callable[[ObjectKey], None]
 
 ZONE_LABEL = "rezone.dev/zone"
 SPARK_GROUP = "sparkoperator.k8s.io"
@@ -34,7 +32,7 @@ def build_registry(wake: Wake, wake_all_zones: Callable[[], None]) -> kopf.Opera
 
     def on_own(kind: Kind) -> Callable[..., None]:
         def handle(namespace: str | None, name: str, body: Mapping[str, Any], **_: Any) -> None:
-            wake(ObjectKey(kind, namespace or "", name))
+            wake(ObjectKey(kind, namespace or "", name), body["metadata"]["resourceVersion"])
             _wake_tasks(wake, namespace, body)
 
         return handle

@@ -2,7 +2,7 @@
 
 import enum
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 
 class Kind(enum.StrEnum):
@@ -20,6 +20,13 @@ class ObjectKey(NamedTuple):
     kind: Kind
     namespace: str
     name: str
+
+
+class Wake(Protocol):
+    """Wakes an object's reconcile: a watch tells of a resourceVersion, or another's change does."""
+
+    def __call__(self, key: ObjectKey, version: str = "") -> None:
+        """Wake it."""
 
 
 def owning_tasks(namespace: str, body: Mapping[str, Any]) -> list[ObjectKey]:

@@ -35,8 +35,10 @@ class MigrationReconciler:
         migration = await self._c.store.find(RegionMigration, key.namespace, key.name)
         if migration is None or migration.metadata.deletion_timestamp is not None:
             self._c.unfollow(key)
+            self._c.metrics.forget(key)
             return None
         status = migration.status or RegionMigrationStatus()
+        self._c.metrics.note_state(key, status.state)
         if status.state in TERMINAL_MIGRATION_STATES:
             self._c.unfollow(key)
             if status.observed_generation != migration.metadata.generation:
@@ -57,9 +59,10 @@ class MigrationReconciler:
             name=key.name,
         )
         try:
-            await self._c.store.write_status(migration, decision.status)
+            await self._c.write_status(key, migration, decision.status)
         except ConflictWriteError:
             return 0.0
+        self._c.metrics.note_state(key, decision.status.state)
         told = announcements.of_migration(migration.status, decision.status)
         self._c.announcer.announce(migration, told)
         if decision.path:

@@ -18,6 +18,7 @@ from rezone.controller.handlers import (
 )
 from rezone.controller.health import HealthServer
 from rezone.controller.keys import Kind
+from rezone.controller.metrics import OperatorMetrics
 from rezone.controller.migration import MigrationReconciler
 from rezone.controller.settings import CoordinatorSettings
 from rezone.controller.task import TaskReconciler
@@ -127,7 +128,9 @@ class OperatorProcess:
     async def _lead(self, epoch: int) -> None:
         loop = asyncio.get_running_loop()
         certificates = await certificates_of(self._kube, self._settings)
-        coordinator = Coordinator(self._kube, self._settings, epoch, certificates)
+        metrics = OperatorMetrics()
+        self._kube.on_write = metrics.note_write
+        coordinator = Coordinator(self._kube, self._settings, epoch, certificates, metrics)
         coordinator.register(Kind.ZONE, ZoneReconciler(coordinator).reconcile)
         coordinator.register(Kind.TASK, TaskReconciler(coordinator).reconcile)
         coordinator.register(Kind.MIGRATION, MigrationReconciler(coordinator).reconcile)
@@ -148,12 +151,14 @@ class OperatorProcess:
             failed=kopf_failed,
         )
         self._kopf.start()
+        lag = loop.create_task(metrics.measure_lag())
         try:
             error = await failed
             log.error("watching ended by itself", error=str(error))
             self._exit_code = EXIT_WATCH_FAILED
             self._election.stop()
         finally:
+            lag.cancel()
             await coordinator.close()
             await asyncio.to_thread(self._kopf.stop, KOPF_STOP_SECONDS)
 

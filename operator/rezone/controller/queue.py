@@ -52,6 +52,11 @@ class KeyedQueue(Generic[Key]):
             return
         self._running[key] = asyncio.get_running_loop().create_task(self._run(key))
 
+    @property
+    def depth(self) -> int:
+        """How many keys wait for a reconcile or are in one; those that wait for a time are not."""
+        return len(self._running)
+
     async def close(self) -> None:
         """Take no more keys and wait for the reconciles under way to be cancelled."""
         self._closed = True

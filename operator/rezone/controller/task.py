@@ -33,8 +33,10 @@ class TaskReconciler:
         task = await self._c.store.find(RebalanceTask, key.namespace, key.name)
         if task is None or task.metadata.deletion_timestamp is not None:
             self._c.unfollow(key)
+            self._c.metrics.forget(key)
             return None
         status = task.status or RebalanceTaskStatus()
+        self._c.metrics.note_state(key, status.state)
         if status.state in TERMINAL_TASK_STATES:
             self._c.unfollow(key)
             if status.observed_generation != task.metadata.generation:
@@ -64,9 +66,10 @@ class TaskReconciler:
             plan=lambda: make_plan(task, seen),
         )
         try:
-            await self._c.store.write_status(task, decision.status)
+            await self._c.write_status(key, task, decision.status)
         except ConflictWriteError:
             return 0.0
+        self._c.metrics.note_state(key, decision.status.state)
         self._c.announcer.announce(task, announcements.of_task(task.status, decision.status))
         if decision.path:
             log.info("task advanced", path=list(decision.path))

@@ -107,7 +107,7 @@ class ZoneReconciler:
         observed = await self._observe(zone, runtime, store)
         decided = self._decide(zone, runtime, observed)
         try:
-            written = await self._c.store.write_status(zone, decided.status)
+            written = await self._c.write_status(key, zone, decided.status)
         except ConflictWriteError:
             return 0.0
         self._c.announcer.announce(zone, announcements.of_zone(zone.status, decided.status))

@@ -12,7 +12,7 @@ Concurrency: a `Kube` belongs to one event loop and may be used by any number of
 
 import asyncio
 import os
-from collections.abc import AsyncIterable, Awaitable, Mapping
+from collections.abc import AsyncIterable, Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -221,6 +221,7 @@ class Kube:
     def __init__(self, client: AsyncClient, settings: KubeSettings | None = None) -> None:
         self._client = client
         self._settings = settings or KubeSettings()
+        self.on_write: Callable[[str, str, str], None] = lambda _kind, _verb, _outcome: None
 
     async def __aenter__(self) -> Self:
         return self
@@ -291,7 +292,7 @@ class Kube:
     ) -> Manifest:
         """Create an object. Raises ExistsError when the name is taken."""
         call = self._client.create(kind.from_dict(manifest), dry_run=dry_run)
-        return dict(await self._send(call, _target(kind, manifest), write=True))
+        return dict(await self._send(call, _target(kind, manifest), verb="create"))
 
     async def replace(self, kind: NamespacedKind, manifest: Manifest) -> Manifest:
         """Write the whole object, guarded by its metadata.resourceVersion.
@@ -300,19 +301,21 @@ class Kube:
         """
         _assert_guarded(manifest)
         call = self._client.replace(kind.from_dict(manifest))
-        return dict(await self._send(call, _target(kind, manifest), write=True))
+        return dict(await self._send(call, _target(kind, manifest), verb="replace"))
 
     async def replace_status(self, kind: Kind, manifest: Manifest) -> Manifest:
         """Write an object's status, guarded like `replace`."""
         _assert_guarded(manifest)
         call = self._client.replace(kind.Status.from_dict(manifest))
-        return dict(await self._send(call, _target(kind, manifest), write=True))
+        return dict(await self._send(call, _target(kind, manifest), verb="replace status"))
 
     async def replace_approval(self, manifest: Manifest) -> Manifest:
         """Write the conditions of a certificate request, guarded like `replace`."""
         _assert_guarded(manifest)
         call = self._client.replace(CertificateRequestApproval.from_dict(manifest))
-        return dict(await self._send(call, _target(CertificateRequest, manifest), write=True))
+        return dict(
+            await self._send(call, _target(CertificateRequest, manifest), verb="replace approval")
+        )
 
     async def merge(
         self,
@@ -329,7 +332,7 @@ class Kube:
             namespace=namespace,
             patch_type=PatchType.MERGE,
         )
-        return dict(await self._send(call, f"{kind.__name__} {namespace}/{name}", write=True))
+        return dict(await self._send(call, f"{kind.__name__} {namespace}/{name}", verb="merge"))
 
     async def apply(
         self,
@@ -352,19 +355,35 @@ class Kube:
             force=True,
             dry_run=dry_run,
         )
-        return dict(await self._send(call, _target(kind, manifest), write=True))
+        return dict(await self._send(call, _target(kind, manifest), verb="apply"))
 
     async def delete(self, kind: NamespacedKind, namespace: str, name: str) -> bool:
         """Ask for an object's deletion; False when it was gone already."""
         call = self._client.delete(kind, name, namespace=namespace)
         try:
-            await self._send(call, f"{kind.__name__} {namespace}/{name}", write=True)
+            await self._send(call, f"{kind.__name__} {namespace}/{name}", verb="delete")
         except MissingError:
             return False
         return True
 
-    async def _send(self, call: Awaitable[_T], target: str, *, write: bool = False) -> _T:
-        """Await a request under the whole-request deadline and map its failure."""
+    async def _send(self, call: Awaitable[_T], target: str, *, verb: str = "") -> _T:
+        """Await a request under the whole-request deadline and map its failure.
+
+        `verb` is what a write does, and empty for a read; `on_write` is told of its outcome.
+        """
+        outcome = "refused"
+        try:
+            answer = await self._answer(call, target, write=bool(verb))
+            outcome = "ok"
+        except UnknownOutcomeError:
+            outcome = "unknown"
+            raise
+        finally:
+            if verb:
+                self.on_write(target.partition(" ")[0], verb, outcome)
+        return answer
+
+    async def _answer(self, call: Awaitable[_T], target: str, *, write: bool) -> _T:
         try:
             # httpx's own timeouts are per chunk: a trickling answer would never end.
             async with asyncio.timeout(self._settings.request_timeout_seconds):

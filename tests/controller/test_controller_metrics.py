@@ -1,0 +1,220 @@
+"""What the operator says of itself: each metric moves by what it is named for, and only then."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from prometheus_client import CollectorRegistry
+
+from rezone.controller import metrics as subject
+from rezone.controller.coordinator import Coordinator, thread_safe_wakes
+from rezone.controller.keys import Kind, ObjectKey, ZoneKey
+from rezone.controller.metrics import OperatorMetrics
+from rezone.controller.settings import CoordinatorSettings
+from rezone.kube.client import Kube
+from rezone.kube.errors import ConflictWriteError, UnknownOutcomeError
+from rezone.resources.migration import MigrationState
+from rezone.resources.task import TaskState
+
+ZONE = ZoneKey("ns", "z").object_key
+TASK = ObjectKey(Kind.TASK, "ns", "t")
+MIGRATION = ObjectKey(Kind.MIGRATION, "ns", "m")
+
+
+class Clock:
+    """Time that passes when a test says so."""
+
+    def __init__(self) -> None:
+        self.seconds = 100.0
+
+    def __call__(self) -> float:
+        """Return the seconds."""
+        return self.seconds
+
+
+@pytest.fixture
+def clock() -> Clock:
+    """Give a clock."""
+    return Clock()
+
+
+@pytest.fixture
+def registry() -> CollectorRegistry:
+    """Give a registry of the test's own."""
+    return CollectorRegistry()
+
+
+@pytest.fixture
+def metrics(registry: CollectorRegistry, clock: Clock) -> OperatorMetrics:
+    """Give the metrics of a new coordinator."""
+    return OperatorMetrics(registry, clock)
+
+
+def value(registry: CollectorRegistry, name: str, **labels: str) -> float | None:
+    """Return a sample as it would be scraped."""
+    return registry.get_sample_value(f"rezone_operator_{name}", labels)
+
+
+async def test_passes_are_counted_and_timed_with_their_outcome(
+    registry: CollectorRegistry, metrics: OperatorMetrics
+) -> None:
+    """A loop that fails for ever would look like one that works."""
+    coordinator = _coordinator(metrics)
+
+    async def fail(_key: ObjectKey) -> float | None:
+        raise ValueError("a bug")
+
+    async def work(_key: ObjectKey) -> float | None:
+        return None
+
+    coordinator.register(Kind.ZONE, work)
+    coordinator.register(Kind.TASK, fail)
+    await coordinator._reconcile(ZONE)
+    with pytest.raises(ValueError, match="a bug"):
+        await coordinator._reconcile(TASK)
+    assert value(registry, "passes_total", kind="DistributionZone", outcome="ok") == 1
+    assert value(registry, "passes_total", kind="RebalanceTask", outcome="error") == 1
+    assert value(registry, "pass_seconds_count", kind="RebalanceTask") == 1
+    await coordinator.close()
+
+
+async def test_queue_depth_is_what_waits_or_runs(
+    registry: CollectorRegistry, metrics: OperatorMetrics
+) -> None:
+    """An operator that cannot keep up would be seen by its users first."""
+    coordinator = _coordinator(metrics)
+    gate = asyncio.Event()
+
+    async def wait(_key: ObjectKey) -> float | None:
+        await gate.wait()
+        return None
+
+    coordinator.register(Kind.TASK, wait)
+    for number in range(20):
+        coordinator.queue.put(ObjectKey(Kind.TASK, "ns", f"t{number}"))
+    assert value(registry, "queue_depth") == 20
+    gate.set()
+    await asyncio.gather(*coordinator.queue._running.values())
+    assert value(registry, "queue_depth") == 0
+    await coordinator.close()
+
+
+@pytest.mark.parametrize(
+    ("error", "outcome"),
+    [
+        (None, "ok"),
+        (ConflictWriteError("changed"), "refused"),
+        (UnknownOutcomeError("no answer"), "unknown"),
+    ],
+)
+async def test_writes_are_counted_by_kind_verb_and_outcome(
+    registry: CollectorRegistry, metrics: OperatorMetrics, error: Exception | None, outcome: str
+) -> None:
+    """What a rebalance costs the API server could not be told from what a loop does in vain."""
+    client: Any = object()
+    kube = Kube(client)
+    kube.on_write = metrics.note_write
+
+    async def answer() -> int:
+        if error is not None:
+            raise error
+        return 1
+
+    if error is None:
+        assert await kube._send(answer(), "Pod ns/p", verb="create") == 1
+        assert await kube._send(answer(), "Pod ns/p") == 1, "a read"
+    else:
+        with pytest.raises(type(error)):
+            await kube._send(answer(), "Pod ns/p", verb="create")
+    assert value(registry, "api_writes_total", kind="Pod", verb="create", outcome=outcome) == 1
+    assert len(_samples(registry, "rezone_operator_api_writes_total")) == 1
+
+
+def test_objects_are_counted_by_state_and_forgotten(
+    registry: CollectorRegistry, metrics: OperatorMetrics
+) -> None:
+    """A task that nobody approves, or that is stuck, could not be alerted on."""
+    metrics.note_state(TASK, "")
+    assert value(registry, "objects", kind="RebalanceTask", state="New") == 1
+    metrics.note_state(TASK, TaskState.TRANSFERRING)
+    assert value(registry, "objects", kind="RebalanceTask", state="New") == 0
+    assert value(registry, "objects", kind="RebalanceTask", state="Transferring") == 1
+    metrics.forget(TASK)
+    assert value(registry, "objects", kind="RebalanceTask", state="Transferring") == 0
+
+
+def test_ends_are_counted_once_and_only_those_of_this_process(
+    registry: CollectorRegistry, metrics: OperatorMetrics
+) -> None:
+    """After a restart every old migration would count as moved again."""
+    metrics.note_state(TASK, TaskState.SUCCEEDED)
+    assert value(registry, "ended_total", kind="RebalanceTask", state="Succeeded") is None
+    metrics.note_state(MIGRATION, MigrationState.OPEN_CANDIDATE)
+    for _ in range(2):
+        metrics.note_state(MIGRATION, MigrationState.FAILED)
+    assert value(registry, "ended_total", kind="RegionMigration", state="Failed") == 1
+
+
+async def test_loop_lag_is_how_late_the_loop_wakes(
+    registry: CollectorRegistry,
+    metrics: OperatorMetrics,
+    clock: Clock,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A pass that computes for seconds delays the Lease, and nothing would say so."""
+    naps = iter((subject.LAG_SECONDS, subject.LAG_SECONDS + 0.75))
+
+    async def sleep(_seconds: float) -> None:
+        try:
+            clock.seconds += next(naps)
+        except StopIteration:
+            raise asyncio.CancelledError from None
+
+    monkeypatch.setattr(subject.asyncio, "sleep", sleep)
+    with pytest.raises(asyncio.CancelledError):
+        await metrics.measure_lag()
+    assert value(registry, "loop_lag_seconds") == pytest.approx(0.75)
+
+
+async def test_watch_staleness_is_the_age_of_the_oldest_write_not_seen(
+    registry: CollectorRegistry, metrics: OperatorMetrics, clock: Clock
+) -> None:
+    """A watch that is cut without an error would let changes by people go unseen for ever."""
+    coordinator = _coordinator(metrics)
+    coordinator.queue._closed = True
+    wake, _ = thread_safe_wakes(coordinator, asyncio.get_running_loop())
+    assert value(registry, "watch_staleness_seconds") == 0
+    metrics.note_written(TASK, "41")
+    clock.seconds += 3
+    metrics.note_written(MIGRATION, "42")
+    clock.seconds += 2
+    assert value(registry, "watch_staleness_seconds") == 5
+    wake(TASK, "40")
+    wake(MIGRATION)
+    await asyncio.sleep(0)
+    assert value(registry, "watch_staleness_seconds") == 5, "older versions are no news of it"
+    wake(TASK, "41")
+    await asyncio.sleep(0)
+    assert value(registry, "watch_staleness_seconds") == 2
+    metrics.forget(MIGRATION)
+    assert value(registry, "watch_staleness_seconds") == 0
+    await coordinator.close()
+
+
+def test_no_label_names_an_object(registry: CollectorRegistry, metrics: OperatorMetrics) -> None:
+    """A thousand migrations would be a thousand series, and never go away."""
+    for number in range(100):
+        metrics.note_state(ObjectKey(Kind.MIGRATION, "ns", f"m{number}"), "")
+    states = [s for s in _samples(registry, "rezone_operator_objects") if s.labels["state"]]
+    assert len(states) == 2 + len(TaskState) + len(MigrationState)
+
+
+def _samples(registry: CollectorRegistry, name: str) -> list[Any]:
+    return [s for family in registry.collect() for s in family.samples if s.name == name]
+
+
+def _coordinator(metrics: OperatorMetrics) -> Coordinator:
+    client: Any = object()
+    return Coordinator(Kube(client), CoordinatorSettings(), 1, metrics=metrics)
