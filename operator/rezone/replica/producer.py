@@ -11,6 +11,7 @@ order: a partition's lock before a channel's; who sends holds neither while it r
 sends.
 """
 
+import contextlib
 import threading
 from collections import deque
 from collections.abc import Callable
@@ -195,32 +196,16 @@ class ProducerChannel:
             # A second request takes the place of the first stream, as a second open does.
             old.source.detach_stream(old)
         try:
-            if len(self._streams) >= self._streams_max:
-                raise LimitExceededError(
-                    f"channel {self.name} has {self._streams_max} streams, which is the limit",
-                    limit=self._streams_max,
-                )
-            source = self._find(request.partition)
-            stream = ProducerStream(
-                channel=self,
-                source=source,
-                node=self.node,
-                opaque=request.opaque,
-                leader_epoch=request.leader_epoch,
-                sent_offset=request.high_offset,
-                acked_offset=request.high_offset,
-            )
-            with self._lock:
-                # Before it is attached: a wake must find it. Unanswered it sends nothing.
-                self._streams[request.partition] = stream
-            answer = source.open_stream(stream, request)
-        except RezoneError as error:
+            answer = self._answer_to(request)
+        except RezoneError:
             if self._defer(request):
                 return
-            answer = _refusal(request, error)
+            # The takeover may have come to its end between the two looks.
+            answer = self._second_answer_to(request)
         with self._lock:
             self._answers.append(answer)
-            if isinstance(answer, StreamOk):
+            stream = self._streams.get(request.partition)
+            if stream is not None and isinstance(answer, StreamOk):
                 # Answers go out before whatever a stream has to send.
                 stream.answered = True
                 stream.credit_bytes = request.max_fetch_bytes
@@ -229,21 +214,53 @@ class ProducerChannel:
                 self._streams.pop(request.partition, None)
         self._outbox.ask()
 
+    def _answer_to(self, request: StreamRequest) -> Message:
+        """Return the source's answer; with StreamOk the stream is in the table, unanswered."""
+        if len(self._streams) >= self._streams_max:
+            raise LimitExceededError(
+                f"channel {self.name} has {self._streams_max} streams, which is the limit",
+                limit=self._streams_max,
+            )
+        source = self._find(request.partition)
+        stream = ProducerStream(
+            channel=self,
+            source=source,
+            node=self.node,
+            opaque=request.opaque,
+            leader_epoch=request.leader_epoch,
+            sent_offset=request.high_offset,
+            acked_offset=request.high_offset,
+        )
+        with self._lock:
+            # Before it is attached: a wake must find it. Unanswered it sends nothing.
+            self._streams[request.partition] = stream
+        try:
+            return source.open_stream(stream, request)
+        except RezoneError:
+            with self._lock:
+                self._streams.pop(request.partition, None)
+            raise
+
+    def _second_answer_to(self, request: StreamRequest) -> Message:
+        try:
+            return self._answer_to(request)
+        except RezoneError as error:
+            return _refusal(request, error)
+
     def _defer(self, request: StreamRequest) -> bool:
         """Keep a request until the takeover is done that its sender has heard of already.
 
         The old leader names its successor in the moment it hands over; refusing whoever is
         quicker than the state change would cost a retry's pause in the middle of the write gap.
+        It is kept before it is known whether it is to be: who leads in between answers it.
         """
-        try:
-            if not self._find(request.partition).will_lead(request.leader_epoch):
-                return False
-        except RezoneError:
-            return False
         with self._lock:
-            self._streams.pop(request.partition, None)
             self._deferred[request.partition] = _Deferred(request)
-        return True
+        with contextlib.suppress(RezoneError):
+            if self._find(request.partition).will_lead(request.leader_epoch):
+                return True
+        with self._lock:
+            return self._deferred.pop(request.partition, None) is None
 
     def resume(self, partition: PartitionId) -> None:
         """Answer the request that was kept for a partition, if there is one."""

@@ -1,0 +1,165 @@
+"""Stream requests that meet a takeover: whoever asks early is answered when the leader leads."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from rezone.replica.producer import ProducerChannel
+from rezone.wire.errors import NotReadyError, UnknownPartitionError
+from rezone.wire.messages import Message, StreamOk, StreamRefused, StreamRequest
+
+PARTITION = 3
+REQUEST = StreamRequest(
+    opaque=9, partition=PARTITION, high_offset=5, partition_uuid="u", leader_epoch=2
+)
+PATIENCE_SECONDS = 30
+
+
+class Candidate:
+    """A replica that is about to lead; `looked` is called when it is asked whether it will."""
+
+    def __init__(self) -> None:
+        self.partition_id = PARTITION
+        self.leads = False
+        self.committed = self.log_end = 5
+        self.asked = 0
+        self.leads_when_looked_at = ""
+        self.looked: Callable[[], None] = lambda: None
+
+    def open_stream(self, _stream: Any, request: StreamRequest) -> Message:
+        """Answer only as a leader."""
+        self.asked += 1
+        if not self.leads:
+            raise NotReadyError("does not lead yet")
+        return StreamOk(
+            opaque=request.opaque,
+            partition=PARTITION,
+            leader_epoch=2,
+            failover_log=(),
+            committed_offset=5,
+        )
+
+    def will_lead(self, leader_epoch: int) -> bool:
+        """Return whether the takeover to this replica is still under way."""
+        assert leader_epoch == 2
+        self.looked()
+        return not self.leads
+
+    def detach_stream(self, _stream: Any) -> None:
+        """Forget a stream."""
+
+
+class Wire:
+    """A channel on which one request has come in; the connection ends when `over` is set."""
+
+    def __init__(self) -> None:
+        self.waited_seconds = 0.0
+        self.sent: list[Message] = []
+        self.over = threading.Event()
+        self.handled = threading.Event()
+        self.said = threading.Event()
+        self._requests = [REQUEST]
+
+    def receive(self) -> tuple[Message, memoryview] | None:
+        """Return the request, then the end."""
+        if self._requests:
+            return self._requests.pop(), memoryview(b"")
+        self.handled.set()
+        assert self.over.wait(PATIENCE_SECONDS)
+        return None
+
+    def send(self, message: Message, _body: bytes = b"") -> None:
+        """Note a frame."""
+        self.sent.append(message)
+        self.said.set()
+
+
+def served(candidate: Candidate, between: Callable[[ProducerChannel], None]) -> list[Message]:
+    """Serve the request; `between` is called when it has been handled. Return what was sent."""
+    wire = Wire()
+
+    def find(partition: int) -> Any:
+        assert partition == PARTITION
+        return candidate
+
+    channel = ProducerChannel("c", 1, wire, find, streams_max=1, frame_bytes_max=1 << 20)
+
+    def looked() -> None:
+        if candidate.leads_when_looked_at:
+            candidate.leads = True
+        if candidate.leads_when_looked_at == "and resumes":
+            channel.resume(PARTITION)
+
+    candidate.looked = looked
+    thread = threading.Thread(target=channel.run, daemon=True)
+    thread.start()
+    assert wire.handled.wait(PATIENCE_SECONDS)
+    between(channel)
+    # What is still unsent when a connection ends is dropped.
+    assert wire.said.wait(PATIENCE_SECONDS)
+    wire.over.set()
+    thread.join(PATIENCE_SECONDS)
+    return [m for m in wire.sent if isinstance(m, (StreamOk, StreamRefused))]
+
+
+def lead(candidate: Candidate) -> Callable[[ProducerChannel], None]:
+    """Return what a takeover's end does."""
+
+    def end(channel: ProducerChannel) -> None:
+        candidate.leads = True
+        channel.resume(PARTITION)
+
+    return end
+
+
+@pytest.mark.proves("HS-10")
+def test_a_request_that_is_early_is_answered_when_the_candidate_leads() -> None:
+    """A follower would pause before it asks again, and every write with it."""
+    candidate = Candidate()
+    answers = served(candidate, lead(candidate))
+    assert [type(a) for a in answers] == [StreamOk]
+
+
+@pytest.mark.proves("HS-10")
+@pytest.mark.parametrize("moment", ["before it is kept", "and resumes"])
+def test_a_takeover_that_ends_while_a_request_is_looked_at_answers_it(moment: str) -> None:
+    """The request would be refused, or kept for ever: 20 ms to a second without any write."""
+    candidate = Candidate()
+    candidate.leads_when_looked_at = moment
+    answers = served(candidate, lambda _: None)
+    assert [type(a) for a in answers] == [StreamOk]
+    assert candidate.asked == 2
+
+
+def test_a_request_is_kept_for_a_second_at_most() -> None:
+    """A takeover that never ends would leave a follower without any answer."""
+    candidate = Candidate()
+
+    def time_passes(channel: ProducerChannel) -> None:
+        channel.tick(100.0)
+        channel.tick(102.0)
+        lead(candidate)(channel)
+
+    answers = served(candidate, time_passes)
+    assert [type(a) for a in answers] == [StreamRefused]
+
+
+def test_a_partition_that_is_not_here_is_refused_at_once() -> None:
+    """A follower would wait for nobody."""
+    wire = Wire()
+
+    def find(_partition: int) -> Any:
+        raise UnknownPartitionError("not here", partition=PARTITION)
+
+    channel = ProducerChannel("c", 1, wire, find, streams_max=1, frame_bytes_max=1 << 20)
+    thread = threading.Thread(target=channel.run, daemon=True)
+    thread.start()
+    assert wire.said.wait(PATIENCE_SECONDS)
+    wire.over.set()
+    thread.join(PATIENCE_SECONDS)
+    assert isinstance(wire.sent[0], StreamRefused)
+    assert wire.sent[0].error.code == "UnknownPartition"
