@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -20,12 +22,13 @@ from operated_cluster import (
     check_settled,
     make_zone,
     remove_zone,
+    until,
     until_zone,
 )
 
 from rezone.controller.process import EXIT_LEASE_LOST
 from rezone.local.agent.nodes import add_node
-from rezone.local.api import Json, KubeApi
+from rezone.local.api import ApiError, Json, KubeApi
 
 pytestmark = [pytest.mark.apiserver, pytest.mark.slow, pytest.mark.timeout(480)]
 
@@ -84,6 +87,57 @@ async def test_drain_moves_leaders_off_before_the_pod_stops(
         await check_settled(api, NAMESPACE, "kept")
     await asyncio.to_thread(writer.check)
     never_waited(writer)
+    await remove_zone(api, NAMESPACE, "kept")
+
+
+def is_pod_ready(pod: Json) -> bool:
+    """Return whether Kubernetes counts a pod as healthy."""
+    conditions = (pod.get("status") or {}).get("conditions") or ()
+    return any(c["type"] == "Ready" and c["status"] == "True" for c in conditions)
+
+
+async def evict(api: KubeApi, pod: str) -> int:
+    """Ask for a pod's eviction, and only ask; return the HTTP status of the answer."""
+    body = {
+        "apiVersion": "policy/v1",
+        "kind": "Eviction",
+        "metadata": {"name": pod, "namespace": NAMESPACE},
+        "deleteOptions": {"dryRun": ["All"]},
+    }
+    try:
+        await api.create(f"/api/v1/namespaces/{NAMESPACE}/pods/{pod}/eviction", body)
+    except ApiError as error:
+        return error.code
+    return 200
+
+
+@pytest.mark.proves("B-07", "OP-03")
+async def test_no_pod_is_evicted_while_another_lags(
+    cluster: TestCluster, api: KubeApi, zone: Json
+) -> None:
+    """Two replicas of a partition would be away at once, and its writes be refused.
+
+    The pod is only stopped, for less than its lag: all that tells Kubernetes is its readiness.
+    """
+    pods = f"/api/v1/namespaces/{NAMESPACE}/pods"
+    lagging, other = (n["podName"] for n in zone["status"]["dataNodes"][:2])
+    for pod in (lagging, other):
+        await until(api, pods, pod, is_pod_ready)
+    budgets = f"/apis/policy/v1/namespaces/{NAMESPACE}/poddisruptionbudgets"
+    await until(api, budgets, "kept", lambda b: b["status"].get("disruptionsAllowed") == 1)
+    assert await evict(api, other) == 200
+    group = cluster.pod_pid(NAMESPACE, lagging)
+    assert group is not None
+    os.killpg(group, signal.SIGSTOP)
+    try:
+        await until(api, pods, lagging, lambda pod: not is_pod_ready(pod))
+        await until(api, budgets, "kept", lambda b: b["status"].get("disruptionsAllowed") == 0)
+        assert await evict(api, other) == 429
+    finally:
+        os.killpg(group, signal.SIGCONT)
+    await until(api, pods, lagging, is_pod_ready)
+    await until(api, budgets, "kept", lambda b: b["status"].get("disruptionsAllowed") == 1)
+    assert await evict(api, other) == 200
     await remove_zone(api, NAMESPACE, "kept")
 
 

@@ -14,6 +14,7 @@ from rezone.resources.zone import RolloutStatus, UpdateMode, UpdateStrategySpec
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 DEADLINE_SECONDS = 600
+TASK = f"z-u{int(NOW.timestamp()):x}"
 ONLY_COPY = "holds the only copy of a partition on its pod's own disk: raise spec.replicas"
 
 
@@ -173,7 +174,17 @@ def test_a_pod_that_caught_up_makes_way_for_the_next_and_then_for_the_end() -> N
     next_one = decide(replacing(0), situation(pod(0, outdated=False), pod(1)), NOW)
     assert next_one.delete == pod(1)
     done = situation(pod(0, outdated=False), pod(1, outdated=False))
-    assert decide(replacing(0), done, NOW) is NOTHING
+    decision = decide(replacing(0), done, NOW, "z")
+    assert (decision.delete, decision.even_out) == (None, TASK)
+    assert decide(decision.status, done, NOW, "z").even_out == TASK, "the task was not made"
+    made = dataclasses.replace(done, tasks=frozenset({TASK}))
+    assert decide(decision.status, made, NOW, "z") is NOTHING
+
+
+def test_another_template_at_the_end_is_another_update() -> None:
+    """Its pods would wait for leaders to be evened out, which their replacement undoes."""
+    status = decide(replacing(0), situation(pod(0, outdated=False)), NOW, "z").status
+    assert decide(status, situation(pod(0)), NOW, "z").delete == pod(0)
 
 
 def test_a_mended_template_reaches_the_pod_that_does_not_start() -> None:
@@ -214,7 +225,7 @@ def test_any_order_of_events_ends_with_new_pods_never_two_away(
         seen = situation(*pods, nodes=frozenset(range(len(pods))))
         away = {p.node for p in pods if not p.serving}
         decision = decide(status, seen, now)
-        if decision is NOTHING:
+        if decision.even_out or decision is NOTHING:
             assert not any(p.outdated for p in pods)
             return
         if decision.delete is not None:

@@ -16,6 +16,7 @@ from simulation.scenarios import (
     at_once,
     cordon_leader,
     later,
+    leaders_as_planned,
     scale,
     stable_has,
 )
@@ -95,7 +96,8 @@ def updated(world: World) -> list[str]:
         found += [
             f"{key} is missing" for p in pods if p["metadata"]["annotations"].get(key) != value
         ]
-    return found if status.rollout is None else [*found, f"the update is left: {status.rollout}"]
+    found += [] if status.rollout is None else [f"the update is left: {status.rollout}"]
+    return [*found, *leaders_as_planned(world)]
 
 
 def relieved(world: World) -> list[str]:

@@ -7,6 +7,7 @@ from rezone.domain import rollout
 from rezone.domain.rollout import RolloutDecision, SeenPod, Situation
 from rezone.domain.world import ZoneView
 from rezone.kube.pods import PodView
+from rezone.resources.task import RebalanceTask
 from rezone.resources.zone import (
     DataNodeState,
     DataNodeStatus,
@@ -24,6 +25,7 @@ def decide_rollout(
     pods: Sequence[PodView],
     view: ZoneView,
     *,
+    tasks: Sequence[RebalanceTask],
     template_hash: str,
     now: datetime,
 ) -> RolloutDecision:
@@ -42,8 +44,10 @@ def decide_rollout(
             sole=rollout.sole_holders(view),
             ephemeral=storage.volume_claim_template is None or storage.engine is EngineKind.MEMORY,
             rebalancing=view.pending is not None,
+            tasks=frozenset(task.metadata.name for task in tasks),
         ),
         now,
+        zone.metadata.name,
     )
 
 

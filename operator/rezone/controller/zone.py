@@ -197,6 +197,7 @@ class ZoneReconciler:
             planned.status,
             observed.pods,
             view,
+            tasks=observed.tasks,
             template_hash=self._c.pods.template_of(zone),
             now=observed.now,
         )
@@ -236,6 +237,8 @@ class ZoneReconciler:
         if outdated is not None:
             log.info("replacing pod", node=outdated.node)
             await self._c.pods.delete_pod(zone, outdated.node, outdated.uid)
+        if decided.rollout.even_out:
+            await self._tasks.even_out(zone, decided.rollout.even_out)
         if decided.place is not None and not observed.routes:
             await store.create([routes.initial(r, self._c.epoch) for r in decided.place])
             runtime.forget_routes()

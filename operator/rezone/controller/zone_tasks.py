@@ -61,12 +61,16 @@ class ZoneTasks:
             return
         if any(task.metadata.name == status.current_task for task in found):
             return
-        task = RebalanceTask(
-            metadata=ObjectMeta(
-                name=status.current_task,
-                namespace=meta.namespace,
-                labels={"rezone.dev/zone": meta.name},
-            ),
-            spec=RebalanceTaskSpec(zone_name=meta.name, type=TaskType.ZONE, revision=revision),
-        )
-        await self._c.store.create(task, zone)
+        spec = RebalanceTaskSpec(zone_name=meta.name, type=TaskType.ZONE, revision=revision)
+        await self._create(zone, status.current_task, spec)
+
+    async def even_out(self, zone: DistributionZone, name: str) -> None:
+        """Create the task that evens out leaders after an update; one that is there is fine."""
+        spec = RebalanceTaskSpec(zone_name=zone.metadata.name, type=TaskType.LEADERS)
+        await self._create(zone, name, spec)
+
+    async def _create(self, zone: DistributionZone, name: str, spec: RebalanceTaskSpec) -> None:
+        meta = zone.metadata
+        labels = {"rezone.dev/zone": meta.name}
+        made = ObjectMeta(name=name, namespace=meta.namespace, labels=labels)
+        await self._c.store.create(RebalanceTask(metadata=made, spec=spec), zone)

@@ -8,6 +8,9 @@ all its replicas are in sync again.
 
     choose a pod -> written to status.rollout -> deleted -> made anew -> caught up -> the next
 
+The first pods get most leaders and the last one none, so at the end a RebalanceTask of type
+Leaders evens them out. The status stays until that task is there: a restart makes no second one.
+
 `decide` is pure and total. The choice is persisted with the pod's uid before the pod is deleted:
 a restarted operator knows whether the pod it finds is the old one, to be deleted again, or the
 new one, to be waited for. A new pod that does not catch up in time stops the update; it goes on
@@ -45,7 +48,7 @@ class Situation:
 
     `nodes` are the data nodes the zone wants, with a pod or without one just now. `lagging` are
     those with a replica that is not in sync, `sole` those that hold the only in-sync replica of a
-    partition. `ephemeral`: a pod's rows go with the pod.
+    partition. `ephemeral`: a pod's rows go with the pod. `tasks` names the zone's RebalanceTasks.
     """
 
     template_hash: str
@@ -56,17 +59,19 @@ class Situation:
     sole: frozenset[NodeId]
     ephemeral: bool
     rebalancing: bool
+    tasks: frozenset[str] = frozenset()
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RolloutDecision:
     """The next status, the pod to be deleted once that is written, and why the update stands.
 
-    `held`: by the spec; `stuck`: a person must look.
+    `held`: by the spec; `stuck`: a person must look. `even_out` names the task to be made.
     """
 
     status: RolloutStatus | None = None
     delete: SeenPod | None = None
+    even_out: str = ""
     held: bool = False
     stuck: str = ""
     wake_seconds: float = float("inf")
@@ -85,10 +90,12 @@ def sole_holders(view: ZoneView) -> frozenset[NodeId]:
     return frozenset(r.isr[0] for r in view.routes if len(r.isr) == 1)
 
 
-def decide(before: RolloutStatus | None, seen: Situation, now: datetime) -> RolloutDecision:
-    """Return what becomes of the update, one step on."""
+def decide(
+    before: RolloutStatus | None, seen: Situation, now: datetime, zone: str = ""
+) -> RolloutDecision:
+    """Return what becomes of the update of `zone`, one step on."""
     outdated = [p for p in seen.pods if p.outdated]
-    if not outdated and (before is None or before.node is None):
+    if not outdated and before is None:
         return NOTHING
     status = before or RolloutStatus(started_time=now.replace(microsecond=0))
     status = status.model_copy(
@@ -103,7 +110,19 @@ def decide(before: RolloutStatus | None, seen: Situation, now: datetime) -> Roll
         if step is not None:
             return step
     status = status.model_copy(update={"node": None, "pod_uid": "", "replace_time": None})
-    return _next(status, outdated, seen, now) if outdated else NOTHING
+    return _next(status, outdated, seen, now) if outdated else _end(status, seen, zone)
+
+
+def _end(status: RolloutStatus, seen: Situation, zone: str) -> RolloutDecision:
+    # With a letter, so that it is never the name of the task of a revision.
+    task = f"{zone}-u{int(status.started_time.timestamp()):x}"
+    if task in seen.tasks:
+        return NOTHING
+    text = f"RebalanceTask {task} evens out leaders"
+    return RolloutDecision(
+        status=status.model_copy(update={"waiting_for": text}),
+        even_out=task,
+    )
 
 
 def _replacing(
