@@ -5,6 +5,7 @@ loader unseen. What is the files' own stands below.
 """
 
 import contextlib
+import os
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -363,6 +364,7 @@ def test_files_that_the_engine_still_has_are_not_sent_again(tmp_path: Path) -> N
             held = target.copy_state().held
             assert held is not None
             assert held.files
+        (tmp_path / "a" / "checkpoints" / "of-a-crash").mkdir(parents=True)
         with opened(tmp_path / "a") as source:
             assert not list((tmp_path / "a").glob("checkpoints/*")), "cleaned at the start"
             with open_for(source, target) as snapshot:
@@ -436,17 +438,22 @@ def test_names_that_are_no_engine_files_are_refused(tmp_path: Path, name: str) -
             target.bulk_loader(header, "a1")
 
 
-def test_progress_without_its_files_is_no_progress(tmp_path: Path) -> None:
-    """A directory that was lost would leave a copy that is complete but for its beginning."""
+@pytest.mark.parametrize("lost", ["all", "an end"])
+def test_progress_without_its_files_is_no_progress(tmp_path: Path, lost: str) -> None:
+    """Files that were lost would leave a copy that is complete but for its beginning."""
     with opened(tmp_path / "a") as source, opened(tmp_path / "b") as target:
         fill(source, rows=240)
         run_copy(source, target, "a1", 60)
         copy = target.meta.copy
         assert copy is not None
-        shutil.rmtree(tmp_path / "b" / copy.directory)
+        if lost == "all":
+            shutil.rmtree(tmp_path / "b" / copy.directory)
+        else:
+            for path in (tmp_path / "b" / copy.directory).glob("*.sst"):
+                os.truncate(path, 10)
         with open_for(source, target) as snapshot:
             loader = target.bulk_loader(snapshot.header, "a2")
-            item = next(i for i in snapshot if i.mark.offset)
+            item = next(i for i in snapshot if i.mark.offset > 10)
             with pytest.raises(CorruptionError, match="belong"):
                 loader.write(item.batch, item.mark)
             loader.abort()
