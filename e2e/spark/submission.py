@@ -77,7 +77,6 @@ def settings_of(app: Json) -> Conf:
         "spark.kubernetes.driver.pod.name": driver_name(app),
         # The state is kept from the pods' states; this process has others to look after.
         "spark.kubernetes.submission.waitAppCompletion": "false",
-        "spark.app.id": app["status"]["sparkApplicationId"],
         "spark.executor.instances": str(spec["executor"].get("instances", 1)),
     }
     for key, setting in (

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import tomllib
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,6 +23,7 @@ from rezone.kube.spark import (
 )
 from rezone.wire import copyplan
 
+ROOT = Path(__file__).parents[2]
 SETTINGS = SparkSettings(image="registry.example/rezone-spark:1")
 
 
@@ -89,6 +92,31 @@ def test_fixed_parts_rate_and_template() -> None:
         "spark.speculation": "true",
     }
     assert len(spec["driver"]["labels"]["rezone.dev/owner"]) <= 63
+
+
+def test_pods_are_confined() -> None:
+    """Namespaces of the level "restricted" refuse pods that do not say all of this themselves."""
+    zone = zone_of()
+    spec = build_application("a", zone, task_of(zone), "[]", SETTINGS)["spec"]
+    for role in ("driver", "executor"):
+        assert spec[role]["podSecurityContext"] == {
+            "runAsNonRoot": True,
+            "seccompProfile": {"type": "RuntimeDefault"},
+        }
+        container = spec[role]["securityContext"]
+        assert container["capabilities"] == {"drop": ["ALL"]}
+        assert container["allowPrivilegeEscalation"] is False
+        assert container["readOnlyRootFilesystem"] is True
+        (mount,) = spec[role]["volumeMounts"]
+        assert mount["name"] == "tmp"
+    assert {"name": "tmp", "emptyDir": {}} in spec["volumes"]
+
+
+def test_version_is_that_of_the_lock_file() -> None:
+    """The spark-operator chooses by it how pods are made, and people look for bugs by it."""
+    locked = tomllib.loads((ROOT / "uv.lock").read_text())["package"]
+    (spark,) = (package for package in locked if package["name"] == "pyspark")
+    assert SETTINGS.spark_version == spark["version"]
 
 
 def test_long_owner_name_still_makes_a_valid_label() -> None:

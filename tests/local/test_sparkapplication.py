@@ -74,6 +74,14 @@ def test_driver_phases(state: str, phase: str, expected: str | None) -> None:
     assert next_state(application(state), driver(phase)) == expected
 
 
+def test_a_running_application_has_the_id_that_spark_gave_it() -> None:
+    """People find the pods of a job by this id, which spark-submit makes up."""
+    pod = driver("Running")
+    pod["metadata"]["labels"]["spark-app-selector"] = "spark-of-submit"
+    status = decide(application("SUBMITTED", sparkApplicationId="spark-s1"), pod, NOW).status
+    assert status["sparkApplicationId"] == "spark-of-submit"
+
+
 def test_lost_driver_is_a_failure() -> None:
     """A driver whose pod was deleted would be waited for until for ever."""
     assert next_state(application("RUNNING"), None) == "FAILING"
@@ -212,7 +220,11 @@ def test_driver_pod_belongs_to_its_application() -> None:
         application(
             "SUBMITTED",
             spec={
-                "driver": {"serviceAccount": "job", "envVars": {"A": "1"}},
+                "driver": {
+                    "serviceAccount": "job",
+                    "envVars": {"A": "1"},
+                    "volumeMounts": [{"name": "tmp", "mountPath": "/tmp"}],  # noqa: S108
+                },
                 "volumes": [{"name": "tls", "secret": {"secretName": "s"}}],
             },
             sparkApplicationId="spark-s1",
@@ -222,4 +234,6 @@ def test_driver_pod_belongs_to_its_application() -> None:
     assert pod["metadata"]["labels"]["spark-role"] == "driver"
     assert pod["spec"]["serviceAccountName"] == "job"
     assert pod["spec"]["volumes"][0]["name"] == "tls"
+    (mount,) = pod["spec"]["containers"][0]["volumeMounts"]
+    assert mount["name"] == "spark-local-dir", "a checkout in /tmp would vanish behind a volume"
     assert {"name": "A", "value": "1"} in pod["spec"]["containers"][0]["env"]

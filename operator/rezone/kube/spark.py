@@ -41,6 +41,8 @@ PLAN_FILE = "plan.json"
 # The kernel takes 128 KiB per argument (MAX_ARG_STRLEN).
 INLINE_PLAN_BYTES_MAX = 96 << 10
 
+_TMP = "tmp"
+
 Owner = RebalanceTask | RegionMigration
 
 
@@ -50,7 +52,8 @@ class SparkSettings:
 
     image: str
     image_pull_policy: str = "IfNotPresent"
-    spark_version: str = "4.1.0"
+    # That of the lock file, which the image has; the spark-operator goes by it.
+    spark_version: str = "4.3.0"
     main_file: str = "local:///opt/rezone/transfer/copy_job.py"
     service_account: str = "rezone-spark"
     driver_cores: int = 1
@@ -87,6 +90,7 @@ def build_application(
         "memory": settings.driver_memory,
         "serviceAccount": settings.service_account,
         "labels": labels,
+        **_confined(),
     }
     if len(plan) <= INLINE_PLAN_BYTES_MAX:
         arguments = ["--plan-json", plan]
@@ -120,13 +124,36 @@ def build_application(
             "memory": settings.executor_memory,
             "instances": settings.executor_instances,
             "labels": labels,
+            **_confined(),
         },
+        "volumes": [{"name": _TMP, "emptyDir": {}}],
     }
     return {
         "apiVersion": "sparkoperator.k8s.io/v1beta2",
         "kind": "SparkApplication",
         "metadata": _metadata(name, owner, labels),
         "spec": merge(spec, zone.spec.transfer.spark_template),
+    }
+
+
+def _confined() -> Manifest:
+    """Return what makes a Spark pod one that a namespace of the level "restricted" takes.
+
+    The spark-operator's webhook puts it into the pods. No user is named: that is the image's own,
+    which Java must find in the image's list of users.
+    """
+    return {
+        "podSecurityContext": {
+            "runAsNonRoot": True,
+            "seccompProfile": {"type": "RuntimeDefault"},
+        },
+        "securityContext": {
+            "allowPrivilegeEscalation": False,
+            "readOnlyRootFilesystem": True,
+            "capabilities": {"drop": ["ALL"]},
+        },
+        # Spark unpacks its libraries there; the rest of what it writes has volumes of its own.
+        "volumeMounts": [{"name": _TMP, "mountPath": "/tmp"}],  # noqa: S108 - the pod's own
     }
 
 

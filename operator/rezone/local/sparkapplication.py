@@ -24,6 +24,7 @@ GROUP_VERSION = "sparkoperator.k8s.io/v1beta2"
 LAUNCHED_LABEL = "sparkoperator.k8s.io/launched-by-spark-operator"
 APP_LABEL = "sparkoperator.k8s.io/app-name"
 SUBMISSION_LABEL = "sparkoperator.k8s.io/submission-id"
+_SPARK_ID_LABEL = "spark-app-selector"
 
 _DEFAULT_INTERVAL_SECONDS = 5
 
@@ -125,7 +126,13 @@ def _while_running(app: Json, driver: Json | None, state: State, now: dt.datetim
     if phase == "Failed" or driver["metadata"].get("deletionTimestamp"):
         return Plan(status=_ending(State.FAILING, now, _failure(driver)))
     begun = phase == "Running" and state is State.SUBMITTED
-    return Plan(status=_to(State.RUNNING) if begun else {})
+    return Plan(status=_running(driver) if begun else {})
+
+
+def _running(driver: Json) -> Json:
+    """Return the status with the job's id, which spark-submit made up, as a label of its pods."""
+    given = driver["metadata"].get("labels", {}).get(_SPARK_ID_LABEL)
+    return {**_to(State.RUNNING), **({"sparkApplicationId": given} if given else {})}
 
 
 def _ended(app: Json, state: State, now: dt.datetime) -> Plan:

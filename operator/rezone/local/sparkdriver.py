@@ -21,6 +21,8 @@ DEFAULT_MASTER = "local[2,4]"
 _IMAGE_ROOT = "/opt/rezone/"
 _SPARK_LOCAL = "/var/data/spark-local"
 _DRIVER_GRACE_SECONDS = 5
+# Left out: a process has this machine's own, in which files of the job may lie.
+_TMP = "/tmp"  # noqa: S108 - a mount path
 _GIVE_WAY = ("nice", "-n", "10")
 
 
@@ -58,7 +60,7 @@ def driver_pod(app: Json) -> Json:
         "env": env,
         "envFrom": driver.get("envFrom", []),
         "volumeMounts": [
-            *driver.get("volumeMounts", []),
+            *(each for each in driver.get("volumeMounts", []) if each["mountPath"] != _TMP),
             {"name": "spark-local-dir", "mountPath": _SPARK_LOCAL},
         ],
     }
