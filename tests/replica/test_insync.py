@@ -13,6 +13,7 @@ from rezone.replica.history import (
     with_new_branch,
 )
 from rezone.replica.insync import Budget, LeaderState
+from rezone.replica.lease import Lease
 from rezone.replica.settings import NodeSettings
 from rezone.wire.errors import NotEnoughReplicasError, OverloadedError
 from rezone.wire.messages import FailoverEntry, LeaderAndIsr
@@ -25,7 +26,6 @@ def leader(
     replicas: tuple[int, ...] = (0, 1, 2),
     *,
     barrier: int = 0,
-    confirmed: bool = True,
     standby: int | None = None,
     iss: tuple[int, ...] = (),
 ) -> LeaderState:
@@ -44,7 +44,6 @@ def leader(
         barrier=barrier,
         committed=0,
         settings=NodeSettings(replica_lag_ms_max=int(LAG_SECONDS * 1000)),
-        confirmed=confirmed,
     )
 
 
@@ -58,11 +57,11 @@ def test_the_commit_offset_is_the_least_of_the_set() -> None:
     """A row would be acknowledged that an in-sync replica does not have."""
     state = leader()
     ack(state, 1, 10, 10)
-    assert not state.advance(10)
+    assert not state.advance(10, 0.0)
     ack(state, 2, 7, 10)
-    assert state.advance(10)
+    assert state.advance(10, 0.0)
     assert state.committed == 7
-    assert not state.advance(3)
+    assert not state.advance(3, 0.0)
     assert state.committed == 7
 
 
@@ -74,7 +73,7 @@ def test_of_the_acks_of_one_write_only_the_last_one_changes_anything() -> None:
     ack(state, 2, 10, 10)
     assert not state.moves_on(0, 10), "the own disk is still missing"
     assert state.moves_on(10, 10)
-    state.advance(10)
+    state.advance(10, 0.0)
     assert not state.moves_on(10, 10)
     assert leader((0, 1)).moves_on(0, 10), "a replica wants to join"
     hot = leader(standby=1)
@@ -89,7 +88,7 @@ def test_a_late_ack_of_the_same_stream_takes_nothing_back() -> None:
     state = leader((0, 1))
     ack(state, 1, 10, 10)
     ack(state, 1, 5, 10)
-    state.advance(10)
+    state.advance(10, 0.0)
     assert state.committed == 10
 
 
@@ -103,7 +102,7 @@ def test_a_proposed_member_binds_at_once_and_a_proposed_leaver_until_the_answer(
     assert state.proposal is not None
     assert state.proposal.new_isr == (0, 1, 2)
     ack(state, 1, 9, 9)
-    state.advance(9)
+    state.advance(9, 0.0)
     assert state.committed == 5
 
     leaving = leader()
@@ -112,7 +111,7 @@ def test_a_proposed_member_binds_at_once_and_a_proposed_leaver_until_the_answer(
     assert leaving.propose(LAG_SECONDS + 1, 9)
     assert leaving.proposal is not None
     assert leaving.proposal.new_isr == (0, 1)
-    leaving.advance(9)
+    leaving.advance(9, 0.0)
     assert leaving.committed == 0
     answered = LeaderAndIsr(
         leader=0,
@@ -124,7 +123,7 @@ def test_a_proposed_member_binds_at_once_and_a_proposed_leaver_until_the_answer(
     )
     leaving.confirm(answered)
     assert leaving.proposal is None
-    leaving.advance(9)
+    leaving.advance(9, 0.0)
     assert leaving.committed == 9
 
 
@@ -187,16 +186,57 @@ def test_a_new_leader_keeps_the_standbys_it_has_not_heard_of() -> None:
     assert state.proposal.new_iss == ()
 
 
+def promised(asked_at: float, until: float) -> Lease:
+    """Return a follower's promise."""
+    return Lease(asked_at, until, 0)
+
+
 @pytest.mark.proves("B-09")
-def test_reads_wait_for_confirmation_and_for_the_barrier() -> None:
-    """A restarted leader would answer from before a leader that came after it."""
-    state = leader((0, 1), (0, 1), barrier=5, confirmed=False)
-    assert not state.serving
+def test_reads_wait_for_every_promise_and_for_the_barrier() -> None:
+    """A leader that is cut off would answer from before a leader that came after it."""
+    state = leader((0, 1, 2), barrier=5)
+    assert not state.serving, "nobody knows yet what of its log is committed"
     ack(state, 1, 5, 5)
-    state.advance(5)
+    ack(state, 2, 5, 5)
+    state.advance(5, 0.0)
     assert state.serving
-    state.follower(1).streaming = False
-    assert not state.serving
+    state.granted(1, promised(0.0, 10.0))
+    assert not state.vouched(1.0, 1.0), "node 2 may lead by now"
+    state.granted(2, promised(0.0, 8.0))
+    assert state.vouched(7.9, 7.9)
+    assert not state.vouched(8.0, 8.0)
+
+
+@pytest.mark.proves("B-09")
+def test_an_answer_to_a_later_question_vouches_without_a_lease() -> None:
+    """With no lease every read would wait for ever, or be answered from the past."""
+    state = leader((0, 1), (0, 1))
+    state.granted(1, promised(5.0, 5.0))
+    assert state.vouched(6.0, 5.0)
+    assert not state.vouched(6.0, 5.1)
+
+
+def test_a_member_that_was_proposed_must_promise_too() -> None:
+    """It may be in sync by now, and lead after this one."""
+    state = leader((0, 1), (0, 1, 2))
+    state.granted(1, promised(0.0, 10.0))
+    assert state.vouched(1.0, 1.0)
+    ack(state, 2, 0, 0)
+    assert state.propose(0.0, 0)
+    assert not state.vouched(1.0, 1.0)
+
+
+@pytest.mark.proves("B-09")
+def test_nothing_is_committed_or_added_while_an_earlier_leader_may_answer() -> None:
+    """A write would be acknowledged that the earlier leader's reads do not know of."""
+    state = leader((0, 1), (0, 1, 2))
+    state.hold_until = 3.0
+    for node in (1, 2):
+        ack(state, node, 5, 5)
+    assert not state.advance(5, 2.9)
+    assert not state.propose(2.9, 5), "the third has promised the earlier leader nothing"
+    assert state.advance(5, 3.0)
+    assert state.propose(3.0, 5)
 
 
 def test_too_few_in_sync_replicas_refuse_writes() -> None:
@@ -269,15 +309,14 @@ def test_who_was_asked_for_before_a_restart_still_holds_up_writes() -> None:
         barrier=5,
         committed=5,
         settings=NodeSettings(),
-        confirmed=False,
         proposed=(0, 1, 2),
     )
     ack(state, 1, 9, 9)
-    assert not state.advance(9), "node 2 may be in sync by now"
+    assert not state.advance(9, 0.0), "node 2 may be in sync by now"
     assert state.proposal is not None, "or nobody would ever answer"
     assert state.proposal.new_isr == (0, 1)
     state.confirm(msgspec.structs.replace(record, partition_epoch=4))
-    assert state.advance(9)
+    assert state.advance(9, 0.0)
 
 
 @pytest.mark.proves("DCP-05")

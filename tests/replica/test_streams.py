@@ -27,6 +27,7 @@ from rezone.wire.messages import (
     Entries,
     FailoverEntry,
     FetchLog,
+    LeaseRequest,
     Message,
     NodeStatistics,
     Role,
@@ -198,7 +199,7 @@ def next_step(peer: Peer) -> int | Message:
     """Return the end offset of the next rows on a channel, or the next message of another kind."""
     while True:
         message, body = peer.channel.receive()
-        if not isinstance(message, Entries | CommitOffsets):
+        if not isinstance(message, Entries | CommitOffsets | LeaseRequest):
             return message
         if body:
             return end_of(bytes(body))

@@ -3,20 +3,30 @@
 from __future__ import annotations
 
 import collections
-from typing import TYPE_CHECKING
+import weakref
+from typing import TYPE_CHECKING, NamedTuple
 
 from rezone.domain import assignments, routes
 from rezone.domain.route_shards import decode_record
 from rezone.kube.client import Manifest
 from rezone.replica.partition import Partition
+from rezone.replica.read import Readable, readable
 from rezone.resources.migration import TERMINAL_MIGRATION_STATES
 from rezone.resources.task import TERMINAL_TASK_STATES
 from rezone.resources.zone import DistributionZone
+from rezone.wire.errors import RezoneError
 from rezone.wire.messages import LeaderAndIsr, NodeId, PartitionId, Role
 from simulation.apiserver import Key
 
 if TYPE_CHECKING:
     from simulation.world import World
+
+
+class OpenRead(NamedTuple):
+    """A read of the newest state that waits, and how many rows were known when it began."""
+
+    may_answer: Readable
+    rows: int
 
 
 class Checks:
@@ -27,6 +37,8 @@ class Checks:
         self._leaders: dict[tuple[PartitionId, int], NodeId] = {}
         self._acknowledged: dict[PartitionId, list[bytes]] = collections.defaultdict(list)
         self.routes: dict[PartitionId, LeaderAndIsr] = {}
+        self.reads: dict[tuple[PartitionId, NodeId, int], int] = collections.Counter()
+        self._reading: weakref.WeakKeyDictionary[Partition, OpenRead] = weakref.WeakKeyDictionary()
 
     # --- the route table ---------------------------------------------------------------------
 
@@ -62,6 +74,33 @@ class Checks:
         assert known[:common] == said[:common], f"p{number}: two histories were acknowledged"
         if len(said) > len(known):
             self._acknowledged[number] = said
+
+    def _read(self, partition: Partition, node: NodeId) -> None:
+        """Go on with the read that waits at a replica, or begin one.
+
+        A partition is a register whose value is its log, and values only grow: so reads are
+        linearizable when each sees all that was acknowledged or read before it began.
+        """
+        number = partition.partition_id
+        read = self._reading.pop(partition, None)
+        if read is None:
+            read = OpenRead(readable(partition, None), len(self._acknowledged[number]))
+            partition.leading.ask_leases()
+        try:
+            answers = read.may_answer()
+        except RezoneError:
+            return
+        if not answers:
+            self._reading[partition] = read
+            return
+        self.reads[number, node, partition.leader_epoch] += 1
+        known, seen = self._acknowledged[number], partition.store.rows[: partition.store.applied]
+        assert seen[: read.rows] == known[: read.rows], (
+            f"p{number}: node {node} of epoch {partition.leader_epoch} answers a stale read: "
+            f"{len(seen)} rows, {read.rows} were known before it began"
+        )
+        if len(seen) > len(known):
+            self._acknowledged[number] = seen
 
     def rows(self, partition: PartitionId) -> int:
         """Return how many rows were acknowledged."""
@@ -104,6 +143,7 @@ class Checks:
                 assert not partition.failure, f"node {number}: {partition.failure}"
                 if partition.role is Role.LEADER:
                     self._leads(partition, number)
+                self._read(partition, number)
         for partition in self.routes:
             self.data(partition)
 

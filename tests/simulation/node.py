@@ -15,8 +15,10 @@ import msgspec
 
 from rezone.replica.control import Control
 from rezone.replica.insync import Budget
+from rezone.replica.lease import Promise
 from rezone.replica.node import DataNode
 from rezone.replica.partition import Partition
+from rezone.replica.read import readable
 from rezone.replica.report import ReportBoard
 from rezone.replica.settings import NodeSettings
 from rezone.replica.workers import Job
@@ -147,6 +149,7 @@ class SimulatedNode(DataNode):
         self._partitions = {}
         self._opening = {}
         self._records = {}
+        self.promises: dict[NodeId, Promise] = {}
         self._jobs: dict[Job, None] = {}
         self._followers: dict[PartitionId, Follower] = {}
         self._polls: list[tuple[ReportRequest, Later]] = []
@@ -205,6 +208,10 @@ class SimulatedNode(DataNode):
         follower = self._followers.get(partition.partition_id)
         if follower is not None:
             follower.ack()
+
+    def promised_to(self, leader: NodeId) -> Promise:
+        """Return what a node that leads was promised."""
+        return self.promises.get(leader, Promise())
 
     def restream(self, partition: Partition) -> None:
         """Need nothing: streams are made to fit at every step."""
@@ -281,7 +288,7 @@ class SimulatedNode(DataNode):
         partition = self.find(request.partition)
         store = partition.store
         leading = partition.leading.state
-        if request.as_of is None and leading is not None and not leading.serving:
+        if request.as_of is None and leading is not None and not readable(partition, None)():
             raise NotReadyError("not serving yet")
         as_of = request.as_of if request.as_of is not None else partition.readable_time
         if leading is None and as_of > partition.readable_time:

@@ -11,10 +11,13 @@ import collections
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from rezone.replica.lease import Promise, Rounds
 from rezone.wire.errors import NotReadyError, RezoneError
 from rezone.wire.messages import (
     Entries,
     FetchLog,
+    LeaseGrant,
+    LeaseRequest,
     Message,
     NodeId,
     SetState,
@@ -52,6 +55,13 @@ class SimulatedStream:
         self.ended = False
         self.wire: collections.deque[Any] = collections.deque()
         self._controls: collections.deque[_Control] = collections.deque()
+        settings = leader.settings
+        self.rounds = Rounds(settings.lease_ms, settings.clock_drift_percent)
+        self._asks = True
+
+    def ask_lease(self) -> None:
+        """Ask for a lease with the next step."""
+        self._asks = True
 
     def wake(self) -> None:
         """Need no waking: every step looks."""
@@ -96,6 +106,10 @@ class SimulatedStream:
             self.sent_offset += 1
         if self.committed_sent < leader.committed:
             self._entries(epoch, b"")
+        clock = leader.clock
+        if self._asks or self.rounds.is_due(clock.monotonic()):
+            self._asks = False
+            self.wire.append(self.rounds.ask(clock.monotonic(), clock.micros()))
         while self._controls and self._controls[0].offset <= self.sent_offset and not self.ended:
             self._send_control(self._controls.popleft(), lose_active)
 
@@ -130,9 +144,12 @@ class Follower:
         self._node = node
         self._partition = partition
         self._stream: SimulatedStream | None = None
+        self._epoch = 0
         self._link: tuple[NodeId | None, int, int] | None = None
         self._retry_at = 0.0
-        self._acks: collections.deque[tuple[SimulatedStream, FetchLog]] = collections.deque()
+        self._acks: collections.deque[tuple[SimulatedStream, FetchLog | LeaseGrant]] = (
+            collections.deque()
+        )
 
     def ack(self) -> None:
         """Send an ack; it arrives a step later."""
@@ -180,6 +197,7 @@ class Follower:
     def _open(self, source: NodeId, now: float) -> None:
         following = self._partition.following
         request = following.stream_request(0)
+        self._epoch = request.leader_epoch
         try:
             leader = self._node.network.node(source).find(self._partition.partition_id)
             stream = SimulatedStream(leader, self._node.node_id, request.high_offset)
@@ -206,9 +224,24 @@ class Follower:
     def _deliver_acks(self) -> None:
         while self._acks:
             stream, ack = self._acks.popleft()
-            if stream is self._stream and not stream.ended:
+            if stream is not self._stream or stream.ended:
+                continue
+            if isinstance(ack, LeaseGrant):
+                lease = stream.rounds.answered(ack)
+                assert lease is not None
+                stream.leader.leading.granted(stream, lease)
+            else:
                 stream.acked_offset = ack.fetch_offset
                 stream.leader.leading.acked(stream, ack)
+
+    def _grant(self, request: LeaseRequest) -> None:
+        stream, lease_ms = self._stream, self._partition.settings.lease_ms
+        assert stream is not None
+        until = self._node.clock.monotonic() + lease_ms / 1000
+        leader = stream.leader
+        self._node.promises[leader.node_id] = Promise(until, request.time)
+        if self._partition.following.follows(leader.node_id, self._epoch):
+            self._acks.append((stream, LeaseGrant(round=request.round, lease_ms=lease_ms)))
 
     def _receive(self, now: float) -> None:
         stream = self._stream
@@ -226,6 +259,8 @@ class Follower:
         match message:
             case (Entries() as frame, bytes() as raw):
                 following.receive(frame, raw)
+            case LeaseRequest():
+                self._grant(message)
             case SetState():
                 following.state_set(message)
             case StreamEnd():

@@ -17,6 +17,7 @@ from typing import Protocol
 
 import structlog
 
+from rezone.replica.lease import Promise, left_of
 from rezone.replica.settings import Clock, NodeSettings
 from rezone.replica.workers import LULL_SECONDS
 from rezone.wire.channel import CHANNEL_ERRORS, Channel
@@ -29,6 +30,8 @@ from rezone.wire.messages import (
     ConnectionClosed,
     Entries,
     FetchLog,
+    LeaseGrant,
+    LeaseRequest,
     Message,
     NodeId,
     OpenConnection,
@@ -45,6 +48,7 @@ from rezone.wire.messages import (
 _log = structlog.get_logger(__name__)
 _ERROR_CHARACTERS = 200
 _EMPTY = memoryview(b"")
+_NO_REQUEST = -1
 
 
 class Sink(Protocol):
@@ -83,6 +87,10 @@ class Sink(Protocol):
         """Take the producer's state change (DCP-10)."""
         ...
 
+    def follows(self, leader: NodeId, leader_epoch: int) -> bool:
+        """Return whether the replica still follows exactly this leadership."""
+        ...
+
     def stream_ended(self, message: StreamEnd) -> None:
         """Note that the leader has ended the stream."""
         ...
@@ -98,6 +106,7 @@ class ConsumerStream:
 
     sink: Sink
     opaque: int = 0
+    leader_epoch: int = 0
     active: bool = False
     retry_at: float | None = None
     retries: int = 0
@@ -133,6 +142,7 @@ class ConsumerChannel:
         self._channel: Channel | None = None
         self._closed = False
         self._warm = False
+        self._promise = Promise()
         self._opaques = itertools.count(1)
         self._thread = threading.Thread(target=self._run, name=f"receive {name}", daemon=True)
         self._thread.start()
@@ -150,12 +160,22 @@ class ConsumerChannel:
             self._request(channel, stream)
 
     def unwant(self, partition: PartitionId) -> None:
-        """End the stream; refuse what is still on the wire (DCP-12)."""
+        """End the stream; refuse what is still on the wire (DCP-12).
+
+        Until the leader is told, the stream stays in the table, and so out of all leases.
+        """
         with self._lock:
-            stream = self._streams.pop(partition, None)
+            stream = self._streams.get(partition)
             channel = self._channel
-        if stream is not None and channel is not None:
+            if stream is not None:
+                stream.active, stream.retry_at, stream.opaque = False, None, _NO_REQUEST
+        if stream is None:
+            return
+        if channel is not None:
             self._send(channel, CloseStream(partition=partition))
+        with self._lock:
+            if self._streams.get(partition) is stream:
+                del self._streams[partition]
 
     def warm_up(self) -> None:
         """Connect although no stream is wanted yet: a takeover to the peer is planned."""
@@ -191,6 +211,11 @@ class ConsumerChannel:
         if channel is not None:
             for stream in due:
                 self._request(channel, stream)
+
+    @property
+    def promise(self) -> Promise:
+        """What the peer was promised for the partitions that it leads."""
+        return self._promise
 
     def statistics(self) -> dict[PartitionId, ConsumerStream]:
         """Return the streams, for their counters (DCP-14)."""
@@ -297,7 +322,9 @@ class ConsumerChannel:
             stream.retry_at = None
             stream.opaque = next(self._opaques)
             opaque = stream.opaque
-        self._send(channel, stream.sink.stream_request(opaque))
+        request = stream.sink.stream_request(opaque)
+        stream.leader_epoch = request.leader_epoch
+        self._send(channel, request)
 
     def _send(self, channel: Channel, message: Message) -> None:
         try:
@@ -306,7 +333,27 @@ class ConsumerChannel:
             # The receiving thread sees the same break and connects again.
             channel.cancel()
 
+    def _grant(self, channel: Channel, request: LeaseRequest) -> None:
+        """Grant read leases for all streams that run and are still followed."""
+        lease_ms = self._settings.lease_ms
+        # First the promise, then the look at who has left: a replica does it the other way round.
+        until = self._clock.monotonic() + lease_ms / 1000
+        self._promise = Promise(
+            max(self._promise.until, until), max(self._promise.time, request.time)
+        )
+        with self._lock:
+            streams = dict(self._streams)
+        followed = {
+            partition: stream.active and stream.sink.follows(self.peer, stream.leader_epoch)
+            for partition, stream in streams.items()
+        }
+        grant = LeaseGrant(round=request.round, lease_ms=lease_ms, left=left_of(followed))
+        self._send(channel, grant)
+
     def _handle(self, channel: Channel, message: Message, body: memoryview) -> None:
+        if isinstance(message, LeaseRequest):
+            self._grant(channel, message)
+            return
         partition = getattr(message, "partition", None)
         with self._lock:
             stream = self._streams.get(partition) if partition is not None else None

@@ -15,7 +15,7 @@ import structlog
 
 from rezone.replica.insync import Reply
 from rezone.replica.outbox import Outbox
-from rezone.replica.read import read_keys
+from rezone.replica.read import prepare_read, read_keys
 from rezone.replica.workers import LULL_SECONDS
 from rezone.replica.write import prepare
 from rezone.wire.channel import CHANNEL_ERRORS, Channel
@@ -93,14 +93,30 @@ class DataChannel:
                         message, prepared, self._reply_to(opaque), at_leisure=at_leisure
                     )
                 case ReadRequest():
-                    codec = self._codec()
-                    rows = read_keys(self._find(message.partition), message, body, codec)
-                    self._answer(ReadResult(opaque=opaque, rows=rows.num_rows), to_ipc(rows))
+                    self._read(message, body)
                 case _:
                     error = RezoneError(f"{type(message).__name__} is no request of a data channel")
                     self._answer(Failure(opaque=opaque, error=error.info()))
         except RezoneError as error:
             self._answer(Failure(opaque=opaque, error=error.info()))
+
+    def _read(self, request: ReadRequest, body: memoryview) -> None:
+        codec = self._codec()
+        partition = self._find(request.partition)
+        read = prepare_read(partition, request, body, codec)
+
+        def answer(error: RezoneError | None) -> None:
+            try:
+                if error is not None:
+                    raise error
+                rows = read_keys(partition, read, codec)
+            except RezoneError as failed:
+                self._answer(Failure(opaque=request.opaque, error=failed.info()))
+            else:
+                result = ReadResult(opaque=request.opaque, rows=rows.num_rows)
+                self._answer(result, to_ipc(rows))
+
+        partition.reads.submit(read.as_of, answer)
 
     def _reply_to(self, opaque: int) -> Reply:
         def reply(outcome: WriteResult | RezoneError) -> None:

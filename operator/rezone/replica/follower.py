@@ -18,6 +18,7 @@ from rezone.wire.errors import ConflictError, StaleEpochError
 from rezone.wire.messages import (
     Entries,
     FetchLog,
+    NodeId,
     PartitionId,
     Role,
     SetState,
@@ -64,7 +65,9 @@ class FollowerDuties:
         partition = self._partition
         with partition.lock:
             self._require_epoch(answer.leader_epoch)
-            partition.store.update_meta(failover_log=answer.failover_log)
+            # No lease is granted before this is on the disk.
+            lease_ms = max(partition.store.meta.lease_ms, partition.settings.lease_ms)
+            partition.store.update_meta(failover_log=answer.failover_log, lease_ms=lease_ms)
             self._acked = (-1, -1)
             # The record here may be the older one: nobody tells it while the operator is away.
             known = answer.partition_epoch >= partition.record.partition_epoch
@@ -135,6 +138,11 @@ class FollowerDuties:
     def stream_ended(self, message: StreamEnd) -> None:
         """Follow the new leader at once when the old one names it."""
         self._partition.redirected(message)
+
+    def follows(self, leader: NodeId, leader_epoch: int) -> bool:
+        """Return whether the replica still follows exactly this leadership."""
+        record = self._partition.record
+        return (record.leader, record.leader_epoch) == (leader, leader_epoch)
 
     def stream_failed(self, error: str) -> None:
         """Note why there is no stream, for the report; empty when there is."""

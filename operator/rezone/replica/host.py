@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING, Protocol
 
 from rezone.replica.insync import Budget
+from rezone.replica.lease import Promise
 from rezone.replica.settings import Clock, NodeSettings
 from rezone.replica.workers import Job
 from rezone.wire.messages import NodeId, ZoneConfig
@@ -39,6 +40,10 @@ class Host(Protocol):
 
     def address(self, node: NodeId) -> str:
         """Return a node's address, empty when unknown."""
+        ...
+
+    def promised_to(self, leader: NodeId) -> Promise:
+        """Return what a node that leads was promised."""
         ...
 
     def restream(self, partition: "Partition") -> None:

@@ -8,6 +8,8 @@ Pure state without I/O, threads or a clock of its own; the partition calls it un
   when the coordinator has answered.
 - A leader does not know which part of the log it started with is committed. `barrier` is the
   log's end at that moment: reads wait until the commit offset has reached it.
+- Until `hold_until` an earlier leader may answer reads by its leases (`lease`): nothing is
+  committed before, and no member is added that has promised nothing to that one.
 """
 
 import threading
@@ -15,6 +17,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from rezone.domain.routes import hot_standbys
+from rezone.replica.lease import NEVER, NO_LEASE, Lease
 from rezone.replica.settings import NodeSettings
 from rezone.wire.errors import (
     NotEnoughReplicasError,
@@ -45,6 +48,7 @@ class FollowerProgress:
     streaming: bool = False
     leaving: bool = False
     waiting_since: float | None = None
+    lease: Lease = NO_LEASE
 
 
 @dataclass(slots=True)
@@ -94,7 +98,7 @@ class LeaderState:
     barrier: int
     committed: int
     settings: NodeSettings
-    confirmed: bool
+    hold_until: float = NEVER
     followers: dict[NodeId, FollowerProgress] = field(default_factory=dict)
     proposal: IsrProposal | None = None
     proposed: tuple[NodeId, ...] = ()
@@ -118,7 +122,6 @@ class LeaderState:
             self.proposal = None
             self.maximal = set(state.isr)
         self.state = state
-        self.confirmed = True
         for node in [n for n in self.followers if n not in state.replicas and n not in state.isr]:
             del self.followers[node]
 
@@ -179,8 +182,10 @@ class LeaderState:
             return set(self.state.isr), set(self.state.iss)
         return set(self.proposal.new_isr), set(self.proposal.new_iss)
 
-    def advance(self, own_durable: int) -> bool:
+    def advance(self, own_durable: int, now: float) -> bool:
         """Move the commit offset as far as the in-sync set allows; whether it moved."""
+        if now < self.hold_until:
+            return False
         offset = self._held_by_all(own_durable)
         if offset <= self.committed:
             return False
@@ -189,15 +194,27 @@ class LeaderState:
 
     @property
     def serving(self) -> bool:
-        """Whether reads of the newest state are right: confirmed, and past the barrier."""
-        return self.committed >= self.barrier and (self.confirmed or self._all_streaming())
+        """Whether all that the leadership began with is committed; reads wait for that."""
+        return self.committed >= self.barrier
 
-    def _all_streaming(self) -> bool:
-        # Each of them follows this epoch, and only one of them could lead a later one.
+    def granted(self, node: NodeId, lease: Lease) -> None:
+        """Take a follower's promise."""
+        progress = self.follower(node)
+        progress.lease = progress.lease.merged(lease)
+
+    def vouched(self, now: float, since: float) -> bool:
+        """Whether nobody can have led later when a read came at `since`, or until `now`."""
         return all(
-            node == self.node or (node in self.followers and self.followers[node].streaming)
-            for node in self.state.isr
+            node == self.node
+            or ((known := self.followers.get(node)) is not None and known.lease.covers(now, since))
+            for node in self.maximal
         )
+
+    @property
+    def told_time(self) -> float:
+        """The latest time of day that whoever leads later knows may have been read at."""
+        others = self.maximal - {self.node}
+        return min((self.follower(n).lease.time for n in others), default=float("inf"))
 
     def needed_offsets(self) -> list[int]:
         """Return from where on followers in the set still need the log."""
@@ -227,7 +244,7 @@ class LeaderState:
         """
         isr, _ = self._asked
         floor = max(self.committed, self.barrier)
-        for node in self.state.replicas:
+        for node in self.state.replicas if now >= self.hold_until else ():
             known = self.followers.get(node)
             if node not in isr and known and known.streaming and known.durable >= floor:
                 isr.add(node)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from rezone.replica.history import rollback_offset
 from rezone.replica.insync import LeaderState
+from rezone.replica.lease import Lease
 from rezone.replica.stream import ProducerStream
 from rezone.replica.write import Answer
 from rezone.wire.errors import NotReadyError, StaleEpochError
@@ -53,8 +54,11 @@ class LeaderDuties:
             raise self._partition.not_leader()
         return self.state
 
-    def begin(self, record: LeaderAndIsr, *, confirmed: bool) -> None:
-        """Start a leadership; its commit offset starts where the replica's stands."""
+    def begin(self, record: LeaderAndIsr, *, hold_until: float) -> None:
+        """Start a leadership; its commit offset starts where the replica's stands.
+
+        Nothing is committed before `hold_until` (monotonic): an earlier leader may have leases.
+        """
         partition = self._partition
         self.end_streams("a new leadership", None, None)
         self.state = LeaderState(
@@ -63,9 +67,20 @@ class LeaderDuties:
             barrier=partition.store.log_end,
             committed=min(partition.committed, partition.store.log_end),
             settings=partition.settings,
-            confirmed=confirmed,
+            hold_until=hold_until,
             proposed=partition.store.meta.proposed,
         )
+        if partition.clock.monotonic() < hold_until:
+            partition.log.info("holding commits back: the leader before may have leases")
+            partition.look_again(hold_until)
+        else:
+            self._settle()
+
+    def _settle(self) -> None:
+        """Note that no earlier leader has a lease; it reaches the disk with something else."""
+        partition = self._partition
+        if partition.store.meta.settled_epoch < partition.leader_epoch:
+            partition.store.update_meta(settled_epoch=partition.leader_epoch, durable=False)
 
     def end(self, leader: NodeId, epoch: int) -> None:
         """End the leadership, and tell every follower who leads now."""
@@ -176,6 +191,23 @@ class LeaderDuties:
         if due:
             partition.move_on(at_leisure=at_leisure)
 
+    def granted(self, stream: ProducerStream, lease: Lease) -> None:
+        """Take a read lease of a follower's node."""
+        partition = self._partition
+        with partition.lock:
+            if self.state is None or self.streams.get(stream.node) is not stream:
+                return
+            self.state.granted(stream.node, lease)
+            partition.changed.notify_all()
+            reads_wait = partition.reads.waits
+        if reads_wait:
+            partition.wake()
+
+    def ask_leases(self) -> None:
+        """Ask all followers for leases now; under the lock."""
+        for stream in self.streams.values():
+            stream.ask_lease()
+
     # --- the partition's job ---------------------------------------------------------------------
 
     def pump(self) -> None:
@@ -188,7 +220,10 @@ class LeaderDuties:
             state = self.state
             if state is None:
                 return
-            if state.advance(store.durable_end):
+            now = partition.clock.monotonic()
+            if now >= state.hold_until:
+                self._settle()
+            if state.advance(store.durable_end, now):
                 partition.set_committed(state.committed)
                 partition.look_again(self._next_broadcast())
             committed = state.committed
@@ -205,13 +240,18 @@ class LeaderDuties:
             reply(result)
 
     def tick(self, now: float) -> None:
-        """Look after what no event wakes: laggards and followers' commit offsets."""
-        del now
+        """Look after what no event wakes: laggards, held commits, followers' commit offsets."""
+        partition = self._partition
         if self.state is None:
             return
+        if partition.store.meta.settled_epoch < partition.leader_epoch:
+            if now >= self.state.hold_until:
+                partition.wake()
+            else:
+                partition.look_again(self.state.hold_until)
         self._propose(self.state)
         for stream in self.streams.values():
-            if stream.committed_sent < self._partition.committed:
+            if stream.committed_sent < partition.committed:
                 stream.wake()
 
     def _next_broadcast(self) -> float:

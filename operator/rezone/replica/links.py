@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from rezone.replica.consumer import ConsumerChannel
 from rezone.replica.host import Host
+from rezone.replica.lease import Promise
 from rezone.replica.partition import Partition
 from rezone.replica.producer import ProducerChannel
 from rezone.replica.stream import Source
@@ -110,6 +111,12 @@ class Links:
             consumer = self._consumers.get(link.leader) if link is not None else None
         return consumer is not None and consumer.active(partition)
 
+    def promised_to(self, leader: NodeId) -> Promise:
+        """Return what a node that leads was promised."""
+        with self._lock:
+            consumer = self._consumers.get(leader)
+        return consumer.promise if consumer is not None else Promise()
+
     def new_addresses(self, peers: dict[NodeId, str]) -> None:
         """Connect anew to nodes whose address has changed."""
         for consumer in self.consumers():
@@ -166,8 +173,8 @@ class Links:
             hello.node,
             channel,
             self._find,
-            streams_max=host.settings.streams_max,
-            frame_bytes_max=host.settings.frame_bytes_max,
+            settings=host.settings,
+            clock=host.clock,
         )
         limit = host.settings.replication_connections_max
         with self._lock:

@@ -48,7 +48,9 @@ class PartitionMeta(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=Tru
     ago: it never exceeds the true one. `resetting` marks a reset that a crash interrupted.
     `proposed` are the nodes that this leader has asked to be in sync and that its record may not
     name: an answer may come after a restart, and then they must have had every write.
-    `engine` is the directory of the engine, beside this file.
+    `engine` is the directory of the engine, beside this file. `lease_ms` is the longest promise
+    this replica may have made to a leader, `settled_epoch` the last epoch in which it has led
+    and knew that no earlier leader has a lease any more; when that is lost, it only waits again.
     """
 
     partition: int = 0
@@ -63,6 +65,8 @@ class PartitionMeta(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=Tru
     leader_and_isr: LeaderAndIsr | None = None
     proposed: tuple[NodeId, ...] = ()
     committed_offset: int = 0
+    lease_ms: int = 0
+    settled_epoch: int = 0
     copy: CopyMeta | None = None
     needs_snapshot: bool = False
     resetting: bool = False

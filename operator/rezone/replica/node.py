@@ -22,6 +22,7 @@ import structlog
 from rezone.replica.copies import Pulls
 from rezone.replica.data import DataChannel
 from rezone.replica.insync import Budget
+from rezone.replica.lease import Promise
 from rezone.replica.links import Links
 from rezone.replica.meta import MetaFile
 from rezone.replica.partition import Partition
@@ -420,6 +421,10 @@ class DataNode:
     def ack(self, partition: Partition) -> None:
         """Ack to the leader what is durable."""
         self.links.ack(partition.partition_id)
+
+    def promised_to(self, leader: NodeId) -> Promise:
+        """Return what a node that leads was promised."""
+        return self.links.promised_to(leader)
 
     def restream(self, partition: Partition) -> None:
         """Make the partition's stream fit its state."""

@@ -26,7 +26,9 @@ from rezone.replica.history import with_new_branch
 from rezone.replica.host import Host
 from rezone.replica.insync import Reply
 from rezone.replica.leader import LeaderDuties
+from rezone.replica.lease import NEVER, Promises
 from rezone.replica.pacing import WritePacer
+from rezone.replica.read import ReadQueue
 from rezone.replica.store import PartitionStore, ResetNeededError
 from rezone.replica.takeover import TakeoverProcess
 from rezone.replica.workers import Job
@@ -74,6 +76,7 @@ class Partition:
         self.changed = threading.Condition(self.lock)
         self.applying = threading.Lock()
         self.linking = threading.Lock()
+        self.promises = Promises(self.clock.monotonic(), store.meta.lease_ms)
         self.copies = 0
         self.sizes = (0, 0)
         self.due = float("-inf")
@@ -102,6 +105,7 @@ class Partition:
         self.following = FollowerDuties(self)
         self.intake = WriteIntake(self, host.budget)
         self.pacer = WritePacer(self, host.budget)
+        self.reads = ReadQueue(self)
         self.takeover = TakeoverProcess(self)
         self._resume()
 
@@ -224,7 +228,7 @@ class Partition:
             if record.leader != self.node_id:
                 self._follow(record, persisted)
             elif self.leading.state is None or record.leader_epoch > known[0]:
-                self.become_leader(record, confirmed=True, persisted=persisted)
+                self.become_leader(record, persisted=persisted)
             else:
                 self._confirm(record, persisted)
             self.changed.notify_all()
@@ -254,24 +258,32 @@ class Partition:
         self,
         record: LeaderAndIsr,
         *,
-        confirmed: bool,
+        hold_until: float | None = None,
         dead: bool = False,
         persisted: dict[str, Any] | None = None,
     ) -> None:
         """Lead with the record's epoch: a new branch of history begins at the log's end.
 
-        `dead`: only to hand over, as before a restart. ConflictError when the rows are not all
-        here.
+        Nothing is committed before `hold_until` (monotonic), by default before this replica's
+        promises to earlier leaders are over. `dead`: only to hand over, as before a restart.
+        ConflictError when the rows are not all here.
         """
         if self.store.meta.needs_snapshot:
             raise ConflictError(f"partition {self.partition_id} is not copied to this node yet")
         branches = with_new_branch(self.store.meta.failover_log, self.store.log_end)
-        changes = {"failover_log": branches, "partition_uuid": branches[-1].partition_uuid}
+        changes: dict[str, Any] = {
+            "failover_log": branches,
+            "partition_uuid": branches[-1].partition_uuid,
+        }
+        if hold_until is not None and hold_until <= self.clock.monotonic():
+            changes["settled_epoch"] = record.leader_epoch
         self.takeover.clear()
         role = Role.FOLLOWER if dead else Role.LEADER
         self._save(record, role, {**(persisted or {}), **changes})
         self.role = Role.LEADER
-        self.leading.begin(record, confirmed=confirmed)
+        # Looked at only now that every lease is refused for the epoch before.
+        hold_until = self.promises.until if hold_until is None else hold_until
+        self.leading.begin(record, hold_until=hold_until)
         if dead:
             self.takeover.restore_dead()
             return
@@ -325,7 +337,10 @@ class Partition:
             leader_and_isr=record,
             durable=durable,
         )
-        self.record = record
+        left, self.record = self.record.leader, record
+        promise = self.host.promised_to(left)
+        self.promises.made(promise)
+        self.intake.time_floor = max(self.intake.time_floor, promise.time)
         leads = self.takeover.blocks_writes or self.takeover.hands_over
         self.role = Role.LEADER if leads else role
 
@@ -340,7 +355,8 @@ class Partition:
         # A new branch: what had been streamed and was lost with this node is nobody's history.
         with self.lock:
             dead = self.role is not Role.LEADER
-            self.become_leader(self.record, confirmed=False, dead=dead)
+            settled = meta.settled_epoch == self.leader_epoch
+            self.become_leader(self.record, hold_until=NEVER if settled else None, dead=dead)
 
     def mark_dead(self, *, dead: bool, durable: bool) -> None:
         """Note whether this leader may lead on after a restart, or only hand over."""
@@ -392,7 +408,7 @@ class Partition:
                 next_leader=None,
                 next_epoch=None,
             )
-            self.become_leader(record, confirmed=True, persisted=persisted)
+            self.become_leader(record, persisted=persisted)
         self.host.restream(self)
 
     def need_snapshot(self) -> None:
@@ -505,6 +521,11 @@ class Partition:
 
     def pump(self) -> None:
         """Sync, apply, commit, answer, ack: whatever is due."""
+        self._move_on()
+        self.reads.step()
+        self.touched(at_once=False)
+
+    def _move_on(self) -> None:
         with self.applying:
             if self.closed or self.failure:
                 return
@@ -519,7 +540,6 @@ class Partition:
             self.takeover.step()
             self.pacer.release()
             self.changed.notify_all()
-        self.touched(at_once=False)
 
     def _failed(self, error: Exception) -> None:
         self.log.error("a replica has failed", error=str(error))
@@ -543,6 +563,7 @@ class Partition:
                 self.following.tick(now)
             self.takeover.tick(now)
             self.pacer.release()
+            self.reads.tick(now)
 
     def keep_house(self) -> None:
         """Trim the log, estimate the size; in the node's house thread."""
@@ -591,6 +612,7 @@ class Partition:
             self.intake.fail_all(self.not_leader_or_not_ready())
             self.pacer.fail_all(self.not_leader_or_not_ready())
             self.changed.notify_all()
+        self.reads.step()
 
     def close(self) -> None:
         """Stop, and close the store; what was appended is durable afterwards."""

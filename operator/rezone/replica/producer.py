@@ -19,7 +19,9 @@ from dataclasses import dataclass
 
 import structlog
 
+from rezone.replica.lease import Rounds
 from rezone.replica.outbox import Outbox
+from rezone.replica.settings import Clock, NodeSettings
 from rezone.replica.stream import Control, ProducerStream, Source, end_of
 from rezone.replica.workers import LULL_SECONDS
 from rezone.wire.channel import CHANNEL_ERRORS, Channel
@@ -30,6 +32,7 @@ from rezone.wire.messages import (
     ConnectionClosed,
     Entries,
     FetchLog,
+    LeaseGrant,
     Message,
     NodeId,
     PartitionId,
@@ -72,15 +75,18 @@ class ProducerChannel:
         channel: Channel,
         find: Callable[[PartitionId], Source],
         *,
-        streams_max: int,
-        frame_bytes_max: int,
+        settings: NodeSettings,
+        clock: Clock,
     ) -> None:
         self.name = name
         self.node = node
         self._channel = channel
         self._find = find
-        self._streams_max = streams_max
-        self._frame_bytes_max = frame_bytes_max
+        self._streams_max = settings.streams_max
+        self._frame_bytes_max = settings.frame_bytes_max
+        self._clock = clock
+        self._rounds = Rounds(settings.lease_ms, settings.clock_drift_percent)
+        self._asks = False
         self._streams: dict[PartitionId, ProducerStream] = {}
         self._deferred: dict[PartitionId, _Deferred] = {}
         self._lock = threading.Lock()
@@ -169,6 +175,12 @@ class ProducerChannel:
         if self._streams.get(stream.source.partition_id) is stream:
             del self._streams[stream.source.partition_id]
 
+    def ask_lease(self) -> None:
+        """Begin another round of leases; calls that come before it has begun share it."""
+        with self._lock:
+            self._asks = True
+        self._outbox.ask()
+
     # --- the reading thread ----------------------------------------------------------------------
 
     def _handle(self, message: Message) -> None:
@@ -177,6 +189,8 @@ class ProducerChannel:
                 self._open(message)
             case FetchLog():
                 self._ack(message)
+            case LeaseGrant():
+                self._granted(message)
             case CloseStream():
                 with self._lock:
                     self._deferred.pop(message.partition, None)
@@ -210,6 +224,8 @@ class ProducerChannel:
                 stream.answered = True
                 stream.credit_bytes = request.max_fetch_bytes
                 self._enqueue(stream)
+                # Behind the answer, so that the promise is for this stream too.
+                self._asks = True
             else:
                 self._streams.pop(request.partition, None)
         self._outbox.ask()
@@ -270,8 +286,10 @@ class ProducerChannel:
             self._open(deferred.request)
 
     def tick(self, now: float) -> None:
-        """Refuse requests that were kept too long: their takeover has not come to its end."""
+        """Ask for leases in time; refuse requests whose takeover has not come to its end."""
         with self._lock:
+            lease_due = bool(self._streams) and self._rounds.is_due(now)
+            self._asks = self._asks or lease_due
             for deferred in self._deferred.values():
                 deferred.deadline = deferred.deadline or now + DEFER_SECONDS_MAX
             late = [d.request for d in self._deferred.values() if (d.deadline or now) < now]
@@ -279,7 +297,7 @@ class ProducerChannel:
                 del self._deferred[request.partition]
                 error = NotReadyError("the takeover has not ended")
                 self._answers.append(_refusal(request, error))
-        if late:
+        if late or lease_due:
             self._outbox.ask()
 
     def _ack(self, ack: FetchLog) -> None:
@@ -295,6 +313,15 @@ class ProducerChannel:
         if not had_room or stream.sent_offset < stream.source.log_end:
             self.wake(stream)
 
+    def _granted(self, grant: LeaseGrant) -> None:
+        with self._lock:
+            lease = self._rounds.answered(grant)
+            left = frozenset(grant.left)
+            streams = [s for p, s in self._streams.items() if s.answered and p not in left]
+        if lease is not None:
+            for stream in streams:
+                stream.source.granted(stream, lease)
+
     # --- who sends -------------------------------------------------------------------------------
 
     def _may_push(self) -> bool:
@@ -303,22 +330,33 @@ class ProducerChannel:
     def _send_next(self) -> bool:
         """Send one frame; whether there was one, or a stream to look at."""
         with self._lock:
-            answer = self._answers.popleft() if self._answers else None
-            stream = None
-            if answer is None:
-                if self._closed or not self._ready:
-                    return False
-                stream = self._ready.popleft()
-                stream.queued = False
+            message, stream = self._take_next()
+        if message is None and stream is None:
+            return False
         try:
-            if answer is not None:
-                self._channel.send(answer)
+            if message is not None:
+                self._channel.send(message)
             elif stream is not None and self._send_of(stream):
                 with self._lock:
                     self._enqueue(stream)
         except CHANNEL_ERRORS as error:
             self._broken(error)
         return True
+
+    def _take_next(self) -> tuple[Message | None, ProducerStream | None]:
+        """Take what is to be sent next, if anything; under the channel's lock."""
+        if self._answers:
+            return self._answers.popleft(), None
+        if self._closed:
+            return None, None
+        if self._asks:
+            self._asks = False
+            return self._rounds.ask(self._clock.monotonic(), self._clock.micros()), None
+        if not self._ready:
+            return None, None
+        stream = self._ready.popleft()
+        stream.queued = False
+        return None, stream
 
     def _broken(self, error: Exception) -> None:
         if not self._closed:

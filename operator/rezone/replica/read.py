@@ -1,92 +1,227 @@
 """Reads of one partition: by key, and scans, at the newest committed state or as of a time.
 
-The newest state is the leader's to tell, and only when nobody else can have changed it: after
-the coordinator's word or that of every in-sync replica, and when everything it started with is
-committed. As of a time, any replica may answer that has applied all committed rows up to it.
+The newest state is the leader's to tell, and only when nobody else can have changed it: while
+every in-sync replica has promised not to lead (`lease`), or has said so since the read came; and
+when everything the leader started with is committed. As of a time, any replica may answer that
+has applied all committed rows up to it.
 
-Concurrency: runs in the callers' threads; waits on the partition's `changed`, at most
+Concurrency: scans and digests wait in their callers' threads, on the partition's `changed`. A
+read by key that cannot be answered at once goes into the partition's `ReadQueue`, so that other
+requests of its channel do not wait for it; the partition's job answers it. Both wait at most
 `hold_ms_max`.
 """
 
+from collections import deque
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pyarrow as pa
 
 from rezone.replica.write import require_inside
 from rezone.wire import keyspace
-from rezone.wire.errors import NotReadyError
+from rezone.wire.errors import NotReadyError, OverloadedError, RezoneError
 from rezone.wire.messages import ReadRequest, Role, ScanTicket
 from rezone.wire.rows import RowCodec, from_ipc, hash_of, keys_of, row_ids
 
 if TYPE_CHECKING:
+    from rezone.replica.insync import LeaderState
     from rezone.replica.partition import Partition
 
 _HASH_BYTES = 8
 
 
+Readable = Callable[[], bool]
+"""Whether a read may be answered now; NotLeaderError when it will not be here. Under the lock."""
+
+
+def readable(partition: "Partition", as_of: int | None) -> Readable:
+    """Return when a read that comes now may be answered; under the lock."""
+    since = partition.clock.monotonic()
+    if as_of is None:
+        return lambda: _newest_is_here(partition, since)
+    if as_of > partition.readable_time:
+        partition.following.apply_now()
+    return _PastRead(partition, as_of, since).may_be_answered
+
+
+def _may_close(partition: "Partition", as_of: int, since: float) -> bool:
+    """Whether this leader may promise that no write will get `as_of` or an earlier time."""
+    state = partition.leading.state
+    return (
+        state is not None
+        and _is_newest(partition, since)
+        and as_of < partition.clock.micros()
+        and as_of <= state.told_time
+    )
+
+
+class _PastRead:
+    """A read as of a time: at any replica that has applied so far, or at the leader.
+
+    A leader can also say that nothing more will come at or below that time: from then on no write
+    gets such a time, of this leader or of one that comes later. So those that could lead must
+    have been told first (`LeaseRequest.time`).
+    """
+
+    def __init__(self, partition: "Partition", as_of: int, since: float) -> None:
+        self._partition = partition
+        self._as_of = as_of
+        self._since = since
+        self._end: int | None = None
+        self._leadership: LeaderState | None = None
+
+    def may_be_answered(self) -> bool:
+        """Whether everything up to that time is applied here, and is all there will ever be."""
+        partition, intake = self._partition, self._partition.intake
+        if self._as_of <= partition.readable_time:
+            return True
+        if self._leadership is None or partition.leading.state is not self._leadership:
+            self._end = None
+            if _may_close(partition, self._as_of, self._since):
+                intake.time_floor = max(intake.time_floor, self._as_of)
+                self._end, self._leadership = partition.store.log_end, partition.leading.state
+        return self._end is not None and (
+            min(partition.store.applied, partition.committed) >= self._end
+        )
+
+
 def wait_readable(partition: "Partition", as_of: int | None) -> None:
     """Return when a read is right; NotLeaderError or NotReadyError when it will not soon be."""
-    if as_of is None:
-        _wait(partition, lambda: _newest_is_here(partition))
-        return
-    with partition.lock:
-        leads = _may_answer_newest(partition)
-        if leads and as_of < partition.clock.micros():
-            # No later write may get a time at or below what has been read at.
-            partition.intake.time_floor = max(partition.intake.time_floor, as_of)
-            end = partition.store.log_end
-        else:
-            end = None
-    if end is not None:
-        _wait(partition, lambda: min(partition.store.applied, partition.committed) >= end)
-    else:
-        partition.following.apply_now()
-        _wait(partition, lambda: as_of <= partition.readable_time)
-
-
-def _wait(partition: "Partition", readable: Callable[[], bool]) -> None:
     deadline = partition.clock.monotonic() + partition.settings.hold_ms_max / 1000
     with partition.changed:
-        while not readable():
+        may_answer = readable(partition, as_of)
+        if not may_answer():
+            partition.leading.ask_leases()
+        while not may_answer():
             left = deadline - partition.clock.monotonic()
             if left <= 0 or partition.closed or partition.failure:
-                raise NotReadyError(
-                    f"partition {partition.partition_id} cannot answer this read yet; retry",
-                    readable_time=partition.readable_time,
-                )
+                raise _cannot_answer(partition)
             partition.changed.wait(left)
 
 
-def _may_answer_newest(partition: "Partition") -> bool:
+def _cannot_answer(partition: "Partition") -> NotReadyError:
+    return NotReadyError(
+        f"partition {partition.partition_id} cannot answer this read yet; retry",
+        readable_time=partition.readable_time,
+    )
+
+
+def _is_newest(partition: "Partition", since: float) -> bool:
+    """Whether nobody can have committed anything elsewhere when a read came at `since`."""
     state = partition.leading.state
-    return state is not None and state.serving and not partition.takeover.blocks_writes
+    if state is None or not state.serving or partition.takeover.blocks_writes:
+        return False
+    return state.vouched(partition.clock.monotonic(), since)
 
 
-def _newest_is_here(partition: "Partition") -> bool:
+def _newest_is_here(partition: "Partition", since: float) -> bool:
     if partition.role is not Role.LEADER and not partition.takeover.eager:
         raise partition.not_leader()
     # What the leadership began with must be applied, and nothing uncommitted may be seen.
-    return _may_answer_newest(partition) and partition.store.applied >= partition.committed
+    return _is_newest(partition, since) and partition.store.applied >= partition.committed
 
 
-def read_keys(
+class _WaitingRead(NamedTuple):
+    may_answer: Readable
+    answer: Callable[[RezoneError | None], None]
+    deadline: float
+
+
+class ReadQueue:
+    """The reads of one partition that wait until they may be answered, in the order they came."""
+
+    def __init__(self, partition: "Partition") -> None:
+        self._partition = partition
+        self._waiting: deque[_WaitingRead] = deque()
+
+    def submit(self, as_of: int | None, answer: Callable[[RezoneError | None], None]) -> None:
+        """Have `answer(None)` called once the read may be answered, now or soon; else the error.
+
+        NotLeaderError at once where another replica leads, OverloadedError when too many wait.
+        """
+        partition = self._partition
+        with partition.lock:
+            may_answer = readable(partition, as_of)
+            if not may_answer():
+                self._hold(may_answer, answer)
+                return
+        answer(None)
+
+    def _hold(self, may_answer: Readable, answer: Callable[[RezoneError | None], None]) -> None:
+        partition = self._partition
+        if len(self._waiting) >= partition.settings.reads_held_max:
+            raise OverloadedError("too many reads wait for this partition; retry later")
+        deadline = partition.clock.monotonic() + partition.settings.hold_ms_max / 1000
+        self._waiting.append(_WaitingRead(may_answer, answer, deadline))
+        partition.look_again(deadline)
+        partition.leading.ask_leases()
+        partition.wake()
+
+    def step(self) -> None:
+        """Answer what may be answered, and what has waited for too long; without the lock."""
+        partition = self._partition
+        with partition.lock:
+            if not self._waiting:
+                return
+            over = partition.closed or bool(partition.failure)
+            now = partition.clock.monotonic()
+            taken, self._waiting = self._waiting, deque()
+            outcomes: list[tuple[_WaitingRead, RezoneError | None]] = []
+            for read in taken:
+                try:
+                    if read.may_answer():
+                        outcomes.append((read, None))
+                    elif over or read.deadline <= now:
+                        outcomes.append((read, _cannot_answer(partition)))
+                    else:
+                        self._waiting.append(read)
+                except RezoneError as error:
+                    outcomes.append((read, error))
+        for read, outcome in outcomes:
+            read.answer(outcome)
+
+    @property
+    def waits(self) -> bool:
+        """Whether a read waits; under the lock."""
+        return bool(self._waiting)
+
+    def tick(self, now: float) -> None:
+        """Have the job look after reads that have waited for too long; under the lock."""
+        if self._waiting and self._waiting[0].deadline <= now:
+            self._partition.wake()
+        elif self._waiting:
+            self._partition.look_again(self._waiting[0].deadline)
+
+
+class KeyRead(NamedTuple):
+    """A checked read by key: the keys, and the row ids they stand at."""
+
+    keys: Any
+    row_ids: list[bytes]
+    as_of: int | None
+
+
+def prepare_read(
     partition: "Partition", request: ReadRequest, body: memoryview, codec: RowCodec
-) -> Any:
-    """Return the typed batch of the rows found; InvalidRowError when the keys are none."""
+) -> KeyRead:
+    """Check a read by key; InvalidRowError when the keys are none, ConflictError as for writes."""
     batch = from_ipc(body, codec.key_schema)
     codec.check(batch, delete=True)
-    if batch.num_rows == 0:
-        return codec.decode([], [])
     keys = codec.encode_keys(batch)
+    if batch.num_rows == 0:
+        return KeyRead(keys, [], request.as_of)
     hashes = hash_of(keys)
     require_inside(hashes, partition.hash_range, partition.partition_id)
-    ids = row_ids(keys, hashes)
-    wait_readable(partition, request.as_of)
-    values = partition.store.newest(ids.to_pylist(), request.as_of)
+    return KeyRead(keys, row_ids(keys, hashes).to_pylist(), request.as_of)
+
+
+def read_keys(partition: "Partition", read: KeyRead, codec: RowCodec) -> Any:
+    """Return the typed batch of the rows found; only when the read may be answered."""
+    values = partition.store.newest(read.row_ids, read.as_of)
     found = [index for index, value in enumerate(values) if value is not None]
     return codec.decode(
-        keys.take(pa.array(found, pa.int64())), pa.array([values[i] for i in found], pa.binary())
+        read.keys.take(pa.array(found, pa.int64())),
+        pa.array([values[i] for i in found], pa.binary()),
     )
 
 

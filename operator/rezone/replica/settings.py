@@ -46,7 +46,12 @@ class NodeSettings(msgspec.Struct, frozen=True, kw_only=True):
       are slowed to that floor. `copy_handover_ms`: how long a copy that has left may take until
       its receiver streams.
     - `hold_ms_max`: how long writes (during a takeover) and reads (before the leader's first
-      commit) are held in place of refused.
+      commit, or without leases) are held in place of refused; `reads_held_max`: how many reads by
+      key of one partition.
+    - `lease_ms`: for how long a follower promises its leader not to commit as a later leader, which
+      is how long commits wait after a leader was lost; 0: leaders confirm each read with their
+      in-sync replicas. `clock_drift_percent`: by how much the monotonic clocks of two nodes may
+      differ in speed; nodes must not be suspended.
     - `takeover_rows_max`: at most this many rows may be missing at the candidate when the old
       leader dies (DCP-06); `takeover_timeout_ms`: how long it may take to get there.
     - `standby_lag_rows_max`: at most this many rows may wait to be applied in `iss` (HS-08).
@@ -74,6 +79,9 @@ class NodeSettings(msgspec.Struct, frozen=True, kw_only=True):
     kept_log_bytes_max: int = 8 << 30
     copy_handover_ms: int = 60_000
     hold_ms_max: int = 1_000
+    reads_held_max: int = 10_000
+    lease_ms: int = 2_000
+    clock_drift_percent: int = 2
     takeover_rows_max: int = 1_000
     takeover_timeout_ms: int = 5_000
     standby_lag_rows_max: int = 1_000

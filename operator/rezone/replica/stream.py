@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 from rezone.replica.entry import header_at
+from rezone.replica.lease import Lease
 from rezone.wire.messages import (
     CommitOffset,
     FetchLog,
@@ -55,6 +56,10 @@ class Source(Protocol):
 
     def acked(self, stream: "ProducerStream", ack: FetchLog, *, at_leisure: bool) -> None:
         """Take a follower's ack; `at_leisure`: the calling thread may do what follows from it."""
+        ...
+
+    def granted(self, stream: "ProducerStream", lease: Lease) -> None:
+        """Take a follower's promise not to lead for a while."""
         ...
 
 
@@ -112,6 +117,10 @@ class ProducerStream:
     def end(self, reason: str, leader: NodeId | None = None, epoch: int | None = None) -> None:
         """Send StreamEnd at once, in place of all that was still to be sent."""
         self.channel.end_stream(self, reason, leader, epoch)
+
+    def ask_lease(self) -> None:
+        """Have the follower's node asked for leases, as soon as may be."""
+        self.channel.ask_lease()
 
     def note_ack(self, ack: FetchLog) -> int:
         """Count an ack and its credit; return the bytes it frees; under the channel's lock."""

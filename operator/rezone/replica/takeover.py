@@ -23,6 +23,7 @@ Concurrency: everything here runs under the partition's lock; sending is the cha
 """
 
 import enum
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -270,6 +271,8 @@ class TakeoverProcess:
 
     def _message(self, state: TakeoverState) -> SetState:
         partition, now = self._partition, self._now
+        state_here = partition.leading.require_state()
+        held_seconds = max(0.0, state_here.hold_until - partition.clock.monotonic())
         return SetState(
             partition=partition.partition_id,
             state=state,
@@ -278,6 +281,8 @@ class TakeoverProcess:
             isr=partition.record.isr,
             replicas=partition.record.replicas,
             end_offset=now.end_offset,
+            hold_ms=math.ceil(held_seconds * 1000),
+            time_floor=partition.intake.time_floor,
         )
 
     # --- the candidate ---------------------------------------------------------------------------
@@ -327,7 +332,10 @@ class TakeoverProcess:
             next_leader=None,
             next_epoch=None,
         )
-        partition.become_leader(record, confirmed=True)
+        # The old leader has given up its leases with its last message.
+        hold_until = partition.clock.monotonic() + message.hold_ms / 1000
+        partition.intake.time_floor = max(partition.intake.time_floor, message.time_floor)
+        partition.become_leader(record, hold_until=hold_until)
         attempt.state = TakeoverState.ACTIVE
 
     def tick(self, now: float) -> None:

@@ -502,6 +502,28 @@ class StreamRefused(Message, frozen=True):
     error: ErrorInfo
 
 
+class LeaseRequest(Message, frozen=True):
+    """A leader's node asks for read leases, for all partitions of the channel at once.
+
+    `time`: up to this one it may have been read at; who leads later gives no write such a time.
+    """
+
+    round: int
+    time: int
+
+
+class LeaseGrant(Message, frozen=True):
+    """None of the consumer's replicas will commit as a later leader for `lease_ms`.
+
+    That is promised for every stream of the channel but those of the partitions in `left`: their
+    streams do not run, or their replicas follow another leader by now.
+    """
+
+    round: int
+    lease_ms: int
+    left: tuple[PartitionId, ...] = ()
+
+
 class Entries(Message, frozen=True):
     """Log entries, whole and in order; body: their raw bytes."""
 
@@ -540,7 +562,12 @@ class FetchLog(Message, frozen=True):
 
 
 class SetState(Message, frozen=True):
-    """The producer's state change (DCP-10): Pending, then, as the very last message, Active."""
+    """The producer's state change (DCP-10): Pending, then, as the very last message, Active.
+
+    With Active the producer gives up its read leases. `hold_ms`: how long it would itself still
+    have held commits back, because a leader before it may have leases. `time_floor`: the latest
+    time that was read at; every later write gets a later one.
+    """
 
     partition: PartitionId
     state: TakeoverState
@@ -549,6 +576,8 @@ class SetState(Message, frozen=True):
     isr: tuple[NodeId, ...]
     replicas: tuple[NodeId, ...]
     end_offset: int
+    hold_ms: int = 0
+    time_floor: int = 0
 
 
 class CloseStream(Message, frozen=True):
