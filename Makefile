@@ -32,6 +32,7 @@ lint: env
 
 types: env
 	MYPYPATH=operator .venv/bin/mypy -p rezone
+	MYPYPATH=operator:. .venv/bin/mypy -p e2e
 
 layers: env
 	.venv/bin/lint-imports

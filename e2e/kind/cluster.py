@@ -70,6 +70,7 @@ class KindCluster:
         archive.parent.mkdir(parents=True, exist_ok=True)
         tagged = [f"{image.rpartition(':')[0]}:{tag}" for image in images]
         with Step(f"loading {len(images)} images into the nodes"):
+            self._remove_images([image.rpartition(":")[0] for image in images])
             for image, name in zip(images, tagged, strict=True):
                 self._docker("tag", image, name)
             self._docker("save", "-o", str(archive), *tagged)
@@ -79,6 +80,15 @@ class KindCluster:
             archive.unlink()
         self._loaded.write_text(tag)
         return tag
+
+    def _remove_images(self, repositories: Sequence[str]) -> None:
+        """Remove earlier contents from every node: each is over 2 GB with its unpacked layers."""
+        ctr = ("ctr", "--namespace=k8s.io", "images")
+        for node in run([self._kind, "get", "nodes", "--name", NAME], env=self._env).split():
+            there = self._docker("exec", node, *ctr, "list", "--quiet").split()
+            old = [name for name in there for each in repositories if f"/{each}:" in f"/{name}"]
+            if old:
+                self._docker("exec", node, *ctr, "rm", "--sync", *old)
 
     def _docker(self, *arguments: str) -> str:
         return run(["docker", *arguments], env=self._env)

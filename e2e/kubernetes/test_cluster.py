@@ -24,7 +24,7 @@ KINDS = ("distributionzones", "rebalancetasks", "regionmigrations")
 PLANNED = 30.0
 UNPLANNED = 90.0
 
-pytestmark = pytest.mark.timeout(1200)
+pytestmark = [pytest.mark.timeout(1200), pytest.mark.proves("OP-08")]
 
 
 def base(stage: Stage) -> set[str]:
@@ -60,11 +60,13 @@ def _settled(stage: Stage, zone: Zone) -> None:
     zone.wait_settled(base(stage))
 
 
+@pytest.mark.proves("OP-06")
 def test_helm_test_passes(installed: Stage) -> None:
     """A chart whose own test fails tells its user that a good installation is broken."""
     installed.cluster.helm("test", RELEASE, "--namespace", RELEASE_NAMESPACE, "--timeout=5m")
 
 
+@pytest.mark.proves("OP-03", "ZR-03")
 def test_a_node_joins_and_leaves(stage: Stage, zone: Zone) -> None:
     """A new node that gets no share, or one that leaves with the only copy, loses rows."""
     with zone.under_traffic("node added", gap_seconds_max=PLANNED):
@@ -171,6 +173,7 @@ def _available(stage: Stage) -> bool:
     return condition(zone, "Ready") == "True"
 
 
+@pytest.mark.proves("OP-02")
 def test_the_operator_is_killed_during_a_rebalance(stage: Stage, zone: Zone) -> None:
     """A rebalance that only its operator's memory knew would stay half done for ever."""
     with zone.under_traffic("operator killed", gap_seconds_max=PLANNED):
@@ -221,6 +224,7 @@ def patch(stage: Stage, change: Json) -> None:
     stage.cluster.kubectl(*words, f"--patch={json.dumps(change)}")
 
 
+@pytest.mark.proves("OP-06")
 def test_the_chart_is_upgraded(stage: Stage, zone: Zone, tmp_path: Path) -> None:
     """Definitions that stay old would drop what the new operator stores; a zone must not notice."""
     older = chart_before_last_change_of_definitions(tmp_path)
@@ -265,6 +269,7 @@ def definitions_of_the_chart(stage: Stage) -> list[Json]:
     return [version["schema"] for version in json.loads(stored)["spec"]["versions"]]
 
 
+@pytest.mark.proves("OP-06")
 def test_uninstalling_leaves_the_data(stage: Stage, zone: Zone) -> None:
     """An uninstalled operator that takes the zones along would delete what people stored."""
     pods = {pod["metadata"]["uid"] for pod in zone.pods()}

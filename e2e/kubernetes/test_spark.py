@@ -7,15 +7,18 @@ node join with copies slowed down, so that something is under way when it is hit
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
 
 import pytest
 
+from e2e.kind.places import default_places
 from e2e.kubernetes.cluster import Cluster, Json
-from e2e.kubernetes.conftest import ROOT, Stage
+from e2e.kubernetes.conftest import ROOT, TAG, Stage
 from e2e.kubernetes.zone import NAMESPACE, PARTITIONS, POOL, ZONE, Zone
+from e2e.spark.image import ensure_spark_image
 
 pytestmark = pytest.mark.timeout(1200)
 
@@ -23,6 +26,14 @@ pytestmark = pytest.mark.timeout(1200)
 COPIED_BYTES_PER_SECOND = 400_000
 POD = {"coreRequest": "100m", "memory": "512m"}
 IN_SPACE = f"--namespace={NAMESPACE}"
+
+
+@pytest.fixture(scope="module")
+def spark_image(stage: Stage) -> str:
+    """Return the name of an image that every node has, or can pull."""
+    if stage.cluster.nodes is None or TAG in os.environ:
+        return f"{stage.repository}-spark:{stage.tag}"
+    return ensure_spark_image(default_places(), stage.repository)
 
 
 @pytest.fixture(scope="module")
@@ -116,19 +127,24 @@ class Copies:
 
 
 @pytest.fixture
-def copies(stage: Stage, zone: Zone, submitter: None) -> Iterator[Copies]:  # noqa: ARG001
+def copies(
+    stage: Stage,
+    zone: Zone,
+    spark_image: str,
+    submitter: None,  # noqa: ARG001 - it has to run
+) -> Iterator[Copies]:
     """Give a zone on three nodes whose moves go by Spark, slowly; put it back afterwards."""
-    _patch(stage, threshold=1, rate=COPIED_BYTES_PER_SECOND)
+    _patch(stage, spark_image, threshold=1, rate=COPIED_BYTES_PER_SECOND)
     try:
         yield Copies(stage, zone)
     finally:
-        _patch(stage, threshold=1 << 40, rate=0)
+        _patch(stage, spark_image, threshold=1 << 40, rate=0)
         stage.cluster.kubectl("label", "node", stage.workers[3], f"{POOL}-")
         zone.wait_settled(set(stage.workers[:3]), seconds=600)
 
 
-def _patch(stage: Stage, *, threshold: int, rate: int) -> None:
-    template = {"driver": POD, "executor": {**POD, "cores": 1, "instances": 2}}
+def _patch(stage: Stage, image: str, *, threshold: int, rate: int) -> None:
+    template = {"image": image, "driver": POD, "executor": {**POD, "cores": 1, "instances": 2}}
     spec = {
         "transfer": {"sparkThresholdBytes": threshold, "sparkTemplate": template},
         "rebalance": {"maxBytesPerSecond": rate or None},
