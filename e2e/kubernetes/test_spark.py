@@ -25,6 +25,7 @@ pytestmark = pytest.mark.timeout(1200)
 # About twenty seconds of copying for the rows of the zone.
 COPIED_BYTES_PER_SECOND = 400_000
 POD = {"coreRequest": "100m", "memory": "512m"}
+LEVEL = "pod-security.kubernetes.io/enforce"
 IN_SPACE = f"--namespace={NAMESPACE}"
 
 
@@ -133,12 +134,17 @@ def copies(
     spark_image: str,
     submitter: None,  # noqa: ARG001 - it has to run
 ) -> Iterator[Copies]:
-    """Give a zone on three nodes whose moves go by Spark, slowly; put it back afterwards."""
+    """Give a zone on three nodes whose moves go by Spark, slowly; put it back afterwards.
+
+    Its namespace takes only pods of the level "restricted" meanwhile, those of Spark included.
+    """
+    stage.cluster.kubectl("label", "namespace", NAMESPACE, "--overwrite", f"{LEVEL}=restricted")
     _patch(stage, spark_image, threshold=1, rate=COPIED_BYTES_PER_SECOND)
     try:
         yield Copies(stage, zone)
     finally:
         _patch(stage, spark_image, threshold=1 << 40, rate=0)
+        stage.cluster.kubectl("label", "namespace", NAMESPACE, f"{LEVEL}-")
         stage.cluster.kubectl("label", "node", stage.workers[3], f"{POOL}-")
         zone.wait_settled(set(stage.workers[:3]), seconds=600)
 
