@@ -8,8 +8,18 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from worlds import World, record
 
-from rezone.domain.rollout import NOTHING, RolloutDecision, SeenPod, Situation, decide
+from rezone.domain.rollout import (
+    NOTHING,
+    RolloutDecision,
+    SeenPod,
+    Situation,
+    counted_nodes,
+    decide,
+    lagging_nodes,
+    sole_holders,
+)
 from rezone.resources.zone import RolloutStatus, UpdateMode, UpdateStrategySpec
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -32,6 +42,7 @@ def situation(*pods: SeenPod, **changes: Any) -> Situation:
         "nodes": frozenset(p.node for p in pods),
         "pods": pods,
         "lagging": frozenset(),
+        "counted": frozenset(),
         "sole": frozenset(),
         "ephemeral": False,
         "rebalancing": False,
@@ -125,8 +136,8 @@ def test_what_does_not_serve_goes_first_and_waits_for_nothing() -> None:
     broken = pod(2, serving=False)
     seen = situation(pod(1), broken, rebalancing=True, lagging=frozenset({2}))
     assert decide(None, seen, NOW).delete == broken
-    spared = dataclasses.replace(seen, ephemeral=True, sole=frozenset({2}))
-    assert decide(None, spared, NOW).delete is None, "its disk may be the only copy"
+    spared = dataclasses.replace(seen, ephemeral=True, counted=frozenset({2}))
+    assert decide(None, spared, NOW).delete is None, "its disk has what others count on"
 
 
 def test_an_old_pod_that_is_still_there_is_deleted_again() -> None:
@@ -203,6 +214,35 @@ def test_a_data_node_that_is_given_up_holds_nothing_up() -> None:
     """The update would wait for a pod that never comes back."""
     decision = decide(replacing(7), situation(pod(0)), NOW)
     assert decision.delete == pod(0)
+
+
+@pytest.mark.parametrize(
+    ("changes", "lagging"),
+    [
+        ({}, set()),
+        ({"silent": {2: 0.1}}, {2}),
+        ({"routes": [record(isr=(0, 1))]}, {2}),
+        ({"reports": {(0, 2): None}}, {2}),
+        ({"reports": {(0, 2): {"needs_snapshot": True}}}, {2}),
+        ({"reports": {(0, 0): {"follower_offsets": {1: 9}}}}, {2}),
+        ({"silent": {0: 0.1}}, {0}),
+    ],
+)
+def test_who_lags_is_not_told_by_the_record_alone(
+    changes: dict[str, Any], lagging: set[int]
+) -> None:
+    """A record may be of before a restart: the next pod would go while the last one is empty."""
+    world = World(**({"routes": [record()]} | changes))
+    if (0, 0) not in world.reports:
+        world.reports[0, 0] = {"follower_offsets": {1: 9, 2: 9}}
+    assert lagging_nodes(world.view()) == lagging
+
+
+def test_who_is_counted_on() -> None:
+    """The disk of a pod that only the operator cannot reach would be thrown away."""
+    view = World(routes=[record(isr=(0, 2)), record(isr=(1,), leader=1)]).view()
+    assert counted_nodes(view) == {0, 1, 2}
+    assert sole_holders(view) == {1}
 
 
 @st.composite

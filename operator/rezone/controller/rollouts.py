@@ -41,6 +41,7 @@ def decide_rollout(
             # Pods of nodes that are given up go anyway.
             pods=tuple(_seen(p, kept[p.node_id], view) for p in pods if p.node_id in kept),
             lagging=rollout.lagging_nodes(view),
+            counted=rollout.counted_nodes(view),
             sole=rollout.sole_holders(view),
             ephemeral=storage.volume_claim_template is None or storage.engine is EngineKind.MEMORY,
             rebalancing=view.pending is not None,

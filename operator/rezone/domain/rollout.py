@@ -26,7 +26,7 @@ from datetime import datetime, timedelta
 
 from rezone.domain.world import ZoneView
 from rezone.resources.zone import RolloutStatus, UpdateMode, UpdateStrategySpec
-from rezone.wire.messages import NodeId
+from rezone.wire.messages import LeaderAndIsr, NodeId, PartitionId
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -47,8 +47,9 @@ class Situation:
     """What an update depends on.
 
     `nodes` are the data nodes the zone wants, with a pod or without one just now. `lagging` are
-    those with a replica that is not in sync, `sole` those that hold the only in-sync replica of a
-    partition. `ephemeral`: a pod's rows go with the pod. `tasks` names the zone's RebalanceTasks.
+    those with a replica that is not in sync, `counted` those that are in the in-sync set of a
+    partition, `sole` those that are alone in one. `ephemeral`: a pod's rows go with the pod.
+    `tasks` names the zone's RebalanceTasks.
     """
 
     template_hash: str
@@ -56,6 +57,7 @@ class Situation:
     nodes: frozenset[NodeId]
     pods: tuple[SeenPod, ...]
     lagging: frozenset[NodeId]
+    counted: frozenset[NodeId]
     sole: frozenset[NodeId]
     ephemeral: bool
     rebalancing: bool
@@ -81,8 +83,29 @@ NOTHING = RolloutDecision()
 
 
 def lagging_nodes(view: ZoneView) -> frozenset[NodeId]:
-    """Return the nodes with a replica that is not in sync."""
-    return frozenset(n for r in view.routes for n in r.replicas if n not in r.isr)
+    """Return the nodes with a replica that is not in sync, as far as anybody says.
+
+    The record alone may be of before a restart: the node itself must say that it has its rows, and
+    the leader that it has heard from it since.
+    """
+    return frozenset(
+        node
+        for partition, record in enumerate(view.routes)
+        for node in record.replicas
+        if not _is_in_sync(view, partition, record, node)
+    )
+
+
+def _is_in_sync(view: ZoneView, partition: PartitionId, record: LeaderAndIsr, node: NodeId) -> bool:
+    report, leader = view.report(partition, node), view.report(partition, record.leader)
+    if node not in record.isr or report is None or report.needs_snapshot:
+        return False
+    return node == record.leader or leader is None or node in leader.follower_offsets
+
+
+def counted_nodes(view: ZoneView) -> frozenset[NodeId]:
+    """Return the nodes that are in the in-sync set of a partition."""
+    return frozenset(n for r in view.routes for n in r.isr)
 
 
 def sole_holders(view: ZoneView) -> frozenset[NodeId]:
@@ -169,8 +192,13 @@ def _next(
     if held:
         return RolloutDecision(status=status.model_copy(update={"waiting_for": held}), held=True)
     # What does not serve is replaced first and waits for nothing: nobody misses it, and it may be
-    # what the zone waits for.
-    broken = [p for p in outdated if not p.serving and not p.deleting and not _last_copy(p, seen)]
+    # what the zone waits for. But its disk may be missed, for as long as anybody counts on it: it
+    # may only be the operator that cannot reach it.
+    broken = [
+        p
+        for p in outdated
+        if not p.serving and not p.deleting and not (seen.ephemeral and p.node in seen.counted)
+    ]
     if broken:
         return _replace(status, min(broken, key=_order), now)
     reason = _obstacle(outdated, seen)
@@ -191,10 +219,6 @@ def _held(strategy: UpdateStrategySpec) -> str:
     return ""
 
 
-def _last_copy(pod: SeenPod, seen: Situation) -> bool:
-    return seen.ephemeral and pod.node in seen.sole
-
-
 def _obstacle(outdated: Sequence[SeenPod], seen: Situation) -> str:
     """Return why no pod that serves may be replaced now, "" when one may."""
     if seen.rebalancing:
@@ -206,7 +230,7 @@ def _obstacle(outdated: Sequence[SeenPod], seen: Situation) -> str:
     if seen.lagging:
         return f"data node {min(seen.lagging)} is not in sync"
     chosen = min(outdated, key=_order)
-    if _last_copy(chosen, seen):
+    if seen.ephemeral and chosen.node in seen.sole:
         return (
             f"data node {chosen.node} holds the only copy of a partition on its pod's own disk: "
             "raise spec.replicas"
