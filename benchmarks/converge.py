@@ -89,6 +89,8 @@ def write(addresses: list[str], rows: int, per_second: int) -> None:
                 sys.stdout.write(f"{now} {now - begun}\n")
 
             future.add_done_callback(done)
+        for _ in range(IN_FLIGHT):
+            places.put(None)  # until all are answered
     sys.stdout.flush()
     if failures:
         sys.exit(f"a write has failed: {failures[0]}")
@@ -140,7 +142,8 @@ def run(directory: Path, rows: int, per_second: int) -> None:
     ):
         print(f"  {name:12} {flood.rate(first, last):10,.0f} rows/s acknowledged")
     longest = max(seconds for _, seconds in flood.turns)
-    print(f"  slowed to {min(slowest, default=0):,} rows/s at the lowest, "
+    lowest = f"{min(slowest):,} rows/s at the lowest" if slowest else "nothing"
+    print(f"  slowed to {lowest}, "
           f"longest write {longest:.2f} s, failures: {'none' if code == 0 else code}")  # fmt: skip
 
 

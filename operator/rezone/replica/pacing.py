@@ -70,7 +70,8 @@ class CatchUpRate:
         begun, first = self._since.setdefault(node, (now, offset))
         seconds = now - begun
         if seconds * 1000 >= self._settings.catch_up_window_ms:
-            self._taken[node] = (offset - first) / seconds
+            # By half a window at most: acks come in lumps, and one may be late.
+            self._taken[node] = max((offset - first) / seconds, self._taken.get(node, 0.0) / 2)
             self._since[node] = (now, offset)
 
 
