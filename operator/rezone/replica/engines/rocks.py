@@ -189,9 +189,10 @@ class RocksEngine:
     ) -> Chains:
         """Return whole chains in order, until a limit is reached."""
         with self._reading():
-            items = self._db.items(
-                from_key=start, read_opt=_until(STATE_PREFIX if end is None else end)
-            )
+            options = _until(STATE_PREFIX if end is None else end)
+            # Who reads everything must not push out of the cache what others read again and again.
+            options.fill_cache(False)  # noqa: FBT003 - RocksDB's signature
+            items = self._db.items(from_key=start, read_opt=options)
             keys, values, complete = self._collect(items, rows_max, bytes_max)
             if not complete:
                 last_row = keys[-1][:-TIME_BYTES]
