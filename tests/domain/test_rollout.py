@@ -24,7 +24,7 @@ from rezone.resources.zone import RolloutStatus, UpdateMode, UpdateStrategySpec
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 DEADLINE_SECONDS = 600
-TASK = f"z-u{int(NOW.timestamp()):x}"
+TASK = "z-u260101000000"
 ONLY_COPY = "holds the only copy of a partition on its pod's own disk: raise spec.replicas"
 
 

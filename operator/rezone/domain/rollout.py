@@ -138,7 +138,7 @@ def decide(
 
 def _end(status: RolloutStatus, seen: Situation, zone: str) -> RolloutDecision:
     # With a letter, so that it is never the name of the task of a revision.
-    task = f"{zone}-u{int(status.started_time.timestamp()):x}"
+    task = f"{zone}-u{status.started_time:%y%m%d%H%M%S}"
     if task in seen.tasks:
         return NOTHING
     text = f"RebalanceTask {task} evens out leaders"
