@@ -1,0 +1,144 @@
+"""Reads as of a time: the same whoever leads, and right or refused where a replica leaves."""
+
+from __future__ import annotations
+
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from replica_cluster import FAST, Client, Coordinator, LocalNode, cluster
+
+from rezone.replica.read import readable
+from rezone.wire.errors import NotReadyError, RezoneError
+from rezone.wire.flight import NodeClient, from_flight_error
+from rezone.wire.messages import Ack, ScanTicket, StopReplica
+
+P = 0
+KEY = b"k"
+HOUR_MICROS = 3_600_000_000
+
+
+class LateClock:
+    """A clock whose time of day is an hour behind."""
+
+    def monotonic(self) -> float:
+        """Return seconds that never go back."""
+        return time.monotonic()
+
+    def micros(self) -> int:
+        """Return the wrong time."""
+        return time.time_ns() // 1000 - HOUR_MICROS
+
+
+def part(c: Coordinator, node: int) -> Any:
+    """Return the partition's object on a local node."""
+    local = c.nodes[node]
+    assert isinstance(local, LocalNode)
+    assert local.node is not None
+    return local.node.find(P)
+
+
+def read_now(c: Coordinator) -> int:
+    """Read at the present time, of the leader, before anything was written; return the time."""
+    as_of = time.time_ns() // 1000
+    assert Client(c).get(P, [KEY], as_of=as_of) == {}
+    return as_of
+
+
+@pytest.mark.parametrize("planned", [True, False])
+def test_a_later_leader_whose_clock_is_late_writes_nothing_into_the_past(
+    tmp_path: Path, *, planned: bool
+) -> None:
+    """A read as of a time would give other rows when it is made again."""
+    with cluster(tmp_path, settings=msgspec.structs.replace(FAST, lease_ms=500)) as c:
+        c.create(P, (0, 1))
+        c.until("it follows", lambda: 1 in part(c, 0).leading.streams)
+        part(c, 1).clock = LateClock()
+        as_of = read_now(c)
+        if planned:
+            c.move(P, 1)
+        else:
+            record = c.records[P]
+            c.change(P, leader=1, isr=(1,), leader_epoch=record.leader_epoch + 1)
+        Client(c).put(P, {KEY: b"v"})
+        assert Client(c).get(P, [KEY]) == {KEY: b"v"}
+        assert Client(c).get(P, [KEY], as_of=as_of) == {}
+
+
+def test_a_leader_that_is_alone_closes_no_time(tmp_path: Path) -> None:
+    """It would answer for a time at which its successor may have written."""
+    settings = msgspec.structs.replace(FAST, lease_ms=0, replica_lag_ms_max=60_000)
+    with cluster(tmp_path, settings=settings) as c:
+        c.create(P, (0, 1))
+        written = Client(c).put(P, {KEY: b"v"}).commit_time
+        c.nodes[1].stop()
+        with pytest.raises(NotReadyError):
+            Client(c).get(P, [KEY], as_of=time.time_ns() // 1000, retry=False)
+        assert Client(c).get(P, [KEY], as_of=written) == {KEY: b"v"}
+
+
+@pytest.mark.proves("ZR-08")
+def test_a_read_that_waits_on_a_replica_that_leaves_ends_with_an_error(tmp_path: Path) -> None:
+    """A read-only transaction would wait for ever, or read a replica that is being deleted."""
+    settings = msgspec.structs.replace(FAST, hold_ms_max=60_000)
+    with cluster(tmp_path, settings=settings) as c:
+        c.create(P, (0, 1, 2))
+        Client(c).put(P, {KEY: b"v"})
+        partition = part(c, 2)
+        outcome: list[RezoneError | dict[bytes, bytes]] = []
+
+        def read() -> None:
+            as_of = time.time_ns() // 1000 + HOUR_MICROS
+            try:
+                outcome.append(Client(c).get(P, [KEY], as_of=as_of, node=2, retry=False))
+            except RezoneError as error:
+                outcome.append(error)
+
+        reading = threading.Thread(target=read)
+        reading.start()
+        c.until("it waits", lambda: partition.reads.waits)
+        leave(c, 2)
+        reading.join(20)
+        assert isinstance(outcome[0], NotReadyError)
+        with partition.lock, pytest.raises(RezoneError):
+            assert readable(partition, None)()
+
+
+@pytest.mark.proves("ZR-08")
+def test_a_scan_under_way_on_a_replica_that_leaves_is_right_or_ends_with_an_error(
+    tmp_path: Path,
+) -> None:
+    """A scan would end early as if that were all the rows, or give rows of another state."""
+    rows = {f"k{i}".encode(): b"v" * 100 for i in range(5_000)}
+    with cluster(tmp_path) as c:
+        c.create(P, (0, 1, 2))
+        as_of = Client(c).put(P, rows).commit_time
+        c.until("applied", lambda: part(c, 2).readable_time >= as_of)
+        node = NodeClient(c.nodes[2].address)
+        ticket = ScanTicket(partition=P, as_of=as_of, batch_rows=10)
+        seen: dict[bytes, bytes] = {}
+        ended: Exception | None = None
+        stream = iter(node.get(ticket))
+        try:
+            first = next(stream).data
+            seen.update(zip(first[0].to_pylist(), first[1].to_pylist(), strict=True))
+            leave(c, 2)
+            for chunk in stream:
+                seen.update(zip(chunk.data[0].to_pylist(), chunk.data[1].to_pylist(), strict=True))
+        except Exception as error:  # noqa: BLE001 - of whatever kind, it must be told as one of ours
+            ended = from_flight_error(error)
+        node.close()
+        assert seen.items() <= rows.items()
+        assert ended is not None or len(seen) == len(rows), "it ended early and said nothing"
+
+
+def leave(c: Coordinator, node: int) -> None:
+    """Take a replica out of its group and stop it."""
+    record = c.records[P]
+    stay = tuple(n for n in record.replicas if n != node)
+    record = c.change(P, isr=stay, replicas=stay)
+    stop = StopReplica(fence=c.fence(), partition=P, leader_epoch=record.leader_epoch)
+    c.call(node, stop, Ack)
