@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rezone.wire.messages import NodeId
+from simulation.process import SETTINGS
 from simulation.scenarios import Start, at_once, at_rest, later
 from simulation.world import Order, World
 
@@ -39,3 +40,33 @@ def test_the_standby_leads_and_another_one_stands_by(failures: int) -> None:
         assert len(leaders) == failures
         for standby, leader in leaders:
             assert leader == standby, "another replica than the standby leads"
+
+
+@pytest.mark.proves("B-06")
+def test_replicas_of_a_node_that_stays_away_are_rebuilt_after_the_grace_time() -> None:
+    """A restarted node would cost a copy of all it has, or one that is gone would be missed."""
+    with World(1, at_rest(Start(replicas=3, nodes=4, standbys=1))) as world:
+        first = world.checks.routes[0]
+        gone: list[float] = []
+        asked: list[float] = []
+
+        def fail(world: World) -> None:
+            gone.append(world.loop.time())
+            world.kubelet.kill(first.leader, 10 * SECONDS_MAX)
+            world.disturbed()
+
+        def look(world: World) -> None:
+            status = world.zone().status
+            if not asked and status is not None and status.assignments.pending is not None:
+                asked.append(world.loop.time())
+
+        def rebuilt(world: World) -> list[str]:
+            record = world.checks.routes[0]
+            whole = len(record.isr) == 3 and first.leader not in record.replicas
+            return [] if whole and len(record.iss) == 1 else [str(record)]
+
+        world.each_step = look
+        world.orders = [Order(at_once, fail)]
+        world.run(SECONDS_MAX, rebuilt)
+        waited = asked[0] - gone[0]
+        assert SETTINGS.lost_after_seconds <= waited < SETTINGS.lost_after_seconds + 30.0

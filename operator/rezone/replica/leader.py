@@ -8,8 +8,8 @@ never while it syncs or applies.
 from typing import TYPE_CHECKING
 
 from rezone.replica.history import rollback_offset
-from rezone.replica.insync import LeaderState
 from rezone.replica.lease import Lease
+from rezone.replica.protocol import PROTOCOLS, Leadership
 from rezone.replica.stream import ProducerStream
 from rezone.replica.write import Answer
 from rezone.wire.errors import NotReadyError, StaleEpochError
@@ -35,7 +35,7 @@ class LeaderDuties:
     def __init__(self, partition: "Partition") -> None:
         self._partition = partition
         self.partition_id: PartitionId = partition.partition_id
-        self.state: LeaderState | None = None
+        self.state: Leadership | None = None
         self.streams: dict[NodeId, ProducerStream] = {}
 
     @property
@@ -48,7 +48,7 @@ class LeaderDuties:
         """The offset after the last row."""
         return self._partition.store.log_end
 
-    def require_state(self) -> LeaderState:
+    def require_state(self) -> Leadership:
         """Return the leadership; NotLeaderError when another replica leads."""
         if self.state is None:
             raise self._partition.not_leader()
@@ -61,7 +61,7 @@ class LeaderDuties:
         """
         partition = self._partition
         self.end_streams("a new leadership", None, None)
-        self.state = LeaderState(
+        self.state = PROTOCOLS[partition.settings.protocol](
             node=partition.node_id,
             state=record,
             barrier=partition.store.log_end,
@@ -144,7 +144,7 @@ class LeaderDuties:
                 partition_epoch=state.state.partition_epoch,
             )
 
-    def _attach(self, stream: ProducerStream, state: LeaderState) -> None:
+    def _attach(self, stream: ProducerStream, state: Leadership) -> None:
         old = self.streams.get(stream.node)
         self.streams[stream.node] = stream
         if old is not None:
@@ -262,7 +262,7 @@ class LeaderDuties:
         interval = self._partition.settings.commit_interval_ms / 1000
         return (self._partition.clock.monotonic() // interval + 1) * interval
 
-    def _propose(self, state: LeaderState) -> None:
+    def _propose(self, state: Leadership) -> None:
         partition = self._partition
         if partition.takeover.blocks_writes:
             return

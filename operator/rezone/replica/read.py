@@ -24,8 +24,8 @@ from rezone.wire.messages import ReadRequest, Role, ScanTicket
 from rezone.wire.rows import RowCodec, from_ipc, hash_of, keys_of, row_ids
 
 if TYPE_CHECKING:
-    from rezone.replica.insync import LeaderState
     from rezone.replica.partition import Partition
+    from rezone.replica.protocol import Leadership
 
 _HASH_BYTES = 8
 
@@ -68,7 +68,7 @@ class _PastRead:
         self._as_of = as_of
         self._since = since
         self._end: int | None = None
-        self._leadership: LeaderState | None = None
+        self._leadership: Leadership | None = None
 
     def may_be_answered(self) -> bool:
         """Whether everything up to that time is applied here, and is all there will ever be."""

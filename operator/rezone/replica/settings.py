@@ -33,6 +33,7 @@ class SystemClock:
 class NodeSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Every limit of a data node.
 
+    - `protocol`: the replication protocol of the groups, by its name in `protocol.PROTOCOLS`.
     - `replica_lag_ms_max`: how long an in-sync replica may owe an ack before its leader proposes
       it out of the set.
     - `fetch_bytes_max`: the credit a follower gives per stream: bytes sent and not yet durable.
@@ -67,6 +68,7 @@ class NodeSettings(msgspec.Struct, frozen=True, kw_only=True):
       has asked for its report for so long.
     """
 
+    protocol: str = "InSyncReplicas"
     replica_lag_ms_max: int = 10_000
     fetch_bytes_max: int = 8 << 20
     frame_bytes_max: int = 1 << 20
