@@ -67,6 +67,7 @@ class HealthServer:
         registry = CollectorRegistry()
         registry.register(NodeCollector(node))
         registry.register(CopyCollector(node))
+        registry.register(node.lag)
 
         class Handler(http.server.BaseHTTPRequestHandler):
             """Answers one request."""

@@ -22,6 +22,7 @@ import structlog
 from rezone.replica.copies import Pulls
 from rezone.replica.data import DataChannel
 from rezone.replica.insync import Budget
+from rezone.replica.lag import Lag
 from rezone.replica.lease import Promise
 from rezone.replica.links import Links
 from rezone.replica.meta import MetaFile
@@ -111,6 +112,7 @@ class DataNode:
         self._data_channels: set[DataChannel] = set()
         self._stopping = threading.Event()
         self._ticked_at = self.clock.monotonic()
+        self.lag = Lag()
         self._workers = Workers(self.settings.worker_threads, f"node {node_id}")
         self._threads = [
             threading.Thread(target=self._tick_all, name="tick", daemon=True),
@@ -469,8 +471,10 @@ class DataNode:
 
     def _tick_all(self) -> None:
         interval = self.settings.tick_interval_ms / 1000
+        wanted = self.clock.monotonic() + interval
         while not self._stopping.wait(interval):
             now = self._ticked_at = self.clock.monotonic()
+            self.lag.note(now - wanted)
             for partition in self.partitions():
                 if partition.due <= now:
                     partition.tick(now)
@@ -479,6 +483,7 @@ class DataNode:
             for producer in self.links.producers():
                 producer.tick(now)
             self.board.tick(now)
+            wanted = self.clock.monotonic() + interval
 
     def _keep_house(self) -> None:
         while not self._stopping.wait(self.settings.trim_interval_ms / 1000):
