@@ -215,10 +215,17 @@ def _traffic_of(answer: Json) -> Traffic:
 
 def condition(found: Json, kind: str) -> str:
     """Return a condition's status, empty when there is none."""
-    for one in found.get("status", {}).get("conditions", ()):
-        if one["type"] == kind:
-            return str(one["status"])
-    return ""
+    return str(_condition(found, kind).get("status", ""))
+
+
+def reason(found: Json, kind: str) -> str:
+    """Return a condition's reason, empty when there is none."""
+    return str(_condition(found, kind).get("reason", ""))
+
+
+def _condition(found: Json, kind: str) -> Json:
+    conditions = found.get("status", {}).get("conditions", ())
+    return next((one for one in conditions if one["type"] == kind), {})
 
 
 def _client_manifest(image: str, node: str | None) -> Json:
