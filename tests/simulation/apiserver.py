@@ -55,6 +55,14 @@ class ApiFault(enum.StrEnum):
     NO_ANSWER = "500, carried out"
 
 
+def _at(manifest: Mapping[str, Any], path: str) -> str:
+    """Return the value of a field as a field selector compares it."""
+    value: Any = manifest
+    for name in path.split("."):
+        value = value.get(name, "")
+    return str(value)
+
+
 def key_of(kind: Kind, manifest: Mapping[str, Any]) -> Key:
     """Return the key of an object."""
     meta = manifest["metadata"]
@@ -69,6 +77,7 @@ class ApiServer:
         self.objects: dict[Key, bytes] = {}
         self.revision = 100
         self.writes: collections.Counter[str] = collections.Counter()
+        self.listed: collections.Counter[str] = collections.Counter()
         self.listeners: list[Callable[[Key, Manifest], None]] = []
         self.checks: list[Callable[[Key, Manifest | None, Manifest], None]] = []
 
@@ -238,13 +247,16 @@ class SimulatedKube:
         namespace: str | None = None,
         *,
         labels: Mapping[str, str] | None = None,
+        fields: Mapping[str, str] | None = None,
     ) -> list[Manifest]:
-        """Return the objects that carry the labels; there is one namespace."""
+        """Return the objects that carry the labels and fields; there is one namespace."""
         del namespace
         label = f"list {kind.__name__}"
         found: list[Manifest] = await self._read(
             label, lambda: list(self._server.all_of(kind, labels))
         )
+        found = [o for o in found if all(_at(o, k) == v for k, v in (fields or {}).items())]
+        self._server.listed[kind.__name__] += len(found)
         return found
 
     async def create(self, kind: Kind, manifest: Manifest, *, dry_run: bool = False) -> Manifest:

@@ -13,6 +13,7 @@ import structlog
 
 from rezone.controller.coordinator import Coordinator
 from rezone.controller.keys import ZoneKey
+from rezone.controller.news import News
 from rezone.controller.runtime import ZoneRuntime
 from rezone.controller.transfers import Transfers
 from rezone.controller.verify import CopyDiffersError, verify_copy
@@ -73,7 +74,8 @@ class Acts:
                 store = self._runtime.route_store(self._c.kube, self._zone)
                 await self._runtime.change_routes(store, changes)
                 await self._runtime.notify()
-                self._c.wake_zone(ZoneKey(self._zone.metadata.namespace, self._zone.metadata.name))
+                changed = frozenset(change.partition for change in changes)
+                self._c.tell(self._runtime.key, News(changed))
             case world.EnsureSparkApplication():
                 if not isinstance(self._owner, RebalanceTask):
                     raise TypeError("only tasks start SparkApplications")

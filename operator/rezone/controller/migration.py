@@ -45,7 +45,7 @@ class MigrationReconciler:
                 await self._c.store.write_status(migration, seen_by_operator(migration, status))
             return None
         spec = migration.spec
-        seen = await begin_pass(self._c, key, spec.zone_name, partition=spec.partition)
+        seen = await begin_pass(self._c, key, spec.zone_name, migration=migration)
         if seen is None or not seen.view.routes:
             waiting = without_zone(migration, status, utc_now(), found=seen is not None)
             await self._c.store.write_status(migration, waiting)

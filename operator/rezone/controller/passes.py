@@ -1,15 +1,17 @@
 """What the passes of tasks and migrations begin with: their zone, its runtime and one view."""
 
 import dataclasses
+from collections.abc import Sequence
 
 from rezone.controller.coordinator import Coordinator
 from rezone.controller.keys import ObjectKey, ZoneKey
-from rezone.controller.observe import build_view
+from rezone.controller.observe import build_view, migration_view
 from rezone.controller.runtime import ZoneRuntime
 from rezone.domain.world import SparkView, ZoneView
-from rezone.resources.migration import RegionMigration
+from rezone.resources.migration import MigrationState, RegionMigration
 from rezone.resources.zone import DistributionZone
-from rezone.wire.messages import PartitionId
+
+NOT_BEGUN = frozenset({"", MigrationState.SELECT_CANDIDATE})
 
 
 @dataclasses.dataclass(frozen=True)
@@ -26,14 +28,15 @@ async def begin_pass(
     key: ObjectKey,
     zone_name: str,
     *,
-    partition: PartitionId | None = None,
+    migration: RegionMigration | None = None,
     spark: SparkView | None = None,
 ) -> ZonePass | None:
-    """Return the zone of a task or migration, read now; None when there is none.
+    """Return the zone of a task or of `migration`, read now; None when there is none.
 
     The object is woken by the zone's news from here on, of one partition when it is about one,
     until `Coordinator.unfollow` ends it.
     """
+    partition = migration.spec.partition if migration is not None else None
     zone_key = ZoneKey(key.namespace, zone_name)
     coordinator.follow(zone_key, key, partition)
     zone = await coordinator.store.find(DistributionZone, key.namespace, zone_name)
@@ -41,13 +44,35 @@ async def begin_pass(
         return None
     runtime = coordinator.runtime(zone_key, zone.metadata.uid)
     store = runtime.route_store(coordinator.kube, zone)
-    found = await coordinator.store.list(RegionMigration, key.namespace)
+    migrations = await _migrations(coordinator, key.namespace, zone_name, migration)
     view = build_view(
         zone,
         runtime,
         routes=await runtime.routes(store),
-        migrations=[m for m in found if m.spec.zone_name == zone_name],
+        migrations=migrations,
         spark=spark,
         leader_lease_seconds=coordinator.settings.leader_lease_seconds,
     )
     return ZonePass(zone, runtime, view)
+
+
+async def _migrations(
+    coordinator: Coordinator,
+    namespace: str,
+    zone_name: str,
+    migration: RegionMigration | None,
+) -> Sequence[RegionMigration]:
+    """Return the migrations that a pass decides by; the fewer, the more may run at once.
+
+    A task looks at all of its zone. A migration that has begun looks at none but itself; before,
+    it looks whether another one moves the same partition, and, unless it is a task's and has its
+    slot from there, for a free slot among all.
+    """
+    fields = {"spec.zoneName": zone_name}
+    if migration is not None:
+        state = migration.status.state if migration.status is not None else ""
+        if state not in NOT_BEGUN:
+            return (migration,)
+        if migration_view(migration).owner_task:
+            fields["spec.partition"] = str(migration.spec.partition)
+    return await coordinator.store.list(RegionMigration, namespace, fields=fields)

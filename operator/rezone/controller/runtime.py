@@ -30,6 +30,37 @@ AUTHORIZED_SECONDS = 20.0
 """How long a takeover that is no migration's may take before it is taken back."""
 
 
+class WantedChanges:
+    """Changes of routes that somebody waits for, and what has become of them."""
+
+    def __init__(self, changes: Sequence[RouteChange]) -> None:
+        self.changes = changes
+        self.partitions = frozenset(change.partition for change in changes)
+        self.answered = False
+        self.made = False
+        self.error: Exception | None = None
+
+    def answer(self, *, made: bool = False, error: Exception | None = None) -> None:
+        """Say whether all were made, or why that is not known."""
+        self.answered, self.made, self.error = True, made, error
+
+
+def together(
+    wanted: Sequence[WantedChanges],
+) -> tuple[list[WantedChanges], list[WantedChanges]]:
+    """Return those that fit into one write, first come first served, and the others.
+
+    Two changes of one partition do not: the second was decided on what the first changes.
+    """
+    taken: list[WantedChanges] = []
+    others: list[WantedChanges] = []
+    seen: set[PartitionId] = set()
+    for each in wanted:
+        (others if each.partitions & seen else taken).append(each)
+        seen |= each.partitions
+    return taken, others
+
+
 class ZoneRuntime:
     """The monitor, the notifier and the caches of one zone."""
 
@@ -67,6 +98,7 @@ class ZoneRuntime:
         lease = settings.lease_duration_seconds
         self._sure_from = asyncio.get_running_loop().time() + UNSURE_LEASES * lease
         self._store: RouteStore | None = None
+        self._wanted: list[WantedChanges] = []
         # Zone, task and migration passes run side by side and share the table.
         self._table = asyncio.Lock()
         self._background: set[asyncio.Task[None]] = set()
@@ -119,18 +151,47 @@ class ZoneRuntime:
     async def change_routes(self, store: RouteStore, changes: Sequence[RouteChange]) -> bool:
         """Write changes by compare-and-set; returns whether every one was made.
 
-        Whatever happens, the cache afterwards is empty or what the API server holds.
+        What is asked for while a write is under way goes out together with the next one: many
+        partitions share a ConfigMap, and many leaders may move at once. Whatever happens, the
+        cache afterwards is empty or what the API server holds.
         """
-        async with self._table:
+        wanted = WantedChanges(changes)
+        self._wanted.append(wanted)
+        try:
+            while not wanted.answered:
+                async with self._table:
+                    if not wanted.answered:
+                        await self._write_together(store)
+        finally:
+            # One that was cancelled while it waited must not be written for nobody.
+            if wanted in self._wanted:
+                self._wanted.remove(wanted)
+        if wanted.error is not None:
+            raise wanted.error
+        return wanted.made
+
+    async def _write_together(self, store: RouteStore) -> None:
+        batch, self._wanted = together(self._wanted)
+        try:
             routes = await self._loaded(store)
             self._routes = None
-            made = await store.change(changes)
-            if made != {change.partition for change in changes}:
-                return False
-            for change in changes:
-                routes[change.partition] = change.state
+            made = await store.change([change for each in batch for change in each.changes])
+        except Exception as error:  # noqa: BLE001 - every one who waits gets it
+            for each in batch:
+                each.answer(error=error)
+            return
+        except BaseException:
+            # Only the one who writes is cancelled: the others write themselves. A change that
+            # has been carried out already counts as made then.
+            self._wanted = batch + self._wanted
+            raise
+        for each in batch:
+            each.answer(made=each.partitions <= made)
+        if all(each.made for each in batch):
+            for each in batch:
+                for change in each.changes:
+                    routes[change.partition] = change.state
             self._routes = routes
-            return True
 
     async def _loaded(self, store: RouteStore) -> list[LeaderAndIsr]:
         now = asyncio.get_running_loop().time()

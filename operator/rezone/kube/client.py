@@ -264,9 +264,14 @@ class Kube:
         namespace: str | None = None,
         *,
         labels: Mapping[str, str] | None = None,
+        fields: Mapping[str, str] | None = None,
     ) -> list[Manifest]:
-        """Return the objects of a namespace (None: of all) that carry the labels."""
+        """Return the objects of a namespace (None: of all) that carry the labels.
+
+        `fields` are values of selectable fields that they have besides, by path ("spec.zoneName").
+        """
         selector: dict[str, Any] | None = dict(labels) if labels else None
+        wanted: dict[str, Any] | None = dict(fields) if fields else None
         found: AsyncIterable[Mapping[str, Any]]
         if issubclass(kind, GenericGlobalResource):
             found = self._client.list(kind, labels=selector, chunk_size=LIST_CHUNK_OBJECTS)
@@ -275,6 +280,7 @@ class Kube:
                 kind,
                 namespace="*" if namespace is None else namespace,
                 labels=selector,
+                fields=wanted,
                 chunk_size=LIST_CHUNK_OBJECTS,
             )
 

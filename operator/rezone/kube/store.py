@@ -61,12 +61,13 @@ class StatusStore:
         namespace: str | None = None,
         *,
         labels: Mapping[str, str] | None = None,
+        fields: Mapping[str, str] | None = None,
     ) -> tuple[O, ...]:
-        """Return all objects of a namespace (None: of all) by name.
+        """Return all objects of a namespace (None: of all) by name, as `Kube.list` selects them.
 
         Raises UnreadableError if one does not parse: leaving it out could hide a move under way.
         """
-        found = await self._kube.list(_KINDS[kind], namespace, labels=labels)
+        found = await self._kube.list(_KINDS[kind], namespace, labels=labels, fields=fields)
         parsed = (parse(kind, each) for each in found)
         return tuple(sorted(parsed, key=lambda o: (o.metadata.namespace, o.metadata.name)))
 

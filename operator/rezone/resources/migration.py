@@ -143,7 +143,7 @@ class RegionMigration(CustomObject[RegionMigrationSpec, RegionMigrationStatus]):
         kind="RegionMigration",
         plural="regionmigrations",
         short_names=("rgm",),
-        selectable_fields=(".spec.zoneName",),
+        selectable_fields=(".spec.zoneName", ".spec.partition"),
         columns=(
             PrinterColumn(name="Zone", path=".spec.zoneName"),
             PrinterColumn(name="Partition", path=".spec.partition", type="integer"),
