@@ -271,6 +271,24 @@ async def test_ensure_is_idempotent_and_complete(api: Kube, restricted: str) -> 
 
 @pytest.mark.apiserver
 @pytest.mark.slow
+async def test_only_the_pod_that_was_chosen_is_deleted(api: Kube, namespace: str) -> None:
+    """An operator that was about to lose its Lease would delete the pod that replaced it."""
+    zone = await stored_zone(api, namespace, storage=CLAIM)
+    store = PodStore(api, SETTINGS)
+    await store.ensure(zone, data_nodes(0))
+    (old,) = await store.observe_pods(zone)
+    assert await store.delete_pod(zone, 0, old.uid)
+    assert not await store.delete_pod(zone, 0, old.uid), "it was gone"
+    await store.ensure(zone, data_nodes(0))
+    (new,) = await store.observe_pods(zone)
+    assert new.uid != old.uid
+    assert not await store.delete_pod(zone, 0, old.uid)
+    assert await store.observe_pods(zone) == (new,)
+    assert len(await api.list(PersistentVolumeClaim, namespace)) == 1, "its data stays"
+
+
+@pytest.mark.apiserver
+@pytest.mark.slow
 async def test_growing_and_shrinking_zone_keeps_its_budget(api: Kube, namespace: str) -> None:
     """While pods come or go the budget must count every pod that may hold a replica."""
     zone = await stored_zone(api, namespace)
