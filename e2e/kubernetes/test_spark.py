@@ -99,7 +99,7 @@ class Copies:
         self._until(
             "rows are being copied",
             lambda: bool(self.pods(task, "executor")) and self._bytes(task) > 0,
-            seconds=300,
+            seconds=600,
         )
 
     def _bytes(self, task: str) -> int:

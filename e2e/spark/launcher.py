@@ -15,7 +15,7 @@ import structlog
 from e2e.spark.submission import Json, Submission, submission_of
 from rezone.local.errors import LaunchError
 
-SUBMIT_SECONDS_MAX = 120.0
+SUBMIT_SECONDS_MAX = 300.0
 MESSAGE_CHARS_MAX = 1000
 # What spark-submit prints of a pod that is there already: ours, from a pass before.
 _EXISTS = "AlreadyExists"
