@@ -69,6 +69,21 @@ class Stage:
             f"--set=zoneNamespaces={{{NAMESPACE}}}",
         ]
 
+    @property
+    def base(self) -> set[str]:
+        """The nodes that hold the zone between cases."""
+        return set(self.workers[:3])
+
+    @property
+    def spare(self) -> str:
+        """The node that joins and leaves."""
+        return self.workers[3]
+
+    def label(self, node: str, *, member: bool) -> None:
+        """Let a node join the zone's pool, or leave it."""
+        change = f"{POOL}={ZONE}" if member else f"{POOL}-"
+        self.cluster.kubectl("label", "node", node, "--overwrite", change)
+
     def install(self, chart: Path, *more: str) -> None:
         """Install or upgrade the release and wait until it is ready."""
         self.cluster.helm(
@@ -159,13 +174,11 @@ def zone(installed: Stage, tmp_path_factory: pytest.TempPathFactory) -> Zone:
     """Make the zone and its client, and load the rows."""
     cluster = installed.cluster
     for node in installed.workers:
-        cluster.kubectl("label", "node", node, f"{POOL}-")
-    for node in installed.workers[:3]:
-        cluster.kubectl("label", "node", node, f"{POOL}={ZONE}")
+        installed.label(node, member=node in installed.base)
     cluster.apply(zone_manifest())
     zone = Zone(cluster)
     with Step("waiting for the zone"):
-        zone.wait_settled(set(installed.workers[:3]))
+        zone.wait_settled(installed.base)
     certificate = tmp_path_factory.mktemp("client")
     run(
         [
@@ -178,3 +191,12 @@ def zone(installed: Stage, tmp_path_factory: pytest.TempPathFactory) -> Zone:
     zone.start_client(installed.image, certificate, installed.client_node)
     say(f"loaded: {zone.call_client(f'load?rows={ROWS}')}")
     return zone
+
+
+@pytest.fixture(autouse=True)
+def _settled(stage: Stage, zone: Zone) -> None:
+    """Begin with the zone settled on its three nodes, whatever the case before has left."""
+    for node in stage.workers:
+        stage.cluster.kubectl("uncordon", node)
+        stage.label(node, member=node in stage.base)
+    zone.wait_settled(stage.base)

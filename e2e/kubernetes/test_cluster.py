@@ -1,7 +1,6 @@
 """What happens to a zone in use when its cluster changes and breaks, one case after the other.
 
-Cases go on from each other: the zone is on the first three workers at the start, the fourth is
-spare. Each case ends with the zone settled, so that one that fails does not spoil the next.
+Each case begins and ends with the zone settled on its three nodes; the fourth is spare.
 """
 
 from __future__ import annotations
@@ -14,33 +13,9 @@ import pytest
 from e2e.kind.command import CommandError, run
 from e2e.kubernetes.cluster import Json, Nodes
 from e2e.kubernetes.conftest import CHART, RELEASE, RELEASE_NAMESPACE, ROOT, Stage
-from e2e.kubernetes.zone import NAMESPACE, POOL, ZONE, Zone, condition, reason
-
-OPERATORS = "app.kubernetes.io/name=rezone,app.kubernetes.io/component=operator"
-KINDS = ("distributionzones", "rebalancetasks", "regionmigrations")
-
-# Limits of write gaps, in seconds: what is available on a machine that does much else besides, not
-# what is fast. Nothing is lost in either case.
-PLANNED = 30.0
-UNPLANNED = 90.0
+from e2e.kubernetes.zone import NAMESPACE, PLANNED, UNPLANNED, ZONE, Zone, condition, reason
 
 pytestmark = [pytest.mark.timeout(1200), pytest.mark.proves("OP-08")]
-
-
-def base(stage: Stage) -> set[str]:
-    """Return the nodes that hold the zone between cases."""
-    return set(stage.workers[:3])
-
-
-def spare(stage: Stage) -> str:
-    """Return the node that joins and leaves."""
-    return stage.workers[3]
-
-
-def label(stage: Stage, node: str, *, member: bool) -> None:
-    """Let a node join the zone's pool, or leave it."""
-    change = f"{POOL}={ZONE}" if member else f"{POOL}-"
-    stage.cluster.kubectl("label", "node", node, "--overwrite", change)
 
 
 @pytest.fixture
@@ -49,15 +24,6 @@ def machines(stage: Stage) -> Nodes:
     if stage.cluster.nodes is None:
         pytest.skip("the machines of this cluster cannot be reached: only those of kind can")
     return stage.cluster.nodes
-
-
-@pytest.fixture(autouse=True)
-def _settled(stage: Stage, zone: Zone) -> None:
-    """Begin with the zone settled on its three nodes, whatever the case before has left."""
-    for node in stage.workers:
-        stage.cluster.kubectl("uncordon", node)
-        label(stage, node, member=node in base(stage))
-    zone.wait_settled(base(stage))
 
 
 @pytest.mark.proves("OP-06")
@@ -70,25 +36,25 @@ def test_helm_test_passes(installed: Stage) -> None:
 def test_a_node_joins_and_leaves(stage: Stage, zone: Zone) -> None:
     """A new node that gets no share, or one that leaves with the only copy, loses rows."""
     with zone.under_traffic("node added", gap_seconds_max=PLANNED):
-        label(stage, spare(stage), member=True)
-        zone.wait_settled({*base(stage), spare(stage)})
+        stage.label(stage.spare, member=True)
+        zone.wait_settled({*stage.base, stage.spare})
     with zone.under_traffic("node removed", gap_seconds_max=PLANNED):
-        label(stage, spare(stage), member=False)
-        zone.wait_settled(base(stage))
+        stage.label(stage.spare, member=False)
+        zone.wait_settled(stage.base)
 
 
 def test_kubectl_drain(stage: Stage, zone: Zone) -> None:
     """A drain that takes a leader before its successor is ready stops writers or loses rows."""
-    label(stage, spare(stage), member=True)
-    zone.wait_settled({*base(stage), spare(stage)})
+    stage.label(stage.spare, member=True)
+    zone.wait_settled({*stage.base, stage.spare})
     drained = stage.workers[0]
     with zone.under_traffic("kubectl drain", gap_seconds_max=PLANNED):
         flags = ["--ignore-daemonsets", "--delete-emptydir-data", "--timeout=240s"]
         stage.cluster.kubectl("drain", drained, *flags, seconds=300)
-        zone.wait_settled({*base(stage), spare(stage)} - {drained})
+        zone.wait_settled({*stage.base, stage.spare} - {drained})
     with zone.under_traffic("uncordon", gap_seconds_max=PLANNED):
         stage.cluster.kubectl("uncordon", drained)
-        zone.wait_settled({*base(stage), spare(stage)})
+        zone.wait_settled({*stage.base, stage.spare})
 
 
 def test_a_pod_is_deleted_by_force(stage: Stage, zone: Zone) -> None:
@@ -97,7 +63,7 @@ def test_a_pod_is_deleted_by_force(stage: Stage, zone: Zone) -> None:
         pod = zone.pod_on(stage.workers[1])
         flags = ["--force", "--grace-period=0", f"--namespace={NAMESPACE}"]
         stage.cluster.kubectl("delete", "pod", pod, *flags)
-        zone.wait_settled(base(stage))
+        zone.wait_settled(stage.base)
 
 
 def test_a_process_is_killed(stage: Stage, zone: Zone, machines: Nodes) -> None:
@@ -115,7 +81,7 @@ def test_a_process_is_killed(stage: Stage, zone: Zone, machines: Nodes) -> None:
             seconds=60,
             seen=zone.describe,
         )
-        zone.wait_settled(base(stage))
+        zone.wait_settled(stage.base)
 
 
 def _restarts(stage: Stage, pod: str) -> int:
@@ -136,7 +102,7 @@ def test_a_kubelet_stops(stage: Stage, zone: Zone, machines: Nodes) -> None:
                 seen=zone.describe,
             )
         _wait_for_node(stage, zone, node, "True")
-        zone.wait_settled(base(stage))
+        zone.wait_settled(stage.base)
 
 
 def test_a_node_is_lost(stage: Stage, zone: Zone, machines: Nodes) -> None:
@@ -155,7 +121,7 @@ def test_a_node_is_lost(stage: Stage, zone: Zone, machines: Nodes) -> None:
         finally:
             machines.start(node)
         _wait_for_node(stage, zone, node, "True")
-        zone.wait_settled(base(stage))
+        zone.wait_settled(stage.base)
 
 
 def _wait_for_node(stage: Stage, zone: Zone, node: str, ready: str) -> None:
@@ -177,7 +143,7 @@ def _available(stage: Stage) -> bool:
 def test_the_operator_is_killed_during_a_rebalance(stage: Stage, zone: Zone) -> None:
     """A rebalance that only its operator's memory knew would stay half done for ever."""
     with zone.under_traffic("operator killed", gap_seconds_max=PLANNED):
-        label(stage, spare(stage), member=True)
+        stage.label(stage.spare, member=True)
         stage.cluster.until(
             "a rebalance is under way",
             lambda: zone.status().get("currentTask", "") != "",
@@ -187,7 +153,7 @@ def test_the_operator_is_killed_during_a_rebalance(stage: Stage, zone: Zone) -> 
         task = zone.status()["currentTask"]
         flags = ["--force", "--grace-period=0", f"--namespace={RELEASE_NAMESPACE}"]
         stage.cluster.kubectl("delete", "pod", _leading_operator(stage), *flags)
-        zone.wait_settled({*base(stage), spare(stage)})
+        zone.wait_settled({*stage.base, stage.spare})
     assert _task_state(stage, task) == "Succeeded"
 
 
@@ -213,7 +179,7 @@ def test_the_pods_are_updated(stage: Stage, zone: Zone) -> None:
             seconds=300,
             seen=zone.describe,
         )
-        zone.wait_settled(base(stage))
+        zone.wait_settled(stage.base)
     for pod in zone.pods():
         assert pod["metadata"]["annotations"]["rezone.dev/e2e"] == "updated"
 
@@ -233,7 +199,7 @@ def test_the_chart_is_upgraded(stage: Stage, zone: Zone, tmp_path: Path) -> None
     assert definitions(stage) != definitions_of_the_chart(stage)
     with zone.under_traffic("chart upgraded", gap_seconds_max=PLANNED):
         stage.install(CHART, "--set=logLevel=debug", "--set=settings.resyncSeconds=20")
-        zone.wait_settled(base(stage))
+        zone.wait_settled(stage.base)
     assert definitions(stage) == definitions_of_the_chart(stage)
     assert {pod["metadata"]["uid"] for pod in zone.pods()} == pods
 
@@ -267,41 +233,3 @@ def definitions_of_the_chart(stage: Stage) -> list[Json]:
         text=text,
     )
     return [version["schema"] for version in json.loads(stored)["spec"]["versions"]]
-
-
-@pytest.mark.proves("OP-06")
-def test_uninstalling_leaves_the_data(stage: Stage, zone: Zone) -> None:
-    """An uninstalled operator that takes the zones along would delete what people stored."""
-    pods = {pod["metadata"]["uid"] for pod in zone.pods()}
-    with zone.under_traffic("operator uninstalled and installed again", gap_seconds_max=PLANNED):
-        stage.cluster.helm("uninstall", RELEASE, f"--namespace={RELEASE_NAMESPACE}", "--wait")
-        operators = ("pods", f"--namespace={RELEASE_NAMESPACE}", f"--selector={OPERATORS}")
-        assert stage.cluster.items(*operators) == []
-        stage.install(CHART)
-        zone.wait_settled(base(stage))
-    assert {pod["metadata"]["uid"] for pod in zone.pods()} == pods
-
-
-def test_removing_all_leaves_nothing(stage: Stage, zone: Zone) -> None:
-    """Who follows docs/install.md to remove everything would find claims and definitions left."""
-    assert len(zone.pods()) == len(base(stage))
-    where = f"--namespace={NAMESPACE}"
-    stage.cluster.kubectl("delete", "dz", "--all", where, "--wait", "--timeout=120s", seconds=150)
-    owned = ("pods,pvc,services,configmaps,secrets,poddisruptionbudgets", where)
-    stage.cluster.until(
-        "everything of the zone is gone",
-        lambda: not stage.cluster.items(*owned, f"--selector=rezone.dev/zone={ZONE}"),
-        seconds=120,
-        seen=lambda: stage.cluster.kubectl("get", *owned),
-    )
-    stage.cluster.until(
-        "its volumes are gone",
-        lambda: not stage.cluster.items("persistentvolumes"),
-        seconds=120,
-        seen=lambda: stage.cluster.kubectl("get", "persistentvolumes"),
-    )
-    stage.cluster.helm("uninstall", RELEASE, f"--namespace={RELEASE_NAMESPACE}", "--wait")
-    kinds = [f"{kind}.rezone.dev" for kind in KINDS]
-    stage.cluster.kubectl("delete", "crd", *kinds)
-    left = ("clusterroles,clusterrolebindings", "--selector=app.kubernetes.io/part-of=rezone")
-    assert stage.cluster.items(*left) == []

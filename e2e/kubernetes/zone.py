@@ -20,6 +20,10 @@ REPLICAS = 3
 ROWS = 50_000
 CLIENT = "client"
 CLIENT_SECRET = "client-tls"  # noqa: S105 - a Secret's name
+# Limits of write gaps, in seconds: what is available on a machine that does much else besides, not
+# what is fast. Nothing is lost in either case.
+PLANNED = 30.0
+UNPLANNED = 90.0
 _CLIENT_SOURCE = Path(__file__).with_name("client_pod.py")
 _READY_SECONDS = 240.0
 _CALL_SECONDS = 300.0
