@@ -1,12 +1,17 @@
 """The write gap at planned takeovers between in-sync replicas of a running zone.
 
-    PYTHONPATH=operator python benchmarks/leader_move.py [--moves 100] [--partitions 3]
+    PYTHONPATH=operator python benchmarks/leader_move.py [--moves 200] [--peer-moves 40]
 
 Every partition has a writer of its own that sends its next write a pause after the last answer,
 a short one while the partition's leader moves. The gap of a move is the longest time between two
 answers around it, pause included; the usual spacing beside it is the median then. Nodes are
 processes of their own, all writes are acknowledged by all replicas' disks. On an otherwise idle
 machine, or the figures are noise.
+
+Beside it, in the same run and with the same loop around one write: etcd's move-leader (three
+members, written to by one member's JSON gateway) and a manual failover of Redis Cluster (a master
+with one replica). Their values are as large as a write's rows. A peer that is not on this machine
+is left out, and said to be.
 """
 
 import argparse
@@ -15,11 +20,14 @@ import contextlib
 import itertools
 import statistics
 import sys
+import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import NamedTuple
 
+from harness.leaders import NotHereError, Peer, etcd, redis
 from harness.zone import Zone, batch_of, ids_by_partition, percentile, running_zone, settle
 
 from rezone.client import TableClient
@@ -29,14 +37,16 @@ from rezone.wire.messages import Role
 _AROUND_SECONDS = 0.05
 
 
+_ROW_BYTES = 150
+
+
 class Writer:
     """One partition's writer: one write on its way at a time."""
 
-    def __init__(self, client: TableClient, ids: list[int], pause_seconds: float) -> None:
+    def __init__(self, write: Callable[[int], object], pause_seconds: float) -> None:
         self.acks: list[float] = []
         self.pause_seconds = pause_seconds
-        self._client = client
-        self._ids = ids
+        self._write = write
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
@@ -45,7 +55,7 @@ class Writer:
         for number in itertools.count():
             if self._stop.is_set():
                 return
-            self._client.write(batch_of(self._ids, number))
+            self._write(number)
             self.acks.append(time.monotonic())
             time.sleep(self.pause_seconds)
 
@@ -68,12 +78,25 @@ def writers(zone: Zone, given: argparse.Namespace) -> Iterator[list[Writer]]:
     """Run a writer for every partition."""
     keys = ids_by_partition(zone.partitions, given.rows)
     with zone.client() as client:
-        made = [Writer(client, ids, given.pause_ms / 1000) for ids in keys]
+        made = [Writer(_writes_of(client, ids), given.pause_ms / 1000) for ids in keys]
         try:
             yield made
         finally:
             for writer in made:
                 writer.stop()
+
+
+def _writes_of(client: TableClient, ids: list[int]) -> Callable[[int], object]:
+    return lambda number: client.write(batch_of(ids, number))
+
+
+def spaces_ms(writer: Writer, begun: float) -> list[float]:
+    """Return the times between the acks around a move that began then and is over."""
+    over = time.monotonic()
+    while not writer.acks or writer.acks[-1] < over:
+        settle(_AROUND_SECONDS)
+    acks = writer.acks[bisect.bisect_left(writer.acks, begun - _AROUND_SECONDS / 2) :]
+    return [(b - a) * 1000 for a, b in itertools.pairwise(acks)]
 
 
 def move(zone: Zone, partition: int, writer: Writer) -> Move:
@@ -97,28 +120,14 @@ def move(zone: Zone, partition: int, writer: Writer) -> Move:
 
     zone.wait(f"node {candidate} leads", leads)
     led = time.monotonic()
-    settle(_AROUND_SECONDS)
-    acks = writer.acks[bisect.bisect_left(writer.acks, begun - _AROUND_SECONDS / 2) :]
-    spaces = [(b - a) * 1000 for a, b in itertools.pairwise(acks)]
+    spaces = spaces_ms(writer, begun)
     coordinator.settle()
     zone.wait("followers stream", lambda: zone.streaming(partition))
     return Move(max(spaces), statistics.median(spaces), (led - begun) * 1000)
 
 
-def main() -> None:
-    """Move leaders in turn and print the distribution."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--moves", type=int, default=100)
-    parser.add_argument("--nodes", type=int, default=3)
-    parser.add_argument("--partitions", type=int, default=3)
-    parser.add_argument("--replicas", type=int, default=3)
-    parser.add_argument("--rows", type=int, default=4, help="rows of one write")
-    parser.add_argument("--pause-ms", type=float, default=50.0, help="a writer's usual pause")
-    parser.add_argument("--moving-pause-ms", type=float, default=1.0, help="while it moves")
-    given = parser.parse_args()
-    sys.setswitchinterval(SWITCH_INTERVAL_SECONDS)
+def rezone_moves(given: argparse.Namespace) -> list[Move]:
+    """Move leaders in turn."""
     moves: list[Move] = []
     with (
         running_zone(given.nodes, given.partitions, given.replicas) as zone,
@@ -129,14 +138,65 @@ def main() -> None:
             writer.pause_seconds = given.moving_pause_ms / 1000
             moves.append(move(zone, number % len(made), writer))
             writer.pause_seconds = given.pause_ms / 1000
+    return moves
+
+
+def peer_moves(peer: Peer, given: argparse.Namespace) -> list[Move]:
+    """Move a peer's leader, to and fro."""
+    value = bytes(given.rows * _ROW_BYTES)
+    writer = Writer(lambda _: peer.write(value), given.moving_pause_ms / 1000)
+    moves: list[Move] = []
+    try:
+        for _ in range(given.peer_moves):
+            settle(_AROUND_SECONDS)
+            begun = peer.move()
+            led = time.monotonic()
+            spaces = spaces_ms(writer, begun)
+            moves.append(Move(max(spaces), statistics.median(spaces), (led - begun) * 1000))
+    finally:
+        writer.stop()
+    return moves
+
+
+def show(name: str, moves: list[Move]) -> float:
+    """Print the distribution of the gaps; return their median."""
     gaps = [one.gap_ms for one in moves]
-    print(f"{given.moves} moves, {given.nodes} nodes, {given.partitions} partitions")
-    print(f"  write gap        {percentile(gaps, 0.5):8.1f} ms median")
-    print(f"                   {percentile(gaps, 0.9):8.1f} ms p90")
-    print(f"                   {percentile(gaps, 0.99):8.1f} ms p99")
-    print(f"                   {max(gaps):8.1f} ms longest")
-    print(f"  usual spacing    {statistics.median(one.usual_ms for one in moves):8.1f} ms")
-    print(f"  call to new lead {statistics.median(one.call_to_lead_ms for one in moves):8.1f} ms")
+    usual = statistics.median(one.usual_ms for one in moves)
+    figures = "".join(f"{percentile(gaps, share):9.1f}" for share in (0.5, 0.9, 0.99))
+    print(f"{len(moves):6}{figures}{max(gaps):9.1f}{usual:9.1f}  {name}", flush=True)
+    return percentile(gaps, 0.5)
+
+
+def main() -> None:
+    """Move leaders here and there, and print the distributions side by side."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--moves", type=int, default=200)
+    parser.add_argument("--peer-moves", type=int, default=40, help="0 for none")
+    parser.add_argument("--nodes", type=int, default=3)
+    parser.add_argument("--partitions", type=int, default=3)
+    parser.add_argument("--replicas", type=int, default=3)
+    parser.add_argument("--rows", type=int, default=4, help="rows of one write")
+    parser.add_argument("--pause-ms", type=float, default=50.0, help="a writer's usual pause")
+    parser.add_argument("--moving-pause-ms", type=float, default=1.0, help="while it moves")
+    given = parser.parse_args()
+    sys.setswitchinterval(SWITCH_INTERVAL_SECONDS)
+    print("write gap of a leader move, ms, pause included; usual: median time between two writes")
+    print(" moves   median      90%      99%  longest    usual")
+    moves = rezone_moves(given)
+    own = show(f"Rezone, {given.nodes} nodes, {given.replicas} replicas, all synced", moves)
+    for start in (etcd, redis) if given.peer_moves else ():
+        try:
+            with tempfile.TemporaryDirectory() as directory, start(Path(directory)) as peer:
+                median = show(peer.name, peer_moves(peer, given))
+        except NotHereError as error:
+            print(f"left out: {error}")
+            continue
+        failed = f"; {peer.given_up} more moves were given up by it" if peer.given_up else ""
+        print(f"{'':6}{median / own:9.1f}  times Rezone's median{failed}")
+    led = statistics.median(one.call_to_lead_ms for one in moves)
+    print(f"Rezone: {led:.1f} ms from the call to the coordinator's news of the new leader, median")
 
 
 if __name__ == "__main__":
