@@ -1,11 +1,12 @@
 """How leaders leave a data node that is about to stop, in few writes and without a migration."""
 
+import math
 from typing import Any
 
 import pytest
 from worlds import LEASE_SECONDS, NOW, World, child, record
 
-from rezone.domain.handover import AT_ONCE_MAX, handovers, is_wanted
+from rezone.domain.handover import AT_ONCE_MAX, handovers, is_wanted, wake_in
 from rezone.domain.world import Action, ChangeRoutes, RequestTakeover, RequestUpgrade
 from rezone.wire.messages import LeaderAndIsr, Role, TakeoverState
 
@@ -37,6 +38,7 @@ def handing_over(**report: Any) -> World:
 def test_nothing_is_handed_over_without_need() -> None:
     """Every pass would list migrations, or move leaders about."""
     assert not is_wanted(World().view())
+    assert math.isinf(wake_in(World().view()))
     assert actions(World()) == ()
 
 
@@ -44,7 +46,7 @@ def test_nothing_is_handed_over_without_need() -> None:
 def test_a_leaving_nodes_leaders_are_authorized_in_one_write() -> None:
     """A pod would stop while it leads, and its partitions wait for a lease."""
     world = leaving(routes=[record(), record(leader=1), record()])
-    assert is_wanted(world.view())
+    assert wake_in(world.view()) <= 1.0, "a call that was refused would be forgotten for 20 s"
     after = written(world)
     assert set(after) == {0, 2}
     assert {r.next_leader for r in after.values()} <= {1, 2}

@@ -206,6 +206,7 @@ class ZoneReconciler:
             rollout.wake_seconds,
             self._c.settings.resync_seconds,
             lease_ends_in(view, observed.now),
+            handover.wake_in(view),
         )
         return Decided(
             status=_with_conditions(zone, planned, view, rollout, observed.now),

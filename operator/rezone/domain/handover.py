@@ -13,6 +13,7 @@ migration waiting, and a failover from happening.
 """
 
 import collections
+import math
 from collections.abc import Collection
 from datetime import datetime
 
@@ -41,8 +42,15 @@ from rezone.wire.messages import (
 AT_ONCE_MAX = 64
 """How many takeovers of this kind a zone has under way: writes of each are held for a moment."""
 
+WAKE_SECONDS = 1.0
+
 _NOT_BEGUN = frozenset({"", MigrationState.SELECT_CANDIDATE.value})
 _RUNNING = frozenset({TakeoverState.PENDING, TakeoverState.DEAD, TakeoverState.ACTIVE})
+
+
+def wake_in(view: ZoneView) -> float:
+    """Return after how many seconds to look again: a call that failed brings no news."""
+    return WAKE_SECONDS if is_wanted(view) else math.inf
 
 
 def is_wanted(view: ZoneView) -> bool:
