@@ -13,7 +13,7 @@ import pytest
 from e2e.kind.command import CommandError, run
 from e2e.kubernetes.cluster import Json, Nodes
 from e2e.kubernetes.conftest import CHART, RELEASE, RELEASE_NAMESPACE, ROOT, Stage
-from e2e.kubernetes.zone import NAMESPACE, PLANNED, UNPLANNED, ZONE, Zone, condition, reason
+from e2e.kubernetes.zone import KINDS, NAMESPACE, PLANNED, UNPLANNED, ZONE, Zone, condition, reason
 
 pytestmark = [pytest.mark.timeout(1200), pytest.mark.proves("OP-08")]
 
@@ -219,17 +219,14 @@ def chart_before_last_change_of_definitions(directory: Path) -> Path:
 
 
 def definitions(stage: Stage) -> list[Json]:
-    """Return the schemas of the zone's definition in the cluster."""
-    found = stage.cluster.get("crd", "distributionzones.rezone.dev")
-    return [version["schema"] for version in found["spec"]["versions"]]
+    """Return the versions of all definitions in the cluster, with their schemas."""
+    found = [stage.cluster.get("crd", f"{kind}.rezone.dev") for kind in KINDS]
+    return [one["spec"]["versions"] for one in found]
 
 
 def definitions_of_the_chart(stage: Stage) -> list[Json]:
     """Return the same of this checkout, as the API server would store it."""
-    text = (ROOT / "crds" / "distributionzones.rezone.dev.yaml").read_text()
-    stored = stage.cluster.kubectl(
-        *("apply", "--server-side", "--dry-run=server", "--force-conflicts", "--filename=-"),
-        "--output=json",
-        text=text,
-    )
-    return [version["schema"] for version in json.loads(stored)["spec"]["versions"]]
+    dry = ("apply", "--server-side", "--dry-run=server", "--force-conflicts", "--output=json")
+    files = [ROOT / "crds" / f"{kind}.rezone.dev.yaml" for kind in KINDS]
+    stored = [json.loads(stage.cluster.kubectl(*dry, f"--filename={file}")) for file in files]
+    return [one["spec"]["versions"] for one in stored]

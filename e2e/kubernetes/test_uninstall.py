@@ -5,10 +5,9 @@ from __future__ import annotations
 import pytest
 
 from e2e.kubernetes.conftest import CHART, RELEASE, RELEASE_NAMESPACE, Stage
-from e2e.kubernetes.zone import NAMESPACE, PLANNED, ZONE, Zone
+from e2e.kubernetes.zone import KINDS, NAMESPACE, PLANNED, ZONE, Zone
 
 OPERATORS = "app.kubernetes.io/name=rezone,app.kubernetes.io/component=operator"
-KINDS = ("distributionzones", "rebalancetasks", "regionmigrations")
 
 pytestmark = [pytest.mark.timeout(1200), pytest.mark.proves("OP-08")]
 
@@ -20,7 +19,12 @@ def test_uninstalling_leaves_the_data(stage: Stage, zone: Zone) -> None:
     with zone.under_traffic("operator uninstalled and installed again", gap_seconds_max=PLANNED):
         stage.cluster.helm("uninstall", RELEASE, f"--namespace={RELEASE_NAMESPACE}", "--wait")
         operators = ("pods", f"--namespace={RELEASE_NAMESPACE}", f"--selector={OPERATORS}")
-        assert stage.cluster.items(*operators) == []
+        stage.cluster.until(
+            "the operators are gone",
+            lambda: stage.cluster.items(*operators) == [],
+            seconds=90,
+            seen=lambda: stage.cluster.kubectl("get", *operators),
+        )
         stage.install(CHART)
         zone.wait_settled(stage.base)
     assert {pod["metadata"]["uid"] for pod in zone.pods()} == pods

@@ -15,6 +15,7 @@ from e2e.kubernetes.cluster import Cluster, Json
 NAMESPACE = "shop"
 ZONE = "orders"
 POOL = "rezone.dev/e2e-pool"
+KINDS = ("distributionzones", "rebalancetasks", "regionmigrations")
 PARTITIONS = 12
 REPLICAS = 3
 ROWS = 50_000
