@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from rezone.replica.producer import ProducerChannel
+from rezone.replica.settings import NodeSettings, SystemClock
 from rezone.wire.errors import NotReadyError, UnknownPartitionError
 from rezone.wire.messages import Message, StreamOk, StreamRefused, StreamRequest
 
@@ -86,7 +87,9 @@ def served(candidate: Candidate, between: Callable[[ProducerChannel], None]) -> 
         assert partition == PARTITION
         return candidate
 
-    channel = ProducerChannel("c", 1, wire, find, streams_max=1, frame_bytes_max=1 << 20)
+    channel = ProducerChannel(
+        "c", 1, wire, find, settings=NodeSettings(streams_max=1), clock=SystemClock()
+    )
 
     def looked() -> None:
         if candidate.leads_when_looked_at:
@@ -155,7 +158,9 @@ def test_a_partition_that_is_not_here_is_refused_at_once() -> None:
     def find(_partition: int) -> Any:
         raise UnknownPartitionError("not here", partition=PARTITION)
 
-    channel = ProducerChannel("c", 1, wire, find, streams_max=1, frame_bytes_max=1 << 20)
+    channel = ProducerChannel(
+        "c", 1, wire, find, settings=NodeSettings(streams_max=1), clock=SystemClock()
+    )
     thread = threading.Thread(target=channel.run, daemon=True)
     thread.start()
     assert wire.said.wait(PATIENCE_SECONDS)
