@@ -237,6 +237,8 @@ RULE_ROWS: tuple[RuleRow, ...] = (
             {"spec.minInSyncReplicas": 3}, {"spec.minInSyncReplicas": 4}),
     RuleRow(Z, "hotStandbys must be smaller than replicas: one replica is the leader",
             {"spec.hotStandbys": 2}, {"spec.hotStandbys": 3}),
+    RuleRow(Z, "partitions times replicas may be at most 49152, or the assignments have no room in one object: lower one of the two, or make two zones",
+            {"spec.partitions": 16384, "spec.replicas": 3}, {"spec.partitions": 16384, "spec.replicas": 4}),
     RuleRow(Z, "partitions cannot be changed until re-sharding exists: make a new zone with the wanted number and copy the rows",
             {"spec.partitions": 8, "spec.replicas": 2}, {"spec.partitions": 16}, before={}),
     RuleRow(Z, "schema cannot be changed: make a new zone and copy the rows",

@@ -273,6 +273,12 @@ class DistributionZoneSpec(Model):
             field_path=".hotStandbys",
         ),
         Rule(
+            # Three assignments and a cancel intent stand in one status: tests/kube/test_kube_sizes.
+            rule="self.partitions * self.replicas <= 49152",
+            message="partitions times replicas may be at most 49152, or the assignments have no "
+            "room in one object: lower one of the two, or make two zones",
+        ),
+        Rule(
             # The operator would keep serving the old count and say nothing.
             rule="self.partitions == oldSelf.partitions",
             message="partitions cannot be changed until re-sharding exists: make a new zone with "
