@@ -154,3 +154,14 @@ def test_old_java_is_refused(tmp_path: Path) -> None:
     program(home / "bin" / "java", "").write_text("#!/bin/sh\necho 'version \"1.8.0\"' >&2\n")
     with pytest.raises(MissingToolError, match="too old"):
         find_java(environment(tmp_path, JAVA_HOME=str(home)))
+
+
+def test_nodes_run_the_versions_of_the_control_plane() -> None:
+    """With other versions everything is compiled twice, and a kubelet may be newer than its API."""
+    root = Path(__file__).parents[2]
+    modules = ("operator/rezone/local/kubetools", "e2e/kind/go/kubernetes")
+    control_plane, nodes = (
+        [line for line in (root / one / "go.mod").read_text().splitlines() if "module " not in line]
+        for one in modules
+    )
+    assert nodes == control_plane
