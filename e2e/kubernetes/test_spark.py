@@ -17,13 +17,15 @@ import pytest
 from e2e.kind.places import default_places
 from e2e.kubernetes.cluster import Cluster, Json
 from e2e.kubernetes.conftest import ROOT, TAG, Stage
-from e2e.kubernetes.zone import NAMESPACE, PARTITIONS, POOL, ZONE, Zone
+from e2e.kubernetes.zone import NAMESPACE, POOL, ZONE, Zone
 from e2e.spark.image import ensure_spark_image
 
 pytestmark = pytest.mark.timeout(1200)
 
 # About twenty seconds of copying for the rows of the zone.
 COPIED_BYTES_PER_SECOND = 400_000
+# Copies stop no writes; Spark's processes take the cores of all nodes where those are one machine.
+GAP_SECONDS_MAX = 30
 POD = {"coreRequest": "100m", "memory": "512m"}
 LEVEL = "pod-security.kubernetes.io/enforce"
 IN_SPACE = f"--namespace={NAMESPACE}"
@@ -94,17 +96,21 @@ class Copies:
         )
         return [pod for pod in found if pod["status"].get("phase") == "Running"]
 
-    def wait_copying(self, task: str) -> None:
-        """Wait until rows have arrived that are not yet a whole copy."""
-        self._until(
-            "rows are being copied",
-            lambda: bool(self.pods(task, "executor")) and self._bytes(task) > 0,
-            seconds=600,
-        )
+    def wait_copying(self, task: str) -> int:
+        """Wait until some moves are done and others are not; return how many there are."""
 
-    def _bytes(self, task: str) -> int:
-        status = self._cluster.get("rbt", task, IN_SPACE).get("status", {})
-        return int(status.get("progress", {}).get("bytesDone", 0))
+        def between() -> bool:
+            progress = self._progress(task)
+            return 0 < progress.get("movesDone", 0) < progress["movesTotal"]
+
+        # Driver and executors start in seconds where cores are free, in minutes where not.
+        self._until("some of the moves are done", between, seconds=600)
+        return int(self._progress(task)["movesTotal"])
+
+    def _progress(self, task: str) -> Json:
+        status: Json = self._cluster.get("rbt", task, IN_SPACE).get("status", {})
+        found: Json = status.get("progress", {"movesTotal": 0})
+        return found
 
     def kill(self, pods: list[Json]) -> None:
         """End pods without a word."""
@@ -162,9 +168,9 @@ def _patch(stage: Stage, image: str, *, threshold: int, rate: int) -> None:
 
 def test_a_copy_runs_in_pods_with_certificates(zone: Zone, copies: Copies) -> None:
     """On one machine Spark has neither pods nor Secrets: only here it shows that both fit."""
-    with zone.under_traffic("copy by Spark", gap_seconds_max=10):
+    with zone.under_traffic("copy by Spark", gap_seconds_max=GAP_SECONDS_MAX):
         task = copies.begin()
-        copies.wait_copying(task)
+        moves = copies.wait_copying(task)
         (driver,) = copies.pods(task, "driver")
         executors = copies.pods(task, "executor")
         copies.end(task)
@@ -175,34 +181,31 @@ def test_a_copy_runs_in_pods_with_certificates(zone: Zone, copies: Copies) -> No
     ((application, state),) = copies.applications(task).items()
     assert state == "COMPLETED"
     said = copies.result(application)
-    assert said["failed"] == 0
-    assert 0 < said["copies"] <= PARTITIONS
+    assert (said["copies"], said["failed"]) == (moves, 0)
 
 
 def test_executors_are_killed(zone: Zone, copies: Copies) -> None:
-    """Copies that began anew each time would never end where executors are often evicted."""
-    with zone.under_traffic("Spark executors killed", gap_seconds_max=10):
+    """Where executors are often evicted, a copy that ended with one of them would never end."""
+    with zone.under_traffic("Spark executors killed", gap_seconds_max=GAP_SECONDS_MAX):
         task = copies.begin()
-        copies.wait_copying(task)
+        moves = copies.wait_copying(task)
         copies.kill(copies.pods(task, "executor"))
         copies.end(task)
     ((application, state),) = copies.applications(task).items()
     assert state == "COMPLETED"
     said = copies.result(application)
-    assert said["failed"] == 0
-    assert said["resumed"] + said["skipped"] > 0
+    assert (said["copies"], said["failed"]) == (moves, 0)
 
 
 def test_a_driver_is_killed(zone: Zone, copies: Copies) -> None:
-    """A job without its driver is over: the task must notice and start another."""
-    with zone.under_traffic("Spark driver killed", gap_seconds_max=10):
+    """A job without its driver is over: the task must notice, and go on with what is left."""
+    with zone.under_traffic("Spark driver killed", gap_seconds_max=GAP_SECONDS_MAX):
         task = copies.begin()
-        copies.wait_copying(task)
+        moves = copies.wait_copying(task)
         copies.kill(copies.pods(task, "driver"))
         copies.end(task)
     first, second = sorted(copies.applications(task).items())
-    assert first[1] == "FAILED"
-    assert second[1] == "COMPLETED"
+    assert (first[1], second[1]) == ("FAILED", "COMPLETED")
     said = copies.result(second[0])
     assert said["failed"] == 0
-    assert said["resumed"] + said["skipped"] > 0
+    assert 0 < said["copies"] - said["skipped"] < moves
