@@ -80,7 +80,7 @@ def _receive(server: socket.socket, target: Path) -> None:
 # --- Redis --------------------------------------------------------------------------------------
 
 
-class _Redis:
+class Redis:
     """A connection that pipelines commands."""
 
     def __init__(self, port: int) -> None:
@@ -97,26 +97,27 @@ class _Redis:
         return [self._file.readline() for _ in commands]
 
     def close(self) -> None:
+        """Hang up."""
         self._file.close()
         self._socket.close()
 
 
 @contextlib.contextmanager
-def _redis_server(directory: Path) -> Iterator[int]:
+def redis_server(directory: Path, *options: str) -> Iterator[int]:
+    """Run a server with an append-only file, and these options; gives its port."""
     directory.mkdir()
     port = free_port() % 40_000 + 10_000  # the cluster bus is at the port plus 10,000
     process = subprocess.Popen(
         [
             *("redis-server", "--port", str(port), "--bind", "127.0.0.1", "--dir", str(directory)),
-            *("--cluster-enabled", "yes", "--save", "", "--appendonly", "yes"),
-            *("--appendfsync", "everysec", "--loglevel", "warning"),
+            *("--save", "", "--appendonly", "yes", "--loglevel", "warning", *options),
         ],
         stdout=subprocess.DEVNULL,
     )
     try:
         for _ in range(200):
             with contextlib.suppress(OSError):
-                _Redis(port).close()
+                Redis(port).close()
                 break
             pause(0.05)
         yield port
@@ -129,13 +130,14 @@ def redis_reshard(
     directory: Path, rows: int, value_bytes: int, per_second: float, each: int
 ) -> float:
     """Return the seconds that moving all slots to an empty node takes."""
+    cluster = ("--cluster-enabled", "yes", "--appendfsync", "everysec")
     with (
-        _redis_server(directory / "redis0") as first,
-        _redis_server(directory / "redis1") as second,
+        redis_server(directory / "redis0", *cluster) as first,
+        redis_server(directory / "redis1", *cluster) as second,
     ):
-        loader = _Redis(first)
+        loader = Redis(first)
         loader.send((b"CLUSTER", b"ADDSLOTSRANGE", b"0", b"16383"))
-        _Redis(second).send((b"CLUSTER", b"MEET", b"127.0.0.1", str(first).encode()))
+        Redis(second).send((b"CLUSTER", b"MEET", b"127.0.0.1", str(first).encode()))
         noise = random.Random(5).randbytes(value_bytes * 500)
         values = [noise[i * value_bytes : (i + 1) * value_bytes] for i in range(500)]
         while not _redis_ready(first, second):
@@ -200,7 +202,7 @@ def _redis_writes(
     per_second: float,
 ) -> None:
     """Write at a steady pace, to the other node what the first one sends there (once each)."""
-    connections = [_Redis(port) for port in ports]
+    connections = [Redis(port) for port in ports]
     due = time.monotonic()
     while not stop.wait(max(0.0, due - time.monotonic())):
         due += 1 / per_second
@@ -216,7 +218,7 @@ def _redis_writes(
 # --- PostgreSQL ---------------------------------------------------------------------------------
 
 
-class _Postgres:
+class Postgres:
     """A server of its own, and ways to run its programs as an unprivileged user."""
 
     def __init__(self, directory: Path) -> None:
@@ -225,12 +227,28 @@ class _Postgres:
         self.port = free_port()
         self._process: subprocess.Popen[bytes] | None = None
 
-    def start(self) -> None:
-        """Make the database and serve it."""
-        self._data.mkdir()
+    def start(self, **more: str) -> None:
+        """Make the database and serve it; `more` are settings of the server."""
+        self._make_directory()
+        self.run("initdb", "-A", "trust", "-D", str(self._data), "-U", "bench")
+        self._serve(more)
+
+    def start_standby(self, primary: "Postgres", name: str) -> None:
+        """Be a physical standby of another one, under the application name `name`."""
+        self._make_directory()
+        host, port = ("host=127.0.0.1", f"port={primary.port}")
+        self.run(
+            "pg_basebackup", "-R", "-X", "stream", "-D", str(self._data),
+            "-d", f"{host} {port} user=bench application_name={name}",
+        )  # fmt: skip
+        self._serve({})
+
+    def _make_directory(self) -> None:
+        self._data.mkdir(mode=0o700)
         if self._prefix:
             subprocess.run(["chown", "postgres", str(self._data)], check=True)
-        self.run("initdb", "-A", "trust", "-D", str(self._data), "-U", "bench")
+
+    def _serve(self, more: dict[str, str]) -> None:
         options = {
             "wal_level": "logical",
             "port": str(self.port),
@@ -238,6 +256,7 @@ class _Postgres:
             "unix_socket_directories": "",
             "shared_buffers": "1GB",
             "max_wal_size": "8GB",
+            **more,
         }
         self._process = subprocess.Popen(
             [
@@ -289,7 +308,7 @@ def postgres_copy(
 ) -> float:
     """Return the seconds from CREATE SUBSCRIPTION until the table is synchronised."""
     directory.chmod(0o755)
-    first, second = _Postgres(directory / "pg0"), _Postgres(directory / "pg1")
+    first, second = Postgres(directory / "pg0"), Postgres(directory / "pg1")
     try:
         for server in (first, second):
             server.start()
