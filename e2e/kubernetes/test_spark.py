@@ -120,7 +120,11 @@ class Copies:
     def end(self, task: str) -> None:
         """Wait until the zone is settled on all four nodes and the task has succeeded."""
         self._zone.wait_settled(set(self._stage.workers), seconds=600)
-        assert self._cluster.get("rbt", task, IN_SPACE)["status"]["state"] == "Succeeded"
+        # The zone is free for the next rebalance while replicas that left are still being removed.
+        self._until("the rebalance is over", lambda: self._state(task) == "Succeeded", seconds=120)
+
+    def _state(self, task: str) -> str:
+        return str(self._cluster.get("rbt", task, IN_SPACE)["status"]["state"])
 
     def result(self, application: str) -> Json:
         """Return what the copy job says it did, the last line of its driver."""
