@@ -43,7 +43,8 @@ _KERNEL_LIMITS = {
 _BUILD_CACHE = "10GB"
 _DAEMON_STARTS_SECONDS = 60.0
 _DAEMON_ENDS_SECONDS = 60.0
-_RULE = ["DOCKER-USER", "-i", BRIDGE, "!", "-o", BRIDGE, "-j", "REJECT"]
+_USER_CHAIN = "DOCKER-USER"
+_RULE = [_USER_CHAIN, "-i", BRIDGE, "!", "-o", BRIDGE, "-j", "REJECT"]
 _CAP_SYS_RESOURCE = 1 << 24
 
 # Docker asks for every capability for a privileged container, and runc refuses a container whose
@@ -187,6 +188,10 @@ def _make_network(places: Places) -> None:
             ],
             env=env,
         )
+    # A daemon that finds its network of the last time does not make the chain for users again.
+    if _USER_CHAIN not in _chains("filter"):
+        run(["iptables", "-N", _USER_CHAIN])
+        run(["iptables", "-I", "FORWARD", "-j", _USER_CHAIN])
     if not succeeds(["iptables", "-C", *_RULE]):
         run(["iptables", "-I", *_RULE])
 
@@ -205,6 +210,9 @@ def stop_docker(places: Places) -> None:
         pid_file.clear()
         while succeeds(["iptables", "-D", *_RULE]):
             pass
+        _remove_rules(BRIDGE)
+        # Still there if a container that somebody else made was on it.
+        succeeds(["ip", "link", "delete", BRIDGE])
         _remove_new_chains(places)
 
 
@@ -224,6 +232,16 @@ def _note_existing_chains(places: Places) -> None:
     (places.docker / "forward-policy").write_text(policy)
 
 
+def _remove_rules(word: str) -> None:
+    """Remove the rules outside Docker's own chains that have this word."""
+    for table in ("filter", "nat"):
+        chains = _chains(table)
+        for line in run(["iptables", "-t", table, "-S"]).splitlines():
+            words = line.split()
+            if words[0] == "-A" and words[1] not in chains and word in words:
+                run(["iptables", "-t", table, "-D", *words[1:]])
+
+
 def _remove_new_chains(places: Places) -> None:
     """Remove Docker's chains and the jumps to them, unless they are another daemon's too."""
     if (places.docker / "chains-were-there").exists():
@@ -231,10 +249,8 @@ def _remove_new_chains(places: Places) -> None:
         return
     for table in ("filter", "nat"):
         chains = _chains(table)
-        for line in run(["iptables", "-t", table, "-S"]).splitlines():
-            words = line.split()
-            if words[0] == "-A" and words[1] not in chains and set(words) & set(chains):
-                run(["iptables", "-t", table, "-D", *words[1:]])
+        for chain in chains:
+            _remove_rules(chain)
         for flag in ("-F", "-X"):
             for chain in chains:
                 run(["iptables", "-t", table, flag, chain])
