@@ -101,7 +101,7 @@ class Copies:
 
         def between() -> bool:
             progress = self._progress(task)
-            return 0 < progress.get("movesDone", 0) < progress["movesTotal"]
+            return 0 < int(progress.get("movesDone", 0)) < int(progress["movesTotal"])
 
         # Driver and executors start in seconds where cores are free, in minutes where not.
         self._until("some of the moves are done", between, seconds=600)
