@@ -252,7 +252,7 @@ def test_reports_and_digests_are_for_operators_and_admins(zone: SecureCoordinato
     """A reader would learn of rows by their digests, or a writer of every node's state."""
     for role in (Role.READER, Role.WRITER, Role.DATA_NODE):
         client = zone.as_(of_zone(role))
-        with pytest.raises(ForbiddenError, match="reports and digests"):
+        with pytest.raises(ForbiddenError, match="reports, digests"):
             client.call(ReportRequest(seen=-1), NodeReport)
     admin = zone.as_(of_zone(Role.ADMIN))
     assert admin.call(DigestRequest(partition=PARTITION), DigestReply).rows
