@@ -12,6 +12,7 @@ from lightkube import Client, KubeConfig
 from lightkube.resources.apiextensions_v1 import CustomResourceDefinition
 
 from rezone.cli.check import CheckFailedError, check, check_installation
+from rezone.domain.rollout import NOTHING
 from rezone.domain.zone_status import ZoneHealth, zone_conditions
 from rezone.kube.client import Kube, connect
 from rezone.kube.errors import ExistsError
@@ -65,6 +66,7 @@ def operator(
             stalled=stalled,
             rebalancing="",
             paused=False,
+            rollout=NOTHING,
             generation=zone.metadata.generation,
             now=NOW,
         )

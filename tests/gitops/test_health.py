@@ -29,6 +29,7 @@ from lightkube.models.meta_v1 import ObjectMeta
 from lightkube.resources.core_v1 import ConfigMap
 from lupa import lua51
 
+from rezone.domain.rollout import NOTHING, RolloutDecision
 from rezone.domain.statuses import Standing, with_conditions
 from rezone.domain.zone_status import ZoneHealth, zone_conditions
 from rezone.resources import API_VERSION
@@ -37,7 +38,7 @@ from rezone.resources.generate import drift
 from rezone.resources.migration import MigrationState, RegionMigrationStatus
 from rezone.resources.packaging import gitops_files
 from rezone.resources.task import RebalanceTaskStatus, TaskState
-from rezone.resources.zone import DistributionZoneStatus
+from rezone.resources.zone import DistributionZoneStatus, RolloutStatus
 
 pytestmark = pytest.mark.proves("OP-07")
 
@@ -119,8 +120,19 @@ def zones() -> list[Json]:
     """Return zones with every combination of conditions that the operator gives them."""
     found = []
     shortage = (Reason.NOT_ENOUGH_DATA_NODES, "add data nodes")
-    for (partitions, led, in_sync), stalled, task, paused in itertools.product(
-        ((0, 0, 0), (4, 3, 3), (4, 4, 3), (4, 4, 4)), (None, shortage), ("", "t"), (False, True)
+    update = RolloutStatus(started_time=NOW, outdated=1, waiting_for="data node 1 catches up")
+    rollouts = (
+        NOTHING,
+        RolloutDecision(status=update),
+        RolloutDecision(status=update, held=True),
+        RolloutDecision(status=update, stuck="data node 1 catches up"),
+    )
+    for (partitions, led, in_sync), stalled, task, paused, rollout in itertools.product(
+        ((0, 0, 0), (4, 3, 3), (4, 4, 3), (4, 4, 4)),
+        (None, shortage),
+        ("", "t"),
+        (False, True),
+        rollouts,
     ):
         conditions = zone_conditions(
             (),
@@ -130,6 +142,7 @@ def zones() -> list[Json]:
             stalled=stalled,
             rebalancing=task,
             paused=paused,
+            rollout=rollout,
             generation=2,
             now=NOW,
         )

@@ -134,6 +134,7 @@ def test_defaults_are_stored(kubectl: Kubectl) -> None:
     assert zone["spec"]["dataNodes"] == {
         "count": 3,
         "failureDomainKey": "topology.kubernetes.io/zone",
+        "weightKey": "rezone.dev/weight",
     }
     assert "storage" not in zone["spec"]
 
@@ -193,6 +194,8 @@ def _status(kind: str, path: str, value: Any) -> dict[str, Any]:
 
 
 def _simple(schema: dict[str, Any]) -> Any:
+    if schema.get("format") == "date-time":
+        return "2026-05-01T10:00:00Z"
     return {"integer": 0, "string": "x", "boolean": False}[schema["type"]]
 
 
