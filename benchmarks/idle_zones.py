@@ -20,7 +20,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 
 import structlog
-from harness.operator import NAMESPACE, cpu_seconds, operator, writes_of
+from harness.operated import NAMESPACE, cpu_seconds, operator, writes_of
 
 from rezone.kube.names import NODE_ID_LABEL
 from rezone.local.api import Json, KubeApi

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from harness.operator import NAMESPACE, ROOT, cpu_seconds, operator, writes_of
+from harness.operated import NAMESPACE, ROOT, cpu_seconds, operator, writes_of
 
 from rezone.local.api import Json, KubeApi
 from rezone.local.cluster import LocalCluster
