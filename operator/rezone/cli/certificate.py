@@ -4,6 +4,7 @@ Whoever may read the authority's Secret may sign; nobody else is asked.
 """
 
 import asyncio
+from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 
@@ -19,23 +20,40 @@ from rezone.wire.tls import FILES, TlsFiles, utc_now
 
 KEY_MODE = 0o600
 
+Command = Callable[..., None]
+
+
+def client_options(role_help: str) -> Callable[[Command], Command]:
+    """Return what adds the zone, the role in it and the directory of a client's certificate."""
+    options = (
+        click.argument("zone"),
+        click.option("--namespace", "-n", help="The zone's namespace; default: the context's."),
+        click.option(
+            "--role",
+            type=click.Choice([role.value for role in CLIENT_ROLES]),
+            default=Role.READER.value,
+            show_default=True,
+            help=role_help,
+        ),
+        click.option(
+            "--out",
+            type=click.Path(path_type=Path, file_okay=False),
+            required=True,
+            help="A directory for ca.crt, tls.crt and tls.key.",
+        ),
+    )
+
+    def add(command: Command) -> Command:
+        # The last decorator is applied first.
+        for option in reversed(options):
+            command = option(command)
+        return command
+
+    return add
+
 
 @click.command("certificate")
-@click.argument("zone")
-@click.option("--namespace", "-n", help="The zone's namespace; default: the context's.")
-@click.option(
-    "--role",
-    type=click.Choice([role.value for role in CLIENT_ROLES]),
-    default=Role.READER.value,
-    show_default=True,
-    help="What its holder may do.",
-)
-@click.option(
-    "--out",
-    type=click.Path(path_type=Path, file_okay=False),
-    required=True,
-    help="A directory for ca.crt, tls.crt and tls.key.",
-)
+@client_options("What its holder may do.")
 @click.option(
     "--days",
     type=click.IntRange(1, 3650),

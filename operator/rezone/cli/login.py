@@ -15,12 +15,12 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from rezone.cli.certificate import write
+from rezone.cli.certificate import client_options, write
 from rezone.domain.client_requests import LIFETIME, LIFETIME_MAX, SIGNER, USAGES
-from rezone.kube.authority import renew_at
+from rezone.kube.authority import key_pem, renew_at
 from rezone.kube.client import CertificateRequest, Kube, Manifest, connect
 from rezone.kube.errors import KubeError, MissingError, UnavailableError
-from rezone.wire.identity import CLIENT_ROLES, Identity, Role
+from rezone.wire.identity import Identity, Role
 from rezone.wire.tls import TlsFiles, TlsFilesError, utc_now
 
 LIFETIME_SECONDS_MIN = 600
@@ -45,21 +45,7 @@ class Login:
 
 
 @click.command("login")
-@click.argument("zone")
-@click.option("--namespace", "-n", help="The zone's namespace; default: the context's.")
-@click.option(
-    "--role",
-    type=click.Choice([role.value for role in CLIENT_ROLES]),
-    default=Role.READER.value,
-    show_default=True,
-    help="What you want to do; a Role in the zone's namespace must allow it.",
-)
-@click.option(
-    "--out",
-    type=click.Path(path_type=Path, file_okay=False),
-    required=True,
-    help="A directory for ca.crt, tls.crt and tls.key.",
-)
+@client_options("What you want to do; a Role in the zone's namespace must allow it.")
 @click.option(
     "--seconds",
     type=click.IntRange(LIFETIME_SECONDS_MIN, int(LIFETIME_MAX.total_seconds())),
@@ -158,12 +144,7 @@ def request_of(wanted: Login, key: ec.EllipticCurvePrivateKey) -> Manifest:
 def files_of(chain: bytes, key: ec.EllipticCurvePrivateKey) -> TlsFiles:
     """Return what the operator has signed: the first certificate, and the authorities behind it."""
     first, end, authorities = chain.partition(_END)
-    own = key.private_bytes(
-        serialization.Encoding.PEM,
-        serialization.PrivateFormat.PKCS8,
-        serialization.NoEncryption(),
-    )
-    return TlsFiles.parse(authorities, first + end, own)
+    return TlsFiles.parse(authorities, first + end, key_pem(key))
 
 
 async def _answer(kube: Kube, name: str) -> bytes:

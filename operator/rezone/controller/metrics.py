@@ -34,7 +34,7 @@ _ENDS: dict[Kind, frozenset[str]] = {
     Kind.TASK: frozenset(TERMINAL_TASK_STATES),
     Kind.MIGRATION: frozenset(TERMINAL_MIGRATION_STATES),
 }
-_NOT_BEGUN = "New"
+_NEW = "New"
 
 
 class OperatorMetrics:
@@ -105,7 +105,7 @@ class OperatorMetrics:
     def note_state(self, key: ObjectKey, state: str) -> None:
         """Note the state of a task or migration, and count it when it has just ended."""
         before = self._states.get(key)
-        self._states[key] = state or _NOT_BEGUN
+        self._states[key] = state or _NEW
         ends = _ENDS[key.kind]
         # One that had ended when this process first saw it is no end of this process's.
         if before is not None and before not in ends and state in ends:
@@ -156,6 +156,6 @@ class _StateCollector(Collector):
             labels=["kind", "state"],
         )
         for kind, states in _STATES.items():
-            for state in (_NOT_BEGUN, *states):
+            for state in (_NEW, *states):
                 family.add_metric([kind, state], counts[kind, state])
         yield family

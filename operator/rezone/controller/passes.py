@@ -7,11 +7,10 @@ from rezone.controller.coordinator import Coordinator
 from rezone.controller.keys import ObjectKey, ZoneKey
 from rezone.controller.observe import build_view, migration_view
 from rezone.controller.runtime import ZoneRuntime
+from rezone.domain.migration_table import NOT_BEGUN
 from rezone.domain.world import SparkView, ZoneView
-from rezone.resources.migration import MigrationState, RegionMigration
+from rezone.resources.migration import RegionMigration
 from rezone.resources.zone import DistributionZone
-
-NOT_BEGUN = frozenset({"", MigrationState.SELECT_CANDIDATE})
 
 
 @dataclasses.dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 from rezone.controller.passes import ZonePass
 from rezone.domain import planner
-from rezone.domain.data_nodes import eligible_ids
+from rezone.domain.data_nodes import eligible_ids, planner_nodes
 from rezone.domain.estimates import seconds_for
 from rezone.domain.rebalance_run import NoPlan, Planned
 from rezone.resources.conditions import Reason
@@ -63,15 +63,7 @@ def _zone_request(seen: ZonePass, revision: int) -> planner.PlanRequest:
     return planner.PlanRequest(
         partitions=seen.zone.spec.partitions,
         replicas=seen.zone.spec.replicas,
-        nodes=tuple(
-            planner.NodeInfo(
-                id=n.id,
-                weight=n.weight,
-                failure_domain=n.failure_domain,
-                available=n.id in eligible,
-            )
-            for n in status.data_nodes
-        ),
+        nodes=planner_nodes(status.data_nodes, eligible),
         current=view.stable,
         leaders=tuple(record.leader for record in view.routes),
         partition_bytes=tuple(sizes),

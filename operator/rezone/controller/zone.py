@@ -30,8 +30,9 @@ from rezone.domain.data_nodes import (
     eligible_ids,
     placed,
     plan_data_nodes,
+    planner_nodes,
 )
-from rezone.domain.planner import NodeInfo, NotPlaceableError, PlanRequest, plan
+from rezone.domain.planner import NotPlaceableError, PlanRequest, plan
 from rezone.domain.repairs import lease_ends_in, missing_copies, repairs, strays
 from rezone.domain.rollout import RolloutDecision
 from rezone.domain.standbys import standby_changes
@@ -390,15 +391,7 @@ class _Planning:
         return PlanRequest(
             partitions=self.zone.spec.partitions,
             replicas=self.zone.spec.replicas,
-            nodes=tuple(
-                NodeInfo(
-                    id=n.id,
-                    weight=n.weight,
-                    failure_domain=n.failure_domain,
-                    available=n.id in eligible,
-                )
-                for n in self.status.data_nodes
-            ),
+            nodes=planner_nodes(self.status.data_nodes, eligible),
             current=current,
             leaders=tuple(r.leader for r in self.observed.routes) or None,
         )

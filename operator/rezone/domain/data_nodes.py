@@ -7,9 +7,10 @@ therefore takes a drain back.
 """
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime, timedelta
 
+from rezone.domain.planner_types import NodeInfo
 from rezone.resources.zone import WEIGHT_MAX, DataNodesSpec, DataNodeState, DataNodeStatus
 
 
@@ -208,3 +209,18 @@ def changed_ids(nodes: Sequence[DataNodeStatus]) -> frozenset[int]:
 
 def _place_of(node: DataNodeStatus) -> str:
     return f"{node.weight}@{node.failure_domain}"
+
+
+def planner_nodes(
+    nodes: Sequence[DataNodeStatus], eligible: Collection[int]
+) -> tuple[NodeInfo, ...]:
+    """Return the nodes as the planner sees them; only `eligible` ones may hold anything after."""
+    return tuple(
+        NodeInfo(
+            id=node.id,
+            weight=node.weight,
+            failure_domain=node.failure_domain,
+            available=node.id in eligible,
+        )
+        for node in nodes
+    )

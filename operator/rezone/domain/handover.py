@@ -19,6 +19,7 @@ from datetime import datetime
 
 from rezone.domain import routes
 from rezone.domain.changes import Step, change_of
+from rezone.domain.migration_table import NOT_BEGUN
 from rezone.domain.readiness import is_close, is_verified, node_is_gone, was_copied
 from rezone.domain.repairs import able_to_lead
 from rezone.domain.world import (
@@ -29,7 +30,6 @@ from rezone.domain.world import (
     RouteChange,
     ZoneView,
 )
-from rezone.resources.migration import MigrationState
 from rezone.wire.messages import (
     LeaderAndIsr,
     NodeId,
@@ -44,7 +44,6 @@ AT_ONCE_MAX = 64
 
 WAKE_SECONDS = 1.0
 
-_NOT_BEGUN = frozenset({"", MigrationState.SELECT_CANDIDATE.value})
 _RUNNING = frozenset({TakeoverState.PENDING, TakeoverState.DEAD, TakeoverState.ACTIVE})
 
 
@@ -72,7 +71,7 @@ def handovers(
     are nodes that are better spared: they will have to hand over themselves.
     """
     # One that has not begun waits for exactly this.
-    busy = {m.partition for m in view.migrations if not m.terminal and m.state not in _NOT_BEGUN}
+    busy = {m.partition for m in view.migrations if not m.terminal and m.state not in NOT_BEGUN}
     leaving = _leaving(view)
     work = _Handovers(view, now, frozenset(overdue), frozenset(avoid))
     for partition, record in enumerate(view.routes):

@@ -13,6 +13,7 @@ from types import MappingProxyType
 from rezone.domain import migration_takeover as takeover
 from rezone.domain import routes
 from rezone.domain.migration_run import Run
+from rezone.domain.migration_table import NOT_BEGUN
 from rezone.domain.readiness import (
     is_close,
     is_mismatched,
@@ -152,7 +153,7 @@ def _blocked(run: Run) -> tuple[Reason, str] | None:
 def _goes_first(other: MigrationView, run: Run) -> bool:
     if other.name == run.name or other.terminal or other.partition != run.partition:
         return False
-    if other.state not in ("", S.SELECT_CANDIDATE):
+    if other.state not in NOT_BEGUN:
         return True
     # Neither has begun: the names decide, so that not both wait for each other.
     return other.name < run.name

@@ -14,6 +14,9 @@ TAKEOVER_SECONDS_MAX = 20.0
 """How long a partition may be between two leaders before the old one is restored; the lease of
 an unreachable leader comes on top."""
 
+NOT_BEGUN = frozenset({"", S.SELECT_CANDIDATE.value})
+"""The states in which a migration has changed nothing yet; "" before the first visit."""
+
 TABLE = Table(
     title="RegionMigration: the states",
     names=S,

@@ -2,11 +2,9 @@
 
 import collections
 
+from rezone.domain.migration_table import NOT_BEGUN
 from rezone.domain.world import MigrationView, ZoneView
-from rezone.resources.migration import MigrationState
 from rezone.wire.messages import NodeId
-
-_NOT_STARTED = frozenset({"", MigrationState.SELECT_CANDIDATE.value})
 
 
 class Slots:
@@ -43,7 +41,7 @@ class Slots:
 def _is_running(migration: MigrationView) -> bool:
     if migration.terminal:
         return False
-    return bool(migration.owner_task) or migration.state not in _NOT_STARTED
+    return bool(migration.owner_task) or migration.state not in NOT_BEGUN
 
 
 def _nodes(migration: MigrationView, view: ZoneView) -> set[NodeId]:

@@ -145,7 +145,6 @@ class CertificateRequest(GenericGlobalResource):
     _api_info = create_api_info(
         *_CERTIFICATES, "certificatesigningrequests", verbs=["get", "list", "watch", "post"]
     )
-    Approval = CertificateRequestApproval
     Status = CertificateRequestStatus
 
 
