@@ -28,7 +28,6 @@ from typing import Any
 
 import pyarrow as pa
 from harness.peers import Postgres, Redis, pause, redis_server
-from harness.zone import running_zone  # also makes the tests' cluster importable
 from replica_cluster import cluster
 
 from rezone.client import TableClient
@@ -39,8 +38,6 @@ _BATCH_ROWS = 1000
 _AT_ONCE = 4
 _SIZES = {"100 bytes": 100, "1 KiB": 1024}
 _ALPHABET = bytes(range(48, 112)).replace(b"\\", b"-")
-
-del running_zone
 
 
 def _values(size: int) -> list[bytes]:

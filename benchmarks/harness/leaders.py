@@ -17,7 +17,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Protocol
 
-from harness.peers import free_port, pause
+from replica_cluster import free_port
+
+from harness.peers import pause
 from rezone.local.errors import LocalError
 from rezone.local.tools import find_tools
 

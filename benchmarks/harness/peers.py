@@ -14,18 +14,12 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from replica_cluster import free_port
+
 _Set = tuple[bytes, bytes, bytes]
 _CHUNK = 4 << 20
 _POSTGRES = Path("/usr/lib/postgresql/15/bin")
 _DEADLINE_SECONDS = 1800.0
-
-
-def free_port() -> int:
-    """Return a port that was free a moment ago."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 def pause(seconds: float) -> None:

@@ -8,7 +8,6 @@ real cluster as well.
 import contextlib
 import os
 import shutil
-import sys
 import tempfile
 import threading
 import time
@@ -18,9 +17,6 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-
-sys.path.insert(0, str(Path(__file__).parents[2] / "tests" / "replica"))
-
 from replica_cluster import Coordinator, ProcessNode, cluster
 
 from rezone.client import TableClient

@@ -95,12 +95,7 @@ def test_a_kubelet_stops(stage: Stage, zone: Zone, machines: Nodes) -> None:
     with zone.under_traffic("kubelet stopped", gap_seconds_max=UNPLANNED):
         with machines.without_kubelet(node):
             _wait_for_node(stage, zone, node, "Unknown")
-            stage.cluster.until(
-                "the zone is available without the node",
-                lambda: _available(stage),
-                seconds=120,
-                seen=zone.describe,
-            )
+            _wait_until_available(stage, zone, seconds=120)
         _wait_for_node(stage, zone, node, "True")
         zone.wait_settled(stage.base)
 
@@ -112,12 +107,7 @@ def test_a_node_is_lost(stage: Stage, zone: Zone, machines: Nodes) -> None:
         machines.kill(node)
         try:
             _wait_for_node(stage, zone, node, "Unknown")
-            stage.cluster.until(
-                "the zone is available without the node",
-                lambda: _available(stage),
-                seconds=180,
-                seen=zone.describe,
-            )
+            _wait_until_available(stage, zone, seconds=180)
         finally:
             machines.start(node)
         _wait_for_node(stage, zone, node, "True")
@@ -129,6 +119,15 @@ def _wait_for_node(stage: Stage, zone: Zone, node: str, ready: str) -> None:
         f"node {node} is Ready={ready}",
         lambda: condition(stage.cluster.get("node", node), "Ready") == ready,
         seconds=180,
+        seen=zone.describe,
+    )
+
+
+def _wait_until_available(stage: Stage, zone: Zone, seconds: int) -> None:
+    stage.cluster.until(
+        "the zone is available without the node",
+        lambda: _available(stage),
+        seconds=seconds,
         seen=zone.describe,
     )
 
