@@ -1,11 +1,12 @@
 """How long a thousand empty partitions take to change their leaders, by one RebalanceTask.
 
-    PYTHONPATH=operator python benchmarks/leader_storm.py [--partitions 1024] [--at-once 64]
+    PYTHONPATH=operator python benchmarks/leader_storm.py [--partitions 1024] [--each]
 
 A real control plane with a node agent that runs data nodes as processes, and the operator as users
 run it, all on this machine. Every partition's replicas are rotated by one, so that each leader
-moves to the next in-sync replica and nothing is copied. Measured are the time from the task's
-creation to its end, the writes the API server took, and the CPU time of each process.
+moves to the next in-sync replica and nothing is copied: in batches, or with `--each` by a
+RegionMigration for each. Measured are the time from the task's creation to its end, the writes the
+API server took, and the CPU time of each process.
 """
 
 import argparse
@@ -59,6 +60,7 @@ def _zone(given: argparse.Namespace) -> Json:
             "rebalance": {
                 "maxConcurrentMigrations": given.at_once,
                 "maxMigrationsPerNode": given.at_once,
+                "maxConcurrentHandovers": 0 if given.each else given.at_once,
             },
         },
     }
@@ -124,7 +126,8 @@ def main() -> None:
     )
     parser.add_argument("--partitions", type=int, default=1024)
     parser.add_argument("--nodes", type=int, default=4)
-    parser.add_argument("--at-once", type=int, default=64, help="migrations at once")
+    parser.add_argument("--at-once", type=int, default=64, help="leaders that move at once")
+    parser.add_argument("--each", action="store_true", help="a RegionMigration for each leader")
     given = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="rezone-bench-") as name:
         cluster = LocalCluster(Path(name) / "state", ControlPlaneSettings(unsafe_no_fsync=True))

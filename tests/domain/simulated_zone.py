@@ -93,6 +93,7 @@ class Zone:
             "manual_approval": False,
             "max_concurrent_migrations": 4,
             "max_migrations_per_node": 2,
+            "max_concurrent_handovers": 0,
             "spark_threshold_bytes": 1 << 40,
         }
         return world.ZoneView(

@@ -79,6 +79,7 @@ class World:
             "manual_approval": False,
             "max_concurrent_migrations": 8,
             "max_migrations_per_node": 4,
+            "max_concurrent_handovers": 0,
             "spark_threshold_bytes": 1 << 20,
         }
         return ZoneView(

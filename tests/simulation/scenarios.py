@@ -156,6 +156,15 @@ def move(world: World, partition: int = 0, **more: Any) -> None:
     world.apply_task("t", type="Moves", moves=moves, **more)
 
 
+def rotate(world: World) -> None:
+    """Apply a task that moves every partition's leader to its next replica, without a copy."""
+    moves = [
+        {"partition": partition, "replicas": [*record.replicas[1:], record.replicas[0]]}
+        for partition, record in world.checks.routes.items()
+    ]
+    world.apply_task("t", type="Moves", moves=moves)
+
+
 def migrate(where: str, **more: Any) -> Callable[[World], None]:
     """Apply a migration of partition 0: to a "replica", to a "new" node, or to "any"."""
 
@@ -203,6 +212,12 @@ def weigh(world: World) -> None:
 def kill_leader(world: World) -> None:
     """Kill partition 0's leader for longer than its lease."""
     world.kubelet.kill(world.checks.routes[0].leader, 8.0)
+    world.disturbed()
+
+
+def kill_second(world: World) -> None:
+    """Kill the node that partition 0 is being handed over to for longer than a lease."""
+    world.kubelet.kill(world.checks.routes[0].replicas[1], 8.0)
     world.disturbed()
 
 
@@ -285,6 +300,18 @@ WEIGH = Scenario(
 )
 MOVE = Scenario("move", SMALL, (Order(at_once, move),), expects=leaders_as_planned)
 MOVE_SPARK = Scenario("move by Spark", BULK, (Order(at_once, move),), expects=leaders_as_planned)
+ROTATE = Scenario(
+    "rotate leaders",
+    Start(partitions=3),
+    (Order(at_once, rotate),),
+    expects=leaders_as_planned,
+)
+ROTATE_SILENT = Scenario(
+    "rotate leaders, one to a node that falls silent",
+    Start(partitions=3, replicas=3, nodes=4),
+    (Order(at_once, rotate), Order(in_state(TASK, T.SWITCHING), kill_second)),
+    ends=frozenset({"Succeeded", "Cancelled"}),
+)
 TWO_TRIGGERS = Scenario(
     "two triggers",
     Start(partitions=3),
@@ -334,6 +361,8 @@ REBALANCES = (
     WEIGH,
     MOVE,
     MOVE_SPARK,
+    ROTATE,
+    ROTATE_SILENT,
     TWO_TRIGGERS,
     PAUSE,
     FAILOVER,
@@ -422,4 +451,11 @@ MIGRATION_CANCELS = tuple(
     )
 )
 
-ALL = (*REBALANCES, *CANCELS, *MIGRATIONS, *MIGRATION_CANCELS)
+ROTATE_CANCEL = Scenario(
+    "cancel while leaders are handed over",
+    Start(partitions=3),
+    (Order(at_once, rotate), Order(in_state(TASK, T.SWITCHING), cancel_all(TASK))),
+    ends=frozenset({"Cancelled", "Succeeded"}),
+)
+
+ALL = (*REBALANCES, *CANCELS, ROTATE_CANCEL, *MIGRATIONS, *MIGRATION_CANCELS)

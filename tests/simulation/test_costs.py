@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import collections
+import dataclasses
 
 import pytest
 
 from simulation.runs import RUN_SECONDS_MAX
-from simulation.scenarios import JOIN, MIGRATIONS, MOVE, REPLICAS_UP, Scenario
+from simulation.scenarios import JOIN, MIGRATIONS, MOVE, REPLICAS_UP, ROTATE, Scenario, Start
 
 MIGRATION_WRITES_MAX = 10
 REBALANCE_WRITES_MAX = 30
+ROTATED = 24
+ROTATION_WRITES_MAX = 18
 
 
 def writes_of(scenario: Scenario) -> collections.Counter[str]:
@@ -43,3 +46,12 @@ def test_a_rebalance_costs_few_writes(scenario: Scenario) -> None:
     found = writes_of(scenario)
     assert sum(found.values()) <= REBALANCE_WRITES_MAX, found
     assert found["create RebalanceTask"] <= 1, found
+
+
+def test_leaders_that_need_no_copy_cost_less_than_a_write_each() -> None:
+    """A thousand leaders would take minutes: each had an object and six writes of its own."""
+    many = dataclasses.replace(ROTATE, start=Start(partitions=ROTATED))
+    found = writes_of(many)
+    own = ("RebalanceTask", "RegionMigration", "ConfigMap")
+    assert sum(n for k, n in found.items() if k.split()[1] in own) <= ROTATION_WRITES_MAX, found
+    assert found["create RegionMigration"] == 0, found

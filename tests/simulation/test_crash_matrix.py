@@ -14,6 +14,7 @@ from simulation.scenarios import (
     MIGRATION_CANCELS,
     MIGRATIONS,
     REBALANCES,
+    ROTATE_CANCEL,
     Scenario,
 )
 
@@ -65,7 +66,7 @@ def test_replaced_pods_survive_the_operators_death(scenario: Scenario) -> None:
 
 
 @pytest.mark.proves("OP-02", "ZR-14", "ZR-18", "ZR-19", "ZR-20", "B-15")
-@pytest.mark.parametrize("scenario", CANCELS, ids=name_of)
+@pytest.mark.parametrize("scenario", [*CANCELS, ROTATE_CANCEL], ids=name_of)
 def test_cancels_survive_the_operators_death(scenario: Scenario) -> None:
     """A cancel would leave a partition between two assignments, or a copy that nobody stops."""
     die_everywhere(scenario)

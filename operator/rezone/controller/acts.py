@@ -7,6 +7,7 @@ keys are compare-and-sets on its status by the functions of `domain.assignments`
 
 import asyncio
 import functools
+import itertools
 from collections.abc import Callable, Sequence
 
 import structlog
@@ -42,6 +43,8 @@ ASSIGNMENT_ATTEMPTS_MAX = 5
 # once, whatever wakes the passes meanwhile.
 COMPARE_AGAIN_SECONDS = 0.5
 
+_NODE_CALLS = (world.StopReplica, world.RequestTakeover, world.RequestUpgrade)
+
 
 class Acts:
     """Carries out actions for one owner: a zone, or a task or migration of it."""
@@ -60,13 +63,24 @@ class Acts:
         self._transfers = Transfers(coordinator, zone, runtime)
 
     async def carry_out(self, actions: Sequence[world.Action]) -> None:
-        """Carry out all actions in order; failures are logged and left to the next pass."""
-        for action in actions:
-            log.info("acting", action=type(action).__name__, owner=self._owner.metadata.name)
-            try:
-                await self._one(action)
-            except (KubeError, RezoneError) as error:
-                log.warning("act failed", action=type(action).__name__, error=str(error))
+        """Carry out all actions in order; failures are logged and left to the next pass.
+
+        Calls to data nodes that follow one another are about different replicas and go out side
+        by side: there may be hundreds of leaders to hand over.
+        """
+        for calls, group in itertools.groupby(actions, lambda a: isinstance(a, _NODE_CALLS)):
+            if calls:
+                await asyncio.gather(*(self._try(action) for action in group))
+            else:
+                for action in group:
+                    await self._try(action)
+
+    async def _try(self, action: world.Action) -> None:
+        log.info("acting", action=type(action).__name__, owner=self._owner.metadata.name)
+        try:
+            await self._one(action)
+        except (KubeError, RezoneError) as error:
+            log.warning("act failed", action=type(action).__name__, error=str(error))
 
     async def _one(self, action: world.Action) -> None:  # noqa: C901, PLR0912 - a case per kind
         match action:

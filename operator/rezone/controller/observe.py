@@ -45,6 +45,7 @@ def build_view(
         manual_approval=rebalance.approval is ApprovalMode.MANUAL,
         max_concurrent_migrations=rebalance.max_concurrent_migrations,
         max_migrations_per_node=rebalance.max_migrations_per_node,
+        max_concurrent_handovers=rebalance.max_concurrent_handovers,
         spark_threshold_bytes=zone.spec.transfer.spark_threshold_bytes,
         leader_lease_seconds=leader_lease_seconds,
         hot_standbys=zone.spec.hot_standbys,

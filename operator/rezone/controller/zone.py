@@ -277,8 +277,11 @@ class ZoneReconciler:
         overdue = runtime.overdue_takeovers()
         if strays(view) or handover.is_wanted(view) or standby_changes(view):
             # Only now and then: looked at together with the migrations that may be at work on them.
-            found = await self._c.store.list(RegionMigration, zone.metadata.namespace)
-            own = (m for m in found if m.spec.zone_name == zone.metadata.name)
+            own = await self._c.store.list(
+                RegionMigration,
+                zone.metadata.namespace,
+                fields={"spec.zoneName": zone.metadata.name},
+            )
             view = dataclasses.replace(view, migrations=tuple(migration_view(m) for m in own))
             handed = handover.handovers(view, utc_now(), overdue=overdue, avoid=observed.outdated)
             await Acts(self._c, zone, runtime, zone).carry_out((*strays(view), *handed))

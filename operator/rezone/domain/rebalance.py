@@ -200,6 +200,7 @@ def switching(run: TaskRun) -> bool:
     if found.needed:
         return run.go("copy lost", message=found.reasons.text())
     if found.done == found.partitions:
+        run.update(handovers="")
         return run.go("all switched")
     return _advance(run)
 

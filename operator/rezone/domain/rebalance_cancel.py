@@ -9,6 +9,7 @@ import collections
 
 from rezone.domain.machine import DEADLINE
 from rezone.domain.rebalance_finish import withdraw
+from rezone.domain.rebalance_handover import under_way
 from rezone.domain.rebalance_run import WAKE_SOON_SECONDS, TaskRun, child_name
 from rezone.domain.statuses import is_late
 from rezone.domain.world import (
@@ -44,6 +45,7 @@ def cancel(run: TaskRun) -> bool:
     if run.holds_pending:
         run.act(ClearPending(revision=revision))
         return run.wait("Writing: the zone's keys are being cleared", seconds=WAKE_SOON_SECONDS)
+    run.update(handovers="")
     why = run.status.last_error.message if run.status.last_error else "cancelled"
     why = f"{why}; {_ends(run)}"
     if left:
@@ -72,6 +74,9 @@ def _cleaned(run: TaskRun) -> tuple[bool, str]:
         return False, f"Stopping: SparkApplication {spark.name} is being deleted"
     if running:
         return False, f"Switching: {len(running)} migrations end, {running[0].name} first"
+    handed = under_way(run)
+    if handed:
+        return False, f"Switching: {len(handed)} leaders are on their way, partition {handed[0]}'s"
     reasons = withdraw(run, keep=run.source, leave=run.target, purpose=BACK)
     late = is_late(run.status, run.now) and reasons.only_stopping
     return late or not reasons.text(), reasons.text()

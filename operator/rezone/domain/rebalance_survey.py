@@ -11,6 +11,7 @@ from collections.abc import Iterable
 
 from rezone.domain import routes
 from rezone.domain.changes import change_of
+from rezone.domain.readiness import is_close
 from rezone.domain.world import Copy, RouteChange, Topology, ZoneView
 from rezone.wire.messages import LeaderAndIsr, NodeId, PartitionId, ReplicaReport
 
@@ -156,7 +157,7 @@ def _look(
     move: _Move,
 ) -> None:
     _old, new, added = move
-    change = _route_change(view, partition, record, new)
+    change = _route_change(view, partition, record, new, added=bool(added))
     if change is not None:
         found.changes.append(change)
     found.unassigned += any(n not in record.replicas for n in new)
@@ -189,10 +190,17 @@ def _route_change(
     partition: PartitionId,
     record: LeaderAndIsr,
     new: _Nodes,
+    *,
+    added: bool,
 ) -> RouteChange | None:
-    """Return HS-06's change: the new nodes join, the next leader becomes the hot standby."""
+    """Return HS-06's change: the new nodes join, the next leader becomes the hot standby.
+
+    Where only the leader moves, a replica that is close needs no time as a hot standby before.
+    """
     lacks = [n for n in new if n not in record.replicas]
     hot = new[0] == record.leader or new[0] in routes.hot_standbys(record)
+    if not added and new[0] in record.isr and is_close(view, partition, record, new[0]):
+        hot = True
     if not lacks and hot:
         return None
     return change_of(

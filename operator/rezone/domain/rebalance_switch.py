@@ -1,7 +1,12 @@
-"""Moving leaders within a rebalance: one RegionMigration each, as many as the limits allow."""
+"""Moving leaders within a rebalance, as many at once as the limits allow.
+
+Those that only need a takeover go in batches (`rebalance_handover`), every other one by a
+RegionMigration.
+"""
 
 from collections.abc import Sequence
 
+from rezone.domain.rebalance_handover import Batch
 from rezone.domain.rebalance_run import TaskRun, child_name
 from rezone.domain.rebalance_survey import Reasons, Wait
 from rezone.domain.slots import Slots
@@ -43,10 +48,13 @@ def verify(run: TaskRun) -> None:
 
 
 def switch(run: TaskRun) -> None:
-    """Start migrations of the partitions that are ready (B-03)."""
-    slots = Slots(run.view)
+    """Start handovers and migrations of the partitions that are ready (B-03)."""
+    batch, slots = Batch(run), Slots(run.view)
     for partition in run.survey.ready:
-        move_leader(run, partition, run.target[partition][0], slots, run.survey.reasons)
+        node = run.target[partition][0]
+        if not batch.take(partition, node):
+            move_leader(run, partition, node, slots, run.survey.reasons)
+    batch.settle()
 
 
 def move_leader(

@@ -36,7 +36,8 @@ TABLE = Table(
         ),
         State(
             name=S.SWITCHING,
-            does="verifies copies and moves leaders, one RegionMigration each, within the limits",
+            does="verifies copies and moves leaders within the limits: in batches where only the "
+            "takeover is left to do, else one RegionMigration each",
             commands=_RUNNING,
         ),
         State(

@@ -88,6 +88,7 @@ class ZoneView:
     manual_approval: bool
     max_concurrent_migrations: int
     max_migrations_per_node: int
+    max_concurrent_handovers: int
     spark_threshold_bytes: int
     leader_lease_seconds: float
     hot_standbys: int = 0

@@ -20,6 +20,7 @@ from rezone.resources.model import (
 )
 
 MOVES_MAX = 1024
+HANDOVERS_LENGTH_MAX = 1 << 15  # 1,024 partitions with epochs of 25 digits
 
 
 class TaskType(enum.StrEnum):
@@ -191,6 +192,11 @@ class RebalanceTaskStatus(MachineStatus):
     spark_application: ShortText = Field(
         default="",
         description="The SparkApplication that copies; empty when data nodes stream directly.",
+    )
+    handovers: Annotated[str, Field(max_length=HANDOVERS_LENGTH_MAX)] = Field(
+        default="",
+        description="The partitions whose leaders are moving without a migration, each with the "
+        'leader epoch it had: "17@4 18@4".',
     )
 
 

@@ -237,6 +237,11 @@ class RebalanceSpec(Model):
         default=4,
         description="How many partitions may move to or from one data node at once.",
     )
+    max_concurrent_handovers: Annotated[int, Field(ge=0, le=1024)] = Field(
+        default=64,
+        description="How many leaders a rebalance may move at once between replicas that are in "
+        "sync already, in batches; 0: each of them by a RegionMigration, within the limits above.",
+    )
     max_bytes_per_second: Annotated[int, Field(ge=0, le=1 << 50)] = Field(
         default=0,
         description="The bulk copy rate of the whole zone; 0 is no limit.",
