@@ -150,8 +150,11 @@ def ids_by_partition(partitions: int, each: int, start: int = 1 << 40) -> list[l
 
 
 @contextlib.contextmanager
-def running_zone(nodes: int, partitions: int, replicas: int) -> Iterator[Zone]:
-    """Start nodes, make partitions with leaders spread evenly; all gone at the end."""
+def running_zone(nodes: int, partitions: int, replicas: int, *, leading: int = 0) -> Iterator[Zone]:
+    """Start nodes, make partitions with leaders spread evenly; all gone at the end.
+
+    `leading`: only so many of the nodes lead, all of them by default.
+    """
     directory = Path(tempfile.mkdtemp(prefix="rezone-bench-"))
     config = ZoneConfig(
         zone="bench",
@@ -163,7 +166,9 @@ def running_zone(nodes: int, partitions: int, replicas: int) -> Iterator[Zone]:
     try:
         with cluster(directory, nodes, processes=True, config=config) as coordinator:
             for partition in range(partitions):
-                chosen = tuple((partition + i) % nodes for i in range(replicas))
+                chosen = tuple(
+                    (partition % (leading or nodes) + i) % nodes for i in range(replicas)
+                )
                 coordinator.create(partition, chosen)
             zone = Zone(coordinator)
             try:

@@ -348,3 +348,31 @@ def test_a_follower_that_leaves_is_kept_when_too_few_would_be_left() -> None:
     ack(state, 1, 0, 0)
     state.follower(1).leaving = True
     assert not state.propose(0.0, 0, needed=2)
+
+
+def test_a_member_whose_stream_broke_is_waited_for_no_longer_than_it_needs_to_come_back() -> None:
+    """Writes would stand still for the whole lag limit when a node's process dies."""
+    state = leader()
+    for node in (1, 2):
+        ack(state, node, 5, 5)
+    gone = state.follower(2)
+    gone.streaming, gone.gone_since = False, 1.0
+    grace = state.settings.replica_gone_ms_max / 1000
+    assert not state.propose(1.0 + grace, 9, 2), "it may be back in a moment"
+    assert state.lag_deadline == 1.0 + grace
+    assert state.propose(1.1 + grace, 9, 2)
+    assert state.proposal is not None
+    assert state.proposal.new_isr == (0, 1)
+
+
+def test_a_break_of_many_streams_does_not_take_the_set_below_its_minimum() -> None:
+    """A moment's fault of the network would leave acknowledged rows on one disk alone."""
+    state = leader()
+    for node in (1, 2):
+        ack(state, node, 5, 5)
+        state.follower(node).streaming, state.follower(node).gone_since = False, 0.0
+    assert state.propose(LAG_SECONDS / 2, 9, 2)
+    assert state.proposal is not None
+    assert len(state.proposal.new_isr) == 2
+    assert state.propose(LAG_SECONDS * 2, 9, 2)
+    assert state.proposal.new_isr == (0,)

@@ -80,6 +80,20 @@ def test_a_killed_follower_catches_up_and_a_killed_leader_is_replaced(tmp_path: 
         load.check()
 
 
+def test_a_killed_follower_stops_writes_for_a_moment_only(tmp_path: Path) -> None:
+    """Writes would wait for the whole lag limit, a minute here, when a process dies."""
+    with cluster(tmp_path, 3, processes=True, arguments=("--replica-lag-ms-max=60000",)) as c:
+        c.create(PARTITION, (0, 1, 2))
+        c.watch()
+        load = Load(c, 2)
+        load.wait_for(10)
+        process(c, 2).kill()
+        c.until("shrunk", lambda: c.isr(PARTITION) == {0, 1})
+        load.wait_for(10)
+        load.stop()
+        load.check()
+
+
 def fail_over(c: Coordinator, dead: int) -> None:
     """Make the in-sync replica with the longest log lead, with the highest epoch."""
     with c.lock:

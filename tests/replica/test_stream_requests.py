@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
+from rezone.replica.lease import Rounds
 from rezone.replica.producer import ProducerChannel
 from rezone.replica.settings import NodeSettings, SystemClock
 from rezone.wire.errors import NotReadyError, UnknownPartitionError
-from rezone.wire.messages import Message, StreamOk, StreamRefused, StreamRequest
+from rezone.wire.messages import LeaseGrant, Message, StreamOk, StreamRefused, StreamRequest
 
 PARTITION = 3
 REQUEST = StreamRequest(
@@ -30,6 +32,7 @@ class Candidate:
         self.asked = 0
         self.leads_when_looked_at = ""
         self.looked: Callable[[], None] = lambda: None
+        self.detached: list[Any] = []
 
     def open_stream(self, _stream: Any, request: StreamRequest) -> Message:
         """Answer only as a leader."""
@@ -50,8 +53,14 @@ class Candidate:
         self.looked()
         return not self.leads
 
-    def detach_stream(self, _stream: Any) -> None:
+    def detach_stream(self, stream: Any) -> None:
         """Forget a stream."""
+        self.detached.append(stream)
+
+    def read_log(self, offset: int, _bytes_max: int) -> bytes:
+        """Return nothing: the log ends there."""
+        assert offset == self.log_end
+        return b""
 
 
 class Wire:
@@ -168,3 +177,32 @@ def test_a_partition_that_is_not_here_is_refused_at_once() -> None:
     thread.join(PATIENCE_SECONDS)
     assert isinstance(wire.sent[0], StreamRefused)
     assert wire.sent[0].error.code == "UnknownPartition"
+
+
+def test_a_node_that_answers_nothing_counts_as_broken_off() -> None:
+    """A machine that is lost says nothing: writes would wait for the lag limit of each stream."""
+    candidate = Candidate()
+    candidate.leads = True
+
+    def wait_long(channel: ProducerChannel) -> None:
+        (stream,) = channel.statistics()
+        now = time.monotonic()
+        limit = NodeSettings().channel_silent_ms_max / 1000
+        channel.tick(now + limit / 2)
+        assert channel.statistics() == [stream], "it may answer yet"
+        channel.tick(now + limit + 1)
+        assert channel.statistics() == []
+        assert candidate.detached == [stream]
+
+    assert [type(a) for a in served(candidate, wait_long)] == [StreamOk]
+
+
+def test_answers_of_leases_show_that_a_node_is_there() -> None:
+    """A channel would be broken off again and again, or never."""
+    rounds = Rounds(2_000, 2)
+    assert rounds.silent_since(9.0) == 9.0
+    rounds.ask(1.0, 0)
+    second = rounds.ask(2.0, 0)
+    assert rounds.silent_since(9.0) == 1.0
+    rounds.answered(LeaseGrant(round=second.round, lease_ms=2_000))
+    assert rounds.silent_since(9.0) == 9.0, "the answer to the first one was lost on the way"

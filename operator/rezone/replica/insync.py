@@ -40,7 +40,8 @@ Reply = Callable[[WriteResult | RezoneError], None]
 class FollowerProgress:
     """What a leader knows of one follower; `waiting_since` is when it began to owe an ack.
 
-    `leaving`: it has said that it is about to stop.
+    `leaving`: it has said that it is about to stop. `gone_since`: its stream has broken then, and
+    it has not asked for another one.
     """
 
     durable: int = -1
@@ -48,6 +49,7 @@ class FollowerProgress:
     streaming: bool = False
     leaving: bool = False
     waiting_since: float | None = None
+    gone_since: float | None = None
     lease: Lease = NO_LEASE
 
 
@@ -238,9 +240,11 @@ class LeaderState:
         """Work out which set the coordinator should confirm; whether the proposal changed.
 
         A follower joins when it has everything committed and everything of earlier leaders; a
-        member leaves when it has owed an ack, or has had no stream, for `replica_lag_ms_max`; one
+        member leaves when it has owed an ack, or has had no stream, for `replica_lag_ms_max`. One
         that is about to stop leaves at once, while it still acks, so that no write ever waits for
-        it. Not, though, when fewer than `needed` would be left: then writes wait until it is back.
+        it; one whose stream broke, as it does when its process dies, after `replica_gone_ms_max`.
+        These two not, though, when fewer than `needed` would be left: a moment's fault of the
+        network must not take the set below its minimum.
         """
         isr, _ = self._asked
         floor = max(self.committed, self.barrier)
@@ -249,8 +253,8 @@ class LeaderState:
             if node not in isr and known and known.streaming and known.durable >= floor:
                 isr.add(node)
         for node in tuple(isr - {self.node}):
-            leaves = self.follower(node).leaving and len(isr) > needed
-            if leaves or self._lags(node, now, log_end):
+            lags = self._lags(node, now, log_end)
+            if lags or (len(isr) > needed and self._leaves(node, now)):
                 isr.discard(node)
         iss = self._standbys(isr, log_end)
         # A proposal that may have been seen is replaced by its opposite, never just dropped.
@@ -274,13 +278,20 @@ class LeaderState:
 
     @property
     def lag_deadline(self) -> float:
-        """When the next member that owes an ack will have owed it for too long; inf without any."""
-        since = [
-            known.waiting_since
-            for node in (self.proposal.new_isr if self.proposal else self.state.isr)
-            if (known := self.followers.get(node)) and known.waiting_since is not None
-        ]
-        return min(since, default=float("inf")) + self.settings.replica_lag_ms_max / 1000
+        """When the next member will have owed an ack, or been gone, for too long; inf for never."""
+        members = self.proposal.new_isr if self.proposal else self.state.isr
+        known = [found for node in members if (found := self.followers.get(node))]
+        owing = (f.waiting_since for f in known if f.waiting_since is not None)
+        gone = (f.gone_since for f in known if f.gone_since is not None)
+        return min(
+            min(owing, default=float("inf")) + self.settings.replica_lag_ms_max / 1000,
+            min(gone, default=float("inf")) + self.settings.replica_gone_ms_max / 1000,
+        )
+
+    def _leaves(self, node: NodeId, now: float) -> bool:
+        known = self.follower(node)
+        gone_ms = (now - known.gone_since) * 1000 if known.gone_since is not None else 0
+        return known.leaving or gone_ms > self.settings.replica_gone_ms_max
 
     def _lags(self, node: NodeId, now: float, log_end: int) -> bool:
         known = self.follower(node)

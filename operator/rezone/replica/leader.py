@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from rezone.replica.history import rollback_offset
 from rezone.replica.lease import Lease
-from rezone.replica.protocol import PROTOCOLS, Leadership
+from rezone.replica.protocol import Leadership, protocol_of
 from rezone.replica.stream import ProducerStream
 from rezone.replica.write import Answer
 from rezone.wire.errors import NotReadyError, StaleEpochError
@@ -61,7 +61,7 @@ class LeaderDuties:
         """
         partition = self._partition
         self.end_streams("a new leadership", None, None)
-        self.state = PROTOCOLS[partition.settings.protocol](
+        self.state = protocol_of(partition.settings)(
             node=partition.node_id,
             state=record,
             barrier=partition.store.log_end,
@@ -153,6 +153,7 @@ class LeaderDuties:
         progress = state.follower(stream.node)
         progress.durable = -1
         progress.streaming = True
+        progress.gone_since = None
         progress.leaving = False
         self._partition.takeover.stream_opened(stream)
         self._partition.touched(at_once=True)
@@ -165,7 +166,9 @@ class LeaderDuties:
                 return
             del self.streams[stream.node]
             if self.state is not None:
-                self.state.follower(stream.node).streaming = False
+                progress = self.state.follower(stream.node)
+                progress.streaming = False
+                progress.gone_since = partition.clock.monotonic()
             partition.touched(at_once=True)
         partition.wake()
 

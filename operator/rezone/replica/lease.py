@@ -86,11 +86,19 @@ class Rounds:
             self._open.popitem(last=False)
         return LeaseRequest(round=number, time=time)
 
+    def silent_since(self, now: float) -> float:
+        """Return when the oldest question was asked that stands unanswered, else `now`."""
+        asked_at, _ = next(iter(self._open.values()), (now, 0))
+        return asked_at
+
     def answered(self, grant: LeaseGrant) -> Lease | None:
         """Return what an answer is worth, None for one that nobody waits for any more."""
         begun = self._open.pop(grant.round, None)
         if begun is None:
             return None
+        # Answers come in order: what was asked before and is not answered was lost on the way.
+        while self._open and next(iter(self._open)) < grant.round:
+            self._open.popitem(last=False)
         asked_at, time = begun
         return Lease(asked_at, asked_at + grant.lease_ms / 1000 * self._share, time)
 

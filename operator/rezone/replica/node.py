@@ -28,6 +28,7 @@ from rezone.replica.links import Links
 from rezone.replica.meta import MetaFile
 from rezone.replica.partition import Partition
 from rezone.replica.producer import ProducerChannel
+from rezone.replica.protocol import protocol_of
 from rezone.replica.report import ReportBoard
 from rezone.replica.settings import Clock, NodeSettings, SystemClock
 from rezone.replica.store import PartitionStore, StoreConfig
@@ -90,6 +91,7 @@ class DataNode:
     ) -> None:
         self.node_id = node_id
         self.settings = settings or NodeSettings()
+        protocol_of(self.settings)  # a name that is none shall be told before anything is opened
         self.clock: Clock = clock or SystemClock()
         self.budget = Budget(self.settings.pending_bytes_node_max, "pending writes of the node")
         self.process_id = f"{os.getpid()}-{uuid.uuid4().hex[:8]}"

@@ -4,7 +4,8 @@ Concurrency: the main thread waits for SIGTERM or SIGINT; everything else has it
 the signal the node has others take its place (`leaving`), a second one cuts that short. Then it
 answers what waits, makes everything durable and the process ends at once: calls still open are
 cut by its end, which is what their other sides are made for. With
-REZONE_TLS_DIRECTORY it speaks TLS both ways, and never anything else.
+REZONE_TLS_DIRECTORY it speaks TLS both ways, and never anything else. REZONE_NODE_* variables
+set its limits (`settings`).
 """
 
 import argparse
@@ -48,8 +49,9 @@ def run(
     """Run a data node until SIGTERM or SIGINT; return the exit code.
 
     `listen` is "host:port", port 0 any free one. `ready_file`, if given, gets the two ports
-    ("flight health") once the node serves.
+    ("flight health") once the node serves. Without `settings` they are those of the environment.
     """
+    settings = settings or NodeSettings.from_environment()
     sys.setswitchinterval(SWITCH_INTERVAL_SECONDS)
     structlog.configure(
         processors=[
@@ -116,15 +118,15 @@ def main(arguments: list[str] | None = None) -> int:
     )
     given = parser.parse_args(arguments)
     checkpoints = CheckpointLimits(bytes_min=given.file_snapshot_bytes_min)
-    settings = NodeSettings()
-    if given.replica_lag_ms_max is not None:
-        settings = NodeSettings(replica_lag_ms_max=given.replica_lag_ms_max)
+    lag_ms = given.replica_lag_ms_max
     return run(
         given.node_id,
         given.data_dir,
         given.listen,
         given.health_port,
-        settings=settings,
+        settings=NodeSettings.from_environment(
+            **({} if lag_ms is None else {"replica_lag_ms_max": lag_ms})
+        ),
         store_config=StoreConfig(checkpoints=checkpoints),
         ready_file=given.ready_file,
     )

@@ -86,6 +86,7 @@ class ProducerChannel:
         self._frame_bytes_max = settings.frame_bytes_max
         self._clock = clock
         self._rounds = Rounds(settings.lease_ms, settings.clock_drift_percent)
+        self._silent_ms_max = settings.channel_silent_ms_max
         self._asks = False
         self._streams: dict[PartitionId, ProducerStream] = {}
         self._deferred: dict[PartitionId, _Deferred] = {}
@@ -286,8 +287,13 @@ class ProducerChannel:
             self._open(deferred.request)
 
     def tick(self, now: float) -> None:
-        """Ask for leases in time; refuse requests whose takeover has not come to its end."""
+        """Ask for leases in time; refuse requests whose takeover has not come to its end.
+
+        A channel whose other side has been silent for too long is given up: a machine that is
+        lost says nothing, and its connection may stand for minutes.
+        """
         with self._lock:
+            silent_ms = (now - self._rounds.silent_since(now)) * 1000
             lease_due = bool(self._streams) and self._rounds.is_due(now)
             self._asks = self._asks or lease_due
             for deferred in self._deferred.values():
@@ -297,7 +303,9 @@ class ProducerChannel:
                 del self._deferred[request.partition]
                 error = NotReadyError("the takeover has not ended")
                 self._answers.append(_refusal(request, error))
-        if late or lease_due:
+        if silent_ms > self._silent_ms_max:
+            self.close("the follower's node does not answer")
+        elif late or lease_due:
             self._outbox.ask()
 
     def _ack(self, ack: FetchLog) -> None:

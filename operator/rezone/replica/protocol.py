@@ -122,3 +122,12 @@ class Lead(Protocol):
 
 
 PROTOCOLS: Mapping[str, Lead] = {"InSyncReplicas": LeaderState}
+
+
+def protocol_of(settings: NodeSettings) -> Lead:
+    """Return the protocol that the settings name; ValueError for one that there is not."""
+    found = PROTOCOLS.get(settings.protocol)
+    if found is None:
+        known = ", ".join(sorted(PROTOCOLS))
+        raise ValueError(f"protocol={settings.protocol!r}: must be one of {known}")
+    return found

@@ -1,7 +1,9 @@
 """The limits of a data node, and the clock it lives by; values only, safe from any thread."""
 
+import os
 import time
-from typing import Protocol
+from collections.abc import Mapping
+from typing import Any, Protocol, Self
 
 import msgspec
 
@@ -35,7 +37,9 @@ class NodeSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     - `protocol`: the replication protocol of the groups, by its name in `protocol.PROTOCOLS`.
     - `replica_lag_ms_max`: how long an in-sync replica may owe an ack before its leader proposes
-      it out of the set.
+      it out of the set; `replica_gone_ms_max`: how long one whose stream has broken may take to
+      come back, while enough others are in sync; `channel_silent_ms_max`: a follower's node that
+      answers no question about leases for so long counts as broken off.
     - `fetch_bytes_max`: the credit a follower gives per stream: bytes sent and not yet durable.
     - `frame_bytes_max`: log bytes in one frame; small enough that streams share a channel fairly.
     - `pending_bytes_*_max`: writes appended and not yet committed, or held; over it a write gets
@@ -70,6 +74,8 @@ class NodeSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     protocol: str = "InSyncReplicas"
     replica_lag_ms_max: int = 10_000
+    replica_gone_ms_max: int = 500
+    channel_silent_ms_max: int = 3_000
     fetch_bytes_max: int = 8 << 20
     frame_bytes_max: int = 1 << 20
     pending_bytes_partition_max: int = 64 << 20
@@ -104,3 +110,38 @@ class NodeSettings(msgspec.Struct, frozen=True, kw_only=True):
     stop_ms_max: int = 3_000
     leave_ms_max: int = 60_000
     coordinator_silent_ms_max: int = 3_000
+
+    def __post_init__(self) -> None:
+        """Refuse numbers that no time, size or share can be."""
+        for name in self.__struct_fields__:
+            value = getattr(self, name)
+            most = 100 if "_percent" in name else float("inf")
+            if isinstance(value, int) and not 0 <= value <= most:
+                raise ValueError(f"{variable_of(name)}={value}: must be 0 to {most}")
+
+    @classmethod
+    def from_environment(cls, environment: Mapping[str, str] = os.environ, **given: Any) -> Self:
+        """Return the settings that REZONE_NODE_* variables name, `given` ones as they are.
+
+        ValueError names a variable that is none of these, or has no value of its kind.
+        """
+        names = {variable_of(name): name for name in cls.__struct_fields__}
+        values: dict[str, Any] = {}
+        for variable, text in environment.items():
+            if not variable.startswith(VARIABLE_PREFIX):
+                continue
+            if variable not in names:
+                raise ValueError(f"{variable}: a data node has no such setting")
+            values[names[variable]] = text
+        try:
+            return msgspec.convert({**values, **given}, cls, strict=False)
+        except msgspec.ValidationError as error:
+            raise ValueError(f"{VARIABLE_PREFIX}*: {error}") from error
+
+
+VARIABLE_PREFIX = "REZONE_NODE_"
+
+
+def variable_of(name: str) -> str:
+    """Return the environment variable that a setting is read from."""
+    return f"{VARIABLE_PREFIX}{name.upper()}"
