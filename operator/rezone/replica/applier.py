@@ -15,7 +15,7 @@ same step, and everything beyond it is written again from the log.
 import itertools
 import struct
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from rezone.replica.engines.base import (
@@ -30,9 +30,11 @@ from rezone.replica.engines.base import (
     time_of,
     time_suffix,
 )
-from rezone.replica.entry import Entry, EntryHeader, iter_entries
+from rezone.replica.entry import Entry, EntryHeader, EntryKind, iter_entries
+from rezone.replica.intents import owner_of
 from rezone.replica.log import PartitionLog
 from rezone.replica.snapshot import Snapshots
+from rezone.replica.transactions import TransactionTable
 from rezone.replica.writers import WriterTable
 from rezone.wire.errors import ConflictError, CorruptionError
 
@@ -83,12 +85,16 @@ class Applier:
         snapshots: Snapshots,
         changed: threading.Condition,
         *,
+        transactions: TransactionTable,
         slice_bytes: int,
+        committed: Callable[[], int],
     ) -> None:
         self.mutex = threading.RLock()
         self.engine = engine
         self._log = log
         self._writers = writers
+        self._transactions = transactions
+        self._committed = committed
         self._snapshots = snapshots
         self._changed = changed
         self._slice_bytes = slice_bytes
@@ -102,6 +108,7 @@ class Applier:
         state = self.engine.state()
         self.state = AppliedState.load(state)
         self._writers.load(state)
+        self._transactions.load(state)
         self.flushed = self.state.offset
         # Whatever versions the engine came with, nobody has looked at them yet.
         self.changed_from = 0
@@ -133,6 +140,9 @@ class Applier:
 
     def _apply_group(self, group: list[Entry]) -> None:
         headers = [entry.header for entry in group]
+        if any(header.kind for header in headers):
+            with self._changed:
+                self._transactions.note(group)
         if len(group) == 1 and headers[0].length > 2 * self._slice_bytes:
             self._log.sync()
             pairs = list(self._sliced(_pairs(group[0])))
@@ -166,6 +176,7 @@ class Applier:
             last = finished[-1]
             state = AppliedState(last.end_offset, last.commit_time, last.leader_epoch)
             changes = self._writers.advance(finished)
+            changes.update(self._transactions.advance(finished, self._committed()))
             self.engine.apply(pairs, (), {**changes, **state.record()})
             self.state = state
             self.mid_entry = False
@@ -190,6 +201,7 @@ class Applier:
                     lambda header: header.end_offset <= offset, self._log.headers(self._log.start)
                 )
                 changes = self._writers.set_back(undone, kept, offset, time)
+                changes.update(self._transactions.set_back(offset))
                 self.engine.apply((), (), {**changes, **state.record()})
                 self.state = state
             for entry in self._entries(offset, before):
@@ -235,11 +247,14 @@ class Applier:
             if self._snapshots.active:
                 return Collected(cursor, 0, TIME_MAX)
             chains = self.engine.scan_chains(cursor, None, rows_max=4096, bytes_max=bytes_max)
-            superseded, next_time = collectable(chains, before_time)
+            superseded, next_time = collectable(chains, before_time, self._is_over)
             if superseded:
                 self.engine.apply((), superseded, {})
             after = None if chains.end else behind(chains.last_row_id)
             return Collected(after, len(superseded), next_time)
+
+    def _is_over(self, transaction: bytes) -> bool:
+        return self._transactions.is_over(transaction, self._committed())
 
     def begin_collection(self) -> None:
         """Count from now on which versions a complete collection may have come too early for."""
@@ -257,12 +272,14 @@ class Applier:
             return 0
 
 
-def collectable(chains: Chains, before_time: int) -> tuple[list[bytes], int]:
+def collectable(
+    chains: Chains, before_time: int, is_over: Callable[[bytes], bool]
+) -> tuple[list[bytes], int]:
     """Return the engine keys that reads at or after `before_time` cannot see.
 
     Of each chain the newest version at or below that time stays, unless it is a tombstone: then
-    its absence says the same. Intents stay; they are settled by the log alone. Beside the keys:
-    the earliest time at which others of these follow, TIME_MAX when none ever will.
+    its absence says the same. Intents stay while their transaction is open (`is_over`). Beside
+    the keys: the earliest time at which others of these may follow, TIME_MAX when none ever will.
     """
     floor = time_suffix(before_time)
     removable: list[bytes] = []
@@ -272,6 +289,10 @@ def collectable(chains: Chains, before_time: int) -> tuple[list[bytes], int]:
         if key[:-TIME_BYTES] != row:
             row, covered, above = key[:-TIME_BYTES], False, b""
         if value[0] == FLAG_INTENT:
+            if is_over(owner_of(value)):
+                removable.append(key)
+            else:
+                soonest = max(soonest, key[-TIME_BYTES:])
             continue
         suffix, deleted = key[-TIME_BYTES:], value[0] == FLAG_TOMBSTONE
         if covered or (deleted and suffix >= floor):
@@ -283,11 +304,14 @@ def collectable(chains: Chains, before_time: int) -> tuple[list[bytes], int]:
 
 
 def _pairs(entry: Entry) -> Pairs:
-    """Return the entry's rows as engine keys and values."""
+    """Return the entry's rows as engine keys and values; an abort has none."""
+    if entry.header.kind == EntryKind.ABORT:
+        return []
     row_ids, ops, values = entry.batch().columns
     suffix = time_suffix(entry.header.commit_time)
+    owner = entry.header.writer_id if entry.header.kind == EntryKind.INTENTS else b""
     try:
-        flags = [FLAGS[op] for op in ops.to_pylist()]
+        flags = [FLAGS[op] + owner for op in ops.to_pylist()]
     except IndexError as error:
         raise CorruptionError(f"entry at {entry.header.base_offset}: unknown operation") from error
     return [

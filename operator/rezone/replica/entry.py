@@ -5,12 +5,17 @@ and of the disk alike, and its checksum travels with it. All integers of the hea
 little-endian:
 
     length u32 | crc32c u32 | leader epoch u32 | rows u32 | base offset u64 | commit time u64 |
-    writer id 16 bytes | sequence u64 | Arrow IPC record batch message
+    writer id 16 bytes | sequence u64 | kind u8 | 7 bytes of zeros | Arrow IPC record batch message
 
 `length` counts the whole entry; the checksum covers everything after itself. An entry of n rows
 at base offset b covers the offsets [b, b + n).
+
+`kind` (`EntryKind`) tells entries of transactions from plain ones: their writer id is that of the
+transaction, their sequence its own count. Intents are rows of `OP_INTENT` (`replica.intents`); a
+commit carries the transaction's rows once more, as a plain write would; an abort its row ids.
 """
 
+import enum
 import struct
 from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
@@ -20,7 +25,7 @@ import pyarrow as pa
 
 from rezone.wire.errors import CorruptionError
 
-HEADER: Final = struct.Struct("<IIIIQQ16sQ")
+HEADER: Final = struct.Struct("<IIIIQQ16sQB7x")
 HEADER_BYTES: Final = HEADER.size
 NO_WRITER: Final = bytes(16)
 ROWS_SCHEMA: Final = pa.schema(
@@ -34,14 +39,27 @@ ROWS_SCHEMA: Final = pa.schema(
 OP_UPSERT: Final = 0
 OP_DELETE: Final = 1
 OP_INTENT: Final = 2
+OP_ABORT: Final = 3
 
 # The checksum covers everything after the crc field: from the leader epoch on.
 _CHECKED_FROM: Final = 8
-_STAMP: Final = struct.Struct("<IIQQ16sQ")
+_STAMP: Final = struct.Struct("<IIQQ16sQB7x")
+
+
+class EntryKind(enum.IntEnum):
+    """What an entry is to transactions."""
+
+    PLAIN = 0
+    INTENTS = 1
+    COMMIT = 2
+    ABORT = 3
 
 
 class EntryHeader(NamedTuple):
-    """The header of one entry; `commit_time` in microseconds, `writer_id` zeros when none."""
+    """The header of one entry; `commit_time` in microseconds, `writer_id` zeros when none.
+
+    `kind` is an `EntryKind`, as the number that stands in the bytes.
+    """
 
     length: int
     crc: int
@@ -51,6 +69,7 @@ class EntryHeader(NamedTuple):
     commit_time: int
     writer_id: bytes
     sequence: int
+    kind: int = EntryKind.PLAIN
 
     @property
     def end_offset(self) -> int:
@@ -95,6 +114,7 @@ def build_entry(
     commit_time: int,
     writer_id: bytes = NO_WRITER,
     sequence: int = 0,
+    kind: EntryKind = EntryKind.PLAIN,
 ) -> bytes:
     """Return the entry for `rows` (schema `ROWS_SCHEMA`, at least one row, row ids distinct).
 
@@ -102,7 +122,9 @@ def build_entry(
     """
     if rows.num_rows == 0:
         raise ValueError("an entry holds at least one row")
-    stamp = _STAMP.pack(leader_epoch, rows.num_rows, base_offset, commit_time, writer_id, sequence)
+    stamp = _STAMP.pack(
+        leader_epoch, rows.num_rows, base_offset, commit_time, writer_id, sequence, kind
+    )
     body = rows.serialize()
     crc = google_crc32c.extend(google_crc32c.value(stamp), body)
     prefix = struct.pack("<II", HEADER_BYTES + body.size, crc)

@@ -27,6 +27,7 @@ from rezone.replica.fileload import FileLoader, check_names, still_held
 from rezone.replica.log import PartitionLog
 from rezone.replica.meta import CopyMeta
 from rezone.replica.segment import sync_directory
+from rezone.replica.transactions import engine_state
 from rezone.replica.writers import WriterTable
 from rezone.wire.errors import ConflictError, CorruptionError
 from rezone.wire.messages import CopyState, HeldFiles, SnapshotHeader
@@ -116,7 +117,8 @@ class Incoming:
             left.unlink()
         if copy is None:
             self._store.reset()
-            self.engine.apply((), (), self._writers.take_over(header.writers))
+            state = self._writers.take_over(header.writers)
+            self.engine.apply((), (), {**state, **engine_state(header.transactions)})
             self.engine.flush()  # before the meta says that a copy is under way
             copy = _copy_of(header, attempt)
         else:

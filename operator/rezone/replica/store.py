@@ -10,12 +10,13 @@ Concurrency: thread-safe. One thread at a time may append (truncate, reset and t
 appending) and one may apply; reads, scans, snapshots and `sync` run beside them.
 """
 
+import contextlib
 import itertools
 import shutil
 import threading
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -30,11 +31,14 @@ from rezone.replica.digest import cuts, digest_range, hash_bound
 from rezone.replica.engines import open_engine
 from rezone.replica.engines.base import Engine, behind
 from rezone.replica.engines.rocks import RocksSettings
+from rezone.replica.entry import EntryKind, iter_entries
 from rezone.replica.incoming import Incoming, Loader
+from rezone.replica.intents import Intent, newest_intents
 from rezone.replica.log import PartitionLog
 from rezone.replica.meta import MetaFile, PartitionMeta, branch_end, branches_until
 from rezone.replica.segment import sync_directory
 from rezone.replica.snapshot import SnapshotLimits, Snapshots, SnapshotSource
+from rezone.replica.transactions import TransactionTable
 from rezone.replica.writers import WriterState, WriterTable
 from rezone.wire.errors import ConflictError
 from rezone.wire.keyspace import HASH_SPACE
@@ -61,6 +65,8 @@ def _new_id() -> str:
 class StoreConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Settings of one partition's storage; sizes in bytes, times in seconds.
 
+    `transactions_known_max` and `transaction_seconds_max` say how many transactions are remembered,
+    and for how long after their end: for as long as a transaction may be open at most.
     `clock` (monotonic) and `new_id` are injected so that tests decide about time and ids.
     """
 
@@ -75,6 +81,8 @@ class StoreConfig(msgspec.Struct, frozen=True, kw_only=True):
     bulk_checkpoint_bytes: int = 32 << 20
     file_checkpoint_bytes: int = 64 << 20
     writers_max: int = 10_000
+    transactions_known_max: int = 50_000
+    transaction_seconds_max: float = 60.0
     clock: Callable[[], float] = time.monotonic
     new_id: Callable[[], str] = _new_id
 
@@ -108,13 +116,18 @@ class PartitionStore:
         self._snapshots = Snapshots(self._changed, config.snapshot, config.clock, config.new_id)
         self._checkpoints = Checkpoints(directory / "checkpoints", config.checkpoints, config.clock)
         self._writers = WriterTable(config.writers_max)
+        self._transactions = TransactionTable(
+            config.transactions_known_max, int(config.transaction_seconds_max * 1_000_000)
+        )
         self._applier = Applier(
             self._open_engine(),
             self._log,
             self._writers,
             self._snapshots,
             self._changed,
+            transactions=self._transactions,
             slice_bytes=config.apply_slice_bytes,
+            committed=lambda: self._committed,
         )
         self._incoming = Incoming(
             self,
@@ -157,6 +170,7 @@ class PartitionStore:
             self.update_meta(needs_snapshot=True)
         else:
             self._writers.rebuild(self._log.headers(state.offset))
+            self._note_transactions(state.offset)
         self.lost_committed = self._log.end < self._committed
 
     # --- facts ------------------------------------------------------------------------------
@@ -243,6 +257,8 @@ class PartitionStore:
         headers = self._log.append(entries)
         with self._changed:
             self._writers.note(headers)
+            if any(header.kind for header in headers):
+                self._transactions.note(iter_entries(entries))
         return self._log.end
 
     def sync(self) -> int:
@@ -276,6 +292,7 @@ class PartitionStore:
             self._log.truncate(offset)
             with self._changed:
                 self._writers.rebuild(self._log.headers(self.applied))
+                self._transactions.set_back(offset)
 
     def reset(self) -> None:
         """Drop everything but epochs and revision: empty engine, empty log at 0 (RM: start over).
@@ -325,6 +342,22 @@ class PartitionStore:
     def newest(self, row_ids: list[bytes], as_of: int | None = None) -> list[bytes | None]:
         """Return each row's value, newest or as of a time; None where there is none."""
         return self.engine.newest(row_ids, self._time(as_of))
+
+    @contextlib.contextmanager
+    def transactions(self) -> Iterator[TransactionTable]:
+        """Give the table of transactions, locked; what is in the log counts, applied or not."""
+        with self._changed:
+            yield self._transactions
+
+    def _note_transactions(self, offset: int) -> None:
+        """Take into account what the log holds of transactions from `offset` on."""
+        for header in self._log.headers(offset):
+            if header.kind != EntryKind.PLAIN:
+                self._transactions.note(iter_entries(self._log.read(header.base_offset, 1)))
+
+    def intents(self, transaction: bytes, row_ids: Iterable[bytes]) -> dict[bytes, Intent]:
+        """Return what a transaction will do to these rows, as far as its entries are applied."""
+        return newest_intents(self.engine.chains_of(sorted(row_ids)), transaction)
 
     def _time(self, as_of: int | None) -> int:
         """Bound a read by what is applied, so that an entry shows whole or not at all."""
@@ -495,6 +528,7 @@ class PartitionStore:
             leader_epoch=state.leader_epoch,
             failover_log=branches_until(self.meta.failover_log, state.offset),
             writers=self._writers.export(),
+            transactions=self._transactions.export(state.offset),
             rows_estimate=self.engine.versions_estimate(),
         )
 

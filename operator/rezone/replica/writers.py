@@ -10,7 +10,7 @@ import uuid
 from collections.abc import Iterable, Mapping
 from typing import Final, NamedTuple
 
-from rezone.replica.entry import NO_WRITER, EntryHeader
+from rezone.replica.entry import NO_WRITER, EntryHeader, EntryKind
 
 _RECORD: Final = struct.Struct(">QQQ")
 _PREFIX: Final = b"w"
@@ -62,7 +62,7 @@ class WriterTable:
     def note(self, headers: Iterable[EntryHeader]) -> None:
         """Take appended entries into account."""
         for header in headers:
-            if header.writer_id != NO_WRITER:
+            if _is_of_writer(header):
                 self._appended[header.writer_id] = _state_of(header)
 
     def rebuild(self, headers: Iterable[EntryHeader]) -> None:
@@ -74,7 +74,7 @@ class WriterTable:
         """Move entries to the applied layer; return the engine state that must change with it."""
         changes: dict[bytes, bytes | None] = {}
         for header in headers:
-            if header.writer_id == NO_WRITER:
+            if not _is_of_writer(header):
                 continue
             state = _state_of(header)
             self.applied[header.writer_id] = state
@@ -104,7 +104,7 @@ class WriterTable:
         """
         first: dict[bytes, int] = {}
         for header in undone:
-            if header.writer_id != NO_WRITER:
+            if _is_of_writer(header):
                 first.setdefault(header.writer_id, header.sequence)
         affected = {
             writer
@@ -140,6 +140,10 @@ class WriterTable:
         for writer, state in self.applied.items():
             changes[_PREFIX + writer] = _RECORD.pack(*state)
         return changes
+
+
+def _is_of_writer(header: EntryHeader) -> bool:
+    return header.kind == EntryKind.PLAIN and header.writer_id != NO_WRITER
 
 
 def _state_of(header: EntryHeader) -> WriterState:

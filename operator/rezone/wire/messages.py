@@ -633,13 +633,32 @@ class SnapshotTicket(Message, frozen=True):
     held: HeldFiles | None = None
 
 
+class TransactionRecord(msgspec.Struct, frozen=True, array_like=True):
+    """One log entry of a transaction, as replicas remember it (`replica.transactions`).
+
+    `kind` is that of the entry. What follows after `commit_time` is of intents alone: as of when
+    the transaction reads, when it began, the bytes they take, and the rows they are on.
+    """
+
+    transaction: bytes
+    sequence: int
+    kind: int
+    end_offset: int
+    commit_time: int
+    read_time: int = 0
+    begun: int = 0
+    size: int = 0
+    row_ids: tuple[bytes, ...] = ()
+
+
 class SnapshotHeader(Message, frozen=True):
     """What the receiver must keep of the source.
 
     `offset`: every change below it is in the snapshot; the receiver follows the log from there.
-    `writers` is the source's duplicate table (writer id, last sequence, its end offset, time).
+    `writers` is the source's duplicate table (writer id, last sequence, its end offset, time),
+    `transactions` what it knows of transactions, open ones and others.
     `format` names the form: empty for rows, else that of the engine files in `files`, which are
-    those of the engine `engine_id` and hold the duplicate table too.
+    those of the engine `engine_id` and hold these tables too.
     """
 
     snapshot_id: str
@@ -652,6 +671,7 @@ class SnapshotHeader(Message, frozen=True):
     format: str = ""
     engine_id: str = ""
     files: tuple[SnapshotFile, ...] = ()
+    transactions: tuple[TransactionRecord, ...] = ()
 
 
 class FileChunk(Message, frozen=True):

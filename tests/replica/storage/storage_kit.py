@@ -6,7 +6,15 @@ from pathlib import Path
 import msgspec
 
 from rezone.replica.engines.base import FLAG_TOMBSTONE, FLAG_VALUE, TIME_BYTES, time_of
-from rezone.replica.entry import OP_DELETE, OP_UPSERT, build_entry, rows_batch
+from rezone.replica.entry import (
+    OP_ABORT,
+    OP_DELETE,
+    OP_UPSERT,
+    EntryKind,
+    build_entry,
+    rows_batch,
+)
+from rezone.replica.intents import commit_rows, intent_rows
 from rezone.replica.snapshot import SnapshotBatch, SnapshotLimits
 from rezone.replica.store import PartitionStore, StoreConfig
 from rezone.wire.keyspace import hash_key, row_id
@@ -107,6 +115,52 @@ class Writer:
                     else:
                         rows[row] = value
         return dict(sorted(rows.items()))
+
+
+class Transactor:
+    """Appends entries of transactions the way a leader does."""
+
+    def __init__(self, store: PartitionStore) -> None:
+        self.store = store
+
+    def intend(self, transaction: bytes, rows: dict[bytes, bytes | None], begun: int = 1) -> int:
+        """Append intents; a value of None will delete. Return the new log end."""
+        ops = [OP_DELETE if value is None else OP_UPSERT for value in rows.values()]
+        batch = rows_batch(list(rows), ops, [value or b"" for value in rows.values()])
+        return self._append(transaction, EntryKind.INTENTS, intent_rows(batch, 7, begun))
+
+    def commit(self, transaction: bytes) -> int:
+        """Append the commit of an open transaction whose intents are applied."""
+        with self.store.transactions() as table:
+            found = table.get(transaction)
+            assert found is not None
+            row_ids = found.row_ids
+        intents = self.store.intents(transaction, row_ids)
+        assert sorted(intents) == row_ids, "an intent is lost"
+        return self._append(transaction, EntryKind.COMMIT, commit_rows(intents))
+
+    def abort(self, transaction: bytes) -> int:
+        """Append the abort of an open transaction."""
+        with self.store.transactions() as table:
+            found = table.get(transaction)
+            assert found is not None
+            row_ids = found.row_ids
+        batch = rows_batch(row_ids, [OP_ABORT] * len(row_ids), [b""] * len(row_ids))
+        return self._append(transaction, EntryKind.ABORT, batch)
+
+    def _append(self, transaction: bytes, kind: EntryKind, rows: object) -> int:
+        with self.store.transactions() as table:
+            found = table.get(transaction)
+        entry = build_entry(
+            rows,
+            leader_epoch=1,
+            base_offset=self.store.log_end,
+            commit_time=self.store.last_commit_time + 10,
+            writer_id=transaction,
+            sequence=found.last.sequence + 1 if found else 1,
+            kind=kind,
+        )
+        return self.store.append(entry)
 
 
 def stored_versions(store: PartitionStore) -> list[Version]:

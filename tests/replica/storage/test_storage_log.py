@@ -12,6 +12,7 @@ from rezone.replica import log as log_module
 from rezone.replica.entry import (
     HEADER_BYTES,
     Entry,
+    EntryKind,
     build_entry,
     header_at,
     iter_entries,
@@ -69,10 +70,11 @@ def test_entry_round_trip(rows: list[tuple[bytes, int, bytes]]) -> None:
         commit_time=5,
         writer_id=b"w" * 16,
         sequence=9,
+        kind=EntryKind.COMMIT,
     )
     (found,) = iter_entries(memoryview(raw))
     assert isinstance(found, Entry)
-    assert found.header[2:] == (7, len(rows), 100, 5, b"w" * 16, 9)
+    assert found.header[2:] == (7, len(rows), 100, 5, b"w" * 16, 9, EntryKind.COMMIT)
     assert found.header.end_offset == 100 + len(rows)
     assert [column.to_pylist() for column in found.batch().columns] == [ids, ops, values]
     assert len(raw) % 8 == 0
@@ -81,7 +83,7 @@ def test_entry_round_trip(rows: list[tuple[bytes, int, bytes]]) -> None:
 def test_entry_header_format_is_fixed() -> None:
     """A changed header would make every log on every disk unreadable."""
     raw = entry(3, 1, epoch=2, time=9)
-    assert HEADER_BYTES == 56
+    assert HEADER_BYTES == 64
     assert raw[0:4] == len(raw).to_bytes(4, "little")
     assert raw[8:16] == (2).to_bytes(4, "little") + (1).to_bytes(4, "little")
     assert raw[16:32] == (3).to_bytes(8, "little") + (9).to_bytes(8, "little")

@@ -98,6 +98,12 @@ class Engine(Protocol):
         None when there is none or it is deleted; intents are passed over.
         """
 
+    def newest_times(self, row_ids: Sequence[bytes]) -> list[int]:
+        """Return the commit time of each row's newest version, deletes included; 0 without any.
+
+        Intents are passed over: they are no versions that a read could ever see.
+        """
+
     def scan_chains(
         self, start: bytes, end: bytes | None, *, rows_max: int, bytes_max: int
     ) -> Chains:

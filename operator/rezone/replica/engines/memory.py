@@ -15,6 +15,7 @@ from rezone.replica.engines.base import (
     FLAG_VALUE,
     TIME_BYTES,
     Chains,
+    time_of,
     time_suffix,
 )
 
@@ -130,6 +131,17 @@ class MemoryEngine:
             if suffix >= floor and value[0] != FLAG_INTENT:
                 return value[1:] if value[0] == FLAG_VALUE else None
         return None
+
+    def newest_times(self, row_ids: Sequence[bytes]) -> list[int]:
+        """Return the commit time of each row's newest version that is no intent."""
+        with self._lock:
+            return [self._newest_time(row) for row in row_ids]
+
+    def _newest_time(self, row: bytes) -> int:
+        for suffix, value in self._chains.get(row, ()):
+            if value[0] != FLAG_INTENT:
+                return time_of(suffix)
+        return 0
 
     def scan_chains(
         self, start: bytes, end: bytes | None, *, rows_max: int, bytes_max: int

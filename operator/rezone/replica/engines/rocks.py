@@ -30,6 +30,7 @@ from rezone.replica.engines.base import (
     STATE_PREFIX,
     TIME_BYTES,
     Chains,
+    time_of,
     time_suffix,
 )
 from rezone.wire.errors import CorruptionError, NotReadyError
@@ -181,6 +182,14 @@ class RocksEngine:
         with self._reading():
             cursor = self._db.iter()
             found = [_visible(cursor, row, suffix) for row in row_ids]
+            del cursor
+        return found
+
+    def newest_times(self, row_ids: Sequence[bytes]) -> list[int]:
+        """Return the commit time of each row's newest version that is no intent; one seek a row."""
+        with self._reading():
+            cursor = self._db.iter()
+            found = [_newest_time(cursor, row) for row in row_ids]
             del cursor
         return found
 
@@ -345,3 +354,13 @@ def _visible(cursor: Any, row: bytes, suffix: bytes) -> bytes | None:
         cursor.next()
     cursor.status()
     return None
+
+
+def _newest_time(cursor: Any, row: bytes) -> int:
+    cursor.seek(row)
+    while cursor.valid() and (key := cursor.key())[:-TIME_BYTES] == row:
+        if cursor.value()[0] != FLAG_INTENT:
+            return time_of(key)
+        cursor.next()
+    cursor.status()
+    return 0
