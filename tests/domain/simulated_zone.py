@@ -108,6 +108,7 @@ class Zone:
             cancel_revision=cancel.revision if cancel else None,
             coordinator_epoch=self.epoch,
             leader_lease_seconds=LEASE_SECONDS,
+            min_in_sync=2,
             migrations=tuple(_migration_view(n, m) for n, m in self.migrations.items()),
             spark=world.SparkView(name=name, state=self.spark[name]) if name else None,
             verified=frozenset(self.verified),

@@ -28,7 +28,7 @@ def test_a_candidate_that_lost_its_data_is_fenced_before_it_leaves() -> None:
 
 def test_a_candidate_is_not_dropped_while_it_may_take_over() -> None:
     """A leader could come up that nobody waits for any more."""
-    answer = routes.drop_from_isr(record(next_leader=2, next_epoch=5), (2,))
+    answer = routes.drop_from_isr(record(next_leader=2, next_epoch=5), (2,), minimum=1)
     assert isinstance(answer, Refusal)
     assert answer.reason is RefusalReason.TAKEOVER_AUTHORIZED
 

@@ -40,7 +40,9 @@ def propose(record: LeaderAndIsr, isr: tuple[int, ...], **fields: object) -> Isr
 
 
 STANDING_BY = changed(routes.set_hot_standby(THREE, 1))
-IN_SYNC = changed(routes.adjust_isr(STANDING_BY, propose(STANDING_BY, (0, 1, 2), new_iss=(1,)), 4))
+IN_SYNC = changed(
+    routes.adjust_isr(STANDING_BY, propose(STANDING_BY, (0, 1, 2), new_iss=(1,)), 4, minimum=1)
+)
 AUTHORIZED = changed(routes.authorize_takeover(IN_SYNC, 1))
 
 
@@ -61,7 +63,7 @@ def test_the_seed_s_move_goes_through_four_replicas_with_a_hot_standby() -> None
     assert (record.replicas, record.leader) == ((0, 1, 2, 3), 0)
     assert (record.hot_standby_replica, record.isr) == (1, (0, 1, 2))
     full = propose(record, (0, 1, 2, 3), new_iss=(1,))
-    record = changed(routes.adjust_isr(record, full, 4))
+    record = changed(routes.adjust_isr(record, full, 4, minimum=1))
     record = changed(routes.authorize_takeover(record, 1))
     record = changed(routes.complete_takeover(record, 1, record.next_epoch or 0))
     record = changed(routes.remove_replicas(record, (0,)))
@@ -77,7 +79,7 @@ def test_isr_and_iss_become_what_the_leader_proposes() -> None:
     """A slow replica would hold up writes for ever, a standby never count as ready."""
     assert IN_SYNC.iss == (1,)
     assert IN_SYNC.partition_epoch == STANDING_BY.partition_epoch + 1
-    alone = changed(routes.adjust_isr(IN_SYNC, propose(IN_SYNC, (0,)), 6))
+    alone = changed(routes.adjust_isr(IN_SYNC, propose(IN_SYNC, (0,)), 6, minimum=1))
     assert (alone.isr, alone.iss, alone.coordinator_epoch) == ((0,), (), 6)
 
 
@@ -101,23 +103,29 @@ def test_a_proposal_that_must_not_hold_is_refused(
     isr: tuple[int, ...], fields: dict[str, object], expected: RefusalReason
 ) -> None:
     """A deposed leader would shrink the in-sync set and lose acknowledged rows."""
-    assert reason(routes.adjust_isr(IN_SYNC, propose(IN_SYNC, isr, **fields), 4)) is expected
+    assert (
+        reason(routes.adjust_isr(IN_SYNC, propose(IN_SYNC, isr, **fields), 4, minimum=1))
+        is expected
+    )
 
 
 def test_a_fenced_coordinator_changes_nothing() -> None:
     """A coordinator without its lease would still write."""
     proposal = propose(IN_SYNC, (0, 1))
-    assert reason(routes.adjust_isr(IN_SYNC, proposal, 3)) is RefusalReason.COORDINATOR_FENCED
+    assert (
+        reason(routes.adjust_isr(IN_SYNC, proposal, 3, minimum=1))
+        is RefusalReason.COORDINATOR_FENCED
+    )
     answer = routes.add_replicas(IN_SYNC, (5,), coordinator_epoch=3)
     assert reason(answer) is RefusalReason.COORDINATOR_FENCED
-    assert routes.fail_over(IN_SYNC, {1}, coordinator_epoch=3) is None
+    assert routes.fail_over(IN_SYNC, {1}, coordinator_epoch=3, minimum=1) is None
 
 
 @pytest.mark.proves("ZR-13")
 def test_what_holds_already_is_answered_with_the_same_record() -> None:
     """Repeats would write for ever, each waking every node."""
     late = propose(IN_SYNC, (2, 1, 0), new_iss=(1,), partition_epoch=1)
-    assert routes.adjust_isr(IN_SYNC, late, 4) is IN_SYNC
+    assert routes.adjust_isr(IN_SYNC, late, 4, minimum=1) is IN_SYNC
     assert routes.add_replicas(IN_SYNC, (1, 2)) is IN_SYNC
     assert routes.set_hot_standby(IN_SYNC, 1) is IN_SYNC
     assert routes.remove_replicas(IN_SYNC, (9,)) is IN_SYNC
@@ -125,13 +133,13 @@ def test_what_holds_already_is_answered_with_the_same_record() -> None:
     done = changed(routes.complete_takeover(AUTHORIZED, 1, 2))
     assert routes.complete_takeover(done, 1, 2) is done
     assert routes.roll_back_takeover(IN_SYNC) is IN_SYNC
-    assert routes.fail_over(IN_SYNC, {0}) is IN_SYNC
+    assert routes.fail_over(IN_SYNC, {0}, minimum=1) is IN_SYNC
     assert routes.set_hot_standby(THREE, None) is THREE
 
 
 def test_the_candidate_of_a_takeover_cannot_leave_the_in_sync_set() -> None:
     """It may lead at this moment: the old leader would acknowledge rows it does not have."""
-    answer = routes.adjust_isr(AUTHORIZED, propose(AUTHORIZED, (0, 2)), 4)
+    answer = routes.adjust_isr(AUTHORIZED, propose(AUTHORIZED, (0, 2)), 4, minimum=1)
     assert reason(answer) is RefusalReason.TAKEOVER_AUTHORIZED
 
 
@@ -142,7 +150,9 @@ def test_several_hot_standbys_are_made_one_after_the_other() -> None:
     """The second one would end the first, and a zone could have no two."""
     second = changed(routes.set_hot_standby(IN_SYNC, 2))
     assert routes.hot_standbys(second) == {1, 2}
-    both = changed(routes.adjust_isr(second, propose(second, (0, 1, 2), new_iss=(1, 2)), 4))
+    both = changed(
+        routes.adjust_isr(second, propose(second, (0, 1, 2), new_iss=(1, 2)), 4, minimum=1)
+    )
     assert both.iss == (1, 2)
     assert routes.hot_standbys(changed(routes.drop_hot_standbys(both, (2,)))) == {1}
     assert routes.hot_standbys(changed(routes.set_hot_standby(both, None))) == frozenset()
@@ -234,31 +244,31 @@ def test_rolling_back_fences_the_candidate() -> None:
 def test_failover_takes_a_hot_standby_before_another_in_sync_replica() -> None:
     """The partition would wait for an engine to be filled though one is ready."""
     second = changed(routes.set_hot_standby(THREE, 2))
-    hot = changed(routes.adjust_isr(second, propose(second, (0, 1, 2), new_iss=(2,)), 4))
-    record = changed(routes.fail_over(hot, {1, 2}))
+    hot = changed(routes.adjust_isr(second, propose(second, (0, 1, 2), new_iss=(2,)), 4, minimum=1))
+    record = changed(routes.fail_over(hot, {1, 2}, minimum=1))
     assert (record.leader, record.leader_epoch, record.isr) == (2, 2, (1, 2))
-    assert changed(routes.fail_over(hot, {1})).leader == 1
+    assert changed(routes.fail_over(hot, {1}, minimum=1)).leader == 1
     # Even before the candidate of a takeover, when that is not hot itself.
     authorized = changed(routes.authorize_takeover(hot, 1))
-    assert changed(routes.fail_over(authorized, {1, 2})).leader == 2
+    assert changed(routes.fail_over(authorized, {1, 2}, minimum=1)).leader == 2
     assert record.replicas == (0, 1, 2)
 
 
 @pytest.mark.proves("B-06")
 def test_without_a_living_in_sync_replica_nobody_leads() -> None:
     """Acknowledged rows would be lost by a replica that lacks them."""
-    alone = changed(routes.adjust_isr(IN_SYNC, propose(IN_SYNC, (0,)), 4))
-    assert routes.fail_over(alone, {1, 2}) is None
+    alone = changed(routes.adjust_isr(IN_SYNC, propose(IN_SYNC, (0,)), 4, minimum=1))
+    assert routes.fail_over(alone, {1, 2}, minimum=1) is None
 
 
 @pytest.mark.proves("B-06")
 def test_failover_during_a_takeover_is_above_the_authorized_epoch() -> None:
     """The candidate may lead with next_epoch already: two leaders would share an epoch."""
-    record = changed(routes.fail_over(AUTHORIZED, {2}))
+    record = changed(routes.fail_over(AUTHORIZED, {2}, minimum=1))
     assert (record.leader, record.leader_epoch) == (2, 3)
     assert reason(routes.adopt_leader(record, 1, 2)) is RefusalReason.STALE_LEADER_EPOCH
     plain = changed(routes.authorize_takeover(THREE, 2))
-    assert changed(routes.fail_over(plain, {1, 2})).leader == 2
+    assert changed(routes.fail_over(plain, {1, 2}, minimum=1)).leader == 2
 
 
 @pytest.mark.parametrize(
@@ -314,7 +324,7 @@ class RoutesMachine(RuleBasedStateMachine):
         """Propose an in-sync set."""
         epoch = self.record.partition_epoch - behind
         proposal = propose(self.record, isr, new_iss=iss, partition_epoch=epoch)
-        self._take(routes.adjust_isr(self.record, proposal, coordinator))
+        self._take(routes.adjust_isr(self.record, proposal, coordinator, minimum=1))
 
     @rule(nodes=SETS)
     def add(self, nodes: tuple[int, ...]) -> None:
@@ -361,7 +371,7 @@ class RoutesMachine(RuleBasedStateMachine):
     def fail_over(self, alive: tuple[int, ...]) -> None:
         """Replace the leader unless it is alive."""
         before = self.record
-        self._take(routes.fail_over(before, alive))
+        self._take(routes.fail_over(before, alive, minimum=1))
         if self.record.leader != before.leader:
             self.fenced_epoch = max(self.fenced_epoch, before.leader_epoch, before.next_epoch or 0)
             assert self.record.leader in before.isr

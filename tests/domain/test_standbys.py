@@ -49,7 +49,7 @@ def catch_up(world: World) -> None:
             partition_epoch=old.partition_epoch,
             coordinator_epoch=old.coordinator_epoch,
         )
-        after = routes.adjust_isr(old, proposal, old.coordinator_epoch)
+        after = routes.adjust_isr(old, proposal, old.coordinator_epoch, minimum=1)
         assert isinstance(after, LeaderAndIsr)
         world.routes[partition] = after
 

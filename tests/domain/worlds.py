@@ -81,6 +81,7 @@ class World:
             "max_migrations_per_node": 4,
             "max_concurrent_handovers": 0,
             "spark_threshold_bytes": 1 << 20,
+            "min_in_sync": 2,
         }
         return ZoneView(
             name="z",

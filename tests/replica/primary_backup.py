@@ -74,8 +74,11 @@ class PrimaryBackup:
     def require_enough(self, needed: int) -> None:
         """Refuse writes with too few backups."""
         found = len(self.state.isr)
-        if found < needed:
+        if not self._enough(needed):
             raise NotEnoughReplicasError("too few backups", in_sync=found, needed=needed)
+
+    def _enough(self, needed: int) -> bool:
+        return len(self.state.isr) >= needed and not self.state.eligible
 
     def _held_by_all(self, own_durable: int) -> int:
         others = self.maximal - {self._node}
@@ -86,10 +89,10 @@ class PrimaryBackup:
         del own_durable, log_end
         return True
 
-    def advance(self, own_durable: int, now: float) -> bool:
+    def advance(self, own_durable: int, now: float, needed: int = 1) -> bool:
         """Move the commit offset."""
         before = self.committed
-        if now < self.hold_until:
+        if now < self.hold_until or not self._enough(needed):
             return False
         self.committed = max(before, self._held_by_all(own_durable))
         return self.committed > before

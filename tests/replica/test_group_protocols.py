@@ -24,6 +24,7 @@ from rezone.wire.messages import FIRST_PARTITION_EPOCH, IsrProposal, LeaderAndIs
 
 ALL: dict[str, Lead] = {**protocol.PROTOCOLS, "PrimaryBackup": PrimaryBackup}
 P, LEADER, NODES = 0, 0, 4
+MINIMUM = 2
 SETTINGS = NodeSettings(replica_lag_ms_max=1_000)
 
 pytestmark = pytest.mark.proves("ZR-07")
@@ -100,7 +101,7 @@ class Group:
     def answer(self) -> None:
         """Have the coordinator answer something that it was ever asked, and tell the leader."""
         if self.asked:
-            after = routes.adjust_isr(self.record, self.rng.choice(self.asked), 1)
+            after = routes.adjust_isr(self.record, self.rng.choice(self.asked), 1, minimum=MINIMUM)
             if isinstance(after, LeaderAndIsr):
                 self.record = after
         if self.rng.random() < 0.6:
@@ -119,8 +120,10 @@ class Group:
         """Do what a leader does after each event, and look at what it must keep."""
         committed = self.leadership.committed
         held = self.now < self.leadership.hold_until
-        moved = self.leadership.advance(self.durable[LEADER], self.now)
+        moved = self.leadership.advance(self.durable[LEADER], self.now, MINIMUM)
         assert not (held and moved), "an earlier leader may still answer reads"
+        known = self.leadership.state
+        assert not moved or (len(known.isr) >= MINIMUM and not known.eligible), "too few have it"
         assert self.leadership.committed >= committed, "a commit offset never falls"
         members = set(self.leadership.maximal)
         if self.leadership.propose(self.now, self.log_end):
@@ -133,11 +136,11 @@ class Group:
 
     def check(self) -> None:
         """Look whether any node that may be made the leader lacks what is committed."""
-        sets = [self.record.isr]
+        sets = [(*self.record.isr, *self.record.eligible)]
         for proposal in self.asked:
-            after = routes.adjust_isr(self.record, proposal, 1)
+            after = routes.adjust_isr(self.record, proposal, 1, minimum=MINIMUM)
             if isinstance(after, LeaderAndIsr):
-                sets.append(after.isr)
+                sets.append((*after.isr, *after.eligible))
         for members in sets:
             short = [n for n in members if self.durable[n] < self.leadership.committed]
             assert not short, f"{short} of {members} lack rows below {self.leadership.committed}"
@@ -153,7 +156,7 @@ class Group:
                 self._tell(node)
             self.run()
             if self.leadership.proposal is not None:
-                after = routes.adjust_isr(self.record, self.leadership.proposal, 1)
+                after = routes.adjust_isr(self.record, self.leadership.proposal, 1, minimum=MINIMUM)
                 if after is self.record:
                     after = routes.confirm(self.record, 1)
                 if isinstance(after, LeaderAndIsr):

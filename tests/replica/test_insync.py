@@ -65,6 +65,25 @@ def test_the_commit_offset_is_the_least_of_the_set() -> None:
     assert state.committed == 7
 
 
+@pytest.mark.proves("B-06")
+def test_nothing_is_committed_below_the_minimum() -> None:
+    """A row would be acknowledged on one disk; an eligible replica could lead without it."""
+    state = leader()
+    for node in (1, 2):
+        ack(state, node, 10, 10)
+    alone = msgspec.structs.replace(state.state, isr=(0,), eligible=(1, 2), partition_epoch=2)
+    state.confirm(alone)
+    assert not state.advance(10, 0.0, 2)
+    assert not state.advance(10, 0.0, 1), "the record is what the coordinator goes by"
+    with pytest.raises(NotEnoughReplicasError):
+        state.require_enough(1)
+    state.confirm(msgspec.structs.replace(alone, eligible=(), partition_epoch=3))
+    assert not state.advance(10, 0.0, 2)
+    state.confirm(msgspec.structs.replace(alone, isr=(0, 1), eligible=(), partition_epoch=4))
+    assert state.advance(10, 0.0, 2)
+    assert state.committed == 10
+
+
 def test_of_the_acks_of_one_write_only_the_last_one_changes_anything() -> None:
     """Each ack would cost a run of the job; or one that matters would be passed over."""
     state = leader()

@@ -110,7 +110,8 @@ class Checks:
         """Check a replica that was deleted: nobody may have counted on it."""
         record = self.routes[partition.partition_id]
         where = f"p{partition.partition_id}"
-        assert node not in record.isr, f"{where}: node {node} was stopped while in sync"
+        counted = (*record.isr, *record.eligible)
+        assert node not in counted, f"{where}: node {node} was stopped while it may have to lead"
         self.data(partition.partition_id)
 
     def is_whole(self, partition: PartitionId, node: NodeId) -> bool:
@@ -123,18 +124,18 @@ class Checks:
         return store.rows[: min(store.durable_end, len(known))] == known
 
     def data(self, partition: PartitionId) -> None:
-        """Assert that the in-sync set has what was acknowledged."""
+        """Assert that somebody may lead, and that whoever may has what was acknowledged."""
         record, known = self.routes[partition], self._acknowledged[partition]
         disks = self._world.kubelet.all_disks()
         holders = 0
-        for node in record.isr:
+        for node in (*record.isr, *record.eligible):
             store = disks[node].stores.get(partition) if node in disks else None
             if store is None or store.meta.needs_snapshot:
                 continue
             held = store.rows[: min(store.durable_end, len(known))]
-            assert held == known, f"p{partition}: in-sync node {node} lacks acknowledged rows"
+            assert held == known, f"p{partition}: node {node} may lead and lacks acknowledged rows"
             holders += 1
-        assert holders or not known, f"p{partition}: no in-sync replica has the acknowledged rows"
+        assert holders or not known, f"p{partition}: nobody who may lead has the acknowledged rows"
 
     def step(self) -> None:
         """Assert all of it for every partition."""
@@ -197,6 +198,8 @@ def _partition_problems(
         found.append(f"{where} lives on {record.replicas}, not on {nodes}")
     if set(record.isr) != set(record.replicas):
         found.append(f"{where} has {record.isr} of {record.replicas} in sync")
+    if record.eligible:
+        found.append(f"{where} has eligible replicas left: {record.eligible}")
     if record.next_leader is not None:
         found.append(f"{where} has an authorized takeover left")
     for number, node in world.network.nodes.items():

@@ -1,7 +1,7 @@
 """Faults as values: a storm has its own mix of them, chosen by the seed (swarm testing).
 
-Nothing is broken that no system could survive: a disk is lost only while another in-sync replica
-that is up has the same rows.
+Nothing is broken that no system could survive: a disk is lost only while another replica that is up
+and in sync, or eligible, has the same rows.
 """
 
 from __future__ import annotations
@@ -161,11 +161,12 @@ def wipe_one(world: World) -> None:
 
 
 def may_be_wiped(world: World, node: NodeId) -> bool:
-    """Return whether each partition of a node is whole on all of its other in-sync replicas."""
+    """Return whether each partition of a node is whole on all others that may have to lead it."""
     for partition, record in world.checks.routes.items():
-        others = [n for n in record.isr if n != node]
+        counted = (*record.isr, *record.eligible)
+        others = [n for n in counted if n != node]
         whole = [n for n in others if world.checks.is_whole(partition, n)]
-        if node in record.isr and (not whole or whole != others):
+        if node in counted and (not whole or whole != others):
             return False
     return True
 

@@ -160,7 +160,7 @@ def test_a_proposal_does_not_outlive_its_leader() -> None:
         def keep_and_kill(world: World) -> None:
             proposal = _proposal(world, leader)
             assert proposal is not None
-            answer = routes.adjust_isr(stored(world), proposal, world.epoch)
+            answer = routes.adjust_isr(stored(world), proposal, world.epoch, minimum=1)
             assert isinstance(answer, LeaderAndIsr)
             seen.append(answer)
             world.network.cut.add(pair)
@@ -243,3 +243,27 @@ def test_a_follower_keeps_what_it_shares_with_a_leader_that_missed_a_branch() ->
         ]
         world.run(SECONDS_MAX)
         assert world.network.nodes[heir].find(0).role is Role.LEADER
+
+
+@pytest.mark.proves("B-06")
+def test_who_left_below_the_minimum_leads_when_the_last_member_lost_its_disk() -> None:
+    """A leader alone in sync lost its disk: nobody took over, though others had all rows."""
+    with world_of(THREE) as world:
+        record = world.checks.routes[0]
+        leader, others = record.leader, [n for n in record.isr if n != record.leader]
+
+        def lose(world: World) -> None:
+            assert set(world.checks.routes[0].eligible) == set(others)
+            world.kubelet.wipe(leader)
+            world.network.cut.clear()
+
+        world.orders = [
+            Order(
+                later(2.0), lambda w: w.network.cut.update(frozenset((leader, n)) for n in others)
+            ),
+            Order(lambda w: w.checks.routes[0].isr == (leader,), lose),
+            Order(lambda w: w.checks.routes[0].leader in others, lambda _: None),
+        ]
+        world.run(SECONDS_MAX)
+        assert world.checks.rows(0) > 0
+        assert leader in world.checks.routes[0].isr

@@ -48,6 +48,7 @@ def build_view(
         max_concurrent_handovers=rebalance.max_concurrent_handovers,
         spark_threshold_bytes=zone.spec.transfer.spark_threshold_bytes,
         leader_lease_seconds=leader_lease_seconds,
+        min_in_sync=zone.spec.min_in_sync,
         hot_standbys=zone.spec.hot_standbys,
         migrations=tuple(migration_view(m) for m in migrations),
         spark=spark,

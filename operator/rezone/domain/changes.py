@@ -54,13 +54,14 @@ def change_of(
     return RouteChange(partition=partition, expected_epoch=record.partition_epoch, state=after)
 
 
-def drop_from_isr(node: NodeId) -> Step:
+def drop_from_isr(node: NodeId, minimum: int) -> Step:
     """Return the step after which a node that is gone is no longer waited for; it stays a replica.
 
-    Only for a node that no longer leads: its successor has fenced it.
+    Only for a node that no longer leads: its successor has fenced it. `minimum` is the zone's
+    smallest in-sync set.
     """
 
     def step(record: LeaderAndIsr) -> routes.Answer:
-        return routes.drop_from_isr(record, (node,))
+        return routes.drop_from_isr(record, (node,), minimum=minimum)
 
     return step

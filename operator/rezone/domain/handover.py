@@ -188,9 +188,9 @@ class _Handovers:
             )
 
     def _fail_over(self, partition: PartitionId, record: LeaderAndIsr) -> None:
-        after = routes.fail_over(
-            record, able_to_lead(self._view, partition), self._view.coordinator_epoch
-        )
+        view = self._view
+        able = able_to_lead(view, partition)
+        after = routes.fail_over(record, able, view.coordinator_epoch, minimum=view.min_in_sync)
         if after is not None and after is not record:
             change = RouteChange(
                 partition=partition, expected_epoch=record.partition_epoch, state=after

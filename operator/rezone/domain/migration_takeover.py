@@ -208,7 +208,7 @@ def update_metadata_up(run: Run) -> bool:
         steps.append(lambda r: routes.remove_replicas(r, (context.from_node,)))
     elif context.leader_may_unreachable:
         # Nobody may wait for a node that is gone; it stays a replica and joins when it is back.
-        steps.append(drop_from_isr(context.from_node))
+        steps.append(drop_from_isr(context.from_node, run.view.min_in_sync))
     refusal = run.change_route(*steps)
     return run.wait(refusal or "the route is being written", seconds=WAKE_TAKEOVER_SECONDS)
 

@@ -4,7 +4,8 @@ A leader asks for a new in-sync set in its report (HS-04, HS-08) and asks again 
 with a higher partition epoch answers it (ZR-09). A leader that has been silent for longer than
 its lease is replaced from the in-sync standbys, then from the in-sync set (B-06); as every member
 of the in-sync set has every acknowledged row and refuses lower epochs, the old leader can
-acknowledge nothing any more.
+acknowledge nothing any more. When the whole in-sync set has lost its data, an eligible replica
+leads: it left that set when it had become too small to commit anything.
 """
 
 import math
@@ -30,6 +31,7 @@ def repairs(view: ZoneView, now: datetime) -> tuple[RouteChange, ...]:
             _without_lost_data(view, partition, record)
             or _adjusted(view, partition, record)
             or _opened(view, partition, record)
+            or _settled(view, record)
             or _failed_over(view, partition, record, now)
         )
         # The same record again means that nothing is to be changed, and has no new epoch.
@@ -110,19 +112,30 @@ def _wants_copy(view: ZoneView, partition: PartitionId, node: NodeId) -> bool:
 def _without_lost_data(
     view: ZoneView, partition: PartitionId, record: LeaderAndIsr
 ) -> LeaderAndIsr | None:
-    """Return the record without in-sync members that came back empty: they must never lead."""
-    lost = [n for n in record.isr if (r := view.report(partition, n)) and r.needs_snapshot]
+    """Return the record without members that came back empty: they must never lead.
+
+    A leader that nobody can replace stays one in name.
+    """
+    lost = without_data(view, partition) & {*record.isr, *record.eligible}
     if not lost:
         return None
+    steps: list[Step] = [lambda r: routes.drop_lost(r, lost - {r.leader})]
     if record.leader in lost:
-        able = able_to_lead(view, partition)
-        return _changed(routes.fail_over(record, able, view.coordinator_epoch))
-    steps: list[Step] = [lambda r: routes.drop_from_isr(r, lost)]
-    if record.next_leader in lost:
+        steps.insert(0, lambda r: _replaced(view, partition, r, lost))
+    elif record.next_leader in lost:
         # What it was to take over it no longer has. Should it have led for a moment, then every
         # row that it acknowledged is on the other members, the old leader among them.
         steps.insert(0, routes.roll_back_takeover)
     return _changed(combine(record, view.coordinator_epoch, *steps))
+
+
+def _replaced(
+    view: ZoneView, partition: PartitionId, record: LeaderAndIsr, lost: frozenset[NodeId]
+) -> routes.Answer:
+    """Return the record with another leader than the one that lost its data, if there is one."""
+    able = able_to_lead(view, partition)
+    after = routes.fail_over(record, able, view.coordinator_epoch, minimum=view.min_in_sync)
+    return after or routes.elect_eligible(record, able, lost, view.coordinator_epoch)
 
 
 def _changed(answer: routes.Answer | None) -> LeaderAndIsr | None:
@@ -137,7 +150,9 @@ def _adjusted(view: ZoneView, partition: PartitionId, record: LeaderAndIsr) -> L
     report = view.report(partition, record.leader)
     if report is None or report.role is not Role.LEADER or report.proposal is None:
         return None
-    answer = routes.adjust_isr(record, report.proposal, view.coordinator_epoch)
+    answer = routes.adjust_isr(
+        record, report.proposal, view.coordinator_epoch, minimum=view.min_in_sync
+    )
     if answer is record and report.proposal.partition_epoch == record.partition_epoch:
         answer = routes.confirm(record, view.coordinator_epoch)
     return _changed(answer)
@@ -157,6 +172,11 @@ def _opened(view: ZoneView, partition: PartitionId, record: LeaderAndIsr) -> Lea
     return _changed(routes.confirm(record, view.coordinator_epoch))
 
 
+def _settled(view: ZoneView, record: LeaderAndIsr) -> LeaderAndIsr | None:
+    after = routes.settle_eligible(record, view.min_in_sync, view.coordinator_epoch)
+    return None if after is record else _changed(after)
+
+
 def _failed_over(
     view: ZoneView, partition: PartitionId, record: LeaderAndIsr, now: datetime
 ) -> LeaderAndIsr | None:
@@ -172,7 +192,14 @@ def _failed_over(
         # An authorized takeover is brought to its end by its migration, which knows how far it has
         # come (RM-05), or by `handover`.
         return None
-    return _changed(routes.fail_over(record, able, view.coordinator_epoch))
+    after = routes.fail_over(record, able, view.coordinator_epoch, minimum=view.min_in_sync)
+    return _changed(after)
+
+
+def without_data(view: ZoneView, partition: PartitionId) -> frozenset[NodeId]:
+    """Return the nodes that answer and say that they have not got the partition's rows."""
+    reports = ((node, view.report(partition, node)) for node in view.nodes)
+    return frozenset(n for n, seen in reports if seen is not None and seen.needs_snapshot)
 
 
 def able_to_lead(view: ZoneView, partition: PartitionId) -> frozenset[NodeId]:

@@ -47,7 +47,7 @@ class Situation:
     """What an update depends on.
 
     `nodes` are the data nodes the zone wants, with a pod or without one just now. `lagging` are
-    those with a replica that is not in sync, `counted` those that are in the in-sync set of a
+    those with a replica that is not in sync, `counted` those that may have to lead a
     partition, `sole` those that are alone in one. `ephemeral`: a pod's rows go with the pod.
     `tasks` names the zone's RebalanceTasks.
     """
@@ -104,8 +104,8 @@ def _is_in_sync(view: ZoneView, partition: PartitionId, record: LeaderAndIsr, no
 
 
 def counted_nodes(view: ZoneView) -> frozenset[NodeId]:
-    """Return the nodes that are in the in-sync set of a partition."""
-    return frozenset(n for r in view.routes for n in r.isr)
+    """Return the nodes that may have to lead a partition: in sync, or eligible."""
+    return frozenset(n for r in view.routes for n in (*r.isr, *r.eligible))
 
 
 def sole_holders(view: ZoneView) -> frozenset[NodeId]:

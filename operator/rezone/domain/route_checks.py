@@ -9,7 +9,7 @@ from rezone.wire.messages import LeaderAndIsr
 def violations(record: LeaderAndIsr) -> tuple[str, ...]:
     """Return what is wrong with a record, in words; empty when nothing is."""
     found = []
-    for name in ("replicas", "isr", "iss"):
+    for name in ("replicas", "isr", "iss", "eligible"):
         nodes = getattr(record, name)
         if len(set(nodes)) != len(nodes):
             found.append(f"{name} names a node twice: {list(nodes)}")
@@ -19,6 +19,8 @@ def violations(record: LeaderAndIsr) -> tuple[str, ...]:
         found.append(f"isr {list(record.isr)} is not within replicas {list(record.replicas)}")
     if not set(record.iss) <= set(record.isr):
         found.append(f"iss {list(record.iss)} is not within isr {list(record.isr)}")
+    if not set(record.eligible) <= set(record.replicas) - set(record.isr):
+        found.append(f"eligible {list(record.eligible)} is not within replicas without isr")
     hot = record.hot_standby_replica
     if hot is not None and hot not in record.replicas:
         found.append(f"hot standby {hot} is not a replica")

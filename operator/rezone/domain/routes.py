@@ -5,11 +5,17 @@ caller to write by compare-and-set on that epoch. When there is nothing to chang
 record comes back, so that a repeat writes nothing (ZR-13). What must not happen is answered by a
 `Refusal` with its reason, never by an exception: a refusal is an answer for the asker.
 
+Every member of `isr` has each acknowledged row on disk. So has every `eligible` replica: it left
+`isr` when that became, or while it was, smaller than the zone's `minInSyncReplicas` (`minimum` in
+calls), and a leader commits nothing until its record has that many members and no `eligible` ones
+(`replica.insync`). With the write that brings `isr` back to the minimum nobody is eligible any
+more, and with the news of it rows may be committed again (docs/decisions/0080).
+
 What always holds (`violations` checks it): the leader is in `isr`, `isr` is within `replicas`,
-`iss` is within `isr`; and from one record to the next no epoch falls (`regressions`). A planned
-takeover has an epoch of its own: `next_epoch` is above `leader_epoch`, and every later leader's
-epoch is above `next_epoch`, so that a takeover the data plane carried out on its own can be told
-from what the coordinator decided meanwhile.
+`iss` is within `isr`, nobody is in `isr` and eligible; and from one record to the next no epoch
+falls (`regressions`). A planned takeover has an epoch of its own: `next_epoch` is above
+`leader_epoch`, and every later leader's epoch is above `next_epoch`, so that a takeover the data
+plane carried out on its own can be told from what the coordinator decided meanwhile.
 
 The hot standbys of a record are `hot_standby_replica` (the latest one asked to become hot) and
 the members of `iss` (those that are in sync).
@@ -34,7 +40,10 @@ __all__ = [
     "adopt_leader",
     "authorize_takeover",
     "complete_takeover",
+    "drop_from_isr",
     "drop_hot_standbys",
+    "drop_lost",
+    "elect_eligible",
     "fail_over",
     "hot_standbys",
     "initial",
@@ -42,6 +51,7 @@ __all__ = [
     "remove_replicas",
     "roll_back_takeover",
     "set_hot_standby",
+    "settle_eligible",
     "violations",
 ]
 
@@ -92,11 +102,15 @@ def initial(replicas: tuple[NodeId, ...], coordinator_epoch: int) -> LeaderAndIs
     )
 
 
-def adjust_isr(record: LeaderAndIsr, proposal: IsrProposal, coordinator_epoch: int) -> Answer:
+def adjust_isr(
+    record: LeaderAndIsr, proposal: IsrProposal, coordinator_epoch: int, *, minimum: int
+) -> Answer:
     """Return the record with the leader's proposed `isr` and `iss` (HS-04, HS-08).
 
     A proposal that already holds is answered as done. While a takeover is authorized its
-    candidate cannot be dropped: it may lead at this moment; roll back first, which fences it.
+    candidate cannot be dropped: it may lead at this moment; roll back first, which fences it. Nor
+    can anybody join: a candidate that leads already knows the set of before, and would not wait
+    for the new member.
     """
     refusal = _refuse_proposal(record, proposal, coordinator_epoch)
     if refusal is not None:
@@ -112,7 +126,7 @@ def adjust_isr(record: LeaderAndIsr, proposal: IsrProposal, coordinator_epoch: i
     refusal = _refuse_members(record, isr, iss)
     if refusal is not None:
         return refusal
-    return _next(record, coordinator_epoch, isr=isr, iss=iss)
+    return _next(record, coordinator_epoch, **_with_isr(record, isr, minimum), iss=iss)
 
 
 def confirm(record: LeaderAndIsr, coordinator_epoch: int | None = None) -> Answer:
@@ -170,6 +184,11 @@ def _refuse_members(
             candidate is not None and candidate not in isr,
             RefusalReason.TAKEOVER_AUTHORIZED,
             f"node {candidate} may take over just now and cannot leave isr",
+        ),
+        (
+            candidate is not None and not set(isr) <= set(record.isr),
+            RefusalReason.TAKEOVER_AUTHORIZED,
+            f"node {candidate} may take over just now and would not know who joins isr",
         ),
         (lagging, RefusalReason.NOT_IN_SYNC, f"nodes {lagging} of iss are not in isr"),
         (cold, RefusalReason.NOT_A_HOT_STANDBY, f"nodes {cold} are no hot standbys"),
@@ -234,7 +253,7 @@ def drop_hot_standbys(
 def remove_replicas(
     record: LeaderAndIsr, nodes: Collection[NodeId], coordinator_epoch: int | None = None
 ) -> Answer:
-    """Return the record without `nodes`; `isr`, `iss` and the hot standby shrink with it.
+    """Return the record without `nodes`; all its sets and the hot standby shrink with it.
 
     Refused for the leader, and for the candidate of an authorized takeover: it may lead already.
     """
@@ -255,32 +274,77 @@ def remove_replicas(
         replicas=_without(record.replicas, nodes),
         isr=_without(record.isr, nodes),
         iss=_without(record.iss, nodes),
+        eligible=_without(record.eligible, nodes),
         hot_standby_replica=None if hot in nodes else hot,
     )
 
 
 def drop_from_isr(
-    record: LeaderAndIsr, nodes: Collection[NodeId], coordinator_epoch: int | None = None
+    record: LeaderAndIsr,
+    nodes: Collection[NodeId],
+    coordinator_epoch: int | None = None,
+    *,
+    minimum: int,
 ) -> Answer:
     """Return the record in which `nodes` are not in sync; they stay replicas.
 
-    For nodes that are gone or have lost their data. Refused for the leader: it must be replaced;
-    and for the candidate of an authorized takeover: roll that back first, which fences it.
+    For nodes that are gone, with their data. Refused for the leader: it must be replaced; and for
+    the candidate of an authorized takeover: roll that back first, which fences it.
     """
-    if record.leader in nodes:
-        return Refusal(RefusalReason.IS_LEADER, f"node {record.leader} leads: replace it first")
-    if record.next_leader is not None and record.next_leader in nodes:
-        return Refusal(
-            RefusalReason.TAKEOVER_AUTHORIZED, f"node {record.next_leader} may take over just now"
-        )
+    refusal = _refuse_dropping(record, nodes)
+    if refusal is not None:
+        return refusal
     if not set(record.isr) & set(nodes):
+        return record
+    return _next(
+        record,
+        coordinator_epoch,
+        **_with_isr(record, _without(record.isr, nodes), minimum),
+        iss=_without(record.iss, nodes),
+    )
+
+
+def drop_lost(
+    record: LeaderAndIsr, nodes: Collection[NodeId], coordinator_epoch: int | None = None
+) -> Answer:
+    """Return the record in which `nodes`, that have lost their data, are in no set but `replicas`.
+
+    Refused for those that `drop_from_isr` is refused for.
+    """
+    refusal = _refuse_dropping(record, nodes)
+    if refusal is not None:
+        return refusal
+    if not {*record.isr, *record.eligible} & set(nodes):
         return record
     return _next(
         record,
         coordinator_epoch,
         isr=_without(record.isr, nodes),
         iss=_without(record.iss, nodes),
+        eligible=_without(record.eligible, nodes),
     )
+
+
+def _refuse_dropping(record: LeaderAndIsr, nodes: Collection[NodeId]) -> Refusal | None:
+    if record.leader in nodes:
+        return Refusal(RefusalReason.IS_LEADER, f"node {record.leader} leads: replace it first")
+    if record.next_leader is not None and record.next_leader in nodes:
+        return Refusal(
+            RefusalReason.TAKEOVER_AUTHORIZED, f"node {record.next_leader} may take over just now"
+        )
+    return None
+
+
+def settle_eligible(
+    record: LeaderAndIsr, minimum: int, coordinator_epoch: int | None = None
+) -> Answer:
+    """Return the record without eligible replicas if its set is large enough without them.
+
+    For a zone whose `minInSyncReplicas` was lowered: its leader may commit again.
+    """
+    if not record.eligible or len(record.isr) < minimum:
+        return record
+    return _next(record, coordinator_epoch, eligible=())
 
 
 def authorize_takeover(
@@ -353,7 +417,11 @@ def roll_back_takeover(record: LeaderAndIsr, coordinator_epoch: int | None = Non
 
 
 def fail_over(
-    record: LeaderAndIsr, alive: Collection[NodeId], coordinator_epoch: int | None = None
+    record: LeaderAndIsr,
+    alive: Collection[NodeId],
+    coordinator_epoch: int | None = None,
+    *,
+    minimum: int,
 ) -> LeaderAndIsr | None:
     """Return the record led by a living in-sync replica, None when there is none (B-06).
 
@@ -375,10 +443,42 @@ def fail_over(
         key=lambda node: (node not in hot, node != record.next_leader, order.index(node)),
     )
     shrunk = msgspec.structs.replace(
-        record, isr=tuple(living), iss=tuple(node for node in record.iss if node in alive)
+        record,
+        iss=tuple(node for node in record.iss if node in alive),
+        **_with_isr(record, tuple(living), minimum),
     )
     answer = _led_by(shrunk, leader, _highest_epoch(record) + 1, coordinator_epoch)
     return answer if isinstance(answer, LeaderAndIsr) else None
+
+
+def elect_eligible(
+    record: LeaderAndIsr,
+    alive: Collection[NodeId],
+    lost: Collection[NodeId],
+    coordinator_epoch: int | None = None,
+) -> Answer:
+    """Return the record led by a living eligible replica, the only one in sync then.
+
+    The same record comes back when there is none, or when a member of `isr` has not `lost` its
+    data: that one comes first, and as a leader alone it may answer reads for as long as it runs.
+    """
+    heirs = [node for node in record.eligible if node in alive and node not in lost]
+    if not heirs or not set(record.isr) <= set(lost):
+        return record
+    heir = heirs[0]
+    alone = msgspec.structs.replace(
+        record, isr=(heir,), iss=(), eligible=_without(record.eligible, (heir, *lost))
+    )
+    return _led_by(alone, heir, _highest_epoch(record) + 1, coordinator_epoch)
+
+
+def _with_isr(
+    record: LeaderAndIsr, isr: tuple[NodeId, ...], minimum: int
+) -> dict[str, tuple[NodeId, ...]]:
+    """Return a new `isr`, and who is eligible with it: who leaves a set that is too small."""
+    if len(isr) >= minimum:
+        return {"isr": isr, "eligible": ()}
+    return {"isr": isr, "eligible": _without(_distinct((*record.eligible, *record.isr)), isr)}
 
 
 def _led_by(

@@ -71,7 +71,8 @@ class ZoneView:
 
     `verified` are the copies whose digest equalled their source's in this process's life, as
     (partition, node, the source's leader epoch) (B-04); `mismatched` are those whose did not.
-    `hot_standbys` is how many each partition shall have while nothing moves.
+    `min_in_sync` is the smallest in-sync set with which rows are committed, `hot_standbys` how many
+    each partition shall have while nothing moves.
     """
 
     name: str
@@ -91,6 +92,7 @@ class ZoneView:
     max_concurrent_handovers: int
     spark_threshold_bytes: int
     leader_lease_seconds: float
+    min_in_sync: int
     hot_standbys: int = 0
     migrations: tuple[MigrationView, ...] = ()
     spark: SparkView | None = None

@@ -6,6 +6,10 @@ Pure state without I/O, threads or a clock of its own; the partition calls it un
   the coordinator last confirmed and every one proposed since, because a proposal may have been
   accepted without the answer having arrived. Growing therefore binds at once, shrinking only
   when the coordinator has answered.
+- Nothing is committed while the confirmed set is smaller than the zone asks for, or its record has
+  `eligible` replicas: these left a set that was too small with every acknowledged row, and may
+  lead without what came later. What was appended before the set shrank is answered when it has
+  grown again.
 - A leader does not know which part of the log it started with is committed. `barrier` is the
   log's end at that moment: reads wait until the commit offset has reached it.
 - Until `hold_until` an earlier leader may answer reads by its leases (`lease`): nothing is
@@ -152,13 +156,21 @@ class LeaderState:
 
         Not kept from the leadership's start: a zone's `minInSyncReplicas` may change meanwhile.
         """
-        if len(self.state.isr) < needed:
+        if not self._enough(needed):
             raise NotEnoughReplicasError(
                 f"{len(self.state.isr)} replicas are in sync, {needed} are "
                 "needed; wait until another one has caught up",
                 in_sync=len(self.state.isr),
                 needed=needed,
             )
+
+    def _enough(self, needed: int) -> bool:
+        """Whether anything may be committed: `needed` is what this node knows of the zone.
+
+        The record is what the coordinator goes by when it looks for a leader. The two may come at
+        different times, so both must allow it.
+        """
+        return len(self.state.isr) >= needed and not self.state.eligible
 
     def _held_by_all(self, own_durable: int) -> int:
         offset = own_durable
@@ -184,9 +196,12 @@ class LeaderState:
             return set(self.state.isr), set(self.state.iss)
         return set(self.proposal.new_isr), set(self.proposal.new_iss)
 
-    def advance(self, own_durable: int, now: float) -> bool:
-        """Move the commit offset as far as the in-sync set allows; whether it moved."""
-        if now < self.hold_until:
+    def advance(self, own_durable: int, now: float, needed: int = 1) -> bool:
+        """Move the commit offset as far as the in-sync set allows; whether it moved.
+
+        Not while fewer than `needed` replicas are confirmed.
+        """
+        if now < self.hold_until or not self._enough(needed):
             return False
         offset = self._held_by_all(own_durable)
         if offset <= self.committed:

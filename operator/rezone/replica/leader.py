@@ -226,7 +226,7 @@ class LeaderDuties:
             now = partition.clock.monotonic()
             if now >= state.hold_until:
                 self._settle()
-            if state.advance(store.durable_end, now):
+            if state.advance(store.durable_end, now, partition.config.min_in_sync_replicas):
                 partition.set_committed(state.committed)
                 partition.look_again(self._next_broadcast())
             committed = state.committed

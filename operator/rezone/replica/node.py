@@ -261,6 +261,9 @@ class DataNode:
             )
             self._save()
         self._new_addresses(peers)
+        for partition in self.partitions():
+            # With fewer in-sync replicas asked for, what waits may be committed.
+            partition.wake()
         self.board.touched(at_once=True)
 
     def check_fence(self, fence: Fence) -> None:

@@ -3,11 +3,14 @@
 What a partition does while it leads (take writes, stream, answer, report) is the same whatever the
 protocol; it asks a `Leadership` what is committed, who must be waited for, and which change of
 the group the coordinator should make. The coordinator knows of a protocol no more than what
-stands in the records: that every member of `isr` has all acknowledged rows, so that any of them
-may lead (`domain.routes`). A protocol keeps that true (`tests/replica/test_group_protocols.py`):
+stands in the records: that every member of `isr`, and who is `eligible`, has all acknowledged
+rows, so that any of them may lead (`domain.routes`). A protocol keeps that true
+(`tests/replica/test_group_protocols.py`):
 
 - an offset is committed when all that the coordinator may count as members have it on disk: those
   of the confirmed record, and of every proposal that may have been accepted since;
+- nothing is committed while that record has fewer members than the zone asks for, or `eligible`
+  replicas, which are not waited for;
 - a proposal stands until a record with a higher partition epoch answers it, over restarts too.
 
 `NodeSettings.protocol` names the one in use.
@@ -59,8 +62,11 @@ class Leadership(Protocol):
         """Whether an ack can have changed anything: the commit offset, or the group."""
         ...
 
-    def advance(self, own_durable: int, now: float) -> bool:
-        """Move the commit offset as far as the acks allow; whether it moved; not if held back."""
+    def advance(self, own_durable: int, now: float, needed: int = 1) -> bool:
+        """Move the commit offset as far as the acks allow; whether it moved.
+
+        Not if held back, and not while fewer than `needed` are confirmed or others `eligible`.
+        """
         ...
 
     @property

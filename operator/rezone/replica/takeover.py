@@ -281,6 +281,7 @@ class TakeoverProcess:
             isr=partition.record.isr,
             replicas=partition.record.replicas,
             end_offset=now.end_offset,
+            eligible=partition.record.eligible,
             hold_ms=math.ceil(held_seconds * 1000),
             time_floor=partition.intake.time_floor,
         )
@@ -329,6 +330,7 @@ class TakeoverProcess:
             leader_epoch=message.next_epoch,
             isr=message.isr,
             replicas=message.replicas,
+            eligible=message.eligible,
             next_leader=None,
             next_epoch=None,
         )

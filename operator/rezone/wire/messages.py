@@ -81,6 +81,8 @@ class LeaderAndIsr(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True
     not in `isr` catches up and joins by AdjustIsr. `partition_epoch` rises with every change of
     this record; it is the compare value of AdjustIsr. `next_leader` and `next_epoch` pre-authorize
     a takeover (RM: UpdateMetadataDown): the old leader may hand over to exactly that replica.
+    `eligible` have left `isr` since it is below the zone's `minInSyncReplicas`, and still hold
+    every acknowledged row, because nothing is committed meanwhile (`domain.routes`).
     """
 
     version: int = 2
@@ -94,6 +96,7 @@ class LeaderAndIsr(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True
     iss: tuple[NodeId, ...] = ()
     next_leader: NodeId | None = None
     next_epoch: int | None = None
+    eligible: tuple[NodeId, ...] = ()
 
 
 class ZoneConfig(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
@@ -576,6 +579,7 @@ class SetState(Message, frozen=True):
     isr: tuple[NodeId, ...]
     replicas: tuple[NodeId, ...]
     end_offset: int
+    eligible: tuple[NodeId, ...] = ()
     hold_ms: int = 0
     time_floor: int = 0
 
