@@ -140,6 +140,25 @@ def test_what_does_not_serve_goes_first_and_waits_for_nothing() -> None:
     assert decide(None, spared, NOW).delete is None, "its disk has what others count on"
 
 
+def test_an_update_that_waits_for_another_data_node_for_too_long_is_stuck() -> None:
+    """A node that joined with a template that never starts held the update up, in silence."""
+    joined = pod(1, outdated=False, serving=False)
+    seen = situation(pod(0), joined)
+    first = decide(None, seen, NOW)
+    assert first.status is not None
+    assert (first.status.blocked_time, first.stuck) == (NOW, "")
+    assert first.wake_seconds == DEADLINE_SECONDS
+    late = NOW + timedelta(seconds=DEADLINE_SECONDS)
+    assert "data node 1 does not serve" in decide(first.status, seen, late).stuck
+    moving = decide(first.status, dataclasses.replace(seen, rebalancing=True), late)
+    assert moving.status is not None
+    assert (moving.stuck, moving.status.blocked_time) == ("", None)
+    back = decide(first.status, situation(pod(0), pod(1, outdated=False)), late)
+    assert back.delete == pod(0)
+    assert back.status is not None
+    assert back.status.blocked_time is None
+
+
 def test_an_old_pod_that_is_still_there_is_deleted_again() -> None:
     """An operator that died between the write and the deletion would wait for ever."""
     decision = decide(replacing(0), situation(pod(0), pod(1)), NOW)

@@ -182,6 +182,17 @@ UPDATE_STUCK = Scenario(
     ),
     expects=updated,
 )
+UPDATE_STUCK_AND_JOIN = Scenario(
+    "update stuck while a node joins",
+    Claimed(partitions=2),
+    (
+        Order(at_once, lambda w: w.patch_zone(dataNodes={"updateStrategy": DEADLINE})),
+        Order(at_once, scale(1).what),
+        Order(at_once, update(BROKEN)),
+        Order(stuck, mend),
+    ),
+    expects=updated,
+)
 
 PODS = (
     DELETED,
@@ -195,4 +206,5 @@ PODS = (
     UPDATE_AND_JOIN,
     UPDATE_HELD,
     UPDATE_STUCK,
+    UPDATE_STUCK_AND_JOIN,
 )

@@ -13,8 +13,9 @@ Leaders evens them out. The status stays until that task is there: a restart mak
 
 `decide` is pure and total. The choice is persisted with the pod's uid before the pod is deleted:
 a restarted operator knows whether the pod it finds is the old one, to be deleted again, or the
-new one, to be waited for. A new pod that does not catch up in time stops the update; it goes on
-when the pod does, or with it when the template changes again.
+new one, to be waited for. A new pod that does not catch up in time stops the update, and so does
+any other data node that does not: it may have been made from a template that never starts. The
+update goes on when the pod does, or with it when the template changes again.
 
 A rebalance and an update do not mix: no pod is chosen while an assignment is pending. A rebalance
 that begins meanwhile goes on beside the one pod that is being replaced.
@@ -126,6 +127,7 @@ def decide(
             "template_hash": seen.template_hash,
             "updated": len(seen.nodes) - len(outdated),
             "outdated": len(outdated),
+            "blocked_time": None,
         },
     )
     if status.node is not None and status.node in seen.nodes:
@@ -133,7 +135,9 @@ def decide(
         if step is not None:
             return step
     status = status.model_copy(update={"node": None, "pod_uid": "", "replace_time": None})
-    return _next(status, outdated, seen, now) if outdated else _end(status, seen, zone)
+    if not outdated:
+        return _end(status, seen, zone)
+    return _next(status, outdated, seen, now, blocked_since=before and before.blocked_time)
 
 
 def _end(status: RolloutStatus, seen: Situation, zone: str) -> RolloutDecision:
@@ -160,13 +164,19 @@ def _replacing(
         if not pod.outdated and pod.serving and node not in seen.lagging:
             return None
     reason = _unfinished(node, pod, status)
-    begun = status.replace_time or now
-    left = begun + timedelta(seconds=seen.strategy.progress_deadline_seconds) - now
     old = pod is not None and pod.uid == status.pod_uid and not pod.deleting
+    step = _awaiting(status, reason, status.replace_time or now, seen, now)
+    return dataclasses.replace(step, delete=pod if old else None)
+
+
+def _awaiting(
+    status: RolloutStatus, reason: str, since: datetime, seen: Situation, now: datetime
+) -> RolloutDecision:
+    """Return the wait for a data node, which is stuck when it has lasted for too long."""
+    left = since + timedelta(seconds=seen.strategy.progress_deadline_seconds) - now
     late = left <= timedelta(0)
     return RolloutDecision(
         status=status.model_copy(update={"waiting_for": reason}),
-        delete=pod if old else None,
         stuck=f"{reason}; the update goes on when it does, or when the template changes again"
         if late
         else "",
@@ -186,7 +196,12 @@ def _unfinished(node: NodeId, pod: SeenPod | None, status: RolloutStatus) -> str
 
 
 def _next(
-    status: RolloutStatus, outdated: Sequence[SeenPod], seen: Situation, now: datetime
+    status: RolloutStatus,
+    outdated: Sequence[SeenPod],
+    seen: Situation,
+    now: datetime,
+    *,
+    blocked_since: datetime | None,
 ) -> RolloutDecision:
     held = _held(seen.strategy)
     if held:
@@ -202,9 +217,14 @@ def _next(
     if broken:
         return _replace(status, min(broken, key=_order), now)
     reason = _obstacle(outdated, seen)
-    if reason:
+    if not reason:
+        return _replace(status, min(outdated, key=_order), now)
+    if seen.rebalancing:
+        # Its task says what it waits for, for as long as it takes.
         return RolloutDecision(status=status.model_copy(update={"waiting_for": reason}))
-    return _replace(status, min(outdated, key=_order), now)
+    since = blocked_since or now.replace(microsecond=0)
+    blocked = status.model_copy(update={"blocked_time": since})
+    return _awaiting(blocked, reason, since, seen, now)
 
 
 def _order(pod: SeenPod) -> tuple[str, NodeId]:

@@ -423,6 +423,10 @@ class RolloutStatus(Model):
         default=None,
         description="Since when that pod is being replaced.",
     )
+    blocked_time: Time | None = Field(
+        default=None,
+        description="Since when no pod may be replaced because a data node is away or lags.",
+    )
     waiting_for: Annotated[str, Field(max_length=1024)] = Field(
         default="",
         description="What it waits for.",
