@@ -64,6 +64,7 @@ def operator(
             (),
             left.pop(0),
             stalled=stalled,
+            obstacle=None,
             rebalancing="",
             paused=False,
             rollout=NOTHING,

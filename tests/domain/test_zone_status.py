@@ -7,7 +7,7 @@ import pytest
 from worlds import NOW, World, record
 
 from rezone.domain.rollout import NOTHING, RolloutDecision
-from rezone.domain.zone_status import ZoneHealth, health_of, zone_conditions
+from rezone.domain.zone_status import Obstacle, ZoneHealth, health_of, zone_conditions
 from rezone.resources.conditions import Condition, Reason
 from rezone.resources.zone import RolloutStatus
 from rezone.wire.messages import FIRST_PARTITION_EPOCH, Role
@@ -27,6 +27,7 @@ def listed(
     """Return the conditions."""
     usual: dict[str, Any] = {
         "stalled": None,
+        "obstacle": None,
         "rebalancing": "",
         "paused": False,
         "rollout": NOTHING,
@@ -34,6 +35,28 @@ def listed(
         "now": NOW,
     }
     return zone_conditions(old, health, **(usual | more))
+
+
+EMPTY = dataclasses.replace(WELL, partitions=0, led=0, in_sync=0)
+
+
+def test_a_lasting_obstacle_stalls_and_a_passing_one_explains_the_wait() -> None:
+    """A refused pod would look like one that starts slowly; nobody would mend the template."""
+    refused = Obstacle(reason=Reason.REFUSED, message="pods are refused: quota")
+    for health in (EMPTY, WELL):
+        found = conditions(health, obstacle=refused)
+        assert (found["Stalled"].reason, found["Stalled"].message) == (
+            Reason.REFUSED,
+            refused.message,
+        )
+        assert "Reconciling" not in found
+    assert conditions(EMPTY, obstacle=refused)["Ready"].reason == Reason.REFUSED
+    assert conditions(WELL, obstacle=refused)["Ready"].status == "True"
+    passing = Obstacle(reason=Reason.AWAITING_DELETION, message="claim c goes", lasting=False)
+    found = conditions(EMPTY, obstacle=passing)
+    assert "Stalled" not in found
+    assert found["Ready"].reason == Reason.AWAITING_DELETION
+    assert found["Reconciling"].message.endswith("claim c goes")
 
 
 def test_a_well_zone_is_ready_and_nothing_else() -> None:

@@ -140,6 +140,7 @@ def zones() -> list[Json]:
                 partitions=partitions, led=led, in_sync=in_sync, ready_nodes=3, wanted_nodes=3
             ),
             stalled=stalled,
+            obstacle=None,
             rebalancing=task,
             paused=paused,
             rollout=rollout,

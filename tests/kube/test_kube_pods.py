@@ -35,6 +35,7 @@ from rezone.kube.data_node import (
     template_hash,
 )
 from rezone.kube.errors import ForeignObjectError, InvalidWriteError
+from rezone.kube.names import require_owned
 from rezone.kube.pods import PodStore
 from rezone.kube.template import fingerprint, merge
 
@@ -331,8 +332,9 @@ async def test_foreign_objects_are_not_taken_over(api: Kube, namespace: str) -> 
     theirs = build_service(zone, SETTINGS)
     theirs["metadata"] |= {"ownerReferences": [], "labels": {"app": "theirs"}}
     await api.create(Service, theirs)
-    with pytest.raises(ForeignObjectError, match="Service"):
+    with pytest.raises(ForeignObjectError, match="Service") as raised:
         await PodStore(api, SETTINGS).ensure(zone, data_nodes(0))
+    assert not raised.value.going
     await api.delete(Service, namespace, "orders")
     pod = build_pod(zone, 0, SETTINGS)
     pod["metadata"]["ownerReferences"] = []
@@ -343,6 +345,17 @@ async def test_foreign_objects_are_not_taken_over(api: Kube, namespace: str) -> 
         await store.ensure(zone, data_nodes(0))
     with pytest.raises(ForeignObjectError, match="Pod"):
         await store.delete_data_node(zone, 0)
+
+
+def test_objects_of_an_earlier_zone_of_the_name_go_by_themselves() -> None:
+    """A person would be told to delete what the garbage collector is about to take away."""
+    left = build_service(zone_of(), SETTINGS)
+    zone = zone_of()
+    metadata = zone.metadata.model_copy(update={"uid": "uid-of-the-next"})
+    zone = zone.model_copy(update={"metadata": metadata})
+    with pytest.raises(ForeignObjectError, match="still being deleted") as raised:
+        require_owned(left, zone)
+    assert raised.value.going
 
 
 @pytest.mark.apiserver

@@ -80,6 +80,8 @@ class ApiServer:
         self.listed: collections.Counter[str] = collections.Counter()
         self.listeners: list[Callable[[Key, Manifest], None]] = []
         self.checks: list[Callable[[Key, Manifest | None, Manifest], None]] = []
+        self.refused: set[str] = set()
+        """Kinds of which no object can be made, as by a quota or an admission rule."""
 
     def read(self, key: Key) -> Manifest:
         """Return an object. Raises MissingError."""
@@ -108,8 +110,10 @@ class ApiServer:
                     yield found
 
     def create(self, kind: Kind, manifest: Manifest) -> Manifest:
-        """Create an object. Raises ExistsError."""
+        """Create an object. Raises ExistsError, InvalidWriteError."""
         key = key_of(kind, manifest)
+        if key.kind in self.refused:
+            raise InvalidWriteError(f"{key} is refused")
         if key in self.objects:
             raise ExistsError(f"{key} exists")
         self.revision += 1

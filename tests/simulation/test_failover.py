@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import pytest
 
+from rezone.kube.client import Pod
 from rezone.wire.messages import NodeId
+from simulation.kubelet import NAMESPACE
 from simulation.process import SETTINGS
 from simulation.scenarios import Start, at_once, at_rest, later
-from simulation.world import Order, World
+from simulation.world import ZONE, Order, World
 
 SECONDS_MAX = 300.0
 AWAY_SECONDS = 8.0
@@ -40,6 +42,35 @@ def test_the_standby_leads_and_another_one_stands_by(failures: int) -> None:
         assert len(leaders) == failures
         for standby, leader in leaders:
             assert leader == standby, "another replica than the standby leads"
+
+
+@pytest.mark.proves("B-06")
+def test_leaders_are_replaced_while_pods_are_refused() -> None:
+    """A quota or a bad pod template would keep the zone from healing, and nobody would be told."""
+
+    def break_off(world: World) -> None:
+        world.server.refused.add("Pod")
+        leader = world.checks.routes[0].leader
+        world.server.delete(Pod, NAMESPACE, f"{ZONE}-{leader}")
+        world.kubelet.kill(leader, 10 * SECONDS_MAX)
+        world.disturbed()
+
+    def replaced(world: World) -> list[str]:
+        record = world.checks.routes[0]
+        status = world.zone().status
+        told = status is not None and any(c.reason == "Refused" for c in status.conditions)
+        return [] if record.leader != first and told else [f"{record}, told: {told}"]
+
+    with World(1, at_rest(Start(replicas=3, nodes=3))) as world:
+        first = world.checks.routes[0].leader
+        world.orders = [Order(at_once, break_off)]
+        world.run(SECONDS_MAX, replaced)
+        world.server.refused.clear()
+        world.orders = [Order(at_once, lambda world: world.kubelet.restart(first))]
+        world.run(SECONDS_MAX)
+        status = world.zone().status
+        assert status is not None
+        assert not any(c.reason == "Refused" for c in status.conditions)
 
 
 @pytest.mark.proves("B-06")

@@ -17,6 +17,7 @@ from rezone.controller.news import News
 from rezone.controller.notify import Notifier
 from rezone.controller.settings import CoordinatorSettings
 from rezone.domain.world import RouteChange
+from rezone.domain.zone_status import Obstacle
 from rezone.kube.client import Kube
 from rezone.kube.routes import RouteStore
 from rezone.resources.zone import DistributionZone
@@ -89,6 +90,7 @@ class ZoneRuntime:
         self.verified: set[tuple[PartitionId, NodeId, int]] = set()
         self.mismatched: set[tuple[PartitionId, NodeId, int]] = set()
         self.verifying: set[tuple[PartitionId, NodeId, int]] = set()
+        self.obstacle: Obstacle | None = None
         self.config: ZoneConfig | None = None
         self.peers: dict[NodeId, str] = {}
         self.fence: Fence | None = None

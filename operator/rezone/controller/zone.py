@@ -38,9 +38,14 @@ from rezone.domain.rollout import RolloutDecision
 from rezone.domain.standbys import standby_changes
 from rezone.domain.triggers import Trigger, due_in, find_trigger
 from rezone.domain.world import Topology, ZoneView
-from rezone.domain.zone_status import health_of, zone_conditions
+from rezone.domain.zone_status import Obstacle, health_of, zone_conditions
 from rezone.kube.data_node import selector_text
-from rezone.kube.errors import ConflictWriteError
+from rezone.kube.errors import (
+    ConflictWriteError,
+    ForbiddenError,
+    ForeignObjectError,
+    InvalidWriteError,
+)
 from rezone.kube.pods import PodView
 from rezone.kube.routes import RouteStore
 from rezone.resources.conditions import Reason
@@ -59,6 +64,9 @@ log = structlog.get_logger(__name__)
 
 DATA_NODE_PORT = 7400
 PLACEMENT_GRACE = timedelta(seconds=60)
+NEW_OBSTACLE_SECONDS = 0.5
+"""Soon, because the status must tell of it; not at once, because its words may change each time."""
+OBSTACLE_SECONDS = 5.0
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -113,8 +121,12 @@ class ZoneReconciler:
             return 0.0
         self._c.announcer.announce(zone, announcements.of_zone(zone.status, decided.status))
         zone = written
+        known = runtime.obstacle
         acted = await self._act(zone, runtime, store, observed, decided)
-        return 0.0 if acted else decided.wake_seconds
+        if runtime.obstacle is None:
+            return 0.0 if acted or known else decided.wake_seconds
+        wait = OBSTACLE_SECONDS if runtime.obstacle == known else NEW_OBSTACLE_SECONDS
+        return 0.0 if acted else min(wait, decided.wake_seconds)
 
     # --- observe -----------------------------------------------------------------------------
 
@@ -210,7 +222,9 @@ class ZoneReconciler:
             handover.wake_in(view),
         )
         return Decided(
-            status=_with_conditions(zone, planned, view, rollout, observed.now),
+            status=_with_conditions(
+                zone, planned, view, rollout, obstacle=runtime.obstacle, now=observed.now
+            ),
             place=planned.place,
             rollout=rollout,
             wake_seconds=wake,
@@ -228,17 +242,7 @@ class ZoneReconciler:
     ) -> bool:
         """Carry out what the written status stands for; returns whether another pass is due now."""
         status = decided.status
-        retired = _retired(status, observed)
-        kept = [n for n in status.data_nodes if n.id not in retired and _needs_pod(zone, n)]
-        degraded = status.under_replicated > 0
-        await self._c.pods.ensure(zone, kept, degraded=degraded, present=observed.pods)
-        for node in retired:
-            log.info("retiring data node", node=node)
-            await self._c.pods.delete_data_node(zone, node)
-        outdated = decided.rollout.delete
-        if outdated is not None:
-            log.info("replacing pod", node=outdated.node)
-            await self._c.pods.delete_pod(zone, outdated.node, outdated.uid)
+        runtime.obstacle = await self._bring_pods(zone, observed, decided)
         if decided.rollout.even_out:
             await self._tasks.even_out(zone, decided.rollout.even_out)
         if decided.place is not None and not observed.routes:
@@ -250,6 +254,39 @@ class ZoneReconciler:
         await runtime.notify()
         await self._tasks.ensure(zone, observed.tasks)
         return changed
+
+    async def _bring_pods(
+        self,
+        zone: DistributionZone,
+        observed: Observed,
+        decided: Decided,
+    ) -> Obstacle | None:
+        """Make and delete pods as decided; return what is in the way of those to be made.
+
+        That is no reason to leave the partitions alone: a template that the API server refuses must
+        not keep a dead node's leaders from being replaced.
+        """
+        status = decided.status
+        retired = _retired(status, observed)
+        kept = [n for n in status.data_nodes if n.id not in retired and _needs_pod(zone, n)]
+        obstacle: Obstacle | None = None
+        try:
+            degraded = status.under_replicated > 0
+            await self._c.pods.ensure(zone, kept, degraded=degraded, present=observed.pods)
+        except ForeignObjectError as error:
+            reason = Reason.AWAITING_DELETION if error.going else Reason.NAME_TAKEN
+            obstacle = Obstacle(reason=reason, message=str(error), lasting=not error.going)
+        except (InvalidWriteError, ForbiddenError) as error:
+            obstacle = Obstacle(reason=Reason.REFUSED, message=str(error))
+        for node in retired:
+            log.info("retiring data node", node=node)
+            await self._c.pods.delete_data_node(zone, node)
+        outdated = decided.rollout.delete
+        # Its successor might not be made either.
+        if outdated is not None and obstacle is None:
+            log.info("replacing pod", node=outdated.node)
+            await self._c.pods.delete_pod(zone, outdated.node, outdated.uid)
+        return obstacle
 
     async def _mend(
         self,
@@ -448,6 +485,8 @@ def _with_conditions(
     planned: _Planning,
     view: ZoneView,
     rollout: RolloutDecision,
+    *,
+    obstacle: Obstacle | None,
     now: datetime,
 ) -> DistributionZoneStatus:
     status = planned.status
@@ -465,6 +504,7 @@ def _with_conditions(
                 status.conditions,
                 health,
                 stalled=planned.stalled,
+                obstacle=obstacle,
                 rebalancing=task,
                 paused=zone.spec.rebalance.paused,
                 rollout=rollout,

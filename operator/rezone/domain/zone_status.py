@@ -17,6 +17,15 @@ from rezone.wire.messages import FIRST_PARTITION_EPOCH, Role
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class Obstacle:
+    """Why the data nodes' objects cannot be made; `lasting` until somebody does something."""
+
+    reason: Reason
+    message: str
+    lasting: bool = True
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class ZoneHealth:
     """How many partitions are well: led by a node that answers, and with all replicas in sync."""
 
@@ -56,6 +65,7 @@ def zone_conditions(
     health: ZoneHealth,
     *,
     stalled: tuple[Reason, str] | None,
+    obstacle: Obstacle | None,
     rebalancing: str,
     paused: bool,
     rollout: RolloutDecision,
@@ -65,11 +75,13 @@ def zone_conditions(
     """Return the zone's conditions; `rebalancing` names the task under way, or is empty."""
     if stalled is None and rollout.stuck:
         stalled = (Reason.UPDATE_STUCK, rollout.stuck)
+    if obstacle is not None and obstacle.lasting:
+        stalled = (obstacle.reason, obstacle.message)
 
     def of(kind: ConditionType, reason: Reason, message: str, *, value: bool = True) -> Condition:
         return condition_of(kind, value, reason, message, generation=generation, now=now)
 
-    ready, reason, message = _ready(health, stalled)
+    ready, reason, message = _ready(health, stalled, obstacle)
     result = set_condition(old, of(ConditionType.READY, reason, message, value=ready))
     updating, update_reason, update_message = _updating(rollout)
     advancing = updating and not rollout.held
@@ -109,16 +121,18 @@ def zone_conditions(
 def _ready(
     health: ZoneHealth,
     stalled: tuple[Reason, str] | None,
+    obstacle: Obstacle | None,
 ) -> tuple[bool, Reason, str]:
     if health.partitions == 0:
-        reason, message = stalled or (
-            Reason.PODS_NOT_READY,
-            (
-                f"{health.ready_nodes} of {health.wanted_nodes} data nodes answer; "
-                "partitions are placed when enough do"
-            ),
+        if stalled is not None:
+            return False, *stalled
+        message = (
+            f"{health.ready_nodes} of {health.wanted_nodes} data nodes answer; "
+            "partitions are placed when enough do"
         )
-        return False, reason, message
+        if obstacle is not None:
+            return False, obstacle.reason, f"{message}; {obstacle.message}"
+        return False, Reason.PODS_NOT_READY, message
     if health.led < health.partitions:
         lost = health.partitions - health.led
         return False, Reason.NO_LEADER, f"{lost} of {health.partitions} partitions have no leader"

@@ -50,7 +50,15 @@ class ForbiddenError(KubeError):
 
 
 class ForeignObjectError(KubeError):
-    """Raised when a name we need is held by an object of another owner."""
+    """Raised when a name we need is held by an object of another owner.
+
+    `going` says that this owner was one of ours with the same name: the garbage collector takes the
+    object away, and nobody has to do anything.
+    """
+
+    def __init__(self, message: str, *, going: bool = False) -> None:
+        super().__init__(message)
+        self.going = going
 
 
 class UnreadableError(KubeError):

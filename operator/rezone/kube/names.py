@@ -73,8 +73,17 @@ def require_owned(manifest: Manifest, owner: AnyObject) -> Manifest:
     if is_owned(manifest, owner):
         return manifest
     metadata = manifest["metadata"]
+    named = f"{manifest.get('kind', 'object')} {metadata.get('namespace')}/{metadata['name']}"
+    mine = f"{kind_of(owner)} {owner.metadata.name}"
+    if _is_of_predecessor(manifest, owner):
+        raise ForeignObjectError(f"{named} of an earlier {mine} is still being deleted", going=True)
     raise ForeignObjectError(
-        f"{manifest.get('kind', 'object')} {metadata.get('namespace')}/{metadata['name']} exists "
-        f"and does not belong to {kind_of(owner)} {owner.metadata.name} ({owner.metadata.uid}): "
-        "delete or rename it",
+        f"{named} exists and does not belong to {mine} ({owner.metadata.uid}): delete or rename it",
     )
+
+
+def _is_of_predecessor(manifest: Manifest, owner: AnyObject) -> bool:
+    """Return whether the object's owner had the kind and the name of this one."""
+    references = manifest["metadata"].get("ownerReferences") or ()
+    wanted = (kind_of(owner), owner.metadata.name)
+    return any((each.get("kind"), each.get("name")) == wanted for each in references)

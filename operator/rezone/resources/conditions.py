@@ -42,6 +42,9 @@ class Reason(enum.StrEnum):
     UPDATING = "Updating"  # pods are replaced by ones of the current template
     UPDATE_STUCK = "UpdateStuck"  # a replaced pod does not catch up; no further one is replaced
     PODS_NOT_READY = "PodsNotReady"  # data nodes are wanted that do not answer yet
+    AWAITING_DELETION = "AwaitingDeletion"  # an earlier zone of this name still has objects
+    NAME_TAKEN = "NameTaken"  # somebody else's object has a name that the zone needs
+    REFUSED = "Refused"  # the API server refuses an object of the zone; the message is its answer
     NOT_ENOUGH_DATA_NODES = "NotEnoughDataNodes"  # fewer data nodes than replicas
     UNDER_REPLICATED = "UnderReplicated"  # an in-sync set is smaller than the replica count
     NO_LEADER = "NoLeader"  # a partition has no reachable leader
