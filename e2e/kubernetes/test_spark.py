@@ -208,8 +208,10 @@ def test_a_driver_is_killed(zone: Zone, copies: Copies) -> None:
         moves = copies.wait_copying(task)
         copies.kill(copies.pods(task, "driver"))
         copies.end(task)
-    first, second = sorted(copies.applications(task).items())
-    assert (first[1], second[1]) == ("FAILED", "COMPLETED")
-    said = copies.result(second[0])
+    # On a busy machine the second driver may not come up in time either.
+    *failed, (last, state) = sorted(copies.applications(task).items())
+    assert {state for _, state in failed} == {"FAILED"}, failed
+    assert state == "COMPLETED"
+    said = copies.result(last)
     assert said["failed"] == 0
     assert 0 < said["copies"] - said["skipped"] < moves

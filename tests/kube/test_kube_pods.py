@@ -34,7 +34,7 @@ from rezone.kube.data_node import (
     selector_text,
     template_hash,
 )
-from rezone.kube.errors import ForeignObjectError, InvalidWriteError
+from rezone.kube.errors import ExistsError, ForeignObjectError, InvalidWriteError
 from rezone.kube.names import require_owned
 from rezone.kube.pods import PodStore
 from rezone.kube.template import fingerprint, merge
@@ -286,6 +286,44 @@ async def test_only_the_pod_that_was_chosen_is_deleted(api: Kube, namespace: str
     assert not await store.delete_pod(zone, 0, old.uid)
     assert await store.observe_pods(zone) == (new,)
     assert len(await api.list(PersistentVolumeClaim, namespace)) == 1, "its data stays"
+
+
+@pytest.mark.apiserver
+@pytest.mark.slow
+async def test_a_pod_that_lost_its_claim_gets_another(api: Kube, namespace: str) -> None:
+    """It could never be scheduled, and as it is there nothing would ever be made for it."""
+    zone = await stored_zone(api, namespace, storage=CLAIM)
+    store = PodStore(api, SETTINGS)
+    await store.ensure(zone, data_nodes(0))
+    await api.merge(
+        PersistentVolumeClaim, namespace, "orders-0-data", {"metadata": {"finalizers": None}}
+    )
+    await api.delete(PersistentVolumeClaim, namespace, "orders-0-data")
+    assert await api.list(PersistentVolumeClaim, namespace) == []
+    assert await store.ensure(zone, data_nodes(0)) == ()
+    (claim,) = await api.list(PersistentVolumeClaim, namespace)
+    assert claim["metadata"]["name"] == "orders-0-data"
+
+
+class VanishingKube:
+    """Says that every name is taken, and that nothing is there: all of it goes between the two."""
+
+    async def find(self, *_: Any) -> None:
+        """Return nothing."""
+
+    async def create(self, *_: Any) -> None:
+        """Refuse."""
+        raise ExistsError("there")
+
+
+async def test_what_went_while_it_was_looked_at_counts_as_missing() -> None:
+    """A pod would be made without its claim, an old one of the same name that was just going."""
+    store = PodStore(VanishingKube(), SETTINGS)  # type: ignore[arg-type]
+    claim = build_claim(zone_of(storage=CLAIM), 0)
+    assert claim is not None
+    with pytest.raises(ForeignObjectError, match="a moment ago") as raised:
+        await store._create(PersistentVolumeClaim, claim, zone_of())
+    assert raised.value.going
 
 
 @pytest.mark.apiserver

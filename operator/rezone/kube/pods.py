@@ -37,7 +37,7 @@ from rezone.kube.data_node import (
     selector,
     template_hash,
 )
-from rezone.kube.errors import ExistsError, MissingError
+from rezone.kube.errors import ExistsError, ForeignObjectError, MissingError
 from rezone.kube.names import NODE_ID_LABEL, TEMPLATE_HASH, is_owned, require_owned
 from rezone.kube.template import fingerprint
 from rezone.resources.zone import DataNodeStatus, DistributionZone
@@ -126,6 +126,7 @@ class PodStore:
         """
         pods = await self.observe_pods(zone) if present is None else present
         there = {each.node_id for each in pods}
+        unplaced = {each.node_id for each in pods if not each.node_name}
         # A pod about to go still counts, or in its last moments one more could be evicted.
         count = len(there | {node.id for node in nodes})
         await self._ensure_shared(zone, count, degraded=degraded)
@@ -134,11 +135,12 @@ class PodStore:
         pinned = zone.spec.data_nodes.node_selector is not None
         created = []
         for node in nodes:
+            # An unplaced pod may wait for its claim: one that was there has gone since.
+            if node.id in there - unplaced:
+                continue
+            await self._ensure_claim(zone, node.id)
             if node.id in there:
                 continue
-            claim = build_claim(zone, node.id)
-            if claim is not None:
-                await self._create(PersistentVolumeClaim, claim, zone)
             place = node.node_name if pinned else ""
             pod = build_pod(zone, node.id, self._settings, pinned_to=place)
             if await self._create(Pod, pod, zone):
@@ -233,6 +235,17 @@ class PodStore:
             self._applied.clear()
         self._applied[key] = _Applied(content, now, stored["metadata"]["resourceVersion"])
 
+    async def _ensure_claim(self, zone: DistributionZone, node: NodeId) -> None:
+        claim = build_claim(zone, node)
+        if claim is None:
+            return
+        meta = claim["metadata"]
+        found = await self._kube.find(PersistentVolumeClaim, meta["namespace"], meta["name"])
+        if found is None:
+            await self._create(PersistentVolumeClaim, claim, zone)
+        else:
+            require_owned(found, zone)
+
     async def _create(
         self,
         kind: NamespacedKind,
@@ -245,8 +258,10 @@ class PodStore:
         except ExistsError:
             meta = manifest["metadata"]
             found = await self._kube.find(kind, meta["namespace"], meta["name"])
-            if found is not None:
-                require_owned(found, zone)
+            if found is None:
+                named = f"{kind.__name__} {meta['namespace']}/{meta['name']}"
+                raise ForeignObjectError(f"{named} was there a moment ago", going=True) from None
+            require_owned(found, zone)
             return False
         return True
 
