@@ -215,7 +215,12 @@ def _refused(node: int, addresses: dict[int, str], fence: Fence, record: LeaderA
             candidate=other,
             next_epoch=record.leader_epoch + 1,
         ),
-        StopReplica(fence=fence, partition=0, leader_epoch=record.leader_epoch + 10),
+        StopReplica(
+            fence=fence,
+            partition=0,
+            leader_epoch=record.leader_epoch + 10,
+            partition_epoch=record.partition_epoch + 10,
+        ),
     )
     client = NodeClient(addresses[node])
     try:

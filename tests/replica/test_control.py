@@ -58,7 +58,9 @@ CALLS: dict[str, Callable[[Coordinator, Fence], Message]] = {
     "ConfigureNode": lambda c, f: ConfigureNode(fence=f, config=c.config, peers=c.peers),
     "NotifyLeaderAndIsr": notify,
     "AwaitReplica": lambda _, f: AwaitReplica(fence=f, partitions=(P,)),
-    "StopReplica": lambda _, f: StopReplica(fence=f, partition=P, leader_epoch=9),
+    "StopReplica": lambda _, f: StopReplica(
+        fence=f, partition=P, leader_epoch=9, partition_epoch=9
+    ),
     "PullSnapshot": lambda c, f: PullSnapshot(fence=f, partition=P, source=c.peers[0]),
     "Takeover": lambda _, f: Takeover(
         fence=f, partition=P, leader_epoch=1, candidate=1, next_epoch=2
@@ -99,13 +101,30 @@ def test_calls_repeat_as_done(tmp_path: Path) -> None:
             reply = c.call(0, AwaitReplica(fence=c.fence(), partitions=(P, 9)), AwaitReplicaReply)
             assert reply.open == (P,)
         assert c.report(0, P).leader_epoch == 1
-        stop = StopReplica(fence=c.fence(), partition=P, leader_epoch=1)
+        stop = StopReplica(fence=c.fence(), partition=P, leader_epoch=1, partition_epoch=9)
         with pytest.raises(ConflictError, match="leads"):
             c.call(0, stop)
         for _ in range(2):
             assert c.call(1, stop) == Ack()
         assert c.report(1, P) is None
         assert not list((c.nodes[1].directory / "partitions").glob("*"))
+
+
+@pytest.mark.proves("ZR-13", "ZR-17")
+def test_a_late_stop_of_an_older_record_deletes_nothing(tmp_path: Path) -> None:
+    """A replica that was assigned again would lose its rows, over a restart too."""
+    with cluster(tmp_path, 2) as c:
+        c.create(P, (0, 1))
+        epoch = c.records[P].partition_epoch
+        c.change(P, isr=(0, 1))
+        stop = StopReplica(fence=c.fence(), partition=P, leader_epoch=1, partition_epoch=epoch)
+        for _ in range(2):
+            with pytest.raises(StaleEpochError, match="are behind"):
+                c.call(1, stop)
+            assert c.report(1, P) is not None
+            c.nodes[1].stop()
+            c.nodes[1].start()
+            c.wait_up(1)
 
 
 @pytest.mark.proves("ZR-17")

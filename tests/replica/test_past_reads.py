@@ -140,5 +140,10 @@ def leave(c: Coordinator, node: int) -> None:
     record = c.records[P]
     stay = tuple(n for n in record.replicas if n != node)
     record = c.change(P, isr=stay, replicas=stay)
-    stop = StopReplica(fence=c.fence(), partition=P, leader_epoch=record.leader_epoch)
+    stop = StopReplica(
+        fence=c.fence(),
+        partition=P,
+        leader_epoch=record.leader_epoch,
+        partition_epoch=record.partition_epoch,
+    )
     c.call(node, stop, Ack)

@@ -215,7 +215,7 @@ def test_control_is_the_operators(zone: SecureCoordinator, role: Role) -> None:
     epoch, fence = zone.epoch, zone.fence()
     for request in (
         ConfigureNode(fence=fence, config=zone.config, peers={0: "127.0.0.1:1"}),
-        StopReplica(fence=fence, partition=PARTITION, leader_epoch=99),
+        StopReplica(fence=fence, partition=PARTITION, leader_epoch=99, partition_epoch=99),
         PullSnapshot(fence=fence, partition=PARTITION, source=zone.nodes[0].address),
     ):
         with pytest.raises(ForbiddenError, match="may not control data nodes: only operator may"):

@@ -147,10 +147,18 @@ def cancel_all(kind: str) -> Callable[[World], None]:
     return what
 
 
+def outside(world: World, partition: int = 0) -> NodeId:
+    """Return the first data node without a copy of a partition, up or down."""
+    status = world.zone().status
+    assert status is not None
+    replicas = world.checks.routes[partition].replicas
+    return min(n.id for n in status.data_nodes if n.id not in replicas)
+
+
 def move(world: World, partition: int = 0, **more: Any) -> None:
     """Apply a task that moves a partition's leader to a node without a copy."""
     record = world.checks.routes[partition]
-    new = min(n for n in world.network.nodes if n not in record.replicas)
+    new = outside(world, partition)
     kept = [n for n in record.replicas if n != record.leader]
     moves = [{"partition": partition, "replicas": [new, *kept]}]
     world.apply_task("t", type="Moves", moves=moves, **more)
@@ -171,10 +179,9 @@ def migrate(where: str, **more: Any) -> Callable[[World], None]:
     def what(world: World) -> None:
         record = world.checks.routes[0]
         inside = [n for n in record.replicas if n != record.leader]
-        outside = [n for n in world.network.nodes if n not in record.replicas]
         target: dict[str, NodeId] = {}
         if where != "any":
-            target = {"target": min(inside if where == "replica" else outside)}
+            target = {"target": min(inside) if where == "replica" else outside(world)}
         world.apply_migration("m", partition=0, **target, **more)
         _note_hand(world, target.get("target"), removed="oldLeader" in more)
 
@@ -387,9 +394,9 @@ def let_go(world: World) -> None:
 
 def isolate_for(world: World, seconds: float) -> None:
     """Cut the nodes without a copy of partition 0 off from the operator for a while."""
-    outside = set(world.network.nodes) - set(world.checks.routes[0].replicas)
-    world.network.isolated |= outside
-    world.loop.call_later(seconds, world.network.isolated.difference_update, outside)
+    away = set(world.network.nodes) - set(world.checks.routes[0].replicas)
+    world.network.isolated |= away
+    world.loop.call_later(seconds, world.network.isolated.difference_update, away)
 
 
 CANCELS = tuple(

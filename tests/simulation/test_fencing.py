@@ -12,7 +12,7 @@ import pytest
 
 from rezone.wire.messages import ConfigureNode, Message, NodeId, StopReplica
 from simulation.checks import unfinished
-from simulation.scenarios import TASK, Start, at_once, at_rest, later
+from simulation.scenarios import MIGRATION, TASK, Start, at_once, at_rest, later
 from simulation.world import Order, World
 
 SECONDS_MAX = 300.0
@@ -77,6 +77,33 @@ def test_a_late_stop_of_an_older_trigger_does_not_delete_an_in_sync_replica() ->
         ]
         world.run(SECONDS_MAX)
         assert old in world.checks.routes[0].isr
+
+
+@pytest.mark.proves("ZR-13", "ZR-17")
+def test_a_late_stop_does_not_delete_a_replica_that_was_made_again() -> None:
+    """Neither trigger, leader nor coordinator have changed meanwhile: only the record tells."""
+    with World(1, at_rest(START)) as world:
+        node = spare(world)
+
+        def open_again(world: World) -> None:
+            before = world.checks.routes[0]
+            assert node not in before.replicas
+            world.by_hand[0] = {*before.replicas, node}
+            world.apply_migration("again", partition=0, target=node)
+
+        world.orders = [
+            Order(at_once, lambda w: hold_one(w, StopReplica, node)),
+            Order(at_once, lambda w: w.apply_migration("first", partition=0, target=node)),
+            Order(
+                lambda w: node in w.checks.routes[0].replicas,
+                lambda w: w.cancel(MIGRATION, "first"),
+            ),
+            Order(lambda w: w.states(MIGRATION)["first"] == "RolledBack", open_again),
+            Order(lambda w: node in w.checks.routes[0].isr, release),
+            Order(later(1.0), lambda _: None),
+        ]
+        world.run(SECONDS_MAX)
+        assert node in world.checks.routes[0].isr
 
 
 def settled(world: World) -> list[str]:

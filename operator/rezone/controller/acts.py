@@ -111,6 +111,7 @@ class Acts:
                         fence=self._fence(),
                         partition=action.partition,
                         leader_epoch=action.leader_epoch,
+                        partition_epoch=action.partition_epoch,
                     ),
                 )
             case world.RequestTakeover():

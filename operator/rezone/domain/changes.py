@@ -5,7 +5,7 @@ from collections.abc import Callable
 import msgspec
 
 from rezone.domain import routes
-from rezone.domain.world import RouteChange
+from rezone.domain.world import RouteChange, StopReplica
 from rezone.wire.messages import LeaderAndIsr, NodeId, PartitionId
 
 Step = Callable[[LeaderAndIsr], routes.Answer]
@@ -52,6 +52,16 @@ def change_of(
     if after is record or isinstance(after, routes.Refusal):
         return None
     return RouteChange(partition=partition, expected_epoch=record.partition_epoch, state=after)
+
+
+def stop_of(partition: PartitionId, node: NodeId, record: LeaderAndIsr) -> StopReplica:
+    """Return what stops a replica that the record does not name."""
+    return StopReplica(
+        partition=partition,
+        node=node,
+        leader_epoch=record.leader_epoch,
+        partition_epoch=record.partition_epoch,
+    )
 
 
 def drop_from_isr(node: NodeId, minimum: int) -> Step:

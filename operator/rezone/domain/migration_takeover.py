@@ -7,7 +7,7 @@ has happened is read from the candidate's report alone; everything else may be l
 """
 
 from rezone.domain import routes
-from rezone.domain.changes import drop_from_isr
+from rezone.domain.changes import drop_from_isr, stop_of
 from rezone.domain.migration_run import WAKE_TAKEOVER_SECONDS, Run
 from rezone.domain.readiness import (
     is_close,
@@ -22,7 +22,6 @@ from rezone.domain.world import (
     NotifyFailureDetector,
     RequestTakeover,
     RequestUpgrade,
-    StopReplica,
 )
 from rezone.resources.conditions import Reason
 from rezone.resources.migration import OldLeader
@@ -282,13 +281,7 @@ def _stop(run: Run, node: int) -> bool:
     """Ask a node to stop its replica; False when it has none or cannot be asked (RM-09)."""
     if node in run.record.replicas or run.view.report(run.partition, node) is None:
         return False
-    run.act(
-        StopReplica(
-            partition=run.partition,
-            node=node,
-            leader_epoch=run.record.leader_epoch,
-        ),
-    )
+    run.act(stop_of(run.partition, node, run.record))
     return True
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from rezone.domain import routes
-from rezone.domain.changes import change_of
+from rezone.domain.changes import change_of, stop_of
 from rezone.domain.machine import DEADLINE
 from rezone.domain.rebalance_run import WAKE_SOON_SECONDS, TaskRun
 from rezone.domain.rebalance_survey import Reasons, Wait
@@ -13,7 +13,6 @@ from rezone.domain.statuses import is_late
 from rezone.domain.world import (
     ChangeRoutes,
     RouteChange,
-    StopReplica,
     Topology,
     WriteStable,
 )
@@ -86,8 +85,7 @@ def withdraw(run: TaskRun, *, keep: Topology, leave: Topology, purpose: str = "p
         run.act(ChangeRoutes(changes=tuple(changes)))
     for partition, node in _stray(run):
         reasons.add(Wait.STOPPING, partition, f"node {node}")
-        epoch = run.view.routes[partition].leader_epoch
-        run.act(StopReplica(partition=partition, node=node, leader_epoch=epoch))
+        run.act(stop_of(partition, node, run.view.routes[partition]))
     return reasons
 
 

@@ -12,7 +12,7 @@ import math
 from datetime import datetime, timedelta
 
 from rezone.domain import routes
-from rezone.domain.changes import Step, combine
+from rezone.domain.changes import Step, combine, stop_of
 from rezone.domain.world import Copy, RouteChange, StopReplica, ZoneView
 from rezone.wire.messages import (
     FIRST_PARTITION_EPOCH,
@@ -82,11 +82,7 @@ def strays(view: ZoneView) -> tuple[StopReplica, ...]:
         return ()
     moving = {m.partition for m in view.migrations if not m.terminal}
     return tuple(
-        StopReplica(
-            partition=partition,
-            node=node,
-            leader_epoch=view.routes[partition].leader_epoch,
-        )
+        stop_of(partition, node, view.routes[partition])
         for node, seen in view.nodes.items()
         if seen.reachable
         for partition in seen.replicas

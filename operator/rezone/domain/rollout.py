@@ -137,7 +137,7 @@ def decide(
     status = status.model_copy(update={"node": None, "pod_uid": "", "replace_time": None})
     if not outdated:
         return _end(status, seen, zone)
-    return _next(status, outdated, seen, now, blocked_since=before and before.blocked_time)
+    return _next(status, outdated, seen, now, blocked_since=before.blocked_time if before else None)
 
 
 def _end(status: RolloutStatus, seen: Situation, zone: str) -> RolloutDecision:

@@ -185,11 +185,12 @@ class CancelMigration:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class StopReplica:
-    """Stop and delete a replica that is no longer assigned (ZR-11)."""
+    """Stop and delete a replica that the record of these epochs does not name (ZR-11)."""
 
     partition: PartitionId
     node: NodeId
     leader_epoch: int
+    partition_epoch: int
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

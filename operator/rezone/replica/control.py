@@ -14,7 +14,7 @@ from rezone.replica.copies import current_state
 from rezone.replica.node import DataNode
 from rezone.replica.read import wait_readable
 from rezone.replica.statistics import node_statistics
-from rezone.wire.errors import ConflictError, RezoneError, StaleEpochError, UnknownPartitionError
+from rezone.wire.errors import ConflictError, RezoneError, UnknownPartitionError
 from rezone.wire.messages import (
     FIRST_PARTITION_EPOCH,
     Ack,
@@ -137,18 +137,7 @@ class Control:
             partition = self._node.find(request.partition)
         except UnknownPartitionError:
             return Ack()
-        with partition.lock:
-            partition.check_fence(request.fence)
-            if request.leader_epoch < partition.leader_epoch:
-                raise StaleEpochError(
-                    f"the leader epoch is {partition.leader_epoch}",
-                    leader_epoch=partition.leader_epoch,
-                )
-            if partition.leads and request.leader_epoch == partition.leader_epoch:
-                raise ConflictError(
-                    f"node {self._node.node_id} leads partition {request.partition}; hand it over, "
-                    "or stop it with a higher leader epoch",
-                )
+        partition.retire(request)
         self._node.drop_replica(partition)
         return Ack()
 

@@ -49,6 +49,7 @@ from rezone.wire.messages import (
     NodeId,
     PartitionId,
     Role,
+    StopReplica,
     StreamEnd,
     UpgradeCandidate,
     WriteRequest,
@@ -216,6 +217,8 @@ class Partition:
         taken as done. A record that makes this node lead must find its rows here.
         """
         with self.lock:
+            if self.closed:
+                raise NotReadyError(f"the replica of partition {self.partition_id} is stopping")
             persisted = self.check_fence(fence)
             known = (self.leader_epoch, self.record.partition_epoch)
             if (record.leader_epoch, record.partition_epoch) < known:
@@ -602,17 +605,46 @@ class Partition:
         retention_micros = self.config.version_retention_seconds * 1_000_000
         return self.collector.step(self.clock.micros() - retention_micros)
 
+    def retire(self, request: StopReplica) -> None:
+        """Stop because the coordinator has assigned the partition to others (ZR-11).
+
+        StaleEpochError when a record of a later epoch is known: that may be the one by which the
+        replica is here again, and it is on the disk, as every record is before anything follows
+        from it. ConflictError while it leads: it must hand over first.
+        """
+        with self.lock:
+            self.check_fence(request.fence)
+            known = (self.leader_epoch, self.record.partition_epoch)
+            if request.leader_epoch < known[0] or request.partition_epoch < known[1]:
+                raise StaleEpochError(
+                    f"epochs {request.leader_epoch}/{request.partition_epoch} of partition "
+                    f"{self.partition_id} are behind {known[0]}/{known[1]}",
+                    leader_epoch=known[0],
+                    partition_epoch=known[1],
+                )
+            if self.leads and request.leader_epoch == known[0]:
+                raise ConflictError(
+                    f"node {self.node_id} leads partition {self.partition_id}; hand it over, "
+                    "or stop it with a higher leader epoch",
+                )
+            # In one hold of the lock: no later record may be taken in between, and then deleted.
+            self._end()
+        self.reads.step()
+
     def stop(self) -> None:
         """Answer what waits; nothing is taken any more."""
         with self.lock:
-            if self.closed:
-                return
-            self.closed = True
-            self.leading.end_streams("the replica is stopping", None, None)
-            self.intake.fail_all(self.not_leader_or_not_ready())
-            self.pacer.fail_all(self.not_leader_or_not_ready())
-            self.changed.notify_all()
+            self._end()
         self.reads.step()
+
+    def _end(self) -> None:
+        if self.closed:
+            return
+        self.closed = True
+        self.leading.end_streams("the replica is stopping", None, None)
+        self.intake.fail_all(self.not_leader_or_not_ready())
+        self.pacer.fail_all(self.not_leader_or_not_ready())
+        self.changed.notify_all()
 
     def close(self) -> None:
         """Stop, and close the store; what was appended is durable afterwards."""

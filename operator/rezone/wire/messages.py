@@ -162,11 +162,15 @@ class AwaitReplicaReply(Message, frozen=True):
 
 
 class StopReplica(Message, frozen=True):
-    """Stop the replica and delete its data; done already is an answer, not an error (ZR-13)."""
+    """Stop the replica and delete its data; done already is an answer, not an error (ZR-13).
+
+    `partition_epoch` is that of the record without the replica: a later one may have it again.
+    """
 
     fence: Fence
     partition: PartitionId
     leader_epoch: int
+    partition_epoch: int
 
 
 class PullSnapshot(Message, frozen=True):
