@@ -56,7 +56,7 @@ def test_what_nobody_has_listed_is_control() -> None:
     open_to_clients = {m.__name__ for m in kinds if act_of(m) is not Act.CONTROL}
     assert open_to_clients == {
         *("RoutesRequest", "ScanTicket", "ReadRequest", "WriteRequest", "ReportRequest"),
-        *("DigestRequest", "StatisticsRequest"),
+        *("TransactionBegin", "TransactionEnd", "DigestRequest", "StatisticsRequest"),
         *("SnapshotTicket", "BulkInsert", "CopyStateRequest"),
     }
 

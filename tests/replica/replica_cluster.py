@@ -48,6 +48,7 @@ from rezone.wire.messages import (
     Message,
     NodeReport,
     NotifyLeaderAndIsr,
+    OwnWrites,
     PartitionAssignment,
     ReadRequest,
     ReadResult,
@@ -55,6 +56,11 @@ from rezone.wire.messages import (
     ReportRequest,
     Role,
     Takeover,
+    TransactionBegin,
+    TransactionBegun,
+    TransactionEnd,
+    TransactionResult,
+    TransactionTimes,
     WriteRequest,
     WriteResult,
     ZoneConfig,
@@ -479,12 +485,13 @@ class Client:
         as_of: int | None = None,
         node: int | None = None,
         retry: bool = True,
+        own: OwnWrites | None = None,
     ) -> dict[bytes, bytes]:
         """Read keys, of a certain node if told."""
         keys_batch = pa.record_batch([pa.array(list(keys), pa.binary())], names=["key"])
 
         def request(opaque: int) -> Message:
-            return ReadRequest(opaque=opaque, partition=partition, as_of=as_of)
+            return ReadRequest(opaque=opaque, partition=partition, as_of=as_of, own=own)
 
         address = None if node is None else self.coordinator.nodes[node].address
         result, body = self._call(
@@ -493,6 +500,17 @@ class Client:
         assert isinstance(result, ReadResult)
         batch = from_ipc(body, SCHEMA)
         return dict(zip(batch[0].to_pylist(), batch[1].to_pylist(), strict=True))
+
+    def begin(self, partition: int) -> Transaction:
+        """Begin a transaction."""
+
+        def request(opaque: int) -> Message:
+            return TransactionBegin(opaque=opaque, partition=partition)
+
+        begun, _ = self._call(partition, request, b"", retry=True)
+        assert isinstance(begun, TransactionBegun)
+        times = TransactionTimes(begun.read_time, begun.begun)
+        return Transaction(self, partition, times)
 
     def _call(
         self,
@@ -558,6 +576,72 @@ class Client:
         """Close all channels."""
         for address in list(self._channels):
             self._drop(address)
+
+
+class Transaction:
+    """A transaction of a client, request by request."""
+
+    def __init__(self, client: Client, partition: int, times: TransactionTimes) -> None:
+        self.client = client
+        self.partition = partition
+        self.times = times
+        self.id = uuid.uuid4().hex
+        self.sequence = 0
+
+    def put(self, rows: dict[bytes, bytes], **options: Any) -> WriteResult:
+        """Write rows as intents."""
+        self.sequence += 1
+        return self.send(self.sequence, batch_of(rows), **options)
+
+    def delete(self, keys: Iterable[bytes]) -> WriteResult:
+        """Delete rows as intents."""
+        self.sequence += 1
+        batch = pa.record_batch([pa.array(list(keys), pa.binary())], names=["key"])
+        return self.send(self.sequence, batch, delete=True)
+
+    def send(
+        self, sequence: int, batch: Any, *, delete: bool = False, retry: bool = True
+    ) -> WriteResult:
+        """Write intents with a sequence of one's own."""
+
+        def request(opaque: int) -> Message:
+            return WriteRequest(
+                opaque=opaque,
+                partition=self.partition,
+                writer_id=self.id,
+                sequence=sequence,
+                delete=delete,
+                transaction=self.times,
+            )
+
+        result, _ = self.client._call(self.partition, request, to_ipc(batch), retry=retry)
+        assert isinstance(result, WriteResult)
+        return result
+
+    def get(self, keys: Iterable[bytes], **options: Any) -> dict[bytes, bytes]:
+        """Read keys as the transaction sees them."""
+        own = OwnWrites(self.id, self.times, self.sequence)
+        return self.client.get(self.partition, keys, own=own, **options)
+
+    def commit(self, **options: Any) -> TransactionResult:
+        """Commit."""
+        return self.end(commit=True, **options)
+
+    def end(self, *, commit: bool = False, retry: bool = True) -> TransactionResult:
+        """Commit or abort."""
+
+        def request(opaque: int) -> Message:
+            return TransactionEnd(
+                opaque=opaque,
+                partition=self.partition,
+                transaction=self.id,
+                sequence=self.sequence + 1,
+                commit=commit,
+            )
+
+        result, _ = self.client._call(self.partition, request, b"", retry=retry)
+        assert isinstance(result, TransactionResult)
+        return result
 
 
 def batch_of(rows: dict[bytes, bytes]) -> Any:

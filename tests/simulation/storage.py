@@ -115,6 +115,9 @@ class MemoryStore:
         self.log_start = self.durable_end = self.applied = self._committed = 0
         self.update_meta(needs_snapshot=True, failover_log=(), partition_uuid="")
 
+    has_open_transactions = False
+    """There are none: every write of the simulation is a plain one."""
+
     def writer_state(self, writer_id: bytes) -> None:
         """Know no writer: every write of the simulation is a new one."""
         del writer_id

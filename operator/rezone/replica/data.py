@@ -16,8 +16,9 @@ import structlog
 from rezone.replica.insync import Reply
 from rezone.replica.outbox import Outbox
 from rezone.replica.read import prepare_read, read_keys
+from rezone.replica.transacting import prepare_end, prepare_intents
 from rezone.replica.workers import LULL_SECONDS
-from rezone.replica.write import prepare
+from rezone.replica.write import Change, PreparedRows, prepare
 from rezone.wire.channel import CHANNEL_ERRORS, Channel
 from rezone.wire.errors import RezoneError
 from rezone.wire.messages import (
@@ -26,6 +27,9 @@ from rezone.wire.messages import (
     Message,
     ReadRequest,
     ReadResult,
+    TransactionBegin,
+    TransactionEnd,
+    TransactionResult,
     WriteRequest,
     WriteResult,
 )
@@ -88,10 +92,14 @@ class DataChannel:
                     partition = self._find(message.partition)
                     self._seen = max(self._seen, message.answers_seen)
                     prepared = prepare(message, body, self._codec(), partition.hash_range)
-                    at_leisure = self._channel.waited_seconds >= LULL_SECONDS
-                    partition.write(
-                        message, prepared, self._reply_to(opaque), at_leisure=at_leisure
-                    )
+                    if message.transaction is not None:
+                        prepared = prepare_intents(partition, prepared, message.transaction)
+                    self._change(partition, message, prepared)
+                case TransactionEnd():
+                    partition = self._find(message.partition)
+                    self._change(partition, message, prepare_end(partition, message))
+                case TransactionBegin():
+                    self._begin(message)
                 case ReadRequest():
                     self._read(message, body)
                 case _:
@@ -99,6 +107,21 @@ class DataChannel:
                     self._answer(Failure(opaque=opaque, error=error.info()))
         except RezoneError as error:
             self._answer(Failure(opaque=opaque, error=error.info()))
+
+    def _change(self, partition: "Partition", request: Change, prepared: PreparedRows) -> None:
+        at_leisure = self._channel.waited_seconds >= LULL_SECONDS
+        partition.write(request, prepared, self._reply_to(request.opaque), at_leisure=at_leisure)
+
+    def _begin(self, request: TransactionBegin) -> None:
+        partition = self._find(request.partition)
+
+        def answer(error: RezoneError | None) -> None:
+            if error is not None:
+                self._answer(Failure(opaque=request.opaque, error=error.info()))
+            else:
+                self._answer(partition.transacting.begin(request.opaque))
+
+        partition.reads.submit(None, answer)
 
     def _read(self, request: ReadRequest, body: memoryview) -> None:
         codec = self._codec()
@@ -116,10 +139,10 @@ class DataChannel:
                 result = ReadResult(opaque=request.opaque, rows=rows.num_rows)
                 self._answer(result, to_ipc(rows))
 
-        partition.reads.submit(read.as_of, answer)
+        partition.reads.submit(read.answered_as_of, answer)
 
     def _reply_to(self, opaque: int) -> Reply:
-        def reply(outcome: WriteResult | RezoneError) -> None:
+        def reply(outcome: WriteResult | TransactionResult | RezoneError) -> None:
             if isinstance(outcome, RezoneError):
                 self._answer(Failure(opaque=opaque, error=outcome.info()))
             else:

@@ -16,6 +16,7 @@ from rezone.replica.copymetrics import CopyCollector
 from rezone.replica.node import DataNode
 from rezone.replica.readiness import unready_reason
 from rezone.replica.statistics import node_statistics
+from rezone.replica.transactionmetrics import TransactionCollector
 from rezone.wire.messages import Role
 
 
@@ -67,6 +68,7 @@ class HealthServer:
         registry = CollectorRegistry()
         registry.register(NodeCollector(node))
         registry.register(CopyCollector(node))
+        registry.register(TransactionCollector(node))
         registry.register(node.lag)
 
         class Handler(http.server.BaseHTTPRequestHandler):

@@ -34,10 +34,11 @@ from rezone.wire.messages import (
     IsrProposal,
     LeaderAndIsr,
     NodeId,
+    TransactionResult,
     WriteResult,
 )
 
-Reply = Callable[[WriteResult | RezoneError], None]
+Reply = Callable[[WriteResult | TransactionResult | RezoneError], None]
 
 
 @dataclass(slots=True)

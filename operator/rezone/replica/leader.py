@@ -70,6 +70,8 @@ class LeaderDuties:
             hold_until=hold_until,
             proposed=partition.store.meta.proposed,
         )
+        # An earlier leader's transactions grow old here.
+        partition.look_again(partition.clock.monotonic())
         if partition.clock.monotonic() < hold_until:
             partition.log.info("holding commits back: the leader before may have leases")
             partition.look_again(hold_until)
@@ -253,6 +255,7 @@ class LeaderDuties:
             else:
                 partition.look_again(self.state.hold_until)
         self._propose(self.state)
+        partition.transacting.tick(now)
         for stream in self.streams.values():
             if stream.committed_sent < partition.committed:
                 stream.wake()

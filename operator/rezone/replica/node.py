@@ -388,7 +388,10 @@ class DataNode:
 
     def _open_partition(self, partition: PartitionId, *, learner: bool) -> Partition:
         config = msgspec.structs.replace(
-            self._store_config, partition=partition, engine=self.config.engine
+            self._store_config,
+            partition=partition,
+            engine=self.config.engine,
+            transaction_seconds_max=self.settings.transaction_ms_max / 1000,
         )
         directory = self._directory / "partitions" / str(partition)
         new = not MetaFile.exists(directory)

@@ -27,11 +27,11 @@ import msgspec
 from rezone.replica.insync import Budget, Reply
 from rezone.replica.settings import NodeSettings
 from rezone.wire.errors import NotReadyError, RezoneError
-from rezone.wire.messages import NodeId, WriteRequest, WriteResult
+from rezone.wire.messages import NodeId, TransactionResult, WriteResult
 
 if TYPE_CHECKING:
     from rezone.replica.partition import Partition
-    from rezone.replica.write import PreparedRows
+    from rezone.replica.write import Change, PreparedRows
 
 _BURST_SECONDS = 0.05
 _LOOK_SECONDS = 0.02
@@ -79,7 +79,7 @@ class CatchUpRate:
 class _Waiting:
     """A write that waits its turn."""
 
-    request: WriteRequest
+    request: "Change"
     prepared: "PreparedRows"
     reply: Reply
     since: float
@@ -108,7 +108,7 @@ class WritePacer:
         """The bytes of writes that wait."""
         return self._budget.used
 
-    def holds_back(self, request: WriteRequest, prepared: "PreparedRows", reply: Reply) -> bool:
+    def holds_back(self, request: "Change", prepared: "PreparedRows", reply: Reply) -> bool:
         """Whether the write must wait; it is then appended later. OverloadedError at the limit."""
         now = self._partition.clock.monotonic()
         self._look(now)
@@ -198,7 +198,7 @@ class WritePacer:
 
 
 def _saying(reply: Reply, milliseconds: int) -> Reply:
-    def answer(outcome: WriteResult | RezoneError) -> None:
+    def answer(outcome: WriteResult | TransactionResult | RezoneError) -> None:
         if isinstance(outcome, WriteResult):
             outcome = msgspec.structs.replace(outcome, paced_ms=milliseconds)
         reply(outcome)

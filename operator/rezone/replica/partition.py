@@ -31,8 +31,9 @@ from rezone.replica.pacing import WritePacer
 from rezone.replica.read import ReadQueue
 from rezone.replica.store import PartitionStore, ResetNeededError
 from rezone.replica.takeover import TakeoverProcess
+from rezone.replica.transacting import Transacting
 from rezone.replica.workers import Job
-from rezone.replica.write import PreparedRows, WriteIntake
+from rezone.replica.write import Change, PreparedRows, WriteIntake
 from rezone.wire import keyspace
 from rezone.wire.errors import (
     ConflictError,
@@ -52,7 +53,6 @@ from rezone.wire.messages import (
     StopReplica,
     StreamEnd,
     UpgradeCandidate,
-    WriteRequest,
     ZoneConfig,
 )
 
@@ -105,6 +105,7 @@ class Partition:
         self.leading = LeaderDuties(self)
         self.following = FollowerDuties(self)
         self.intake = WriteIntake(self, host.budget)
+        self.transacting = Transacting(self)
         self.pacer = WritePacer(self, host.budget)
         self.reads = ReadQueue(self)
         self.takeover = TakeoverProcess(self)
@@ -484,7 +485,7 @@ class Partition:
 
     def write(
         self,
-        request: WriteRequest,
+        request: Change,
         prepared: PreparedRows,
         reply: Reply,
         *,
@@ -503,7 +504,7 @@ class Partition:
         self.move_on(at_leisure=at_leisure)
 
     def write_now(
-        self, request: WriteRequest, prepared: PreparedRows, reply: Reply, *, tell: bool = True
+        self, request: Change, prepared: PreparedRows, reply: Reply, *, tell: bool = True
     ) -> None:
         """Append a write, or hold it while nobody leads; under the lock; `tell` the streams."""
         if self.takeover.blocks_writes or self.takeover.eager:

@@ -17,10 +17,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pyarrow as pa
 
+from rezone.replica.intents import overlaid
 from rezone.replica.write import require_inside
 from rezone.wire import keyspace
 from rezone.wire.errors import NotReadyError, OverloadedError, RezoneError
-from rezone.wire.messages import ReadRequest, Role, ScanTicket
+from rezone.wire.messages import OwnWrites, ReadRequest, Role, ScanTicket
 from rezone.wire.rows import RowCodec, from_ipc, hash_of, keys_of, row_ids
 
 if TYPE_CHECKING:
@@ -194,11 +195,17 @@ class ReadQueue:
 
 
 class KeyRead(NamedTuple):
-    """A checked read by key: the keys, and the row ids they stand at."""
+    """A checked read by key: the keys, and the row ids they stand at; `own`: of a transaction."""
 
     keys: Any
     row_ids: list[bytes]
     as_of: int | None
+    own: OwnWrites | None = None
+
+    @property
+    def answered_as_of(self) -> int | None:
+        """When the read may be answered: a transaction's as the newest state, by the leader."""
+        return None if self.own is not None else self.as_of
 
 
 def prepare_read(
@@ -209,15 +216,21 @@ def prepare_read(
     codec.check(batch, delete=True)
     keys = codec.encode_keys(batch)
     if batch.num_rows == 0:
-        return KeyRead(keys, [], request.as_of)
+        return KeyRead(keys, [], request.as_of, request.own)
     hashes = hash_of(keys)
     require_inside(hashes, partition.hash_range, partition.partition_id)
-    return KeyRead(keys, row_ids(keys, hashes).to_pylist(), request.as_of)
+    return KeyRead(keys, row_ids(keys, hashes).to_pylist(), request.as_of, request.own)
 
 
 def read_keys(partition: "Partition", read: KeyRead, codec: RowCodec) -> Any:
     """Return the typed batch of the rows found; only when the read may be answered."""
-    values = partition.store.newest(read.row_ids, read.as_of)
+    if read.own is None:
+        values = partition.store.newest(read.row_ids, read.as_of)
+    else:
+        transaction = partition.transacting.require_open(read.own)
+        values = partition.store.newest(read.row_ids, read.own.times.read_time)
+        intents = partition.store.intents(transaction, read.row_ids) if read.own.sequence else {}
+        values = overlaid(read.row_ids, values, intents)
     found = [index for index, value in enumerate(values) if value is not None]
     return codec.decode(
         read.keys.take(pa.array(found, pa.int64())),

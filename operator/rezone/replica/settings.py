@@ -59,6 +59,9 @@ class NodeSettings(msgspec.Struct, frozen=True, kw_only=True):
       differ in speed; nodes must not be suspended.
     - `takeover_rows_max`: at most this many rows may be missing at the candidate when the old
       leader dies (DCP-06); `takeover_timeout_ms`: how long it may take to get there.
+    - `transaction_ms_max`: a transaction older than that is aborted, whoever leads by then; the
+      same on all nodes. `transactions_open_max`, `open_intents_bytes_max`: of a partition at a
+      time; `transaction_bytes_max`: of one transaction, as its intents stand in the log.
     - `standby_lag_rows_max`: at most this many rows may wait to be applied in `iss` (HS-08).
     - `apply_interval_ms`, `apply_rows_max`: a follower applies when either is reached.
     - `collect_percent_max`: the share of the time that old versions are collected for; a slice of a
@@ -92,6 +95,10 @@ class NodeSettings(msgspec.Struct, frozen=True, kw_only=True):
     clock_drift_percent: int = 2
     takeover_rows_max: int = 1_000
     takeover_timeout_ms: int = 5_000
+    transaction_ms_max: int = 60_000
+    transactions_open_max: int = 1_000
+    transaction_bytes_max: int = 4 << 20
+    open_intents_bytes_max: int = 16 << 20
     standby_lag_rows_max: int = 1_000
     apply_interval_ms: int = 300
     apply_rows_max: int = 20_000

@@ -349,6 +349,11 @@ class PartitionStore:
         with self._changed:
             yield self._transactions
 
+    @property
+    def has_open_transactions(self) -> bool:
+        """Whether any transaction is open; without a lock, so as of about now."""
+        return self._transactions.open_count > 0
+
     def _note_transactions(self, offset: int) -> None:
         """Take into account what the log holds of transactions from `offset` on."""
         for header in self._log.headers(offset):

@@ -74,6 +74,7 @@ class TransactionTable:
         self._known: dict[bytes, Transaction] = {}
         self._holders: dict[bytes, bytes] = {}
         self._open: dict[bytes, Transaction] = {}
+        self.open_bytes = 0
         # Those that are over, in the order in which they ended: all, and those with row ids still.
         self._over: deque[bytes] = deque()
         self._unshrunk: deque[bytes] = deque()
@@ -89,6 +90,11 @@ class TransactionTable:
         return list(self._open.values())
 
     @property
+    def open_count(self) -> int:
+        """How many transactions are open."""
+        return len(self._open)
+
+    @property
     def full(self) -> bool:
         """Whether too many are remembered to let another one begin."""
         return len(self._known) >= self._known_max
@@ -101,11 +107,6 @@ class TransactionTable:
                 if holders.get(row, but) != but:
                     return holders[row]
         return None
-
-    @property
-    def holds_rows(self) -> bool:
-        """Whether any row has an intent of an open transaction."""
-        return bool(self._holders)
 
     def is_over(self, transaction: bytes, committed: int) -> bool:
         """Whether a transaction has ended for good, so that its intents mean nothing any more."""
@@ -181,7 +182,7 @@ class TransactionTable:
         )
 
     def _replace(self, records: Iterable[TransactionRecord]) -> None:
-        self._known, self._holders, self._open = {}, {}, {}
+        self._known, self._holders, self._open, self.open_bytes = {}, {}, {}, 0
         self._over, self._unshrunk = deque(), deque()
         for record in sorted(records, key=lambda record: record.end_offset):
             self._add(record)
@@ -197,9 +198,11 @@ class TransactionTable:
         found.records.append(record)
         if found.is_open:
             self._open[record.transaction] = found
+            self.open_bytes += record.size
             self._holders.update(dict.fromkeys(record.row_ids, record.transaction))
             return
-        self._open.pop(record.transaction, None)
+        if self._open.pop(record.transaction, None) is not None:
+            self.open_bytes -= found.size
         for row in found.row_ids:
             if self._holders.get(row) == record.transaction:
                 del self._holders[row]

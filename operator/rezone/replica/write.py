@@ -12,27 +12,62 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from rezone.replica.entry import OP_DELETE, OP_UPSERT, ROWS_SCHEMA, build_entry
+from rezone.replica.engines.base import TIME_MAX
+from rezone.replica.entry import OP_DELETE, OP_UPSERT, ROWS_SCHEMA, EntryKind, build_entry
 from rezone.replica.insync import Budget, PendingWrite, Reply
 from rezone.replica.writers import writer_key
-from rezone.wire.errors import ConflictError, InvalidRowError, NotReadyError, RezoneError
-from rezone.wire.messages import WriteRequest, WriteResult
+from rezone.wire.errors import (
+    ConflictError,
+    InvalidRowError,
+    NotReadyError,
+    RezoneError,
+    TransactionEndedError,
+)
+from rezone.wire.messages import (
+    TransactionEnd,
+    TransactionOutcome,
+    TransactionResult,
+    WriteRequest,
+    WriteResult,
+)
 from rezone.wire.rows import RowCodec, from_ipc, hash_of, row_ids
 
 if TYPE_CHECKING:
     from rezone.replica.partition import Partition
 
-_ENTRY_OVERHEAD_BYTES = 512
+ENTRY_OVERHEAD_BYTES = 512
 
 
 Answer = tuple[Reply, WriteResult]
+Change = WriteRequest | TransactionEnd
+"""What asks a leader to append an entry."""
 
 
-class PreparedRows(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class PreparedRows:
     """Rows as a log entry holds them, and what they weigh in the limits on pending bytes."""
 
     rows: Any
     size: int
+
+
+class Earlier(NamedTuple):
+    """Where the log has what a repeat asks for."""
+
+    end_offset: int
+    commit_time: int
+
+
+class NewEntry(NamedTuple):
+    """An entry to append, unless its commit time would be before `since` or after `until`."""
+
+    rows: Any
+    size: int
+    writer: bytes
+    sequence: int
+    kind: EntryKind = EntryKind.PLAIN
+    since: int = 0
+    until: int = TIME_MAX
 
 
 def prepare(
@@ -67,7 +102,7 @@ def prepare(
         last = {row_id: index for index, row_id in enumerate(ids.to_pylist())}
         if len(last) < count:
             rows = rows.take(pa.array(sorted(last.values())))
-    return PreparedRows(rows, rows.nbytes + _ENTRY_OVERHEAD_BYTES)
+    return PreparedRows(rows, rows.nbytes + ENTRY_OVERHEAD_BYTES)
 
 
 def warm_up() -> None:
@@ -103,7 +138,7 @@ def writer_of(request: WriteRequest) -> bytes:
 class HeldWrite:
     """A write that arrived while leadership was changing hands."""
 
-    request: WriteRequest
+    request: Change
     prepared: PreparedRows
     reply: Reply
     deadline: float
@@ -128,7 +163,7 @@ class WriteIntake:
         """The bytes of all writes that are not answered yet."""
         return self._budget.used
 
-    def hold(self, request: WriteRequest, prepared: PreparedRows, reply: Reply) -> None:
+    def hold(self, request: Change, prepared: PreparedRows, reply: Reply) -> None:
         """Keep a write until it is known who leads; OverloadedError at the limit."""
         self._take(prepared.size)
         settings, now = self._partition.settings, self._partition.clock.monotonic()
@@ -137,49 +172,84 @@ class WriteIntake:
         self._partition.look_again(deadline)
 
     def append(
-        self, request: WriteRequest, prepared: PreparedRows, reply: Reply, *, tell: bool = True
+        self, request: Change, prepared: PreparedRows, reply: Reply, *, tell: bool = True
     ) -> None:
         """Append a write to the leader's log, or recognise it as a repeat; `tell` the streams.
 
-        ConflictError when a later batch of the writer was written already.
+        ConflictError when a later batch of the writer was written already, RowLockedError for a
+        row of an open transaction; for transactions see `transacting`.
         """
-        partition = self._partition
+        transacting = self._partition.transacting
+        plan: Earlier | NewEntry
+        if isinstance(request, TransactionEnd):
+            planned = transacting.plan_end(request, prepared)
+            if planned is None:
+                transacting.answer_unknown(request, reply)
+                return
+            plan, outcome = planned
+            reply = _saying(reply, outcome)
+        elif request.transaction is not None:
+            plan = transacting.plan_write(request, prepared)
+        else:
+            plan = self._plan(request, prepared)
+        if isinstance(plan, Earlier):
+            self._repeat(request.opaque, plan, reply)
+        else:
+            self.append_entry(plan, request.opaque, reply, tell=tell)
+
+    def _plan(self, request: WriteRequest, prepared: PreparedRows) -> Earlier | NewEntry:
         writer = writer_of(request)
-        known = partition.store.writer_state(writer)
+        known = self._partition.store.writer_state(writer)
         if known is not None and request.sequence < known[0]:
             raise ConflictError(
                 f"sequence {request.sequence} of writer {request.writer_id} is behind {known[0]}",
                 sequence=known[0],
             )
         if known is not None and request.sequence == known[0]:
-            self._repeat(request, known[1], known[2], reply)
-            return
+            return Earlier(known[1], known[2])
+        self._partition.transacting.require_free(prepared.rows)
+        return NewEntry(prepared.rows, prepared.size, writer, request.sequence)
+
+    def append_entry(self, plan: NewEntry, opaque: int, reply: Reply, *, tell: bool = True) -> None:
+        """Append an entry to the leader's log, to be answered when it is committed."""
+        partition = self._partition
         state = partition.leading.require_state()
         state.require_open()
         state.require_enough(partition.config.min_in_sync_replicas)
-        self._take(prepared.size)
+        self._take(plan.size)
         try:
-            # Above every time that was read at: what was read as of a time never changes.
-            commit_time = max(
-                partition.clock.micros(), partition.store.last_commit_time + 1, self.time_floor + 1
-            )
+            commit_time = self._next_time(plan)
             end_offset = partition.append(
                 build_entry(
-                    prepared.rows,
+                    plan.rows,
                     leader_epoch=state.state.leader_epoch,
                     base_offset=partition.store.log_end,
                     commit_time=commit_time,
-                    writer_id=writer,
-                    sequence=request.sequence,
+                    writer_id=plan.writer,
+                    sequence=plan.sequence,
+                    kind=plan.kind,
                 ),
                 tell=tell,
             )
         except BaseException:
-            self._give(prepared.size)
+            self._give(plan.size)
             raise
-        self._pending.append(
-            PendingWrite(end_offset, commit_time, request.opaque, prepared.size, reply)
+        self._pending.append(PendingWrite(end_offset, commit_time, opaque, plan.size, reply))
+
+    def _next_time(self, plan: NewEntry) -> int:
+        """Return a commit time above every time that was read at: what was read never changes."""
+        partition = self._partition
+        commit_time = max(
+            partition.clock.micros(), partition.store.last_commit_time + 1, self.time_floor + 1
         )
+        if commit_time < plan.since:
+            raise NotReadyError("this leader's clock is behind the one before it; retry")
+        if commit_time > plan.until:
+            raise TransactionEndedError(
+                "the transaction is too old to begin to write",
+                outcome=TransactionOutcome.UNKNOWN.value,
+            )
+        return commit_time
 
     def take_committed(self, committed: int) -> list[Answer]:
         """Take out the writes that are on every in-sync replica's disk, to be answered.
@@ -232,22 +302,21 @@ class WriteIntake:
             except OSError as error:
                 held.reply(NotReadyError(f"the log cannot be written: {error}"))
 
-    def _repeat(
-        self, request: WriteRequest, end_offset: int, commit_time: int, reply: Reply
-    ) -> None:
+    def _repeat(self, opaque: int, earlier: Earlier, reply: Reply) -> None:
         """Answer a repeat as the first time, once that is committed."""
+        end_offset, commit_time = earlier
         if end_offset <= self._partition.committed:
             reply(
                 WriteResult(
-                    opaque=request.opaque,
+                    opaque=opaque,
                     end_offset=end_offset,
                     commit_time=commit_time,
                     leader_epoch=self._partition.leader_epoch,
                 )
             )
             return
-        self._take(_ENTRY_OVERHEAD_BYTES)
-        repeat = PendingWrite(end_offset, commit_time, request.opaque, _ENTRY_OVERHEAD_BYTES, reply)
+        self._take(ENTRY_OVERHEAD_BYTES)
+        repeat = PendingWrite(end_offset, commit_time, opaque, ENTRY_OVERHEAD_BYTES, reply)
         # The list is in the order of offsets; a repeat belongs to one of the last few.
         index = len(self._pending)
         while index and self._pending[index - 1].end_offset > end_offset:
@@ -265,3 +334,20 @@ class WriteIntake:
     def _give(self, size: int) -> None:
         self._budget.give(size)
         self._node_budget.give(size)
+
+
+def _saying(reply: Reply, outcome: TransactionOutcome) -> Reply:
+    """Return a reply that says of a committed entry how it has ended its transaction."""
+
+    def answer(result: WriteResult | TransactionResult | RezoneError) -> None:
+        if isinstance(result, WriteResult):
+            result = TransactionResult(
+                opaque=result.opaque,
+                outcome=outcome,
+                end_offset=result.end_offset,
+                commit_time=result.commit_time,
+                leader_epoch=result.leader_epoch,
+            )
+        reply(result)
+
+    return answer

@@ -12,6 +12,9 @@ RezoneError
   LimitExceededError        a connection, stream or size limit (DCP-13)
   SnapshotExpiredError      the snapshot is gone; open a new one
   ConflictError             the request does not fit the state of the partition
+  RowLockedError            an open transaction has written the row; ask again
+  TransactionConflictError  another one has written the row; begin a new transaction
+  TransactionEndedError     the transaction is over: aborted, committed or forgotten
   CorruptionError           a checksum does not match; never served
   ForbiddenError            the caller's certificate is not good for this (B-12)
 """
@@ -120,6 +123,28 @@ class ConflictError(RezoneError):
     code = "Conflict"
 
 
+class RowLockedError(RezoneError):
+    """Raised when a plain write meets a row of an open transaction; nothing of it was applied."""
+
+    code = "RowLocked"
+    retryable = True
+
+
+class TransactionConflictError(RezoneError):
+    """Raised when a transaction writes a row that another writer has, since it began or in its own.
+
+    The same request will not succeed, but the same transaction may, begun anew.
+    """
+
+    code = "TransactionConflict"
+
+
+class TransactionEndedError(RezoneError):
+    """Raised when a transaction that is over reads or writes; detail `outcome`."""
+
+    code = "TransactionEnded"
+
+
 class CorruptionError(RezoneError):
     """Raised when stored or received bytes do not match their checksum."""
 
@@ -146,6 +171,9 @@ _BY_CODE: dict[str, type[RezoneError]] = {
         LimitExceededError,
         SnapshotExpiredError,
         ConflictError,
+        RowLockedError,
+        TransactionConflictError,
+        TransactionEndedError,
         CorruptionError,
         ForbiddenError,
     )

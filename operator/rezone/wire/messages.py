@@ -383,13 +383,36 @@ class RouteTable(Message, frozen=True):
 # --- data channel: client <-> data node (frames of a DoExchange named "data") ---------------
 
 
+class TransactionBegin(Message, frozen=True):
+    """Ask the partition's leader for the times of a new transaction; nothing of it is stored."""
+
+    opaque: int
+    partition: PartitionId
+
+
+class TransactionBegun(Message, frozen=True):
+    """As of `read_time` all that was acknowledged is visible; `begun` is the leader's clock."""
+
+    opaque: int
+    read_time: int
+    begun: int
+
+
+class TransactionTimes(msgspec.Struct, frozen=True, array_like=True):
+    """What TransactionBegun has said, as a transaction's writes and reads carry it."""
+
+    read_time: int
+    begun: int
+
+
 class WriteRequest(Message, frozen=True):
     """Write one batch to a partition; body: one Arrow IPC stream of one record batch.
 
     Upserts carry all columns of the zone, deletes the primary key's. A batch is all or nothing.
     `sequence` rises by one per batch of the writer in the partition; a repeat of the last one is
     answered as before and not applied again. `answers_seen` counts the answers that the client has
-    read on this channel.
+    read on this channel. With `transaction` the rows become intents of the transaction that
+    `writer_id` names, and `sequence` counts that one's writes from 1.
     """
 
     opaque: int
@@ -398,6 +421,7 @@ class WriteRequest(Message, frozen=True):
     sequence: int
     delete: bool = False
     answers_seen: int = 0
+    transaction: TransactionTimes | None = None
 
 
 class WriteResult(Message, frozen=True):
@@ -414,15 +438,57 @@ class WriteResult(Message, frozen=True):
     paced_ms: int = 0
 
 
+class TransactionEnd(Message, frozen=True):
+    """Commit or abort a transaction, unless it is over; answered by TransactionResult either way.
+
+    `sequence` of a commit is one more than that of the last write. An abort needs none, and is also
+    how to ask for the outcome: after it the answer is final.
+    """
+
+    opaque: int
+    partition: PartitionId
+    transaction: str
+    sequence: int = 0
+    commit: bool = False
+
+
+class TransactionOutcome(enum.StrEnum):
+    """How a transaction has ended; unknown: it wrote nothing, or nobody remembers it any more."""
+
+    COMMITTED = "Committed"
+    ABORTED = "Aborted"
+    UNKNOWN = "Unknown"
+
+
+class TransactionResult(Message, frozen=True):
+    """How the transaction has ended, durably; the rest as in WriteResult, zeros when unknown."""
+
+    opaque: int
+    outcome: TransactionOutcome
+    end_offset: int = 0
+    commit_time: int = 0
+    leader_epoch: int = 0
+
+
+class OwnWrites(msgspec.Struct, frozen=True, array_like=True):
+    """Whose intents a read shall see: a transaction, the times it got, its writes so far."""
+
+    transaction: str
+    times: TransactionTimes
+    sequence: int
+
+
 class ReadRequest(Message, frozen=True):
     """Read rows by key; body: one Arrow IPC stream of one batch of the primary key's columns.
 
-    `as_of` reads at a time instead of the newest committed state.
+    `as_of` reads at a time instead of the newest committed state; with `own` the leader answers
+    as of the transaction's read time, with its own writes on top.
     """
 
     opaque: int
     partition: PartitionId
     as_of: int | None = None
+    own: OwnWrites | None = None
 
 
 class ReadResult(Message, frozen=True):
