@@ -10,6 +10,7 @@ import pyarrow as pa
 from rezone.wire import keyspace, rows
 from rezone.wire.errors import InvalidRowError
 from rezone.wire.messages import PartitionId
+from rezone.wire.pieces import Ints
 from rezone.wire.rows import RowCodec
 
 Rows = Any
@@ -81,7 +82,7 @@ def split(
             yield int(where[start]), batch.slice(start + low, high - low)
 
 
-def _chunks(sizes: rows.Ints, bytes_max: int, rows_max: int) -> Iterator[tuple[int, int]]:
+def _chunks(sizes: Ints, bytes_max: int, rows_max: int) -> Iterator[tuple[int, int]]:
     """Yield [start, end) of pieces of at most so many bytes and rows, at least one row each."""
     ends = np.cumsum(sizes)
     start = 0

@@ -15,7 +15,7 @@ same step, and everything beyond it is written again from the log.
 import itertools
 import struct
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 from rezone.replica.engines.base import (
@@ -43,6 +43,9 @@ _STATE_NAME = b"applied"
 _LOG_READ_BYTES = 4 << 20
 
 Pairs = list[tuple[bytes, bytes]]
+CollectEntries = Callable[
+    [Sequence[bytes], Sequence[bytes]], tuple[list[bytes], dict[bytes, bytes | None]]
+]
 
 
 class AppliedState(NamedTuple):
@@ -237,9 +240,12 @@ class Applier:
         self.flushed = max(self.flushed, min(reached, self.state.offset))
         return self.flushed
 
-    def collect(self, before_time: int, cursor: bytes, bytes_max: int) -> Collected:
+    def collect(
+        self, before_time: int, cursor: bytes, bytes_max: int, indexed: CollectEntries
+    ) -> Collected:
         """Remove versions that no read at or after `before_time` can see, one slice.
 
+        With them goes what `indexed` says of them: their entries in indexes, and named state.
         While a snapshot runs nothing is removed: it promises the chains as they were.
         """
         with self.mutex, self._changed:
@@ -249,7 +255,14 @@ class Applier:
             chains = self.engine.scan_chains(cursor, None, rows_max=4096, bytes_max=bytes_max)
             superseded, next_time = collectable(chains, before_time, self._is_over)
             if superseded:
-                self.engine.apply((), superseded, {})
+                gone = set(superseded)
+                values = [
+                    value
+                    for key, value in zip(chains.keys, chains.values, strict=True)
+                    if key in gone
+                ]
+                entries, state = indexed(superseded, values)
+                self.engine.apply((), [*superseded, *entries], state)
             after = None if chains.end else behind(chains.last_row_id)
             return Collected(after, len(superseded), next_time)
 

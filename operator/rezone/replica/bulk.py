@@ -17,7 +17,6 @@ persisted progress, so what was written twice is the same versions under the sam
 """
 
 import threading
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -27,6 +26,7 @@ import xxhash
 
 from rezone.replica.columns import content_bytes, engine_pairs
 from rezone.replica.engines.base import TIME_BYTES, SortedRun
+from rezone.replica.index_entries import Arriving
 from rezone.replica.meta import CopyMeta, branch_end
 from rezone.replica.snapshot import BatchMark
 from rezone.wire.errors import CorruptionError
@@ -39,8 +39,8 @@ if TYPE_CHECKING:
 class BulkLoader:
     """One attempt at receiving a snapshot; made by `PartitionStore.bulk_loader`.
 
-    One thread writes; `on_rows` is called with each batch before it is stored, so that indexes
-    are rebuilt meanwhile (SS-05).
+    One thread writes. `arriving` makes the index entries of each batch, which go to the engine
+    with the next progress: indexes are rebuilt while the rows come (SS-05).
     """
 
     def __init__(
@@ -51,14 +51,14 @@ class BulkLoader:
         *,
         checkpoint_bytes: int,
         slice_bytes: int,
-        on_rows: Callable[[pa.RecordBatch], None] | None,
+        arriving: Arriving,
     ) -> None:
         self._incoming = incoming
         self._copy = copy
         self._staging = staging
         self._checkpoint_bytes = checkpoint_bytes
         self._slice_bytes = slice_bytes
-        self._on_rows = on_rows
+        self._arriving = arriving
         self._lock = threading.Lock()
         self._files = 0
         self._run = self._new_run()
@@ -97,8 +97,6 @@ class BulkLoader:
                 self._checkpoint()
 
     def _take(self, batch: pa.RecordBatch, mark: BatchMark) -> None:
-        if self._on_rows is not None:
-            self._on_rows(batch)
         keys, values = engine_pairs(batch)
         first, last = keys[0][:-TIME_BYTES], keys[-1][:-TIME_BYTES]
         if mark.early:
@@ -112,7 +110,7 @@ class BulkLoader:
         self._bytes += size
         self._new_rows += batch.num_rows
         self._new_bytes += size
-        self._run_bytes += size
+        self._run_bytes += size + self._arriving.take(batch)
 
     def _write_early(self, keys: list[bytes], values: list[bytes]) -> None:
         part: list[tuple[bytes, bytes]] = []
@@ -128,6 +126,9 @@ class BulkLoader:
     def _checkpoint(self) -> None:
         """Make everything taken part of the engine and durable, then persist the progress."""
         self._run.ingest()
+        entries = self._new_run()
+        self._arriving.add_to(entries)
+        entries.ingest()
         self._incoming.engine.flush()
         self._copy = msgspec.structs.replace(
             self._copy,

@@ -113,13 +113,18 @@ def versions_batch(columns: Columns) -> pa.RecordBatch:
     return batch.take(pa.array(backwards))
 
 
+def engine_keys(row_ids: Any, times: npt.NDArray[np.uint64]) -> Any:
+    """Return the engine keys of versions as an Arrow binary array."""
+    inverted = (np.uint64(TIME_MAX) - times).astype(">u8")
+    suffixes = fixed_array(inverted.tobytes(), TIME_BYTES)
+    return pc.binary_join_element_wise(row_ids, suffixes, b"")
+
+
 def engine_pairs(batch: pa.RecordBatch) -> tuple[list[bytes], list[bytes]]:
     """Return a snapshot batch as (engine keys, engine values) in ascending key order."""
     row_ids, times, flags, values = batch.columns
-    inverted = (np.uint64(TIME_MAX) - times.to_numpy()).astype(">u8")
-    suffixes = fixed_array(inverted.tobytes(), TIME_BYTES)
     marks = fixed_array(flags.to_numpy().tobytes(), 1)
-    keys = pc.binary_join_element_wise(row_ids, suffixes, b"").to_pylist()
+    keys = engine_keys(row_ids, times.to_numpy()).to_pylist()
     contents = pc.binary_join_element_wise(marks, values, b"").to_pylist()
     # Ascending already, unless a row has several versions: those travel oldest to newest.
     if not pc.all(

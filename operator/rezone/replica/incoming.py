@@ -11,19 +11,18 @@ end of the copy fences the one before (`check`).
 
 import shutil
 import threading
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
-import pyarrow as pa
 
 from rezone.replica.applier import AppliedState, Applier
 from rezone.replica.bulk import BulkLoader, continues
-from rezone.replica.columns import columns_of, versions_batch
 from rezone.replica.engines import open_engine
-from rezone.replica.engines.base import Engine, behind
+from rezone.replica.engines.base import Engine
 from rezone.replica.fileload import FileLoader, check_names, still_held
+from rezone.replica.history import branch_at
+from rezone.replica.indexer import Indexer
 from rezone.replica.log import PartitionLog
 from rezone.replica.meta import CopyMeta
 from rezone.replica.segment import sync_directory
@@ -35,11 +34,7 @@ from rezone.wire.messages import CopyState, HeldFiles, SnapshotHeader
 if TYPE_CHECKING:
     from rezone.replica.store import PartitionStore, StoreConfig
 
-_INDEX_ROWS = 2048
-_INDEX_BYTES = 1 << 20
-
 Loader = BulkLoader | FileLoader
-OnRows = Callable[[pa.RecordBatch], None]
 
 
 class Incoming:
@@ -55,6 +50,7 @@ class Incoming:
         log: PartitionLog,
         writers: WriterTable,
         changed: threading.Condition,
+        indexer: Indexer,
     ) -> None:
         self._store = store
         self._directory = directory
@@ -64,8 +60,8 @@ class Incoming:
         self._log = log
         self._writers = writers
         self._changed = changed
+        self._indexer = indexer
         self._loader: Loader | None = None
-        self._on_rows: OnRows | None = None
         self._staging.mkdir(parents=True, exist_ok=True)
 
     @property
@@ -93,13 +89,12 @@ class Incoming:
 
     # --- the beginning of an attempt ---------------------------------------------------------
 
-    def begin(self, header: SnapshotHeader, attempt: str, on_rows: OnRows | None) -> Loader:
+    def begin(self, header: SnapshotHeader, attempt: str) -> Loader:
         """Begin or go on receiving; see `PartitionStore.bulk_loader`."""
         with self._applier.mutex:
             copy = self.copy()
             if copy is not None and copy.done:
                 raise ConflictError("the copy is done", done=1)
-            self._on_rows = on_rows
             if header.format:
                 self._loader = self._begin_files(header, attempt, copy)
             else:
@@ -130,7 +125,7 @@ class Incoming:
             self._staging,
             checkpoint_bytes=self._config.bulk_checkpoint_bytes,
             slice_bytes=self._config.apply_slice_bytes,
-            on_rows=self._on_rows,
+            arriving=self._indexer.arriving(),
         )
 
     def _begin_files(self, header: SnapshotHeader, attempt: str, copy: CopyMeta | None) -> Loader:
@@ -168,11 +163,14 @@ class Incoming:
         with self._applier.mutex:
             self.check(loader)
             state = AppliedState(copy.offset, copy.commit_time, copy.leader_epoch)
+            branch = branch_at(copy.failover_log, copy.offset)
+            index = self._indexer.arrived(copy.offset, copy.commit_time, branch)
             with self._changed:
-                self.engine.apply((), (), state.record())
+                self.engine.apply((), (), {**state.record(), **index})
                 self.engine.flush()
                 self._log.restart(*state)
                 self._applier.load()
+                self._indexer.load()
                 self._loader = None
             self.update_meta(copy=copy, failover_log=copy.failover_log, needs_snapshot=False)
 
@@ -191,6 +189,7 @@ class Incoming:
                 old, self._applier.engine = self._applier.engine, engine
                 self._log.restart(*state)
                 self._applier.load()
+                self._indexer.load()
                 self._loader = None
             self.update_meta(
                 copy=msgspec.structs.replace(copy, files=(), directory=""),
@@ -206,8 +205,6 @@ class Incoming:
         engine = open_engine(self._config.engine, path, self._config.rocks)
         try:
             state = _standing_at(copy, engine)
-            if self._on_rows is not None:
-                _hand_over_rows(engine, self._on_rows)
         except BaseException:
             engine.close()
             raise
@@ -263,14 +260,3 @@ def _standing_at(copy: CopyMeta, engine: Engine) -> AppliedState:
     if state != (copy.offset, copy.commit_time, copy.leader_epoch):
         raise CorruptionError(f"the files stand at {state}, not where their header says")
     return state
-
-
-def _hand_over_rows(engine: Engine, on_rows: OnRows) -> None:
-    """Read an engine that came as files for the indexes, which a row copy feeds as it comes."""
-    start, end = b"", False
-    while not end:
-        chains = engine.scan_chains(start, None, rows_max=_INDEX_ROWS, bytes_max=_INDEX_BYTES)
-        end = chains.end
-        if chains.keys:
-            on_rows(versions_batch(columns_of(chains.keys, chains.values)))
-            start = behind(chains.last_row_id)

@@ -33,6 +33,7 @@ from rezone.replica.engines.base import Engine, behind
 from rezone.replica.engines.rocks import RocksSettings
 from rezone.replica.entry import EntryKind, iter_entries
 from rezone.replica.incoming import Incoming, Loader
+from rezone.replica.indexer import Found, Indexer
 from rezone.replica.intents import Intent, newest_intents
 from rezone.replica.log import PartitionLog
 from rezone.replica.meta import MetaFile, PartitionMeta, branch_end, branches_until
@@ -41,6 +42,7 @@ from rezone.replica.snapshot import SnapshotLimits, Snapshots, SnapshotSource
 from rezone.replica.transactions import TransactionTable
 from rezone.replica.writers import WriterState, WriterTable
 from rezone.wire.errors import ConflictError
+from rezone.wire.indexes import IndexCodec, KeyRange
 from rezone.wire.keyspace import HASH_SPACE
 from rezone.wire.messages import (
     CopyState,
@@ -49,6 +51,7 @@ from rezone.wire.messages import (
     SnapshotHeader,
     SnapshotTicket,
 )
+from rezone.wire.schema import TableSchema
 
 _SCAN_BYTES = 512 << 10
 _log = structlog.get_logger(__name__)
@@ -83,6 +86,7 @@ class StoreConfig(msgspec.Struct, frozen=True, kw_only=True):
     writers_max: int = 10_000
     transactions_known_max: int = 50_000
     transaction_seconds_max: float = 60.0
+    table: TableSchema = TableSchema()
     clock: Callable[[], float] = time.monotonic
     new_id: Callable[[], str] = _new_id
 
@@ -129,6 +133,9 @@ class PartitionStore:
             slice_bytes=config.apply_slice_bytes,
             committed=lambda: self._committed,
         )
+        self.indexer = Indexer(
+            config.table, self._applier, self._log, lambda: self.meta.failover_log
+        )
         self._incoming = Incoming(
             self,
             directory,
@@ -137,6 +144,7 @@ class PartitionStore:
             log=self._log,
             writers=self._writers,
             changed=self._changed,
+            indexer=self.indexer,
         )
         self._recover()
 
@@ -238,13 +246,17 @@ class PartitionStore:
         """Return estimates of what the partition takes."""
         engine = self.engine
         return StoreSizes(
-            versions=engine.versions_estimate(),
+            versions=self._versions_estimate(),
             engine_bytes=engine.bytes_estimate(),
             log_bytes=self._log.size,
             memory_bytes=engine.memory_bytes()
             + self._log.memory_bytes
             + self._snapshots.memory_bytes(),
         )
+
+    def _versions_estimate(self) -> int:
+        """Return about how many versions of rows there are: the engine counts entries too."""
+        return max(0, self.engine.versions_estimate() - self.indexer.entries)
 
     # --- log --------------------------------------------------------------------------------
 
@@ -288,6 +300,7 @@ class PartitionStore:
             if offset < self._committed:
                 self._committed = offset
                 self.update_meta()
+            self.indexer.undo(offset)
             self._applier.undo(offset)
             self._log.truncate(offset)
             with self._changed:
@@ -311,20 +324,23 @@ class PartitionStore:
                 self._log.restart(0, 0, 0)
                 self._applier.engine = self._open_engine()
                 self._applier.load()
+                self.indexer.load()
             self._incoming.clear()
             self.update_meta(resetting=False, failover_log=(), partition_uuid="")
 
     def trim(self, retention_bytes: int, keep_from: int) -> None:
         """Remove old log files beyond the retention, never anything from `keep_from` on.
 
-        Only what the engine holds durably is removed; it is flushed first when that is in the way.
+        Only what the engine holds durably, and its indexes too, is removed; it is flushed first
+        when that is in the way.
         """
-        target = min(self._log.trimmable(retention_bytes), keep_from, self.applied)
+        used = min(self.applied, self.indexer.needs_log_from)
+        target = min(self._log.trimmable(retention_bytes), keep_from, used)
         if target <= self._log.start:
             return
-        if target > self._applier.flushed:
-            self._applier.flush()
-        self._log.trim(min(target, self._applier.flushed))
+        if target > min(self._applier.flushed, self.indexer.flushed):
+            self.flush()
+        self._log.trim(min(target, self._applier.flushed, self.indexer.flushed))
 
     # --- rows -------------------------------------------------------------------------------
 
@@ -337,7 +353,15 @@ class PartitionStore:
 
     def flush(self) -> int:
         """Make the engine durable; return the applied offset that survives."""
-        return self._applier.flush()
+        with self.indexer.flushing():
+            return self._applier.flush()
+
+    def lookup(self, codec: IndexCodec, keys: KeyRange, as_of: int | None, rows_max: int) -> Found:
+        """Return visible rows by an index, one slice; see `Indexer.lookup`.
+
+        Right as far as is indexed: the caller waits for that.
+        """
+        return self.indexer.lookup(codec, keys, self._time(as_of), rows_max)
 
     def newest(self, row_ids: list[bytes], as_of: int | None = None) -> list[bytes | None]:
         """Return each row's value, newest or as of a time; None where there is none."""
@@ -410,7 +434,10 @@ class PartitionStore:
         Never what an undo of uncommitted entries could need; nothing while a snapshot runs.
         """
         bound = min(before_time, self._applier.committed_time(self._committed))
-        return self._applier.collect(bound, cursor, bytes_max)
+        if self.indexer.enabled:
+            # The entry of a version that is not indexed yet would come when the version is gone.
+            bound = min(bound, self.indexer.indexed_time)
+        return self._applier.collect(bound, cursor, bytes_max, self.indexer.collected)
 
     def begin_collection(self) -> None:
         """Note the start of a complete collection: `changed_from` counts from here on."""
@@ -486,10 +513,11 @@ class PartitionStore:
         found = self._checkpoints.reopen(held, chunk_bytes)
         if found is not None:
             return found
+        self.indexer.catch_up()
         self.engine.flush()  # most of it, while everything else goes on
-        with self._changed:
-            while self._applier.mid_entry:
-                self._changed.wait(0.1)
+        with self._applier.mutex, self._changed:
+            # The files bring the index along: it must stand where they do, for no log is sent.
+            self.indexer.catch_up()
             # Again, because this one releases the interpreter and the checkpoint does not.
             self.engine.flush()
             header = self._snapshot_header(self._config.new_id())
@@ -534,23 +562,18 @@ class PartitionStore:
             failover_log=branches_until(self.meta.failover_log, state.offset),
             writers=self._writers.export(),
             transactions=self._transactions.export(state.offset),
-            rows_estimate=self.engine.versions_estimate(),
+            rows_estimate=self._versions_estimate(),
         )
 
-    def bulk_loader(
-        self,
-        header: SnapshotHeader,
-        attempt: str,
-        on_rows: Callable[[pa.RecordBatch], None] | None = None,
-    ) -> Loader:
+    def bulk_loader(self, header: SnapshotHeader, attempt: str) -> Loader:
         """Begin or go on receiving a snapshot; the attempt before is fenced off (SS-08, B-05).
 
         The source must have been asked for what `copy_state` says. Without a copy under way the
-        partition is reset first. `on_rows` gets every version before the copy is done (SS-05).
+        partition is reset first. Indexes are whole when the copy is done (SS-05).
         `ConflictError` with detail `done` when the copy is complete, with detail `restart` when
         this snapshot cannot complete what another began: the copy then starts from nothing.
         """
-        return self._incoming.begin(header, attempt, on_rows)
+        return self._incoming.begin(header, attempt)
 
     def copy_state(self) -> CopyState:
         """Return where the copy stands durably; empty without one (B-05)."""

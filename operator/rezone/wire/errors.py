@@ -5,6 +5,7 @@ RezoneError
   StaleEpochError           the caller's coordinator or leader epoch is behind (fencing)
   StaleRevisionError        the trigger's revision is behind (ZR-17)
   UnknownPartitionError     no such replica on this node
+  UnknownIndexError         the zone has no index of that name
   NotReadyError             the replica is there but cannot serve yet; ask again
   InvalidRowError           the batch breaks the schema or a limit; nothing of it was applied
   OverloadedError           a queue is full; ask again after a pause
@@ -76,6 +77,12 @@ class UnknownPartitionError(RezoneError):
 
     code = "UnknownPartition"
     retryable = True
+
+
+class UnknownIndexError(RezoneError):
+    """Raised when the zone has no secondary index of the name asked for."""
+
+    code = "UnknownIndex"
 
 
 class NotReadyError(RezoneError):
@@ -164,6 +171,7 @@ _BY_CODE: dict[str, type[RezoneError]] = {
         StaleEpochError,
         StaleRevisionError,
         UnknownPartitionError,
+        UnknownIndexError,
         NotReadyError,
         InvalidRowError,
         OverloadedError,

@@ -12,9 +12,7 @@ A zone stores bytes; what they mean is decided here and nowhere else. Part of th
   lets replicas be compared by digests (B-04).
 - **Row id**: `keyspace.row_id`, which orders the rows of a partition.
 
-No function loops over rows in Python except `hash_of`. The trick both ways: Arrow's offsets may
-be drawn anywhere in a buffer, so the pieces of all rows are one array of `rows * pieces`
-elements over the same bytes, and `take` reorders them in C.
+No function loops over rows in Python except `hash_of`; `pieces` says how.
 """
 
 from collections.abc import Sequence
@@ -27,7 +25,23 @@ import pyarrow.compute as pc
 
 from rezone.wire import keyspace
 from rezone.wire.errors import CorruptionError, InvalidRowError
-from rezone.wire.schema import KEY_TYPES, Column, ColumnType, RowLimits, TableSchema
+from rezone.wire.pieces import (
+    Bytes,
+    Ints,
+    as_array,
+    as_binary,
+    bits,
+    content_of,
+    fixed_pieces,
+    gather,
+    join,
+    lengths_of,
+    nulls_of,
+    refuse_corrupt,
+    slices,
+    validity_of,
+)
+from rezone.wire.schema import KEY_TYPES, Column, ColumnType, Index, RowLimits, TableSchema
 
 ROW_ID_PREFIX_BYTES = 10
 KEY_BYTES_MAX = (1 << 16) - 1
@@ -35,7 +49,7 @@ KEY_BYTES_MAX = (1 << 16) - 1
 
 _LENGTH = 4
 _ROW_ID_PREFIX = np.dtype([("hash", ">u8"), ("length", ">u2")])
-_ARROW: dict[ColumnType, Any] = {
+ARROW_TYPES: dict[ColumnType, Any] = {
     ColumnType.BOOL: pa.bool_(),
     ColumnType.INT8: pa.int8(),
     ColumnType.INT16: pa.int16(),
@@ -48,7 +62,7 @@ _ARROW: dict[ColumnType, Any] = {
     ColumnType.DATE32: pa.date32(),
     ColumnType.TIMESTAMP_US: pa.timestamp("us"),
 }
-_FIXED: dict[ColumnType, str] = {
+FIXED: dict[ColumnType, str] = {
     ColumnType.BOOL: "u1",
     ColumnType.INT8: "i1",
     ColumnType.INT16: "i2",
@@ -59,16 +73,14 @@ _FIXED: dict[ColumnType, str] = {
     ColumnType.DATE32: "i4",
     ColumnType.TIMESTAMP_US: "i8",
 }
-
-Bytes = npt.NDArray[np.uint8]
-Ints = npt.NDArray[np.int64]
+"""The types of one width, by numpy's names for them; the others are of any length."""
 
 
 def arrow_schema_of(table: TableSchema) -> Any:
     """Return the Arrow schema of a table's rows; key columns are never nullable."""
     keys = set(table.primary_key)
     return pa.schema(
-        pa.field(c.name, _ARROW[c.type], nullable=c.nullable and c.name not in keys)
+        pa.field(c.name, ARROW_TYPES[c.type], nullable=c.nullable and c.name not in keys)
         for c in table.columns
     )
 
@@ -91,11 +103,12 @@ class RowCodec:
         self.key_schema: Any = pa.schema([self.arrow_schema.field(n) for n in table.primary_key])
         self._keys = [by_name[name] for name in table.primary_key]
         self._values = [c for c in table.columns if c.name not in table.primary_key]
-        variable = [i for i, c in enumerate(self._keys) if c.type not in _FIXED]
+        variable = [i for i, c in enumerate(self._keys) if c.type not in FIXED]
         self._raw_key = variable[-1] if variable else -1
         self._key_width = sum(_key_width(c) for c in self._keys) - (_LENGTH if variable else 0)
         self._head = _head_dtype(self._values)
-        self._variable = [i for i, c in enumerate(self._values) if c.type not in _FIXED]
+        self._variable = [i for i, c in enumerate(self._values) if c.type not in FIXED]
+        self._indexes = [(x, [by_name[name] for name in x.columns]) for x in table.indexes]
 
     def row_sizes(self, batch: Any, *, delete: bool) -> Ints:
         """Return the bytes of each row's key and value as encoded."""
@@ -125,7 +138,7 @@ class RowCodec:
             raise InvalidRowError(f"the batch is not valid Arrow data: {error}") from error
         for field, column in zip(expected, batch.columns, strict=True):
             if not field.nullable and column.null_count:
-                row = int(np.flatnonzero(_nulls(column))[0])
+                row = int(np.flatnonzero(nulls_of(column))[0])
                 raise InvalidRowError(
                     f"column {field.name!r} is null in row {row}, but is not nullable",
                     column=field.name,
@@ -138,13 +151,13 @@ class RowCodec:
         pieces: list[Any] = []
         for index, column in enumerate(self._keys):
             array = batch.column(column.name)
-            if column.type in _FIXED:
-                pieces.append(_fixed_pieces(_key_bytes(column, array)))
+            if column.type in FIXED:
+                pieces.append(fixed_pieces(ordered_bytes(column, array)))
                 continue
             if index != self._raw_key:
-                pieces.append(_fixed_pieces(_lengths(array).astype(">u4").view(np.uint8), _LENGTH))
-            pieces.append(_as_binary(array))
-        return _join(pieces, batch.num_rows)
+                pieces.append(fixed_pieces(lengths_of(array).astype(">u4").view(np.uint8), _LENGTH))
+            pieces.append(as_binary(array))
+        return join(pieces, batch.num_rows)
 
     def encode_values(self, batch: Any) -> Any:
         """Return the encoded other columns of a checked batch, as a BinaryArray without nulls."""
@@ -152,26 +165,26 @@ class RowCodec:
         head = np.zeros(rows, dtype=self._head)
         columns = [batch.column(c.name) for c in self._values]
         if any(array.null_count for array in columns):
-            nulls = np.stack([_nulls(array) for array in columns], axis=1)
+            nulls = np.stack([nulls_of(array) for array in columns], axis=1)
             head["nulls"] = np.packbits(nulls, axis=1, bitorder="little")
         pieces = []
         for index, (column, array) in enumerate(zip(self._values, columns, strict=True)):
-            if column.type in _FIXED:
+            if column.type in FIXED:
                 head[f"v{index}"] = _fixed(column, array)
             else:
-                filled = pc.fill_null(_as_binary(array), b"") if array.null_count else array
-                head[f"n{index}"] = _lengths(filled)
-                pieces.append(_as_binary(filled))
+                filled = pc.fill_null(as_binary(array), b"") if array.null_count else array
+                head[f"n{index}"] = lengths_of(filled)
+                pieces.append(as_binary(filled))
         if not self._head.itemsize:
-            return _join([], rows)
-        return _join([_fixed_pieces(head.view(np.uint8), self._head.itemsize), *pieces], rows)
+            return join([], rows)
+        return join([fixed_pieces(head.view(np.uint8), self._head.itemsize), *pieces], rows)
 
     def decode(self, keys: Any, values: Any) -> Any:
         """Return the typed record batch of encoded keys and values (BinaryArrays or lists).
 
         CorruptionError when the bytes are not of this table's format.
         """
-        keys, values = _binary_array(keys), _binary_array(values)
+        keys, values = as_array(keys), as_array(values)
         if len(keys) != len(values):
             raise ValueError(f"{len(keys)} keys for {len(values)} values")
         columns = self._decode_keys(keys) | self._decode_values(values)
@@ -182,11 +195,20 @@ class RowCodec:
 
     def decode_keys(self, keys: Any) -> Any:
         """Return the batch of the primary key's columns of encoded keys."""
-        columns = self._decode_keys(_binary_array(keys))
+        columns = self._decode_keys(as_array(keys))
         return pa.RecordBatch.from_arrays(
             [columns[name] for name in self.key_schema.names],
             schema=self.key_schema,
         )
+
+    def decode_columns(self, keys: Any, values: Any, names: frozenset[str]) -> dict[str, Any]:
+        """Return some columns of encoded keys and values by name; errors as `decode`."""
+        columns: dict[str, Any] = {}
+        if not names.isdisjoint(self.key_schema.names):
+            columns |= self._decode_keys(keys)
+        if not names <= columns.keys():
+            columns |= self._decode_values(values, names)
+        return columns
 
     def _check_sizes(self, batch: Any, *, delete: bool) -> None:
         limits = self.limits
@@ -197,6 +219,10 @@ class RowCodec:
             values = self._sizes(batch, self._values, self._head.itemsize)
             self._refuse_large(batch, self._values, values, limits.value_bytes_max, "value")
             total += int(values.sum())
+            for index, columns in self._indexes:
+                indexed = self._sizes(batch, columns, sum(_key_width(c) for c in columns))
+                what = f"entry in index {index.name!r}"
+                self._refuse_large(batch, columns, indexed, limits.key_bytes_max, what)
         if total > limits.batch_bytes_max:
             raise InvalidRowError(
                 f"the batch has {total} bytes of keys and values, the limit is "
@@ -208,8 +234,8 @@ class RowCodec:
     def _sizes(batch: Any, columns: Sequence[Column], width: int) -> Ints:
         sizes = np.full(batch.num_rows, width, dtype=np.int64)
         for column in columns:
-            if column.type not in _FIXED:
-                sizes += _lengths(batch.column(column.name))
+            if column.type not in FIXED:
+                sizes += lengths_of(batch.column(column.name))
         return sizes
 
     @staticmethod
@@ -220,7 +246,7 @@ class RowCodec:
         if not over.size:
             return
         row = int(over[0])
-        variable = [c.name for c in columns if c.type not in _FIXED] or [columns[0].name]
+        variable = [c.name for c in columns if c.type not in FIXED] or [columns[0].name]
         largest = max(variable, key=lambda name: int(_lengths_or_zero(batch.column(name))[row]))
         raise InvalidRowError(
             f"the {what} of row {row} has {int(sizes[row])} bytes encoded, the limit is {limit} "
@@ -231,24 +257,24 @@ class RowCodec:
         )
 
     def _decode_keys(self, keys: Any) -> dict[str, Any]:
-        data, starts, ends = _raw(keys)
+        data, starts, ends = content_of(keys)
         at = starts
         # The raw column's length is what the others leave, and those after it are fixed or none.
         rest = self._key_width
         bounds: list[tuple[Ints, Ints]] = []
         for index, column in enumerate(self._keys):
-            if column.type in _FIXED:
+            if column.type in FIXED:
                 size: Any = np.int64(_key_width(column))
                 rest -= _key_width(column)
             elif index == self._raw_key:
                 size = ends - at - rest
             else:
-                size = _gather(data, at, ends, _LENGTH).view(">u4").ravel().astype(np.int64)
+                size = gather(data, at, ends, _LENGTH).view(">u4").ravel().astype(np.int64)
                 at = at + _LENGTH
                 rest -= _LENGTH
             bounds.append((at, at + size))
             at = at + size
-            _refuse_corrupt(bounds[-1][0], at, ends, "key")
+            refuse_corrupt(bounds[-1][0], at, ends, "key")
         if not np.array_equal(at, ends):
             raise CorruptionError("an encoded key has bytes after its last column")
         return {
@@ -256,10 +282,10 @@ class RowCodec:
             for column, bound in zip(self._keys, bounds, strict=True)
         }
 
-    def _decode_values(self, values: Any) -> dict[str, Any]:
+    def _decode_values(self, values: Any, wanted: frozenset[str] | None = None) -> dict[str, Any]:
         rows, width = len(values), self._head.itemsize
-        data, starts, ends = _raw(values)
-        heads = _gather(data, starts, ends, width)
+        data, starts, ends = content_of(values)
+        heads = gather(data, starts, ends, width)
         head: Any = heads.view(self._head).ravel() if width else np.zeros(rows, dtype=self._head)
         columns: dict[str, Any] = {}
         nulls: dict[int, Any] = {}
@@ -268,13 +294,16 @@ class RowCodec:
             nulls = {int(i): bits[:, i] for i in np.flatnonzero(bits.any(axis=0))}
         at = starts + width
         for index, column in enumerate(self._values):
-            validity = _validity(nulls[index]) if index in nulls else None
-            if column.type in _FIXED:
-                columns[column.name] = _from_fixed(column, head[f"v{index}"], validity)
+            validity = validity_of(nulls[index]) if index in nulls else None
+            needed = wanted is None or column.name in wanted
+            if column.type in FIXED:
+                if needed:
+                    columns[column.name] = _from_fixed(column, head[f"v{index}"], validity)
                 continue
             end = at + head[f"n{index}"]
-            _refuse_corrupt(at, end, ends, "value")
-            columns[column.name] = _slices(_ARROW[column.type], values, at, end, validity)
+            refuse_corrupt(at, end, ends, "value")
+            if needed:
+                columns[column.name] = slices(ARROW_TYPES[column.type], values, at, end, validity)
             at = end
         if not np.array_equal(at, ends):
             raise CorruptionError("an encoded value has bytes after its last column")
@@ -283,7 +312,7 @@ class RowCodec:
 
 def hash_of(keys: Any) -> keyspace.Hashes:
     """Return the hash of each encoded key, as `keyspace.hash_keys`."""
-    data, starts, ends = _raw(keys)
+    data, starts, ends = content_of(keys)
     raw = data.tobytes()
     # Slices of one bytes object are three times as fast as Arrow's to_pylist.
     pairs = zip(starts.tolist(), ends.tolist(), strict=True)
@@ -294,15 +323,15 @@ def row_ids(keys: Any, hashes: keyspace.Hashes) -> Any:
     """Return the row id of each encoded key, as `keyspace.row_id`, in a BinaryArray."""
     prefix = np.empty(len(keys), dtype=_ROW_ID_PREFIX)
     prefix["hash"] = hashes
-    prefix["length"] = _lengths(keys)
-    return _join([_fixed_pieces(prefix.view(np.uint8), ROW_ID_PREFIX_BYTES), keys], len(keys))
+    prefix["length"] = lengths_of(keys)
+    return join([fixed_pieces(prefix.view(np.uint8), ROW_ID_PREFIX_BYTES), keys], len(keys))
 
 
 def keys_of(ids: Any) -> Any:
     """Return the encoded keys in row ids."""
     # Not pc.binary_slice: pyarrow 26 fails in it with "Negative buffer resize".
-    _, starts, ends = _raw(ids)
-    return _slices(pa.binary(), ids, starts + ROW_ID_PREFIX_BYTES, ends, None)
+    _, starts, ends = content_of(ids)
+    return slices(pa.binary(), ids, starts + ROW_ID_PREFIX_BYTES, ends, None)
 
 
 def to_ipc(batch: Any) -> bytes:
@@ -343,8 +372,22 @@ def _refuse_bad_table(table: TableSchema, limits: RowLimits, by_name: dict[str, 
             raise ValueError(f"the primary key's column {name!r} is not a column of the table")
         if by_name[name].type not in KEY_TYPES:
             raise ValueError(f"column {name!r}: a primary key cannot be {by_name[name].type}")
+    for index in table.indexes:
+        _refuse_bad_index(index, by_name)
+    if len({index.name for index in table.indexes}) != len(table.indexes):
+        raise ValueError("two indexes of the table have the same name")
     if limits.key_bytes_max > KEY_BYTES_MAX:
         raise ValueError(f"key_bytes_max cannot be over {KEY_BYTES_MAX}")
+
+
+def _refuse_bad_index(index: Index, by_name: dict[str, Column]) -> None:
+    if not index.columns or len(set(index.columns)) != len(index.columns):
+        raise ValueError(f"index {index.name!r} needs at least one column, and each once")
+    for name in index.columns:
+        if name not in by_name:
+            raise ValueError(f"index {index.name!r}: {name!r} is not a column of the table")
+        if by_name[name].type not in KEY_TYPES:
+            raise ValueError(f"index {index.name!r}: {name!r} cannot be {by_name[name].type}")
 
 
 def _check_schema(got: Any, expected: Any) -> None:
@@ -367,46 +410,27 @@ def _head_dtype(values: Sequence[Column]) -> np.dtype[Any]:
     if not values:
         return np.dtype([])
     fields: list[Any] = [("nulls", "u1", ((len(values) + 7) // 8,))]
-    fields += [(f"v{i}", f"<{_FIXED[c.type]}") for i, c in enumerate(values) if c.type in _FIXED]
-    fields += [(f"n{i}", "<u4") for i, c in enumerate(values) if c.type not in _FIXED]
+    fields += [(f"v{i}", f"<{FIXED[c.type]}") for i, c in enumerate(values) if c.type in FIXED]
+    fields += [(f"n{i}", "<u4") for i, c in enumerate(values) if c.type not in FIXED]
     return np.dtype(fields)
 
 
 def _key_width(column: Column) -> int:
-    return np.dtype(_FIXED[column.type]).itemsize if column.type in _FIXED else _LENGTH
-
-
-def _bits(buffer: Any, offset: int, length: int) -> Bytes:
-    first = offset // 8
-    raw = np.frombuffer(buffer, np.uint8, (offset + length + 7) // 8 - first, first)
-    start = offset - first * 8
-    return np.unpackbits(raw, bitorder="little")[start : start + length]
-
-
-def _nulls(array: Any) -> Bytes:
-    """Return one byte per element, 1 where it is null."""
-    validity = array.buffers()[0]
-    if validity is None or not array.null_count:
-        return np.zeros(len(array), np.uint8)
-    return 1 - _bits(validity, array.offset, len(array))
-
-
-def _validity(nulls: Bytes) -> Any:
-    return pa.py_buffer(np.packbits(1 - nulls, bitorder="little"))
+    return np.dtype(FIXED[column.type]).itemsize if column.type in FIXED else _LENGTH
 
 
 def _fixed(column: Column, array: Any) -> Any:
     """Return the values of a fixed-width column, zero where null."""
     data = array.buffers()[1]
-    dtype = np.dtype(_FIXED[column.type])
+    dtype = np.dtype(FIXED[column.type])
     if not len(array):
         return np.zeros(0, dtype)
     if column.type is ColumnType.BOOL:
-        values: Any = _bits(data, array.offset, len(array))
+        values: Any = bits(data, array.offset, len(array))
     else:
         values = np.frombuffer(data, dtype, len(array), array.offset * dtype.itemsize)
     if array.null_count:
-        values = np.where(_nulls(array), np.zeros(1, dtype), values)
+        values = np.where(nulls_of(array), np.zeros(1, dtype), values)
     return values
 
 
@@ -415,10 +439,12 @@ def _from_fixed(column: Column, values: Any, validity: Any) -> Any:
         data = np.packbits(values, bitorder="little")
     else:
         data = np.ascontiguousarray(values)
-    return pa.Array.from_buffers(_ARROW[column.type], len(values), [validity, pa.py_buffer(data)])
+    return pa.Array.from_buffers(
+        ARROW_TYPES[column.type], len(values), [validity, pa.py_buffer(data)]
+    )
 
 
-def _key_bytes(column: Column, array: Any) -> Bytes:
+def ordered_bytes(column: Column, array: Any) -> Bytes:
     """Return big-endian bytes with the sign flipped, shape (rows, width)."""
     values = _fixed(column, array)
     dtype = values.dtype
@@ -432,10 +458,10 @@ def _key_bytes(column: Column, array: Any) -> Bytes:
 
 def _key_column(column: Column, data: Bytes, keys: Any, ends: Ints, bound: Any) -> Any:
     start, end = bound
-    if column.type not in _FIXED:
-        return _slices(_ARROW[column.type], keys, start, end, None)
-    dtype = np.dtype(_FIXED[column.type])
-    raw = _gather(data, start, ends, dtype.itemsize)
+    if column.type not in FIXED:
+        return slices(ARROW_TYPES[column.type], keys, start, end, None)
+    dtype = np.dtype(FIXED[column.type])
+    raw = gather(data, start, ends, dtype.itemsize)
     if dtype.kind == "i":
         unsigned = np.dtype(f"u{dtype.itemsize}")
         values = raw.view(unsigned.newbyteorder(">")).ravel().astype(unsigned)
@@ -444,92 +470,7 @@ def _key_column(column: Column, data: Bytes, keys: Any, ends: Ints, bound: Any) 
     return _from_fixed(column, raw.ravel(), None)
 
 
-def _binary_array(items: Any) -> Any:
-    return pa.array(items, pa.binary()) if isinstance(items, list) else items
-
-
-def _as_binary(array: Any) -> Any:
-    return array if array.type == pa.binary() else array.cast(pa.binary())
-
-
-def _offsets(array: Any) -> npt.NDArray[np.int32]:
-    buffer = array.buffers()[1]
-    if buffer is None or not buffer.size:
-        return np.zeros(len(array) + 1, np.int32)
-    return np.frombuffer(buffer, np.int32, len(array) + 1, array.offset * 4)
-
-
-def _lengths(array: Any) -> npt.NDArray[np.int32]:
-    """Return the byte lengths of a binary or string array; a null counts 0."""
-    lengths = np.diff(_offsets(array))
-    return np.where(_nulls(array), np.int32(0), lengths) if array.null_count else lengths
-
-
 def _lengths_or_zero(array: Any) -> npt.NDArray[np.int32]:
     if pa.types.is_binary(array.type) or pa.types.is_string(array.type):
-        return _lengths(array)
+        return lengths_of(array)
     return np.zeros(len(array), np.int32)
-
-
-def _raw(array: Any) -> tuple[Bytes, Ints, Ints]:
-    """Return the bytes of a binary array without nulls, and each element's start and end."""
-    offsets = _offsets(array).astype(np.int64)
-    base = offsets[0]
-    buffer = array.buffers()[2]
-    count = int(offsets[-1] - base)
-    data = np.frombuffer(buffer, np.uint8, count, base) if count else np.zeros(0, np.uint8)
-    offsets = offsets - base
-    return data, offsets[:-1], offsets[1:]
-
-
-def _gather(data: Bytes, at: Ints, ends: Ints, width: int) -> Bytes:
-    """`width` bytes from each place, shape (rows, width)."""
-    if np.any(at + width > ends):
-        raise CorruptionError("an encoded row is shorter than its fixed part")
-    if not width or not len(at):
-        return np.zeros((len(at), width), np.uint8)
-    windows = np.lib.stride_tricks.sliding_window_view(data, width)
-    gathered: Bytes = np.ascontiguousarray(windows[at])
-    return gathered
-
-
-def _refuse_corrupt(start: Ints, end: Ints, limit: Ints, what: str) -> None:
-    if np.any(end < start) or np.any(end > limit):
-        raise CorruptionError(f"a length in an encoded {what} points outside of it")
-
-
-def _slices(kind: Any, array: Any, start: Ints, end: Ints, validity: Any) -> Any:
-    """Return an array of `kind` with the bytes [start, end) of the elements, as by `_raw`."""
-    rows = len(array)
-    _, starts, ends = _raw(array)
-    base = int(_offsets(array)[0])
-    bounds = np.empty(rows * 3 + 1, np.int32)
-    # Each element in three pieces: before, wanted, after; the next one's start ends the third.
-    bounds[0:-1:3] = starts
-    bounds[1::3] = start
-    bounds[2::3] = end
-    bounds[-1] = ends[-1] if rows else 0
-    bounds += base
-    buffers = [None, pa.py_buffer(bounds), array.buffers()[2]]
-    pieces = pa.Array.from_buffers(pa.binary(), rows * 3, buffers)
-    wanted = pieces.take(pa.array(np.arange(1, rows * 3, 3)))
-    return pa.Array.from_buffers(kind, rows, [validity, *wanted.buffers()[1:]])
-
-
-def _fixed_pieces(raw: Bytes, width: int | None = None) -> Any:
-    """Return a BinaryArray over bytes that come in pieces of one width."""
-    width = raw.shape[1] if width is None else width
-    rows = raw.size // width
-    offsets = np.arange(0, (rows + 1) * width, width, dtype=np.int32)
-    buffers = [None, pa.py_buffer(offsets), pa.py_buffer(np.ascontiguousarray(raw).ravel())]
-    return pa.Array.from_buffers(pa.binary(), rows, buffers)
-
-
-def _join(pieces: list[Any], rows: int) -> Any:
-    """Return, row by row, the pieces one after the other."""
-    if not pieces:
-        offsets = pa.py_buffer(np.zeros(rows + 1, np.int32))
-        return pa.Array.from_buffers(pa.binary(), rows, [None, offsets, pa.py_buffer(b"")])
-    if len(pieces) == 1:
-        return pieces[0]
-    return pc.binary_join_element_wise(*pieces, pa.scalar(b"", pa.binary()))

@@ -22,7 +22,10 @@ class ColumnType(enum.StrEnum):
 
 
 KEY_TYPES = frozenset(ColumnType) - {ColumnType.FLOAT32, ColumnType.FLOAT64}
-"""Types a primary key may have; floats compare unlike their bytes (-0.0, NaN)."""
+"""Types a primary key or an index may have; floats compare unlike their bytes (-0.0, NaN)."""
+
+INDEXES_MAX = 16
+"""How many secondary indexes a zone may have: an entry's first byte says of which one it is."""
 
 
 class Column(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -33,14 +36,22 @@ class Column(msgspec.Struct, frozen=True, omit_defaults=True):
     nullable: bool = True
 
 
+class Index(msgspec.Struct, frozen=True):
+    """A secondary index: rows can be looked up by these columns, in their order."""
+
+    name: str
+    columns: tuple[str, ...]
+
+
 class TableSchema(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The columns of a zone in order, and the names of its primary key's columns."""
+    """The columns of a zone in order, its primary key's columns, its secondary indexes."""
 
     columns: tuple[Column, ...] = (
         Column("key", ColumnType.BINARY, nullable=False),
         Column("value", ColumnType.BINARY, nullable=True),
     )
     primary_key: tuple[str, ...] = ("key",)
+    indexes: tuple[Index, ...] = ()
 
 
 class RowLimits(msgspec.Struct, frozen=True, omit_defaults=True):

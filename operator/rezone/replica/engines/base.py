@@ -26,6 +26,10 @@ TIME_BYTES: Final = 8
 TIME_MAX: Final = (1 << 64) - 1
 STATE_PREFIX: Final = b"\xff" * 10
 """Above every row: the length of a key is below 65,535, so no row id begins like this."""
+INDEX_PREFIX: Final = STATE_PREFIX + b"\xff"
+"""Above every row and all named state, whose names do not begin with this byte: index entries.
+
+An entry is stored as a version is, under its index key and row id in place of a row id."""
 
 _TIME = struct.Struct(">Q")
 # One byte more than the highest inverted time: above all versions of a row, below the next row.
@@ -45,6 +49,13 @@ def time_of(key: bytes) -> int:
 def behind(row_id: bytes) -> bytes:
     """Return a key that is above all versions of the row and below the next row."""
     return row_id + _BEHIND
+
+
+def rows_end(start: bytes, end: bytes | None) -> bytes:
+    """Return where a range of engine keys ends: one that begins with rows has rows alone."""
+    if start < STATE_PREFIX:
+        return STATE_PREFIX if end is None else min(end, STATE_PREFIX)
+    return INDEX_PREFIX if end is None else end
 
 
 class Chains(NamedTuple):
@@ -109,6 +120,7 @@ class Engine(Protocol):
     ) -> Chains:
         """Return whole chains with keys in [start, end), until a limit is reached or passed.
 
+        Without an `end` all rows from `start` on; entries of indexes only where it is beyond them.
         `rows_max` counts versions. A chain is never cut, so a limit is passed by at most one.
         """
 
@@ -119,7 +131,10 @@ class Engine(Protocol):
         """Begin a bulk insert; files of it stand in `directory` under `name` until ingested."""
 
     def delete_range(self, start: bytes, end: bytes) -> None:
-        """Delete all versions with keys in [start, end); state stays."""
+        """Delete all versions with keys in [start, end); state stays.
+
+        From a row on no further than the rows go: entries of indexes have a range of their own.
+        """
 
     def flush(self) -> None:
         """Return when everything written before is durable (at once for a volatile engine)."""

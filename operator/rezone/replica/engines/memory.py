@@ -15,6 +15,7 @@ from rezone.replica.engines.base import (
     FLAG_VALUE,
     TIME_BYTES,
     Chains,
+    rows_end,
     time_of,
     time_suffix,
 )
@@ -150,18 +151,17 @@ class MemoryEngine:
         keys: list[bytes] = []
         values: list[bytes] = []
         size = 0
+        end = rows_end(start, end)
         with self._lock:
             at = self._rows.bisect_left(start)
             # A start inside a chain begins with the rest of that chain.
             if at and start.startswith(self._rows[at - 1]):
                 at -= 1
             for row in self._rows.islice(at):
-                if end is not None and row >= end:
+                if row >= end:
                     break
                 chain = [(row + suffix, value) for suffix, value in self._chains[row]]
-                chain = [pair for pair in chain if pair[0] >= start]
-                if end is not None:
-                    chain = [pair for pair in chain if pair[0] < end]
+                chain = [pair for pair in chain if start <= pair[0] < end]
                 if chain and (len(keys) >= rows_max or size >= bytes_max):
                     return Chains(keys, values, end=False)
                 for key, value in chain:

@@ -27,9 +27,11 @@ import rocksdict
 from rezone.replica.engines.base import (
     FLAG_INTENT,
     FLAG_VALUE,
+    INDEX_PREFIX,
     STATE_PREFIX,
     TIME_BYTES,
     Chains,
+    rows_end,
     time_of,
     time_suffix,
 )
@@ -37,7 +39,6 @@ from rezone.wire.errors import CorruptionError, NotReadyError
 
 _ROWS_PER_CALL_MAX = 1024
 _KEY_BYTES_ABOUT = 32
-_STATE_END = STATE_PREFIX + b"\xff" * 64
 _ID_FILE = "rezone-engine-id"
 FILE_FORMAT = f"rocksdb-1/{importlib.metadata.version('rocksdict')}"
 """This module's key format, and the library: RocksDB opens older files, not newer ones."""
@@ -171,7 +172,7 @@ class RocksEngine:
     def state(self) -> dict[bytes, bytes]:
         """Return all named state."""
         with self._reading():
-            items = self._db.items(from_key=STATE_PREFIX, read_opt=_until(_STATE_END))
+            items = self._db.items(from_key=STATE_PREFIX, read_opt=_until(INDEX_PREFIX))
             found = {key[len(STATE_PREFIX) :]: value for key, value in items}
             del items
         return found
@@ -198,7 +199,7 @@ class RocksEngine:
     ) -> Chains:
         """Return whole chains in order, until a limit is reached."""
         with self._reading():
-            options = _until(STATE_PREFIX if end is None else end)
+            options = _until(rows_end(start, end))
             # Who reads everything must not push out of the cache what others read again and again.
             options.fill_cache(False)  # noqa: FBT003 - RocksDB's signature
             items = self._db.items(from_key=start, read_opt=options)
@@ -275,7 +276,7 @@ class RocksEngine:
     def delete_range(self, start: bytes, end: bytes) -> None:
         """Delete all versions in [start, end) by one range tombstone."""
         with self._reading():
-            self._db.delete_range(start, min(end, STATE_PREFIX), self._no_wal)
+            self._db.delete_range(start, rows_end(start, end), self._no_wal)
 
     def flush(self) -> None:
         """Write the memtable out and wait for it."""

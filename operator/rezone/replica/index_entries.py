@@ -1,0 +1,184 @@
+"""What index entries are made of: versions of rows in, engine keys and values out, by batches.
+
+An entry's engine key is `INDEX_PREFIX`, index key, row id and inverted commit time, so that it is
+stored and scanned as a version is; its value is a version's flag and the length of the index key.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+import xxhash
+
+from rezone.replica.columns import Columns, columns_of, engine_keys, fixed_array
+from rezone.replica.engines.base import FLAG_VALUE, INDEX_PREFIX, SortedRun
+from rezone.replica.entry import OP_UPSERT
+from rezone.wire.indexes import IndexCodec, index_codecs
+from rezone.wire.pieces import content_of, slices
+from rezone.wire.rows import RowCodec, keys_of
+from rezone.wire.schema import TableSchema
+
+_ROWS_PER_STEP = 4096
+_LENGTH = np.dtype("<u4")
+
+Pairs = list[tuple[bytes, bytes]]
+
+
+class Versions(NamedTuple):
+    """Versions of rows, those with a value alone; one array per part."""
+
+    row_ids: Any
+    times: npt.NDArray[np.uint64]
+    values: Any
+
+
+class Entries(NamedTuple):
+    """Index entries as Arrow arrays of engine keys and values."""
+
+    keys: Any
+    values: Any
+
+    @property
+    def size(self) -> int:
+        """Their bytes."""
+        return int(pc.sum(pc.binary_length(self.keys)).as_py() or 0) + int(
+            pc.sum(pc.binary_length(self.values)).as_py() or 0
+        )
+
+    def slices(self) -> Iterator[Pairs]:
+        """Yield them as the engine takes them, some at a time."""
+        for start in range(0, len(self.keys), _ROWS_PER_STEP):
+            keys = self.keys.slice(start, _ROWS_PER_STEP).to_pylist()
+            values = self.values.slice(start, _ROWS_PER_STEP).to_pylist()
+            yield list(zip(keys, values, strict=True))
+
+    def sorted(self) -> "Entries":
+        """Return them in the engine's order."""
+        order = pc.array_sort_indices(self.keys)
+        return Entries(self.keys.take(order), self.values.take(order))
+
+
+class EntryMaker:
+    """Makes the entries of a table's versions; has no state that changes."""
+
+    def __init__(self, table: TableSchema) -> None:
+        self._rows = RowCodec(table)
+        self._codecs = index_codecs(table)
+        self._names = frozenset(name for codec in self._codecs for name in codec.columns)
+        self.definition = xxhash.xxh64_hexdigest(msgspec.json.encode(table))
+
+    @property
+    def enabled(self) -> bool:
+        """Whether the table has indexes."""
+        return bool(self._codecs)
+
+    def index_keys(self, codec: IndexCodec, row_ids: Any, values: Any) -> Any:
+        """Return the index keys of rows."""
+        columns = self._rows.decode_columns(keys_of(row_ids), values, frozenset(codec.columns))
+        return codec.encode(columns, len(row_ids))
+
+    def entries_of(self, keys: Sequence[bytes], values: Sequence[bytes]) -> Entries:
+        """Return the entries of versions as the engine has them."""
+        if not keys:
+            return self.entries(joined([]))
+        return self.entries(_with_values(columns_of(keys, values)))
+
+    def entries(self, versions: Versions) -> Entries:
+        """Return the entries of versions, index after index."""
+        rows = len(versions.row_ids)
+        columns = self._rows.decode_columns(keys_of(versions.row_ids), versions.values, self._names)
+        keys: list[Any] = []
+        values: list[Any] = []
+        for codec in self._codecs if rows else ():
+            index_keys = codec.encode(columns, rows)
+            prefixed = pc.binary_join_element_wise(
+                pa.scalar(INDEX_PREFIX), index_keys, versions.row_ids, pa.scalar(b"")
+            )
+            keys.append(engine_keys(prefixed, versions.times))
+            values.append(_lengths(index_keys))
+        if not keys:
+            return Entries(pa.array([], pa.binary()), pa.array([], pa.binary()))
+        return Entries(pa.concat_arrays(keys), pa.concat_arrays(values))
+
+
+class Arriving:
+    """The entries of rows that a copy brings, kept until they go to the engine, sorted."""
+
+    def __init__(self, maker: EntryMaker) -> None:
+        self._maker = maker
+        self._taken: list[Entries] = []
+
+    def take(self, batch: pa.RecordBatch) -> int:
+        """Take the versions of a snapshot batch; return the bytes of their entries."""
+        if not self._maker.enabled:
+            return 0
+        row_ids, times, flags, values = batch.columns
+        columns = Columns(row_ids, times.to_numpy(), flags.to_numpy(), values)
+        entries = self._maker.entries(_with_values(columns))
+        self._taken.append(entries)
+        return entries.size
+
+    def add_to(self, run: SortedRun) -> None:
+        """Give what was taken to a sorted run, and forget it."""
+        taken, self._taken = self._taken, []
+        if not taken:
+            return
+        entries = Entries(
+            pa.concat_arrays([entries.keys for entries in taken]),
+            pa.concat_arrays([entries.values for entries in taken]),
+        )
+        for pairs in entries.sorted().slices():
+            run.add([key for key, _ in pairs], [value for _, value in pairs])
+
+
+def upserts_of(batch: pa.RecordBatch, commit_time: int) -> Versions:
+    """Return the versions with a value that a log entry makes; intents are none yet."""
+    row_ids, ops, values = batch.columns
+    mask = pc.equal(ops, pa.scalar(OP_UPSERT, pa.uint8()))
+    row_ids, values = row_ids.filter(mask), values.filter(mask)
+    return Versions(row_ids, np.full(len(row_ids), commit_time, np.uint64), values)
+
+
+def _with_values(columns: Columns) -> Versions:
+    chosen = np.flatnonzero(columns.flags == FLAG_VALUE)
+    if len(chosen) == len(columns.row_ids):
+        return Versions(columns.row_ids, columns.times, columns.values)
+    at = pa.array(chosen)
+    return Versions(columns.row_ids.take(at), columns.times[chosen], columns.values.take(at))
+
+
+def joined(parts: list[Versions]) -> Versions:
+    """Return versions one after the other."""
+    if not parts:
+        nothing = pa.array([], pa.binary())
+        return Versions(nothing, np.zeros(0, np.uint64), nothing)
+    return Versions(
+        pa.concat_arrays([part.row_ids for part in parts]),
+        np.concatenate([part.times for part in parts]),
+        pa.concat_arrays([part.values for part in parts]),
+    )
+
+
+def _lengths(index_keys: Any) -> Any:
+    """Return the entries' values: a version's flag, and how long the index key is."""
+    lengths = pc.binary_length(index_keys).to_numpy().astype(_LENGTH)
+    raw = np.zeros((len(lengths), 1 + _LENGTH.itemsize), np.uint8)
+    raw[:, 0] = FLAG_VALUE
+    raw[:, 1:] = lengths.view(np.uint8).reshape(-1, _LENGTH.itemsize)
+    return fixed_array(raw.tobytes(), raw.shape[1])
+
+
+def split_places(places: Any, lengths: Any) -> tuple[Any, Any]:
+    """Return (index keys, row ids) of entries' places in the engine, by the lengths they carry."""
+    _, starts, ends = content_of(places)
+    raw = b"".join(lengths.to_pylist())
+    begin = starts + len(INDEX_PREFIX)
+    middle = begin + np.frombuffer(raw, _LENGTH).astype(np.int64)
+    return (
+        slices(pa.binary(), places, begin, middle, None),
+        slices(pa.binary(), places, middle, ends, None),
+    )

@@ -1,0 +1,128 @@
+"""Arrow arrays as bytes: what the row format and the index format are put together from.
+
+The trick both ways: Arrow's offsets may be drawn anywhere in a buffer, so the pieces of all rows
+are one array of `rows * pieces` elements over the same bytes, and `take` reorders them in C. No
+function here loops over rows in Python.
+"""
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from rezone.wire.errors import CorruptionError
+
+Bytes = npt.NDArray[np.uint8]
+Ints = npt.NDArray[np.int64]
+
+
+def bits(buffer: Any, offset: int, length: int) -> Bytes:
+    """Return `length` bits from bit `offset` on, one byte each."""
+    first = offset // 8
+    raw = np.frombuffer(buffer, np.uint8, (offset + length + 7) // 8 - first, first)
+    start = offset - first * 8
+    return np.unpackbits(raw, bitorder="little")[start : start + length]
+
+
+def nulls_of(array: Any) -> Bytes:
+    """Return one byte per element, 1 where it is null."""
+    validity = array.buffers()[0]
+    if validity is None or not array.null_count:
+        return np.zeros(len(array), np.uint8)
+    return 1 - bits(validity, array.offset, len(array))
+
+
+def validity_of(nulls: Bytes) -> Any:
+    """Return the validity buffer of an array whose elements are null where there is a 1."""
+    return pa.py_buffer(np.packbits(1 - nulls, bitorder="little"))
+
+
+def as_binary(array: Any) -> Any:
+    """Return a string array as the bytes it is."""
+    return array if array.type == pa.binary() else array.cast(pa.binary())
+
+
+def offsets_of(array: Any) -> npt.NDArray[np.int32]:
+    """Return where a binary or string array's elements begin in its bytes, and the last ends."""
+    buffer = array.buffers()[1]
+    if buffer is None or not buffer.size:
+        return np.zeros(len(array) + 1, np.int32)
+    return np.frombuffer(buffer, np.int32, len(array) + 1, array.offset * 4)
+
+
+def lengths_of(array: Any) -> npt.NDArray[np.int32]:
+    """Return the byte lengths of a binary or string array; a null counts 0."""
+    lengths = np.diff(offsets_of(array))
+    return np.where(nulls_of(array), np.int32(0), lengths) if array.null_count else lengths
+
+
+def content_of(array: Any) -> tuple[Bytes, Ints, Ints]:
+    """Return the bytes of a binary array without nulls, and each element's start and end."""
+    offsets = offsets_of(array).astype(np.int64)
+    base = offsets[0]
+    buffer = array.buffers()[2]
+    count = int(offsets[-1] - base)
+    data = np.frombuffer(buffer, np.uint8, count, base) if count else np.zeros(0, np.uint8)
+    offsets = offsets - base
+    return data, offsets[:-1], offsets[1:]
+
+
+def gather(data: Bytes, at: Ints, ends: Ints, width: int) -> Bytes:
+    """Return `width` bytes from each place, shape (rows, width)."""
+    if np.any(at + width > ends):
+        raise CorruptionError("an encoded row is shorter than its fixed part")
+    if not width or not len(at):
+        return np.zeros((len(at), width), np.uint8)
+    windows = np.lib.stride_tricks.sliding_window_view(data, width)
+    gathered: Bytes = np.ascontiguousarray(windows[at])
+    return gathered
+
+
+def refuse_corrupt(start: Ints, end: Ints, limit: Ints, what: str) -> None:
+    """Raise CorruptionError where a part would begin behind its end, or end behind `limit`."""
+    if np.any(end < start) or np.any(end > limit):
+        raise CorruptionError(f"a length in an encoded {what} points outside of it")
+
+
+def slices(kind: Any, array: Any, start: Ints, end: Ints, validity: Any) -> Any:
+    """Return an array of `kind` with the bytes [start, end) of the elements, as by `content_of`."""
+    rows = len(array)
+    _, starts, ends = content_of(array)
+    base = int(offsets_of(array)[0])
+    bounds = np.empty(rows * 3 + 1, np.int32)
+    # Each element in three pieces: before, wanted, after; the next one's start ends the third.
+    bounds[0:-1:3] = starts
+    bounds[1::3] = start
+    bounds[2::3] = end
+    bounds[-1] = ends[-1] if rows else 0
+    bounds += base
+    buffers = [None, pa.py_buffer(bounds), array.buffers()[2]]
+    pieces = pa.Array.from_buffers(pa.binary(), rows * 3, buffers)
+    wanted = pieces.take(pa.array(np.arange(1, rows * 3, 3)))
+    return pa.Array.from_buffers(kind, rows, [validity, *wanted.buffers()[1:]])
+
+
+def fixed_pieces(raw: Bytes, width: int | None = None) -> Any:
+    """Return a BinaryArray over bytes that come in pieces of one width."""
+    width = raw.shape[1] if width is None else width
+    rows = raw.size // width
+    offsets = np.arange(0, (rows + 1) * width, width, dtype=np.int32)
+    buffers = [None, pa.py_buffer(offsets), pa.py_buffer(np.ascontiguousarray(raw).ravel())]
+    return pa.Array.from_buffers(pa.binary(), rows, buffers)
+
+
+def join(pieces: list[Any], rows: int) -> Any:
+    """Return, row by row, the pieces one after the other."""
+    if not pieces:
+        offsets = pa.py_buffer(np.zeros(rows + 1, np.int32))
+        return pa.Array.from_buffers(pa.binary(), rows, [None, offsets, pa.py_buffer(b"")])
+    if len(pieces) == 1:
+        return pieces[0]
+    return pc.binary_join_element_wise(*pieces, pa.scalar(b"", pa.binary()))
+
+
+def as_array(items: Any) -> Any:
+    """Return a list of bytes as a BinaryArray; arrays as they are."""
+    return pa.array(items, pa.binary()) if isinstance(items, list) else items
