@@ -267,6 +267,24 @@ def readiness(ready_file: Path) -> str:
         return str(error.read().decode().strip())
 
 
+def test_a_stop_signal_counts_whichever_thread_gets_it(tmp_path: Path) -> None:
+    """The kernel may choose any: the node would serve on until it is killed, a pod for 90 s."""
+    script = (
+        "import signal, sys, threading\n"
+        "from pathlib import Path\n"
+        "from rezone.replica import process\n"
+        "ready = Path(sys.argv[2])\n"
+        "def stop():\n"
+        "    while not ready.exists():\n"
+        "        pass\n"
+        "    signal.pthread_kill(threading.get_ident(), signal.SIGTERM)\n"
+        "threading.Thread(target=stop, daemon=True).start()\n"
+        "process.run(0, Path(sys.argv[1]), '127.0.0.1:0', 0, ready_file=ready)\n"
+    )
+    command = [sys.executable, "-c", script, str(tmp_path / "data"), str(tmp_path / "ready")]
+    assert subprocess.run(command, timeout=60, check=False).returncode == 0
+
+
 def test_a_node_that_hangs_in_its_stop_ends_and_says_where(tmp_path: Path) -> None:
     """A pod would wait for its whole grace period, and nobody would ever learn why."""
     script = (

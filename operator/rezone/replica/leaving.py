@@ -10,7 +10,7 @@ It does not wait for ever: not longer than `leave_ms_max`, not when nobody has r
 still leads is then failed over as after a crash, and nothing acknowledged is lost.
 """
 
-import threading
+from collections.abc import Callable
 
 import structlog
 
@@ -21,8 +21,11 @@ _log = structlog.get_logger(__name__)
 LOOK_SECONDS = 0.02
 
 
-def leave(node: DataNode, hurry: threading.Event) -> bool:
-    """Wait until the node may stop; returns whether it is missed nowhere. `hurry` ends the wait."""
+def leave(node: DataNode, hurried: Callable[[float], bool]) -> bool:
+    """Wait until the node may stop; returns whether it is missed nowhere.
+
+    `hurried` waits so many seconds at most and says whether there is no more time.
+    """
     settings, clock = node.settings, node.clock
     begun = clock.monotonic()
     silence = settings.coordinator_silent_ms_max / 1000
@@ -30,7 +33,7 @@ def leave(node: DataNode, hurry: threading.Event) -> bool:
     while node.is_needed:
         waited = clock.monotonic() - begun
         alone = not node.board.is_read(silence)
-        if alone or waited > settings.leave_ms_max / 1000 or hurry.wait(LOOK_SECONDS):
+        if alone or waited > settings.leave_ms_max / 1000 or hurried(LOOK_SECONDS):
             _log.warning(
                 "leaving without being relieved",
                 node=node.node_id,

@@ -15,7 +15,6 @@ import logging
 import os
 import signal
 import sys
-import threading
 from pathlib import Path
 
 import structlog
@@ -26,6 +25,7 @@ from rezone.replica.leaving import leave
 from rezone.replica.listener import Listener
 from rezone.replica.node import DataNode
 from rezone.replica.settings import NodeSettings
+from rezone.replica.stop_signals import StopSignals
 from rezone.replica.store import StoreConfig
 from rezone.wire.flight import NodeClient
 from rezone.wire.tls import tls_from_environment
@@ -62,13 +62,7 @@ def run(
         ],
         wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
     )
-    stop, hurry = threading.Event(), threading.Event()
-
-    def on_signal(*_: object) -> None:
-        (hurry if stop.is_set() else stop).set()
-
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, on_signal)
+    stop = StopSignals()
     # `kill -USR1` shows every thread's stack, for a node that hangs.
     faulthandler.register(signal.SIGUSR1)
     tls = tls_from_environment()
@@ -88,7 +82,7 @@ def run(
         partial.rename(ready_file)
     stop.wait()
     _log.info("leaving", node=node_id)
-    leave(node, hurry)
+    leave(node, hurried=stop.wait)
     _log.info("stopping", node=node_id)
     # Stopping loses nothing if it is cut short, and a node that hangs there must say where: its
     # threads' stacks go into the log, and the process ends with 1.
