@@ -1,5 +1,6 @@
 """The table client against nodes that break: what is acknowledged is applied, and once."""
 
+import dataclasses
 import random
 import threading
 from collections.abc import Iterator
@@ -10,9 +11,11 @@ import pytest
 from fake_cluster import FakeCluster, FakeNode, Fault
 
 from rezone.client import ClientSettings, OutcomeUnknownError, TableClient
-from rezone.client.writes import lane_writer
+from rezone.client.dispatch import Request
+from rezone.client.writes import Outcome, lane_writer
 from rezone.wire.errors import InvalidRowError, NotLeaderError, OverloadedError, RezoneError
 from rezone.wire.messages import Message, ReadRequest, WriteRequest, ZoneConfig
+from rezone.wire.rows import to_ipc
 from rezone.wire.schema import Column, ColumnType, RowLimits, TableSchema
 
 TABLE = TableSchema(
@@ -127,6 +130,36 @@ def test_a_stale_route_is_corrected_by_the_first_answer(cluster: FakeCluster) ->
         assert len(script.seen) == 8
         assert cluster.routes_asked == asked
         assert client.scan().column("counter").to_pylist() == [1] * 100
+
+
+def test_a_request_that_new_routes_have_freed_is_answered_once(cluster: FakeCluster) -> None:
+    """Its place in the row of pauses would have it ended again, with an error, by `close`."""
+    moved: list[int] = []
+
+    def move_once(_node: FakeNode, request: Message) -> Fault:
+        assert isinstance(request, ReadRequest)
+        if moved:
+            return Fault.NONE
+        moved.append(request.partition)
+        cluster.move(request.partition)
+        return Fault.NO_HINT
+
+    settings = dataclasses.replace(PATIENT, backoff_first_seconds=50, backoff_max_seconds=50)
+    with TableClient(cluster.bootstrap, settings=settings, rng=random.Random(1)) as client:
+        client.write(rows_of(range(10)))
+        cluster.faults = move_once
+        outcomes: list[Outcome] = []
+        answered = threading.Event()
+        request = Request(
+            partition=1,
+            message=lambda opaque: ReadRequest(opaque=opaque, partition=1),
+            body=to_ipc(pa.RecordBatch.from_pylist([], schema=client.codec.key_schema)),
+            done=lambda outcome: (outcomes.append(outcome), answered.set()),
+        )
+        client._dispatcher.submit(request)
+        assert answered.wait(30)
+    assert moved == [1]
+    assert len(outcomes) == 1
 
 
 def test_without_a_hint_the_routes_are_fetched(cluster: FakeCluster, client: TableClient) -> None:

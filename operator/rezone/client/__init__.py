@@ -1,7 +1,20 @@
 """The table client: rows in and out of a zone, with a route cache that corrects itself."""
 
-from rezone.client.settings import ClientSettings, OutcomeUnknownError
+from rezone.client.settings import (
+    ClientSettings,
+    OutcomeUnknownError,
+    TransactionOutcomeUnknownError,
+)
 from rezone.client.table import TableClient
+from rezone.client.transactions import Transaction, TransactionCommit
 from rezone.client.writes import PartitionWrite
 
-__all__ = ["ClientSettings", "OutcomeUnknownError", "PartitionWrite", "TableClient"]
+__all__ = [
+    "ClientSettings",
+    "OutcomeUnknownError",
+    "PartitionWrite",
+    "TableClient",
+    "Transaction",
+    "TransactionCommit",
+    "TransactionOutcomeUnknownError",
+]

@@ -43,6 +43,8 @@ from rezone.wire.messages import (
     ReadResult,
     RoutesRequest,
     RouteTable,
+    TransactionBegun,
+    TransactionResult,
     WriteResult,
 )
 
@@ -50,6 +52,7 @@ FORGET_AFTER_PAUSES = 4
 """After so many pauses in a row the cached epoch is doubted too, and any news is taken."""
 
 Answer = tuple[Message, memoryview]
+_ANSWERS = (WriteResult, ReadResult, TransactionBegun, TransactionResult, Failure)
 
 
 @dataclasses.dataclass(eq=False, kw_only=True)
@@ -168,7 +171,9 @@ class Dispatcher:
         """End all threads; open requests are done with an error."""
         with self._lock:
             self._closed = True
-            left = {*self._open.values(), *(request for _, _, request in self._parked)}
+            parked = (request for _, _, request in self._parked)
+            # One that routes have freed stands there until its pause would have been over.
+            left = {*self._open.values(), *(request for request in parked if request.parked)}
             self._open.clear()
             self._parked.clear()
             connections = list(self._connections.values())
@@ -239,7 +244,7 @@ class Dispatcher:
 
     def _on_frame(self, frame: Frame) -> None:
         message, _ = frame
-        if not isinstance(message, (WriteResult, ReadResult, Failure)):
+        if not isinstance(message, _ANSWERS):
             return
         with self._lock:
             request = self._take_open(message.opaque)

@@ -12,6 +12,19 @@ class OutcomeUnknownError(TimeoutError):
     """
 
 
+class TransactionOutcomeUnknownError(OutcomeUnknownError):
+    """Raised when a commit was sent, but no answer came before its deadline.
+
+    `partition` and `transaction` are what `TableClient.transaction_outcome` asks by; the cause is
+    the last error seen.
+    """
+
+    def __init__(self, message: str, *, partition: int, transaction: str) -> None:
+        super().__init__(message)
+        self.partition = partition
+        self.transaction = transaction
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ClientSettings:
     """Deadlines, pauses and limits of a TableClient.

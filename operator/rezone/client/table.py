@@ -1,4 +1,4 @@
-"""A zone's table as its users see it: write, delete, read, scan.
+"""A zone's table as its users see it: write, delete, read, scan, transactions of one partition.
 
 Writes are applied exactly once (`writes`), routes correct themselves (`dispatch`).
 
@@ -10,7 +10,7 @@ import random
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any, Self
 
@@ -21,8 +21,9 @@ from rezone.client.calls import Budget, Call
 from rezone.client.dispatch import Dispatcher, Request
 from rezone.client.routes import RouteCache
 from rezone.client.settings import ClientSettings
+from rezone.client.transactions import Requests, Transaction
 from rezone.client.writes import Outcome, PartitionWrite, Writes, writer_uuid
-from rezone.wire import rows
+from rezone.wire import keyspace, rows
 from rezone.wire.channel import CHANNEL_ERRORS
 from rezone.wire.errors import ConflictError, NotLeaderError, NotReadyError, RezoneError
 from rezone.wire.flight import NodeClient, from_flight_error
@@ -31,6 +32,7 @@ from rezone.wire.messages import (
     PartitionId,
     ReadRequest,
     ScanTicket,
+    TransactionOutcome,
     ZoneConfig,
 )
 from rezone.wire.rows import RowCodec
@@ -76,6 +78,7 @@ class TableClient:
         self._dispatcher = Dispatcher(
             self._routes, self._settings, clock=clock, rng=self._rng, connect=connect
         )
+        self._requests = Requests(self._dispatcher, self._budget)
         self._writes = Writes(
             self.writer_id,
             dispatcher=self._dispatcher,
@@ -152,6 +155,25 @@ class TableClient:
             else:
                 parts = [rows.from_ipc(body, codec.arrow_schema) for _, body in found]
                 return pa.Table.from_batches(parts, schema=codec.arrow_schema)
+
+    def partition_of(self, key: Mapping[str, Any]) -> PartitionId:
+        """Return the partition that a primary key belongs to."""
+        codec = self.codec
+        keys = codec.encode_keys(batches.conform([key], codec.key_schema))
+        return int(keyspace.partitions_of(rows.hash_of(keys), self.config.partitions)[0])
+
+    def transaction(self, key: Mapping[str, Any]) -> Transaction:
+        """Begin a transaction on the partition of a primary key; see `client.transactions`."""
+        partition, partitions = self.partition_of(key), self.config.partitions
+        return Transaction(self._requests, self.codec, partition, partitions, self._settings)
+
+    def transaction_outcome(self, partition: PartitionId, transaction: str) -> TransactionOutcome:
+        """Return how a transaction has ended; one that is still open is aborted by this.
+
+        Committed or aborted for good. Unknown: it has written nothing, or ended longer ago than a
+        transaction may be old (`transaction_ms_max` of the data nodes).
+        """
+        return self._requests.end(partition, transaction).outcome
 
     def scan(self, as_of: int | None = None) -> Any:
         """Return all rows as a table, partition by partition; each at its own newest time."""

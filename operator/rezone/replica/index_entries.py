@@ -136,7 +136,7 @@ class Arriving:
 
 
 def upserts_of(batch: pa.RecordBatch, commit_time: int) -> Versions:
-    """Return the versions with a value that a log entry makes; intents are none yet."""
+    """Return the versions with a value that a log entry makes; intents are none until committed."""
     row_ids, ops, values = batch.columns
     mask = pc.equal(ops, pa.scalar(OP_UPSERT, pa.uint8()))
     row_ids, values = row_ids.filter(mask), values.filter(mask)

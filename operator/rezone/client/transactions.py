@@ -1,0 +1,336 @@
+"""A transaction on one partition, as its user sees it: read, write, delete, then commit or abort.
+
+    with table.transaction({"id": 7}) as tx:
+        rows = tx.read([{"id": 7}])
+        tx.write([{"id": 7, "balance": 80}])
+
+It reads as of one moment, with its own writes on top. Others see all of its writes at once, when
+it has committed, or none. A row that somebody else has written since it began, or is about to, it
+may not write: TransactionConflictError, at once; begin again. Each request is repeated until it is
+answered, by whoever leads the partition then, and counts once.
+
+Concurrency: any thread may call, one request at a time.
+"""
+
+import dataclasses
+import logging
+import threading
+import uuid
+from collections.abc import Callable
+from concurrent.futures import Future
+from types import TracebackType
+from typing import Any, Self
+
+import numpy as np
+import pyarrow as pa
+
+from rezone.client import batches
+from rezone.client.calls import Budget
+from rezone.client.dispatch import Answer, Dispatcher, Request
+from rezone.client.settings import ClientSettings, TransactionOutcomeUnknownError
+from rezone.wire import keyspace, rows
+from rezone.wire.errors import ConflictError, InvalidRowError, RezoneError, TransactionEndedError
+from rezone.wire.messages import (
+    Message,
+    OwnWrites,
+    PartitionId,
+    ReadRequest,
+    TransactionBegin,
+    TransactionBegun,
+    TransactionEnd,
+    TransactionOutcome,
+    TransactionResult,
+    TransactionTimes,
+    WriteRequest,
+)
+from rezone.wire.rows import RowCodec
+
+_log = logging.getLogger(__name__)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TransactionCommit:
+    """A committed transaction: its rows are on every in-sync replica's disk, and visible.
+
+    `commit_time` (microseconds since 1970) is that of all of its rows; the rest as PartitionWrite.
+    """
+
+    partition: PartitionId
+    transaction: str
+    end_offset: int
+    commit_time: int
+    leader_epoch: int
+
+
+class Requests:
+    """Asks leaders, one request after the other, and waits for the answers."""
+
+    def __init__(self, dispatcher: Dispatcher, budget: Budget) -> None:
+        self._dispatcher = dispatcher
+        self._budget = budget
+
+    def ask(
+        self, partition: PartitionId, message: Callable[[int], Message], body: bytes = b""
+    ) -> tuple[Answer | RezoneError, int]:
+        """Return the answer or the error that it has ended with, and how often it was sent."""
+        answer: Future[Answer | RezoneError] = Future()
+        room = self._budget.take(len(body))
+        request = Request(partition=partition, message=message, body=body, done=answer.set_result)
+        try:
+            if not self._dispatcher.submit(request):
+                raise RezoneError("the client is closed")
+            return answer.result(), request.attempts
+        finally:
+            self._budget.give(room)
+
+    def end(
+        self, partition: PartitionId, transaction: str, *, commit_after: int | None = None
+    ) -> TransactionResult:
+        """Commit a transaction of so many writes, or abort it; return how it has ended.
+
+        TransactionOutcomeUnknownError when no answer came to a commit that was sent.
+        """
+
+        def message(opaque: int) -> Message:
+            return TransactionEnd(
+                opaque=opaque,
+                partition=partition,
+                transaction=transaction,
+                sequence=(commit_after or 0) + 1,
+                commit=commit_after is not None,
+            )
+
+        answer, attempts = self.ask(partition, message)
+        if isinstance(answer, RezoneError):
+            if commit_after is None or not attempts or (attempts == 1 and not answer.retryable):
+                raise answer
+            raise _unknown(partition, transaction) from answer
+        result = answer[0]
+        assert isinstance(result, TransactionResult)  # noqa: S101 - the node answers in kind
+        forgotten = result.outcome is TransactionOutcome.UNKNOWN and attempts > 1
+        if forgotten and commit_after is not None:
+            raise _unknown(partition, transaction)
+        return result
+
+
+class Transaction:
+    """One transaction; made by `TableClient.transaction`, ended by `commit`, `abort` or `with`.
+
+    Leaving the `with` block commits, an exception in it aborts. `id` and `partition` name it, for
+    `TableClient.transaction_outcome`; `read_time` (microseconds since 1970) is as of when it reads.
+    """
+
+    def __init__(
+        self,
+        requests: Requests,
+        codec: RowCodec,
+        partition: PartitionId,
+        partitions: int,
+        settings: ClientSettings,
+    ) -> None:
+        self.id = str(uuid.uuid4())
+        self.partition = partition
+        self._requests = requests
+        self._codec = codec
+        self._partitions = partitions
+        self._settings = settings
+        self._lock = threading.Lock()
+        self._writes = 0
+        self._failure: RezoneError | None = None
+        self._over = False
+        self._times = self._begin()
+
+    @property
+    def read_time(self) -> int:
+        """As of when it reads, in microseconds since 1970."""
+        return self._times.read_time
+
+    def read(self, keys: batches.Rows) -> Any:
+        """Return the rows of these primary keys as a table, own writes seen, absent ones left out.
+
+        InvalidRowError for a key of another partition; TransactionEndedError when it is over.
+        """
+        codec = self._codec
+        batch = self._mine(batches.conform(keys, codec.key_schema))
+        with self._lock:
+            parts = [self._read(part) for part in self._cut(batch, delete=True)]
+        return pa.Table.from_batches(parts, schema=codec.arrow_schema)
+
+    def write(self, data: batches.Rows) -> None:
+        """Upsert rows; nobody else sees them before the commit.
+
+        InvalidRowError before anything is sent, also for a row of another partition. Any other
+        error leaves only to abort: TransactionConflictError and TransactionEndedError say to begin
+        again, LimitExceededError that it writes too much.
+        """
+        self._change(batches.conform(data, self._codec.arrow_schema), delete=False)
+
+    def delete(self, keys: batches.Rows) -> None:
+        """Delete rows by primary key, otherwise as `write`. Absent keys are no error."""
+        self._change(batches.conform(keys, self._codec.key_schema), delete=True)
+
+    def commit(self) -> TransactionCommit | None:
+        """Make all of it visible at once; None when it has written nothing.
+
+        TransactionEndedError when it was aborted, because it was too old; nothing was applied.
+        TransactionOutcomeUnknownError when no answer came in time: ask `outcome`.
+        """
+        with self._lock:
+            self._require_open()
+            self._over = True
+            if not self._writes:
+                return None
+            result = self._requests.end(self.partition, self.id, commit_after=self._writes)
+        if result.outcome is not TransactionOutcome.COMMITTED:
+            raise TransactionEndedError(
+                f"the transaction was not committed: {result.outcome.value.lower()}",
+                outcome=result.outcome.value,
+            )
+        return TransactionCommit(
+            partition=self.partition,
+            transaction=self.id,
+            end_offset=result.end_offset,
+            commit_time=result.commit_time,
+            leader_epoch=result.leader_epoch,
+        )
+
+    def abort(self) -> None:
+        """Give it up and free its rows; nothing when it is over."""
+        with self._lock:
+            if not self._over:
+                self._over = True
+                self._give_up()
+
+    def outcome(self) -> TransactionOutcome:
+        """Return how it has ended; one that is still open is aborted, so the answer is final."""
+        with self._lock:
+            self._over = True
+            return self._requests.end(self.partition, self.id).outcome
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._over:
+            return
+        if kind is None:
+            self.commit()
+            return
+        try:
+            self.abort()
+        except RezoneError:
+            # The reason to abort is what the user must see; the leader ends it by its age.
+            _log.warning("a transaction could not be aborted; it will be when it is too old")
+
+    # --- requests -----------------------------------------------------------------------------
+
+    def _begin(self) -> TransactionTimes:
+        partition = self.partition
+        answer, _ = self._requests.ask(
+            partition, lambda opaque: TransactionBegin(opaque=opaque, partition=partition)
+        )
+        begun = _frame(answer)[0]
+        assert isinstance(begun, TransactionBegun)  # noqa: S101 - the node answers in kind
+        return TransactionTimes(begun.read_time, begun.begun)
+
+    def _change(self, batch: Any, *, delete: bool) -> None:
+        with self._lock:
+            self._require_open()
+            for part in self._cut(self._mine(batch), delete=delete):
+                try:
+                    self._write(part, delete=delete)
+                except RezoneError as error:
+                    self._failure = error
+                    raise
+
+    def _write(self, part: Any, *, delete: bool) -> None:
+        sequence = self._writes + 1
+        # Counted before it is answered: it may have been applied.
+        self._writes = sequence
+
+        def message(opaque: int) -> Message:
+            return WriteRequest(
+                opaque=opaque,
+                partition=self.partition,
+                writer_id=self.id,
+                sequence=sequence,
+                delete=delete,
+                transaction=self._times,
+            )
+
+        answer, _ = self._requests.ask(self.partition, message, rows.to_ipc(part))
+        _frame(answer)
+
+    def _read(self, part: Any) -> Any:
+        self._require_open()
+        own = OwnWrites(self.id, self._times, self._writes)
+
+        def message(opaque: int) -> Message:
+            return ReadRequest(opaque=opaque, partition=self.partition, own=own)
+
+        answer, _ = self._requests.ask(self.partition, message, rows.to_ipc(part))
+        return rows.from_ipc(_frame(answer)[1], self._codec.arrow_schema)
+
+    def _give_up(self) -> None:
+        if self._writes:
+            self._requests.end(self.partition, self.id)
+
+    # --- rows ---------------------------------------------------------------------------------
+
+    def _require_open(self) -> None:
+        if self._over:
+            raise ConflictError("the transaction was committed or aborted here")
+        if self._failure is not None:
+            raise ConflictError(
+                f"a write of the transaction has failed, it can only be aborted: {self._failure}"
+            ) from self._failure
+
+    def _mine(self, batch: Any) -> Any:
+        """Return the batch; InvalidRowError when a row belongs to another partition."""
+        if batch.num_rows:
+            hashes = rows.hash_of(self._codec.encode_keys(batch))
+            where = keyspace.partitions_of(hashes, self._partitions)
+            others = np.flatnonzero(where != self.partition)
+            if others.size:
+                row = int(others[0])
+                raise InvalidRowError(
+                    f"row {row} belongs to partition {int(where[row])}, the transaction to "
+                    f"{self.partition}: a transaction is of one partition",
+                    row=row,
+                    partition=int(where[row]),
+                )
+        return batch
+
+    def _cut(self, batch: Any, *, delete: bool) -> list[Any]:
+        """Return the batch in parts within the limits of one request, each checked."""
+        cut = batches.split(
+            self._codec,
+            batch,
+            self._partitions,
+            delete=delete,
+            bytes_max=self._settings.request_bytes_max,
+        )
+        parts = [part for _, part in cut]
+        for part in parts:
+            self._codec.check(part, delete=delete)
+        return parts
+
+
+def _frame(answer: Answer | RezoneError) -> Answer:
+    if isinstance(answer, RezoneError):
+        raise answer
+    return answer
+
+
+def _unknown(partition: PartitionId, transaction: str) -> TransactionOutcomeUnknownError:
+    return TransactionOutcomeUnknownError(
+        f"whether transaction {transaction} on partition {partition} was committed is unknown; "
+        "ask for its outcome",
+        partition=partition,
+        transaction=transaction,
+    )
