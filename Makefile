@@ -1,7 +1,7 @@
 # The interface of this project for people and CI: `make help` lists the targets.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help prepare demo down test check lint types layers generate tools env spark-env e2e e2e-up e2e-down images bench clean
+.PHONY: help prepare demo down test check lint types layers generate tools env spark-env e2e e2e-up e2e-down chaos images bench clean
 
 export PYTHONPATH := operator
 export PYTHONDONTWRITEBYTECODE := 1
@@ -50,6 +50,9 @@ e2e-up: prepare ## Make the cluster of the end-to-end suite and leave it running
 
 e2e-down: env ## End what a run with REZONE_E2E_KEEP=1, or one that was killed, has left
 	$(RUN) -m e2e.kind down
+
+chaos: env ## Run the long simulation: every crash point, and SEEDS= (1500) pairs of faults and storms
+	REZONE_SIMULATION_SEEDS=$(or $(SEEDS),1500) $(RUN) -m pytest tests/simulation $(TEST_ARGS)
 
 images: ## Build the three images; OUTPUT=directory writes archives that kind can load
 	@python3 hack/images.py $(if $(OUTPUT),--output $(OUTPUT)) $(IMAGES_ARGS)
