@@ -8,9 +8,10 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from replica_cluster import Client, Coordinator, cluster
+from replica_cluster import Client, Coordinator, LocalNode, cluster
 
 from rezone.replica.checkpoints import CheckpointLimits
+from rezone.replica.foreground import Foreground
 from rezone.replica.store import StoreConfig
 from rezone.wire.copying import CopyOptions, FlightSink, copy_partition
 from rezone.wire.errors import ConflictError, RezoneError
@@ -219,6 +220,34 @@ def test_the_rate_of_a_running_copy_follows_the_zone(tmp_path: Path, form: str) 
         (receipt,) = copy.result(20)
         assert not receipt.error
         joined(c, k)
+
+
+def foreground_of(c: Coordinator, node: int) -> Foreground:
+    """Return what counts the requests under way on a node of this process."""
+    local = c.nodes[node]
+    assert isinstance(local, LocalNode)
+    assert local.node is not None
+    return local.node.foreground
+
+
+def test_copies_and_digests_give_way_at_both_ends(tmp_path: Path, form: str) -> None:
+    """Clients of a node would get what a copy out or in leaves them, which may be nothing."""
+    with cluster(tmp_path, 3, store_config=FORMS[form]) as c:
+        k = learner(c)
+        c.until("answered", lambda: foreground_of(c, 0).under_way == 0)
+        for node in (0, 2):
+            foreground_of(c, node).begin()
+        c.call(2, PullSnapshot(fence=c.fence(), partition=P, source=c.nodes[0].address))
+        c.until("copied", lambda: (r := c.report(2, P)) and r.copy is not None and r.copy.done)
+        after_copy = [foreground_of(c, node).rested_seconds for node in (0, 2)]
+        assert all(seconds > 0 for seconds in after_copy)
+        assert foreground_of(c, 1).rested_seconds == 0.0
+        joined(c, k)
+        assert all(
+            foreground_of(c, node).rested_seconds > before
+            for node, before in zip((0, 2), after_copy, strict=True)
+        )
+        assert foreground_of(c, 0).under_way == 1
 
 
 @pytest.mark.proves("B-03")

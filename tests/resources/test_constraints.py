@@ -192,6 +192,8 @@ ROWS: tuple[Row, ...] = (
     dz("spec.rebalance.maxMigrationsPerNode", "maximum", 1000, 1001, UP_TO.format(1000)),
     dz("spec.rebalance.maxBytesPerSecond", "minimum", 0, -1, AT_LEAST_0),
     dz("spec.rebalance.maxBytesPerSecond", "maximum", COUNT_MAX, COUNT_MAX + 1, UP_TO.format(COUNT_MAX)),
+    dz("spec.rebalance.foregroundPercent", "minimum", 0, -1, AT_LEAST_0),
+    dz("spec.rebalance.foregroundPercent", "maximum", 95, 96, UP_TO.format(95)),
     dz("spec.transfer.sparkThresholdBytes", "minimum", 0, -1, AT_LEAST_0),
     dz("spec.transfer.sparkThresholdBytes", "maximum", COUNT_MAX, COUNT_MAX + 1, UP_TO.format(COUNT_MAX)),
     rbt("spec", "required", BASES["RebalanceTask"], REMOVED, "spec: Required value"),

@@ -12,7 +12,8 @@ from rezone.wire.messages import DigestReply, DigestRequest, PartitionId
 log = structlog.get_logger(__name__)
 
 RANGES = 16
-DIGEST_TIMEOUT_SECONDS = 60.0
+DIGEST_TIMEOUT_SECONDS = 600.0
+"""Reading a partition gives way to clients, so that 100 GB take about this long."""
 
 
 class CopyDiffersError(Exception):

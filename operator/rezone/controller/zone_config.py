@@ -24,6 +24,7 @@ def zone_config(zone: DistributionZone, partitions: int) -> ZoneConfig:
         partitions=partitions,
         table=table,
         copy_bytes_per_second_max=spec.rebalance.max_bytes_per_second,
+        foreground_percent=spec.rebalance.foreground_percent,
         engine=spec.storage.engine,
         replicas=spec.replicas,
         min_in_sync_replicas=spec.min_in_sync,

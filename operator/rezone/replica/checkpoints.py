@@ -26,6 +26,7 @@ import pyarrow as pa
 import xxhash
 
 from rezone.replica.engines.base import Engine
+from rezone.replica.foreground import Rest, no_rest
 from rezone.wire.copyticket import FILES_SCHEMA
 from rezone.wire.errors import SnapshotExpiredError
 from rezone.wire.messages import (
@@ -80,7 +81,8 @@ class _Checkpoint:
 class FileSnapshot:
     """One reader's file snapshot: an iterator of parts, `header` before and `trailer` after.
 
-    Raises `SnapshotExpiredError` when its checkpoint has been removed meanwhile.
+    Raises `SnapshotExpiredError` when its checkpoint has been removed meanwhile. `rest` is called
+    after each part.
     """
 
     schema = FILES_SCHEMA
@@ -97,6 +99,7 @@ class FileSnapshot:
         self.header = checkpoint.header
         self._chunk_bytes = chunk_bytes
         self.closed_because = ""
+        self.rest: Rest = no_rest
         self.seen_at = checkpoint.made
         known = held.files if held and held.engine_id == self.header.engine_id else ()
         self._held = {file.name: file.bytes for file in known}
@@ -128,6 +131,7 @@ class FileSnapshot:
                 digest = xxhash.xxh3_128_digest(data)
                 yield FileBatch(_batch(data), FileChunk(name=file.name, offset=at, digest=digest))
                 at += len(data)
+                self.rest()
 
     def close(self) -> None:
         """End this reader; the checkpoint stays for a while. Safe to repeat."""

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from rezone.replica.copies import current_state
+from rezone.replica.foreground import CopySteps
 from rezone.replica.node import DataNode
 from rezone.replica.read import wait_readable
 from rezone.replica.statistics import node_statistics
@@ -168,7 +169,10 @@ class Control:
         return Ack()
 
     def digest(self, request: DigestRequest) -> DigestReply:
-        """Digest the rows visible at a time (B-04); waits until all of them are applied."""
+        """Digest the rows visible at a time (B-04); waits until all of them are applied.
+
+        Gives way to clients as the copy does that it checks.
+        """
         partition = self._node.find(request.partition)
         as_of = request.as_of
         if as_of is None:
@@ -177,7 +181,8 @@ class Control:
             as_of = partition.readable_time
         wait_readable(partition, as_of)
         start, end = partition.hash_range
-        digests, rows = partition.store.digest(as_of, start, end, request.ranges)
+        rest = CopySteps(self._node.foreground).rest
+        digests, rows = partition.store.digest(as_of, start, end, request.ranges, rest)
         return DigestReply(
             digests=tuple(digests),
             rows=tuple(rows),

@@ -33,6 +33,11 @@ class CopyCollector(Collector):
             "Time that writes have waited because a snapshot's memory was at its limit.",
             sum(store.snapshot_waited_seconds for store in stores),
         )
+        yield CounterMetricFamily(
+            "rezone_replica_copy_rested_seconds",
+            "Time that copies have rested while clients were served, summed over copies.",
+            self._node.foreground.rested_seconds,
+        )
         yield GaugeMetricFamily(
             "rezone_replica_paced_partitions",
             "Partitions whose writers are slowed for a replica that catches up.",

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import structlog
 
+from rezone.replica.foreground import Foreground
 from rezone.replica.insync import Reply
 from rezone.replica.outbox import Outbox
 from rezone.replica.read import prepare_read, read_keys
@@ -54,10 +55,12 @@ class DataChannel:
         channel: Channel,
         find: Callable[[int], "Partition"],
         codec: Callable[[], RowCodec],
+        foreground: Foreground,
     ) -> None:
         self._channel = channel
         self._find = find
         self._codec = codec
+        self._foreground = foreground
         self._answers: deque[tuple[Message, bytes]] = deque()
         self._sent = 0
         self._seen = 0
@@ -86,6 +89,7 @@ class DataChannel:
 
     def _handle(self, message: Message, body: memoryview) -> None:
         opaque = getattr(message, "opaque", 0)
+        self._foreground.begin()
         try:
             match message:
                 case WriteRequest():
@@ -157,6 +161,7 @@ class DataChannel:
         """
         self._answers.append((message, body))
         self._outbox.ask(here=True)
+        self._foreground.end()
 
     def _may_send_here(self) -> bool:
         small = not self._answers or len(self._answers[0][1]) <= _SMALL_BYTES

@@ -13,6 +13,7 @@ import xxhash
 
 from rezone.replica.columns import columns_of, fixed_array, visible
 from rezone.replica.engines.base import Engine, behind
+from rezone.replica.foreground import Rest, no_rest
 from rezone.wire.keyspace import HASH_SPACE
 
 _SLICE_BYTES = 512 << 10
@@ -32,8 +33,13 @@ def cuts(start_hash: int, end_hash: int, ranges: int) -> list[int]:
     return [start_hash + width * i // ranges for i in range(ranges + 1)]
 
 
-def digest_range(engine: Engine, as_of: int, start: bytes, end: bytes | None) -> tuple[str, int]:
-    """Return (hex digest, rows) of the rows in [start, end) visible at `as_of`."""
+def digest_range(
+    engine: Engine, as_of: int, start: bytes, end: bytes | None, rest: Rest = no_rest
+) -> tuple[str, int]:
+    """Return (hex digest, rows) of the rows in [start, end) visible at `as_of`.
+
+    `rest` is called after each slice.
+    """
     digest, rows, done = xxhash.xxh3_128(), 0, False
     while not done:
         chains = engine.scan_chains(start, end, rows_max=_SLICE_ROWS, bytes_max=_SLICE_BYTES)
@@ -41,6 +47,7 @@ def digest_range(engine: Engine, as_of: int, start: bytes, end: bytes | None) ->
         if chains.keys:
             rows += _feed(digest, chains.keys, chains.values, as_of)
             start = behind(chains.last_row_id)
+        rest()
     return digest.hexdigest(), rows
 
 

@@ -21,6 +21,7 @@ import structlog
 
 from rezone.replica.copies import Pulls
 from rezone.replica.data import DataChannel
+from rezone.replica.foreground import Foreground
 from rezone.replica.insync import Budget
 from rezone.replica.lag import Lag
 from rezone.replica.lease import Promise
@@ -97,7 +98,8 @@ class DataNode:
         self.process_id = f"{os.getpid()}-{uuid.uuid4().hex[:8]}"
         self.leaving = False
         self.board = ReportBoard(self.clock, self.settings)
-        self.pulls = Pulls(connect)
+        self.foreground = Foreground(self.clock, self._foreground_percent)
+        self.pulls = Pulls(connect, self.foreground)
         self._directory = directory
         self._store_config = store_config or StoreConfig()
         self._lock = threading.RLock()
@@ -169,6 +171,7 @@ class DataNode:
             channels: list[DataChannel | ProducerChannel] = [*self._data_channels]
             partitions = list(self._partitions.values())
         self.board.close()
+        self.foreground.close()
         self.pulls.close(seconds)
         for channel in [*channels, *self.links.producers()]:
             channel.close("the node is stopping")
@@ -265,6 +268,9 @@ class DataNode:
             # With fewer in-sync replicas asked for, what waits may be committed.
             partition.wake()
         self.board.touched(at_once=True)
+
+    def _foreground_percent(self) -> int:
+        return self._state.config.foreground_percent if self._state is not None else 0
 
     def check_fence(self, fence: Fence) -> None:
         """Refuse calls of a coordinator older than one seen before, over restarts too."""
@@ -449,7 +455,7 @@ class DataNode:
 
     def serve_data(self, channel: Channel) -> None:
         """Serve a client's channel to its end."""
-        served = DataChannel(channel, self.find, lambda: self.codec)
+        served = DataChannel(channel, self.find, lambda: self.codec, self.foreground)
         with self._lock:
             self._require_room()
             self._data_channels.add(served)

@@ -17,6 +17,7 @@ from pyarrow import flight
 from rezone.domain.access import Act
 from rezone.replica.control import Control
 from rezone.replica.copies import Receiver, snapshot_stream
+from rezone.replica.foreground import CopySteps
 from rezone.replica.guard import Guard, guard_of
 from rezone.replica.node import DataNode
 from rezone.replica.read import scan_batches
@@ -85,12 +86,12 @@ class NodeServer(flight.FlightServerBase):  # type: ignore[misc]
         if isinstance(request, SnapshotTicket):
             partition = self._node.find(request.partition)
             source = partition.store.open_source(request)
-            stream = snapshot_stream(source)
+            stream = snapshot_stream(source, self._node.foreground)
             return flight.GeneratorStream(source.schema, _carrying_errors(stream))
         if isinstance(request, ScanTicket):
             partition = self._node.find(request.partition)
             codec = self._node.codec
-            rows = scan_batches(partition, request, codec)
+            rows = self._node.foreground.serving(scan_batches(partition, request, codec))
             return flight.GeneratorStream(codec.arrow_schema, _carrying_errors(rows))
         raise RezoneError(f"{type(request).__name__} is not a ticket")
 
@@ -111,7 +112,7 @@ class NodeServer(flight.FlightServerBase):  # type: ignore[misc]
             # Not the coordinator's epoch: a copy outlives the coordinator that started it, and the
             # next one goes on with it. What makes a copy outdated is a newer trigger (B-05).
             partition.check_revision(request.revision)
-        receiver = Receiver(partition, request.attempt)
+        receiver = Receiver(partition, request.attempt, CopySteps(self._node.foreground).rest)
         receiver.begin()
         state: CopyState | None = None
         try:

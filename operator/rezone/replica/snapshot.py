@@ -29,6 +29,7 @@ import pyarrow as pa
 
 from rezone.replica.columns import VERSIONS_SCHEMA, columns_of, content_bytes, versions_batch
 from rezone.replica.engines.base import TIME_BYTES, Chains, Engine, behind
+from rezone.replica.foreground import Rest, no_rest
 from rezone.wire.errors import SnapshotExpiredError
 from rezone.wire.messages import SnapshotHeader, SnapshotTrailer
 
@@ -183,7 +184,8 @@ class SnapshotSource(Iterator[SnapshotBatch]):
     """One reader's snapshot: an iterator of batches, with `header` before and `trailer` after.
 
     Raises `SnapshotExpiredError` when it was closed, by `close`, by a reset or truncation of the
-    partition below the snapshot, or because it was not read for too long.
+    partition below the snapshot, or because it was not read for too long. `rest` is called after
+    each slice of the scan that this reader makes.
     """
 
     schema = VERSIONS_SCHEMA
@@ -198,6 +200,7 @@ class SnapshotSource(Iterator[SnapshotBatch]):
         self.batch_bytes = batch_bytes
         self.closed_because = ""
         self.waiting = False
+        self.rest: Rest = no_rest
         self.seen_at = 0.0
 
     def __next__(self) -> SnapshotBatch:
@@ -357,7 +360,7 @@ class Snapshots:
                 if not self._may_step(source, scan):
                     continue
                 scan.stepping = True
-            self._step(scan, source.batch_bytes)
+            self._step(scan, source)
 
     def _may_step(self, source: SnapshotSource, scan: _Scan) -> bool:
         """Whether this reader makes the next step; waits a while when not."""
@@ -376,11 +379,11 @@ class Snapshots:
         self.expire_idle()
         source.waiting = False
 
-    def _step(self, scan: _Scan, batch_bytes: int) -> None:
+    def _step(self, scan: _Scan, source: SnapshotSource) -> None:
         batches: list[SnapshotBatch] = []
         done = failed = True
         try:
-            batches, done = self._scan_batches(scan, batch_bytes)
+            batches, done = self._scan_batches(scan, source)
             failed = False
         finally:
             with self._changed:
@@ -392,8 +395,13 @@ class Snapshots:
                 scan.finished = scan.finished or done
                 self._changed.notify_all()
 
-    def _scan_batches(self, scan: _Scan, batch_bytes: int) -> tuple[list[SnapshotBatch], bool]:
-        """Scan slices until a batch is full; return early rows, the batch, and if that is all."""
+    def _scan_batches(
+        self, scan: _Scan, source: SnapshotSource
+    ) -> tuple[list[SnapshotBatch], bool]:
+        """Scan slices until a batch is full; return early rows, the batch, and if that is all.
+
+        Rests after each, but not while the applier waits for this scan: it would wait longer.
+        """
         keys: list[bytes] = []
         values: list[bytes] = []
         size = 0
@@ -403,10 +411,13 @@ class Snapshots:
                 chains = scan.next_slice(self._limits)
                 size += _chains_bytes(chains)
                 last = scan.last_row_id
-                full = scan.scanned or size >= batch_bytes
+                full = scan.scanned or size >= source.batch_bytes
                 # In the same hold as the last slice: every row that this batch passes and that
                 # was overwritten before is then in `early`, and goes out first.
                 early = scan.take_early() if full else []
+                awaited = scan.full(self._limits)
+            if not awaited:
+                source.rest()
             keys.extend(chains.keys)
             values.extend(chains.values)
             if full:

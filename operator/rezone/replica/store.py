@@ -32,6 +32,7 @@ from rezone.replica.engines import open_engine
 from rezone.replica.engines.base import Engine, behind
 from rezone.replica.engines.rocks import RocksSettings
 from rezone.replica.entry import EntryKind, iter_entries
+from rezone.replica.foreground import Rest, no_rest
 from rezone.replica.incoming import Incoming, Loader
 from rezone.replica.indexer import Found, Indexer
 from rezone.replica.intents import Intent, newest_intents
@@ -454,12 +455,16 @@ class PartitionStore:
         start_hash: int = 0,
         end_hash: int = HASH_SPACE,
         ranges: int = 16,
+        rest: Rest = no_rest,
     ) -> tuple[list[str], list[int]]:
-        """Return hex digest and row count of each of `ranges` even cuts of a hash range (B-04)."""
+        """Return hex digest and row count of each of `ranges` even cuts of a hash range (B-04).
+
+        `rest` is called after each slice that is read.
+        """
         bound = self._time(as_of)
         bounds = cuts(start_hash, end_hash, ranges)
         results = [
-            digest_range(self.engine, bound, hash_bound(low) or b"", hash_bound(high))
+            digest_range(self.engine, bound, hash_bound(low) or b"", hash_bound(high), rest)
             for low, high in itertools.pairwise(bounds)
         ]
         return [digest for digest, _ in results], [rows for _, rows in results]

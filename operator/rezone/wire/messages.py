@@ -108,6 +108,7 @@ class ZoneConfig(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     table: TableSchema = TableSchema()
     limits: RowLimits = RowLimits()
     copy_bytes_per_second_max: int = 0
+    foreground_percent: int = 80
     engine: EngineKind = EngineKind.ROCKSDB
     replicas: int = 1
     min_in_sync_replicas: int = 1
