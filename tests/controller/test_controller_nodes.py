@@ -274,6 +274,29 @@ async def test_only_what_is_not_confirmed_is_sent(notifier: Notifier, node: Node
     assert partitions_in(node.take(NotifyLeaderAndIsr)) == [2]
 
 
+async def test_a_table_that_is_read_again_is_not_sent_again(notifier: Notifier, node: Node) -> None:
+    """Each doubt about the table would send all of it to all nodes; or what has changed is lost."""
+    await notifier.notify(CONFIG, PEERS, table(), FENCE)
+    node.take(Message)
+    await notifier.notify(CONFIG, PEERS, [], FENCE)
+    read = [*table(3), msgspec.structs.replace(table()[3], partition_epoch=9)]
+    await notifier.notify(CONFIG, PEERS, read, FENCE)
+    assert partitions_in(node.take(NotifyLeaderAndIsr)) == [3]
+
+
+async def test_changes_during_a_call_are_sent_afterwards(notifier: Notifier, node: Node) -> None:
+    """What changes while a node is being told would count as told."""
+    records = table()
+    first = asyncio.ensure_future(notifier.notify(CONFIG, PEERS, records, FENCE))
+    await asyncio.sleep(0)
+    later = [*records[:3], msgspec.structs.replace(records[3], partition_epoch=9)]
+    await notifier.notify(CONFIG, PEERS, later, FENCE)
+    await first
+    await notifier.notify(CONFIG, PEERS, later, FENCE)
+    told = [a for c in node.take(NotifyLeaderAndIsr) for a in c.partitions if a.partition == 3]
+    assert told[-1].state.partition_epoch == 9
+
+
 @pytest.mark.parametrize("what", ["config", "peers", "epoch"])
 async def test_changed_zone_is_sent_without_its_routes(
     notifier: Notifier, node: Node, what: str

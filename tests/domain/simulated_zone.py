@@ -15,7 +15,7 @@ from typing import Any
 from simulated_replicas import Replicas
 
 from rezone.domain import assignments, migration, rebalance, repairs, routes, world
-from rezone.domain.rebalance_run import NoPlan, Planned, topology
+from rezone.domain.rebalance_run import NoPlan, Planned
 from rezone.domain.statuses import Decision
 from rezone.resources.conditions import ConditionType
 from rezone.resources.migration import (
@@ -255,6 +255,8 @@ class Zone:
                 keys = assignments.complete(self.keys, revision, target)
             case world.WriteCancel(revision=revision, old=old, new=new):
                 _, keys = assignments.intend_cancel(self.keys, revision, old, new)
+            case world.SettleLeader(partition=p, old_leader=old, new_leader=new):
+                keys = assignments.settle(self.keys, p, old, new)
             case world.ClearPending(revision=revision):
                 keys = assignments.clear_pending(self.keys, revision)
         if keys is not assignments.SKIP and keys != self.keys:
@@ -390,7 +392,7 @@ def _opened(nodes: tuple[int, ...]) -> LeaderAndIsr:
 
 
 def _topology(assignment: Assignment | None) -> world.Topology | None:
-    return topology(assignment.replicas) if assignment is not None else None
+    return assignments.parse(assignment.replicas) if assignment is not None else None
 
 
 def _migration_view(name: str, stored: Stored) -> world.MigrationView:

@@ -13,6 +13,8 @@ from rezone.resources.zone import Assignment, Assignments, CancelIntent
 A: Topology = ((0, 1, 2), (1, 2, 3))
 B: Topology = ((1, 2, 3), (1, 2, 3))
 C: Topology = ((3, 2, 1), (0, 1, 2))
+LARGE: Topology = tuple((p % 997, p % 997 + 1, p % 997 + 2) for p in range(16_384))
+DENSE = assignments.compact(LARGE)
 
 
 def key(topology: Topology, revision: int) -> Assignment:
@@ -31,6 +33,8 @@ def test_the_text_of_a_topology_is_the_documented_one() -> None:
     """Status written by an earlier operator could no longer be read."""
     assert assignments.compact(A) == "0,1,2;1,2,3"
     assert assignments.parse("0,1,2;1,2,3") == A
+    assert DENSE.startswith("base36x2:000102;010203;020304;")
+    assert assignments.parse(DENSE) == LARGE
 
 
 @pytest.mark.slow
@@ -64,13 +68,28 @@ def test_every_topology_comes_back_from_its_text(topology: Topology) -> None:
         ("0,1,2,3,4,5,6,7", "partition 0 has 8 replicas, not 1 to 7"),
         ("2147483648", "node id 2147483648 is not 0 to"),
         (";".join(["0"] * 16_385), "1 to 16384 partitions, not 16385"),
-        ("0" * 600_001, "600001 characters"),
+        ("0" * 320_001, "320001 characters"),
+        ("base36x2:000102", "not the one that is written"),
+        ("base36x7:0000000", "how many digits"),
+        (DENSE.replace("x2:", "x5:"), "is not a list of node ids"),
+        (DENSE.replace("x2:00", "x2:0"), "partition 0: '0"),
+        (DENSE.upper().replace("BASE36X", "base36x"), "not the one that is written"),
+        (";".join(",".join(map(str, nodes)) for nodes in LARGE), "not the one that is written"),
     ],
 )
 def test_a_text_that_is_no_topology_is_refused_with_its_place(text: str, says: str) -> None:
     """A damaged status would be read as another assignment, and data would move."""
     with pytest.raises(TopologyError, match=says.replace("...", r"\.\.\.")):
         assignments.parse(text)
+
+
+@pytest.mark.slow
+@settings(deadline=None, max_examples=20)
+@given(st.integers(0, 2**31 - 7), st.integers(13_200, 16_384))
+def test_every_large_topology_comes_back_from_its_text(first: int, partitions: int) -> None:
+    """A large zone's partitions would change their nodes by being stored."""
+    topology = tuple(tuple(first + (p + i) % 6 for i in range(3)) for p in range(partitions))
+    assert assignments.parse(assignments.compact(topology)) == topology
 
 
 @pytest.mark.slow
@@ -85,6 +104,39 @@ def test_a_topology_too_long_for_the_status_is_refused() -> None:
     huge = tuple(tuple(range(10**9, 10**9 + 7)) for _ in range(16_384))
     with pytest.raises(TopologyError, match="use fewer partitions"):
         assignments.compact(huge)
+
+
+@pytest.mark.proves("ZR-19")
+def test_the_cancel_of_a_large_rebalance_names_its_pair_by_their_keys() -> None:
+    """Five assignments of a large zone have no room in one object: it could not be cancelled."""
+    new = (LARGE[0][::-1], *LARGE[1:])
+    keys = Assignments(stable=key(LARGE, 5), pending=key(new, 7), change=7)
+    written, after = assignments.intend_cancel(keys, 7, LARGE, new)
+    assert written
+    assert after.cancel == CancelIntent(revision=7, old="", new="")
+    written, after = assignments.intend_cancel(keys, 7, new, LARGE)
+    assert after.cancel is not None
+    assert assignments.parse(after.cancel.old) == new, "another pair than the keys' is written out"
+
+
+@pytest.mark.proves("RM-07", "ZR-10")
+def test_stable_follows_a_leader_that_a_person_has_moved() -> None:
+    """The next rebalance would move it back, or a node without a replica would count as one."""
+    after = assignments.settle(STABLE, 0, 0, 4)
+    assert after == Assignments(stable=key(((4, 1, 2), (1, 2, 3)), 6), change=6)
+    assert assignments.settle(after, 0, 0, 4) is SKIP, "a repeat would be another change"
+    assert assignments.settle(STABLE, 0, 0, 2) is SKIP, "the preferred leader is the planner's"
+    # The old leader was none of the assignment's: what it stood in for was the first.
+    after = assignments.settle(STABLE, 1, 9, 4)
+    assert isinstance(after, Assignments)
+    assert after.stable == key(((0, 1, 2), (4, 2, 3)), 6)
+
+
+def test_stable_follows_nobody_while_a_rebalance_is_pending() -> None:
+    """The end of the rebalance would write over it, and its task would be superseded."""
+    assert assignments.settle(MOVING, 0, 0, 4) is SKIP
+    assert assignments.settle(Assignments(), 0, 0, 4) is SKIP
+    assert assignments.settle(STABLE, 2, 0, 4) is SKIP
 
 
 # --- the first pseudo-code, line by line --------------------------------------------------------
@@ -321,6 +373,24 @@ class AssignmentsMachine(RuleBasedStateMachine):
             if after is not SKIP and self.keys.planned is None:
                 self.cancelled_newest = True
             self._take(after)
+
+    @rule(partition=st.integers(0, 2), new=st.integers(0, 9), old=st.integers(0, 4))
+    def settle(self, partition: int, new: int, old: int) -> None:
+        """Let a person move a leader; it counts as a trigger that is done at once."""
+        before = assignments.topology_of(self.keys.stable)
+        after = assignments.settle(self.keys, partition, old, new)
+        if after is SKIP:
+            return
+        self._take(after)
+        made = assignments.topology_of(self.keys.stable)
+        assert before is not None
+        assert made is not None
+        assert made[partition][0] == new
+        assert len(made[partition]) == len(before[partition])
+        assert [n for p, n in enumerate(made) if p != partition] == [
+            n for p, n in enumerate(before) if p != partition
+        ]
+        self.revision, self.newest = max(self.revision, self.keys.change), made
 
     @invariant()
     def nothing_is_wrong(self) -> None:

@@ -154,6 +154,54 @@ def test_selection_waits_and_says_why(tweak: Callable[[Case], None], reason: Rea
     )
 
 
+def moved_outside() -> Case:
+    """Return a migration whose candidate, node 3, leads by the route already."""
+    case = Case(S.UPDATE_METADATA_UP)
+    case.spec["target"] = case.context["to_node"] = 3
+    case.world.routes[0] = record(leader=3, leader_epoch=5, replicas=(0, 1, 2, 3))
+    return case
+
+
+@pytest.mark.proves("RM-07", "ZR-10")
+def test_the_assignment_follows_a_leader_that_a_person_has_moved() -> None:
+    """The next rebalance would move it back to a node that it was moved away from."""
+    case = moved_outside()
+    decision = case.decide()
+    settle = only(decision, world.SettleLeader)
+    assert (settle.partition, settle.old_leader, settle.new_leader) == (0, 0, 3)
+    assert decision.path == (), "over before the assignment is written: a crash would lose it"
+    case.world.settings["stable"] = ((3, 1, 2), (1, 2, 0))
+    assert case.decide().path[-1] == S.SUCCEEDED
+
+
+@pytest.mark.parametrize("how", ["pending", "child", "inside"])
+def test_other_leaders_leave_the_assignment_as_it_is(how: str) -> None:
+    """A rebalance's own moves would each make another assignment, or wait for their own end."""
+    case = moved_outside()
+    if how == "pending":
+        case.world.pend()
+    if how == "child":
+        case.world.migrations = [child("m", state="UpdateMetadataUp")]
+    if how == "inside":
+        case.world.settings["stable"] = ((0, 3, 2), (1, 2, 0))
+    decision = case.decide()
+    assert not any(isinstance(a, world.SettleLeader) for a in decision.actions)
+    assert decision.path[-1] == S.SUCCEEDED
+
+
+@pytest.mark.proves("B-14")
+def test_a_move_outside_the_assignment_waits_for_any_rebalance() -> None:
+    """The rebalance, planned without it, would move the leader back at once."""
+    case = Case("")
+    case.spec["target"] = 3
+    case.world.pend(((0, 1, 2), (2, 1, 0)))
+    decision = case.decide()
+    assert decision.status.state == S.SELECT_CANDIDATE
+    assert "a rebalance is under way" in decision.status.waiting_for
+    case.spec["target"] = 1
+    assert case.decide().path == (S.UPDATE_METADATA_DOWN,)
+
+
 @pytest.mark.proves("RM-03", "DCP-06", "B-04")
 def test_opening_adds_copies_verifies_in_order() -> None:
     """A candidate would be opened twice, or lead before its copy was verified."""

@@ -265,6 +265,18 @@ def leaders_as_planned(world: World) -> list[str]:
     ]
 
 
+def stable_follows(world: World) -> list[str]:
+    """Expect that the assignment has taken over what a person has done to partition 0."""
+    status = world.zone().status
+    assert status is not None
+    assert status.assignments.stable is not None
+    stable = assignments.parse(status.assignments.stable.replicas)[0]
+    record = world.checks.routes[0]
+    if stable[0] == record.leader and set(stable) <= set(record.replicas):
+        return []
+    return [f"stable is {stable}, but node {record.leader} leads {record.replicas}"]
+
+
 # --- the scenarios -------------------------------------------------------------------------------
 
 SMALL = Start()
@@ -424,12 +436,18 @@ CANCELS = tuple(
 
 MIGRATIONS = (
     Scenario("migration to a replica", SMALL, (Order(at_once, migrate("replica")),)),
-    Scenario("migration to a new node", SMALL, (Order(at_once, migrate("new")),)),
+    Scenario(
+        "migration to a new node",
+        SMALL,
+        (Order(at_once, migrate("new")),),
+        expects=stable_follows,
+    ),
     Scenario("migration to any", SMALL, (Order(at_once, migrate("any")),)),
     Scenario(
         "migration off its node",
         SMALL,
         (Order(at_once, migrate("new", oldLeader="Removed")),),
+        expects=stable_follows,
     ),
     Scenario(
         "migration from a dead leader",

@@ -3,6 +3,10 @@
 What a node has confirmed is remembered by its process: a call that was answered was persisted by
 the node first. A lost call, a restarted node or a new coordinator only makes a message go out
 again, and every message is idempotent (ZR-13).
+
+A zone may have 1,000 nodes and 16,384 partitions, and each pass notifies: so what has changed is
+found out once for all nodes, by rounds. A round begins with each change of the table; a node lacks
+the partitions that have changed after the last round it has confirmed.
 """
 
 import asyncio
@@ -33,13 +37,55 @@ PARTITIONS_PER_CALL = 512
 
 @dataclasses.dataclass
 class Delivered:
-    """What one process of a data node has confirmed."""
+    """What one process of a data node has confirmed: `round` is 0 before the first records."""
 
     process_id: str
     coordinator_epoch: int
     config: ZoneConfig
     peers: dict[NodeId, str]
-    epochs: dict[int, int] = dataclasses.field(default_factory=dict)
+    round: int = 0
+
+
+class ChangedRoutes:
+    """In which round each record has changed, and which of them a node lacks."""
+
+    def __init__(self) -> None:
+        self.round = 0
+        self._routes: tuple[LeaderAndIsr, ...] = ()
+        self._changed_in: list[int] = []
+        self._behind: dict[int, tuple[PartitionAssignment, ...]] = {}
+
+    def take(self, routes: Sequence[LeaderAndIsr]) -> None:
+        """Take the table as it is now; a table of another size is new as a whole."""
+        if not routes:
+            return
+        if len(routes) != len(self._routes):
+            changed = list(range(len(routes)))
+            self._changed_in = [0] * len(routes)
+        else:
+            changed = [
+                partition
+                for partition, (old, new) in enumerate(zip(self._routes, routes, strict=True))
+                if old is not new and old.partition_epoch != new.partition_epoch
+            ]
+        if not changed:
+            return
+        self.round += 1
+        self._routes = tuple(routes)
+        self._behind = {}
+        for partition in changed:
+            self._changed_in[partition] = self.round
+
+    def since(self, confirmed: int) -> tuple[PartitionAssignment, ...]:
+        """Return the records that have changed after a round; nodes mostly ask for the same one."""
+        found = self._behind.get(confirmed)
+        if found is None:
+            found = self._behind[confirmed] = tuple(
+                PartitionAssignment(partition=partition, state=self._routes[partition])
+                for partition, changed in enumerate(self._changed_in)
+                if changed > confirmed
+            )
+        return found
 
 
 class Notifier:
@@ -50,6 +96,7 @@ class Notifier:
         self._monitor = monitor
         self._timeout_seconds = timeout_seconds
         self._delivered: dict[NodeId, Delivered] = {}
+        self._changed = ChangedRoutes()
         self._configurations = 0
 
     async def notify(
@@ -60,9 +107,10 @@ class Notifier:
         fence: Fence,
     ) -> bool:
         """Send each node what it has not confirmed yet; returns whether all reachable ones have."""
+        self._changed.take(routes)
         nodes = [w for w in self._monitor.nodes().values() if w.reachable]
         sent = await asyncio.gather(
-            *(self._bring_up(watched, config, peers, routes, fence) for watched in nodes),
+            *(self._bring_up(watched, config, peers, fence) for watched in nodes),
         )
         return all(sent)
 
@@ -71,12 +119,11 @@ class Notifier:
         watched: WatchedNode,
         config: ZoneConfig,
         peers: dict[NodeId, str],
-        routes: Sequence[LeaderAndIsr],
         fence: Fence,
     ) -> bool:
         try:
             delivered = await self._configure(watched, config, peers, fence)
-            await self._send_routes(watched, delivered, routes, fence)
+            await self._send_routes(watched, delivered, fence)
         except RezoneError as error:
             log.warning("node not notified", node=watched.node, code=error.code, error=str(error))
             self._delivered.pop(watched.node, None)
@@ -107,7 +154,7 @@ class Notifier:
         )
         fresh = Delivered(process_id, fence.coordinator_epoch, config, dict(peers))
         if known is not None and known.process_id == process_id:
-            fresh.epochs = known.epochs
+            fresh.round = known.round
         self._delivered[watched.node] = fresh
         return fresh
 
@@ -115,21 +162,17 @@ class Notifier:
         self,
         watched: WatchedNode,
         delivered: Delivered,
-        routes: Sequence[LeaderAndIsr],
         fence: Fence,
     ) -> None:
-        behind = [
-            PartitionAssignment(partition=partition, state=state)
-            for partition, state in enumerate(routes)
-            if delivered.epochs.get(partition, -1) < state.partition_epoch
-        ]
+        # The next round may begin while these calls are under way: it is not confirmed by them.
+        present, behind = self._changed.round, self._changed.since(delivered.round)
         for start in range(0, len(behind), PARTITIONS_PER_CALL):
-            chunk = tuple(behind[start : start + PARTITIONS_PER_CALL])
+            chunk = behind[start : start + PARTITIONS_PER_CALL]
             await self._call(
                 watched,
                 NotifyLeaderAndIsr(fence=fence, partitions=chunk, peers=delivered.peers),
             )
-            delivered.epochs.update((p.partition, p.state.partition_epoch) for p in chunk)
+        delivered.round = max(delivered.round, present)
 
     async def _call(
         self,

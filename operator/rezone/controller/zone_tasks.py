@@ -47,8 +47,9 @@ class ZoneTasks:
 
     async def list(self, zone: DistributionZone) -> tuple[RebalanceTask, ...]:
         """Return the tasks of a zone, a person's among them."""
-        tasks = await self._c.store.list(RebalanceTask, zone.metadata.namespace)
-        return tuple(t for t in tasks if t.spec.zone_name == zone.metadata.name)
+        meta = zone.metadata
+        fields = {"spec.zoneName": meta.name}
+        return await self._c.store.list(RebalanceTask, meta.namespace, fields=fields)
 
     async def ensure(self, zone: DistributionZone, found: Sequence[RebalanceTask]) -> None:
         """Create the current task unless it is there, as far as this pass has seen."""

@@ -1,10 +1,9 @@
 """The five assignment keys of a zone and the only ways in which they change.
 
-A topology is written compactly in the zone's status: "0,1,2;1,2,3" is partition 0 on nodes 0, 1
-and 2 and partition 1 on nodes 1, 2 and 3; the first of each is the preferred leader. `request`
-and `complete` are the two pseudo-codes of the zone rebalance design (ZR-04, ZR-10),
-`intend_cancel` is its third (ZR-19), and `clear_pending` ends a cancel;
-`first` sets a new zone's.
+A topology is written compactly in the zone's status, by `domain.topology_text`. `request` and
+`complete` are the two pseudo-codes of the zone rebalance design (ZR-04, ZR-10), `intend_cancel` is
+its third (ZR-19), `clear_pending` ends a cancel, `first` sets a new zone's keys, and `settle`
+follows a leader that a person has moved.
 
 All functions are pure and return new values; the caller writes the result by compare-and-set, so
 that each of them is one atomic write. Whoever loses that race reads again and asks again.
@@ -13,13 +12,27 @@ that each of them is one atomic write. Whoever loses that race reads again and a
 import enum
 from typing import Final
 
+from rezone.domain.topology_text import DECIMAL_LENGTH_MAX, TopologyError, compact, parse
 from rezone.domain.world import Topology
 from rezone.resources.zone import Assignment, Assignments, CancelIntent
-from rezone.wire.keyspace import PARTITIONS_MAX
+from rezone.wire.messages import NodeId, PartitionId
 
-REPLICAS_MAX: Final = 7
-NODE_ID_MAX: Final = 2**31 - 1
-TEXT_LENGTH_MAX: Final = 600_000  # resources.model.CompactText
+__all__ = [
+    "SKIP",
+    "Skip",
+    "TopologyError",
+    "acting_revision",
+    "clear_pending",
+    "compact",
+    "complete",
+    "first",
+    "intend_cancel",
+    "parse",
+    "request",
+    "settle",
+    "topology_of",
+    "violations",
+]
 
 
 class Skip(enum.Enum):
@@ -29,70 +42,6 @@ class Skip(enum.Enum):
 
 
 SKIP: Final = Skip.SKIP
-
-
-class TopologyError(ValueError):
-    """A topology, or its compact text, that no zone can have; the message names the partition."""
-
-
-def check_topology(topology: Topology) -> None:
-    """Raise TopologyError unless the topology is within all bounds.
-
-    Bounds: 1 to 16,384 partitions, 1 to 7 replicas each, node ids from 0 to 2**31 - 1, no node
-    twice in a partition.
-    """
-    if not 1 <= len(topology) <= PARTITIONS_MAX:
-        raise TopologyError(f"a topology has 1 to {PARTITIONS_MAX} partitions, not {len(topology)}")
-    for partition, nodes in enumerate(topology):
-        if not 1 <= len(nodes) <= REPLICAS_MAX:
-            raise TopologyError(
-                f"partition {partition} has {len(nodes)} replicas, not 1 to {REPLICAS_MAX}"
-            )
-        if len(set(nodes)) != len(nodes):
-            raise TopologyError(f"partition {partition} names a node twice: {list(nodes)}")
-        for node in nodes:
-            if not 0 <= node <= NODE_ID_MAX:
-                raise TopologyError(
-                    f"partition {partition}: node id {node} is not 0 to {NODE_ID_MAX}"
-                )
-
-
-def compact(topology: Topology) -> str:
-    """Return the compact text; equal topologies have equal texts. Raises TopologyError."""
-    check_topology(topology)
-    text = ";".join(",".join(map(str, nodes)) for nodes in topology)
-    if len(text) > TEXT_LENGTH_MAX:
-        raise TopologyError(
-            f"the topology's text has {len(text)} characters, {TEXT_LENGTH_MAX} are the most: "
-            "use fewer partitions or replicas"
-        )
-    return text
-
-
-def parse(text: str) -> Topology:
-    """Return the topology of a compact text; exactly what `compact` writes is accepted.
-
-    Raises TopologyError, which names the partition and its text.
-    """
-    if len(text) > TEXT_LENGTH_MAX:
-        raise TopologyError(f"the text has {len(text)} characters, {TEXT_LENGTH_MAX} are the most")
-    topology = tuple(
-        _parse_nodes(partition, nodes) for partition, nodes in enumerate(text.split(";"))
-    )
-    check_topology(topology)
-    return topology
-
-
-def _parse_nodes(partition: int, text: str) -> tuple[int, ...]:
-    nodes = []
-    for word in text.split(","):
-        # int() would also take "+1", " 1", "1_0" and "01": one topology must have one text only,
-        # because texts are compared and hashed.
-        if not (word.isascii() and word.isdigit() and (word == "0" or word[0] != "0")):
-            shown = text if len(text) <= 40 else text[:40] + "..."  # noqa: PLR2004
-            raise TopologyError(f"partition {partition}: {shown!r} is not a list of node ids")
-        nodes.append(int(word))
-    return tuple(nodes)
 
 
 def topology_of(assignment: Assignment | None) -> Topology | None:
@@ -167,6 +116,31 @@ def complete(assignments: Assignments, revision: int, new_peers: Topology) -> As
     )
 
 
+def settle(
+    assignments: Assignments, partition: PartitionId, old_leader: NodeId, new_leader: NodeId
+) -> Assignments | Skip:
+    """Return the keys after a person has moved a leader to a node that `stable` does not have.
+
+    The new leader takes the old one's place, or the first where the old one has none, and comes
+    first. SKIP while anything is pending: that was planned without it and replaces `stable` as a
+    whole; SKIP also when `stable` has the new leader, so that a repeat changes nothing. The
+    revision is a new one, as for every other change of `stable`: what was planned before is stale.
+    """
+    stable = topology_of(assignments.stable)
+    if assignments.pending is not None or stable is None or not 0 <= partition < len(stable):
+        return SKIP
+    nodes = stable[partition]
+    if new_leader in nodes:
+        return SKIP
+    gone = old_leader if old_leader in nodes else nodes[0]
+    after = (new_leader, *(node for node in nodes if node != gone))
+    revision = assignments.change + 1
+    replicas = compact((*stable[:partition], after, *stable[partition + 1 :]))
+    return _changed(
+        assignments, stable=Assignment(revision=revision, replicas=replicas), change=revision
+    )
+
+
 def intend_cancel(
     assignments: Assignments, revision: int, old: Topology, new: Topology
 ) -> tuple[bool, Assignments]:
@@ -179,8 +153,21 @@ def intend_cancel(
     topologies = compact(old), compact(new)
     if assignments.pending is None or assignments.pending.revision != revision:
         return False, assignments
-    intent = CancelIntent(revision=revision, old=topologies[0], new=topologies[1])
+    intent = CancelIntent(
+        revision=revision,
+        old=_reference(topologies[0], assignments.stable),
+        new=_reference(topologies[1], assignments.pending),
+    )
     return True, _changed(assignments, cancel=intent)
+
+
+def _reference(text: str, key: Assignment | None) -> str:
+    """Return "" for a long text that stands in a key already: the status has a limit.
+
+    Neither key changes while the intent stands: who completes or ends it takes it away too.
+    """
+    same = key is not None and key.replicas == text
+    return "" if same and len(text) > DECIMAL_LENGTH_MAX else text
 
 
 def clear_pending(assignments: Assignments, revision: int) -> Assignments | Skip:

@@ -94,8 +94,10 @@ def select_candidate(run: Run) -> bool:  # noqa: PLR0911 - one return for each e
             "no reachable data node can take the partition over",
             seconds=WAKE_BLOCKED_SECONDS,
         )
-    own = next((m for m in run.view.migrations if m.name == run.name), None)
-    if (own is None or not own.owner_task) and not _has_slot(run, target):
+    if run.leaves_stable(target) and run.view.pending is not None:
+        why = f"a rebalance is under way, and node {target} is not of the partition's assignment"
+        return run.wait(why, reason=Reason.CONFLICT, seconds=WAKE_BLOCKED_SECONDS)
+    if run.by_person and not _has_slot(run, target):
         why = "the zone's limits of concurrent migrations are reached"
         return run.wait(why, seconds=WAKE_BLOCKED_SECONDS)
     context = MigrationContext(
@@ -135,13 +137,12 @@ def _refusal(run: Run) -> str:  # noqa: PLR0911 - one return for each reason
 
 def _blocked(run: Run) -> tuple[Reason, str] | None:
     view = run.view
-    own = next((m for m in view.migrations if m.name == run.name), None)
     for other in view.migrations:
         if _goes_first(other, run):
             return Reason.CONFLICT, f"migration {other.name} moves the same partition"
     if run.record.next_leader is not None:
         return Reason.CONFLICT, f"a takeover by node {run.record.next_leader} is authorized"
-    if own is not None and own.owner_task:
+    if not run.by_person:
         return None
     if _is_pending(view, run.partition):
         return Reason.CONFLICT, "the zone's pending rebalance moves the same partition"

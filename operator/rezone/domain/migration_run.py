@@ -29,7 +29,7 @@ from rezone.resources.migration import (
     RegionMigrationSpec,
     RegionMigrationStatus,
 )
-from rezone.wire.messages import LeaderAndIsr
+from rezone.wire.messages import LeaderAndIsr, NodeId
 
 WAKE_SECONDS = 1.0
 WAKE_TAKEOVER_SECONDS = 0.1
@@ -135,6 +135,19 @@ class Run:
                 f"{self.state} did not succeed in time: {why}",
             )
         return False
+
+    @property
+    def by_person(self) -> bool:
+        """Return whether a person applied it: a task's has its place in an assignment already."""
+        own = next((m for m in self.view.migrations if m.name == self.name), None)
+        return own is None or not own.owner_task
+
+    def leaves_stable(self, node: NodeId) -> bool:
+        """Return whether a person moves the leader to a node that `stable` does not have."""
+        stable = self.view.stable
+        if not self.by_person or stable is None or self.partition >= len(stable):
+            return False
+        return node not in stable[self.partition]
 
     def set_context(self, **changes: int | bool) -> None:
         """Change fields of the persistent context."""

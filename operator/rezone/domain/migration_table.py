@@ -52,7 +52,10 @@ TABLE = Table(
             deadline_seconds=TAKEOVER_SECONDS_MAX,
             commands=(Command.CANCEL,),
         ),
-        State(name=S.UPDATE_METADATA_UP, does="writes that the candidate leads"),
+        State(
+            name=S.UPDATE_METADATA_UP,
+            does="writes that the candidate leads; the zone's assignment follows a person's move",
+        ),
         State(
             name=S.UPDATE_METADATA_ROLLBACK,
             does="fences with a higher epoch, makes the old leader lead again, removes what "

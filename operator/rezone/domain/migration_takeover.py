@@ -22,6 +22,7 @@ from rezone.domain.world import (
     NotifyFailureDetector,
     RequestTakeover,
     RequestUpgrade,
+    SettleLeader,
 )
 from rezone.resources.conditions import Reason
 from rezone.resources.migration import OldLeader
@@ -191,10 +192,26 @@ def upgrade_candidate(run: Run) -> bool:
 
 
 def update_metadata_up(run: Run) -> bool:
-    """Write that the candidate leads, unless that was written already (RM-06, RM-07)."""
+    """Write that the candidate leads, unless that was written already (RM-06, RM-07).
+
+    The zone's `stable` follows a leader that a person has moved outside of it, or the next
+    rebalance would move it back. One that has become pending meanwhile was planned without that.
+    """
     record, context = run.record, run.context
     if record.leader == context.to_node:
-        return run.go("written", message=f"node {context.to_node} leads")
+        if not run.leaves_stable(context.to_node):
+            return run.go("written", message=f"node {context.to_node} leads")
+        if run.view.pending is not None:
+            why = "the rebalance that has begun meanwhile may move it again"
+            return run.go("written", message=f"node {context.to_node} leads; {why}")
+        run.act(
+            SettleLeader(
+                partition=run.partition,
+                old_leader=context.from_node,
+                new_leader=context.to_node,
+            ),
+        )
+        return run.wait("the zone's stable assignment is being written")
     # Only the in-sync set may have changed since the intent: the authorization must still stand,
     # and the change is guarded by the version seen now.
     if record.partition_epoch != context.route_version and not _is_authorized(run):

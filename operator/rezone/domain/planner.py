@@ -20,7 +20,6 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
-from rezone.domain.assignments import REPLICAS_MAX, check_topology
 from rezone.domain.planner_layout import Layout
 from rezone.domain.planner_leaders import LeaderBounds, spread_leaders
 from rezone.domain.planner_outcome import Setting, outcome
@@ -38,6 +37,7 @@ from rezone.domain.planner_types import (
     PlanRequest,
     Why,
 )
+from rezone.domain.topology_text import REPLICAS_MAX, check_topology
 from rezone.wire.keyspace import PARTITIONS_MAX
 from rezone.wire.messages import NodeId, PartitionId
 

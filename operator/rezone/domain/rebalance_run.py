@@ -58,12 +58,6 @@ class NoPlan:
 Planner = Callable[[], Planned | NoPlan]
 
 
-@functools.lru_cache(maxsize=64)
-def topology(text: str) -> Topology:
-    """Return the topology of a compact text; the same texts come again each pass."""
-    return assignments.parse(text)
-
-
 def child_name(task: str, suffix: str) -> str:
     """Return the deterministic name of a task's child, at most 63 characters long.
 
@@ -109,12 +103,12 @@ class TaskRun:
     @functools.cached_property
     def source(self) -> Topology:
         """Return the assignment before the rebalance."""
-        return topology(self.status.source)
+        return assignments.parse(self.status.source)
 
     @functools.cached_property
     def target(self) -> Topology:
         """Return the assignment after the rebalance."""
-        return topology(self.status.target)
+        return assignments.parse(self.status.target)
 
     @functools.cached_property
     def survey(self) -> Survey:

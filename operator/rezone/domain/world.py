@@ -247,6 +247,15 @@ class ClearPending:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class SettleLeader:
+    """Have `stable` follow a leader that a person has moved to a node outside of it."""
+
+    partition: PartitionId
+    old_leader: NodeId
+    new_leader: NodeId
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class NotifyFailureDetector:
     """RM-05: the leader may be gone; the failover detector shall look at the partition."""
 
@@ -268,5 +277,6 @@ Action = (
     | WriteStable
     | WriteCancel
     | ClearPending
+    | SettleLeader
     | NotifyFailureDetector
 )

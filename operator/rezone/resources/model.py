@@ -25,7 +25,7 @@ LabelKey = Annotated[
 ]
 ShortText = Annotated[str, Field(max_length=256)]
 Message = Annotated[str, Field(max_length=4096)]
-CompactText = Annotated[str, Field(max_length=600_000)]
+CompactText = Annotated[str, Field(max_length=320_000)]
 NodeNumber = Annotated[int, Field(ge=0, le=2_147_483_647)]
 """The id of a data node; ids are never used again."""
 Count = Annotated[int, Field(ge=0, le=1 << 50)]

@@ -378,22 +378,27 @@ class DataNodeStatus(Model):
 class Assignment(Model):
     """Which data nodes hold each partition, written compactly: "0,1,2;1,2,3" (partition 0, 1).
 
-    The first of a partition's nodes is its preferred leader. `revision` is the revision of the
-    trigger that made it; it compares like ZR-04's timestamps.
+    Texts over 64 KiB have their ids in base 36, as `domain.topology_text` says. The first of a
+    partition's nodes is its preferred leader. `revision` is the revision of the trigger that made
+    it; it compares like ZR-04's timestamps.
     """
 
     revision: Count = Field(description="The revision of the trigger that made it.")
     replicas: CompactText = Field(
-        description="The data nodes of each partition, as in 0,1,2;1,2,3.",
+        description="The data nodes of each partition, as in 0,1,2;1,2,3; in large zones as in "
+        "base36x2:000102;010203, ids with two digits of base 36 each.",
     )
 
 
 class CancelIntent(Model):
-    """ZR-19: the pair of topologies of the rebalance to be cancelled, by pending's revision."""
+    """ZR-19: the pair of topologies of the rebalance to be cancelled, by pending's revision.
+
+    In large zones they are left empty where they are those of `stable` and `pending`.
+    """
 
     revision: Count = Field(description="The revision of the pending assignment to be cancelled.")
-    old: CompactText = Field(description="The assignment to go back to.")
-    new: CompactText = Field(description="The assignment to be given up.")
+    old: CompactText = Field(description="The assignment to go back to; empty: stable.")
+    new: CompactText = Field(description="The assignment to be given up; empty: pending.")
 
 
 class Assignments(Model):
