@@ -364,10 +364,29 @@ def test_rollback_fences_before_anything_else() -> None:
     case.world.routes[0] = record(leader_epoch=6)
     case.world.reports[0, 0] = {"role": Role.FOLLOWER, "leader_epoch": 4}
     assert case.decide().path == ()  # both sides must agree again
+    case.world.reports[0, 0] = {"role": Role.LEADER, "leader_epoch": 4}
+    assert case.decide().path == ()  # it led with that epoch before the takeover
+    case.world.reports.clear()
+    case.world.takes_over(1, 5)
+    assert case.decide().path == ()  # the candidate has not heard that it was fenced
+    case.world.reports[0, 1] = {"role": Role.FOLLOWER, "leader_epoch": 5}
+    assert case.decide().path == ()
     case.world.reports.clear()
     decision = case.decide()
     assert decision.path == (S.UPDATE_METADATA_DOWN,)
     assert decision.status.attempt == 1
+
+
+@pytest.mark.parametrize(
+    ("role", "epoch"), [(Role.FOLLOWER, 5), (Role.LEADER, 4), (Role.LEADER, 6)]
+)
+@pytest.mark.proves("DCP-11")
+def test_a_takeover_counts_only_as_it_was_authorized(role: Role, epoch: int) -> None:
+    """The route would name a leader that does not lead, or one of another takeover."""
+    case = Case(S.UPGRADE_CANDIDATE)
+    case.world.takes_over(1, 5)
+    case.world.reports[0, 1] |= {"role": role, "leader_epoch": epoch}
+    assert S.UPDATE_METADATA_UP not in case.decide().path
 
 
 @pytest.mark.proves("RM-01")

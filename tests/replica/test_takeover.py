@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from pyarrow import flight
 from replica_cluster import Client, Coordinator, cluster
@@ -18,6 +19,7 @@ from replica_cluster import Client, Coordinator, cluster
 from rezone.replica.meta import MetaFile, PartitionMeta
 from rezone.replica.producer import ProducerChannel
 from rezone.replica.settings import NodeSettings
+from rezone.replica.takeover import TakeoverProcess
 from rezone.wire.errors import ConflictError, NotReadyError
 from rezone.wire.messages import Ack, Role, SetState, TakeoverState, UpgradeCandidate
 
@@ -307,6 +309,40 @@ def test_a_candidate_lost_after_dead_is_rolled_back_by_a_higher_epoch(
         c.nodes[1].start()
         c.wait_up(1)
         finish(c, k, {**rows, b"held": b"1"})
+
+
+@pytest.mark.proves("DCP-11", "RM-08")
+def test_a_candidate_whose_log_ends_elsewhere_does_not_lead(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A candidate that misses the leader's last rows would lead without them."""
+    whole = TakeoverProcess._message
+
+    def one_row_more(process: TakeoverProcess, state: TakeoverState) -> SetState:
+        message = whole(process, state)
+        more = message.end_offset + (state is TakeoverState.ACTIVE)
+        return msgspec.structs.replace(message, end_offset=more)
+
+    with cluster(tmp_path, 3) as c:
+        k, rows = started(c)
+        monkeypatch.setattr(TakeoverProcess, "_message", one_row_more)
+        c.takeover(PARTITION)
+        failed = c.until(
+            "failed",
+            lambda: (r := c.report(1, PARTITION)).takeover is TakeoverState.FAILED and r,
+        )
+        assert failed.role is Role.FOLLOWER
+        assert "the log ends at 5" in failed.takeover_error
+        assert c.report(0, PARTITION).role is not Role.LEADER, "it has given up before"
+        monkeypatch.undo()
+        # The coordinator restores both sides with a higher epoch, and begins again.
+        c.change(PARTITION, leader=0, leader_epoch=3, next_leader=None, next_epoch=None)
+        assert one_leader(c, (0, 1, 2)) == 0
+        c.until("the stream is back", lambda: c.report(0, PARTITION).follower_offsets.get(1))
+        c.authorise(PARTITION, 1)
+        c.takeover(PARTITION)
+        assert c.until("node 1 leads", lambda: c.report(1, PARTITION).role is Role.LEADER)
+        finish(c, k, rows)
 
 
 @pytest.mark.proves("RM-05", "DCP-11")

@@ -145,8 +145,8 @@ class Acts:
                 )
             case world.ClearPending(revision=revision):
                 await self._assign(lambda keys: assignments.clear_pending(keys, revision))
-            case world.SettleLeader(partition=partition, old_leader=old, new_leader=new):
-                await self._assign(lambda keys: assignments.settle(keys, partition, old, new))
+            case world.SettleLeader(partition=partition, old_leader=left, new_leader=taken):
+                await self._assign(lambda keys: assignments.settle(keys, partition, left, taken))
             case world.NotifyFailureDetector():
                 self._c.wake_zone(ZoneKey(self._zone.metadata.namespace, self._zone.metadata.name))
 

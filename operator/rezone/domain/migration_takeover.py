@@ -242,6 +242,8 @@ def update_metadata_rollback(run: Run) -> bool:  # noqa: PLR0911 - one return fo
     if not _leads_again(run):
         return run.wait(f"node {record.leader} does not lead again yet")
     if _try_again(run):
+        if not _follows_again(run):
+            return run.wait(f"node {context.to_node} does not follow node {record.leader} yet")
         run.status = run.status.model_copy(update={"attempt": run.status.attempt + 1})
         return run.go("try again", message=_why(run))
     if not _cleaned(run):
@@ -254,12 +256,20 @@ def update_metadata_rollback(run: Run) -> bool:  # noqa: PLR0911 - one return fo
 
 
 def _leads_again(run: Run) -> bool:
-    """Return whether both sides agree again that the route's leader leads (DCP-11)."""
+    """Return whether the route's leader leads by its own word, too (DCP-11)."""
     record = run.record
     report = run.view.report(run.partition, record.leader)
     if report is None:
         return True  # It cannot be asked: the failure detector's matter, not this migration's.
     return report.role is Role.LEADER and report.leader_epoch >= record.leader_epoch
+
+
+def _follows_again(run: Run) -> bool:
+    """Return whether the candidate knows that it does not lead: the other side of DCP-11."""
+    report = run.view.report(run.partition, run.context.to_node)
+    if report is None:
+        return False
+    return report.role is not Role.LEADER and report.leader_epoch >= run.record.leader_epoch
 
 
 def _cancelled(run: Run) -> bool:
