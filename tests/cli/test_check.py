@@ -65,6 +65,7 @@ def operator(
             left.pop(0),
             stalled=stalled,
             obstacle=None,
+            volumes=None,
             rebalancing="",
             paused=False,
             rollout=NOTHING,

@@ -7,6 +7,7 @@ import pytest
 from worlds import NOW, World, record
 
 from rezone.domain.rollout import NOTHING, RolloutDecision
+from rezone.domain.volumes import Growth
 from rezone.domain.zone_status import Obstacle, ZoneHealth, health_of, zone_conditions
 from rezone.resources.conditions import Condition, Reason
 from rezone.resources.zone import RolloutStatus
@@ -31,6 +32,7 @@ def listed(
         "rebalancing": "",
         "paused": False,
         "rollout": NOTHING,
+        "volumes": None,
         "generation": 3,
         "now": NOW,
     }
@@ -177,3 +179,18 @@ def test_an_update_is_told_while_it_lasts(
         UPDATE.waiting_for
     )
     assert set(conditions(WELL, tuple(found.values()))) == {"Ready"}
+
+
+def test_growing_volumes_are_told_while_they_grow() -> None:
+    """Nobody would know whether more room is on its way, or an alert would call it an outage."""
+    growing = Growth(size="20Gi", grown=1, total=3, waits="data node 2: waits")
+    found = conditions(WELL, volumes=growing)
+    assert found["Ready"].status == "True"
+    assert found["Growing"].message == "1 of 3 volumes have 20Gi; data node 2: waits"
+    assert found["Reconciling"].reason == Reason.GROWING
+    assert "Stalled" not in found
+    refused = dataclasses.replace(growing, refused=True)
+    found = conditions(WELL, volumes=refused)
+    assert (found["Stalled"].reason, found["Growing"].reason) == (Reason.GROWTH_REFUSED,) * 2
+    assert "Reconciling" not in found
+    assert conditions(WELL, tuple(found.values())).keys() == {"Ready"}

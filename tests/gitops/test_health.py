@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import datetime as dt
 import itertools
 import json
@@ -31,6 +32,7 @@ from lupa import lua51
 
 from rezone.domain.rollout import NOTHING, RolloutDecision
 from rezone.domain.statuses import Standing, with_conditions
+from rezone.domain.volumes import Growth
 from rezone.domain.zone_status import ZoneHealth, zone_conditions
 from rezone.resources import API_VERSION
 from rezone.resources.conditions import Reason
@@ -127,12 +129,15 @@ def zones() -> list[Json]:
         RolloutDecision(status=update, held=True),
         RolloutDecision(status=update, stuck="data node 1 catches up"),
     )
-    for (partitions, led, in_sync), stalled, task, paused, rollout in itertools.product(
+    growing = Growth(size="20Gi", grown=1, total=3)
+    growths = (None, growing, dataclasses.replace(growing, refused=True))
+    for (partitions, led, in_sync), stalled, task, paused, rollout, volumes in itertools.product(
         ((0, 0, 0), (4, 3, 3), (4, 4, 3), (4, 4, 4)),
         (None, shortage),
         ("", "t"),
         (False, True),
         rollouts,
+        growths,
     ):
         conditions = zone_conditions(
             (),
@@ -144,6 +149,7 @@ def zones() -> list[Json]:
             rebalancing=task,
             paused=paused,
             rollout=rollout,
+            volumes=volumes,
             generation=2,
             now=NOW,
         )

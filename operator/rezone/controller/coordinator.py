@@ -20,6 +20,7 @@ from rezone.controller.queue import KeyedQueue
 from rezone.controller.runtime import ZoneRuntime
 from rezone.controller.settings import CoordinatorSettings
 from rezone.kube.certificates import Certificates
+from rezone.kube.claims import ClaimStore
 from rezone.kube.client import Kube
 from rezone.kube.data_node import PodSettings
 from rezone.kube.events import EventRecorder
@@ -72,6 +73,7 @@ class Coordinator:
             ),
             certificates=certificates,
         )
+        self.claims = ClaimStore(kube)
         self.spark = SparkStore(
             kube,
             SparkSettings(

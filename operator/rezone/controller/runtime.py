@@ -16,6 +16,7 @@ from rezone.controller.monitor import NodeMonitor
 from rezone.controller.news import News
 from rezone.controller.notify import Notifier
 from rezone.controller.settings import CoordinatorSettings
+from rezone.controller.volumes import SeenVolumes
 from rezone.domain.world import RouteChange
 from rezone.domain.zone_status import Obstacle
 from rezone.kube.client import Kube
@@ -91,6 +92,7 @@ class ZoneRuntime:
         self.mismatched: set[tuple[PartitionId, NodeId, int]] = set()
         self.verifying: set[tuple[PartitionId, NodeId, int]] = set()
         self.obstacle: Obstacle | None = None
+        self.volumes: SeenVolumes | None = None
         self.config: ZoneConfig | None = None
         self.peers: dict[NodeId, str] = {}
         self.fence: Fence | None = None

@@ -6,7 +6,9 @@ mending, the task for a pending assignment, news to the nodes, data nodes that a
 longer wanted. Everything acted on stands in the status or in the route table first.
 """
 
+import asyncio
 import dataclasses
+import math
 from datetime import datetime, timedelta
 
 import structlog
@@ -19,6 +21,7 @@ from rezone.controller.observe import build_view, migration_view
 from rezone.controller.rollouts import decide_rollout
 from rezone.controller.runtime import ZoneRuntime
 from rezone.controller.transfers import Transfers
+from rezone.controller.volumes import GROWING_SECONDS, SeenVolumes, grow_volumes
 from rezone.controller.zone_config import zone_config
 from rezone.controller.zone_tasks import ZoneTasks, copies_now, task_name
 from rezone.domain import announcements, assignments, handover, routes
@@ -37,6 +40,7 @@ from rezone.domain.repairs import lease_ends_in, missing_copies, repairs, strays
 from rezone.domain.rollout import RolloutDecision
 from rezone.domain.standbys import standby_changes
 from rezone.domain.triggers import Trigger, due_in, find_trigger
+from rezone.domain.volumes import Growth
 from rezone.domain.world import Topology, ZoneView
 from rezone.domain.zone_status import Obstacle, health_of, zone_conditions
 from rezone.kube.data_node import selector_text
@@ -121,12 +125,13 @@ class ZoneReconciler:
             return 0.0
         self._c.announcer.announce(zone, announcements.of_zone(zone.status, decided.status))
         zone = written
-        known = runtime.obstacle
+        known, before = runtime.obstacle, runtime.volumes
         acted = await self._act(zone, runtime, store, observed, decided)
+        wake = min(decided.wake_seconds, _volumes_in(before, runtime.volumes))
         if runtime.obstacle is None:
-            return 0.0 if acted or known else decided.wake_seconds
+            return 0.0 if acted or known else wake
         wait = OBSTACLE_SECONDS if runtime.obstacle == known else NEW_OBSTACLE_SECONDS
-        return 0.0 if acted else min(wait, decided.wake_seconds)
+        return 0.0 if acted else min(wait, wake)
 
     # --- observe -----------------------------------------------------------------------------
 
@@ -223,7 +228,13 @@ class ZoneReconciler:
         )
         return Decided(
             status=_with_conditions(
-                zone, planned, view, rollout, obstacle=runtime.obstacle, now=observed.now
+                zone,
+                planned,
+                view,
+                rollout,
+                obstacle=runtime.obstacle,
+                volumes=runtime.volumes.growth if runtime.volumes is not None else None,
+                now=observed.now,
             ),
             place=planned.place,
             rollout=rollout,
@@ -243,6 +254,9 @@ class ZoneReconciler:
         """Carry out what the written status stands for; returns whether another pass is due now."""
         status = decided.status
         runtime.obstacle = await self._bring_pods(zone, observed, decided)
+        runtime.volumes = await grow_volumes(
+            self._c.claims, zone, runtime.volumes, asyncio.get_running_loop().time()
+        )
         if decided.rollout.even_out:
             await self._tasks.even_out(zone, decided.rollout.even_out)
         if decided.place is not None and not observed.routes:
@@ -343,6 +357,14 @@ class ZoneReconciler:
             coordinator_epoch=self._c.epoch,
             revision=assignments.acting_revision(status.assignments),
         )
+
+
+def _volumes_in(before: SeenVolumes | None, after: SeenVolumes | None) -> float:
+    """Return after how many seconds the volumes' growth is to be told or looked at again."""
+    old, new = (each.growth if each is not None else None for each in (before, after))
+    if new != old:
+        return NEW_OBSTACLE_SECONDS
+    return math.inf if new is None else GROWING_SECONDS
 
 
 class _Planning:
@@ -487,6 +509,7 @@ def _with_conditions(
     rollout: RolloutDecision,
     *,
     obstacle: Obstacle | None,
+    volumes: Growth | None,
     now: datetime,
 ) -> DistributionZoneStatus:
     status = planned.status
@@ -505,6 +528,7 @@ def _with_conditions(
                 health,
                 stalled=planned.stalled,
                 obstacle=obstacle,
+                volumes=volumes,
                 rebalancing=task,
                 paused=zone.spec.rebalance.paused,
                 rollout=rollout,

@@ -4,6 +4,7 @@ import dataclasses
 from datetime import datetime
 
 from rezone.domain.rollout import RolloutDecision
+from rezone.domain.volumes import Growth
 from rezone.domain.world import ZoneView
 from rezone.resources.conditions import (
     Condition,
@@ -69,12 +70,15 @@ def zone_conditions(
     rebalancing: str,
     paused: bool,
     rollout: RolloutDecision,
+    volumes: Growth | None,
     generation: int,
     now: datetime,
 ) -> tuple[Condition, ...]:
     """Return the zone's conditions; `rebalancing` names the task under way, or is empty."""
     if stalled is None and rollout.stuck:
         stalled = (Reason.UPDATE_STUCK, rollout.stuck)
+    if stalled is None and volumes is not None and volumes.refused:
+        stalled = (Reason.GROWTH_REFUSED, volumes.text)
     if obstacle is not None and obstacle.lasting:
         stalled = (obstacle.reason, obstacle.message)
 
@@ -85,13 +89,18 @@ def zone_conditions(
     result = set_condition(old, of(ConditionType.READY, reason, message, value=ready))
     updating, update_reason, update_message = _updating(rollout)
     advancing = updating and not rollout.held
-    working = (advancing or not ready) and stalled is None
-    if ready:
+    growing, grow_message = volumes is not None, volumes.text if volumes is not None else ""
+    grow_reason = Reason.GROWTH_REFUSED if volumes and volumes.refused else Reason.GROWING
+    working = (advancing or growing or not ready) and stalled is None
+    if ready and updating:
         reason, message = update_reason, update_message
+    elif ready:
+        reason, message = grow_reason, grow_message
     result = _while_true(result, working, of(ConditionType.RECONCILING, reason, message))
     result = _while_true(
         result, updating, of(ConditionType.UPDATING, update_reason, update_message)
     )
+    result = _while_true(result, growing, of(ConditionType.GROWING, grow_reason, grow_message))
     stall_reason, stall_message = stalled or (Reason.AVAILABLE, "")
     result = _while_true(
         result,

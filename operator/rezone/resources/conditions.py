@@ -29,6 +29,7 @@ class ConditionType(enum.StrEnum):
     STALLED = "Stalled"  # True while the operator cannot go on without a change by somebody
     REBALANCING = "Rebalancing"  # True while a rebalance of the zone is under way
     UPDATING = "Updating"  # True while pods of an older template are left, or one is replaced
+    GROWING = "Growing"  # True while volumes are smaller than the spec wants
     DEGRADED = "Degraded"  # True while a partition has fewer in-sync replicas than wanted
     SUCCEEDED = "Succeeded"  # tasks and migrations: Unknown while running
 
@@ -41,6 +42,8 @@ class Reason(enum.StrEnum):
     REBALANCING = "Rebalancing"  # a rebalance task is at work
     UPDATING = "Updating"  # pods are replaced by ones of the current template
     UPDATE_STUCK = "UpdateStuck"  # a replaced pod does not catch up; no further one is replaced
+    GROWING = "Growing"  # volumes are being made larger
+    GROWTH_REFUSED = "GrowthRefused"  # volumes cannot be made larger; the message says why
     PODS_NOT_READY = "PodsNotReady"  # data nodes are wanted that do not answer yet
     AWAITING_DELETION = "AwaitingDeletion"  # an earlier zone of this name still has objects
     NAME_TAKEN = "NameTaken"  # somebody else's object has a name that the zone needs
