@@ -104,6 +104,11 @@ def columns(count: int) -> list[Json]:
     return [{"name": f"c{n}" if n else "id", "type": "int64"} for n in range(count)]
 
 
+def indexes(count: int) -> list[Json]:
+    """Return so many indexes."""
+    return [{"name": f"i{n}", "columns": ["c1"]} for n in range(count)]
+
+
 def labels(count: int) -> dict[str, str]:
     """Return so many node labels."""
     return {f"label-{n}": "x" for n in range(count)}
@@ -116,6 +121,9 @@ def moves(count: int) -> list[Json]:
 
 NODES = {"spec__dataNodes__count": REMOVED}
 TABLE = {"spec__schema": SCHEMA}
+INDEXED = {
+    "spec__schema": {"columns": columns(20), "primaryKey": ["id"], "indexes": indexes(1)},
+}
 DISK = {"spec__storage": {"volumeClaimTemplate": VOLUME}}
 WIDE = {"spec__replicas": 7}
 DRAIN = {"spec__type": "Drain"}
@@ -159,6 +167,18 @@ ROWS: tuple[Row, ...] = (
        spec__schema={"columns": columns(20), "primaryKey": ["id"]}),
     dz("spec.schema.primaryKey[]", "minLength", "id", "", "at least 1 chars", **TABLE),
     dz("spec.schema.primaryKey[]", "maxLength", "id", "x" * 129, "may not be more than 128 bytes", **TABLE),
+    dz("spec.schema.indexes", "maxItems", indexes(16), indexes(17), "must have at most 16 items", **INDEXED),
+    dz("spec.schema.indexes", "repeat", indexes(2), indexes(1) * 2, 'Duplicate value: {"name":"i0"}', **INDEXED),
+    dz("spec.schema.indexes[].name", "required", "x", REMOVED, "name: Required value", **INDEXED),
+    dz("spec.schema.indexes[].name", "minLength", "x", "", "at least 1 chars", **INDEXED),
+    dz("spec.schema.indexes[].name", "maxLength", "x" * 63, "x" * 64, "may not be more than 63 bytes", **INDEXED),
+    dz("spec.schema.indexes[].name", "pattern", "_x1", "1-x", "should match '^[A-Za-z_][A-Za-z0-9_]*$'", **INDEXED),
+    dz("spec.schema.indexes[].columns", "required", ["c1"], REMOVED, "columns: Required value", **INDEXED),
+    dz("spec.schema.indexes[].columns", "minItems", ["c1"], [], "should have at least 1 items", **INDEXED),
+    dz("spec.schema.indexes[].columns", "maxItems", [f"c{n}" for n in range(1, 9)],
+       [f"c{n}" for n in range(1, 10)], "must have at most 8 items", **INDEXED),
+    dz("spec.schema.indexes[].columns[]", "minLength", "c1", "", "at least 1 chars", **INDEXED),
+    dz("spec.schema.indexes[].columns[]", "maxLength", "c1", "x" * 129, "may not be more than 128 bytes", **INDEXED),
     dz("spec.storage.engine", "enum", "Memory", "memory", 'supported values: "RocksDB", "Memory"'),
     dz("spec.storage.durability", "enum", "Fsync", "None", 'supported values: "Fsync"'),
     dz("spec.storage.volumeClaimTemplate.size", "required", "1Gi", REMOVED, "size: Required value", **DISK),
@@ -186,6 +206,8 @@ ROWS: tuple[Row, ...] = (
     dz("spec.dataNodes.updateStrategy.progressDeadlineSeconds", "minimum", 10, 9, "should be greater than or equal to 10"),
     dz("spec.dataNodes.updateStrategy.progressDeadlineSeconds", "maximum", 86_400, 86_401, UP_TO.format(86400)),
     dz("spec.rebalance.approval", "enum", "Manual", "Never", 'supported values: "Automatic", "Manual"'),
+    dz("spec.rebalance.maxConcurrentHandovers", "minimum", 0, -1, AT_LEAST_0),
+    dz("spec.rebalance.maxConcurrentHandovers", "maximum", 1024, 1025, UP_TO.format(1024)),
     dz("spec.rebalance.maxConcurrentMigrations", "minimum", 1, 0, AT_LEAST_1),
     dz("spec.rebalance.maxConcurrentMigrations", "maximum", 1000, 1001, UP_TO.format(1000)),
     dz("spec.rebalance.maxMigrationsPerNode", "minimum", 1, 0, AT_LEAST_1),
@@ -234,7 +256,8 @@ ROWS: tuple[Row, ...] = (
 
 Z, T, M = "DistributionZone", "RebalanceTask", "RegionMigration"
 TWO_COLUMNS = [{"name": "a", "type": "int64"}, {"name": "b", "type": "float64"}]
-TWO: Json = {"columns": TWO_COLUMNS, "primaryKey": ["a"]}
+TWO: Json = {"columns": [*TWO_COLUMNS, {"name": "d", "type": "string"}], "primaryKey": ["a"]}
+INDEXED_TWO: Json = {**TWO, "indexes": [{"name": "x", "columns": ["d", "a"]}]}
 RULE_ROWS: tuple[RuleRow, ...] = (
     RuleRow(Z, "the name of a DistributionZone starts with a letter and has at most 40 characters, lower-case letters, digits and '-': choose another name",
             {"metadata.name": "z" * 40}, {"metadata.name": "1st.zone"}),
@@ -246,8 +269,8 @@ RULE_ROWS: tuple[RuleRow, ...] = (
             {"spec.partitions": 16384, "spec.replicas": 3}, {"spec.partitions": 16384, "spec.replicas": 4}),
     RuleRow(Z, "partitions cannot be changed until re-sharding exists: make a new zone with the wanted number and copy the rows",
             {"spec.partitions": 8, "spec.replicas": 2}, {"spec.partitions": 16}, before={}),
-    RuleRow(Z, "schema cannot be changed: make a new zone and copy the rows",
-            {"spec.schema": TWO, "spec.replicas": 2}, {"spec.schema": {**TWO, "columns": TWO_COLUMNS[::-1]}},
+    RuleRow(Z, "schema cannot be changed, its indexes neither: make a new zone and copy the rows",
+            {"spec.schema": TWO, "spec.replicas": 2}, {"spec.schema": {**TWO, "columns": TWO["columns"][::-1]}},
             before={"spec.schema": TWO}),
     RuleRow(Z, "storage.engine cannot be changed: make a new zone and copy the rows",
             {"spec.storage": {"engine": "RocksDB"}}, {"spec.storage": {"engine": "Memory"}}, before={}),
@@ -259,6 +282,14 @@ RULE_ROWS: tuple[RuleRow, ...] = (
             {"spec.schema": TWO}, {"spec.schema": {**TWO, "primaryKey": ["b"]}}),
     RuleRow(Z, "a column may stand only once in primaryKey: remove the repetition",
             {"spec.schema": SCHEMA}, {"spec.schema": {**SCHEMA, "primaryKey": ["id", "id"]}}),
+    RuleRow(Z, "every name in an index's columns must be the name of a column",
+            {"spec.schema": INDEXED_TWO}, {"spec.schema": {**TWO, "indexes": [{"name": "x", "columns": ["c"]}]}}),
+    RuleRow(Z, "an index's column cannot be float32 or float64: use an integer or a string",
+            {"spec.schema": INDEXED_TWO}, {"spec.schema": {**TWO, "indexes": [{"name": "x", "columns": ["b"]}]}}),
+    RuleRow(Z, "an index of just the primary key's columns is none: rows are read by their key, remove it",
+            {"spec.schema": INDEXED_TWO}, {"spec.schema": {**TWO, "indexes": [{"name": "x", "columns": ["a"]}]}}),
+    RuleRow(Z, "a column may stand only once in an index: remove the repetition",
+            {"spec.schema": INDEXED_TWO}, {"spec.schema": {**TWO, "indexes": [{"name": "x", "columns": ["d", "d"]}]}}),
     RuleRow(Z, "size must be larger than 0, for example 10Gi",
             {"spec.storage.volumeClaimTemplate": {"size": "1"}}, {"spec.storage.volumeClaimTemplate": {"size": "0Gi"}}),
     RuleRow(Z, "size can only grow, volumes do not shrink: make a new zone and copy the rows",

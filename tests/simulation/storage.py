@@ -16,7 +16,7 @@ from rezone.replica.meta import PartitionMeta, branches_until
 from rezone.replica.node import NodeState
 from rezone.replica.store import ResetNeededError
 from rezone.wire.errors import CorruptionError
-from rezone.wire.messages import FailoverEntry, NodeId, PartitionId
+from rezone.wire.messages import FailoverEntry, IndexPosition, NodeId, PartitionId
 
 READ_ENTRIES_MAX = 8
 
@@ -29,10 +29,24 @@ class Snapshot:
     branches: tuple[FailoverEntry, ...]
 
 
+class NoIndexes:
+    """The indexer of a table without indexes; those have tests of their own."""
+
+    enabled = False
+    stopped = False
+    scanning = False
+    lag_rows = 0
+    position = IndexPosition(0, "")
+
+    def resume(self) -> None:
+        """Do nothing, as a real one would."""
+
+
 class MemoryStore:
     """The storage of one replica."""
 
     def __init__(self, partition: PartitionId) -> None:
+        self.indexer = NoIndexes()
         self.meta = self._durable_meta = PartitionMeta(partition=partition)
         self.rows: list[bytes] = []
         self.times: list[int] = []

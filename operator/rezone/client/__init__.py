@@ -1,5 +1,6 @@
 """The table client: rows in and out of a zone, with a route cache that corrects itself."""
 
+from rezone.client.lookups import IndexPage
 from rezone.client.settings import (
     ClientSettings,
     OutcomeUnknownError,
@@ -11,6 +12,7 @@ from rezone.client.writes import PartitionWrite
 
 __all__ = [
     "ClientSettings",
+    "IndexPage",
     "OutcomeUnknownError",
     "PartitionWrite",
     "TableClient",

@@ -1,4 +1,4 @@
-"""A zone's table as its users see it: write, delete, read, scan, transactions of one partition.
+"""A zone's table as its users see it: write, delete, read, scan, look up, transactions.
 
 Writes are applied exactly once (`writes`), routes correct themselves (`dispatch`).
 
@@ -11,7 +11,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Self
 
 import pyarrow as pa
@@ -19,6 +19,7 @@ import pyarrow as pa
 from rezone.client import batches
 from rezone.client.calls import Budget, Call
 from rezone.client.dispatch import Dispatcher, Request
+from rezone.client.lookups import LOOKUPS_AT_ONCE, IndexPage, Lookup
 from rezone.client.routes import RouteCache
 from rezone.client.settings import ClientSettings
 from rezone.client.transactions import Requests, Transaction
@@ -28,6 +29,7 @@ from rezone.wire.channel import CHANNEL_ERRORS
 from rezone.wire.errors import ConflictError, NotLeaderError, NotReadyError, RezoneError
 from rezone.wire.flight import NodeClient, from_flight_error
 from rezone.wire.messages import (
+    IndexTicket,
     Message,
     PartitionId,
     ReadRequest,
@@ -187,8 +189,38 @@ class TableClient:
         """Return a partition's rows as record batches, asked for again until it has all."""
         return list(self.stream_partition(ScanTicket(partition=partition, as_of=as_of), whole=True))
 
-    def stream_partition(self, ticket: ScanTicket, *, whole: bool = False) -> Iterator[Any]:
-        """Yield the batches of a scan as they come from the partition's leader.
+    def lookup(
+        self,
+        index: str,
+        low: Sequence[Any] = (),
+        high: Sequence[Any] = (),
+        *,
+        limit: int = 1000,
+        after: bytes = b"",
+        as_of: int | None = None,
+    ) -> IndexPage:
+        """Return rows by a secondary index, in its order: from `low` to `high`, both inclusive.
+
+        Each is a tuple of values for the first of the index's columns; the same one twice finds
+        equal values, a shorter one leaves the other columns open, and none has no bound. At most
+        `limit` rows come at once; `after` is the `next` of the page before. Each page sees what
+        was acknowledged before it was asked for; without `as_of` another page may see more.
+        UnknownIndexError when the zone has no such index.
+        """
+        self._fetch_routes()  # a lookup by a stale number of partitions would miss some
+        found = Lookup(self.codec, index, low=low, high=high, limit=limit, after=after)
+
+        def rows_of(partition: PartitionId) -> list[Any]:
+            return list(self.stream_partition(found.ticket(partition, as_of), whole=True))
+
+        partitions = range(self.config.partitions)
+        with ThreadPoolExecutor(min(len(partitions), LOOKUPS_AT_ONCE)) as pool:
+            return found.page([batch for part in pool.map(rows_of, partitions) for batch in part])
+
+    def stream_partition(
+        self, ticket: ScanTicket | IndexTicket, *, whole: bool = False
+    ) -> Iterator[Any]:
+        """Yield the batches of a scan or lookup as they come from the partition's leader.
 
         A scan that breaks before its first batch is started again; later it raises, because rows
         already yielded cannot be taken back. With `whole` all batches are gathered first, and any
@@ -262,7 +294,7 @@ class TableClient:
         if not self._dispatcher.submit(request):
             done(RezoneError("the client is closed"))
 
-    def _scan_once(self, ticket: ScanTicket) -> Iterator[Any]:
+    def _scan_once(self, ticket: ScanTicket | IndexTicket) -> Iterator[Any]:
         if self._routes.config is None:
             self._fetch_routes()
         leader = self._dispatcher.leader(ticket.partition)

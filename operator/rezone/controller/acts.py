@@ -133,6 +133,7 @@ class Acts:
                         partition=action.partition,
                         next_epoch=action.next_epoch,
                         last_offset=action.last_offset,
+                        index=action.index,
                     ),
                 )
             case world.WritePending(target=target, revision=revision):

@@ -2,7 +2,7 @@
 
 from rezone.resources.zone import DistributionZone
 from rezone.wire.messages import ZoneConfig
-from rezone.wire.schema import Column, TableSchema
+from rezone.wire.schema import Column, Index, TableSchema
 
 
 def zone_config(zone: DistributionZone, partitions: int) -> ZoneConfig:
@@ -17,6 +17,11 @@ def zone_config(zone: DistributionZone, partitions: int) -> ZoneConfig:
                 for c in spec.table_schema.columns
             ),
             primary_key=spec.table_schema.primary_key,
+            # By name: their order in the list may be changed, and entries carry their numbers.
+            indexes=tuple(
+                Index(index.name, index.columns)
+                for index in sorted(spec.table_schema.indexes, key=lambda index: index.name)
+            ),
         )
     return ZoneConfig(
         zone=zone.metadata.name,

@@ -38,6 +38,7 @@ ALLOWED: Mapping[Act, frozenset[Role]] = {
 _ACTS: Mapping[type[messages.Message], Act] = {
     messages.RoutesRequest: Act.ROUTES,
     messages.ScanTicket: Act.READ,
+    messages.IndexTicket: Act.READ,
     messages.ReadRequest: Act.READ,
     messages.TransactionBegin: Act.READ,
     messages.WriteRequest: Act.WRITE,

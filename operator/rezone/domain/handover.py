@@ -174,6 +174,7 @@ class _Handovers:
                     candidate=candidate,
                     next_epoch=epoch,
                     last_offset=old.log_end_offset,
+                    index=old.index,
                 ),
             )
         elif not (old.takeover in _RUNNING and old.takeover_epoch == epoch):

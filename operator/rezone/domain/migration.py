@@ -15,13 +15,13 @@ from rezone.domain import routes
 from rezone.domain.migration_run import Run
 from rezone.domain.migration_table import NOT_BEGUN
 from rezone.domain.readiness import (
-    is_close,
     is_mismatched,
     is_reachable,
     is_verified,
     node_is_gone,
     verification,
     was_copied,
+    why_not_close,
 )
 from rezone.domain.slots import Slots
 from rezone.domain.statuses import Decision, with_error
@@ -218,8 +218,8 @@ def candidate_wants(run: Run) -> str:  # noqa: PLR0911 - one return for each wan
     # A member of the in-sync set has every acknowledged row; there is no leader to compare with.
     if leader_gone:
         return ""
-    if not is_close(view, run.partition, record, node):
-        return f"node {node} applies the log to its engine"
+    if why := why_not_close(view, run.partition, record, node):
+        return why
     if was_copied(view, run.partition, node) and not is_verified(view, run.partition, record, node):
         return f"node {node} is being verified against node {record.leader}"
     return ""

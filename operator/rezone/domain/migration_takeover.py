@@ -10,13 +10,13 @@ from rezone.domain import routes
 from rezone.domain.changes import drop_from_isr, stop_of
 from rezone.domain.migration_run import WAKE_TAKEOVER_SECONDS, Run
 from rezone.domain.readiness import (
-    is_close,
     is_mismatched,
     is_reachable,
     is_verified,
     node_is_gone,
     verification,
     was_copied,
+    why_not_close,
 )
 from rezone.domain.world import (
     NotifyFailureDetector,
@@ -70,9 +70,9 @@ def _authorize(run: Run) -> bool:
     gone = node_is_gone(view, record.leader, run.now)
     if node not in record.isr or view.report(run.partition, node) is None:
         return run.wait(f"node {node} is not in sync")
-    if not gone and not is_close(view, run.partition, record, node):
+    if not gone and (why := why_not_close(view, run.partition, record, node)):
         run.change_route(lambda r: routes.set_hot_standby(r, node))
-        return run.wait(f"node {node} applies the log to its engine")
+        return run.wait(why)
     copied = was_copied(view, run.partition, node)
     if not gone and copied and not is_verified(view, run.partition, record, node):
         run.act(verification(run.partition, record, node))
@@ -186,6 +186,7 @@ def upgrade_candidate(run: Run) -> bool:
                 candidate=context.to_node,
                 next_epoch=context.next_epoch,
                 last_offset=old.log_end_offset if old is not None else None,
+                index=old.index if old is not None else None,
             ),
         )
     return run.wait("the candidate takes over", seconds=WAKE_TAKEOVER_SECONDS)

@@ -56,11 +56,40 @@ def is_close(
     record: LeaderAndIsr,
     node: NodeId,
 ) -> bool:
-    """Return whether a takeover would have little left to do (DCP-06, HS-08)."""
-    if node in record.iss:
-        return True
-    lag = lag_rows(view, partition, record, node)
-    return lag is not None and lag < CLOSE_ROWS
+    """Return whether a takeover would have little left to do (DCP-06, DCP-08, HS-08)."""
+    return not why_not_close(view, partition, record, node)
+
+
+def why_not_close(
+    view: ZoneView,
+    partition: PartitionId,
+    record: LeaderAndIsr,
+    node: NodeId,
+) -> str:
+    """Return what a takeover would have to wait for, empty when it is close (B-14)."""
+    if node not in record.iss:
+        lag = lag_rows(view, partition, record, node)
+        if lag is None or lag >= CLOSE_ROWS:
+            return f"node {node} applies the log to its engine"
+    return _why_not_indexed(view, partition, record.leader, node)
+
+
+def _why_not_indexed(view: ZoneView, partition: PartitionId, leader: NodeId, node: NodeId) -> str:
+    """Return what a replica's index lacks of its leader's, empty when that is little (DCP-08).
+
+    A leader that makes its own index anew has nothing that another one could lack.
+    """
+    theirs, own = view.report(partition, leader), view.report(partition, node)
+    if theirs is None or theirs.index is None or not theirs.index.offset:
+        return ""
+    if own is None or own.index is None:
+        return f"node {node} has said nothing of its index"
+    missing = theirs.index.offset - own.index.offset
+    if missing >= CLOSE_ROWS:
+        return f"node {node}'s index is {missing} rows behind node {leader}'s"
+    if own.index.partition_uuid != theirs.index.partition_uuid:
+        return f"node {node}'s index is of another history than node {leader}'s"
+    return ""
 
 
 def was_copied(view: ZoneView, partition: PartitionId, node: NodeId) -> bool:

@@ -9,7 +9,7 @@ import dataclasses
 from collections.abc import Mapping
 from datetime import datetime
 
-from rezone.wire.messages import LeaderAndIsr, NodeId, PartitionId, ReplicaReport
+from rezone.wire.messages import IndexPosition, LeaderAndIsr, NodeId, PartitionId, ReplicaReport
 
 Topology = tuple[tuple[NodeId, ...], ...]
 """For each partition its data nodes; the first is the preferred leader."""
@@ -212,6 +212,7 @@ class RequestUpgrade:
     candidate: NodeId
     next_epoch: int
     last_offset: int | None = None
+    index: IndexPosition | None = None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

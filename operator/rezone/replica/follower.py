@@ -18,6 +18,7 @@ from rezone.wire.errors import ConflictError, StaleEpochError
 from rezone.wire.messages import (
     Entries,
     FetchLog,
+    IndexPosition,
     NodeId,
     PartitionId,
     Role,
@@ -41,7 +42,7 @@ class FollowerDuties:
         self.partition_id: PartitionId = partition.partition_id
         self.error = ""
         self.left_out = False
-        self._acked = (-1, -1)
+        self._acked: tuple[int, int, IndexPosition | None] = (-1, -1, None)
         self._applied_at = 0.0
 
     # --- what a consumer channel calls -----------------------------------------------------------
@@ -68,7 +69,7 @@ class FollowerDuties:
             # No lease is granted before this is on the disk.
             lease_ms = max(partition.store.meta.lease_ms, partition.settings.lease_ms)
             partition.store.update_meta(failover_log=answer.failover_log, lease_ms=lease_ms)
-            self._acked = (-1, -1)
+            self._acked = (-1, -1, None)
             # The record here may be the older one: nobody tells it while the operator is away.
             known = answer.partition_epoch >= partition.record.partition_epoch
             self.left_out = known and not answer.in_sync
@@ -121,7 +122,8 @@ class FollowerDuties:
         partition = self._partition
         with partition.lock:
             durable, applied = partition.store.durable_end, partition.store.applied
-            self._acked = (durable, applied)
+            index = partition.index.told
+            self._acked = (durable, applied, index)
             return FetchLog(
                 partition=self.partition_id,
                 fetch_offset=durable,
@@ -129,6 +131,7 @@ class FollowerDuties:
                 kv_applied_offset=applied,
                 opaque=opaque,
                 leaving=partition.host.leaving,
+                index=index,
             )
 
     def state_set(self, message: SetState) -> None:
@@ -183,12 +186,15 @@ class FollowerDuties:
             store.apply_to(min(log_end, store.applied + _STANDBY_SLICE_ROWS))
         elif not eager:
             self._apply_lazily()
+        if partition.takeover.eager:
+            partition.index.pump()  # the old leader waits for it (DCP-08)
         with partition.lock:
             partition.note_applied()
             self._look_again()
-            news = self._acked != (store.durable_end, store.applied)
+            news = self._acked != (store.durable_end, store.applied, partition.index.told)
         if news:
             partition.host.ack(partition)
+        partition.index.pump()
         if eager and store.applied < store.log_end:
             partition.wake()
 

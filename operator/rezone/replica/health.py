@@ -42,6 +42,12 @@ class NodeCollector(Collector):
         )
         lag = sum(max(0, p.store.log_end - p.store.applied) for p in partitions)
         yield GaugeMetricFamily("rezone_replica_apply_lag_rows", "Log rows not yet applied.", lag)
+        lag = sum(p.store.indexer.lag_rows for p in partitions)
+        yield GaugeMetricFamily(
+            "rezone_replica_index_lag_rows", "Applied rows not yet in the indexes.", lag
+        )
+        size = sum(p.store.indexer.entry_bytes for p in partitions)
+        yield GaugeMetricFamily("rezone_replica_index_bytes", "Bytes of index entries.", size)
         rows = sum(p.sizes[0] for p in partitions)
         yield GaugeMetricFamily("rezone_replica_versions", "Row versions, estimated.", rows)
         size = sum(p.sizes[1] for p in partitions)

@@ -9,7 +9,7 @@ Pure functions, safe from any thread.
 import uuid
 
 from rezone.replica.meta import branch_end
-from rezone.wire.messages import FailoverEntry
+from rezone.wire.messages import FailoverEntry, IndexPosition
 
 FAILOVER_LOG_MAX = 64
 
@@ -21,6 +21,11 @@ def branch_at(failover_log: tuple[FailoverEntry, ...], offset: int) -> str:
         if entry.first_offset < offset:
             uuid = entry.partition_uuid
     return uuid
+
+
+def is_of_history(failover_log: tuple[FailoverEntry, ...], at: IndexPosition) -> bool:
+    """Return whether an index's position is of this history: its rows are this one's (DCP-08)."""
+    return branch_at(failover_log, at.offset) == at.partition_uuid
 
 
 def branch_start(failover_log: tuple[FailoverEntry, ...], log_end: int) -> int:

@@ -45,7 +45,7 @@ from rezone.replica.index_entries import (
 )
 from rezone.replica.log import PartitionLog
 from rezone.wire.indexes import IndexCodec, KeyRange
-from rezone.wire.messages import FailoverEntry
+from rezone.wire.messages import FailoverEntry, IndexPosition
 from rezone.wire.schema import TableSchema
 
 _STATE_NAME = b"index"
@@ -55,13 +55,6 @@ _ROWS_PER_SLICE = 4096
 _INDEX_END = INDEX_PREFIX + b"\xff"
 
 StateChange = dict[bytes, bytes | None]
-
-
-class IndexPosition(NamedTuple):
-    """How far an index is: everything below `offset`, of the branch `partition_uuid` (DCP-08)."""
-
-    offset: int
-    partition_uuid: str
 
 
 class IndexState(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):

@@ -31,6 +31,7 @@ from rezone.wire.errors import (
 )
 from rezone.wire.messages import (
     FIRST_PARTITION_EPOCH,
+    IndexPosition,
     IsrProposal,
     LeaderAndIsr,
     NodeId,
@@ -46,7 +47,8 @@ class FollowerProgress:
     """What a leader knows of one follower; `waiting_since` is when it began to owe an ack.
 
     `leaving`: it has said that it is about to stop. `gone_since`: its stream has broken then, and
-    it has not asked for another one.
+    it has not asked for another one. `index` is how far its indexes are, of the candidate of a
+    takeover alone.
     """
 
     durable: int = -1
@@ -56,6 +58,7 @@ class FollowerProgress:
     waiting_since: float | None = None
     gone_since: float | None = None
     lease: Lease = NO_LEASE
+    index: IndexPosition | None = None
 
 
 @dataclass(slots=True)

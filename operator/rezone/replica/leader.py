@@ -184,6 +184,7 @@ class LeaderDuties:
             progress = self.state.follower(stream.node)
             first = progress.durable < 0 or ack.leaving > progress.leaving
             progress.leaving = ack.leaving
+            progress.index = ack.index
             self.state.acked(
                 stream.node, ack.fetch_offset, ack.kv_applied_offset, now, store.log_end
             )
@@ -243,6 +244,7 @@ class LeaderDuties:
                 answers = partition.intake.take_committed(committed)
         for reply, result in answers:
             reply(result)
+        partition.index.pump()
 
     def tick(self, now: float) -> None:
         """Look after what no event wakes: laggards, held commits, followers' commit offsets."""

@@ -397,6 +397,7 @@ class DataNode:
             self._store_config,
             partition=partition,
             engine=self.config.engine,
+            table=self.config.table,
             transaction_seconds_max=self.settings.transaction_ms_max / 1000,
         )
         directory = self._directory / "partitions" / str(partition)

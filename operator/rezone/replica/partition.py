@@ -24,6 +24,7 @@ from rezone.replica.collector import Collector
 from rezone.replica.follower import FollowerDuties, stamps_of
 from rezone.replica.history import with_new_branch
 from rezone.replica.host import Host
+from rezone.replica.indexing import IndexDuties
 from rezone.replica.insync import Reply
 from rezone.replica.leader import LeaderDuties
 from rezone.replica.lease import NEVER, Promises
@@ -108,6 +109,7 @@ class Partition:
         self.transacting = Transacting(self)
         self.pacer = WritePacer(self, host.budget)
         self.reads = ReadQueue(self)
+        self.index = IndexDuties(self)
         self.takeover = TakeoverProcess(self)
         self._resume()
 
@@ -388,7 +390,8 @@ class Partition:
     def upgrade(self, request: UpgradeCandidate) -> None:
         """Lead with the next epoch if the log reaches `last_offset` (RM-05); done already is done.
 
-        NotReadyError when rows are missing; ConflictError when this replica may not lead.
+        NotReadyError when rows or index entries are missing; ConflictError when this replica may
+        not lead.
         """
         with self.lock:
             persisted = self.check_fence(request.fence)
@@ -405,6 +408,8 @@ class Partition:
                 )
             if self.node_id not in self.record.isr:
                 raise ConflictError(f"node {self.node_id} is not in sync")
+            if lacks := self.index.lacks(request.index):
+                raise NotReadyError(lacks)
             record = msgspec.structs.replace(
                 self.record,
                 leader=self.node_id,
@@ -568,6 +573,7 @@ class Partition:
             self.takeover.tick(now)
             self.pacer.release()
             self.reads.tick(now)
+            self.index.tick(now)
 
     def keep_house(self) -> None:
         """Trim the log, estimate the size; in the node's house thread."""

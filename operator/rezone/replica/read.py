@@ -238,17 +238,25 @@ def read_keys(partition: "Partition", read: KeyRead, codec: RowCodec) -> Any:
     )
 
 
-def scan_batches(partition: "Partition", ticket: ScanTicket, codec: RowCodec) -> Iterator[Any]:
-    """Yield the visible rows in a range of hashes as typed batches, in row-id order."""
-    as_of = ticket.as_of
+def time_to_read_at(partition: "Partition", as_of: int | None) -> int:
+    """Return the one time of a read that takes several steps, when it may be read at.
+
+    Without `as_of` a time at which everything committed is to be seen.
+    """
     if as_of is None:
         wait_readable(partition, None)
         with partition.lock:
-            # All batches at one time, whatever is written meanwhile.
+            # One time, whatever is written meanwhile.
             as_of = partition.intake.time_floor = max(
                 partition.intake.time_floor, partition.store.last_commit_time
             )
     wait_readable(partition, as_of)
+    return as_of
+
+
+def scan_batches(partition: "Partition", ticket: ScanTicket, codec: RowCodec) -> Iterator[Any]:
+    """Yield the visible rows in a range of hashes as typed batches, in row-id order."""
+    as_of = time_to_read_at(partition, ticket.as_of)
     cursor: bytes | None = ticket.hash_start.to_bytes(_HASH_BYTES, "big")
     end = ticket.hash_end_inclusive + 1
     bound = None if end >= keyspace.HASH_SPACE else end.to_bytes(_HASH_BYTES, "big")

@@ -113,6 +113,7 @@ def replica_report(partition: "Partition") -> ReplicaReport:
             durable_offset=store.durable_end,
             committed_offset=partition.committed,
             kv_applied_offset=store.applied,
+            index=store.indexer.position if store.indexer.enabled else None,
             needs_snapshot=store.meta.needs_snapshot,
             takeover=partition.takeover.state,
             takeover_epoch=partition.takeover.epoch,

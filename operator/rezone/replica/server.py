@@ -19,6 +19,7 @@ from rezone.replica.control import Control
 from rezone.replica.copies import Receiver, snapshot_stream
 from rezone.replica.foreground import CopySteps
 from rezone.replica.guard import Guard, guard_of
+from rezone.replica.lookup import lookup_batches
 from rezone.replica.node import DataNode
 from rezone.replica.read import scan_batches
 from rezone.wire import messages
@@ -26,7 +27,14 @@ from rezone.wire.channel import Channel
 from rezone.wire.errors import RezoneError
 from rezone.wire.flight import answer_action, to_flight_error
 from rezone.wire.identity import Identity, Role
-from rezone.wire.messages import BulkInsert, CopyState, Message, ScanTicket, SnapshotTicket
+from rezone.wire.messages import (
+    BulkInsert,
+    CopyState,
+    IndexTicket,
+    Message,
+    ScanTicket,
+    SnapshotTicket,
+)
 from rezone.wire.tls import TlsFiles, TlsFilesError
 
 _log = structlog.get_logger(__name__)
@@ -74,7 +82,7 @@ class NodeServer(flight.FlightServerBase):  # type: ignore[misc]
         return answer_action(action, handle)
 
     def do_get(self, context: Any, ticket: flight.Ticket) -> Any:
-        """Stream a snapshot or a scan."""
+        """Stream a snapshot, a scan or a lookup."""
         request = _decode(ticket.ticket)
         try:
             guard_of(self._here, context).check(request)
@@ -93,6 +101,11 @@ class NodeServer(flight.FlightServerBase):  # type: ignore[misc]
             codec = self._node.codec
             rows = self._node.foreground.serving(scan_batches(partition, request, codec))
             return flight.GeneratorStream(codec.arrow_schema, _carrying_errors(rows))
+        if isinstance(request, IndexTicket):
+            partition = self._node.find(request.partition)
+            codec = self._node.codec
+            found = lookup_batches(partition, request, codec)
+            return flight.GeneratorStream(codec.arrow_schema, _carrying_errors(found))
         raise RezoneError(f"{type(request).__name__} is not a ticket")
 
     def do_put(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:

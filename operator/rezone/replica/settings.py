@@ -64,6 +64,9 @@ class NodeSettings(msgspec.Struct, frozen=True, kw_only=True):
       time; `transaction_bytes_max`: of one transaction, as its intents stand in the log.
     - `standby_lag_rows_max`: at most this many rows may wait to be applied in `iss` (HS-08).
     - `apply_interval_ms`, `apply_rows_max`: a follower applies when either is reached.
+    - `index_interval_ms`, `index_rows_max`: indexes follow what is applied when either is reached;
+      lookups and the candidate of a takeover do not wait for that.
+    - `lookup_rows_max`: at most so many rows are looked up by an index at once.
     - `collect_percent_max`: the share of the time that old versions are collected for; a slice of a
       pass is followed by a rest.
     - `commit_interval_ms`: how late a follower may hear of a commit offset when no entries follow.
@@ -102,6 +105,9 @@ class NodeSettings(msgspec.Struct, frozen=True, kw_only=True):
     standby_lag_rows_max: int = 1_000
     apply_interval_ms: int = 300
     apply_rows_max: int = 20_000
+    index_interval_ms: int = 300
+    index_rows_max: int = 5_000
+    lookup_rows_max: int = 10_000
     leisure_rows_max: int = 200
     commit_interval_ms: int = 100
     progress_interval_ms: int = 100

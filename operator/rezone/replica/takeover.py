@@ -2,7 +2,9 @@
 
     old leader                                   candidate
     PENDING (persisted): sends what it
-      has, then Pending                    --> PENDING: applies eagerly, holds writes
+      has, then Pending                    --> PENDING: applies and indexes eagerly, holds writes
+    stops its indexer; waits until the
+      candidate has indexed as much        <-- acks with its indexed offset (DCP-08)
     DEAD: appends nothing more
       sends the rest, then Active           --> leads with the next epoch, answers held writes
     follows, answers what is left: NotLeader
@@ -29,9 +31,10 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from rezone.replica.indexing import index_lacks
 from rezone.replica.stream import ProducerStream
 from rezone.wire.errors import ConflictError, NotReadyError, StaleEpochError
-from rezone.wire.messages import NodeId, Role, SetState, TakeoverState
+from rezone.wire.messages import IndexPosition, NodeId, Role, SetState, TakeoverState
 from rezone.wire.messages import Takeover as TakeoverRequest
 
 if TYPE_CHECKING:
@@ -64,6 +67,7 @@ class _Attempt:
     end_offset: int = 0
     pending_sent: bool = False
     persisted: bool = False
+    index: IndexPosition | None = None
 
 
 class TakeoverProcess:
@@ -118,6 +122,7 @@ class TakeoverProcess:
     def clear(self) -> None:
         """Forget the takeover: the coordinator has decided anew."""
         self._now = _Attempt()
+        self._partition.index.resume()
 
     def restore_dead(self) -> None:
         """Be dead again after a restart; who the candidate is stands in the partition's record."""
@@ -128,6 +133,7 @@ class TakeoverProcess:
             epoch=record.next_epoch or 0,
             candidate=-1 if record.next_leader is None else record.next_leader,
             end_offset=self._partition.store.log_end,
+            index=self._partition.index.stop(),
         )
 
     # --- the old leader --------------------------------------------------------------------------
@@ -190,16 +196,22 @@ class TakeoverProcess:
         partition.touched(at_once=True)
 
     def persist(self) -> None:
-        """Bring the mark of a takeover that has begun to the disk; called without the lock.
+        """Bring the mark of a takeover that has begun to the disk, and stop the indexer (DCP-08).
 
-        Writes still go on meanwhile. Later, between the last one here and the first one there, it
-        would be too late: after a restart nothing may be appended behind the candidate's back.
+        Called without the lock; writes still go on meanwhile. Later, between the last one here
+        and the first one there, it would be too late: after a restart nothing may be appended
+        behind the candidate's back.
         """
         partition = self._partition
         with partition.lock:
-            attempt = self._now
+            attempt, begun = self._now, self.hands_over
         partition.store.update_meta()
+        index = partition.index.stop() if begun else None
         with partition.lock:
+            if begun and self._now is attempt and self.hands_over:
+                attempt.index = index
+            elif begun:
+                partition.index.resume()
             attempt.persisted = True
         partition.wake()
 
@@ -210,12 +222,21 @@ class TakeoverProcess:
             return
         assert now.stream is not None, "a pending takeover has a stream"  # noqa: S101 - invariant
         missing = partition.store.log_end - now.stream.acked_offset
+        ready = now.persisted and now.pending_sent
+        lacks = index_lacks(partition.store.meta.failover_log, now.index, self._candidate_index())
         if now.stream.ended:
             self._fail("the candidate's stream has ended")
-        elif now.persisted and now.pending_sent and missing <= partition.settings.takeover_rows_max:
+        elif lacks.final:
+            self._fail(f"the candidate's {lacks}")
+        elif ready and not lacks and missing <= partition.settings.takeover_rows_max:
             self._die()
         elif partition.clock.monotonic() > now.deadline:
-            self._fail(f"the candidate still misses {missing} rows after the time given")
+            why = f"candidate's {lacks}" if lacks else f"candidate still misses {missing} rows"
+            self._fail(f"the {why} after the time given")
+
+    def _candidate_index(self) -> IndexPosition | None:
+        state = self._partition.leading.require_state()
+        return state.follower(self._now.candidate).index
 
     def _die(self) -> None:
         partition, now = self._partition, self._now
@@ -248,6 +269,7 @@ class TakeoverProcess:
                 next_leader=None,
                 next_epoch=None,
             )
+            partition.index.resume()
             partition.log.info("handed over", leader=record.leader, leader_epoch=attempt.epoch)
             # The disk knows that this leader is dead; the new epoch comes in with the first stream.
             partition.become_follower(record, durable=False)
@@ -265,6 +287,7 @@ class TakeoverProcess:
         partition.log.warning("the takeover has failed", reason=reason)
         partition.mark_dead(dead=False, durable=True)
         now.state, now.error = TakeoverState.FAILED, reason
+        partition.index.resume()
         if now.stream is not None and not now.stream.ended:
             now.stream.send_at(0, self._message(TakeoverState.FAILED))
         partition.touched(at_once=True)
@@ -284,6 +307,7 @@ class TakeoverProcess:
             eligible=partition.record.eligible,
             hold_ms=math.ceil(held_seconds * 1000),
             time_floor=partition.intake.time_floor,
+            index=now.index,
         )
 
     # --- the candidate ---------------------------------------------------------------------------
@@ -322,6 +346,10 @@ class TakeoverProcess:
         if log_end != message.end_offset:
             attempt.state = TakeoverState.FAILED
             attempt.error = f"the log ends at {log_end}, the leader's at {message.end_offset}"
+            partition.intake.fail_held(NotReadyError("the takeover has failed"))
+            return
+        if lacks := partition.index.lacks(message.index):
+            attempt.state, attempt.error = TakeoverState.FAILED, lacks
             partition.intake.fail_held(NotReadyError("the takeover has failed"))
             return
         record = msgspec.structs.replace(

@@ -19,7 +19,7 @@ from rezone.resources.model import (
     Time,
 )
 from rezone.wire.messages import EngineKind
-from rezone.wire.schema import ColumnType
+from rezone.wire.schema import INDEXES_MAX, ColumnType
 
 DATA_NODES_MAX = 1024
 WEIGHT_MAX = 1000
@@ -49,6 +49,28 @@ class ColumnSpec(Model):
     nullable: bool = Field(default=True, description="Whether null is allowed; never in the key.")
 
 
+class IndexSpec(Model):
+    """A secondary index: rows can be looked up by its columns, for equal values and ranges."""
+
+    rules: ClassVar[tuple[Rule, ...]] = (
+        Rule(
+            rule="self.columns.all(k, self.columns.exists_one(x, x == k))",
+            message="a column may stand only once in an index: remove the repetition",
+            field_path=".columns",
+        ),
+    )
+
+    name: Annotated[
+        str,
+        Field(min_length=1, max_length=63, pattern=r"^[A-Za-z_][A-Za-z0-9_]*$"),
+    ] = Field(description="The index's name; lookups ask for it.")
+    # Atomic for the same reason as the primary key's columns.
+    columns: Annotated[
+        tuple[Annotated[str, Field(min_length=1, max_length=128)], ...],
+        Field(min_length=1, max_length=8, json_schema_extra={"x-list-type": "atomic"}),
+    ] = Field(description="The columns rows are looked up by, in order.")
+
+
 class SchemaSpec(Model):
     """The columns of the table; without a schema the zone holds binary keys and values."""
 
@@ -71,6 +93,24 @@ class SchemaSpec(Model):
             message="a column may stand only once in primaryKey: remove the repetition",
             field_path=".primaryKey",
         ),
+        Rule(
+            rule="!has(self.indexes) || self.indexes.all(i, i.columns.all(k, "
+            "self.columns.exists(c, c.name == k)))",
+            message="every name in an index's columns must be the name of a column",
+            field_path=".indexes",
+        ),
+        Rule(
+            rule="!has(self.indexes) || self.indexes.all(i, i.columns.all(k, "
+            "self.columns.all(c, c.name != k || !(c.type in ['float32', 'float64']))))",
+            message="an index's column cannot be float32 or float64: use an integer or a string",
+            field_path=".indexes",
+        ),
+        Rule(
+            rule="!has(self.indexes) || self.indexes.all(i, i.columns != self.primaryKey)",
+            message="an index of just the primary key's columns is none: rows are read by their "
+            "key, remove it",
+            field_path=".indexes",
+        ),
     )
 
     columns: Annotated[
@@ -82,6 +122,13 @@ class SchemaSpec(Model):
         tuple[Annotated[str, Field(min_length=1, max_length=128)], ...],
         Field(min_length=1, max_length=16, json_schema_extra={"x-list-type": "atomic"}),
     ] = Field(description="The columns that identify a row, in order.")
+    indexes: Annotated[
+        tuple[IndexSpec, ...],
+        Field(max_length=INDEXES_MAX, json_schema_extra={"x-list-map-keys": ["name"]}),
+    ] = Field(
+        default=(),
+        description="Secondary indexes; they stay as they were when the zone was made.",
+    )
 
 
 class VolumeClaimSpec(Model):
@@ -300,7 +347,8 @@ class DistributionZoneSpec(Model):
             rule="has(self.schema) == has(oldSelf.schema) && (!has(self.schema) || "
             "(self.schema == oldSelf.schema && "
             "self.schema.columns.map(c, c.name) == oldSelf.schema.columns.map(c, c.name)))",
-            message="schema cannot be changed: make a new zone and copy the rows",
+            message="schema cannot be changed, its indexes neither: "
+            "make a new zone and copy the rows",
             field_path=".schema",
         ),
         Rule(

@@ -70,6 +70,16 @@ class FailoverEntry(msgspec.Struct, frozen=True, array_like=True):
     first_offset: int
 
 
+class IndexPosition(msgspec.Struct, frozen=True, array_like=True):
+    """How far a replica's indexes are: all below `offset`, of the branch `partition_uuid` (DCP-08).
+
+    Offset 0 while they are made anew.
+    """
+
+    offset: int
+    partition_uuid: str
+
+
 FIRST_PARTITION_EPOCH = 1
 """The partition epoch of a new partition's record: all its replicas are empty and in sync."""
 
@@ -198,12 +208,16 @@ class Takeover(Message, frozen=True):
 
 
 class UpgradeCandidate(Message, frozen=True):
-    """Replay to `last_offset` and lead with `next_epoch` (RM-05); done already is success."""
+    """Replay to `last_offset` and lead with `next_epoch` (RM-05); done already is success.
+
+    `index` is where the old leader's indexer was stopped, if that is known (DCP-08).
+    """
 
     fence: Fence
     partition: PartitionId
     next_epoch: int
     last_offset: int | None = None
+    index: IndexPosition | None = None
 
 
 class DigestRequest(Message, frozen=True):
@@ -278,6 +292,7 @@ class ReplicaReport(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=Tru
     durable_offset: int = 0
     committed_offset: int = 0
     kv_applied_offset: int = 0
+    index: IndexPosition | None = None
     needs_snapshot: bool = False
     takeover: TakeoverState = TakeoverState.NONE
     takeover_epoch: int = 0
@@ -624,7 +639,8 @@ class FetchLog(Message, frozen=True):
     """What the consumer holds durably, and how much more it takes (HS-03).
 
     `opaque` is that of the stream's request: an ack of an earlier stream counts for nothing.
-    `leaving`: the consumer is about to stop, and had better not be waited for.
+    `leaving`: the consumer is about to stop, and had better not be waited for. `index` is said by
+    the candidate of a takeover alone (DCP-08).
     """
 
     partition: PartitionId
@@ -633,6 +649,7 @@ class FetchLog(Message, frozen=True):
     kv_applied_offset: int
     opaque: int = 0
     leaving: bool = False
+    index: IndexPosition | None = None
 
 
 class SetState(Message, frozen=True):
@@ -640,7 +657,8 @@ class SetState(Message, frozen=True):
 
     With Active the producer gives up its read leases. `hold_ms`: how long it would itself still
     have held commits back, because a leader before it may have leases. `time_floor`: the latest
-    time that was read at; every later write gets a later one.
+    time that was read at; every later write gets a later one. `index`, with Active: where the
+    producer's indexer was stopped; the consumer's is there, or it does not lead (DCP-08).
     """
 
     partition: PartitionId
@@ -653,6 +671,7 @@ class SetState(Message, frozen=True):
     eligible: tuple[NodeId, ...] = ()
     hold_ms: int = 0
     time_floor: int = 0
+    index: IndexPosition | None = None
 
 
 class CloseStream(Message, frozen=True):
@@ -823,6 +842,22 @@ class ScanTicket(Message, frozen=True):
     hash_start: int = 0
     hash_end_inclusive: int = (1 << 64) - 1
     batch_rows: int = 8192
+
+
+class IndexTicket(Message, frozen=True):
+    """Look rows up by an index: typed batches (DoGet) in its order, newest or as of a time.
+
+    `start` and `end` bound the index keys (`wire.indexes`). At most `limit` rows; a page goes on
+    `after` the last row of the one before, which is named by its index key and row id.
+    """
+
+    partition: PartitionId
+    index: str
+    start: bytes
+    end: bytes
+    limit: int
+    after: bytes = b""
+    as_of: int | None = None
 
 
 def _leaves(kind: type[Message]) -> list[type[Message]]:

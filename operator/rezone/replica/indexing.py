@@ -1,0 +1,167 @@
+"""What a replica does for its secondary indexes, whatever its role.
+
+They follow what is applied a little later and in large slices, after writes have been answered
+and acked. Two do not wait for that: a lookup, which indexes what is missing itself, and the
+candidate of a takeover, whose old leader waits for it (DCP-08). From a takeover's beginning the old
+leader's indexer stands still, and lookups there wait for its end, which is near.
+
+Concurrency: `pump` and `wait_for` are called without the partition's lock, `tick` under it, all
+else from anywhere.
+"""
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, NamedTuple
+
+from rezone.replica.history import is_of_history
+from rezone.wire.errors import NotReadyError
+from rezone.wire.messages import FailoverEntry, IndexPosition, Role
+
+if TYPE_CHECKING:
+    from rezone.replica.partition import Partition
+
+
+class Lacks(NamedTuple):
+    """What an index lacks of another one; false when it lacks nothing.
+
+    `final`: waiting does not help.
+    """
+
+    why: str = ""
+    final: bool = False
+
+    def __bool__(self) -> bool:
+        """Whether anything is lacking."""
+        return bool(self.why)
+
+    def __str__(self) -> str:
+        """Say it, to follow on whose index it is."""
+        return self.why
+
+
+def index_lacks(
+    history: tuple[FailoverEntry, ...],
+    stopped: IndexPosition | None,
+    have: IndexPosition | None,
+) -> Lacks:
+    """Return what an index that stands at `have` lacks of one that was `stopped` (DCP-08).
+
+    It must be as far, and of the same history. Nothing is lacking of an index that is none, or
+    that was being made anew.
+    """
+    if stopped is None or not stopped.offset:
+        return Lacks()
+    if have is None:
+        return Lacks("index has not said how far it is")
+    if have.offset < stopped.offset:
+        return Lacks(f"index is at {have.offset}, before {stopped.offset}")
+    if not is_of_history(history, have) or not is_of_history(history, stopped):
+        return Lacks("index is of another history", final=True)
+    return Lacks()
+
+
+class IndexDuties:
+    """A partition's part in keeping its indexes; idle where the zone has none."""
+
+    def __init__(self, partition: "Partition") -> None:
+        self._partition = partition
+        self._indexer = partition.store.indexer
+        self._pumped_at = float("-inf")
+
+    @property
+    def told(self) -> IndexPosition | None:
+        """What acks say of the indexes: only to an old leader that waits for them."""
+        if not self._indexer.enabled or not self._partition.takeover.eager:
+            return None
+        return self._indexer.position
+
+    def lacks(self, stopped: IndexPosition | None) -> str:
+        """Return why the indexes are not enough to lead; empty when they are (DCP-08)."""
+        history = self._partition.store.meta.failover_log
+        lacking = index_lacks(history, stopped, self._indexer.position)
+        return f"the {lacking}" if lacking else ""
+
+    # --- takeovers -------------------------------------------------------------------------------
+
+    def stop(self) -> IndexPosition | None:
+        """Index nothing more, and return how far the indexes are; None without any (DCP-08)."""
+        return self._indexer.stop() if self._indexer.enabled else None
+
+    def resume(self) -> None:
+        """Go on; under the lock."""
+        self._indexer.resume()
+        if self._indexer.enabled:
+            self._partition.look_again(self._partition.clock.monotonic())
+            self._partition.changed.notify_all()
+
+    # --- following -------------------------------------------------------------------------------
+
+    def pump(self) -> None:
+        """Index what is applied, if it is due; one slice of a scan, all of what the log has."""
+        partition, indexer = self._partition, self._indexer
+        if not self._waits:
+            return
+        now = partition.clock.monotonic()
+        if not partition.takeover.eager and not self._is_due(now):
+            with partition.lock:
+                partition.look_again(self._due_at)
+            return
+        self._pumped_at = now
+        while indexer.step():
+            if indexer.scanning:
+                partition.wake()
+                return
+
+    def tick(self, now: float) -> None:
+        """Wake the job when entries have waited for long enough."""
+        if not self._waits:
+            return
+        if self._is_due(now):
+            self._partition.wake()
+        else:
+            self._partition.look_again(self._due_at)
+
+    @property
+    def _waits(self) -> bool:
+        return not self._indexer.stopped and self._indexer.lag_rows > 0
+
+    @property
+    def _due_at(self) -> float:
+        return self._pumped_at + self._partition.settings.index_interval_ms / 1000
+
+    def _is_due(self, now: float) -> bool:
+        return now >= self._due_at or (
+            self._indexer.lag_rows >= self._partition.settings.index_rows_max
+        )
+
+    # --- lookups ---------------------------------------------------------------------------------
+
+    def wait_for(self, offset: int) -> None:
+        """Return when everything below an applied offset is indexed, by this thread if need be.
+
+        NotLeaderError when a takeover it waited for has ended elsewhere, NotReadyError when it
+        takes too long.
+        """
+        for _ in self._turns():
+            if self._indexer.position.offset >= offset:
+                return
+            self._indexer.step()
+        lag = self._indexer.lag_rows
+        raise NotReadyError(
+            f"the indexes of partition {self._partition.partition_id} lack {lag} rows; retry",
+            lag_rows=lag,
+        )
+
+    def _turns(self) -> Iterator[None]:
+        """Yield while there is time, as soon as the indexer may go on."""
+        partition = self._partition
+        deadline = partition.clock.monotonic() + partition.settings.hold_ms_max / 1000
+        led = partition.role is Role.LEADER
+        while partition.clock.monotonic() < deadline and not partition.closed:
+            with partition.changed:
+                partition.changed.wait_for(
+                    lambda: not self._indexer.stopped or partition.closed,
+                    max(0.0, deadline - partition.clock.monotonic()),
+                )
+                if led and partition.role is not Role.LEADER:
+                    raise partition.not_leader()
+            yield

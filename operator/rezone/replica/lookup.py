@@ -1,0 +1,50 @@
+"""Lookups by a secondary index: rows of one partition in the order of the index.
+
+A lookup waits as a read does (`read`), then until the indexes have everything that was applied
+when it came: so it sees what was acknowledged before. All of its rows are as of one time.
+
+Concurrency: runs in its caller's Flight thread.
+"""
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from rezone.replica.engines.base import behind
+from rezone.replica.read import time_to_read_at
+from rezone.wire.errors import LimitExceededError
+from rezone.wire.indexes import KeyRange, index_codec
+from rezone.wire.messages import IndexTicket
+from rezone.wire.rows import RowCodec, keys_of
+
+if TYPE_CHECKING:
+    from rezone.replica.partition import Partition
+
+_ENTRIES_MIN = 256
+"""A slice has so many entries even for a few rows: those of rows that have changed do not count."""
+
+
+def lookup_batches(partition: "Partition", ticket: IndexTicket, codec: RowCodec) -> Iterator[Any]:
+    """Yield the rows of a range of an index as typed batches, in the index's order.
+
+    UnknownIndexError and LimitExceededError before anything is waited for.
+    """
+    index = index_codec(codec.table, ticket.index)
+    rows_max = partition.settings.lookup_rows_max
+    if not 0 < ticket.limit <= rows_max:
+        raise LimitExceededError(
+            f"a lookup of {ticket.limit} rows; from 1 to {rows_max} go at once, page by page",
+            limit=rows_max,
+        )
+    as_of = time_to_read_at(partition, ticket.as_of)
+    partition.index.wait_for(partition.store.applied)
+    start = max(ticket.start, behind(ticket.after)) if ticket.after else ticket.start
+    keys, left = KeyRange(start, ticket.end), ticket.limit
+    while left:
+        found = partition.store.lookup(index, keys, as_of, max(left, _ENTRIES_MIN))
+        if len(found.row_ids):
+            batch = codec.decode(keys_of(found.row_ids), found.values)
+            yield batch.slice(0, left)
+            left -= min(left, batch.num_rows)
+        if found.cursor is None:
+            return
+        keys = keys._replace(start=found.cursor)
