@@ -184,3 +184,5 @@ def test_a_leader_that_died_in_the_middle_is_failed_over() -> None:
     after = written(world)[0]
     assert (after.leader, after.leader_epoch) == (1, 6)
     assert 0 not in after.isr
+    world.leaving.add(1)
+    assert written(world)[0].leader == 2, "another node that is about to stop would lead"

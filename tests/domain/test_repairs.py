@@ -111,6 +111,19 @@ def test_standbys_go_before_other_replicas() -> None:
     assert mended(world)[0].leader == 2
 
 
+@pytest.mark.proves("B-06", "B-07")
+@pytest.mark.parametrize("going", ["leaving", "draining"])
+def test_a_node_that_is_about_to_go_leads_only_where_nobody_else_can(going: str) -> None:
+    """A failed leader's writers would wait again at once, for the next move."""
+    world = World(routes=[record(iss=(1,)), record(leader=2)])
+    world.silent[0] = LEASE_SECONDS
+    setattr(world, going, {1})
+    after = mended(world)[0]
+    assert (after.leader, after.isr) == (2, (1, 2)), "it stays in sync until it goes"
+    world.silent[2] = LEASE_SECONDS
+    assert mended(world)[0].leader == 1
+
+
 def test_nobody_leads_who_may_lack_rows() -> None:
     """A replica outside the in-sync set would lead and lose acknowledged rows."""
     world = World(routes=[record(isr=(0, 1)), record(leader=2)])

@@ -21,7 +21,7 @@ from rezone.domain import routes
 from rezone.domain.changes import Step, change_of
 from rezone.domain.migration_table import NOT_BEGUN
 from rezone.domain.readiness import is_close, is_verified, node_is_gone, was_copied
-from rezone.domain.repairs import able_to_lead
+from rezone.domain.repairs import able_to_lead, about_to_go
 from rezone.domain.world import (
     Action,
     ChangeRoutes,
@@ -191,7 +191,9 @@ class _Handovers:
     def _fail_over(self, partition: PartitionId, record: LeaderAndIsr) -> None:
         view = self._view
         able = able_to_lead(view, partition)
-        after = routes.fail_over(record, able, view.coordinator_epoch, minimum=view.min_in_sync)
+        after = routes.fail_over(
+            record, able, view.coordinator_epoch, minimum=view.min_in_sync, avoid=about_to_go(view)
+        )
         if after is not None and after is not record:
             change = RouteChange(
                 partition=partition, expected_epoch=record.partition_epoch, state=after

@@ -130,7 +130,9 @@ def _replaced(
 ) -> routes.Answer:
     """Return the record with another leader than the one that lost its data, if there is one."""
     able = able_to_lead(view, partition)
-    after = routes.fail_over(record, able, view.coordinator_epoch, minimum=view.min_in_sync)
+    after = routes.fail_over(
+        record, able, view.coordinator_epoch, minimum=view.min_in_sync, avoid=about_to_go(view)
+    )
     return after or routes.elect_eligible(record, able, lost, view.coordinator_epoch)
 
 
@@ -188,7 +190,9 @@ def _failed_over(
         # An authorized takeover is brought to its end by its migration, which knows how far it has
         # come (RM-05), or by `handover`.
         return None
-    after = routes.fail_over(record, able, view.coordinator_epoch, minimum=view.min_in_sync)
+    after = routes.fail_over(
+        record, able, view.coordinator_epoch, minimum=view.min_in_sync, avoid=about_to_go(view)
+    )
     return _changed(after)
 
 
@@ -206,6 +210,11 @@ def able_to_lead(view: ZoneView, partition: PartitionId) -> frozenset[NodeId]:
     """
     reports = ((node, view.report(partition, node)) for node in view.nodes)
     return frozenset(n for n, seen in reports if seen is not None and not seen.needs_snapshot)
+
+
+def about_to_go(view: ZoneView) -> frozenset[NodeId]:
+    """Return the nodes that will give up what they lead: such a leader would soon move again."""
+    return frozenset(node for node, seen in view.nodes.items() if seen.leaving or seen.draining)
 
 
 def lease_ends_in(view: ZoneView, now: datetime) -> float:

@@ -422,11 +422,13 @@ def fail_over(
     coordinator_epoch: int | None = None,
     *,
     minimum: int,
+    avoid: Collection[NodeId] = (),
 ) -> LeaderAndIsr | None:
     """Return the record led by a living in-sync replica, None when there is none (B-06).
 
     Hot standbys of `iss` come first, then the rest of `isr`, each in their order and a takeover's
-    candidate before its peers. Replicas that are not alive leave `isr`, else the new leader's
+    candidate before its peers; all of them before nodes to `avoid`, which lead only where nobody
+    else can. Replicas that are not alive leave `isr`, else the new leader's
     writes would wait for them; they stay in `replicas`. The epoch is above `next_epoch`: the
     candidate may lead with that. The same record comes back while its leader is alive. A fenced
     coordinator gets None too.
@@ -440,7 +442,12 @@ def fail_over(
     hot = set(record.iss)
     leader = min(
         order,
-        key=lambda node: (node not in hot, node != record.next_leader, order.index(node)),
+        key=lambda node: (
+            node in avoid,
+            node not in hot,
+            node != record.next_leader,
+            order.index(node),
+        ),
     )
     shrunk = msgspec.structs.replace(
         record,
