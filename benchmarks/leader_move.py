@@ -146,8 +146,9 @@ def peer_moves(peer: Peer, given: argparse.Namespace) -> list[Move]:
     value = bytes(given.rows * _ROW_BYTES)
     writer = Writer(lambda _: peer.write(value), given.moving_pause_ms / 1000)
     moves: list[Move] = []
+    enough = time.monotonic() + given.peer_seconds
     try:
-        for _ in range(given.peer_moves):
+        while len(moves) < given.peer_moves and time.monotonic() < enough:
             settle(_AROUND_SECONDS)
             begun = peer.move()
             led = time.monotonic()
@@ -174,6 +175,7 @@ def main() -> None:
     )
     parser.add_argument("--moves", type=int, default=200)
     parser.add_argument("--peer-moves", type=int, default=40, help="0 for none")
+    parser.add_argument("--peer-seconds", type=float, default=120.0, help="then no more moves")
     parser.add_argument("--nodes", type=int, default=3)
     parser.add_argument("--partitions", type=int, default=3)
     parser.add_argument("--replicas", type=int, default=3)
