@@ -229,8 +229,9 @@ def read_keys(partition: "Partition", read: KeyRead, codec: RowCodec) -> Any:
     else:
         transaction = partition.transacting.require_open(read.own)
         values = partition.store.newest(read.row_ids, read.own.times.read_time)
-        intents = partition.store.intents(transaction, read.row_ids) if read.own.sequence else {}
-        values = overlaid(read.row_ids, values, intents)
+        if transaction is not None:
+            intents = partition.store.intents(transaction, read.row_ids)
+            values = overlaid(read.row_ids, values, intents)
     found = [index for index, value in enumerate(values) if value is not None]
     return codec.decode(
         read.keys.take(pa.array(found, pa.int64())),

@@ -40,7 +40,7 @@ from rezone.replica.log import PartitionLog
 from rezone.replica.meta import MetaFile, PartitionMeta, branch_end, branches_until
 from rezone.replica.segment import sync_directory
 from rezone.replica.snapshot import SnapshotLimits, Snapshots, SnapshotSource
-from rezone.replica.transactions import TransactionTable
+from rezone.replica.transactions import Transaction, TransactionTable
 from rezone.replica.writers import WriterState, WriterTable
 from rezone.wire.errors import ConflictError
 from rezone.wire.indexes import IndexCodec, KeyRange
@@ -385,9 +385,11 @@ class PartitionStore:
             if header.kind != EntryKind.PLAIN:
                 self._transactions.note(iter_entries(self._log.read(header.base_offset, 1)))
 
-    def intents(self, transaction: bytes, row_ids: Iterable[bytes]) -> dict[bytes, Intent]:
-        """Return what a transaction will do to these rows, as far as its entries are applied."""
-        return newest_intents(self.engine.chains_of(sorted(row_ids)), transaction)
+    def intents(self, transaction: Transaction, row_ids: Iterable[bytes]) -> dict[bytes, Intent]:
+        """Return what an open transaction will do to these rows, as far as it is applied."""
+        first = transaction.records[0]
+        chains = self.engine.chains_of(sorted(row_ids), since=first.commit_time)
+        return newest_intents(chains, first.transaction)
 
     def _time(self, as_of: int | None) -> int:
         """Bound a read by what is applied, so that an entry shows whole or not at all."""

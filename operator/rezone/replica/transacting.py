@@ -107,7 +107,7 @@ def prepare_end(partition: "Partition", request: TransactionEnd) -> PreparedEnd:
         if found is None or not found.is_open or store.applied < found.last.end_offset:
             return nothing
         row_ids, end_offset = found.row_ids, found.last.end_offset
-    intents = store.intents(key, row_ids)
+    intents = store.intents(found, row_ids)
     if len(intents) < len(row_ids):
         return nothing  # it has ended meanwhile, and its intents were collected
     rows = commit_rows(intents)
@@ -141,8 +141,8 @@ class Transacting:
             begun = max(read_time, self._partition.clock.micros())
         return TransactionBegun(opaque=opaque, read_time=read_time, begun=begun)
 
-    def require_open(self, own: OwnWrites) -> bytes:
-        """Return the key of a transaction that may read; TransactionEndedError when it is over."""
+    def require_open(self, own: OwnWrites) -> Transaction | None:
+        """Return a transaction that may read, None without writes; else TransactionEndedError."""
         key = transaction_key(own.transaction)
         with self._partition.store.transactions() as table:
             found = table.get(key)
@@ -152,7 +152,7 @@ class Transacting:
             raise _ended(None)
         if own.times.begun + self.age_micros_max < self._partition.clock.micros():
             raise self._too_old()
-        return key
+        return found
 
     # --- writes ---------------------------------------------------------------------------------
 

@@ -135,7 +135,7 @@ class Transactor:
             found = table.get(transaction)
             assert found is not None
             row_ids = found.row_ids
-        intents = self.store.intents(transaction, row_ids)
+        intents = self.store.intents(found, row_ids)
         assert sorted(intents) == row_ids, "an intent is lost"
         return self._append(transaction, EntryKind.COMMIT, commit_rows(intents))
 

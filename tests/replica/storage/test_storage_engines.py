@@ -90,6 +90,17 @@ def test_newest_times_are_those_of_versions_not_of_intents(engine: Engine) -> No
     assert engine.newest_times([written, deleted, intent, absent]) == [30, 20, 0, 0]
 
 
+def test_chains_of_rows_from_a_time_on(engine: Engine) -> None:
+    """A commit would read all old versions of a row, or miss its own intent."""
+    chains = {t: put(rid(1), t, b"%d" % t) for t in (10, 20, 30)} | {15: put(rid(2), 15, b"x")}
+    engine.apply(list(chains.values()), (), {})
+    rows = sorted([rid(1), rid(2), rid(3)])
+    for since in (0, 10, 11, 20, 30, 31):
+        found = engine.chains_of(rows, since=since)
+        want = sorted(pair for t, pair in chains.items() if t >= since)
+        assert list(zip(found.keys, found.values, strict=True)) == want
+
+
 def test_writes_are_idempotent_and_deletes_exact(engine: Engine) -> None:
     """A replayed log range would change the state, or an undo would leave or take too much."""
     row = rid(1)

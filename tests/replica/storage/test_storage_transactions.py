@@ -2,7 +2,7 @@
 
 import contextlib
 import random
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from storage_kit import (
 
 from rezone.replica.checkpoints import CheckpointLimits
 from rezone.replica.engines.base import FLAG_INTENT, TIME_MAX
+from rezone.replica.intents import Intent
 from rezone.replica.store import PartitionStore
 from rezone.wire.copyticket import ticket_for
 from rezone.wire.messages import EngineKind
@@ -98,6 +99,16 @@ def holder(store: PartitionStore, row: bytes) -> bytes | None:
         return table.holder([row])
 
 
+def intents_of(
+    store: PartitionStore, transaction: bytes, row_ids: Iterable[bytes]
+) -> dict[bytes, Intent]:
+    """Return the intents of a transaction that is open."""
+    with store.transactions() as table:
+        found = table.get(transaction)
+    assert found is not None
+    return store.intents(found, row_ids)
+
+
 def test_nobody_sees_intents_until_they_are_committed_all_at_once(
     tmp_path: Path, kind: EngineKind
 ) -> None:
@@ -147,7 +158,7 @@ def test_open_intents_travel_and_end_by_the_log(
         copy(source, target)
         assert known(target) == known(source)
         row_ids = [rid(k) for k in range(10, 50)]
-        assert target.intents(T1, row_ids) == source.intents(T1, row_ids)
+        assert intents_of(target, T1, row_ids) == intents_of(source, T1, row_ids)
         tx.commit(T1) if commits else tx.abort(T1)
         apply(source)
         follow(source, target)
@@ -203,16 +214,16 @@ def test_a_rollback_opens_again_what_had_ended(
         second = tx.intend(T1, {rid(2): b"c"})
         store.note_committed(first)
         store.apply_to(store.log_end)  # a standby: ahead of what is committed
-        intents = {first: store.intents(T1, [rid(1), rid(2)])}
+        intents = {first: intents_of(store, T1, [rid(1), rid(2)])}
         tx.commit(T1) if committed else tx.abort(T1)
         store.apply_to(store.log_end)
         assert holder(store, rid(1)) is None
         store.truncate(second)
         assert known(store) == [(T1, True, sorted([rid(1), rid(2)]))]
         assert (stored_rows(store), holder(store, rid(1))) == ({}, T1)
-        assert store.intents(T1, [rid(1), rid(2)]) == intents[first]
+        assert intents_of(store, T1, [rid(1), rid(2)]) == intents[first]
         store.truncate(first)
-        assert store.intents(T1, [rid(2)])[rid(2)].value == b"b"
+        assert intents_of(store, T1, [rid(2)])[rid(2)].value == b"b"
         tx.commit(T1)
         apply(store)
         assert stored_rows(store) == dict(sorted({rid(1): b"a", rid(2): b"b"}.items()))
@@ -359,7 +370,7 @@ class History:
             name: sorted(changes) for name, changes in open_.items()
         }
         for name, changes in open_.items():
-            intents = store.intents(name, changes)
+            intents = intents_of(store, name, changes)
             assert {r: None if i.op else i.value for r, i in intents.items()} == changes
 
 

@@ -124,8 +124,11 @@ class Engine(Protocol):
         `rows_max` counts versions. A chain is never cut, so a limit is passed by at most one.
         """
 
-    def chains_of(self, row_ids: Sequence[bytes]) -> Chains:
-        """Return all versions of these rows (sorted by the caller), absent rows left out."""
+    def chains_of(self, row_ids: Sequence[bytes], since: int = 0) -> Chains:
+        """Return the versions of these rows (sorted by the caller) from a commit time on.
+
+        Rows without any are left out.
+        """
 
     def sorted_run(self, directory: Path, name: str) -> SortedRun:
         """Begin a bulk insert; files of it stand in `directory` under `name` until ingested."""

@@ -170,13 +170,16 @@ class MemoryEngine:
                     size += len(key) + len(value)
         return Chains(keys, values, end=True)
 
-    def chains_of(self, row_ids: Sequence[bytes]) -> Chains:
-        """Return all versions of these rows."""
+    def chains_of(self, row_ids: Sequence[bytes], since: int = 0) -> Chains:
+        """Return the versions of these rows from a time on."""
+        last = time_suffix(since)
         keys: list[bytes] = []
         values: list[bytes] = []
         with self._lock:
             for row in row_ids:
                 for suffix, value in self._chains.get(row, ()):
+                    if suffix > last:
+                        break
                     keys.append(row + suffix)
                     values.append(value)
         return Chains(keys, values, end=True)

@@ -242,15 +242,17 @@ class RocksEngine:
                 return keys, values, True
         return keys, values, False
 
-    def chains_of(self, row_ids: Sequence[bytes]) -> Chains:
-        """Return all versions of these rows; one seek a row."""
+    def chains_of(self, row_ids: Sequence[bytes], since: int = 0) -> Chains:
+        """Return the versions of these rows from a time on; one seek a row."""
+        suffix = time_suffix(since)
         keys: list[bytes] = []
         values: list[bytes] = []
         with self._reading():
             cursor = self._db.iter()
             for row in row_ids:
                 cursor.seek(row)
-                while cursor.valid() and (key := cursor.key())[:-TIME_BYTES] == row:
+                last = row + suffix
+                while cursor.valid() and (key := cursor.key()) <= last and key[:-TIME_BYTES] == row:
                     keys.append(key)
                     values.append(cursor.value())
                     cursor.next()
