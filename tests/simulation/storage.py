@@ -1,24 +1,33 @@
 """A replica's disk in memory: what was synced survives a crash, what was not does not.
 
-It has the methods of `rezone.replica.store.PartitionStore` that a partition calls. The engine is
-the log's applied part: a row is an entry, an offset its index.
+It has the methods of `rezone.replica.store.PartitionStore` that a partition calls. `rows` is the
+log by offsets: an entry stands at its first one, followed by nothing for each other row of it. The
+engine is the log's applied part, made when somebody reads a row.
 """
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import msgspec
 
-from rezone.replica.entry import header_at
+from rezone.replica.applier import pairs_of
+from rezone.replica.engines import MemoryEngine
+from rezone.replica.entry import header_at, iter_entries
+from rezone.replica.intents import Intent, newest_intents
 from rezone.replica.meta import PartitionMeta, branches_until
 from rezone.replica.node import NodeState
 from rezone.replica.store import ResetNeededError
+from rezone.replica.transactions import Transaction, TransactionTable
 from rezone.wire.errors import CorruptionError
 from rezone.wire.messages import FailoverEntry, IndexPosition, NodeId, PartitionId
 
 READ_ENTRIES_MAX = 8
+TRANSACTIONS_MAX = 10_000
+KEEP_MICROS = 60_000_000
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,6 +65,9 @@ class MemoryStore:
         # Whether it has ever dropped all that it had.
         self.started_over = False
         self._committed = 0
+        self._engine: MemoryEngine | None = None
+        self._engine_end = 0
+        self._forget_transactions()
 
     @property
     def log_end(self) -> int:
@@ -91,8 +103,10 @@ class MemoryStore:
             if header.base_offset != self.log_end:
                 raise CorruptionError(f"entry at {header.base_offset}, expected {self.log_end}")
             whole = raw if header.length == len(raw) else raw[position : position + header.length]
-            self.rows.append(whole)
-            self.times.append(header.commit_time)
+            self.rows += [whole, *[b""] * (header.rows - 1)]
+            self.times += [header.commit_time] * header.rows
+            if header.kind:
+                self._table.note(iter_entries(whole))
             position += header.length
         return self.log_end
 
@@ -108,8 +122,52 @@ class MemoryStore:
 
     def apply_to(self, offset: int) -> int:
         """Apply the log."""
-        self.applied = max(self.applied, min(offset, self.log_end))
+        before, self.applied = self.applied, max(self.applied, min(offset, self.log_end))
+        self._advance(before)
         return self.applied
+
+    def _advance(self, before: int) -> None:
+        raws = filter(None, self.rows[before : self.applied])
+        headers = [header for raw in raws if (header := header_at(raw, 0))]
+        if any(header.kind for header in headers):
+            self._table.advance(headers, self._committed)
+
+    @property
+    def engine(self) -> MemoryEngine:
+        """The rows that are applied."""
+        if self._engine is None:
+            self._engine, self._engine_end = MemoryEngine(), 0
+        for raw in filter(None, self.rows[self._engine_end : self.applied]):
+            (entry,) = iter_entries(raw)
+            self._engine.apply(pairs_of(entry), (), {})
+        self._engine_end = self.applied
+        return self._engine
+
+    def newest(self, row_ids: list[bytes], as_of: int) -> list[bytes | None]:
+        """Return rows as of a time."""
+        return self.engine.newest(row_ids, as_of)
+
+    def intents(self, transaction: Transaction, row_ids: Iterable[bytes]) -> dict[bytes, Intent]:
+        """Return what an open transaction will do to these rows."""
+        chains = self.engine.chains_of(sorted(row_ids), transaction.records[0].commit_time)
+        return newest_intents(chains, transaction.last.transaction)
+
+    @contextlib.contextmanager
+    def transactions(self) -> Iterator[TransactionTable]:
+        """Give the table of transactions."""
+        yield self._table
+
+    @property
+    def has_open_transactions(self) -> bool:
+        """Whether any transaction is open."""
+        return self._table.open_count > 0
+
+    def _forget_transactions(self) -> None:
+        """Begin with what the log says of them."""
+        self._engine = None
+        self._table = TransactionTable(TRANSACTIONS_MAX, KEEP_MICROS)
+        self._table.note(e for raw in filter(None, self.rows) for e in iter_entries(raw))
+        self._advance(0)
 
     def truncate(self, offset: int) -> None:
         """Undo everything from `offset` on."""
@@ -120,6 +178,8 @@ class MemoryStore:
         self.applied = min(self.applied, offset)
         self.durable_end = min(self.durable_end, offset)
         self._committed = min(self._committed, offset)
+        self._engine = None
+        self._table.set_back(offset)
         self.update_meta()
 
     def reset(self) -> None:
@@ -127,10 +187,8 @@ class MemoryStore:
         self.started_over = self.started_over or bool(self.rows)
         self.rows, self.times = [], []
         self.log_start = self.durable_end = self.applied = self._committed = 0
+        self._forget_transactions()
         self.update_meta(needs_snapshot=True, failover_log=(), partition_uuid="")
-
-    has_open_transactions = False
-    """There are none: every write of the simulation is a plain one."""
 
     def writer_state(self, writer_id: bytes) -> None:
         """Know no writer: every write of the simulation is a new one."""
@@ -146,6 +204,7 @@ class MemoryStore:
         self.applied = min(self.applied, self.durable_end)
         self.meta = self._durable_meta
         self._committed = min(self.meta.committed_offset, self.durable_end)
+        self._forget_transactions()
 
     def snapshot(self) -> Snapshot:
         """Return the applied rows."""
@@ -157,9 +216,10 @@ class MemoryStore:
     def take(self, snapshot: Snapshot) -> None:
         """Stand where a snapshot stood; its log begins there."""
         self.reset()
-        for raw in snapshot.rows:
+        for raw in filter(None, snapshot.rows):
             self.append(raw)
         self.log_start = self.durable_end = self.applied = self.log_end
+        self._advance(0)
         self.update_meta(needs_snapshot=False, failover_log=snapshot.branches)
 
     def close(self) -> None:

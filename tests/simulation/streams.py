@@ -11,6 +11,7 @@ import collections
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from rezone.replica.follower import stamps_of
 from rezone.replica.lease import Promise, Rounds
 from rezone.wire.errors import NotReadyError, RezoneError
 from rezone.wire.messages import (
@@ -103,7 +104,7 @@ class SimulatedStream:
             if not raw:
                 break
             self._entries(epoch, raw)
-            self.sent_offset += 1
+            self.sent_offset = stamps_of(raw)[-1][0]
         if self.committed_sent < leader.committed:
             self._entries(epoch, b"")
         clock = leader.clock

@@ -148,9 +148,9 @@ class Applier:
                 self._transactions.note(group)
         if len(group) == 1 and headers[0].length > 2 * self._slice_bytes:
             self._log.sync()
-            pairs = list(self._sliced(_pairs(group[0])))
+            pairs = list(self._sliced(pairs_of(group[0])))
         else:
-            pairs = [[pair for entry in group for pair in _pairs(entry)]]
+            pairs = [[pair for entry in group for pair in pairs_of(entry)]]
         for part in pairs[:-1]:
             self._write(part, None)
         self._write(pairs[-1], headers)
@@ -208,7 +208,7 @@ class Applier:
                 self.engine.apply((), (), {**changes, **state.record()})
                 self.state = state
             for entry in self._entries(offset, before):
-                for part in self._sliced(_pairs(entry)):
+                for part in self._sliced(pairs_of(entry)):
                     self._delete([key for key, _ in part])
             self.mid_entry = False
             self.engine.flush()
@@ -316,7 +316,7 @@ def collectable(
     return removable, time_of(soonest) if soonest else TIME_MAX
 
 
-def _pairs(entry: Entry) -> Pairs:
+def pairs_of(entry: Entry) -> Pairs:
     """Return the entry's rows as engine keys and values; an abort has none."""
     if entry.header.kind == EntryKind.ABORT:
         return []

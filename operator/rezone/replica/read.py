@@ -227,16 +227,21 @@ def read_keys(partition: "Partition", read: KeyRead, codec: RowCodec) -> Any:
     if read.own is None:
         values = partition.store.newest(read.row_ids, read.as_of)
     else:
-        transaction = partition.transacting.require_open(read.own)
-        values = partition.store.newest(read.row_ids, read.own.times.read_time)
-        if transaction is not None:
-            intents = partition.store.intents(transaction, read.row_ids)
-            values = overlaid(read.row_ids, values, intents)
+        values = own_values(partition, read.row_ids, read.own)
     found = [index for index, value in enumerate(values) if value is not None]
     return codec.decode(
         read.keys.take(pa.array(found, pa.int64())),
         pa.array([values[i] for i in found], pa.binary()),
     )
+
+
+def own_values(partition: "Partition", row_ids: list[bytes], own: OwnWrites) -> list[bytes | None]:
+    """Return rows as a transaction sees them; TransactionEndedError when it is over."""
+    transaction = partition.transacting.require_open(own)
+    values = partition.store.newest(row_ids, own.times.read_time)
+    if transaction is None:
+        return values
+    return overlaid(row_ids, values, partition.store.intents(transaction, row_ids))
 
 
 def time_to_read_at(partition: "Partition", as_of: int | None) -> int:

@@ -1,0 +1,49 @@
+"""Transactions while everything breaks: all or nothing, isolated, and as clients were told."""
+
+from __future__ import annotations
+
+import collections
+import random
+
+import msgspec
+import pytest
+
+from simulation import node
+from simulation.faults import storm_of
+from simulation.runs import ALL, STORM_SECONDS_MAX, larger, seeds
+from simulation.transactions import Traffic
+from simulation.world import World, unfinished
+
+AGE_MS_MAX = 8_000
+CALM_SECONDS = 5.0
+SCENARIOS = [s for s in ALL if s.made and not s.name.startswith("migration")]
+"""All but the migrations applied by hand: these take the world's step for themselves."""
+
+
+def storm(seed: int) -> collections.Counter[str]:
+    """Run transactions through a storm of faults and some rebalance; return how they have ended."""
+    rng = random.Random(f"transactions {seed}")
+    scenario = larger(rng.choice(SCENARIOS), rng)
+    with scenario.world(seed) as world:
+        world.note(scenario.name)
+        weather = storm_of(rng)
+        traffic = Traffic(world, weather.seconds + CALM_SECONDS)
+        weather.begin(world)
+
+        def left(world: World) -> list[str]:
+            return [*unfinished(world), *traffic.unfinished()]
+
+        world.run(STORM_SECONDS_MAX, left)
+        return traffic.check()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+@pytest.mark.proves("B-06", "ZR-08", "ZR-13")
+@pytest.mark.parametrize("seed", seeds()[::4])
+def test_transactions_in_storms(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Some order of faults would commit by half, twice, or over what another one has written."""
+    settings = msgspec.structs.replace(node.SETTINGS, transaction_ms_max=AGE_MS_MAX)
+    monkeypatch.setattr(node, "SETTINGS", settings)
+    ended = storm(seed)
+    assert ended["Committed"] > 0, ended
