@@ -244,9 +244,10 @@ def test_the_next_leader_tells_how_a_transaction_has_ended(
     assert tx.end().commit_time == done.commit_time
 
 
-@pytest.mark.parametrize("moves", [True, False])
-def test_an_old_transaction_is_aborted_by_whoever_leads(tmp_path: Path, *, moves: bool) -> None:
+@pytest.mark.parametrize("moves", ["by plan", "by failure", "not at all"])
+def test_an_old_transaction_is_aborted_by_whoever_leads(tmp_path: Path, moves: str) -> None:
     """Rows of a client that has died would stay locked for ever."""
+    leader = 0 if moves == "not at all" else 1
     settings = msgspec.structs.replace(FAST, transaction_ms_max=1_500)
     with cluster(tmp_path, settings=settings) as c:
         c.create(P, (0, 1, 2))
@@ -254,8 +255,8 @@ def test_an_old_transaction_is_aborted_by_whoever_leads(tmp_path: Path, *, moves
         client = Client(c)
         tx, reader = client.begin(P), client.begin(P)
         tx.put({b"a": b"1"})
-        if moves:
-            move(c, planned=False)
+        if leader:
+            move(c, planned=moves == "by plan")
         client.put(P, {b"a": b"2"})  # refused until then
         with pytest.raises(TransactionEndedError):
             tx.put({b"b": b"1"})
@@ -265,7 +266,19 @@ def test_an_old_transaction_is_aborted_by_whoever_leads(tmp_path: Path, *, moves
             reader.get([b"a"])
         with pytest.raises(TransactionEndedError):
             reader.put({b"c": b"1"})
-        assert part(c, 1 if moves else 0).transacting.expired == 1
+        assert part(c, leader).transacting.expired == 1
+
+
+def test_a_leader_that_is_alone_does_not_say_that_a_transaction_is_unknown(tmp_path: Path) -> None:
+    """A client would do again what was committed under the next leader."""
+    settings = msgspec.structs.replace(FAST, lease_ms=0, replica_lag_ms_max=60_000)
+    with cluster(tmp_path, 2, settings=settings) as c:
+        c.create(P, (0, 1))
+        tx = Client(c).begin(P)
+        assert tx.end().outcome is UNKNOWN
+        c.nodes[1].stop()
+        with pytest.raises(NotReadyError):
+            tx.end(retry=False)
 
 
 def test_a_first_write_that_comes_before_its_time_waits(c: Coordinator) -> None:

@@ -230,6 +230,23 @@ def test_a_rollback_opens_again_what_had_ended(
         assert stored_rows(store) == dict(sorted({rid(1): b"a", rid(2): b"b"}.items()))
 
 
+def test_a_rollback_of_what_is_not_applied_forgets_it(tmp_path: Path, kind: EngineKind) -> None:
+    """Rows would be locked by intents that no log has, or a repeat be taken for done."""
+    form = "memory" if kind is EngineKind.MEMORY else "rows"
+    with opened(tmp_path / "p", form) as store:
+        tx = Transactor(store)
+        kept = tx.intend(T1, {rid(1): b"a"})
+        tx.intend(T1, {rid(2): b"b"})
+        tx.intend(T2, {rid(3): b"c"})
+        store.truncate(kept)
+        assert known(store) == [(T1, True, [rid(1)])]
+        assert (holder(store, rid(1)), holder(store, rid(2)), holder(store, rid(3))) == (
+            T1,
+            None,
+            None,
+        )
+
+
 @pytest.mark.parametrize("applied", [True, False])
 def test_a_restart_keeps_what_is_open_and_what_has_ended(tmp_path: Path, *, applied: bool) -> None:
     """A transaction would be lost with its leader's process, or commit twice."""
