@@ -16,6 +16,9 @@ from rezone.resources.migration import (
     RegionMigrationStatus,
 )
 from rezone.resources.migration import MigrationState as S
+from rezone.wire.messages import Role
+
+LOST: dict[str, Any] = {"needs_snapshot": True, "role": Role.LEARNER, "log_end_offset": 0}
 
 Result = Decision[RegionMigrationStatus]
 
@@ -33,6 +36,9 @@ class Case:
         if state in {S.DOWNGRADE_LEADER, S.UPGRADE_CANDIDATE, S.UPDATE_METADATA_UP}:
             self.world.authorize()
             self.context = {"route_version": 9, "leader_epoch": 4, "next_epoch": 5}
+        if state == S.RECOVER_UNSAFELY:
+            self.context = {"to_node": 2, "leader_epoch": 4, "next_epoch": 5}
+            lose_quorum(self)
         if state == S.UPDATE_METADATA_ROLLBACK:
             self.context = {"route_version": 9, "leader_epoch": 4, "next_epoch": 5}
             self.fail(Reason.FAILED)
@@ -66,6 +72,14 @@ def late(case: Case) -> None:
 def cancelled(case: Case) -> None:
     """Let a person cancel."""
     case.spec["cancel"] = True
+
+
+def lose_quorum(case: Case) -> None:
+    """Let the in-sync nodes 0 and 1 lose their disks; node 2 has most rows, and a person asks."""
+    case.spec = {"unsafe": {"accept_data_loss": True}}
+    case.world.routes[0] = record(isr=(0, 1))
+    case.world.reports |= {(0, node): LOST for node in (0, 1)}
+    case.world.reports[0, 2] = {"last_epoch": 3, "log_end_offset": 90, "committed_offset": 80}
 
 
 def lags(case: Case) -> None:

@@ -63,6 +63,9 @@ class Row:
         return f"{self.kind}-{self.path}-{self.keyword}"
 
 
+UNSAFE: Json = {"acceptDataLoss": True}
+
+
 @dataclass(frozen=True)
 class RuleRow:
     """A CEL rule: edits of an object that keep it and that break it.
@@ -93,6 +96,12 @@ def rbt(path: str, keyword: str, good: Any, bad: Any, says: str, **given: Any) -
 def rgm(path: str, keyword: str, good: Any, bad: Any, says: str) -> Row:
     """Return a row about migrations."""
     return Row("RegionMigration", path, keyword, good, bad, says)
+
+
+def unsafe(path: str, keyword: str, good: Any, bad: Any, says: str) -> Row:
+    """Return a row about the way out of a lost quorum."""
+    given = {"spec.unsafe.acceptDataLoss": True}
+    return Row("RegionMigration", f"spec.unsafe.{path}", keyword, good, bad, says, given)
 
 
 def _dotted(given: Json) -> Json:
@@ -252,6 +261,12 @@ ROWS: tuple[Row, ...] = (
     rgm("spec.target", "minimum", 0, -1, AT_LEAST_0),
     rgm("spec.target", "maximum", NUMBER_MAX, NUMBER_MAX + 1, LAST_NODE),
     rgm("spec.oldLeader", "enum", "Removed", "Kept", 'supported values: "Follower", "Removed"'),
+    unsafe("acceptDataLoss", "required", UNSAFE["acceptDataLoss"], REMOVED, "Required value"),
+    unsafe("mode", "enum", "Empty", "All", 'supported values: "BestSurvivor", "Empty"'),
+    unsafe("lostNodes", "maxItems", [*range(16)], [*range(17)], "must have at most 16 items"),
+    unsafe("lostNodes", "repeat", [1, 2], [1, 1], "Duplicate value: 1"),
+    unsafe("lostNodes[]", "minimum", 0, -1, AT_LEAST_0),
+    unsafe("lostNodes[]", "maximum", NUMBER_MAX, NUMBER_MAX + 1, LAST_NODE),
 )
 
 Z, T, M = "DistributionZone", "RebalanceTask", "RegionMigration"
@@ -343,6 +358,13 @@ RULE_ROWS: tuple[RuleRow, ...] = (
             {"spec.oldLeader": "Follower"}, {"spec.oldLeader": "Removed"}, before={}),
     RuleRow(M, "a cancel cannot be taken back: apply a new RegionMigration",
             {"spec.cancel": True}, {}, before={"spec.cancel": True}),
+    RuleRow(M, "unsafe gives acknowledged rows up: set acceptDataLoss to true, or leave it out",
+            {"spec.unsafe": UNSAFE}, {"spec.unsafe": {"acceptDataLoss": False}}),
+    RuleRow(M, "unsafe cannot be changed: apply a new RegionMigration",
+            {"spec.unsafe": UNSAFE, "spec.cancel": True},
+            {"spec.unsafe": {**UNSAFE, "lostNodes": [3]}}, before={"spec.unsafe": UNSAFE}),
+    RuleRow(M, "unsafe has no old leader to remove: leave oldLeader out",
+            {"spec.unsafe": UNSAFE}, {"spec.unsafe": UNSAFE, "spec.oldLeader": "Removed"}),
 )
 # fmt: on
 

@@ -37,6 +37,8 @@ class Checks:
         self._leaders: dict[tuple[PartitionId, int], NodeId] = {}
         self._acknowledged: dict[PartitionId, list[bytes]] = collections.defaultdict(list)
         self.routes: dict[PartitionId, LeaderAndIsr] = {}
+        self.given_up: dict[PartitionId, int] = {}
+        self.lost_rows = 0
         self.reads: dict[tuple[PartitionId, NodeId, int], int] = collections.Counter()
         self._reading: weakref.WeakKeyDictionary[Partition, OpenRead] = weakref.WeakKeyDictionary()
 
@@ -62,6 +64,35 @@ class Checks:
             fell = routes.regressions(before, record)
             assert fell == (), f"p{partition}: {fell}"
         self.routes[partition] = record
+        since = self.given_up.get(partition)
+        if since is not None and record.leader_epoch > since:
+            self._go_on(partition, record)
+
+    # --- a lost quorum -----------------------------------------------------------------------
+
+    def give_up(self, partition: PartitionId) -> None:
+        """Expect that nobody may have the rows, until a later epoch says with which it goes on."""
+        self.given_up[partition] = self.routes[partition].leader_epoch
+
+    def _go_on(self, partition: PartitionId, record: LeaderAndIsr) -> None:
+        """From now on what was acknowledged is what the new leader has of it.
+
+        All of it that the status promised to keep must be there, and no more than it has.
+        """
+        del self.given_up[partition]
+        store = self._world.kubelet.all_disks()[record.leader].stores.get(partition)
+        held = store.rows if store is not None and not store.meta.needs_snapshot else []
+        known = self._acknowledged[partition]
+        pairs = enumerate(zip(known, held, strict=False))
+        common = next((i for i, (a, b) in pairs if a != b), min(len(known), len(held)))
+        self.lost_rows += len(known) - common
+        (status,) = [s for m in self._world.server.all_of("RegionMigration") if (s := m["status"])]
+        told = status["recovery"]
+        assert told["keptOffset"] <= common, "rows are lost that were to be kept"
+        assert told["logEndOffset"] == len(held), "another replica leads than was looked at"
+        assert told["committedOffset"] <= len(known), "more was known than was acknowledged"
+        self._acknowledged[partition] = known[:common]
+        self._reading.clear()
 
     # --- the data ----------------------------------------------------------------------------
 
@@ -145,7 +176,7 @@ class Checks:
                 if partition.role is Role.LEADER:
                     self._leads(partition, number)
                 self._read(partition, number)
-        for partition in self.routes:
+        for partition in self.routes.keys() - self.given_up.keys():
             self.data(partition)
 
     def _leads(self, partition: Partition, node: NodeId) -> None:

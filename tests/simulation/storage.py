@@ -169,6 +169,12 @@ class MemoryStore:
         self._table.note(e for raw in filter(None, self.rows) for e in iter_entries(raw))
         self._advance(0)
 
+    @property
+    def last_epoch(self) -> int:
+        """The leader epoch of the last entry."""
+        header = header_at(self.rows[-1], 0) if self.rows else None
+        return header.leader_epoch if header is not None else 0
+
     def truncate(self, offset: int) -> None:
         """Undo everything from `offset` on."""
         if offset < self.log_start:

@@ -28,6 +28,7 @@ from rezone.resources.zone import Assignments, DistributionZone, DistributionZon
 from rezone.wire.errors import RezoneError
 from rezone.wire.messages import (
     Ack,
+    BeginEmpty,
     Fence,
     Message,
     NodeId,
@@ -43,7 +44,12 @@ ASSIGNMENT_ATTEMPTS_MAX = 5
 # once, whatever wakes the passes meanwhile.
 COMPARE_AGAIN_SECONDS = 0.5
 
-_NODE_CALLS = (world.StopReplica, world.RequestTakeover, world.RequestUpgrade)
+_NODE_CALLS = (
+    world.StopReplica,
+    world.RequestTakeover,
+    world.RequestUpgrade,
+    world.BeginEmpty,
+)
 
 
 class Acts:
@@ -123,6 +129,15 @@ class Acts:
                         leader_epoch=action.leader_epoch,
                         candidate=action.candidate,
                         next_epoch=action.next_epoch,
+                    ),
+                )
+            case world.BeginEmpty():
+                await self._call(
+                    action.node,
+                    BeginEmpty(
+                        fence=self._fence(),
+                        partition=action.partition,
+                        state=action.state,
                     ),
                 )
             case world.RequestUpgrade():

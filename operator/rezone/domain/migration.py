@@ -2,7 +2,8 @@
 
 `decide` is pure and total. It is asked again and again, and each time it goes as far along the
 edges of `migration_table.TABLE` as the view allows. This module chooses and opens the candidate;
-`migration_takeover` has the states from the intent to the end.
+`migration_takeover` has the states from the intent to the end, `migration_recovery` the way out
+of a lost quorum.
 """
 
 import collections
@@ -10,6 +11,7 @@ from collections.abc import Callable, Mapping
 from datetime import datetime
 from types import MappingProxyType
 
+from rezone.domain import migration_recovery as recovery
 from rezone.domain import migration_takeover as takeover
 from rezone.domain import routes
 from rezone.domain.migration_run import Run
@@ -81,6 +83,9 @@ def select_candidate(run: Run) -> bool:  # noqa: PLR0911 - one return for each e
     if refusal:
         run.status = with_error(run.status, Reason.INVALID_SPEC, refusal)
         return run.go("refused", message=refusal)
+    if run.spec.unsafe is not None:
+        # Nothing else may hold this up: what else moves the partition finds the route changed.
+        return recovery.begin(run, run.spec.unsafe)
     record = run.record
     if record.leader == run.spec.target:
         return run.go("leads already", message=f"node {record.leader} leads already")
@@ -117,7 +122,7 @@ def _refusal(run: Run) -> str:  # noqa: PLR0911 - one return for each reason
     if run.partition >= len(run.view.routes):
         return f"partition {run.partition} does not exist: the zone has {len(run.view.routes)}"
     target = run.spec.target
-    if target is None:
+    if target is None or run.spec.unsafe is not None:
         return ""
     node = run.view.nodes.get(target)
     if node is None:
@@ -283,6 +288,7 @@ STEPS: Mapping[str, Step] = MappingProxyType(
         S.UPGRADE_CANDIDATE: takeover.upgrade_candidate,
         S.UPDATE_METADATA_UP: takeover.update_metadata_up,
         S.UPDATE_METADATA_ROLLBACK: takeover.update_metadata_rollback,
+        S.RECOVER_UNSAFELY: recovery.recover,
         S.CLOSE_OLD_LEADER: takeover.close_old_leader,
     },
 )

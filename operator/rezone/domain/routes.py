@@ -44,7 +44,9 @@ __all__ = [
     "drop_hot_standbys",
     "drop_lost",
     "elect_eligible",
+    "elect_unsafely",
     "fail_over",
+    "highest_epoch",
     "hot_standbys",
     "initial",
     "regressions",
@@ -413,7 +415,7 @@ def roll_back_takeover(record: LeaderAndIsr, coordinator_epoch: int | None = Non
     """
     if record.next_leader is None:
         return record
-    return _led_by(record, record.leader, _highest_epoch(record) + 1, coordinator_epoch)
+    return _led_by(record, record.leader, highest_epoch(record) + 1, coordinator_epoch)
 
 
 def fail_over(
@@ -454,7 +456,7 @@ def fail_over(
         iss=tuple(node for node in record.iss if node in alive),
         **_with_isr(record, tuple(living), minimum),
     )
-    answer = _led_by(shrunk, leader, _highest_epoch(record) + 1, coordinator_epoch)
+    answer = _led_by(shrunk, leader, highest_epoch(record) + 1, coordinator_epoch)
     return answer if isinstance(answer, LeaderAndIsr) else None
 
 
@@ -476,7 +478,34 @@ def elect_eligible(
     alone = msgspec.structs.replace(
         record, isr=(heir,), iss=(), eligible=_without(record.eligible, (heir, *lost))
     )
-    return _led_by(alone, heir, _highest_epoch(record) + 1, coordinator_epoch)
+    return _led_by(alone, heir, highest_epoch(record) + 1, coordinator_epoch)
+
+
+def elect_unsafely(
+    record: LeaderAndIsr,
+    node: NodeId,
+    leader_epoch: int,
+    coordinator_epoch: int | None = None,
+    *,
+    lost: Collection[NodeId],
+) -> Answer:
+    """Return the record led by a replica that may lack acknowledged rows, as a person asked.
+
+    It is the only one in sync. If it was eligible, so are the others that are not `lost`: all
+    of them have every acknowledged row; else nobody has.
+    """
+    if node not in record.replicas:
+        return Refusal(RefusalReason.NOT_A_REPLICA, f"node {node} is not a replica")
+    if leader_epoch <= highest_epoch(record):
+        return Refusal(
+            RefusalReason.STALE_LEADER_EPOCH,
+            f"epoch {leader_epoch} is over, it is {highest_epoch(record)}",
+        )
+    others = record.eligible if node in record.eligible else ()
+    alone = msgspec.structs.replace(
+        record, isr=(node,), iss=(), eligible=_without(others, (node, *lost))
+    )
+    return _led_by(alone, node, leader_epoch, coordinator_epoch)
 
 
 def _with_isr(
@@ -521,7 +550,8 @@ def _next(record: LeaderAndIsr, coordinator_epoch: int | None, **changes: Any) -
     )
 
 
-def _highest_epoch(record: LeaderAndIsr) -> int:
+def highest_epoch(record: LeaderAndIsr) -> int:
+    """Return the highest epoch that anybody may lead with by this record."""
     return max(record.leader_epoch, record.next_epoch or 0)
 
 

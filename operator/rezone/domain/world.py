@@ -216,6 +216,15 @@ class RequestUpgrade:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class BeginEmpty:
+    """Have a replica without rows begin the partition anew, as the record's leader."""
+
+    partition: PartitionId
+    node: NodeId
+    state: LeaderAndIsr
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class WritePending:
     """ZR-04 on the zone: a task applied by a person asks for its target."""
 
@@ -274,6 +283,7 @@ Action = (
     | StopReplica
     | RequestTakeover
     | RequestUpgrade
+    | BeginEmpty
     | WritePending
     | WriteStable
     | WriteCancel

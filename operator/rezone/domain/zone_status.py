@@ -3,6 +3,7 @@
 import dataclasses
 from datetime import datetime
 
+from rezone.domain.lost_quorum import Loss, loss_of, summary
 from rezone.domain.rollout import RolloutDecision
 from rezone.domain.volumes import Growth
 from rezone.domain.world import ZoneView
@@ -16,6 +17,8 @@ from rezone.resources.conditions import (
 )
 from rezone.wire.messages import FIRST_PARTITION_EPOCH, Role
 
+_WAY_OUT = "bring a data node with all rows back, or give rows up: docs/operations/lost-quorum.md"
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Obstacle:
@@ -28,13 +31,18 @@ class Obstacle:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ZoneHealth:
-    """How many partitions are well: led by a node that answers, and with all replicas in sync."""
+    """How many partitions are well: led by a node that answers, and with all replicas in sync.
+
+    `lost_quorum` and `leaderless` tell of those that nobody can lead: for good, or for now.
+    """
 
     partitions: int
     led: int
     in_sync: int
     ready_nodes: int
     wanted_nodes: int
+    lost_quorum: str = ""
+    leaderless: str = ""
 
 
 def health_of(view: ZoneView, *, replicas: int, wanted_nodes: int) -> ZoneHealth:
@@ -44,13 +52,14 @@ def health_of(view: ZoneView, *, replicas: int, wanted_nodes: int) -> ZoneHealth
     the first one it takes no writes, for not all replicas may be open.
     """
     led = in_sync = 0
+    losses: list[Loss] = []
     for partition, record in enumerate(view.routes):
         report = view.report(partition, record.leader)
-        led += (
-            report is not None
-            and report.role is Role.LEADER
-            and report.partition_epoch > FIRST_PARTITION_EPOCH
-        )
+        leads = report is not None and report.role is Role.LEADER
+        if report is not None and leads and report.partition_epoch > FIRST_PARTITION_EPOCH:
+            led += 1
+        elif not leads and (loss := loss_of(view, partition)) is not None:
+            losses.append(loss)
         in_sync += len(record.isr) >= replicas
     return ZoneHealth(
         partitions=len(view.routes),
@@ -58,6 +67,8 @@ def health_of(view: ZoneView, *, replicas: int, wanted_nodes: int) -> ZoneHealth
         in_sync=in_sync,
         ready_nodes=sum(node.reachable for node in view.nodes.values()),
         wanted_nodes=wanted_nodes,
+        lost_quorum=summary([loss for loss in losses if loss.given_up]),
+        leaderless=summary([loss for loss in losses if not loss.given_up]),
     )
 
 
@@ -79,6 +90,8 @@ def zone_conditions(
         stalled = (Reason.UPDATE_STUCK, rollout.stuck)
     if stalled is None and volumes is not None and volumes.refused:
         stalled = (Reason.GROWTH_REFUSED, volumes.text)
+    if health.lost_quorum:
+        stalled = (Reason.LOST_QUORUM, f"{health.lost_quorum}; {_WAY_OUT}")
     if obstacle is not None and obstacle.lasting:
         stalled = (obstacle.reason, obstacle.message)
 
@@ -144,7 +157,13 @@ def _ready(
         return False, Reason.PODS_NOT_READY, message
     if health.led < health.partitions:
         lost = health.partitions - health.led
-        return False, Reason.NO_LEADER, f"{lost} of {health.partitions} partitions have no leader"
+        message = f"{lost} of {health.partitions} partitions have no leader"
+        reason = Reason.LOST_QUORUM if health.lost_quorum else Reason.NO_LEADER
+        return (
+            False,
+            reason,
+            "; ".join(filter(None, (message, health.lost_quorum or health.leaderless))),
+        )
     if health.in_sync < health.partitions:
         short = health.partitions - health.in_sync
         return (

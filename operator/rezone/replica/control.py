@@ -23,6 +23,7 @@ from rezone.wire.messages import (
     AddStreamReply,
     AwaitReplica,
     AwaitReplicaReply,
+    BeginEmpty,
     CloseStream,
     ConfigureNode,
     CopyState,
@@ -59,6 +60,7 @@ class Control:
             NotifyLeaderAndIsr: self.notify,
             AwaitReplica: self.await_replica,
             StopReplica: self.stop_replica,
+            BeginEmpty: self.begin_empty,
             PullSnapshot: self.pull_snapshot,
             Takeover: self.takeover,
             UpgradeCandidate: self.upgrade,
@@ -140,6 +142,12 @@ class Control:
             return Ack()
         partition.retire(request)
         self._node.drop_replica(partition)
+        return Ack()
+
+    def begin_empty(self, request: BeginEmpty) -> Ack:
+        """Lead without any rows."""
+        self._node.check_fence(request.fence)
+        self._node.find(request.partition).begin_empty(request.fence, request.state)
         return Ack()
 
     def pull_snapshot(self, request: PullSnapshot) -> Ack:

@@ -209,6 +209,17 @@ class Partition:
         if revision < known:
             raise StaleRevisionError(f"revision {revision} is behind {known}", revision=known)
 
+    def _require_newest(self, leader_epoch: int, partition_epoch: int) -> None:
+        """Refuse what is of an older record than the newest one known."""
+        known = (self.leader_epoch, self.record.partition_epoch)
+        if (leader_epoch, partition_epoch) < known:
+            raise StaleEpochError(
+                f"epochs {leader_epoch}/{partition_epoch} of partition {self.partition_id} are "
+                f"behind {known[0]}/{known[1]}",
+                leader_epoch=known[0],
+                partition_epoch=known[1],
+            )
+
     def persist_fence(self, fence: Fence, *, durable: bool = True) -> None:
         """Check a call's fence and remember it; without `durable` only until a restart."""
         self.store.update_meta(**self.check_fence(fence), durable=durable)
@@ -223,17 +234,10 @@ class Partition:
             if self.closed:
                 raise NotReadyError(f"the replica of partition {self.partition_id} is stopping")
             persisted = self.check_fence(fence)
-            known = (self.leader_epoch, self.record.partition_epoch)
-            if (record.leader_epoch, record.partition_epoch) < known:
-                raise StaleEpochError(
-                    f"epochs {record.leader_epoch}/{record.partition_epoch} of partition "
-                    f"{self.partition_id} are behind {known[0]}/{known[1]}",
-                    leader_epoch=known[0],
-                    partition_epoch=known[1],
-                )
+            self._require_newest(record.leader_epoch, record.partition_epoch)
             if record.leader != self.node_id:
                 self._follow(record, persisted)
-            elif self.leading.state is None or record.leader_epoch > known[0]:
+            elif self.leading.state is None or record.leader_epoch > self.leader_epoch:
                 self.become_leader(record, persisted=persisted)
             else:
                 self._confirm(record, persisted)
@@ -417,6 +421,29 @@ class Partition:
                 next_leader=None,
                 next_epoch=None,
             )
+            self.become_leader(record, persisted=persisted)
+        self.host.restream(self)
+
+    def begin_empty(self, fence: Fence, record: LeaderAndIsr) -> None:
+        """Lead without rows, which a person has given up; leading by that record is done.
+
+        StaleEpochError when the record is older than what is known, ConflictError when it names
+        another leader, or there are rows here.
+        """
+        with self.applying, self.lock:
+            persisted = self.check_fence(fence)
+            self._require_newest(record.leader_epoch, record.partition_epoch)
+            if record.leader != self.node_id:
+                raise ConflictError(f"node {record.leader} leads, not node {self.node_id}")
+            if self.leads and self.leader_epoch == record.leader_epoch:
+                return
+            if not self.store.meta.needs_snapshot:
+                raise ConflictError(f"node {self.node_id} has rows of {self.partition_id}")
+            self.log.warning("beginning empty", leader_epoch=record.leader_epoch)
+            self.store.reset()
+            self._stamps.clear()
+            self.committed = 0
+            self.store.update_meta(needs_snapshot=False)
             self.become_leader(record, persisted=persisted)
         self.host.restream(self)
 
@@ -621,15 +648,8 @@ class Partition:
         """
         with self.lock:
             self.check_fence(request.fence)
-            known = (self.leader_epoch, self.record.partition_epoch)
-            if request.leader_epoch < known[0] or request.partition_epoch < known[1]:
-                raise StaleEpochError(
-                    f"epochs {request.leader_epoch}/{request.partition_epoch} of partition "
-                    f"{self.partition_id} are behind {known[0]}/{known[1]}",
-                    leader_epoch=known[0],
-                    partition_epoch=known[1],
-                )
-            if self.leads and request.leader_epoch == known[0]:
+            self._require_newest(request.leader_epoch, request.partition_epoch)
+            if self.leads and request.leader_epoch == self.leader_epoch:
                 raise ConflictError(
                     f"node {self.node_id} leads partition {self.partition_id}; hand it over, "
                     "or stop it with a higher leader epoch",

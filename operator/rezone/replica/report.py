@@ -109,6 +109,7 @@ def replica_report(partition: "Partition") -> ReplicaReport:
             leader_epoch=partition.leader_epoch,
             partition_epoch=record.partition_epoch,
             revision=store.meta.revision,
+            last_epoch=store.last_epoch,
             log_end_offset=store.log_end,
             durable_offset=store.durable_end,
             committed_offset=partition.committed,

@@ -231,6 +231,11 @@ class PartitionStore:
         return self._log.last_time
 
     @property
+    def last_epoch(self) -> int:
+        """The leader epoch of the newest entry, of the log or of the snapshot before it."""
+        return self._log.last_epoch
+
+    @property
     def committed(self) -> int:
         """The highest committed offset noted."""
         return self._committed

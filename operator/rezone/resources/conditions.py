@@ -51,6 +51,8 @@ class Reason(enum.StrEnum):
     NOT_ENOUGH_DATA_NODES = "NotEnoughDataNodes"  # fewer data nodes than replicas
     UNDER_REPLICATED = "UnderReplicated"  # an in-sync set is smaller than the replica count
     NO_LEADER = "NoLeader"  # a partition has no reachable leader
+    LOST_QUORUM = "LostQuorum"  # whoever had all rows of a partition has lost them, or is given up
+    UNSAFE_REFUSED = "UnsafeRefused"  # spec.unsafe is not needed, or would lose more than it must
     INVALID_SPEC = "InvalidSpec"  # the stored spec breaks a rule the API server did not know
     PAUSED = "Paused"  # spec.rebalance.paused, spec.suspend or the pause annotation
     AWAITING_APPROVAL = "AwaitingApproval"  # the plan waits for spec.approvedPlan

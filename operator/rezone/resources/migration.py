@@ -11,6 +11,7 @@ from rezone.resources.meta import CrdMeta, Rule
 from rezone.resources.model import (
     Count,
     CustomObject,
+    Message,
     Model,
     Name,
     NodeNumber,
@@ -25,7 +26,7 @@ class OldLeader(enum.StrEnum):
 
 
 class MigrationState(enum.StrEnum):
-    """The nodes of the seed's diagram, and the three ends."""
+    """The nodes of the seed's diagram, the way out of a lost quorum, and the three ends."""
 
     SELECT_CANDIDATE = "SelectCandidate"
     OPEN_CANDIDATE = "OpenCandidate"
@@ -34,6 +35,7 @@ class MigrationState(enum.StrEnum):
     UPGRADE_CANDIDATE = "UpgradeCandidate"
     UPDATE_METADATA_UP = "UpdateMetadataUp"
     UPDATE_METADATA_ROLLBACK = "UpdateMetadataRollback"
+    RECOVER_UNSAFELY = "RecoverUnsafely"
     CLOSE_OLD_LEADER = "CloseOldLeader"
     SUCCEEDED = "Succeeded"
     ROLLED_BACK = "RolledBack"
@@ -43,6 +45,41 @@ class MigrationState(enum.StrEnum):
 TERMINAL_MIGRATION_STATES = frozenset(
     {MigrationState.SUCCEEDED, MigrationState.ROLLED_BACK, MigrationState.FAILED},
 )
+
+
+class RecoveryMode(enum.StrEnum):
+    """From what a partition goes on whose quorum is lost."""
+
+    BEST_SURVIVOR = "BestSurvivor"  # from the replica that loses the least
+    EMPTY = "Empty"  # from nothing, when no replica has any rows
+
+
+class UnsafeSpec(Model):
+    """Gives acknowledged rows up, so that a partition without its quorum has a leader again."""
+
+    rules: ClassVar[tuple[Rule, ...]] = (
+        Rule(
+            rule="self.acceptDataLoss",
+            message="unsafe gives acknowledged rows up: set acceptDataLoss to true, or leave it "
+            "out",
+            field_path=".acceptDataLoss",
+        ),
+    )
+
+    accept_data_loss: bool = Field(
+        description="True: acknowledged rows may be lost by this; see status.recovery.",
+    )
+    mode: RecoveryMode = Field(
+        default=RecoveryMode.BEST_SURVIVOR,
+        description="From what the partition goes on.",
+    )
+    lost_nodes: Annotated[
+        tuple[NodeNumber, ...],
+        Field(max_length=16, json_schema_extra={"x-list-type": "set"}),
+    ] = Field(
+        default=(),
+        description="Data nodes that do not answer and never will again, with all they hold.",
+    )
 
 
 class RegionMigrationSpec(Model):
@@ -75,6 +112,17 @@ class RegionMigrationSpec(Model):
             message="a cancel cannot be taken back: apply a new RegionMigration",
             field_path=".cancel",
         ),
+        Rule(
+            rule="has(self.unsafe) == has(oldSelf.unsafe) && "
+            "(!has(self.unsafe) || self.unsafe == oldSelf.unsafe)",
+            message="unsafe cannot be changed: apply a new RegionMigration",
+            field_path=".unsafe",
+        ),
+        Rule(
+            rule="!has(self.unsafe) || self.oldLeader == 'Follower'",
+            message="unsafe has no old leader to remove: leave oldLeader out",
+            field_path=".oldLeader",
+        ),
     )
 
     zone_name: Name = Field(description="The zone, in the migration's own namespace.")
@@ -92,6 +140,10 @@ class RegionMigrationSpec(Model):
     cancel: bool = Field(
         default=False,
         description="True: go back to the old leader, as long as the new one does not lead yet.",
+    )
+    unsafe: UnsafeSpec | None = Field(
+        default=None,
+        description="Only for a partition that has lost its quorum: give acknowledged rows up.",
     )
 
 
@@ -121,10 +173,25 @@ class MigrationContext(Model):
     )
 
 
+class RecoveryStatus(Model):
+    """What an unsafe recovery keeps, and what it may lose; offsets are of the partition's log."""
+
+    empty: bool = Field(default=False, description="The partition begins anew, without rows.")
+    kept_offset: Count = Field(description="All acknowledged rows below this offset are kept.")
+    log_end_offset: Count = Field(
+        description="The new leader's log ends here: acknowledged rows from here on are lost.",
+    )
+    committed_offset: Count = Field(
+        description="Rows below this offset are known to have been acknowledged, perhaps more.",
+    )
+    message: Message = Field(default="", description="The same in words.")
+
+
 class RegionMigrationStatus(MachineStatus):
     """The persisted state machine of a migration."""
 
     context: MigrationContext | None = None
+    recovery: RecoveryStatus | None = None
 
 
 class RegionMigration(CustomObject[RegionMigrationSpec, RegionMigrationStatus]):

@@ -184,6 +184,17 @@ class StopReplica(Message, frozen=True):
     partition_epoch: int
 
 
+class BeginEmpty(Message, frozen=True):
+    """Have a replica that has no rows lead without them: a person has given them up.
+
+    `state` is the record that makes it the leader; without this call it would refuse that.
+    """
+
+    fence: Fence
+    partition: PartitionId
+    state: LeaderAndIsr
+
+
 class PullSnapshot(Message, frozen=True):
     """Copy the partition from `source` ("host:port") node to node; answered when started."""
 
@@ -280,7 +291,10 @@ class IsrProposal(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True)
 
 
 class ReplicaReport(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """The state of one replica as its node sees it."""
+    """The state of one replica as its node sees it.
+
+    `leader_epoch` is the highest it has heard of, `last_epoch` that of its log's last row.
+    """
 
     partition: PartitionId
     role: Role
@@ -288,6 +302,7 @@ class ReplicaReport(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=Tru
     leader_epoch: int
     partition_epoch: int
     revision: int = 0
+    last_epoch: int = 0
     log_end_offset: int = 0
     durable_offset: int = 0
     committed_offset: int = 0
