@@ -139,6 +139,13 @@ def test_an_old_leader_that_stepped_down_leaves_the_rest_to_the_candidate() -> N
     assert call == RequestUpgrade(partition=0, candidate=1, next_epoch=5, last_offset=77)
 
 
+def test_a_candidate_that_has_not_heard_of_the_record_is_not_told_to_lead() -> None:
+    """It would commit without a member that has joined since, and that one may lead next."""
+    world = handing_over(role=Role.FOLLOWER, log_end_offset=77)
+    world.reports[0, 1] = {"partition_epoch": 8}
+    assert actions(world) == ()
+
+
 @pytest.mark.proves("B-09", "RM-06")
 @pytest.mark.parametrize("leaves", [True, False])
 def test_what_the_nodes_have_done_is_adopted(leaves: bool) -> None:

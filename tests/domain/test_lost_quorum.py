@@ -131,6 +131,9 @@ def test_who_is_eligible_loses_nothing_and_leads_before_a_silent_member_is_waite
     assert decision.status.recovery.kept_offset == decision.status.recovery.log_end_offset == 100
     after = route_of(decision)
     assert (after.leader, after.isr, after.eligible) == (1, (1,), (2,))
+    case.world.routes[0] = record(isr=(0,), eligible=(1,))
+    case.spec["target"] = 2
+    assert "node 2 cannot lead the partition: [1] can" in refused(case)
     case.spec["unsafe"]["lost_nodes"] = ()
     assert "nodes [0] do not answer" in refused(case)
 

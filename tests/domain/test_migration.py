@@ -109,6 +109,15 @@ def test_selection_persists_the_context_with_the_first_act() -> None:
     assert (state.next_leader, state.next_epoch, state.hot_standby_replica) == (1, 5, 1)
 
 
+def test_a_candidate_that_has_not_heard_of_the_route_is_not_told_to_lead() -> None:
+    """It would commit without a member that has joined since, and that one may lead next."""
+    case = Case(S.UPGRADE_CANDIDATE)
+    case.world.reports[0, 0] = {"role": Role.FOLLOWER}
+    assert only(case.decide(), world.RequestUpgrade).candidate == 1
+    case.world.reports[0, 1] = {"partition_epoch": 8}
+    assert case.decide().actions == ()
+
+
 @pytest.mark.proves("RM-11")
 @pytest.mark.parametrize(
     ("tweak", "wanted"),

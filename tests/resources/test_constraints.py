@@ -100,7 +100,7 @@ def rgm(path: str, keyword: str, good: Any, bad: Any, says: str) -> Row:
 
 def unsafe(path: str, keyword: str, good: Any, bad: Any, says: str) -> Row:
     """Return a row about the way out of a lost quorum."""
-    given = {"spec.unsafe.acceptDataLoss": True}
+    given = {"spec.unsafe": UNSAFE}
     return Row("RegionMigration", f"spec.unsafe.{path}", keyword, good, bad, says, given)
 
 
@@ -219,6 +219,8 @@ ROWS: tuple[Row, ...] = (
     dz("spec.rebalance.maxConcurrentHandovers", "maximum", 1024, 1025, UP_TO.format(1024)),
     dz("spec.rebalance.maxConcurrentMigrations", "minimum", 1, 0, AT_LEAST_1),
     dz("spec.rebalance.maxConcurrentMigrations", "maximum", 1000, 1001, UP_TO.format(1000)),
+    dz("spec.rebalance.maxConcurrentHandovers", "minimum", 0, -1, AT_LEAST_0),
+    dz("spec.rebalance.maxConcurrentHandovers", "maximum", 1024, 1025, UP_TO.format(1024)),
     dz("spec.rebalance.maxMigrationsPerNode", "minimum", 1, 0, AT_LEAST_1),
     dz("spec.rebalance.maxMigrationsPerNode", "maximum", 1000, 1001, UP_TO.format(1000)),
     dz("spec.rebalance.maxBytesPerSecond", "minimum", 0, -1, AT_LEAST_0),

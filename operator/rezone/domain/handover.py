@@ -167,6 +167,8 @@ class _Handovers:
         elif old is None or old.partition_epoch < record.partition_epoch:
             return  # silent, or not told yet: both end by themselves
         elif old.role is not Role.LEADER:
+            if new is not None and new.partition_epoch < record.partition_epoch:
+                return  # it would lead with the set of before, and not wait for who has joined
             # The old leader's last message may be lost: its end is what the candidate replays to.
             self._calls.append(
                 RequestUpgrade(

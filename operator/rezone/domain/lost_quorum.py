@@ -158,5 +158,8 @@ def _wrong_target(loss: Loss, mode: RecoveryMode, target: NodeId | None) -> str:
 
 
 def candidates(loss: Loss, mode: RecoveryMode) -> tuple[NodeId, ...]:
-    """Return who may lead in this mode, the best first."""
-    return loss.empty if mode is RecoveryMode.EMPTY else tuple(s.node for s in loss.survivors)
+    """Return who may lead in this mode, the best first; only who has all rows, if anybody has."""
+    if mode is RecoveryMode.EMPTY:
+        return loss.empty
+    whole = [s for s in loss.survivors if s.complete]
+    return tuple(s.node for s in whole or loss.survivors)

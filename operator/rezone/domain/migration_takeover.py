@@ -158,7 +158,7 @@ def _old_leader_is_gone(run: Run) -> bool:
     return is_reachable(run.view, node) and run.view.report(run.partition, node) is None
 
 
-def upgrade_candidate(run: Run) -> bool:
+def upgrade_candidate(run: Run) -> bool:  # noqa: PLR0911 - one return for each edge
     """Wait until the candidate leads; tell it to when the old leader no longer can (RM-05)."""
     view, context = run.view, run.context
     if _is_written(run) or (_is_authorized(run) and _leads(run)):
@@ -175,6 +175,10 @@ def upgrade_candidate(run: Run) -> bool:
         return run.roll_back("candidate failed", Reason.FAILED, why)
     if candidate is None:
         why = f"node {context.to_node} is unreachable"
+        return run.wait(why, seconds=WAKE_TAKEOVER_SECONDS)
+    if candidate.partition_epoch < run.record.partition_epoch:
+        # It would lead with the in-sync set of before, and not wait for who has joined since.
+        why = f"node {context.to_node} has not heard of the route"
         return run.wait(why, seconds=WAKE_TAKEOVER_SECONDS)
     old = view.report(run.partition, context.from_node)
     stepped_down = old is not None and old.role is not Role.LEADER
