@@ -172,7 +172,8 @@ class MemoryStore:
     @property
     def last_epoch(self) -> int:
         """The leader epoch of the last entry."""
-        header = header_at(self.rows[-1], 0) if self.rows else None
+        last = next(filter(None, reversed(self.rows)), None)
+        header = header_at(last, 0) if last is not None else None
         return header.leader_epoch if header is not None else 0
 
     def truncate(self, offset: int) -> None:
