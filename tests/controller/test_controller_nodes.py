@@ -284,17 +284,31 @@ async def test_a_table_that_is_read_again_is_not_sent_again(notifier: Notifier, 
     assert partitions_in(node.take(NotifyLeaderAndIsr)) == [3]
 
 
-async def test_changes_during_a_call_are_sent_afterwards(notifier: Notifier, node: Node) -> None:
+class Overtaken(Notifier):
+    """The table changes while its first records are on their way."""
+
+    later: tuple[LeaderAndIsr, ...] = ()
+
+    async def _call(
+        self, watched: WatchedNode, request: ConfigureNode | NotifyLeaderAndIsr
+    ) -> None:
+        if isinstance(request, NotifyLeaderAndIsr):
+            self._changed.take(self.later)
+        await super()._call(watched, request)
+
+
+async def test_changes_during_a_call_are_sent_afterwards(
+    executor: ThreadPoolExecutor, monitor: NodeMonitor, node: Node, news: Listener
+) -> None:
     """What changes while a node is being told would count as told."""
-    records = table()
-    first = asyncio.ensure_future(notifier.notify(CONFIG, PEERS, records, FENCE))
-    await asyncio.sleep(0)
-    later = [*records[:3], msgspec.structs.replace(records[3], partition_epoch=9)]
-    await notifier.notify(CONFIG, PEERS, later, FENCE)
-    await first
-    await notifier.notify(CONFIG, PEERS, later, FENCE)
-    told = [a for c in node.take(NotifyLeaderAndIsr) for a in c.partitions if a.partition == 3]
-    assert told[-1].state.partition_epoch == 9
+    monitor.watch({0: node.address})
+    await news.until(lambda: reachable(monitor))
+    notifier, records = Overtaken(executor, monitor, 5.0), table()
+    notifier.later = (*records[:3], msgspec.structs.replace(records[3], partition_epoch=9))
+    await notifier.notify(CONFIG, PEERS, records, FENCE)
+    assert partitions_in(node.take(NotifyLeaderAndIsr)) == [0, 1, 2, 3]
+    await notifier.notify(CONFIG, PEERS, notifier.later, FENCE)
+    assert partitions_in(node.take(NotifyLeaderAndIsr)) == [3]
 
 
 @pytest.mark.parametrize("what", ["config", "peers", "epoch"])

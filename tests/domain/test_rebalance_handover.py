@@ -59,7 +59,12 @@ def test_a_batch_is_persisted_and_authorized_in_one_write() -> None:
     assert [(c.partition, c.state.next_leader, c.state.next_epoch) for c in changes] == [
         (p, 1, 5) for p in range(4)
     ]
-    assert not any(isinstance(a, world.EnsureMigration) for a in decision.actions)
+    calls = [a for a in decision.actions if isinstance(a, world.RequestTakeover)]
+    assert [(c.partition, c.source, c.candidate, c.leader_epoch, c.next_epoch) for c in calls] == [
+        (p, 0, 1, 4, 5) for p in range(4)
+    ]
+    assert isinstance(decision.actions[0], world.ChangeRoutes), "asked before it is authorized"
+    assert len(decision.actions) == 5
     assert go_on(case).actions == ()
 
 
@@ -111,15 +116,27 @@ def lagging(case: Case) -> None:
     case.world.reports |= {(p, 0): {"log_end_offset": 5000} for p in range(SIZE)}
 
 
+def silent(case: Case) -> None:
+    """Let the leader be silent, with node 1 as a hot standby."""
+    case.world.routes = [record(iss=(1,))] * SIZE
+    case.world.silent = {0: 0.1}
+
+
+def taken_over(case: Case) -> None:
+    """Let takeovers by node 2 be authorized already."""
+    case.world.routes = [record(next_leader=2, next_epoch=5)] * SIZE
+
+
 @pytest.mark.parametrize(
     "tweak",
     [
         copied,
         lagging,
         lambda case: case.world.settings.update(max_concurrent_handovers=0),
-        lambda case: case.world.silent.update({0: 0.1}),
+        silent,
+        taken_over,
     ],
-    ids=["copied", "lagging", "off", "leader silent"],
+    ids=["copied", "lagging", "off", "leader silent", "another takeover"],
 )
 @pytest.mark.proves("B-04", "DCP-06")
 def test_all_else_moves_by_a_migration(tweak: Any) -> None:

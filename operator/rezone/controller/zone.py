@@ -142,7 +142,10 @@ class ZoneReconciler:
         store: RouteStore,
     ) -> Observed:
         status = zone.status or DistributionZoneStatus()
-        pods = await self._c.pods.observe_pods(zone)
+        # Side by side: a leader's move takes several passes, and each waits for these answers.
+        pods, kube_nodes, tasks = await asyncio.gather(
+            self._c.pods.observe_pods(zone), self._c.pods.nodes(), self._tasks.list(zone)
+        )
         # A pod under deletion is still asked: it hands its leaders over, and answers meanwhile.
         addresses = {p.node_id: f"{p.ip}:{DATA_NODE_PORT}" for p in pods if p.ip}
         places = {p.node_id: p.node_name for p in pods}
@@ -163,10 +166,10 @@ class ZoneReconciler:
             )
         return Observed(
             now=utc_now(),
-            kube_nodes=dict(await self._c.pods.nodes()),
+            kube_nodes=dict(kube_nodes),
             pods=pods,
             presence=presence,
-            tasks=await self._tasks.list(zone),
+            tasks=tasks,
             routes=await runtime.routes(store),
         )
 

@@ -3,8 +3,9 @@
 Where the next leader of a partition is in sync, was there before and is close, only the takeover is
 left to do. The batch is the persisted intent: the task's status names its partitions, each with
 the leader epoch it had. Then the route records are changed, in one write for each shard: the
-candidate is authorized, as a migration's UpdateMetadataDown does. From there on the zone brings
-each takeover to its end (`handover`), and the leader tells whether it has succeeded.
+candidate is authorized, as a migration's UpdateMetadataDown does. The old leaders are asked once to
+hand over; from there on the zone brings each takeover to its end (`handover`): it asks again where
+that was not heard, and writes down who leads.
 
 A partition leaves its batch when its new leader is written. One that has a higher leader epoch and
 not that leader was rolled back or failed over: a RegionMigration tries again, with its reasons and
@@ -19,7 +20,7 @@ from rezone.domain.migration_table import NOT_BEGUN
 from rezone.domain.readiness import is_close, was_copied
 from rezone.domain.rebalance_run import TaskRun
 from rezone.domain.rebalance_survey import Wait
-from rezone.domain.world import ChangeRoutes, RouteChange
+from rezone.domain.world import ChangeRoutes, RequestTakeover, RouteChange
 from rezone.wire.messages import LeaderAndIsr, NodeId, PartitionId
 
 
@@ -55,6 +56,7 @@ class Batch:
             if not self._is_over(partition)
         }
         self._changes: list[RouteChange] = []
+        self._calls: list[RequestTakeover] = []
         # Filled up when half of it is done: each time costs a write of the task's status.
         most = run.view.max_concurrent_handovers
         self._room = most - len(self._epochs) if len(self._epochs) <= most // 2 else 0
@@ -84,7 +86,7 @@ class Batch:
         """Put the batch into the status, which is written before the records are changed."""
         self._run.update(handovers=compact(self._epochs))
         if self._changes:
-            self._run.act(ChangeRoutes(changes=tuple(self._changes)))
+            self._run.act(ChangeRoutes(changes=tuple(self._changes)), *self._calls)
 
     def _is_over(self, partition: PartitionId) -> bool:
         run = self._run
@@ -111,5 +113,16 @@ class Batch:
             lambda r: routes.set_hot_standby(r, node),
             lambda r: routes.authorize_takeover(r, node),
         )
-        if change is not None:
-            self._changes.append(change)
+        if change is None:
+            return
+        self._changes.append(change)
+        # Nodes know the records when the call comes; one that does not refuses it.
+        self._calls.append(
+            RequestTakeover(
+                partition=partition,
+                source=record.leader,
+                candidate=node,
+                leader_epoch=record.leader_epoch,
+                next_epoch=record.leader_epoch + 1,
+            ),
+        )
