@@ -32,7 +32,7 @@ PARTITION = 0
 TABLE = TableSchema(indexes=(Index("by_value", ("value",)),))
 CONFIG = ZoneConfig(zone="test", zone_uid="uid-test", partitions=1, table=TABLE)
 # Nothing is indexed but by lookups and for a takeover.
-IDLE = msgspec.structs.replace(FAST, index_interval_ms=3_600_000, takeover_timeout_ms=500)
+IDLE = msgspec.structs.replace(FAST, index_interval_ms=3_600_000, takeover_timeout_ms=3000)
 ROWS = {b"k%d" % i: b"v%d" % (i % 3) for i in range(9)}
 
 
@@ -162,6 +162,23 @@ def test_indexes_follow_of_themselves_and_say_how_far(tmp_path: Path) -> None:
         assert c.report(0, PARTITION).index.partition_uuid
 
 
+def test_a_lookup_that_loses_its_index_is_asked_for_again(
+    c: Coordinator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rows would be missing while the entries are made anew, and nobody would know."""
+    original, lost = Indexer.lookup, []
+
+    def lookup(indexer: Indexer, *arguments: Any) -> Any:
+        if not lost:
+            lost.append(indexer)
+            indexer._begin_scan()
+        return original(indexer, *arguments)
+
+    monkeypatch.setattr(Indexer, "lookup", lookup)
+    assert look_up(c, b"v0") == keys_of(b"v0")
+    assert lost == [indexer_of(c, 0)]
+
+
 # --- takeovers ------------------------------------------------------------------------------
 
 
@@ -191,12 +208,18 @@ def test_a_takeover_waits_until_the_candidate_has_indexed_as_much(
     user = Client(c)
     user.put(PARTITION, {b"later": b"v0"})  # writes go on meanwhile
     assert c.report(0, PARTITION).takeover is TakeoverState.PENDING
+    assert not indexer_of(c, 0).step()
     assert c.report(0, PARTITION).index == stopped, "the old indexer has been stopped"
+    found: list[list[bytes]] = []
+    waiting = threading.Thread(target=lambda: found.append(look_up(c, b"v0")))
+    waiting.start()
     go.set()
     c.nodes[1].node.find(PARTITION).wake()
     outcome(c, 0, TakeoverState.ACTIVE)
     assert c.report(1, PARTITION).index.offset >= stopped.offset
     assert look_up(c, b"v0") == sorted([*keys_of(b"v0"), b"later"])
+    waiting.join(20)
+    assert found == [sorted([*keys_of(b"v0"), b"later"])], "it has waited for the takeover's end"
     user.close()
 
 

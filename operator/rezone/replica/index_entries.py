@@ -22,7 +22,7 @@ from rezone.wire.pieces import content_of, slices
 from rezone.wire.rows import RowCodec, keys_of
 from rezone.wire.schema import TableSchema
 
-_ROWS_PER_STEP = 4096
+_ROWS_PER_STEP = 2048
 _LENGTH = np.dtype("<u4")
 
 Pairs = list[tuple[bytes, bytes]]

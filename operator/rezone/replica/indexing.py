@@ -145,11 +145,16 @@ class IndexDuties:
             if self._indexer.position.offset >= offset:
                 return
             self._indexer.step()
-        lag = self._indexer.lag_rows
-        raise NotReadyError(
-            f"the indexes of partition {self._partition.partition_id} lack {lag} rows; retry",
-            lag_rows=lag,
-        )
+        self.require(offset)
+
+    def require(self, offset: int) -> None:
+        """Raise NotReadyError unless everything below an applied offset is indexed."""
+        if self._indexer.position.offset < offset:
+            lag = self._indexer.lag_rows
+            raise NotReadyError(
+                f"the indexes of partition {self._partition.partition_id} lack {lag} rows; retry",
+                lag_rows=lag,
+            )
 
     def _turns(self) -> Iterator[None]:
         """Yield while there is time, as soon as the indexer may go on."""

@@ -36,11 +36,13 @@ def lookup_batches(partition: "Partition", ticket: IndexTicket, codec: RowCodec)
             limit=rows_max,
         )
     as_of = time_to_read_at(partition, ticket.as_of)
-    partition.index.wait_for(partition.store.applied)
+    applied = partition.store.applied
+    partition.index.wait_for(applied)
     start = max(ticket.start, behind(ticket.after)) if ticket.after else ticket.start
     keys, left = KeyRange(start, ticket.end), ticket.limit
     while left:
         found = partition.store.lookup(index, keys, as_of, max(left, _ENTRIES_MIN))
+        partition.index.require(applied)  # it may have begun to be made anew, or was rolled back
         if len(found.row_ids):
             batch = codec.decode(keys_of(found.row_ids), found.values)
             yield batch.slice(0, left)

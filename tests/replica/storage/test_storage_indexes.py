@@ -393,18 +393,28 @@ def test_a_receiver_builds_its_indexes_while_rows_come(
 
 
 @pytest.mark.proves("SS-05", "HS-07")
-def test_files_bring_the_index_along(tmp_path: Path) -> None:
+def test_files_bring_the_index_along(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A copy of files would be done in a second, and its index in a minute."""
     kind = EngineKind.ROCKSDB
     with opened(tmp_path / "a", kind) as source, opened(tmp_path / "b", kind) as target:
         writer = filled(source)
         put(writer, (500, "not indexed yet", 1))
         source.apply_to(source.log_end)
+        flush = source.engine.flush
+
+        def write_meanwhile() -> None:
+            monkeypatch.undo()
+            put(writer, (501, "written while the engine was flushed", 1))
+            source.apply_to(source.log_end)
+            flush()
+
+        monkeypatch.setattr(source.engine, "flush", write_meanwhile)
         with source.open_files() as snapshot:
             loader = target.bulk_loader(snapshot.header, "a1")
             for item in snapshot:
                 loader.write(item.batch, item.mark)
             loader.finish(snapshot.trailer)
+        assert target.applied == source.applied
         assert target.indexer.position == IndexPosition(target.applied, "u1")
         assert not target.indexer.step()
         check(target)

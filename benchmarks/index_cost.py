@@ -1,0 +1,165 @@
+"""What secondary indexes cost batch upserts, and what lookups by one take.
+
+    PYTHONPATH=operator python benchmarks/index_cost.py [--rows 200000] [--runs 3] [--indexes 0 1 3]
+
+One partition with three replicas on three disks; batches of 1,000 rows of about 130 bytes by one
+client, four under way; a zone for each number of indexes, one after the other, in turn. The ratio
+is that of the medians to the zone without indexes.
+
+- inserts, updates: until the last batch is acknowledged. Updates change the indexed columns.
+- indexed: until, besides, the leader's index has all of it.
+- CPU: of the three data nodes, per row written.
+- lookup: ten rows of equal values, asked for one after the other; and the same rows read by key.
+"""
+
+import argparse
+import shutil
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from harness.zone import Zone
+from replica_cluster import cluster
+
+from rezone.client import TableClient
+from rezone.wire.messages import ReplicaReport, ZoneConfig
+from rezone.wire.rows import arrow_schema_of
+from rezone.wire.schema import Column, ColumnType, Index, TableSchema
+
+_BATCH_ROWS = 1000
+_AT_ONCE = 4
+_EQUAL_ROWS = 10
+_LOOKUPS = 200
+_COLUMNS = (
+    Column("id", ColumnType.INT64, nullable=False),
+    Column("owner", ColumnType.STRING),
+    Column("amount", ColumnType.INT64),
+    Column("placed", ColumnType.TIMESTAMP_US),
+    Column("note", ColumnType.STRING),
+)
+_INDEXES = (
+    Index("by_owner", ("owner",)),
+    Index("by_amount", ("amount", "owner")),
+    Index("by_placed", ("placed",)),
+)
+
+
+def _batches(table: TableSchema, count: int, change: int) -> list[Any]:
+    """Return rows of which each ten have an owner; `change` gives all of them other values."""
+    schema = arrow_schema_of(table)
+    found = []
+    for start in range(0, count, _BATCH_ROWS):
+        ids = range(start, start + _BATCH_ROWS)
+        columns = [
+            pa.array(ids, pa.int64()),
+            pa.array([f"owner-{(i + change) // _EQUAL_ROWS:012d}" for i in ids]),
+            pa.array([i * 7 + change for i in ids], pa.int64()),
+            pa.array([i * 1000 + change for i in ids], pa.timestamp("us")),
+            pa.array(["x" * 80] * _BATCH_ROWS),
+        ]
+        found.append(pa.record_batch(columns, schema=schema))
+    return found
+
+
+def _write(client: TableClient, batches: list[Any]) -> None:
+    waiting: list[Any] = []
+    for batch in batches:
+        if len(waiting) == _AT_ONCE:
+            waiting.pop(0).result()
+        waiting.append(client.submit_write(batch))
+    for future in waiting:
+        future.result()
+
+
+def _timed(work: Callable[[], object]) -> float:
+    begun = time.monotonic()
+    work()
+    return time.monotonic() - begun
+
+
+def _caught_up(report: ReplicaReport | None) -> bool:
+    if report is None:
+        return False
+    return report.index is None or report.index.offset >= report.log_end_offset
+
+
+def _run(directory: Path, indexes: int, count: int) -> dict[str, float]:
+    table = TableSchema(_COLUMNS, ("id",), _INDEXES[:indexes])
+    config = ZoneConfig(
+        zone="bench", zone_uid="bench", partitions=1, table=table, min_in_sync_replicas=3
+    )
+    inserts, updates = (_batches(table, count, change) for change in (0, 5))
+    with cluster(directory, 3, processes=True, config=config) as coordinator:
+        coordinator.create(0, (0, 1, 2))
+        zone = Zone(coordinator)
+        try:
+            zone.wait("all streams", lambda: zone.streaming(0))
+            with zone.client() as client:
+                client.write(inserts[0])
+                before = sum(zone.cpu_seconds().values())
+                found = {}
+                for what, batches in (("inserts", inserts), ("updates", updates)):
+                    begun = time.monotonic()
+                    found[what] = count / _timed(lambda batches=batches: _write(client, batches))
+                    zone.wait("indexed", lambda: _caught_up(zone.replica(0, 0)))
+                    found[f"{what}, indexed"] = count / (time.monotonic() - begun)
+                cpu = sum(zone.cpu_seconds().values()) - before
+                found["CPU us per row"] = cpu * 1e6 / (2 * count)
+                if indexes:
+                    found |= _lookups(client, count)
+            return found
+        finally:
+            zone.close()
+
+
+def _lookups(client: TableClient, count: int) -> dict[str, float]:
+    step = max(1, count // _EQUAL_ROWS // _LOOKUPS)
+    owners = [f"owner-{(1 + n * step):012d}" for n in range(_LOOKUPS)]
+    pages: list[Any] = []
+
+    def look_up() -> None:
+        pages.extend(client.lookup("by_owner", (owner,), (owner,)) for owner in owners)
+
+    seconds = _timed(look_up)
+    keys = [page.rows.select(["id"]) for page in pages]
+    assert all(page.num_rows == _EQUAL_ROWS for page in keys)
+    read = _timed(lambda: [client.read(part) for part in keys])
+    return {
+        "lookup ms": seconds * 1e3 / len(owners),
+        "read by key ms": read * 1e3 / len(owners),
+    }
+
+
+def main() -> None:
+    """Measure in turn and print."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--rows", type=int, default=200_000, help="rows per run")
+    parser.add_argument("--runs", type=int, default=3)
+    parser.add_argument("--indexes", type=int, nargs="+", default=[0, 1, 3], choices=range(4))
+    options = parser.parse_args()
+    count = max(1, options.rows // _BATCH_ROWS) * _BATCH_ROWS
+    found: dict[int, dict[str, list[float]]] = {number: {} for number in options.indexes}
+    for _ in range(options.runs):
+        for number, figures in found.items():
+            directory = Path(tempfile.mkdtemp(prefix="rezone-bench-"))
+            try:
+                for what, figure in _run(directory, number, count).items():
+                    figures.setdefault(what, []).append(figure)
+            finally:
+                shutil.rmtree(directory)
+    print(f"{count:,} rows; medians of {options.runs}; in brackets: ratio to no index")
+    base = found.get(0, {})
+    for number, figures in found.items():
+        print(f"{number} indexes")
+        for what, values in figures.items():
+            middle = statistics.median(values)
+            ratio = f"({middle / statistics.median(base[what]):.2f})" if what in base else ""
+            print(f"  {what:20}{middle:14,.2f} {ratio}")
+
+
+if __name__ == "__main__":
+    main()
