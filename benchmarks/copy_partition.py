@@ -89,7 +89,15 @@ def discard(c: Coordinator) -> None:
     """Take node 1's replica away again."""
     c.until("joined", lambda: (c.settle(), c.isr(P) == {0, 1})[1])
     record = c.change(P, replicas=(0,), isr=(0,))
-    c.call(1, StopReplica(fence=c.fence(), partition=P, leader_epoch=record.leader_epoch))
+    c.call(
+        1,
+        StopReplica(
+            fence=c.fence(),
+            partition=P,
+            leader_epoch=record.leader_epoch,
+            partition_epoch=record.partition_epoch,
+        ),
+    )
 
 
 def pulled(c: Coordinator) -> float:

@@ -16,6 +16,7 @@ import msgspec
 from rezone.replica.control import Control
 from rezone.replica.insync import Budget
 from rezone.replica.lease import Promise
+from rezone.replica.memory import NodeMemory
 from rezone.replica.node import DataNode
 from rezone.replica.partition import Partition
 from rezone.replica.read import readable
@@ -140,6 +141,7 @@ class SimulatedNode(DataNode):
         self.budget = Budget(self.settings.pending_bytes_node_max, "pending writes")
         self.process_id = f"process-{next(_processes)}"
         self.leaving = False
+        self.memory = NodeMemory(self.settings)
         self.board = ReportBoard(loop, self.settings)
         self.pulls = Pulls(self)  # type: ignore[assignment]
         self.control = Control(self)

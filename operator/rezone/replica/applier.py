@@ -1,7 +1,7 @@
 """From log to engine and back: applying, undoing and collecting versions of one partition.
 
 One at a time applies, undoes or loads (`mutex`); the partition's condition is held per slice of
-about a megabyte, so readers, snapshots and appends never wait longer than that. An entry larger
+about a megabyte or two thousand rows, so nobody else waits longer than that. An entry larger
 than a slice is written in several steps; the applied offset moves with the last of them, and
 reads look no further than the applied commit time, so an entry shows whole or not at all.
 
@@ -90,6 +90,7 @@ class Applier:
         *,
         transactions: TransactionTable,
         slice_bytes: int,
+        slice_rows: int,
         committed: Callable[[], int],
     ) -> None:
         self.mutex = threading.RLock()
@@ -101,6 +102,7 @@ class Applier:
         self._snapshots = snapshots
         self._changed = changed
         self._slice_bytes = slice_bytes
+        self._slice_rows = slice_rows
         self.mid_entry = False
         self.flushed = 0
         self.changed_from = 0
@@ -131,13 +133,14 @@ class Applier:
     def _groups(self, entries: list[Entry]) -> Iterator[list[Entry]]:
         """Cut entries into groups of about a slice; one that is larger stands alone."""
         group: list[Entry] = []
-        size = 0
+        size = rows = 0
         for entry in entries:
-            if group and size + entry.header.length > self._slice_bytes:
-                yield group
-                group, size = [], 0
-            group.append(entry)
+            rows += _rows(entry.header)
             size += entry.header.length
+            if group and (size > self._slice_bytes or rows > self._slice_rows):
+                yield group
+                group, size, rows = [], entry.header.length, _rows(entry.header)
+            group.append(entry)
         if group:
             yield group
 
@@ -146,7 +149,7 @@ class Applier:
         if any(header.kind for header in headers):
             with self._changed:
                 self._transactions.note(group)
-        if len(group) == 1 and headers[0].length > 2 * self._slice_bytes:
+        if len(group) == 1 and self._is_large(headers[0]):
             self._log.sync()
             pairs = list(self._sliced(pairs_of(group[0])))
         else:
@@ -155,19 +158,24 @@ class Applier:
             self._write(part, None)
         self._write(pairs[-1], headers)
 
+    def _is_large(self, header: EntryHeader) -> bool:
+        """Whether an entry is cut; not for a little more than a slice."""
+        return header.length > 2 * self._slice_bytes or _rows(header) > 2 * self._slice_rows
+
     def _sliced(self, pairs: Pairs) -> Iterator[Pairs]:
         part: Pairs = []
         size = 0
         for pair in pairs:
             part.append(pair)
             size += len(pair[0]) + len(pair[1])
-            if size >= self._slice_bytes:
+            if size >= self._slice_bytes or len(part) >= self._slice_rows:
                 yield part
                 part, size = [], 0
         yield part
 
     def _write(self, pairs: Pairs, finished: list[EntryHeader] | None) -> None:
         """Write one slice; `finished` are the entries that it completes."""
+        self.engine.make_room()
         with self._changed:
             self._snapshots.wait_for_room()
             if self._snapshots.active:
@@ -227,6 +235,7 @@ class Applier:
                 offset = entry.header.end_offset
 
     def _delete(self, keys: list[bytes]) -> None:
+        self.engine.make_room()
         with self._changed:
             self._snapshots.wait_for_room()
             if self._snapshots.active:
@@ -283,6 +292,10 @@ class Applier:
             return self._log.stand_at(offset)[0]
         except (ConflictError, CorruptionError):
             return 0
+
+
+def _rows(header: EntryHeader) -> int:
+    return header.end_offset - header.base_offset
 
 
 def collectable(

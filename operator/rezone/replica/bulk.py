@@ -51,6 +51,7 @@ class BulkLoader:
         *,
         checkpoint_bytes: int,
         slice_bytes: int,
+        slice_rows: int,
         arriving: Arriving,
     ) -> None:
         self._incoming = incoming
@@ -58,6 +59,7 @@ class BulkLoader:
         self._staging = staging
         self._checkpoint_bytes = checkpoint_bytes
         self._slice_bytes = slice_bytes
+        self._slice_rows = slice_rows
         self._arriving = arriving
         self._lock = threading.Lock()
         self._files = 0
@@ -118,7 +120,7 @@ class BulkLoader:
         for pair in zip(keys, values, strict=True):
             part.append(pair)
             size += len(pair[0]) + len(pair[1])
-            if size >= self._slice_bytes:
+            if size >= self._slice_bytes or len(part) >= self._slice_rows:
                 self._incoming.engine.apply(part, (), {})
                 part, size = [], 0
         self._incoming.engine.apply(part, (), {})

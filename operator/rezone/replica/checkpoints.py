@@ -254,6 +254,12 @@ class Checkpoints:
         self._made.remove(checkpoint)
         shutil.rmtree(checkpoint.directory, ignore_errors=True)
 
+    @property
+    def readers(self) -> int:
+        """How many file snapshots are read."""
+        with self._lock:
+            return sum(len(checkpoint.readers) for checkpoint in self._made)
+
     def floors(self) -> list[int]:
         """Return the offsets of the checkpoints that may still be received."""
         with self._lock:

@@ -15,6 +15,7 @@ import structlog
 
 from rezone.replica.foreground import Foreground
 from rezone.replica.insync import Reply
+from rezone.replica.memory import Tally
 from rezone.replica.outbox import Outbox
 from rezone.replica.read import prepare_read, read_keys
 from rezone.replica.transacting import prepare_end, prepare_intents
@@ -56,15 +57,18 @@ class DataChannel:
         find: Callable[[int], "Partition"],
         codec: Callable[[], RowCodec],
         foreground: Foreground,
+        unsent: Tally,
     ) -> None:
         self._channel = channel
         self._find = find
         self._codec = codec
         self._foreground = foreground
+        self._unsent = unsent
         self._answers: deque[tuple[Message, bytes]] = deque()
         self._sent = 0
         self._seen = 0
         self._broken = False
+        self._ended = False
         self._outbox = Outbox(
             "answers", send_next=self._send_next, may_send_here=self._may_send_here
         )
@@ -75,12 +79,20 @@ class DataChannel:
         try:
             while (frame := self._channel.receive()) is not None:
                 self._handle(*frame)
+                self._wait_until_taken()
         except CHANNEL_ERRORS as error:
             _log.debug("a data channel has broken", error=str(error))
         except msgspec.MsgspecError as error:
             _log.warning("not a frame of this version on a data channel", error=str(error))
         finally:
             self._outbox.close()
+            self._ended = True
+            self._forget_answers()
+
+    def _wait_until_taken(self) -> None:
+        """Read on when the client has taken its answers, or the node's are few again."""
+        while self._answers and not self._broken and self._unsent.full:
+            self._unsent.wait_for_room()
 
     def close(self, reason: str) -> None:
         """Ask the client to hang up: the node is stopping."""
@@ -159,9 +171,21 @@ class DataChannel:
 
         It may hold a partition's lock: nothing here takes one, and what is sent here cannot block.
         """
+        self._unsent.add(len(body))
         self._answers.append((message, body))
         self._outbox.ask(here=True)
         self._foreground.end()
+        if self._ended:
+            self._forget_answers()
+
+    def _forget_answers(self) -> None:
+        """Drop what has nobody to go to; any thread may, beside others."""
+        while True:
+            try:
+                _, body = self._answers.popleft()
+            except IndexError:
+                return
+            self._unsent.remove(len(body))
 
     def _may_send_here(self) -> bool:
         small = not self._answers or len(self._answers[0][1]) <= _SMALL_BYTES
@@ -171,6 +195,7 @@ class DataChannel:
         if not self._answers:
             return False
         answer = self._answers.popleft()
+        self._unsent.remove(len(answer[1]))
         if not self._broken:
             try:
                 self._channel.send(*answer)

@@ -125,6 +125,7 @@ class Incoming:
             self._staging,
             checkpoint_bytes=self._config.bulk_checkpoint_bytes,
             slice_bytes=self._config.apply_slice_bytes,
+            slice_rows=self._config.apply_slice_rows,
             arriving=self._indexer.arriving(),
         )
 

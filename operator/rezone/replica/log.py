@@ -84,6 +84,11 @@ class PartitionLog:
         """The bytes of recent entries held in memory."""
         return self._tail.bytes
 
+    def limit_tail(self, bytes_max: int) -> None:
+        """Hold no more than so many bytes of recent entries in memory."""
+        with self._lock:
+            self._tail.limit(bytes_max)
+
     def append(self, data: bytes | memoryview) -> list[EntryHeader]:
         """Append whole entries that begin at `end`; return their headers. Not durable yet.
 

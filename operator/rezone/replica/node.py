@@ -19,6 +19,7 @@ from pathlib import Path
 import msgspec
 import structlog
 
+from rezone.replica.checkpoints import FileSnapshot
 from rezone.replica.copies import Pulls
 from rezone.replica.data import DataChannel
 from rezone.replica.foreground import Foreground
@@ -26,12 +27,14 @@ from rezone.replica.insync import Budget
 from rezone.replica.lag import Lag
 from rezone.replica.lease import Promise
 from rezone.replica.links import Links
+from rezone.replica.memory import NodeMemory, SnapshotSlots
 from rezone.replica.meta import MetaFile
 from rezone.replica.partition import Partition
 from rezone.replica.producer import ProducerChannel
 from rezone.replica.protocol import protocol_of
 from rezone.replica.report import ReportBoard
 from rezone.replica.settings import Clock, NodeSettings, SystemClock
+from rezone.replica.snapshot import SnapshotSource
 from rezone.replica.store import PartitionStore, StoreConfig
 from rezone.replica.workers import Job, Workers
 from rezone.replica.write import warm_up
@@ -55,6 +58,7 @@ from rezone.wire.messages import (
     PartitionAssignment,
     PartitionId,
     RouteTable,
+    SnapshotTicket,
     ZoneConfig,
 )
 from rezone.wire.rows import RowCodec
@@ -97,6 +101,7 @@ class DataNode:
         self.budget = Budget(self.settings.pending_bytes_node_max, "pending writes of the node")
         self.process_id = f"{os.getpid()}-{uuid.uuid4().hex[:8]}"
         self.leaving = False
+        self.memory = NodeMemory(self.settings)
         self.board = ReportBoard(self.clock, self.settings)
         self.foreground = Foreground(self.clock, self._foreground_percent)
         self.pulls = Pulls(connect, self.foreground)
@@ -115,6 +120,11 @@ class DataNode:
         )
         self._data_channels: set[DataChannel] = set()
         self._stopping = threading.Event()
+        self._slots = SnapshotSlots(
+            self.settings.snapshots_max,
+            self.settings.snapshot_wait_ms_max / 1000,
+            self._stopping,
+        )
         self._ticked_at = self.clock.monotonic()
         self.lag = Lag()
         self._workers = Workers(self.settings.worker_threads, f"node {node_id}")
@@ -398,6 +408,7 @@ class DataNode:
             partition=partition,
             engine=self.config.engine,
             table=self.config.table,
+            rocks=self.memory.rocks_settings(self._store_config.rocks),
             transaction_seconds_max=self.settings.transaction_ms_max / 1000,
         )
         directory = self._directory / "partitions" / str(partition)
@@ -408,6 +419,7 @@ class DataNode:
         opened = Partition(store, self)
         with self._lock:
             self._partitions[partition] = opened
+            self.memory.share_tails(list(self._partitions.values()))
         self.board.touched(at_once=True)
         return opened
 
@@ -415,6 +427,7 @@ class DataNode:
         """Stop a replica and delete its data."""
         with self._lock:
             self._partitions.pop(partition.partition_id, None)
+            self.memory.share_tails(list(self._partitions.values()))
         partition.stop()
         self.restream(partition)
         with partition.applying:
@@ -456,7 +469,9 @@ class DataNode:
 
     def serve_data(self, channel: Channel) -> None:
         """Serve a client's channel to its end."""
-        served = DataChannel(channel, self.find, lambda: self.codec, self.foreground)
+        served = DataChannel(
+            channel, self.find, lambda: self.codec, self.foreground, self.memory.answers
+        )
         with self._lock:
             self._require_room()
             self._data_channels.add(served)
@@ -481,6 +496,20 @@ class DataNode:
                 f"node {self.node_id} has {connections} connections, which is the limit",
                 limit=self.settings.connections_max,
             )
+
+    def open_source(
+        self, partition: Partition, ticket: SnapshotTicket
+    ) -> SnapshotSource | FileSnapshot:
+        """Open a snapshot to be read; waits while too many are."""
+        return self._slots.open(
+            lambda: sum(each.store.snapshots_read for each in self.partitions()),
+            lambda: partition.store.open_source(ticket),
+        )
+
+    @property
+    def snapshot_bytes_max(self) -> int:
+        """What one snapshot may hold in memory."""
+        return self._store_config.snapshot.memory_bytes_max
 
     # --- the node's own threads ------------------------------------------------------------------
 

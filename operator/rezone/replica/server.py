@@ -93,7 +93,7 @@ class NodeServer(flight.FlightServerBase):  # type: ignore[misc]
     def _stream(self, request: Message) -> Any:
         if isinstance(request, SnapshotTicket):
             partition = self._node.find(request.partition)
-            source = partition.store.open_source(request)
+            source = self._node.open_source(partition, request)
             stream = snapshot_stream(source, self._node.foreground)
             return flight.GeneratorStream(source.schema, _carrying_errors(stream))
         if isinstance(request, ScanTicket):

@@ -44,6 +44,13 @@ class NodeSettings(msgspec.Struct, frozen=True, kw_only=True):
     - `frame_bytes_max`: log bytes in one frame; small enough that streams share a channel fairly.
     - `pending_bytes_*_max`: writes appended and not yet committed, or held; over it a write gets
       OverloadedError.
+    - `answers_bytes_max`: answers of the node that clients have not taken; over it requests of such
+      clients are not read.
+    - `block_cache_bytes`, `write_buffers_bytes`: of all RocksDB engines of the node together, for
+      what was read and for rows that are not in files yet.
+    - `log_tails_bytes_max`: the newest entries of all logs, for followers.
+    - `snapshots_max`: snapshots that are read at a time, in either form; one more waits up to
+      `snapshot_wait_ms_max` and gets OverloadedError then.
     - `paced_bytes_max`: writes that wait for a replica to catch up; the same over it. They are
       slowed to `catch_up_percent_max` of what it takes, measured over `catch_up_window_ms`, but
       to no less than `catch_up_rows_min` rows per second (B-16).
@@ -85,7 +92,13 @@ class NodeSettings(msgspec.Struct, frozen=True, kw_only=True):
     fetch_bytes_max: int = 8 << 20
     frame_bytes_max: int = 1 << 20
     pending_bytes_partition_max: int = 64 << 20
-    pending_bytes_node_max: int = 256 << 20
+    pending_bytes_node_max: int = 128 << 20
+    answers_bytes_max: int = 32 << 20
+    block_cache_bytes: int = 64 << 20
+    write_buffers_bytes: int = 128 << 20
+    log_tails_bytes_max: int = 64 << 20
+    snapshots_max: int = 8
+    snapshot_wait_ms_max: int = 60_000
     paced_bytes_max: int = 8 << 20
     catch_up_percent_max: int = 70
     catch_up_window_ms: int = 500

@@ -41,13 +41,19 @@ _WAIT_SECONDS = 0.1  # how often a waiting thread looks again for readers that d
 class SnapshotLimits(msgspec.Struct, frozen=True, kw_only=True):
     """Bounds of one scan; `join_seconds` is how long after its start readers may still join."""
 
-    overwritten_bytes_max: int = 16 << 20
-    early_bytes_max: int = 16 << 20
+    overwritten_bytes_max: int = 8 << 20
+    early_bytes_max: int = 8 << 20
     queue_bytes_max: int = 8 << 20
     join_seconds: float = 0.1
-    join_bytes_max: int = 32 << 20
+    join_bytes_max: int = 8 << 20
     reader_idle_seconds_max: float = 60.0
     slice_bytes: int = 512 << 10
+
+    @property
+    def memory_bytes_max(self) -> int:
+        """What one scan may hold in all, but for the batch in the making."""
+        kept = max(self.queue_bytes_max, self.join_bytes_max)
+        return self.overwritten_bytes_max + self.early_bytes_max + kept
 
 
 class BatchMark(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -147,6 +153,12 @@ class _Scan:
         keys = tuple(itertools.compress(chains.keys, keep))
         values = tuple(itertools.compress(chains.values, keep))
         return Chains(keys, values, end=chains.end)
+
+    @property
+    def kept_bytes(self) -> int:
+        """What readers have not taken, and what those that join would get."""
+        joining = self.history_bytes if self.history is not None else 0
+        return max([joining, *(reader.queue_bytes for reader in self.readers)])
 
     def take_early(self) -> list[Chains]:
         """Return the chains queued to be sent early, and forget them."""
@@ -280,6 +292,11 @@ class Snapshots:
         """Whether any scan has still to reach rows."""
         return any(not scan.scanned for scan in self._scans)
 
+    @property
+    def scans(self) -> int:
+        """How many scans are under way."""
+        return len(self._scans)
+
     def floors(self, handover_seconds: float) -> list[int]:
         """Return the offsets of running scans, and of those that ended lately."""
         with self._changed:
@@ -291,10 +308,7 @@ class Snapshots:
         """Return what overwritten row ids, early chains and queues take."""
         with self._changed:
             return sum(
-                scan.overwritten_bytes
-                + scan.early_bytes
-                + max((reader.queue_bytes for reader in scan.readers), default=0)
-                for scan in self._scans
+                scan.overwritten_bytes + scan.early_bytes + scan.kept_bytes for scan in self._scans
             )
 
     def before_change(self, rows: Sequence[bytes]) -> None:

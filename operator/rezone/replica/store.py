@@ -71,6 +71,8 @@ class StoreConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     `transactions_known_max` and `transaction_seconds_max` say how many transactions are remembered,
     and for how long after their end: for as long as a transaction may be open at most.
+    The engine is written to in slices of `apply_slice_bytes` or `apply_slice_rows`: it holds the
+    interpreter for each, which is about a millisecond then.
     `clock` (monotonic) and `new_id` are injected so that tests decide about time and ids.
     """
 
@@ -80,6 +82,7 @@ class StoreConfig(msgspec.Struct, frozen=True, kw_only=True):
     log_segment_bytes: int = 32 << 20
     log_tail_bytes: int = 4 << 20
     apply_slice_bytes: int = 1 << 20
+    apply_slice_rows: int = 2_000
     snapshot: SnapshotLimits = SnapshotLimits()
     checkpoints: CheckpointLimits = CheckpointLimits()
     bulk_checkpoint_bytes: int = 32 << 20
@@ -132,6 +135,7 @@ class PartitionStore:
             self._changed,
             transactions=self._transactions,
             slice_bytes=config.apply_slice_bytes,
+            slice_rows=config.apply_slice_rows,
             committed=lambda: self._committed,
         )
         self.indexer = Indexer(
@@ -550,6 +554,20 @@ class PartitionStore:
     def expire_snapshots(self) -> None:
         """Remove checkpoints that are idle, too old or take too much room; called now and then."""
         self._checkpoints.expire()
+
+    def limit_tail(self, bytes_max: int) -> None:
+        """Hold so many bytes of recent log entries at most, and what the configuration allows."""
+        self._log.limit_tail(min(bytes_max, self._config.log_tail_bytes))
+
+    @property
+    def tail_bytes(self) -> int:
+        """The bytes of recent log entries held in memory."""
+        return self._log.memory_bytes
+
+    @property
+    def snapshots_read(self) -> int:
+        """How many scans and file snapshots are read."""
+        return self._snapshots.scans + self._checkpoints.readers
 
     def snapshot_memory_bytes(self) -> int:
         """Return what the snapshots that are read hold in memory (SS-07)."""

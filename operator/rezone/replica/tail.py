@@ -28,13 +28,21 @@ class Tail:
         """Remember one append; the oldest are forgotten beyond the limit."""
         self._chunks.append(_Chunk(bases, positions, data, end))
         self.bytes += len(data)
-        while self.bytes > self._bytes_max:
-            self.bytes -= len(self._chunks.popleft().data)
+        self._forget()
+
+    def limit(self, bytes_max: int) -> None:
+        """Remember no more than so many bytes from now on."""
+        self._bytes_max = bytes_max
+        self._forget()
 
     def clear(self) -> None:
         """Forget everything."""
         self._chunks.clear()
         self.bytes = 0
+
+    def _forget(self) -> None:
+        while self.bytes > self._bytes_max:
+            self.bytes -= len(self._chunks.popleft().data)
 
     def read(self, offset: int, bytes_max: int) -> bytes | None:
         """Return whole entries from `offset` on, at least one; None when not remembered."""

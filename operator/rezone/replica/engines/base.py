@@ -169,6 +169,12 @@ class Engine(Protocol):
     def bytes_estimate(self) -> int:
         """Return about how many bytes the versions take."""
 
+    def make_room(self) -> None:
+        """Have the next `apply` find room where the memory for unflushed rows is full; may wait.
+
+        Without locks that readers need.
+        """
+
     def memory_bytes(self) -> int:
         """Return about how much memory of its own the engine takes."""
 

@@ -13,10 +13,12 @@ file) alive after `close`. So each read is counted and `close` waits for the run
 
 import contextlib
 import importlib.metadata
+import io
 import itertools
 import os
 import threading
 import uuid
+import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -35,22 +37,72 @@ from rezone.replica.engines.base import (
     time_of,
     time_suffix,
 )
+from rezone.replica.segment import sync_directory
 from rezone.wire.errors import CorruptionError, NotReadyError
 
 _ROWS_PER_CALL_MAX = 1024
 _KEY_BYTES_ABOUT = 32
+_ARENA_BLOCK_BYTES = 64 << 10
+_FLUSH_SHARE = 0.5
+_WAIT_SHARE = 0.75  # RocksDB flushes whoever writes from 7/8 on
 _ID_FILE = "rezone-engine-id"
 FILE_FORMAT = f"rocksdb-1/{importlib.metadata.version('rocksdict')}"
 """This module's key format, and the library: RocksDB opens older files, not newer ones."""
 
 
 class RocksResources:
-    """What all partitions of a node share: block cache and the memory for unflushed writes."""
+    """What all engines of a node share: block cache and the memory for unflushed rows.
+
+    RocksDB would flush whoever writes when that memory is nearly full, however little it has, and
+    take its rows meanwhile. So engines ask for room before that, and the one with the most gives.
+    """
 
     def __init__(self, *, block_cache_bytes: int, write_buffers_bytes: int) -> None:
         self.cache = rocksdict.Cache(block_cache_bytes)
         # Never stall a writer inside RocksDB: it would hold the interpreter lock meanwhile.
-        self.write_buffers = rocksdict.WriteBufferManager(write_buffers_bytes, allow_stall=False)
+        self._write_buffers = rocksdict.WriteBufferManager(write_buffers_bytes, allow_stall=False)
+        self._flush_from = int(write_buffers_bytes * _FLUSH_SHARE)
+        self._wait_from = int(write_buffers_bytes * _WAIT_SHARE)
+        self._engines: weakref.WeakSet[RocksEngine] = weakref.WeakSet()
+        self._lock = threading.Lock()
+
+    def add(self, engine: "RocksEngine") -> None:
+        """Take part in the sharing, until it is closed."""
+        with self._lock:
+            self._engines.add(engine)
+
+    def remove(self, engine: "RocksEngine") -> None:
+        """Forget an engine."""
+        with self._lock:
+            self._engines.discard(engine)
+
+    @property
+    def write_buffers(self) -> Any:
+        """RocksDB's account of unflushed rows."""
+        return self._write_buffers
+
+    @property
+    def unflushed_bytes(self) -> int:
+        """The memory of all unflushed rows."""
+        return int(self._write_buffers.get_usage())
+
+    def make_room(self) -> None:
+        """Flush the engines with the most unflushed rows while all together have too many.
+
+        Half of the memory begins a flush; only from three quarters on is it waited for.
+        """
+        while (used := self.unflushed_bytes) >= self._flush_from:
+            with self._lock:
+                engines = list(self._engines)
+            wait = used >= self._wait_from
+            sizes = [(e.unflushed_bytes(flushing=wait), n) for n, e in enumerate(engines)]
+            size, number = max(sizes, default=(0, 0))
+            if size <= _ARENA_BLOCK_BYTES:
+                return
+            with contextlib.suppress(NotReadyError):
+                engines[number].flush(wait=wait)
+            if not wait:
+                return
 
 
 class RocksSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -66,6 +118,8 @@ def _options(settings: RocksSettings) -> rocksdict.Options:
     options = rocksdict.Options(raw_mode=True)
     options.create_if_missing(create_if_missing=True)
     options.set_write_buffer_size(settings.write_buffer_bytes)
+    # A part of which is taken by each of 256 databases as soon as it has one row.
+    options.set_arena_block_size(_ARENA_BLOCK_BYTES)
     options.set_max_write_buffer_number(3)
     options.set_max_background_jobs(2)
     options.set_max_open_files(settings.open_files_max)
@@ -79,39 +133,54 @@ def _options(settings: RocksSettings) -> rocksdict.Options:
     table.set_format_version(5)
     if settings.resources is not None:
         table.set_block_cache(settings.resources.cache)
+        # Else they are beside the cache, and grow with the rows.
+        table.set_cache_index_and_filter_blocks(True)
         options.set_write_buffer_manager(settings.resources.write_buffers)
     options.set_block_based_table_factory(table)
     return options
 
 
 class _SstRun:
-    """A bulk insert as one sorted file, moved into the database when complete (SS-08)."""
+    """A bulk insert as one sorted file, moved into the database when complete (SS-08).
+
+    It is written in memory and then to the disk by this class: finishing a file, RocksDB would
+    wait for the disk and hold the interpreter meanwhile.
+    """
 
     def __init__(self, engine: "RocksEngine", path: Path) -> None:
         self._engine = engine
         self._path = path
         self._writer: Any = None
+        self._memory: io.FileIO | None = None
 
     def add(self, keys: Sequence[bytes], values: Sequence[bytes]) -> None:
         """Append the next versions to the file."""
         if self._writer is None and keys:
+            self._memory = io.FileIO(os.memfd_create(self._path.name), "r+")
             self._writer = rocksdict.SstFileWriter(self._engine.options)
-            self._writer.open(str(self._path))
+            self._writer.open(f"/proc/self/fd/{self._memory.fileno()}")
         writer = self._writer
         for key, value in zip(keys, values, strict=True):
             writer[key] = value
 
     def ingest(self) -> None:
-        """Finish the file and move it into the database."""
-        if self._writer is None:
+        """Finish the file, make it durable and move it into the database."""
+        if self._writer is None or self._memory is None:
             return
         self._writer.finish()
-        self._writer = None
+        with self._memory, self._path.open("wb", buffering=0) as file:
+            _copy_whole(self._memory.fileno(), file.fileno())
+            os.fsync(file.fileno())
+        sync_directory(self._path.parent)
+        self._writer = self._memory = None
         self._engine.ingest(self._path)
 
     def abort(self) -> None:
         """Remove the unfinished file."""
         self._writer = None
+        if self._memory is not None:
+            self._memory.close()
+            self._memory = None
         self._path.unlink(missing_ok=True)
 
 
@@ -127,12 +196,15 @@ class RocksEngine:
             self._db = rocksdict.Rdict(str(directory), self.options)
         except Exception as error:  # rocksdict raises bare Exception
             raise CorruptionError(f"{directory}: {error}") from error
+        self._resources: RocksResources | None = settings.resources
         self.engine_id = _engine_id(directory)
         self._no_wal = rocksdict.WriteOptions()
         self._no_wal.disable_wal = True
         self._idle = threading.Condition()
         self._readers = 0
         self._closed = False
+        if self._resources is not None:
+            self._resources.add(self)
         self._row_bytes = 1024.0  # running mean of a version's size, to size the next slice
 
     @contextlib.contextmanager
@@ -280,10 +352,23 @@ class RocksEngine:
         with self._reading():
             self._db.delete_range(start, rows_end(start, end), self._no_wal)
 
-    def flush(self) -> None:
-        """Write the memtable out and wait for it."""
+    def make_room(self) -> None:
+        """Have room in the memory that all engines share."""
+        if self._resources is not None:
+            self._resources.make_room()
+
+    def unflushed_bytes(self, *, flushing: bool = True) -> int:
+        """Return the memory of memtables, of those being flushed too or not; 0 once closed."""
+        name = "cur-size-all-mem-tables" if flushing else "cur-size-active-mem-table"
+        try:
+            return self._property(f"rocksdb.{name}")
+        except NotReadyError:
+            return 0
+
+    def flush(self, *, wait: bool = True) -> None:
+        """Write the memtable out; wait for it, or only begin."""
         with self._reading():
-            self._db.flush()
+            self._db.flush(wait)
 
     def checkpoint(self, directory: Path) -> None:
         """Make `directory` as a RocksDB checkpoint."""
@@ -320,7 +405,16 @@ class RocksEngine:
                 return
             self._closed = True
             self._idle.wait_for(lambda: self._readers == 0)
+        if self._resources is not None:
+            self._resources.remove(self)
         self._db.close()
+
+
+def _copy_whole(source: int, target: int) -> None:
+    """Copy a file by the kernel."""
+    size, at = os.fstat(source).st_size, 0
+    while at < size:
+        at += os.sendfile(target, source, at, size - at)
 
 
 def _engine_id(directory: Path) -> str:

@@ -1,0 +1,150 @@
+"""What a data node may hold in memory: every part has a limit, and the limits add up.
+
+Parts that all partitions share (RocksDB's block cache and unflushed rows, logs' newest entries,
+writes and answers under way) have one limit for the node, whatever the number of its partitions;
+snapshots have one each and a number of them. `docs/sizing.md` has the sum, and what the process
+takes beside it.
+
+Concurrency: thread-safe.
+"""
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
+
+import msgspec
+from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from rezone.replica.engines.rocks import RocksResources, RocksSettings
+from rezone.replica.settings import NodeSettings
+from rezone.wire.errors import NotReadyError, OverloadedError
+
+if TYPE_CHECKING:
+    from rezone.replica.node import DataNode
+    from rezone.replica.partition import Partition
+
+_WAIT_SECONDS = 0.05
+
+Source = TypeVar("Source")
+
+
+class Tally:
+    """Bytes that nobody may refuse, of which more may be asked for only below the limit."""
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self.used = 0
+        self._changed = threading.Condition()
+
+    def add(self, size: int) -> None:
+        """Note bytes that have come."""
+        with self._changed:
+            self.used += size
+
+    def remove(self, size: int) -> None:
+        """Note bytes that have gone."""
+        with self._changed:
+            self.used -= size
+            self._changed.notify_all()
+
+    @property
+    def full(self) -> bool:
+        """Whether the limit is reached."""
+        return self.used >= self.limit
+
+    def wait_for_room(self) -> None:
+        """Return when there is room, or after a moment: the caller looks whether it still asks."""
+        with self._changed:
+            if self.full:
+                self._changed.wait(_WAIT_SECONDS)
+
+
+class SnapshotSlots:
+    """So many snapshots are read at a time; who comes later waits for one to end."""
+
+    def __init__(self, limit: int, wait_seconds: float, stopping: threading.Event) -> None:
+        self._limit = limit
+        self._looks = max(1, round(wait_seconds / _WAIT_SECONDS))
+        self._stopping = stopping
+        self._lock = threading.Lock()
+
+    def open(self, read: Callable[[], int], make: Callable[[], Source]) -> Source:
+        """Make a snapshot once fewer than the limit are `read`; OverloadedError after the wait."""
+        for _ in range(self._looks):
+            with self._lock:
+                if read() < self._limit:
+                    return make()
+            if self._stopping.wait(_WAIT_SECONDS):
+                raise NotReadyError("the node is stopping")
+        raise OverloadedError(
+            f"{self._limit} snapshots are read at this node, which is the limit; retry later",
+            limit=self._limit,
+        )
+
+
+class Part(NamedTuple):
+    """One part of a node's memory: what it holds and what it may hold, in bytes."""
+
+    name: str
+    used: int
+    limit: int
+
+
+class NodeMemory:
+    """The memory that a node's partitions share."""
+
+    def __init__(self, settings: NodeSettings) -> None:
+        self._settings = settings
+        self.rocks = RocksResources(
+            block_cache_bytes=settings.block_cache_bytes,
+            write_buffers_bytes=settings.write_buffers_bytes,
+        )
+        self.answers = Tally(settings.answers_bytes_max)
+
+    def rocks_settings(self, settings: RocksSettings) -> RocksSettings:
+        """Return the settings with the memory that all engines of the node share."""
+        return msgspec.structs.replace(settings, resources=self.rocks)
+
+    def share_tails(self, partitions: Sequence["Partition"]) -> None:
+        """Give each log an even part of the memory for newest entries."""
+        if partitions:
+            share = self._settings.log_tails_bytes_max // len(partitions)
+            for partition in partitions:
+                partition.store.limit_tail(share)
+
+    def parts(self, node: "DataNode") -> list[Part]:
+        """Return every part."""
+        settings = self._settings
+        stores = [partition.store for partition in node.partitions()]
+        return [
+            Part("block_cache", self.rocks.cache.get_usage(), settings.block_cache_bytes),
+            Part("write_buffers", self.rocks.unflushed_bytes, settings.write_buffers_bytes),
+            Part("log_tails", sum(s.tail_bytes for s in stores), settings.log_tails_bytes_max),
+            Part("pending_writes", node.budget.used, settings.pending_bytes_node_max),
+            Part("answers", self.answers.used, settings.answers_bytes_max),
+            Part(
+                "snapshots",
+                sum(store.snapshot_memory_bytes() for store in stores),
+                settings.snapshots_max * node.snapshot_bytes_max,
+            ),
+        ]
+
+
+class MemoryCollector(Collector):
+    """Each part's bytes and limit, by name."""
+
+    def __init__(self, node: "DataNode") -> None:
+        self._node = node
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield the metrics' present values."""
+        used = GaugeMetricFamily("rezone_replica_memory_bytes", "Memory by part.", labels=["part"])
+        limits = GaugeMetricFamily(
+            "rezone_replica_memory_limit_bytes", "What each part may hold.", labels=["part"]
+        )
+        for part in self._node.memory.parts(self._node):
+            used.add_metric([part.name], part.used)
+            limits.add_metric([part.name], part.limit)
+        yield used
+        yield limits

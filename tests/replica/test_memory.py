@@ -1,0 +1,248 @@
+"""A data node's memory stays under limits that its settings name, and its metrics show both."""
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from replica_cluster import Client, Coordinator, LocalNode, cluster, keys_in
+
+from rezone.replica.data import DataChannel
+from rezone.replica.engines.rocks import RocksEngine, RocksResources, RocksSettings
+from rezone.replica.foreground import Foreground
+from rezone.replica.memory import MemoryCollector, SnapshotSlots, Tally
+from rezone.replica.node import DataNode
+from rezone.replica.settings import NodeSettings, SystemClock
+from rezone.replica.snapshot import SnapshotLimits
+from rezone.replica.store import StoreConfig
+from rezone.wire.errors import NotReadyError, OverloadedError
+from rezone.wire.flight import NodeClient
+from rezone.wire.messages import (
+    ConnectionClosed,
+    Message,
+    SnapshotTicket,
+    ZoneConfig,
+)
+
+MIB = 1 << 20
+PARTITIONS = 4
+SETTINGS = NodeSettings(
+    answers_bytes_max=MIB,
+    block_cache_bytes=MIB,
+    write_buffers_bytes=4 * MIB,
+    log_tails_bytes_max=MIB,
+    snapshots_max=2,
+    snapshot_wait_ms_max=50,
+    # House-keeping by hand.
+    trim_interval_ms=3_600_000,
+)
+STORE = StoreConfig(
+    snapshot=SnapshotLimits(
+        overwritten_bytes_max=MIB, early_bytes_max=MIB, queue_bytes_max=MIB, join_bytes_max=MIB
+    )
+)
+
+
+@pytest.fixture
+def one(tmp_path: Path) -> Iterator[Coordinator]:
+    """Run one node with small limits and a few partitions."""
+    config = ZoneConfig(zone="test", zone_uid="uid-test", partitions=PARTITIONS)
+    with cluster(tmp_path, 1, settings=SETTINGS, store_config=STORE, config=config) as c:
+        for partition in range(PARTITIONS):
+            c.create(partition, (0,))
+        yield c
+
+
+def node_of(c: Coordinator) -> DataNode:
+    """Return the one node."""
+    local = c.nodes[0]
+    assert isinstance(local, LocalNode)
+    assert local.node is not None
+    return local.node
+
+
+def fill(c: Coordinator, k: Client, partition: int, prefix: str) -> None:
+    """Write a mebibyte to a partition and see it applied."""
+    keys = keys_in(partition, PARTITIONS, 256, prefix)
+    k.put(partition, {key: bytes(4096) for key in keys})
+    store = node_of(c).find(partition).store
+    c.until("applied", lambda: store.applied == store.log_end)
+
+
+@pytest.mark.proves("SS-07")
+def test_the_parts_stay_under_their_limits(one: Coordinator) -> None:
+    """A node with many partitions would be killed for its memory in the middle of a rebalance."""
+    node, k = node_of(one), Client(one)
+    source = NodeClient(one.nodes[0].address)
+    fill(one, k, 0, "first")
+    tickets = [SnapshotTicket(partition=0, reader=f"r{i}", batch_bytes=65536) for i in range(2)]
+    snapshots = [source.get(ticket) for ticket in tickets]
+    for round_ in range(6):
+        for partition in range(PARTITIONS):
+            fill(one, k, partition, f"{round_}-")
+            # What is asked for next waits, so that one slice may be on top.
+            over = [p for p in node.memory.parts(node) if p.used > p.limit + MIB]
+            assert over == []
+    used = {part.name: part.used for part in node.memory.parts(node)}
+    assert used["write_buffers"] > 0
+    for metric in MemoryCollector(node).collect():
+        assert {sample.labels["part"] for sample in metric.samples} == set(used)
+    for snapshot in snapshots:
+        snapshot.cancel()
+    source.close()
+    k.close()
+
+
+def test_logs_share_the_memory_for_newest_entries(one: Coordinator) -> None:
+    """Each of 256 logs would hold 4 MiB."""
+    node, k = node_of(one), Client(one)
+    share = SETTINGS.log_tails_bytes_max // PARTITIONS
+    for number in range(8):
+        for partition in range(PARTITIONS):
+            keys = keys_in(partition, PARTITIONS, 64, f"{number}-")
+            k.put(partition, {key: bytes(1024) for key in keys})
+    tails = [partition.store.tail_bytes for partition in node.partitions()]
+    assert all(0 < tail <= share for tail in tails)
+    # Fewer logs have more each, at most what one may have.
+    node.drop_replica(node.find(3))
+    node.drop_replica(node.find(2))
+    for number in range(16):
+        keys = keys_in(0, PARTITIONS, 64, f"more {number}-")
+        k.put(0, {key: bytes(1024) for key in keys})
+    assert share < node.find(0).store.tail_bytes <= 2 * share
+    k.close()
+
+
+def test_engines_share_the_memory_for_rows_that_are_not_in_files(tmp_path: Path) -> None:
+    """Unflushed rows would grow with the number of partitions, or quiet ones starve busy ones."""
+    resources = RocksResources(block_cache_bytes=MIB, write_buffers_bytes=4 * MIB)
+    settings = RocksSettings(resources=resources)
+    quiet, *others = [RocksEngine(tmp_path / str(number), settings) for number in range(4)]
+
+    def write(engine: RocksEngine, number: int) -> None:
+        engine.make_room()
+        key = number.to_bytes(24, "big")
+        engine.apply([(key + i.to_bytes(8, "big"), bytes(4096)) for i in range(64)], (), {})
+
+    for number in range(8):
+        write(quiet, number)
+    assert quiet.unflushed_bytes() >= 2 * MIB
+    for number in range(64):
+        write(others[number % 3], number)
+        assert resources.unflushed_bytes <= 4 * MIB
+    assert quiet.unflushed_bytes() < MIB
+    for engine in (quiet, *others):
+        engine.close()
+    assert quiet.unflushed_bytes() == 0
+
+
+def test_snapshots_wait_for_their_turn() -> None:
+    """So many readers of snapshots as there are would take memory each."""
+    stopping = threading.Event()
+    slots = SnapshotSlots(2, 0.1, stopping)
+    looks = iter([2, 1])
+    assert slots.open(lambda: next(looks), lambda: "a snapshot") == "a snapshot"
+    with pytest.raises(OverloadedError, match="2 snapshots"):
+        slots.open(lambda: 2, lambda: "never")
+    stopping.set()
+    with pytest.raises(NotReadyError):
+        slots.open(lambda: 2, lambda: "never")
+
+
+@pytest.mark.parametrize("form", ["rows", "files"])
+def test_a_node_counts_the_snapshots_that_are_read(one: Coordinator, form: str) -> None:
+    """The limit on snapshots would hold for one form of them only."""
+    node, k = node_of(one), Client(one)
+    fill(one, k, 0, "a")
+    store = node.find(0).store
+    opens = store.open_files if form == "files" else functools.partial(store.open_snapshot, "r")
+    sources = [opens() for _ in range(2)]
+    # Of rows both read one scan.
+    assert store.snapshots_read == (2 if form == "files" else 1)
+    ticket = SnapshotTicket(partition=0, reader="late")
+    if form == "files":
+        with pytest.raises(OverloadedError, match="2 snapshots"):
+            NodeClient(one.nodes[0].address).get(ticket).read_all()
+    for source in sources:
+        source.close()
+    assert store.snapshots_read == 0
+    assert NodeClient(one.nodes[0].address).get(ticket).read_all().num_rows == 256
+    k.close()
+
+
+class Unread:
+    """A channel whose client asks a hundred times and takes no answer until `taken`."""
+
+    waited_seconds = 0.0
+
+    def __init__(self) -> None:
+        self.received = 0
+        self.sent = 0
+        self.taken = threading.Event()
+
+    def receive(self) -> tuple[Message, memoryview] | None:
+        """Return the next request."""
+        self.received += 1
+        return (
+            (ConnectionClosed(reason="a request"), memoryview(b""))
+            if self.received <= 100
+            else None
+        )
+
+    def send(self, *answer: Any) -> None:
+        """Wait as for a window that is full."""
+        del answer
+        self.taken.wait(30)
+        self.sent += 1
+
+
+class Echo(DataChannel):
+    """Answers every request with 1,000 bytes."""
+
+    def _handle(self, message: Message, body: memoryview) -> None:
+        del body
+        self._foreground.begin()
+        self._answer(message, bytes(1000))
+
+
+class NoticingTally(Tally):
+    """Tells when somebody waits."""
+
+    def __init__(self, limit: int) -> None:
+        super().__init__(limit)
+        self.waited = threading.Event()
+
+    def wait_for_room(self) -> None:
+        """Wait."""
+        self.waited.set()
+        super().wait_for_room()
+
+
+def test_who_takes_no_answers_is_not_read_further() -> None:
+    """A client that asks and does not listen would fill the node's memory with answers."""
+    unread, tally = Unread(), NoticingTally(10_000)
+    foreground = Foreground(SystemClock(), lambda: 0)
+
+    def never(*_: Any) -> Any:
+        raise AssertionError
+
+    channel = Echo(unread, never, never, foreground, tally)  # type: ignore[arg-type]
+    serving = threading.Thread(target=channel.run, daemon=True)
+    serving.start()
+    assert tally.waited.wait(30)
+    assert unread.received <= 12
+    assert tally.used <= 11_000
+    unread.taken.set()
+    serving.join(30)
+    assert not serving.is_alive()
+    assert unread.sent == 100
+    assert tally.used == 0
+    # An answer that comes when the client has gone counts no more.
+    channel._foreground.begin()
+    channel._answer(ConnectionClosed(reason="late"), bytes(1000))
+    assert tally.used == 0
+    assert foreground.under_way == 0
