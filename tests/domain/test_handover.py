@@ -113,6 +113,18 @@ def test_a_partition_that_a_migration_moves_is_left_to_it(state: str) -> None:
     assert written(world)[0].next_leader == 1
 
 
+def test_a_takeover_that_is_not_the_migrations_own_is_brought_to_its_end() -> None:
+    """A migration that began in the same moment would wait for it, and it for the migration."""
+    world = handing_over()
+    world.migrations = [child("m", state="UpdateMetadataDown", candidate=1)]
+    assert actions(world) == ()
+    world.migrations = [child("m", state="UpdateMetadataDown", candidate=2)]
+    (call,) = actions(world)
+    assert isinstance(call, RequestTakeover)
+    world.takes_over()
+    assert written(world)[0].leader == 1
+
+
 def test_an_authorized_takeover_is_asked_for() -> None:
     """A lost call would leave the partition between two leaders."""
     (call,) = actions(handing_over())

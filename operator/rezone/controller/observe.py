@@ -96,6 +96,7 @@ def migration_view(migration: RegionMigration) -> MigrationView:
         succeeded=state == MigrationState.SUCCEEDED,
         owner_task=owners[0] if owners else "",
         source=context.from_node if context is not None else None,
+        candidate=context.to_node if context is not None else None,
         error=_error_of(migration),
         ended=status.finished_time if status is not None else None,
     )

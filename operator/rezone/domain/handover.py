@@ -71,11 +71,16 @@ def handovers(
     are nodes that are better spared: they will have to hand over themselves.
     """
     # One that has not begun waits for exactly this.
-    busy = {m.partition for m in view.migrations if not m.terminal and m.state not in NOT_BEGUN}
+    busy = {
+        m.partition: m.candidate
+        for m in view.migrations
+        if not m.terminal and m.state not in NOT_BEGUN
+    }
     leaving = _leaving(view)
     work = _Handovers(view, now, frozenset(overdue), frozenset(avoid))
     for partition, record in enumerate(view.routes):
-        if partition in busy:
+        # One that has begun in the same moment as another's takeover was authorized waits for that.
+        if partition in busy and record.next_leader in {None, busy[partition]}:
             continue
         if record.next_leader is not None and record.next_epoch is not None:
             work.end(partition, record, record.next_leader, record.next_epoch)

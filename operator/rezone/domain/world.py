@@ -40,8 +40,8 @@ class NodeView:
 class MigrationView:
     """An existing RegionMigration object of the zone.
 
-    `source` is the leader it moves away from, once that is known; `error` why it did not succeed,
-    and `ended` when it came to its end.
+    `source` is the leader it moves away from and `candidate` who shall lead, once that is known;
+    `error` is why it did not succeed, and `ended` when it came to its end.
     """
 
     name: str
@@ -52,6 +52,7 @@ class MigrationView:
     succeeded: bool
     owner_task: str = ""
     source: NodeId | None = None
+    candidate: NodeId | None = None
     error: str = ""
     ended: datetime | None = None
 
