@@ -1,6 +1,7 @@
 """The write gap at planned takeovers between in-sync replicas of a running zone.
 
     PYTHONPATH=operator python benchmarks/leader_move.py [--moves 200] [--peer-moves 40]
+                                                          [--indexes 1]
 
 Every partition has a writer of its own that sends its next write a pause after the last answer,
 a short one while the partition's leader moves. The gap of a move is the longest time between two
@@ -33,11 +34,13 @@ from harness.zone import Zone, batch_of, ids_by_partition, percentile, running_z
 from rezone.client import TableClient
 from rezone.replica.process import SWITCH_INTERVAL_SECONDS
 from rezone.wire.messages import Role
+from rezone.wire.schema import Index
 
 _AROUND_SECONDS = 0.05
 
 
 _ROW_BYTES = 150
+_INDEXES = (Index("by_amount", ("amount",)), Index("by_name", ("name", "amount")))
 
 
 class Writer:
@@ -130,7 +133,9 @@ def rezone_moves(given: argparse.Namespace) -> list[Move]:
     """Move leaders in turn."""
     moves: list[Move] = []
     with (
-        running_zone(given.nodes, given.partitions, given.replicas) as zone,
+        running_zone(
+            given.nodes, given.partitions, given.replicas, indexes=_INDEXES[: given.indexes]
+        ) as zone,
         writers(zone, given) as made,
     ):
         for number in range(given.moves):
@@ -180,6 +185,7 @@ def main() -> None:
     parser.add_argument("--partitions", type=int, default=3)
     parser.add_argument("--replicas", type=int, default=3)
     parser.add_argument("--rows", type=int, default=4, help="rows of one write")
+    parser.add_argument("--indexes", type=int, default=0, choices=range(3), help="of the table")
     parser.add_argument("--pause-ms", type=float, default=50.0, help="a writer's usual pause")
     parser.add_argument("--moving-pause-ms", type=float, default=1.0, help="while it moves")
     given = parser.parse_args()

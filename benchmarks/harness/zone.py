@@ -25,7 +25,7 @@ from rezone.wire.errors import RezoneError
 from rezone.wire.flight import NodeClient
 from rezone.wire.keyspace import partitions_of
 from rezone.wire.messages import NodeReport, ReplicaReport, ReportRequest, ZoneConfig
-from rezone.wire.schema import Column, ColumnType, TableSchema
+from rezone.wire.schema import Column, ColumnType, Index, TableSchema
 
 TABLE = TableSchema(
     columns=(
@@ -150,17 +150,25 @@ def ids_by_partition(partitions: int, each: int, start: int = 1 << 40) -> list[l
 
 
 @contextlib.contextmanager
-def running_zone(nodes: int, partitions: int, replicas: int, *, leading: int = 0) -> Iterator[Zone]:
+def running_zone(
+    nodes: int,
+    partitions: int,
+    replicas: int,
+    *,
+    leading: int = 0,
+    indexes: tuple[Index, ...] = (),
+) -> Iterator[Zone]:
     """Start nodes, make partitions with leaders spread evenly; all gone at the end.
 
-    `leading`: only so many of the nodes lead, all of them by default.
+    `leading`: only so many of the nodes lead, all of them by default. `indexes` are those of the
+    table.
     """
     directory = Path(tempfile.mkdtemp(prefix="rezone-bench-"))
     config = ZoneConfig(
         zone="bench",
         zone_uid="uid-bench",
         partitions=partitions,
-        table=TABLE,
+        table=TableSchema(TABLE.columns, TABLE.primary_key, indexes),
         min_in_sync_replicas=min(2, replicas),
     )
     try:

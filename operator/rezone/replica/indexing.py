@@ -20,6 +20,10 @@ if TYPE_CHECKING:
     from rezone.replica.partition import Partition
 
 
+_CANDIDATE_SECONDS = 0.01
+"""How often the candidate of a takeover indexes, and says how far it is."""
+
+
 class Lacks(NamedTuple):
     """What an index lacks of another one; false when it lacks nothing.
 
@@ -101,7 +105,7 @@ class IndexDuties:
         if not self._waits:
             return
         now = partition.clock.monotonic()
-        if not partition.takeover.eager and not self._is_due(now):
+        if not self._is_due(now):
             with partition.lock:
                 partition.look_again(self._due_at)
             return
@@ -126,7 +130,11 @@ class IndexDuties:
 
     @property
     def _due_at(self) -> float:
-        return self._pumped_at + self._partition.settings.index_interval_ms / 1000
+        interval = self._partition.settings.index_interval_ms / 1000
+        if self._partition.takeover.eager:
+            # Not with each write either: the one that ends the takeover must not wait for it.
+            interval = min(interval, _CANDIDATE_SECONDS)
+        return self._pumped_at + interval
 
     def _is_due(self, now: float) -> bool:
         return now >= self._due_at or (
