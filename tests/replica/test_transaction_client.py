@@ -207,7 +207,6 @@ def replace_leader(c: Coordinator, partition: int) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.proves("B-06", "HS-09")
 @pytest.mark.parametrize("standby", [True, False])
 def test_a_killed_leaders_transaction_is_committed_by_its_successor(
     tmp_path: Path, *, standby: bool
@@ -252,7 +251,6 @@ def test_open_transactions_survive_sigkill_of_all_nodes(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.proves("B-06")
 def test_accounts_keep_their_sum_while_leaders_are_killed(tmp_path: Path) -> None:
     """A transfer would be applied by half, twice, or not though it was committed."""
     each = 100

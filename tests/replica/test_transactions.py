@@ -201,7 +201,6 @@ def test_every_request_twice_is_once_and_each_end_has_its_answer(c: Coordinator)
     assert client.get(P, [b"a", b"b", b"c"]) == {b"a": b"1"}
 
 
-@pytest.mark.proves("DCP-10", "B-06")
 @pytest.mark.parametrize("planned", [True, False])
 @pytest.mark.parametrize("ends", [COMMITTED, ABORTED])
 def test_an_open_transaction_goes_on_at_the_next_leader(
@@ -269,6 +268,20 @@ def test_an_old_transaction_is_aborted_by_whoever_leads(tmp_path: Path, moves: s
         assert part(c, leader).transacting.expired == 1
 
 
+def test_an_old_transaction_is_aborted_though_nothing_else_happens(tmp_path: Path) -> None:
+    """A leader that nobody writes to would keep its predecessor's transactions for ever."""
+    settings = msgspec.structs.replace(FAST, transaction_ms_max=1_000, lease_ms=0)
+    with cluster(tmp_path, 2, settings=settings) as c:
+        c.create(P, (0, 1))
+        Client(c).begin(P).put({b"a": b"1"})
+        last = part(c, 1)
+        c.until("all is told", lambda: last.committed == last.store.log_end > 0)
+        c.nodes[0].stop()
+        c.change(P, leader=1, isr=(1,), replicas=(1,), leader_epoch=2)
+        c.until("it is aborted", lambda: not last.store.has_open_transactions)
+        assert last.transacting.expired == 1
+
+
 def test_a_leader_that_is_alone_does_not_say_that_a_transaction_is_unknown(tmp_path: Path) -> None:
     """A client would do again what was committed under the next leader."""
     settings = msgspec.structs.replace(FAST, lease_ms=0, replica_lag_ms_max=60_000)
@@ -289,7 +302,6 @@ def test_a_first_write_that_comes_before_its_time_waits(c: Coordinator) -> None:
         tx.put({b"a": b"1"}, retry=False)
 
 
-@pytest.mark.proves("SS-07")
 def test_limits_on_what_is_open_are_told_and_counted(tmp_path: Path) -> None:
     """Open transactions would fill the memory of every replica."""
     settings = msgspec.structs.replace(

@@ -39,7 +39,7 @@ def storm(seed: int) -> collections.Counter[str]:
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-@pytest.mark.proves("B-06", "ZR-08", "ZR-13")
+@pytest.mark.proves("ZR-08")
 @pytest.mark.parametrize("seed", seeds()[::4])
 def test_transactions_in_storms(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Some order of faults would commit by half, twice, or over what another one has written."""

@@ -21,8 +21,10 @@ from storage_kit import (
 
 from rezone.replica.checkpoints import CheckpointLimits
 from rezone.replica.engines.base import FLAG_INTENT, TIME_MAX
+from rezone.replica.entry import Entry
 from rezone.replica.intents import Intent
 from rezone.replica.store import PartitionStore
+from rezone.replica.transactions import TransactionTable
 from rezone.wire.copyticket import ticket_for
 from rezone.wire.messages import EngineKind
 
@@ -245,6 +247,31 @@ def test_a_rollback_of_what_is_not_applied_forgets_it(tmp_path: Path, kind: Engi
             None,
             None,
         )
+
+
+def test_an_entry_may_be_applied_before_its_append_is_through(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A standby that is quick would fail, or take an old entry for news of a transaction."""
+    with opened(tmp_path / "s") as source, opened(tmp_path / "t") as standby:
+        tx = Transactor(source)
+        tx.intend(T1, {rid(1): b"a"})
+        apply(source)
+        tx.commit(T1)
+        apply(source)
+        noted = TransactionTable.note
+
+        def apply_first(table: TransactionTable, entries: Iterable[Entry]) -> None:
+            monkeypatch.undo()
+            standby.apply_to(2)
+            noted(table, entries)
+
+        monkeypatch.setattr(TransactionTable, "note", apply_first)
+        standby.append(source.read(0, 1 << 20))
+        assert known(standby) == known(source) == [(T1, False, [])]
+        assert stored_rows(standby) == {rid(1): b"a"}
+        with standby.transactions() as table:
+            assert [record.sequence for record in table.export(standby.log_end)] == [1, 2]
 
 
 @pytest.mark.parametrize("applied", [True, False])
