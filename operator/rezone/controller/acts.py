@@ -110,47 +110,13 @@ class Acts:
                 await self._ensure_migration(action)
             case world.CancelMigration(name=name):
                 await self._cancel_migration(name)
-            case world.StopReplica():
-                await self._call(
-                    action.node,
-                    StopReplica(
-                        fence=self._fence(),
-                        partition=action.partition,
-                        leader_epoch=action.leader_epoch,
-                        partition_epoch=action.partition_epoch,
-                    ),
-                )
-            case world.RequestTakeover():
-                await self._call(
-                    action.source,
-                    Takeover(
-                        fence=self._fence(),
-                        partition=action.partition,
-                        leader_epoch=action.leader_epoch,
-                        candidate=action.candidate,
-                        next_epoch=action.next_epoch,
-                    ),
-                )
-            case world.BeginEmpty():
-                await self._call(
-                    action.node,
-                    BeginEmpty(
-                        fence=self._fence(),
-                        partition=action.partition,
-                        state=action.state,
-                    ),
-                )
-            case world.RequestUpgrade():
-                await self._call(
-                    action.candidate,
-                    UpgradeCandidate(
-                        fence=self._fence(),
-                        partition=action.partition,
-                        next_epoch=action.next_epoch,
-                        last_offset=action.last_offset,
-                        index=action.index,
-                    ),
-                )
+            case (
+                world.StopReplica()
+                | world.RequestTakeover()
+                | world.BeginEmpty()
+                | world.RequestUpgrade()
+            ):
+                await self._call(*_call_of(action, self._fence()))
             case world.WritePending(target=target, revision=revision):
                 await self._assign(lambda keys: assignments.request(keys, target, revision))
             case world.WriteStable(revision=revision, target=target):
@@ -256,3 +222,40 @@ class Acts:
 
         runtime.verifying.add(key)
         runtime.background(compare())
+
+
+def _call_of(
+    action: world.StopReplica | world.RequestTakeover | world.BeginEmpty | world.RequestUpgrade,
+    fence: Fence,
+) -> tuple[NodeId, Message]:
+    """Return which data node an action asks, and what for."""
+    match action:
+        case world.StopReplica():
+            return action.node, StopReplica(
+                fence=fence,
+                partition=action.partition,
+                leader_epoch=action.leader_epoch,
+                partition_epoch=action.partition_epoch,
+            )
+        case world.RequestTakeover():
+            return action.source, Takeover(
+                fence=fence,
+                partition=action.partition,
+                leader_epoch=action.leader_epoch,
+                candidate=action.candidate,
+                next_epoch=action.next_epoch,
+            )
+        case world.BeginEmpty():
+            return action.node, BeginEmpty(
+                fence=fence,
+                partition=action.partition,
+                state=action.state,
+            )
+        case world.RequestUpgrade():
+            return action.candidate, UpgradeCandidate(
+                fence=fence,
+                partition=action.partition,
+                next_epoch=action.next_epoch,
+                last_offset=action.last_offset,
+                index=action.index,
+            )
