@@ -294,6 +294,15 @@ def test_a_leader_that_is_alone_does_not_say_that_a_transaction_is_unknown(tmp_p
             tx.end(retry=False)
 
 
+@pytest.mark.parametrize("times", [(-1, 5), (6, 5)])
+def test_times_that_no_leader_has_given_are_refused(c: Coordinator, times: tuple[int, int]) -> None:
+    """A client of another version would break its channel off, and be told nothing."""
+    tx = Client(c).begin(P)
+    tx.times = TransactionTimes(*times)
+    with pytest.raises(InvalidRowError, match="no transaction reads at"):
+        tx.put({b"a": b"1"})
+
+
 def test_a_first_write_that_comes_before_its_time_waits(c: Coordinator) -> None:
     """Under a leader whose clock is late, a forgotten transaction could be opened again."""
     tx = Client(c).begin(P)

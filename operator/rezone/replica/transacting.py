@@ -89,7 +89,12 @@ def transaction_key(text: str) -> bytes:
 def prepare_intents(
     partition: "Partition", prepared: PreparedRows, times: TransactionTimes
 ) -> PreparedIntents:
-    """Turn checked rows into intents, and look who has written these rows last."""
+    """Turn checked rows into intents, and look who has written these rows last.
+
+    InvalidRowError for times that no leader has given.
+    """
+    if not 0 <= times.read_time <= times.begun <= TIME_MAX:
+        raise InvalidRowError(f"no transaction reads at {times.read_time} and began {times.begun}")
     row_ids = prepared.rows.column(0).to_pylist()
     checked_to = partition.store.applied
     newest = max(partition.store.engine.newest_times(row_ids))
