@@ -146,9 +146,9 @@ class Checks:
         self.data(partition.partition_id)
 
     def is_whole(self, partition: PartitionId, node: NodeId) -> bool:
-        """Return whether a node that is up has everything that was acknowledged."""
-        up = self._world.network.nodes.get(node)
-        store = up.disk.stores.get(partition) if up is not None else None
+        """Return whether a node's disk has everything that was acknowledged."""
+        disk = self._world.kubelet.all_disks().get(node)
+        store = disk.stores.get(partition) if disk is not None else None
         if store is None or store.meta.needs_snapshot:
             return False
         known = self._acknowledged[partition]

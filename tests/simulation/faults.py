@@ -161,12 +161,16 @@ def wipe_one(world: World) -> None:
 
 
 def may_be_wiped(world: World, node: NodeId) -> bool:
-    """Return whether each partition of a node is whole on all others that may have to lead it."""
+    """Return whether all others that may lead a node's partitions are whole, one of them up.
+
+    Who is only down comes back with its disk.
+    """
     for partition, record in world.checks.routes.items():
         counted = (*record.isr, *record.eligible)
         others = [n for n in counted if n != node]
         whole = [n for n in others if world.checks.is_whole(partition, n)]
-        if node in counted and (not whole or whole != others):
+        up = [n for n in whole if n in world.network.nodes]
+        if node in counted and (not up or whole != others):
             return False
     return True
 
