@@ -26,7 +26,7 @@ class Wait(enum.StrEnum):
     CATCHING_UP = "CatchingUp"  # a replica follows the log and is not in sync yet
     VERIFYING = "Verifying"  # a copy is being compared with its source
     STUCK = "Stuck"  # its migrations have failed too often
-    LIMIT = "Limit"  # maxConcurrentMigrations or maxMigrationsPerNode is reached
+    LIMIT = "Limit"  # maxConcurrentMigrations, maxMigrationsPerNode or maxConcurrentHandovers
     SWITCHING = "Switching"  # its leader is being moved
     STOPPING = "Stopping"  # a replica that is no longer assigned has not stopped yet
 
