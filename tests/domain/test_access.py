@@ -57,7 +57,7 @@ def test_what_nobody_has_listed_is_control() -> None:
     assert open_to_clients == {
         *("RoutesRequest", "ScanTicket", "ReadRequest", "WriteRequest", "ReportRequest"),
         *("TransactionBegin", "TransactionEnd", "DigestRequest", "StatisticsRequest"),
-        *("SnapshotTicket", "BulkInsert", "CopyStateRequest"),
+        *("SnapshotTicket", "BulkInsert", "CopyStateRequest", "IndexTicket"),
     }
 
 
