@@ -205,3 +205,15 @@ def test_a_leader_that_died_in_the_middle_is_failed_over() -> None:
     assert 0 not in after.isr
     world.leaving.add(1)
     assert written(world)[0].leader == 2, "another node that is about to stop would lead"
+
+
+def test_a_leader_with_damaged_rows_is_moved_off_to_one_that_has_them() -> None:
+    """It would refuse the rows that it cannot read for as long as it lives."""
+    world = World(routes=[record(isr=(0, 1, 2))])
+    world.reports[0, 0] = {"damage": "a block"}
+    world.reports[0, 1] = {"damage": "another block"}
+    assert is_wanted(world.view())
+    assert written(world)[0].next_leader == 2
+    alone = World(routes=[record(isr=(0,))])
+    alone.reports[0, 0] = {"damage": "a block"}
+    assert actions(alone) == ()

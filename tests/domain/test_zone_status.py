@@ -194,3 +194,15 @@ def test_growing_volumes_are_told_while_they_grow() -> None:
     assert (found["Stalled"].reason, found["Growing"].reason) == (Reason.GROWTH_REFUSED,) * 2
     assert "Reconciling" not in found
     assert conditions(WELL, tuple(found.values())).keys() == {"Ready"}
+
+
+def test_damage_is_told_with_its_place_and_reason() -> None:
+    """A disk that rots would show as a replica that lags, or not at all."""
+    world = World(routes=[record(), record()])
+    world.reports[1, 2] = {"damage": "000012.sst: block checksum mismatch"}
+    health = health_of(world.view(), replicas=3, wanted_nodes=3)
+    found = conditions(dataclasses.replace(health, partitions=2, led=2, in_sync=2))
+    assert (found["Degraded"].status, found["Degraded"].reason) == ("True", Reason.DAMAGED)
+    assert "data node 2, partition 1: 000012.sst: block" in found["Degraded"].message
+    lost = conditions(dataclasses.replace(health, partitions=2, led=1, in_sync=2))
+    assert "1 replicas are damaged: data node 2" in lost["Ready"].message

@@ -159,7 +159,7 @@ def test_before_configuration_and_for_unknown_partitions(tmp_path: Path) -> None
             c.call(0, ConfigureNode(fence=c.fence(), config=other, peers=c.peers))
         node = c.nodes[0]
         node.stop()
-        (node.directory / "node.json").unlink()
+        (node.directory / "node.journal").unlink()
         node.start()
         c.wait_up(0)
         # It can be found, so that it can be configured, and knows of nothing.

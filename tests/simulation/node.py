@@ -28,6 +28,7 @@ from rezone.wire.messages import (
     CopyProgress,
     DigestReply,
     DigestRequest,
+    Fence,
     Message,
     NodeId,
     PartitionAssignment,
@@ -35,6 +36,7 @@ from rezone.wire.messages import (
     PullSnapshot,
     ReportRequest,
     Role,
+    ZoneConfig,
 )
 from simulation.loop import Later, VirtualLoop
 from simulation.storage import MemoryStore, NodeDisk, Snapshot
@@ -171,6 +173,12 @@ class SimulatedNode(DataNode):
             PartitionAssignment(partition=p, state=s) for p, s in sorted(self._records.items())
         )
         self.disk.state = msgspec.structs.replace(self.state, records=records)
+
+    def _check_replicas(self, fence: Fence, config: ZoneConfig) -> None:
+        """Need nothing: a disk in memory loses no facts."""
+
+    def _open_partitions(self) -> None:
+        """Need nothing: what was on the disk is open already."""
 
     def _new_addresses(self, peers: dict[NodeId, str]) -> None:
         """Need nothing: links are looked up at every step."""

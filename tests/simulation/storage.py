@@ -16,6 +16,7 @@ import msgspec
 
 from rezone.replica.applier import pairs_of
 from rezone.replica.engines import MemoryEngine
+from rezone.replica.engines.base import OnDamage
 from rezone.replica.entry import header_at, iter_entries
 from rezone.replica.intents import Intent, newest_intents
 from rezone.replica.meta import PartitionMeta, branches_until
@@ -68,6 +69,15 @@ class MemoryStore:
         self._engine: MemoryEngine | None = None
         self._engine_end = 0
         self._forget_transactions()
+
+    @property
+    def on_damage(self) -> OnDamage:
+        """Whom to tell of damage: nobody is ever told, and an image of the disk holds nobody."""
+        return lambda _: None
+
+    @on_damage.setter
+    def on_damage(self, told: OnDamage) -> None:
+        del told
 
     @property
     def log_end(self) -> int:

@@ -1,4 +1,4 @@
-"""Leaders hand over because their data node is about to stop, without a migration for each.
+"""Leaders hand over without a migration for each: their data node stops, or their rows are damaged.
 
 A node that was told to stop (a rolling update, `kubectl drain`, a deleted pod) says so in its
 report, and stops when it leads nothing any more. There may be hundreds of leaders on it and a
@@ -55,7 +55,10 @@ def wake_in(view: ZoneView) -> float:
 def is_wanted(view: ZoneView) -> bool:
     """Return whether there is anything to be handed over, or such a thing to be ended."""
     leaving = _leaving(view)
-    return any(r.next_leader is not None or r.leader in leaving for r in view.routes)
+    return any(
+        r.next_leader is not None or r.leader in leaving or _is_damaged(view, p, r.leader)
+        for p, r in enumerate(view.routes)
+    )
 
 
 def handovers(
@@ -84,13 +87,18 @@ def handovers(
             continue
         if record.next_leader is not None and record.next_epoch is not None:
             work.end(partition, record, record.next_leader, record.next_epoch)
-        elif record.leader in leaving:
+        elif record.leader in leaving or _is_damaged(view, partition, record.leader):
             work.begin(partition, record)
     return work.actions
 
 
 def _leaving(view: ZoneView) -> frozenset[NodeId]:
     return frozenset(node for node, seen in view.nodes.items() if seen.leaving)
+
+
+def _is_damaged(view: ZoneView, partition: PartitionId, node: NodeId) -> bool:
+    report = view.report(partition, node)
+    return report is not None and bool(report.damage)
 
 
 class _Handovers:
@@ -136,7 +144,9 @@ class _Handovers:
         def usable(node: NodeId) -> bool:
             seen = view.nodes.get(node)
             report = view.report(partition, node)
-            if seen is None or seen.leaving or seen.lost or report is None or report.needs_snapshot:
+            if seen is None or seen.leaving or seen.lost:
+                return False
+            if report is None or report.needs_snapshot or report.damage:
                 return False
             copied = was_copied(view, partition, node)
             return not copied or is_verified(view, partition, record, node)

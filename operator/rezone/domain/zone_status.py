@@ -18,6 +18,7 @@ from rezone.resources.conditions import (
 from rezone.wire.messages import FIRST_PARTITION_EPOCH, Role
 
 _WAY_OUT = "bring a data node with all rows back, or give rows up: docs/operations/lost-quorum.md"
+DAMAGE_CHARACTERS = 512
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -34,6 +35,7 @@ class ZoneHealth:
     """How many partitions are well: led by a node that answers, and with all replicas in sync.
 
     `lost_quorum` and `leaderless` tell of those that nobody can lead: for good, or for now.
+    `damaged` counts replicas that have found damage; `damage` tells of one of them.
     """
 
     partitions: int
@@ -43,6 +45,8 @@ class ZoneHealth:
     wanted_nodes: int
     lost_quorum: str = ""
     leaderless: str = ""
+    damaged: int = 0
+    damage: str = ""
 
 
 def health_of(view: ZoneView, *, replicas: int, wanted_nodes: int) -> ZoneHealth:
@@ -61,6 +65,12 @@ def health_of(view: ZoneView, *, replicas: int, wanted_nodes: int) -> ZoneHealth
         elif not leads and (loss := loss_of(view, partition)) is not None:
             losses.append(loss)
         in_sync += len(record.isr) >= replicas
+    damaged = [
+        f"data node {node}, partition {partition}: {report.damage}"
+        for node, seen in sorted(view.nodes.items())
+        for partition, report in seen.replicas.items()
+        if report.damage
+    ]
     return ZoneHealth(
         partitions=len(view.routes),
         led=led,
@@ -69,6 +79,8 @@ def health_of(view: ZoneView, *, replicas: int, wanted_nodes: int) -> ZoneHealth
         wanted_nodes=wanted_nodes,
         lost_quorum=summary([loss for loss in losses if loss.given_up]),
         leaderless=summary([loss for loss in losses if not loss.given_up]),
+        damaged=len(damaged),
+        damage=damaged[0][:DAMAGE_CHARACTERS] if damaged else "",
     )
 
 
@@ -129,14 +141,15 @@ def zone_conditions(
         of(ConditionType.REBALANCING, Reason.PAUSED if paused else Reason.REBALANCING, task),
     )
     short = health.partitions - health.in_sync
+    degraded_reason = Reason.UNDER_REPLICATED
+    degraded = f"{short} of {health.partitions} partitions have fewer in-sync replicas than wanted"
+    if health.damaged:
+        degraded_reason = Reason.DAMAGED
+        degraded = f"{health.damaged} replicas are damaged and copied anew: {health.damage}"
     return _while_true(
         result,
-        short > 0,
-        of(
-            ConditionType.DEGRADED,
-            Reason.UNDER_REPLICATED,
-            f"{short} of {health.partitions} partitions have fewer in-sync replicas than wanted",
-        ),
+        short > 0 or health.damaged > 0,
+        of(ConditionType.DEGRADED, degraded_reason, degraded),
     )
 
 
@@ -158,6 +171,8 @@ def _ready(
     if health.led < health.partitions:
         lost = health.partitions - health.led
         message = f"{lost} of {health.partitions} partitions have no leader"
+        if health.damaged:
+            message = f"{message}; {health.damaged} replicas are damaged: {health.damage}"
         reason = Reason.LOST_QUORUM if health.lost_quorum else Reason.NO_LEADER
         return (
             False,

@@ -13,7 +13,7 @@ from typing import Any
 from rezone.replica.copies import current_state
 from rezone.replica.foreground import CopySteps
 from rezone.replica.node import DataNode
-from rezone.replica.read import wait_readable
+from rezone.replica.read import reading, wait_readable
 from rezone.replica.statistics import node_statistics
 from rezone.wire.errors import ConflictError, RezoneError, UnknownPartitionError
 from rezone.wire.messages import (
@@ -190,7 +190,8 @@ class Control:
         wait_readable(partition, as_of)
         start, end = partition.hash_range
         rest = CopySteps(self._node.foreground).rest
-        digests, rows = partition.store.digest(as_of, start, end, request.ranges, rest)
+        with reading(partition, as_of):
+            digests, rows = partition.store.digest(as_of, start, end, request.ranges, rest)
         return DigestReply(
             digests=tuple(digests),
             rows=tuple(rows),

@@ -38,6 +38,10 @@ class NodeCollector(Collector):
         yield roles
         failed = sum(bool(p.failure) for p in partitions)
         yield GaugeMetricFamily("rezone_replica_failed_partitions", "Failed replicas.", failed)
+        damaged = sum(bool(p.damage.reason) for p in partitions)
+        yield GaugeMetricFamily(
+            "rezone_replica_damaged_partitions", "Replicas that have found damage.", damaged
+        )
         yield GaugeMetricFamily(
             "rezone_replica_pending_bytes", "Writes not yet answered.", self._node.budget.used
         )

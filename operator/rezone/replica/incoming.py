@@ -18,7 +18,6 @@ import msgspec
 
 from rezone.replica.applier import AppliedState, Applier
 from rezone.replica.bulk import BulkLoader, continues
-from rezone.replica.engines import open_engine
 from rezone.replica.engines.base import Engine
 from rezone.replica.fileload import FileLoader, check_names, still_held
 from rezone.replica.history import branch_at
@@ -173,7 +172,10 @@ class Incoming:
                 self._applier.load()
                 self._indexer.load()
                 self._loader = None
-            self.update_meta(copy=copy, failover_log=copy.failover_log, needs_snapshot=False)
+            self.update_meta(
+                copy=copy, failover_log=copy.failover_log, needs_snapshot=False, damage=""
+            )
+            self._store.forget_damaged()
 
     def finish_files(self, loader: FileLoader, copy: CopyMeta) -> None:
         """Open the files as the partition's engine; CorruptionError starts the copy over."""
@@ -197,13 +199,14 @@ class Incoming:
                 engine=copy.directory,
                 failover_log=copy.failover_log,
                 needs_snapshot=False,
+                damage="",
             )
+            self._store.forget_damaged()
             old.close()
             shutil.rmtree(self._directory / old_directory, ignore_errors=True)
 
     def _open(self, copy: CopyMeta) -> tuple[Engine, AppliedState]:
-        path = self._directory / copy.directory
-        engine = open_engine(self._config.engine, path, self._config.rocks)
+        engine = self._store.open_engine_in(self._directory / copy.directory)
         try:
             state = _standing_at(copy, engine)
         except BaseException:

@@ -6,10 +6,12 @@ callers that wait for the same bytes share one.
 
 Durability: a new file is begun only when the one before is durable, so a crash can tear nothing
 but the end of the newest file. Recovery cuts it at the first entry that is not whole or whose
-checksum fails. A failed `fdatasync` is final: the kernel may have dropped what it could not
-write, so the log refuses everything until it is opened again.
+checksum fails, if that is behind what is known to have been durable. A failed `fdatasync` is
+final: the kernel may have dropped what it could not write, so the log refuses everything until
+it is opened again. Damage that a read comes upon is told to `on_damage`, with the offset.
 """
 
+import contextlib
 import itertools
 import os
 import threading
@@ -18,6 +20,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
+from rezone.replica.engines.base import OnDamage
 from rezone.replica.entry import HEADER_BYTES, EntryHeader, header_at, iter_entries
 from rezone.replica.segment import SUFFIX, Descriptor, Segment, sync_directory
 from rezone.replica.tail import Tail
@@ -30,7 +33,13 @@ _GLANCE_BYTES = 4096
 class PartitionLog:
     """The log files of one directory, as one sequence of entries [start, end)."""
 
-    def __init__(self, directory: Path, *, segment_bytes: int, tail_bytes: int) -> None:
+    def __init__(
+        self, directory: Path, *, segment_bytes: int, tail_bytes: int, durable: int = 0
+    ) -> None:
+        """Open what is there; `durable`: it was whole until this offset at least.
+
+        CorruptionError when it is not any more; it is left as it is then.
+        """
         directory.mkdir(parents=True, exist_ok=True)
         self._directory = directory
         self._segment_bytes = segment_bytes
@@ -40,11 +49,12 @@ class PartitionLog:
         self._generation = 0
         self._failed = ""
         self._tail = Tail(tail_bytes)
-        self._segments = self._load()
+        self.on_damage: OnDamage = lambda _: None
+        self._segments = self._load(durable)
         self._active = Descriptor(self._segments[-1].path)
         self.durable_end = self.end
 
-    def _load(self) -> list[Segment]:
+    def _load(self, durable: int) -> list[Segment]:
         for partial in self._directory.glob("*.tmp"):
             partial.unlink()
         paths = sorted(self._directory.glob(f"*{SUFFIX}"))
@@ -55,7 +65,7 @@ class PartitionLog:
         for segment, following in itertools.pairwise(segments):
             segment.end = following.base
         newest = segments[-1]
-        last = newest.recover()
+        last = newest.recover(durable)
         # What the crash left may not be durable yet: make it so before it counts as that.
         descriptor = Descriptor(newest.path)
         os.fdatasync(descriptor.number)
@@ -183,9 +193,20 @@ class PartitionLog:
             segment = self._segment_of(offset)
             if (recent := self._tail.read(offset, bytes_max)) is not None:
                 return recent
-            position = segment.position_of(offset)
+            with self._noticing(offset):
+                position = segment.position_of(offset)
             size = segment.size
-        return _read_entries(segment, position, min(bytes_max, size - position))
+        with self._noticing(offset):
+            return _read_entries(segment, position, min(bytes_max, size - position))
+
+    @contextlib.contextmanager
+    def _noticing(self, offset: int) -> Iterator[None]:
+        try:
+            yield
+        except CorruptionError as error:
+            damage = CorruptionError(error.message, log_offset=offset)
+            self.on_damage(damage)
+            raise damage from error
 
     def _segment_of(self, offset: int) -> Segment:
         if offset < self.start:
@@ -270,6 +291,12 @@ class PartitionLog:
                 removed = True
             if removed:
                 sync_directory(self._directory)
+
+    def end_of_file(self, offset: int) -> int | None:
+        """Return where the file ends that holds an offset; None for the newest one."""
+        with self._lock:
+            segment = self._segment_of(offset)
+            return None if segment is self._segments[-1] else segment.end
 
 
 def _write_fully(descriptor: int, data: bytes, position: int) -> None:

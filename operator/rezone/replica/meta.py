@@ -51,9 +51,12 @@ class PartitionMeta(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=Tru
     `engine` is the directory of the engine, beside this file. `lease_ms` is the longest promise
     this replica may have made to a leader, `settled_epoch` the last epoch in which it has led
     and knew that no earlier leader has a lease any more; when that is lost, it only waits again.
+    `serial` counts the records. `damage` says what was found not to match its checksum, until the
+    partition has been copied anew.
     """
 
     partition: int = 0
+    zone_uid: str = ""
     engine: str = "engine"
     partition_uuid: str = ""
     failover_log: tuple[FailoverEntry, ...] = ()
@@ -70,6 +73,8 @@ class PartitionMeta(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=Tru
     copy: CopyMeta | None = None
     needs_snapshot: bool = False
     resetting: bool = False
+    serial: int = 0
+    damage: str = ""
 
 
 JOURNAL_NAME = "meta.journal"
@@ -83,6 +88,7 @@ class MetaFile:
     def __init__(self, directory: Path, initial: PartitionMeta) -> None:
         self._journal = Journal(directory / JOURNAL_NAME)
         self._unsaved = False
+        self.saved_serial = 0
         self.value = initial
         if self._journal.newest is not None:
             self.value = _decoded(directory / JOURNAL_NAME, self._journal.newest)
@@ -112,8 +118,10 @@ class MetaFile:
             return changed
         if changed == self.value and not self._unsaved and self._journal.newest is not None:
             return self.value
+        changed = msgspec.structs.replace(changed, serial=changed.serial + 1)
         self._journal.write(msgspec.json.encode(changed))
         self.value, self._unsaved = changed, False
+        self.saved_serial = changed.serial
         return changed
 
 

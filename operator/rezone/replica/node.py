@@ -1,6 +1,6 @@
 """A data node: its zone, its partitions, its connections to the other nodes.
 
-What the node knows of its zone is in `node.json`, so that after a restart it opens everything it
+What the node knows of its zone is in `node.journal`, so that after a restart it opens everything it
 has and goes on without the coordinator (B-09). It knows the record of every partition of the
 zone, its own or not: any node can tell a client where to go (ZR-12, RM-10).
 
@@ -11,6 +11,7 @@ two.
 """
 
 import os
+import shutil
 import threading
 import uuid
 from collections.abc import Callable
@@ -24,18 +25,20 @@ from rezone.replica.copies import Pulls
 from rezone.replica.data import DataChannel
 from rezone.replica.foreground import Foreground
 from rezone.replica.insync import Budget
+from rezone.replica.journal import Journal
 from rezone.replica.lag import Lag
 from rezone.replica.lease import Promise
 from rezone.replica.links import Links
 from rezone.replica.memory import NodeMemory, SnapshotSlots
-from rezone.replica.meta import MetaFile
+from rezone.replica.meta import MetaFile, PartitionMeta
 from rezone.replica.partition import Partition
 from rezone.replica.producer import ProducerChannel
 from rezone.replica.protocol import protocol_of
 from rezone.replica.report import ReportBoard
+from rezone.replica.setaside import is_replica, open_store
 from rezone.replica.settings import Clock, NodeSettings, SystemClock
 from rezone.replica.snapshot import SnapshotSource
-from rezone.replica.store import PartitionStore, StoreConfig
+from rezone.replica.store import StoreConfig
 from rezone.replica.workers import Job, Workers
 from rezone.replica.write import warm_up
 from rezone.wire.channel import Channel
@@ -65,6 +68,7 @@ from rezone.wire.rows import RowCodec
 
 _log = structlog.get_logger(__name__)
 _ALIVE_SECONDS = 10.0
+JOURNAL_NAME = "node.journal"
 
 
 class NodeState(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
@@ -108,6 +112,7 @@ class DataNode:
         self._directory = directory
         self._store_config = store_config or StoreConfig()
         self._lock = threading.RLock()
+        self._journal: Journal | None = None
         self._state: NodeState | None = None
         self._codec: RowCodec | None = None
         self._partitions: dict[PartitionId, Partition] = {}
@@ -140,21 +145,64 @@ class DataNode:
         """Open what the node has on its disk and go on with it."""
         warm_up()
         self._directory.mkdir(parents=True, exist_ok=True)
-        path = self._directory / "node.json"
-        if path.exists():
-            try:
-                state = msgspec.json.decode(path.read_bytes(), type=NodeState)
-            except msgspec.MsgspecError as error:
-                raise CorruptionError(f"{path}: {error}") from error
+        state = self._load()
+        if state is not None:
             self._take_state(state)
             self._records = {a.partition: a.state for a in state.records}
-            for directory in sorted((self._directory / "partitions").glob("[0-9]*")):
-                if directory.name.isdecimal():
-                    self._open_partition(int(directory.name), learner=False)
+            self._open_partitions()
         for partition in self.partitions():
             self.restream(partition)
         for thread in self._threads:
             thread.start()
+
+    def _load(self) -> NodeState | None:
+        """Return what is known of the zone, None for nothing.
+
+        What is damaged is kept beside it, and the coordinator tells the node its zone again.
+        """
+        path = self._directory / JOURNAL_NAME
+        try:
+            self._journal = Journal(path)
+            data = self._journal.newest
+            return msgspec.json.decode(data, type=NodeState) if data is not None else None
+        except (CorruptionError, msgspec.MsgspecError) as error:
+            _log.error("the node's facts are damaged: it waits to be told its zone", why=str(error))
+            path.rename(path.with_name(f"{path.name}.damaged"))
+            self._journal = Journal(path)
+            return None
+
+    def _open_partitions(self) -> None:
+        for directory in self._replica_directories():
+            if is_replica(directory):
+                self._open_partition(int(directory.name), learner=False)
+            else:
+                shutil.rmtree(directory)
+
+    def _replica_directories(self) -> list[Path]:
+        found = sorted((self._directory / "partitions").glob("[0-9]*"))
+        return [directory for directory in found if directory.name.isdecimal()]
+
+    def _check_replicas(self, fence: Fence, config: ZoneConfig) -> None:
+        """Check a call against replicas that were found without the node's facts.
+
+        ConflictError when they are of another zone, StaleEpochError when they know a later epoch.
+        """
+        for directory in self._replica_directories():
+            try:
+                meta = MetaFile(directory, PartitionMeta()).value
+            except CorruptionError:
+                continue  # set aside when it is opened
+            if meta.zone_uid not in {"", config.zone_uid}:
+                raise ConflictError(
+                    f"node {self.node_id} holds data of zone {meta.zone_uid}",
+                    zone_uid=meta.zone_uid,
+                )
+            if fence.coordinator_epoch < meta.coordinator_epoch:
+                raise StaleEpochError(
+                    f"coordinator epoch {fence.coordinator_epoch} is behind "
+                    f"{meta.coordinator_epoch}",
+                    coordinator_epoch=meta.coordinator_epoch,
+                )
 
     def leave(self) -> None:
         """Ask to be relieved: the coordinator moves leaders off, leaders no longer count on this.
@@ -263,6 +311,8 @@ class DataNode:
                     f"node {self.node_id} holds data of zone {self._state.config.zone_uid}",
                     zone_uid=self._state.config.zone_uid,
                 )
+            if known is None:
+                self._check_replicas(fence, config)
             self._take_state(
                 NodeState(
                     config=config,
@@ -273,6 +323,8 @@ class DataNode:
                 )
             )
             self._save()
+            if known is None:
+                self._open_partitions()
         self._new_addresses(peers)
         for partition in self.partitions():
             # With fewer in-sync replicas asked for, what waits may be committed.
@@ -302,23 +354,14 @@ class DataNode:
         self._state = state
 
     def _save(self) -> None:
-        """Write node.json; atomically, durably before this returns."""
+        """Write what is known of the zone, durably before this returns."""
         records = tuple(
             PartitionAssignment(partition=p, state=s) for p, s in sorted(self._records.items())
         )
-        state = msgspec.structs.replace(self.state, records=records)
-        path = self._directory / "node.json"
-        partial = path.with_suffix(".tmp")
-        with partial.open("wb") as file:
-            file.write(msgspec.json.encode(state))
-            file.flush()
-            os.fsync(file.fileno())
-        partial.rename(path)
-        descriptor = os.open(self._directory, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+        assert self._journal is not None, "an open node has a journal"  # noqa: S101 - invariant
+        self._journal.write(
+            msgspec.json.encode(msgspec.structs.replace(self.state, records=records))
+        )
 
     def update_peers(self, peers: dict[NodeId, str]) -> None:
         """Take the nodes' addresses; connections to changed ones are made anew."""
@@ -413,9 +456,11 @@ class DataNode:
         )
         directory = self._directory / "partitions" / str(partition)
         new = not MetaFile.exists(directory)
-        store = PartitionStore.open(directory, config)
-        if new:
+        store = open_store(directory, config)
+        if new and not store.meta.damage:
             store.update_meta(needs_snapshot=learner)
+        if store.meta.zone_uid != self.config.zone_uid:
+            store.update_meta(zone_uid=self.config.zone_uid)
         opened = Partition(store, self)
         with self._lock:
             self._partitions[partition] = opened
@@ -542,18 +587,21 @@ class DataNode:
     def _collect(self) -> None:
         while not self._stopping.wait(self.settings.trim_interval_ms / 1000):
             for partition in self.partitions():
-                try:
-                    self._collect_slowly(partition)
-                except (RezoneError, OSError) as error:
-                    _log.warning(
-                        "cannot collect", partition=partition.partition_id, error=str(error)
-                    )
+                for step in (partition.collect, partition.scrub):
+                    try:
+                        self._slowly(step)
+                    except (RezoneError, OSError) as error:
+                        _log.warning(
+                            "cannot collect or scrub",
+                            partition=partition.partition_id,
+                            error=str(error),
+                        )
 
-    def _collect_slowly(self, partition: Partition) -> None:
-        """Make a partition's due pass; it takes a small share of the time, whoever else waits."""
+    def _slowly(self, step: Callable[[], bool]) -> None:
+        """Make a due pass; it takes a small share of the time, whoever else waits."""
         rest = 100 / self.settings.collect_percent_max - 1
         while True:
             begun = self.clock.monotonic()
-            more = partition.collect()
+            more = step()
             if self._stopping.wait((self.clock.monotonic() - begun) * rest) or not more:
                 return

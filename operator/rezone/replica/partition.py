@@ -21,6 +21,7 @@ import structlog
 
 from rezone.domain.routes import hot_standbys
 from rezone.replica.collector import Collector
+from rezone.replica.damage import Damage
 from rezone.replica.follower import FollowerDuties, stamps_of
 from rezone.replica.history import with_new_branch
 from rezone.replica.host import Host
@@ -30,6 +31,7 @@ from rezone.replica.leader import LeaderDuties
 from rezone.replica.lease import NEVER, Promises
 from rezone.replica.pacing import WritePacer
 from rezone.replica.read import ReadQueue
+from rezone.replica.scrub import Scrubber
 from rezone.replica.store import PartitionStore, ResetNeededError
 from rezone.replica.takeover import TakeoverProcess
 from rezone.replica.transacting import Transacting
@@ -38,6 +40,7 @@ from rezone.replica.write import Change, PreparedRows, WriteIntake
 from rezone.wire import keyspace
 from rezone.wire.errors import (
     ConflictError,
+    CorruptionError,
     NotLeaderError,
     NotReadyError,
     RezoneError,
@@ -90,6 +93,12 @@ class Partition:
             ),
             clock=host.clock.monotonic,
         )
+        self.scrubber = Scrubber(
+            store,
+            self.partition_id,
+            interval_seconds=self.settings.scrub_seconds,
+            clock=host.clock.monotonic,
+        )
         self.job = Job(f"partition {self.partition_id}", self.pump)
         self.closed = False
         self.failure = ""
@@ -111,6 +120,7 @@ class Partition:
         self.reads = ReadQueue(self)
         self.index = IndexDuties(self)
         self.takeover = TakeoverProcess(self)
+        self.damage = Damage(self)
         self._resume()
 
     # --- facts -----------------------------------------------------------------------------------
@@ -316,7 +326,11 @@ class Partition:
         then a crash makes it as if the news had not come.
         """
         role = Role.FOLLOWER if self.node_id in record.isr else Role.LEARNER
-        if self.store.meta.needs_snapshot:
+        if self.damage.reason:
+            # It has led on with what it could read; now others have all of it.
+            persisted = {**(persisted or {}), "needs_snapshot": True}
+            self.readable_time = 0
+        if self.store.meta.needs_snapshot or self.damage.reason:
             role = Role.LEARNER
         self._save(record, role, persisted or {}, durable=durable)
         if self.leading.state is not None:
@@ -451,6 +465,8 @@ class Partition:
         """Give up the own rows: only a copy helps."""
         self.store.update_meta(needs_snapshot=True, role=Role.LEARNER)
         self.role = Role.LEARNER
+        # A copy begins by dropping the rows: nothing may be read here from now on.
+        self.readable_time = 0
         self.touched(at_once=True)
 
     def snapshot_done(self) -> None:
@@ -507,6 +523,7 @@ class Partition:
         try:
             self.store.truncate(offset)
         except ResetNeededError:
+            self.readable_time = 0
             self.store.reset()
             self.role = Role.LEARNER
         end = self.store.log_end
@@ -557,21 +574,29 @@ class Partition:
 
     def pump(self) -> None:
         """Sync, apply, commit, answer, ack: whatever is due."""
+        self.damage.step()
         self._move_on()
         self.reads.step()
         self.touched(at_once=False)
 
     def _move_on(self) -> None:
         with self.applying:
-            if self.closed or self.failure:
+            if self.closed or self.failure or self.damage.given_up:
                 return
+            damaged: CorruptionError | None = None
             try:
                 if self.leading.state is not None:
                     self.leading.pump()
                 else:
                     self.following.pump()
+            except CorruptionError as error:
+                damaged = error
             except (OSError, RezoneError, AssertionError) as error:
                 self._failed(error)
+        if damaged is not None:
+            self.damage.found(damaged, at_once=True)
+            if self.leading.state is not None:
+                self._failed(damaged)  # alone in its set: nobody else has the rows
         with self.lock:
             self.takeover.step()
             self.pacer.release()
@@ -604,7 +629,7 @@ class Partition:
 
     def keep_house(self) -> None:
         """Trim the log, estimate the size; in the node's house thread."""
-        if self.closed or self.failure:
+        if self.closed or self.failure or self.damage.given_up:
             return
         with self.lock:
             keep_from = self._log_needed_from()
@@ -634,10 +659,16 @@ class Partition:
 
     def collect(self) -> bool:
         """Collect one slice of old versions, if due; whether there is more. In one thread."""
-        if self.closed or self.failure:
+        if self.closed or self.failure or self.damage.given_up:
             return False
         retention_micros = self.config.version_retention_seconds * 1_000_000
         return self.collector.step(self.clock.micros() - retention_micros)
+
+    def scrub(self) -> bool:
+        """Read one slice through for damage, if due; whether there is more. In one thread."""
+        if self.closed or self.failure or self.store.meta.needs_snapshot:
+            return False
+        return self.scrubber.step()
 
     def retire(self, request: StopReplica) -> None:
         """Stop because the coordinator has assigned the partition to others (ZR-11).
@@ -677,4 +708,8 @@ class Partition:
         """Stop, and close the store; what was appended is durable afterwards."""
         self.stop()
         with self.applying:
-            self.store.close()
+            try:
+                self.store.close()
+            except (RezoneError, OSError) as error:
+                # Damage or a full disk: the next start finds what there is.
+                self.log.warning("cannot close in order", error=str(error))

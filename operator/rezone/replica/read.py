@@ -11,6 +11,7 @@ requests of its channel do not wait for it; the partition's job answers it. Both
 `hold_ms_max`.
 """
 
+import contextlib
 from collections import deque
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -20,7 +21,7 @@ import pyarrow as pa
 from rezone.replica.intents import overlaid
 from rezone.replica.write import require_inside
 from rezone.wire import keyspace
-from rezone.wire.errors import NotReadyError, OverloadedError, RezoneError
+from rezone.wire.errors import CorruptionError, NotReadyError, OverloadedError, RezoneError
 from rezone.wire.messages import OwnWrites, ReadRequest, Role, ScanTicket
 from rezone.wire.rows import RowCodec, from_ipc, hash_of, keys_of, row_ids
 
@@ -222,12 +223,28 @@ def prepare_read(
     return KeyRead(keys, row_ids(keys, hashes).to_pylist(), request.as_of, request.own)
 
 
+@contextlib.contextmanager
+def reading(partition: "Partition", as_of: int | None) -> Iterator[None]:
+    """Refuse with NotReadyError what was read of damaged rows, or while they were replaced."""
+    copies = partition.copies
+    try:
+        yield
+    except CorruptionError as error:
+        raise NotReadyError(
+            f"partition {partition.partition_id} is damaged here; retry", damaged=1
+        ) from error
+    stands = as_of is None or partition.leads or as_of <= partition.readable_time
+    if not stands or partition.copies != copies:
+        raise NotReadyError(f"partition {partition.partition_id} is copied anew; retry")
+
+
 def read_keys(partition: "Partition", read: KeyRead, codec: RowCodec) -> Any:
     """Return the typed batch of the rows found; only when the read may be answered."""
-    if read.own is None:
-        values = partition.store.newest(read.row_ids, read.as_of)
-    else:
-        values = own_values(partition, read.row_ids, read.own)
+    with reading(partition, None if read.own is not None else read.as_of):
+        if read.own is None:
+            values = partition.store.newest(read.row_ids, read.as_of)
+        else:
+            values = own_values(partition, read.row_ids, read.own)
     found = [index for index, value in enumerate(values) if value is not None]
     return codec.decode(
         read.keys.take(pa.array(found, pa.int64())),
@@ -267,6 +284,9 @@ def scan_batches(partition: "Partition", ticket: ScanTicket, codec: RowCodec) ->
     end = ticket.hash_end_inclusive + 1
     bound = None if end >= keyspace.HASH_SPACE else end.to_bytes(_HASH_BYTES, "big")
     while cursor is not None:
-        ids, values, cursor = partition.store.scan_arrays(cursor, bound, as_of, ticket.batch_rows)
+        with reading(partition, as_of):
+            ids, values, cursor = partition.store.scan_arrays(
+                cursor, bound, as_of, ticket.batch_rows
+            )
         if len(ids):
             yield codec.decode(keys_of(ids), values)

@@ -125,6 +125,7 @@ def replica_report(partition: "Partition") -> ReplicaReport:
             follower_applied=applied,
             rows_estimate=partition.sizes[0],
             bytes_estimate=partition.sizes[1],
-            error=partition.failure or stream_error,
+            error=partition.failure or partition.damage.reason or stream_error,
+            damage=partition.damage.reason,
             paced_rows_per_second=round(partition.pacer.rows_per_second or 0),
         )

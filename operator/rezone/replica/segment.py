@@ -96,10 +96,11 @@ class Segment:
         segment.size = path.stat().st_size
         return segment
 
-    def recover(self) -> EntryHeader | None:
+    def recover(self, durable: int) -> EntryHeader | None:
         """Find the end of the whole, checked entries, cut the rest off; return the last header.
 
-        Only for the newest file: what a crash tore is at its end.
+        Only for the newest file: what a crash tore is at its end, behind `durable`. Below that
+        it was damaged: CorruptionError, and the file stays as it is.
         """
         data = pa.py_buffer(self.path.read_bytes())
         self._marks, self._positions, self._indexed = [], [], True
@@ -108,6 +109,10 @@ class Segment:
             self.note(header)
             last = header
         if self.size < data.size:
+            if self.end < durable:
+                raise CorruptionError(
+                    f"{self.path.name}: whole until offset {self.end}, it was until {durable}"
+                )
             self.cut(self.size)
         return last
 
@@ -197,8 +202,10 @@ class Segment:
                 marks.append(header.base_offset)
                 positions.append(position)
             end = header.end_offset
+        if end != self.end:
+            raise CorruptionError(f"{self.path.name}: ends at {end}, {self.end} comes next")
         self._marks, self._positions, self._indexed = marks, positions, True
-        self.size, self.end = size, end
+        self.size = size
 
     def read_at(self, position: int, size: int) -> bytes:
         """Return up to `size` bytes at `position`."""

@@ -76,6 +76,8 @@ class NodeSettings(msgspec.Struct, frozen=True, kw_only=True):
     - `lookup_rows_max`: at most so many rows are looked up by an index at once.
     - `collect_percent_max`: the share of the time that old versions are collected for; a slice of a
       pass is followed by a rest.
+    - `scrub_seconds`: every replica is read through for damage once in this time, at the same share
+      of it; 0: never.
     - `commit_interval_ms`: how late a follower may hear of a commit offset when no entries follow.
     - `leisure_rows_max`: a thread that waits for frames does a partition's work itself when at
       most this many rows are to be applied, and leaves more to the workers.
@@ -127,6 +129,7 @@ class NodeSettings(msgspec.Struct, frozen=True, kw_only=True):
     tick_interval_ms: int = 20
     trim_interval_ms: int = 5_000
     collect_percent_max: int = 5
+    scrub_seconds: int = 86_400
     connections_max: int = 10_000
     replication_connections_max: int = 1_000
     streams_max: int = 1_024

@@ -1,6 +1,6 @@
 """The durable state of one partition on one data node: log, engine, meta, snapshots.
 
-A partition is one directory: `log/`, `engine/` (or what the meta names), `meta.journal`,
+A partition is one directory: `log/`, `engine/` (or what the meta names), `meta.journal`, `marks`,
 `staging/` for bulk inserts, `checkpoints/` for file snapshots.
 Followers and leaders append to the log and sync it; the committed part is applied to the engine
 later, in large slices. Order of locks: a loader's lock, the applier's mutex, the partition's
@@ -29,20 +29,21 @@ from rezone.replica.checkpoints import CheckpointLimits, Checkpoints, FileSnapsh
 from rezone.replica.columns import columns_of, visible
 from rezone.replica.digest import cuts, digest_range, hash_bound
 from rezone.replica.engines import open_engine
-from rezone.replica.engines.base import Engine, behind
-from rezone.replica.engines.rocks import RocksSettings
+from rezone.replica.engines.base import Engine, OnDamage, behind
+from rezone.replica.engines.rocks import RocksSettings, manifest_of
 from rezone.replica.entry import EntryKind, iter_entries
 from rezone.replica.foreground import Rest, no_rest
 from rezone.replica.incoming import Incoming, Loader
 from rezone.replica.indexer import Found, Indexer
 from rezone.replica.intents import Intent, newest_intents
 from rezone.replica.log import PartitionLog
-from rezone.replica.meta import MetaFile, PartitionMeta, branch_end, branches_until
+from rezone.replica.marks import Marks
+from rezone.replica.meta import JOURNAL_NAME, MetaFile, PartitionMeta, branch_end, branches_until
 from rezone.replica.segment import sync_directory
 from rezone.replica.snapshot import SnapshotLimits, Snapshots, SnapshotSource
 from rezone.replica.transactions import Transaction, TransactionTable
 from rezone.replica.writers import WriterState, WriterTable
-from rezone.wire.errors import ConflictError
+from rezone.wire.errors import ConflictError, CorruptionError
 from rezone.wire.indexes import IndexCodec, KeyRange
 from rezone.wire.keyspace import HASH_SPACE
 from rezone.wire.messages import (
@@ -60,6 +61,11 @@ _log = structlog.get_logger(__name__)
 
 class ResetNeededError(ConflictError):
     """Raised when a rollback goes below the kept log: the way on is `reset` and a snapshot."""
+
+
+def damaged_name(directory: Path) -> Path:
+    """Return where a partition's files stand that were found damaged when it was opened."""
+    return directory.with_name(f"{directory.name}.damaged")
 
 
 def _new_id() -> str:
@@ -114,37 +120,52 @@ class PartitionStore:
         self._meta_lock = threading.Lock()
         self._closed = False
         directory.mkdir(parents=True, exist_ok=True)
+        self.on_damage: OnDamage = lambda _: None
+        self._marks = Marks(directory)
         self._meta = MetaFile(directory, PartitionMeta(partition=config.partition))
+        if self._meta.value.serial < self._marks.facts:
+            raise CorruptionError(f"{directory}: the newest facts are gone from {JOURNAL_NAME}")
         self._committed = self._meta.value.committed_offset
         self._log = PartitionLog(
             directory / "log",
             segment_bytes=config.log_segment_bytes,
             tail_bytes=config.log_tail_bytes,
+            durable=self._known_durable,
         )
+        self._log.on_damage = self._damaged
         self._snapshots = Snapshots(self._changed, config.snapshot, config.clock, config.new_id)
         self._checkpoints = Checkpoints(directory / "checkpoints", config.checkpoints, config.clock)
         self._writers = WriterTable(config.writers_max)
         self._transactions = TransactionTable(
             config.transactions_known_max, int(config.transaction_seconds_max * 1_000_000)
         )
+        engine = self._open_engine()
+        try:
+            self._begin(engine)
+        except BaseException:
+            engine.close()
+            raise
+
+    def _begin(self, engine: Engine) -> None:
+        """Put the parts together around the engine, and bring them to one state."""
         self._applier = Applier(
-            self._open_engine(),
+            engine,
             self._log,
             self._writers,
             self._snapshots,
             self._changed,
             transactions=self._transactions,
-            slice_bytes=config.apply_slice_bytes,
-            slice_rows=config.apply_slice_rows,
+            slice_bytes=self._config.apply_slice_bytes,
+            slice_rows=self._config.apply_slice_rows,
             committed=lambda: self._committed,
         )
         self.indexer = Indexer(
-            config.table, self._applier, self._log, lambda: self.meta.failover_log
+            self._config.table, self._applier, self._log, lambda: self.meta.failover_log
         )
         self._incoming = Incoming(
             self,
-            directory,
-            config,
+            self._directory,
+            self._config,
             applier=self._applier,
             log=self._log,
             writers=self._writers,
@@ -158,14 +179,32 @@ class PartitionStore:
         """Open or create the partition in `directory`; recovers whatever a crash left.
 
         The log's torn end is cut. Nothing is applied: call `apply_to` with what is known to be
-        committed. `CorruptionError` when what should be durable does not match its checksum.
+        committed. `CorruptionError` when what should be durable does not match its checksum or is
+        gone; then nothing has been changed.
         """
         return cls(directory, config)
 
+    @property
+    def _known_durable(self) -> int:
+        """The offset that the log or the engine must reach, if nothing was lost."""
+        return max(self._marks.log_end, self._meta.value.committed_offset)
+
     def _open_engine(self) -> Engine:
-        return open_engine(
-            self._config.engine, self._directory / self.meta.engine, self._config.rocks
-        )
+        directory = self._directory / self.meta.engine
+        number, size = manifest_of(directory)
+        if number == self._marks.manifest[0] and size < self._marks.manifest[1]:
+            # RocksDB would take an older state for the newest, and remove the files of the newest.
+            raise CorruptionError(f"{directory}: the end of MANIFEST-{number:06d} is gone")
+        return self.open_engine_in(directory)
+
+    def open_engine_in(self, directory: Path) -> Engine:
+        """Open an engine of this partition's kind, whose damage is this partition's."""
+        engine = open_engine(self._config.engine, directory, self._config.rocks)
+        engine.on_damage = self._damaged
+        return engine
+
+    def _damaged(self, error: CorruptionError) -> None:
+        self.on_damage(error)
 
     def _recover(self) -> None:
         self._incoming.clear()
@@ -175,16 +214,31 @@ class PartitionStore:
         if copy is not None and not self.engine.durable:
             self.update_meta(copy=None)
         state = self._applier.state
+        if max(state.offset, self._log.end) < self._known_durable:
+            raise CorruptionError(
+                f"{self._directory}: the log ends at {self._log.end}, the engine at "
+                f"{state.offset}; durable were {self._known_durable}"
+            )
         if state.offset > self._log.end:
             # The engine has flushed rows whose log was lost, or a copy ended just before its log
             # was begun. The engine is exactly the history up to `state.offset`: begin there.
             self._log.restart(*state)
         if state.offset < self._log.start:
+            if self.engine.durable and not self.meta.needs_snapshot:
+                raise CorruptionError(
+                    f"{self._directory}: the engine ends at {state.offset}, the log begins at "
+                    f"{self._log.start}"
+                )
             self.update_meta(needs_snapshot=True)
         else:
             self._writers.rebuild(self._log.headers(state.offset))
             self._note_transactions(state.offset)
-        self.lost_committed = self._log.end < self._committed
+        if self.meta.serial and not self.meta.needs_snapshot:
+            self.forget_damaged()
+
+    def forget_damaged(self) -> None:
+        """Remove what was set aside as damaged: the partition is whole again."""
+        shutil.rmtree(damaged_name(self._directory), ignore_errors=True)
 
     # --- facts ------------------------------------------------------------------------------
 
@@ -201,8 +255,12 @@ class PartitionStore:
     def update_meta(self, *, durable: bool = True, **changes: Any) -> PartitionMeta:
         """Change fields of the meta; durably before this returns, or with the next change."""
         with self._meta_lock:
-            changes.setdefault("committed_offset", self._committed)
-            return self._meta.update(durable=durable, **changes)
+            # Never more than is durable: a log that ends below it has been damaged.
+            durable_end = self._log.durable_end
+            changes.setdefault("committed_offset", min(self._committed, durable_end))
+            updated = self._meta.update(durable=durable, **changes)
+            self._marks.facts_are_at(self._meta.saved_serial)
+            return updated
 
     @property
     def log_start(self) -> int:
@@ -285,7 +343,9 @@ class PartitionStore:
 
     def sync(self) -> int:
         """Make what was appended durable; return `durable_end`. Concurrent calls share one sync."""
-        return self._log.sync()
+        end = self._log.sync()
+        self._marks.log_reaches(end)
+        return end
 
     def read(self, offset: int, bytes_max: int) -> bytes:
         """Return whole raw entries from `offset` on, at least one, about `bytes_max`; b"" at end.
@@ -294,6 +354,17 @@ class PartitionStore:
         when the log no longer reaches back to it.
         """
         return self._log.read(offset, bytes_max)
+
+    def check_log(self, offset: int, bytes_max: int) -> int | None:
+        """Read entries from `offset` on as from the disk; return where to go on, None at the end.
+
+        Errors as `read`.
+        """
+        data = self._log.read(offset, bytes_max)
+        if not data:
+            return None
+        *_, last = iter_entries(data)
+        return last.header.end_offset
 
     def truncate(self, offset: int) -> None:
         """Remove the log from `offset` on and undo it in the engine, durably (DCP-05).
@@ -312,6 +383,7 @@ class PartitionStore:
                 self.update_meta()
             self.indexer.undo(offset)
             self._applier.undo(offset)
+            self._marks.log_is_cut(offset)
             self._log.truncate(offset)
             with self._changed:
                 self._writers.rebuild(self._log.headers(self.applied))
@@ -326,6 +398,7 @@ class PartitionStore:
         with self._applier.mutex:
             self._committed = 0
             self.update_meta(resetting=True, copy=None, needs_snapshot=True, committed_offset=0)
+            self._marks.log_is_cut(0)
             with self._changed:
                 self._end_snapshots(-1, "the partition was reset")
                 self._incoming.forget()
@@ -352,6 +425,18 @@ class PartitionStore:
             self.flush()
         self._log.trim(min(target, self._applier.flushed, self.indexer.flushed))
 
+    def give_up_log(self, offset: int) -> bool:
+        """Remove the log up to the end of a damaged file; whether the engine has all of that.
+
+        Who still needs it gets a snapshot in its place.
+        """
+        end = self._log.end_of_file(max(offset, self._log.start))
+        if end is None or min(self.applied, self.indexer.needs_log_from) < end:
+            return False
+        self.flush()
+        self._log.trim(min(end, self._applier.flushed, self.indexer.flushed))
+        return self._log.start >= end
+
     # --- rows -------------------------------------------------------------------------------
 
     def apply_to(self, offset: int) -> int:
@@ -364,7 +449,9 @@ class PartitionStore:
     def flush(self) -> int:
         """Make the engine durable; return the applied offset that survives."""
         with self.indexer.flushing():
-            return self._applier.flush()
+            reached = self._applier.flush()
+        self._marks.engine_is_at(self.engine.manifest())
+        return reached
 
     def lookup(self, codec: IndexCodec, keys: KeyRange, as_of: int | None, rows_max: int) -> Found:
         """Return visible rows by an index, one slice; see `Indexer.lookup`.
@@ -618,11 +705,12 @@ class PartitionStore:
             if self._closed:
                 return
             self._closed = True
-            self._log.sync()
-            self.flush()
-            with self._meta_lock:
-                self._meta.update(committed_offset=self._committed)
-            self._stop()
+            try:
+                self.sync()
+                self.flush()
+                self.update_meta()
+            finally:
+                self._stop()
 
     def _stop(self) -> None:
         with self._changed:
@@ -653,3 +741,4 @@ class PartitionStore:
                 self._directory.rename(trash)
                 sync_directory(self._directory.parent)
                 shutil.rmtree(trash)
+            self.forget_damaged()

@@ -50,6 +50,7 @@ class Reason(enum.StrEnum):
     REFUSED = "Refused"  # the API server refuses an object of the zone; the message is its answer
     NOT_ENOUGH_DATA_NODES = "NotEnoughDataNodes"  # fewer data nodes than replicas
     UNDER_REPLICATED = "UnderReplicated"  # an in-sync set is smaller than the replica count
+    DAMAGED = "Damaged"  # replicas have found damage on their disks
     NO_LEADER = "NoLeader"  # a partition has no reachable leader
     LOST_QUORUM = "LostQuorum"  # whoever had all rows of a partition has lost them, or is given up
     UNSAFE_REFUSED = "UnsafeRefused"  # spec.unsafe is not needed, or would lose more than it must

@@ -294,6 +294,8 @@ class ReplicaReport(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=Tru
     """The state of one replica as its node sees it.
 
     `leader_epoch` is the highest it has heard of, `last_epoch` that of its log's last row.
+    `damage`: what was found not to match its checksum. A leader says so while it can still hand
+    over; any other replica needs a copy by then.
     """
 
     partition: PartitionId
@@ -319,6 +321,7 @@ class ReplicaReport(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=Tru
     rows_estimate: int = 0
     bytes_estimate: int = 0
     error: str = ""
+    damage: str = ""
     paced_rows_per_second: int = 0
 
 

@@ -279,7 +279,7 @@ class Machine(RuleBasedStateMachine):
             copy_directory(path / "p", path / "crash")
         self.store.close()
         if not close:
-            for part in ("log", "engine", "staging", "meta.journal"):
+            for part in ("log", "engine", "staging", "meta.journal", "marks"):
                 (path / "p" / part).rename(path / f"old-{part}")
             with tempfile.TemporaryDirectory(dir=path) as old:
                 for part in path.glob("old-*"):

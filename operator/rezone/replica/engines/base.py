@@ -13,9 +13,11 @@ The contract suite `tests/replica/storage/test_storage_engines.py` runs over eve
 """
 
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple, Protocol
+
+from rezone.wire.errors import CorruptionError
 
 FLAG_VALUE: Final = 0
 FLAG_TOMBSTONE: Final = 1
@@ -84,8 +86,17 @@ class SortedRun(Protocol):
         """Drop what was added and not ingested."""
 
 
+OnDamage = Callable[[CorruptionError], None]
+
+
 class Engine(Protocol):
-    """The storage of one partition's versions. Safe for many readers beside one writer."""
+    """The storage of one partition's versions. Safe for many readers beside one writer.
+
+    What does not match its checksum is never served: whoever came upon it gets CorruptionError,
+    and `on_damage` is called with it, under whatever locks that one holds.
+    """
+
+    on_damage: OnDamage
 
     def apply(
         self,
@@ -162,6 +173,9 @@ class Engine(Protocol):
 
         Holds the interpreter for a millisecond or two if everything was flushed before.
         """
+
+    def manifest(self) -> tuple[int, int]:
+        """Return number and bytes of the file that names all others; zeros without one."""
 
     def versions_estimate(self) -> int:
         """Return about how many versions there are."""

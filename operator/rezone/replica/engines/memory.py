@@ -15,6 +15,7 @@ from rezone.replica.engines.base import (
     FLAG_VALUE,
     TIME_BYTES,
     Chains,
+    OnDamage,
     rows_end,
     time_of,
     time_suffix,
@@ -53,6 +54,7 @@ class MemoryEngine:
     engine_id = ""
 
     def __init__(self) -> None:
+        self.on_damage: OnDamage = lambda _: None
         self._lock = threading.Lock()
         self._chains: dict[bytes, list[tuple[bytes, bytes]]] = {}
         self._rows = SortedList()
@@ -200,6 +202,10 @@ class MemoryEngine:
     def checkpoint(self, directory: Path) -> None:
         """Refuse: there are no files, and `file_format` says so."""
         raise NotImplementedError(f"the Memory engine makes no files in {directory}")
+
+    def manifest(self) -> tuple[int, int]:
+        """Return zeros: there are no files."""
+        return 0, 0
 
     def versions_estimate(self) -> int:
         """Return how many versions there are."""

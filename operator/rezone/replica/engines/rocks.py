@@ -16,6 +16,7 @@ import importlib.metadata
 import io
 import itertools
 import os
+import re
 import threading
 import uuid
 import weakref
@@ -33,6 +34,7 @@ from rezone.replica.engines.base import (
     STATE_PREFIX,
     TIME_BYTES,
     Chains,
+    OnDamage,
     rows_end,
     time_of,
     time_suffix,
@@ -46,6 +48,10 @@ _ARENA_BLOCK_BYTES = 64 << 10
 _FLUSH_SHARE = 0.5
 _WAIT_SHARE = 0.75  # RocksDB flushes whoever writes from 7/8 on
 _ID_FILE = "rezone-engine-id"
+_ID = re.compile(rb"[0-9a-f]{32}")
+_CURRENT_FILE = "CURRENT"
+# As RocksDB's errors begin; the last is the text of EIO.
+_DAMAGE = ("Corruption:", "No such file or directory", "Input/output error")
 FILE_FORMAT = f"rocksdb-1/{importlib.metadata.version('rocksdict')}"
 """This module's key format, and the library: RocksDB opens older files, not newer ones."""
 
@@ -192,10 +198,15 @@ class RocksEngine:
 
     def __init__(self, directory: Path, settings: RocksSettings) -> None:
         self.options = _options(settings)
+        self.on_damage: OnDamage = lambda _: None
+        self._directory = directory
+        if any(directory.glob("*.sst")) and not (directory / _CURRENT_FILE).exists():
+            # RocksDB would begin a new database there, and remove the files of the old one.
+            raise CorruptionError(f"{directory}: {_CURRENT_FILE} is missing")
         try:
             self._db = rocksdict.Rdict(str(directory), self.options)
         except Exception as error:  # rocksdict raises bare Exception
-            raise CorruptionError(f"{directory}: {error}") from error
+            raise _named(error, directory) from error
         self._resources: RocksResources | None = settings.resources
         self.engine_id = _engine_id(directory)
         self._no_wal = rocksdict.WriteOptions()
@@ -215,10 +226,21 @@ class RocksEngine:
             self._readers += 1
         try:
             yield
+        except Exception as error:
+            if type(error) is not Exception:  # rocksdict raises bare Exception
+                raise
+            # Into no variable: the cycle would keep iterators, and with them the database, open.
+            raise self._told(error) from error
         finally:
             with self._idle:
                 self._readers -= 1
                 self._idle.notify_all()
+
+    def _told(self, error: Exception) -> CorruptionError | OSError:
+        named = _named(error, self._directory)
+        if isinstance(named, CorruptionError):
+            self.on_damage(CorruptionError(named.message))
+        return named
 
     def apply(
         self,
@@ -247,6 +269,8 @@ class RocksEngine:
             items = self._db.items(from_key=STATE_PREFIX, read_opt=_until(INDEX_PREFIX))
             found = {key[len(STATE_PREFIX) :]: value for key, value in items}
             del items
+            last = STATE_PREFIX + max(found) if found else STATE_PREFIX
+            self._require_end(last, _until(INDEX_PREFIX))
         return found
 
     def newest(self, row_ids: Sequence[bytes], as_of: int) -> list[bytes | None]:
@@ -286,7 +310,23 @@ class RocksEngine:
                     keys.append(key)
                     values.append(value)
             del items
+            if complete:
+                self._require_end(keys[-1] if keys else start, options)
         return Chains(keys, values, end=complete)
+
+    def _require_end(self, last: bytes, options: rocksdict.ReadOptions) -> None:
+        """Make sure that an iterator over items ended there because nothing follows.
+
+        It ends at a damaged block just as at its end, and says nothing.
+        """
+        cursor = self._db.iter(options)
+        cursor.seek(last)
+        if cursor.valid() and cursor.key() == last:
+            cursor.next()
+        cursor.status()
+        if cursor.valid():
+            raise CorruptionError(f"{self._directory}: rows after {last.hex()} cannot be read")
+        del cursor
 
     def _collect(
         self, items: Iterator[tuple[bytes, bytes]], rows_max: int, bytes_max: int
@@ -328,7 +368,7 @@ class RocksEngine:
                     keys.append(key)
                     values.append(cursor.value())
                     cursor.next()
-            cursor.status()
+                cursor.status()
             del cursor
         return Chains(keys, values, end=True)
 
@@ -373,10 +413,11 @@ class RocksEngine:
     def checkpoint(self, directory: Path) -> None:
         """Make `directory` as a RocksDB checkpoint."""
         with self._reading():
-            try:
-                rocksdict.Checkpoint(self._db).create_checkpoint(str(directory))
-            except Exception as error:  # rocksdict raises bare Exception
-                raise OSError(f"{directory}: {error}") from error
+            rocksdict.Checkpoint(self._db).create_checkpoint(str(directory))
+
+    def manifest(self) -> tuple[int, int]:
+        """Return number and bytes of the MANIFEST that CURRENT names."""
+        return manifest_of(self._directory)
 
     def versions_estimate(self) -> int:
         """Return RocksDB's estimate of its keys."""
@@ -424,7 +465,7 @@ def _engine_id(directory: Path) -> str:
     the same names to different files.
     """
     path = directory / _ID_FILE
-    if not path.exists():
+    if not path.exists() or not _ID.fullmatch(path.read_bytes()):
         partial = path.with_suffix(".tmp")
         with partial.open("w") as file:
             file.write(uuid.uuid4().hex)
@@ -432,6 +473,22 @@ def _engine_id(directory: Path) -> str:
             os.fsync(file.fileno())
         partial.rename(path)
     return path.read_text()
+
+
+def manifest_of(directory: Path) -> tuple[int, int]:
+    """Return number and bytes of a database's MANIFEST; zeros where there is none to be found."""
+    try:
+        name = (directory / _CURRENT_FILE).read_text().strip()
+        return int(name.rpartition("-")[2]), (directory / name).stat().st_size
+    except (OSError, ValueError):
+        return 0, 0
+
+
+def _named(error: Exception, directory: Path) -> CorruptionError | OSError:
+    """Return RocksDB's error by its meaning: damage, or something that may pass."""
+    text = str(error).strip()
+    damaged = any(word in text for word in _DAMAGE)
+    return (CorruptionError if damaged else OSError)(f"{directory}: {text}")
 
 
 def _until(end: bytes) -> rocksdict.ReadOptions:
