@@ -114,8 +114,9 @@ class PrimaryBackup:
 
     @property
     def told_time(self) -> float:
-        """The least time of day that all backups know."""
-        others = self.maximal - {self._node}
+        """The least time of day that all backups know, and those that may become one."""
+        streaming = {node for node, known in self.followers.items() if known.streaming}
+        others = (self.maximal | streaming) - {self._node}
         return min((self.follower(n).lease.time for n in others), default=math.inf)
 
     def catching_up(self) -> dict[NodeId, int]:
@@ -135,8 +136,7 @@ class PrimaryBackup:
             for n in self.state.replicas
             if n not in self.maximal
             and (known := self.followers.get(n)) is not None
-            and known.streaming
-            and known.durable >= floor
+            and known.may_join(floor)
         }
         if not ready or now < self.hold_until:
             return False

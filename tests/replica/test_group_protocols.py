@@ -17,6 +17,7 @@ from test_replication import part
 
 from rezone.domain import routes
 from rezone.replica import protocol
+from rezone.replica.lease import NEVER, Lease
 from rezone.replica.protocol import Lead, Leadership
 from rezone.replica.settings import NodeSettings
 from rezone.wire.errors import NotEnoughReplicasError, NotReadyError
@@ -86,6 +87,7 @@ class Group:
     def _tell(self, node: int) -> None:
         at = self.durable[node]
         self.leadership.follower(node).streaming = True
+        self.leadership.granted(node, Lease(NEVER, NEVER, 1))
         self.leadership.acked(node, at, at, self.now, self.log_end)
 
     def break_stream(self) -> None:

@@ -13,7 +13,7 @@ from rezone.replica.history import (
     with_new_branch,
 )
 from rezone.replica.insync import Budget, LeaderState
-from rezone.replica.lease import Lease
+from rezone.replica.lease import NEVER, Lease
 from rezone.replica.settings import NodeSettings
 from rezone.wire.errors import NotEnoughReplicasError, OverloadedError
 from rezone.wire.messages import FailoverEntry, LeaderAndIsr
@@ -48,8 +48,9 @@ def leader(
 
 
 def ack(state: LeaderState, node: int, durable: int, log_end: int, applied: int = 0) -> None:
-    """Have a follower stream and ack."""
+    """Have a follower stream, grant a lease, and ack."""
     state.follower(node).streaming = True
+    state.granted(node, Lease(NEVER, NEVER, 1))
     state.acked(node, durable, applied, 0.0, log_end)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from math import inf
 from typing import Any
 
 import pytest
@@ -56,6 +57,9 @@ class Candidate:
     def detach_stream(self, stream: Any) -> None:
         """Forget a stream."""
         self.detached.append(stream)
+
+    def close_time(self) -> None:
+        """Close nothing."""
 
     def read_log(self, offset: int, _bytes_max: int) -> bytes:
         """Return nothing: the log ends there."""
@@ -186,6 +190,8 @@ def test_a_node_that_answers_nothing_counts_as_broken_off() -> None:
 
     def wait_long(channel: ProducerChannel) -> None:
         (stream,) = channel.statistics()
+        while channel._rounds.silent_since(inf) == inf:
+            threading.Event().wait(0.001)  # the sender's thread asks at once
         now = time.monotonic()
         limit = NodeSettings().channel_silent_ms_max / 1000
         channel.tick(now + limit / 2)

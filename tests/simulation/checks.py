@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 import collections
 import weakref
 from typing import TYPE_CHECKING, NamedTuple
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from rezone.domain import assignments, routes
 from rezone.domain.route_shards import decode_record
 from rezone.kube.client import Manifest
+from rezone.replica.entry import header_at
 from rezone.replica.partition import Partition
 from rezone.replica.read import Readable, readable
 from rezone.resources.migration import TERMINAL_MIGRATION_STATES
@@ -40,6 +42,7 @@ class Checks:
         self.given_up: dict[PartitionId, int] = {}
         self.lost_rows = 0
         self.reads: dict[tuple[PartitionId, NodeId, int], int] = collections.Counter()
+        self._answered: dict[PartitionId, tuple[int, int]] = {}
         self._reading: weakref.WeakKeyDictionary[Partition, OpenRead] = weakref.WeakKeyDictionary()
 
     # --- the route table ---------------------------------------------------------------------
@@ -133,6 +136,30 @@ class Checks:
         if len(seen) > len(known):
             self._acknowledged[number] = seen
 
+    def _read_past(self, partition: Partition, node: NodeId) -> None:
+        """Read all rows as of the newest time that a replica may be read at.
+
+        They must be the first of the history that is acknowledged, and all of it up to that time,
+        forever: who reads as of an earlier answer's time must find as many rows as it had.
+        """
+        number, time = partition.partition_id, partition.readable_time
+        store, known = partition.store, self._acknowledged[partition.partition_id]
+        if not time or store.meta.needs_snapshot:
+            return
+        count = bisect.bisect_right(store.times[: store.applied], time)
+        where = f"p{number}: node {node} as of {time}"
+        common = min(count, len(known))
+        assert store.rows[:common] == known[:common], f"{where}: rows that are nobody's history"
+        missed = known[count : count + 1]
+        assert not missed or header_time(missed[0]) > time, (
+            f"{where}: acknowledged rows are missing"
+        )
+        before, rows = self._answered.get(number, (0, 0))
+        if before <= time:
+            again = bisect.bisect_right(store.times[: store.applied], before)
+            assert again == rows, f"{where}: as of {before} there were {rows} rows, now {again}"
+            self._answered[number] = (time, count)
+
     def rows(self, partition: PartitionId) -> int:
         """Return how many rows were acknowledged."""
         return len(self._acknowledged[partition])
@@ -176,6 +203,8 @@ class Checks:
                 if partition.role is Role.LEADER:
                     self._leads(partition, number)
                 self._read(partition, number)
+                if partition.partition_id not in self.given_up:
+                    self._read_past(partition, number)
         for partition in self.routes.keys() - self.given_up.keys():
             self.data(partition)
 
@@ -183,6 +212,13 @@ class Checks:
         key = (partition.partition_id, partition.leader_epoch)
         first = self._leaders.setdefault(key, node)
         assert first == node, f"p{key[0]}: nodes {first} and {node} lead in epoch {key[1]}"
+
+
+def header_time(raw: bytes) -> int:
+    """Return an entry's commit time."""
+    header = header_at(raw, 0)
+    assert header is not None
+    return header.commit_time
 
 
 def unfinished(world: World) -> list[str]:

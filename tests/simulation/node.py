@@ -300,7 +300,9 @@ class SimulatedNode(DataNode):
         leading = partition.leading.state
         if request.as_of is None and leading is not None and not readable(partition, None)():
             raise NotReadyError("not serving yet")
-        as_of = request.as_of if request.as_of is not None else partition.readable_time
+        as_of = request.as_of
+        if as_of is None:
+            as_of = partition.rows_time
         if leading is None and as_of > partition.readable_time:
             partition.following.apply_now()
             raise NotReadyError("not applied yet")

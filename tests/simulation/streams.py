@@ -15,6 +15,7 @@ from rezone.replica.follower import stamps_of
 from rezone.replica.lease import Promise, Rounds
 from rezone.wire.errors import NotReadyError, RezoneError
 from rezone.wire.messages import (
+    ClosedTime,
     Entries,
     FetchLog,
     LeaseGrant,
@@ -110,6 +111,9 @@ class SimulatedStream:
         clock = leader.clock
         if self._asks or self.rounds.is_due(clock.monotonic()):
             self._asks = False
+            closed = leader.closing.close()
+            if closed is not None:
+                self.wire.append(closed)
             self.wire.append(self.rounds.ask(clock.monotonic(), clock.micros()))
         while self._controls and self._controls[0].offset <= self.sent_offset and not self.ended:
             self._send_control(self._controls.popleft(), lose_active)
@@ -262,6 +266,8 @@ class Follower:
                 following.receive(frame, raw)
             case LeaseRequest():
                 self._grant(message)
+            case ClosedTime():
+                following.time_closed(message)
             case SetState():
                 following.state_set(message)
             case StreamEnd():

@@ -6,11 +6,12 @@ from rezone.client.settings import (
     OutcomeUnknownError,
     TransactionOutcomeUnknownError,
 )
-from rezone.client.table import TableClient
+from rezone.client.table import AgedRows, TableClient
 from rezone.client.transactions import Transaction, TransactionCommit
 from rezone.client.writes import PartitionWrite
 
 __all__ = [
+    "AgedRows",
     "ClientSettings",
     "IndexPage",
     "OutcomeUnknownError",

@@ -8,6 +8,8 @@ A request is sent to the cached leader. What happens then:
   fetched from any node, and the request goes out again when they changed, at the latest after
   the pause.
 - Other retryable errors: a pause, then again.
+- A request that any replica may answer (`anywhere`) goes to a follower first, and to the leader
+  when that gives an error.
 - Any other error, the deadline, or routes that have no such partition: the request is done.
 
 Concurrency: one lock guards the cache, the open requests and the pauses; it is never held while
@@ -60,13 +62,14 @@ class Request:
     """One request and what has become of it so far.
 
     `message(opaque)` makes the header of an attempt. `done` gets the answer's frame, or the error
-    it ended with. All else belongs to the dispatcher.
+    it ended with. `anywhere`: a follower may answer, too. All else belongs to the dispatcher.
     """
 
     partition: PartitionId
     message: Callable[[int], Message]
     body: bytes
     done: Callable[[Answer | RezoneError], None]
+    anywhere: bool = False
     deadline: float = 0.0
     opaque: int = 0
     attempt_ends: float = 0.0
@@ -198,7 +201,10 @@ class Dispatcher:
             request.gone = config is not None and request.partition >= config.partitions
             self._park(request, refresh=not request.gone)
             return
-        connection = self._connection(leader.address)
+        followers = self._routes.followers(request.partition)
+        first = request.anywhere and request.attempts == 0 and followers
+        address = self._rng.choice(followers) if first else leader.address
+        connection = self._connection(address)
         now = self._clock()
         request.opaque = next(self._numbers)
         request.attempts += 1
@@ -274,6 +280,9 @@ class Dispatcher:
 
     def _repeat(self, request: Request, error: RezoneError) -> None:
         refused_by = request.connection.address if request.connection else ""
+        if request.anywhere and request.attempts == 1:
+            self._route(request)
+            return
         if isinstance(error, NotLeaderError):
             self._routes.correct(request.partition, error)
             leader = self._routes.leader(request.partition)

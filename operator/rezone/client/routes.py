@@ -27,6 +27,7 @@ class RouteCache:
             raise ValueError("a client needs at least one bootstrap address")
         self._bootstrap = tuple(bootstrap)
         self._leaders: dict[PartitionId, Leader] = {}
+        self._followers: dict[PartitionId, tuple[str, ...]] = {}
         self._peers: dict[NodeId, str] = {}
         self.config: ZoneConfig | None = None
 
@@ -34,6 +35,10 @@ class RouteCache:
         """Return the leader of a partition, or None when none with an address is known."""
         found = self._leaders.get(partition)
         return found if found is not None and found.address else None
+
+    def followers(self, partition: PartitionId) -> tuple[str, ...]:
+        """Return where in-sync followers of a partition are: hot standbys, else all of them."""
+        return self._followers.get(partition, ())
 
     def addresses(self) -> list[str]:
         """Return every address worth asking for routes: known nodes, then the bootstrap's."""
@@ -49,12 +54,15 @@ class RouteCache:
             before.zone_uid != table.config.zone_uid or before.partitions != table.config.partitions
         ):
             self._leaders.clear()
+            self._followers.clear()
         self.config = table.config
         self._peers = dict(table.peers)
         changed = set()
         for one in table.partitions:
             state = one.state
             fresh = Leader(state.leader, table.peers.get(state.leader, ""), state.leader_epoch)
+            others = [n for n in state.iss or state.isr if n != state.leader and n in table.peers]
+            self._followers[one.partition] = tuple(table.peers[n] for n in others)
             known = self._leaders.get(one.partition)
             if known is None or (known.epoch <= fresh.epoch and known != fresh):
                 self._leaders[one.partition] = fresh

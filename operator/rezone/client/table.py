@@ -12,7 +12,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any, Self
+from typing import Any, NamedTuple, Self, TypeVar
 
 import pyarrow as pa
 
@@ -33,12 +33,26 @@ from rezone.wire.messages import (
     Message,
     PartitionId,
     ReadRequest,
+    ReadResult,
     ScanTicket,
     TransactionOutcome,
     ZoneConfig,
 )
 from rezone.wire.rows import RowCodec
 from rezone.wire.tls import TlsSource, tls_from_environment
+
+R = TypeVar("R")
+Part = tuple[PartitionId, bytes]
+"""Keys of one partition, as the body of a request."""
+Aged = tuple[Part, ReadResult, memoryview]
+
+
+class AgedRows(NamedTuple):
+    """Rows and their time: microseconds since 1970, and how long ago that was when they left."""
+
+    rows: Any
+    as_of: int
+    age_seconds: float
 
 
 class TableClient:
@@ -140,13 +154,57 @@ class TableClient:
 
         `as_of` (microseconds since 1970) reads the past instead of the newest committed state.
         """
-        codec = self.codec
-        batch = batches.conform(keys, codec.key_schema)
+
+        def read(codec: RowCodec) -> Any:
+            batch = batches.conform(keys, codec.key_schema)
+            found = self._read_once(codec, batch, as_of).result()
+            parts = [rows.from_ipc(body, codec.arrow_schema) for _, body in found]
+            return pa.Table.from_batches(parts, schema=codec.arrow_schema)
+
+        return self._with_routes(read)
+
+    def read_any(
+        self,
+        keys: batches.Rows,
+        *,
+        max_staleness_seconds: float | None = None,
+        as_of: int | None = None,
+    ) -> AgedRows:
+        """Read from followers where they can answer, from leaders where not; say as of when.
+
+        Either the rows as of a time (microseconds since 1970), or those of one time not longer
+        ago than `max_staleness_seconds`, as new as the replicas have it. The same keys read
+        as of the answer's `as_of` give the same rows, for as long as versions are kept. Ages are
+        counted by the data nodes' clocks. ValueError unless exactly one of the two is given.
+        """
+        if (max_staleness_seconds is None) == (as_of is None):
+            raise ValueError("give either max_staleness_seconds or as_of")
+        age_ms = None if max_staleness_seconds is None else int(max_staleness_seconds * 1000)
+
+        def read(codec: RowCodec) -> AgedRows:
+            parts = self._parts(codec, batches.conform(keys, codec.key_schema))
+            found = self._ask_any(parts, as_of, age_ms)
+            oldest = min((result.as_of for _, result, _ in found), default=as_of or 0)
+            # Partitions answer at times of their own: those that are newer are asked once more.
+            kept = [answer for answer in found if answer[1].as_of == oldest]
+            newer = [part for part, result, _ in found if result.as_of != oldest]
+            kept += self._ask_any(newer, oldest, None)
+            tables = [rows.from_ipc(body, codec.arrow_schema) for _, _, body in kept]
+            return AgedRows(
+                rows=pa.Table.from_batches(tables, schema=codec.arrow_schema),
+                as_of=oldest,
+                age_seconds=max((result.age_ms for _, result, _ in kept), default=0) / 1000,
+            )
+
+        return self._with_routes(read)
+
+    def _with_routes(self, read: Callable[[RowCodec], R]) -> R:
+        """Read with the routes that are known, and again with newer ones if those were too old."""
         deadline = self._clock() + self._settings.timeout_seconds
         attempt = 0
         while True:
             try:
-                found = self._read_once(codec, batch, as_of).result()
+                return read(self.codec)
             except ConflictError as error:
                 # Cut for another number of partitions than the zone has by now (B-08).
                 attempt += 1
@@ -154,9 +212,6 @@ class TableClient:
                     raise
                 self._dispatcher.pause(attempt)
                 self._fetch_routes()
-            else:
-                parts = [rows.from_ipc(body, codec.arrow_schema) for _, body in found]
-                return pa.Table.from_batches(parts, schema=codec.arrow_schema)
 
     def partition_of(self, key: Mapping[str, Any]) -> PartitionId:
         """Return the partition that a primary key belongs to."""
@@ -260,37 +315,71 @@ class TableClient:
 
     # --- reads ------------------------------------------------------------------------------
 
-    def _read_once(self, codec: RowCodec, batch: Any, as_of: int | None) -> "Future[list[Any]]":
-        parts = list(
-            batches.split(
-                codec,
-                batch,
-                self.config.partitions,
-                delete=True,
-                bytes_max=self._settings.request_bytes_max,
-            )
+    def _parts(self, codec: RowCodec, batch: Any) -> list[Part]:
+        """Cut a batch of keys by partitions and by size."""
+        cut = batches.split(
+            codec,
+            batch,
+            self.config.partitions,
+            delete=True,
+            bytes_max=self._settings.request_bytes_max,
         )
+        parts = []
+        for partition, part in cut:
+            codec.check(part, delete=True)
+            parts.append((partition, rows.to_ipc(part)))
+        return parts
+
+    def _read_once(self, codec: RowCodec, batch: Any, as_of: int | None) -> "Future[list[Any]]":
+        parts = self._parts(codec, batch)
         call = Call(max(1, len(parts)))
         if not parts:
             call.add([])
-        for partition, part in parts:
-            codec.check(part, delete=True)
-            self._read_part(partition, rows.to_ipc(part), as_of, call)
+        for part in parts:
+            self._read_part(part, call.add, as_of)
         return call.future
 
+    def _ask_any(self, parts: list[Part], as_of: int | None, age_ms: int | None) -> list[Aged]:
+        """Ask followers first for each part; return the part and its answer."""
+        if not parts:
+            return []
+        call = Call(len(parts))
+
+        def noting(part: Part) -> Callable[[Outcome], None]:
+            def add(outcome: Outcome) -> None:
+                if isinstance(outcome, tuple):
+                    call.add((part, *outcome))
+                else:
+                    call.add(outcome)
+
+            return add
+
+        for part in parts:
+            self._read_part(part, noting(part), as_of, age_ms=age_ms, anywhere=True)
+        return call.future.result()
+
     def _read_part(
-        self, partition: PartitionId, body: bytes, as_of: int | None, call: Call
+        self,
+        part: Part,
+        answered: Callable[[Outcome], None],
+        as_of: int | None,
+        *,
+        age_ms: int | None = None,
+        anywhere: bool = False,
     ) -> None:
+        partition, body = part
         room = self._budget.take(len(body))
 
         def message(opaque: int) -> Message:
-            return ReadRequest(opaque=opaque, partition=partition, as_of=as_of)
+            return ReadRequest(opaque=opaque, partition=partition, as_of=as_of, max_age_ms=age_ms)
 
         def done(outcome: Outcome) -> None:
             self._budget.give(room)
-            call.add(outcome)
+            answered(outcome)
 
-        request = Request(partition=partition, message=message, body=body, done=done)
+        request = Request(
+            partition=partition, message=message, body=body, done=done, anywhere=anywhere
+        )
         if not self._dispatcher.submit(request):
             done(RezoneError("the client is closed"))
 

@@ -24,6 +24,8 @@ from rezone.wire.channel import CHANNEL_ERRORS, Channel
 from rezone.wire.errors import RezoneError, error_from
 from rezone.wire.flight import NodeClient
 from rezone.wire.messages import (
+    ClosedTime,
+    ClosedTimes,
     CloseStream,
     CommitOffset,
     CommitOffsets,
@@ -85,6 +87,10 @@ class Sink(Protocol):
 
     def state_set(self, message: SetState) -> None:
         """Take the producer's state change (DCP-10)."""
+        ...
+
+    def time_closed(self, news: ClosedTime) -> None:
+        """Take a time that the leader has closed."""
         ...
 
     def follows(self, leader: NodeId, leader_epoch: int) -> bool:
@@ -298,11 +304,20 @@ class ConsumerChannel:
                 if isinstance(message, CommitOffsets):
                     for news in message.streams:
                         self._handle(channel, _without_entries(news), _EMPTY)
+                elif isinstance(message, ClosedTimes):
+                    self._closed_times(message)
                 else:
                     self._handle(channel, message, body)
         finally:
             channel.close()
         return answered
+
+    def _closed_times(self, message: ClosedTimes) -> None:
+        with self._lock:
+            active = {p: stream.sink for p, stream in self._streams.items() if stream.active}
+        for news in message.streams:
+            if (sink := active.get(news.partition)) is not None:
+                sink.time_closed(news)
 
     def _disconnected(self) -> None:
         with self._lock:

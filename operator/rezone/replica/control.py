@@ -186,7 +186,8 @@ class Control:
         if as_of is None:
             if partition.leads:
                 wait_readable(partition, None)
-            as_of = partition.readable_time
+            # Not a closed time after it, of which the others may not have heard yet.
+            as_of = partition.rows_time
         wait_readable(partition, as_of)
         start, end = partition.hash_range
         rest = CopySteps(self._node.foreground).rest

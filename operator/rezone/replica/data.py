@@ -148,11 +148,14 @@ class DataChannel:
             try:
                 if error is not None:
                     raise error
-                rows = read_keys(partition, read, codec)
+                as_of, age_ms = read.told(partition)
+                rows = read_keys(partition, read._replace(as_of=as_of), codec)
             except RezoneError as failed:
                 self._answer(Failure(opaque=request.opaque, error=failed.info()))
             else:
-                result = ReadResult(opaque=request.opaque, rows=rows.num_rows)
+                result = ReadResult(
+                    opaque=request.opaque, rows=rows.num_rows, as_of=as_of, age_ms=age_ms
+                )
                 self._answer(result, to_ipc(rows))
 
         partition.reads.submit(read.answered_as_of, answer)

@@ -16,6 +16,7 @@ from rezone.replica.entry import header_at
 from rezone.replica.history import branch_at, branch_start
 from rezone.wire.errors import ConflictError, StaleEpochError
 from rezone.wire.messages import (
+    ClosedTime,
     Entries,
     FetchLog,
     IndexPosition,
@@ -141,6 +142,10 @@ class FollowerDuties:
     def stream_ended(self, message: StreamEnd) -> None:
         """Follow the new leader at once when the old one names it."""
         self._partition.redirected(message)
+
+    def time_closed(self, news: ClosedTime) -> None:
+        """Take a time that the leader has closed."""
+        self._partition.closing.heard(news)
 
     def follows(self, leader: NodeId, leader_epoch: int) -> bool:
         """Return whether the replica still follows exactly this leadership."""

@@ -60,6 +60,10 @@ class FollowerProgress:
     lease: Lease = NO_LEASE
     index: IndexPosition | None = None
 
+    def may_join(self, floor: int) -> bool:
+        """Whether it has all rows below `floor`, and has been told up to when it may be read."""
+        return self.streaming and self.durable >= floor and self.lease.time > 0
+
 
 @dataclass(slots=True)
 class PendingWrite:
@@ -233,8 +237,12 @@ class LeaderState:
 
     @property
     def told_time(self) -> float:
-        """The latest time of day that whoever leads later knows may have been read at."""
-        others = self.maximal - {self.node}
+        """The latest time of day that whoever leads later knows may have been read at.
+
+        Who streams may become a member before the next question.
+        """
+        streaming = {node for node, known in self.followers.items() if known.streaming}
+        others = (self.maximal | streaming) - {self.node}
         return min((self.follower(n).lease.time for n in others), default=float("inf"))
 
     def needed_offsets(self) -> list[int]:
@@ -269,7 +277,7 @@ class LeaderState:
         floor = max(self.committed, self.barrier)
         for node in self.state.replicas if now >= self.hold_until else ():
             known = self.followers.get(node)
-            if node not in isr and known and known.streaming and known.durable >= floor:
+            if node not in isr and known and known.may_join(floor):
                 isr.add(node)
         for node in tuple(isr - {self.node}):
             lags = self._lags(node, now, log_end)

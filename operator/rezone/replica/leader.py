@@ -14,6 +14,7 @@ from rezone.replica.stream import ProducerStream
 from rezone.replica.write import Answer
 from rezone.wire.errors import NotReadyError, StaleEpochError
 from rezone.wire.messages import (
+    ClosedTime,
     FetchLog,
     LeaderAndIsr,
     Message,
@@ -154,6 +155,8 @@ class LeaderDuties:
         # What it had acked on an earlier stream it may have lost since.
         progress = state.follower(stream.node)
         progress.durable = -1
+        # And what it was told: its node may have restarted.
+        progress.lease = progress.lease._replace(time=0)
         progress.streaming = True
         progress.gone_since = None
         progress.leaving = False
@@ -205,9 +208,13 @@ class LeaderDuties:
                 return
             self.state.granted(stream.node, lease)
             partition.changed.notify_all()
-            reads_wait = partition.reads.waits
-        if reads_wait:
+            news = partition.reads.waits or stream.node not in self.state.maximal
+        if news:
             partition.wake()
+
+    def close_time(self) -> ClosedTime | None:
+        """Close the latest time that may be, for the followers; None when there is no news."""
+        return self._partition.closing.close()
 
     def ask_leases(self) -> None:
         """Ask all followers for leases now; under the lock."""

@@ -20,6 +20,7 @@ import msgspec
 import structlog
 
 from rezone.domain.routes import hot_standbys
+from rezone.replica.closing import Closing
 from rezone.replica.collector import Collector
 from rezone.replica.damage import Damage
 from rezone.replica.follower import FollowerDuties, stamps_of
@@ -108,7 +109,9 @@ class Partition:
             leader=-1, leader_epoch=0, isr=(), coordinator_epoch=0
         )
         self.committed = min(store.meta.committed_offset, store.log_end)
-        self.readable_time = store.applied_time if store.applied <= self.committed else 0
+        known = store.applied <= self.committed and not store.meta.needs_snapshot
+        self.readable_time = self.rows_time = store.applied_time if known else 0
+        self.closing = Closing(self)
         self._stamps: deque[tuple[int, int]] = deque()
         if store.log_end:
             self._stamps.append((store.log_end, store.last_commit_time))
@@ -329,7 +332,7 @@ class Partition:
         if self.damage.reason:
             # It has led on with what it could read; now others have all of it.
             persisted = {**(persisted or {}), "needs_snapshot": True}
-            self.readable_time = 0
+            self.readable_time = self.rows_time = 0
         if self.store.meta.needs_snapshot or self.damage.reason:
             role = Role.LEARNER
         self._save(record, role, persisted or {}, durable=durable)
@@ -361,6 +364,8 @@ class Partition:
             leader_and_isr=record,
             durable=durable,
         )
+        if record.leader_epoch != self.record.leader_epoch:
+            self.closing.forget()
         left, self.record = self.record.leader, record
         promise = self.host.promised_to(left)
         self.promises.made(promise)
@@ -466,7 +471,7 @@ class Partition:
         self.store.update_meta(needs_snapshot=True, role=Role.LEARNER)
         self.role = Role.LEARNER
         # A copy begins by dropping the rows: nothing may be read here from now on.
-        self.readable_time = 0
+        self.readable_time = self.rows_time = 0
         self.touched(at_once=True)
 
     def snapshot_done(self) -> None:
@@ -509,11 +514,17 @@ class Partition:
             self.note_applied()
 
     def note_applied(self) -> None:
-        """Work out up to which time reads see all that is committed."""
-        applied = min(self.committed, self.store.applied)
-        if self._stamps and self._stamps[0][0] <= applied:
-            while self._stamps and self._stamps[0][0] <= applied:
-                self.readable_time = self._stamps.popleft()[1]
+        """Work out up to which time reads see all that is committed.
+
+        `rows_time` is the last row's, `readable_time` may be a later one that was closed.
+        """
+        if self.store.meta.needs_snapshot:
+            return  # a copy begins by dropping the rows
+        applied, before = min(self.committed, self.store.applied), self.readable_time
+        while self._stamps and self._stamps[0][0] <= applied:
+            self.rows_time = self._stamps.popleft()[1]
+        self.readable_time = max(before, self.rows_time, self.closing.time_at(applied))
+        if self.readable_time != before:
             self.changed.notify_all()
 
     def roll_back(self, offset: int) -> None:
@@ -523,7 +534,7 @@ class Partition:
         try:
             self.store.truncate(offset)
         except ResetNeededError:
-            self.readable_time = 0
+            self.readable_time = self.rows_time = 0
             self.store.reset()
             self.role = Role.LEARNER
         end = self.store.log_end

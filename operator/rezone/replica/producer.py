@@ -27,6 +27,7 @@ from rezone.replica.workers import LULL_SECONDS
 from rezone.wire.channel import CHANNEL_ERRORS, Channel
 from rezone.wire.errors import LimitExceededError, NotReadyError, RezoneError
 from rezone.wire.messages import (
+    ClosedTimes,
     CloseStream,
     CommitOffsets,
     ConnectionClosed,
@@ -305,8 +306,20 @@ class ProducerChannel:
                 self._answers.append(_refusal(request, error))
         if silent_ms > self._silent_ms_max:
             self.close("the follower's node does not answer")
-        elif late or lease_due:
+            return
+        if lease_due:
+            self._close_times()
+        if late or lease_due:
             self._outbox.ask()
+
+    def _close_times(self) -> None:
+        """Close times of all streams, without the channel's lock: partitions take theirs."""
+        with self._lock:
+            streams = [stream for stream in self._streams.values() if stream.answered]
+        closed = (stream.source.close_time() for stream in streams)
+        if news := tuple(time for time in closed if time is not None):
+            with self._lock:
+                self._answers.append(ClosedTimes(streams=news))
 
     def _ack(self, ack: FetchLog) -> None:
         with self._lock:

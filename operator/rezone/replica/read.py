@@ -208,6 +208,14 @@ class KeyRead(NamedTuple):
         """When the read may be answered: a transaction's as the newest state, by the leader."""
         return None if self.own is not None else self.as_of
 
+    def told(self, partition: "Partition") -> tuple[int, int]:
+        """Return (time, age in ms) of an answer that may be given now."""
+        if self.own is not None:
+            return self.own.times.read_time, 0
+        if self.as_of is None:
+            return partition.store.applied_time, 0
+        return self.as_of, max(0, partition.clock.micros() - self.as_of) // 1000
+
 
 def prepare_read(
     partition: "Partition", request: ReadRequest, body: memoryview, codec: RowCodec
@@ -216,11 +224,32 @@ def prepare_read(
     batch = from_ipc(body, codec.key_schema)
     codec.check(batch, delete=True)
     keys = codec.encode_keys(batch)
+    as_of = request.as_of
+    if request.max_age_ms is not None and as_of is None:
+        as_of = _time_within(partition, request.max_age_ms)
     if batch.num_rows == 0:
-        return KeyRead(keys, [], request.as_of, request.own)
+        return KeyRead(keys, [], as_of, request.own)
     hashes = hash_of(keys)
     require_inside(hashes, partition.hash_range, partition.partition_id)
-    return KeyRead(keys, row_ids(keys, hashes).to_pylist(), request.as_of, request.own)
+    return KeyRead(keys, row_ids(keys, hashes).to_pylist(), as_of, request.own)
+
+
+def _time_within(partition: "Partition", max_age_ms: int) -> int:
+    """Return the newest time at which this replica can answer a read that may be so old.
+
+    A leader closes a time for it if need be. NotReadyError when a follower is too far behind.
+    """
+    with partition.lock:
+        oldest = partition.clock.micros() - max_age_ms * 1000
+        if partition.readable_time >= oldest:
+            return partition.readable_time
+        if partition.leads:
+            return oldest
+    partition.following.apply_now()
+    raise NotReadyError(
+        f"this replica of partition {partition.partition_id} is too far behind; ask its leader",
+        readable_time=partition.readable_time,
+    )
 
 
 @contextlib.contextmanager

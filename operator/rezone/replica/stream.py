@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Protocol
 from rezone.replica.entry import header_at
 from rezone.replica.lease import Lease
 from rezone.wire.messages import (
+    ClosedTime,
     CommitOffset,
     FetchLog,
     Message,
@@ -60,6 +61,10 @@ class Source(Protocol):
 
     def granted(self, stream: "ProducerStream", lease: Lease) -> None:
         """Take a follower's promise not to lead for a while."""
+        ...
+
+    def close_time(self) -> ClosedTime | None:
+        """Close the latest time that may be, for the followers; None when there is no news."""
         ...
 
 

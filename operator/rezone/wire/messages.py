@@ -515,21 +515,29 @@ class OwnWrites(msgspec.Struct, frozen=True, array_like=True):
 class ReadRequest(Message, frozen=True):
     """Read rows by key; body: one Arrow IPC stream of one batch of the primary key's columns.
 
-    `as_of` reads at a time instead of the newest committed state; with `own` the leader answers
-    as of the transaction's read time, with its own writes on top.
+    `as_of` reads at a time instead of the newest committed state. With `max_age_ms` any replica
+    answers at the newest time that it can, if that is no longer ago, by its own clock. With `own`
+    the leader answers as of the transaction's read time, with its own writes on top.
     """
 
     opaque: int
     partition: PartitionId
     as_of: int | None = None
     own: OwnWrites | None = None
+    max_age_ms: int | None = None
 
 
 class ReadResult(Message, frozen=True):
-    """The rows found, absent keys left out; body: one Arrow IPC stream of one batch."""
+    """The rows found, absent keys left out; body: one Arrow IPC stream of one batch.
+
+    They are the rows as of `as_of`: asked for that time, any replica gives the same ones.
+    `age_ms`: how long ago that was by the replica's clock; 0 for the newest state.
+    """
 
     opaque: int
     rows: int
+    as_of: int = 0
+    age_ms: int = 0
 
 
 class Failure(Message, frozen=True):
@@ -651,6 +659,24 @@ class CommitOffsets(Message, frozen=True):
     """New commit offsets of streams that have had no entries since."""
 
     streams: tuple[CommitOffset, ...]
+
+
+class ClosedTime(msgspec.Struct, frozen=True, array_like=True):
+    """One stream of a ClosedTimes: all rows that will ever have a time up to `time`.
+
+    They stand below `end_offset`; they can be read where that is committed and applied.
+    """
+
+    partition: PartitionId
+    leader_epoch: int
+    end_offset: int
+    time: int
+
+
+class ClosedTimes(Message, frozen=True):
+    """Times that a leader has closed, of streams without newer rows; with each round of leases."""
+
+    streams: tuple[ClosedTime, ...]
 
 
 class FetchLog(Message, frozen=True):

@@ -39,7 +39,7 @@ from rezone.replica.engines.base import FLAG_INTENT, FLAGS, TIME_MAX, time_suffi
 from rezone.replica.snapshot import BatchMark, SnapshotBatch, SnapshotSource
 from rezone.replica.store import PartitionStore
 from rezone.wire.errors import ConflictError, CorruptionError, SnapshotExpiredError
-from rezone.wire.messages import EngineKind, FailoverEntry, SnapshotTrailer
+from rezone.wire.messages import EngineKind, FailoverEntry
 
 
 @pytest.fixture(params=ENGINES)
@@ -524,38 +524,6 @@ def test_range_snapshot(tmp_path: Path, kind: EngineKind) -> None:
 # --- the receiver ---------------------------------------------------------------------------
 
 
-@pytest.mark.proves("SS-08", "B-04")
-def test_copy_under_writes_is_the_source(tmp_path: Path, kind: EngineKind) -> None:
-    """A copied replica would differ from its source."""
-    with opened(tmp_path / "a", kind) as source, opened(tmp_path / "b", kind) as target:
-        log = (FailoverEntry("u1", 0), FailoverEntry("u2", 10_000))
-        source.update_meta(failover_log=log)
-        writer = fill(source, rows=100)
-        writer.write({rid(7): b"w"}, b"w" * 16, 5)
-        source.apply_to(source.log_end)
-        offset, want = source.applied, writer.versions(source.applied)
-        with source.open_snapshot("r", batch_bytes=300) as snapshot:
-            loader = target.bulk_loader(snapshot.header, "a1")
-            for step, item in enumerate(snapshot):
-                loader.write(item.batch, BatchMark.decode(item.mark.encode()))
-                if step == 3:
-                    source.apply_to(writer.write({rid(k): b"new" for k in range(120)}))
-            loader.finish(snapshot.trailer)
-        assert stored_versions(target) == want
-        assert (target.log_start, target.log_end, target.applied) == (offset, offset, offset)
-        assert target.meta.failover_log == log[:1], "a later branch is not the snapshot's history"
-        assert target.writer_state(b"w" * 16) == source.writer_state(b"w" * 16)
-        assert not target.meta.needs_snapshot
-        state = target.copy_state()
-        assert (state.done, state.rows) == (True, len(want))
-        target.append(source.read(offset, 1 << 20))
-        target.apply_to(target.log_end)
-        assert target.digest() == source.digest()
-        with pytest.raises(ConflictError) as caught:
-            target.bulk_loader(snapshot.header, "a2")
-        assert caught.value.details == {"done": 1}
-
-
 def run_copy(
     source: PartitionStore, target: PartitionStore, attempt: str, stop_after: int | None = None
 ) -> int:
@@ -574,32 +542,6 @@ def run_copy(
             sent += 1
         loader.finish(snapshot.trailer)
     return sent
-
-
-@pytest.mark.proves("B-05")
-@pytest.mark.parametrize("stops", [(4,), (9, 3), (8, 4, 3), (0, 1)])
-def test_copy_that_died_goes_on(tmp_path: Path, kind: EngineKind, stops: tuple[int, ...]) -> None:
-    """A copy that died would begin anew each time, or end with a mixture of moments."""
-    with opened(tmp_path / "a", kind) as source, opened(tmp_path / "b", kind) as target:
-        writer = fill(source, rows=200)
-        first_offset = source.applied
-        whole = sum(1 for _ in source.open_snapshot("count", batch_bytes=300))
-        for number, stop in enumerate(stops):
-            run_copy(source, target, f"a{number}", stop)
-            # Rows change, go and come between the attempts, and old versions are collected.
-            source.apply_to(writer.write({rid(k): b"c%d" % number for k in range(0, 200, 7)}))
-            source.apply_to(writer.write({rid(k): None for k in range(0, 200, 5)}))
-            source.apply_to(writer.write({rid(300 + number): b"new"}))
-            source.note_committed(source.applied)
-            source.collect(TIME_MAX, b"", 1 << 19)
-        sent = run_copy(source, target, "last")
-        if sum(stops) > 3:
-            assert sent < whole
-        assert target.applied == first_offset, "the log is followed from the first snapshot"
-        target.append(source.read(first_offset, 1 << 20))
-        target.apply_to(target.log_end)
-        assert stored_rows(target) == writer.visible(source.log_end)
-        assert target.digest() == source.digest()
 
 
 @pytest.mark.proves("B-05")
@@ -634,29 +576,6 @@ def self_contained(target: PartitionStore, path: Path, want: list[Version]) -> N
         kept = [version for version in stored_versions(again) if version[0] <= after]
         assert kept == [version for version in want if version[0] <= after]
         again.destroy()
-
-
-def test_newer_attempt_fences_the_older(tmp_path: Path, kind: EngineKind) -> None:
-    """A zombie task would write into a copy that another one has taken over."""
-    with opened(tmp_path / "a", kind) as source, opened(tmp_path / "b", kind) as target:
-        writer = fill(source)
-        old_snapshot = source.open_snapshot("r", batch_bytes=300)
-        old = target.bulk_loader(old_snapshot.header, "old")
-        item = next(old_snapshot)
-        old.write(item.batch, item.mark)
-        new_snapshot = source.open_snapshot("r", target.copy_state().resume_after, 300)
-        new = target.bulk_loader(new_snapshot.header, "new")
-        with pytest.raises(ConflictError):
-            old.write(item.batch, item.mark)
-        with pytest.raises(ConflictError):
-            old.finish(old.received)
-        old.abort()
-        for item in new_snapshot:
-            new.write(item.batch, item.mark)
-        new.finish(new_snapshot.trailer)
-        assert stored_versions(target) == writer.versions(source.applied)
-        with pytest.raises(ConflictError):
-            new.write(item.batch, item.mark)
 
 
 def test_wrong_counts_and_order_are_refused(tmp_path: Path, kind: EngineKind) -> None:
@@ -694,17 +613,3 @@ def test_snapshot_of_another_history_starts_over(tmp_path: Path, kind: EngineKin
         assert target.copy_state().resume_after == b""
         run_copy(source, target, "a3")
         assert stored_versions(target) == writer.versions(source.applied)
-
-
-def test_copy_of_an_empty_partition(tmp_path: Path, kind: EngineKind) -> None:
-    """A new zone's partitions could not be moved."""
-    with opened(tmp_path / "a", kind) as source, opened(tmp_path / "b", kind) as target:
-        Writer(target).write({rid(1): b"old"})
-        target.apply_to(target.log_end)
-        assert run_copy(source, target, "a1") == 0
-        assert (target.applied, target.log_end, stored_versions(target)) == (0, 0, [])
-        assert target.copy_state().done
-        target.update_meta(needs_snapshot=True)
-        assert not target.copy_state().done, "what was copied before is lost"
-        assert run_copy(source, target, "a2") == 0
-        assert SnapshotTrailer(versions=0, bytes=0) == source.open_snapshot("r").trailer

@@ -1,0 +1,62 @@
+"""Closed times: up to when a replica may be read, though nothing was written for a while.
+
+A follower may be read as of the commit time of what it has applied, because later rows have later
+times. While nothing is written that time stands still. So a leader closes times: it promises that
+no row will ever get such a time, and says up to which offset all that may have it stands. Where
+that offset is committed and applied, reads as of the closed time are right, and stay so.
+
+A closed time binds every later leader, too. So only a time is closed that all who may lead next
+have been told of before (`LeaseRequest.time`), those that are about to become members included: who
+leads gives its rows later times. CockroachDB closes timestamps in much
+the same way, YugabyteDB's safe time is the same idea; here they ride on the rounds of leases.
+
+Concurrency: guarded by the partition's lock.
+"""
+
+from typing import TYPE_CHECKING
+
+from rezone.wire.messages import ClosedTime, Role
+
+if TYPE_CHECKING:
+    from rezone.replica.partition import Partition
+
+
+class Closing:
+    """The closed time of one replica: made by a leader, heard of by a follower."""
+
+    def __init__(self, partition: "Partition") -> None:
+        self._partition = partition
+        self._end = 0
+        self._time = 0
+
+    def close(self) -> ClosedTime | None:
+        """Close the latest time that may be; None when there is none after the last row's."""
+        partition = self._partition
+        with partition.lock:
+            state = partition.leading.state
+            if state is None or not state.serving or partition.takeover.blocks_writes:
+                return None
+            time = min(partition.clock.micros() - 1, state.told_time)
+            if time <= partition.store.last_commit_time:
+                return None
+            self._end, self._time = partition.store.log_end, int(time)
+            partition.intake.time_floor = max(partition.intake.time_floor, self._time)
+            partition.note_applied()
+            return ClosedTime(partition.partition_id, partition.leader_epoch, self._end, self._time)
+
+    def heard(self, news: ClosedTime) -> None:
+        """Take what this replica's leader has closed; of another leadership it counts nothing."""
+        partition = self._partition
+        with partition.lock:
+            if partition.role is Role.LEADER or news.leader_epoch != partition.leader_epoch:
+                return
+            self._end, self._time = news.end_offset, news.time
+            partition.note_applied()
+
+    def time_at(self, applied: int) -> int:
+        """Return up to when a replica that has applied and committed so much may be read."""
+        return self._time if applied >= self._end else 0
+
+    def forget(self) -> None:
+        """Take nothing of another leadership for this one's, which may have other rows there."""
+        self._end = self._time = 0

@@ -1,0 +1,213 @@
+"""Reads that followers answer: how old they are, that they stay the same, and who answers none."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+import pytest
+from replica_cluster import FAST, Client, Coordinator, LocalNode, cluster
+
+from rezone.client import AgedRows, TableClient
+from rezone.wire.errors import NotReadyError
+from rezone.wire.messages import ReadRequest, ReadResult, ZoneConfig
+from rezone.wire.rows import to_ipc
+
+P = 0
+KEY = b"k"
+SETTINGS = msgspec.structs.replace(FAST, lease_ms=300, apply_interval_ms=10)
+OLD_SECONDS = 20.0
+
+
+class LateClock:
+    """A clock whose time of day is an hour behind."""
+
+    def monotonic(self) -> float:
+        """Return seconds that never go back."""
+        return time.monotonic()
+
+    def micros(self) -> int:
+        """Return the wrong time."""
+        return time.time_ns() // 1000 - 3_600_000_000
+
+
+def part(c: Coordinator, node: int, partition: int = P) -> Any:
+    """Return the partition's object on a local node."""
+    local = c.nodes[node]
+    assert isinstance(local, LocalNode)
+    assert local.node is not None
+    return local.node.find(partition)
+
+
+def now() -> int:
+    """Return the present time in microseconds."""
+    return time.time_ns() // 1000
+
+
+@contextmanager
+def group(directory: Path, partitions: int = 1) -> Iterator[tuple[Coordinator, TableClient]]:
+    """Give partitions of three replicas, led by nodes 0, 1, ..., and the users' client."""
+    config = ZoneConfig(zone="test", zone_uid="uid-test", partitions=partitions)
+    with cluster(directory, 3, settings=SETTINGS, config=config) as c:
+        for partition in range(partitions):
+            c.create(partition, tuple((partition + i) % 3 for i in range(3)))
+        with TableClient([node.address for node in c.nodes.values()]) as client:
+            yield c, client
+
+
+def values(answer: AgedRows) -> dict[bytes, bytes]:
+    """Return an answer's rows."""
+    rows = answer.rows.to_pydict()
+    return dict(zip(rows["key"], rows["value"], strict=True))
+
+
+def test_the_time_of_a_follower_goes_on_while_nothing_is_written(tmp_path: Path) -> None:
+    """A follower of a partition at rest would be as old as the last write, for ever."""
+    with group(tmp_path) as (c, client):
+        client.write([{"key": KEY, "value": b"1"}])
+        since = now()
+        for node in (1, 2):
+            c.until("closed", lambda node=node: part(c, node).readable_time > since)
+        assert Client(c).get(P, [KEY], as_of=since, node=1, retry=False) == {KEY: b"1"}
+        assert part(c, 1).store.last_commit_time < since, "nothing was written for that"
+
+
+def test_followers_answer_with_their_time_and_age_and_the_same_again(tmp_path: Path) -> None:
+    """A report would change while it is read, and nobody could say of when it is."""
+    with group(tmp_path, 3) as (c, client):
+        rows = [{"key": f"k{i}".encode(), "value": b"1"} for i in range(50)]
+        client.write(rows)
+        written = now()
+        for partition in range(3):
+            for node in range(3):
+                c.until("up", lambda n=node, p=partition: part(c, n, p).readable_time > written)
+        keys = [{"key": row["key"]} for row in rows]
+        answered = count_reads(c)
+        answer = client.read_any(keys, max_staleness_seconds=OLD_SECONDS)
+        assert set(values(answer).values()) == {b"1"}
+        assert len(values(answer)) == 50
+        assert written < answer.as_of <= now()
+        assert 0 <= answer.age_seconds <= OLD_SECONDS
+        for partition in range(3):
+            leader = c.records[partition].leader
+            assert not answered[leader, partition], "followers were asked"
+        client.write([{"key": row["key"], "value": b"2"} for row in rows])
+        again = client.read_any(keys, as_of=answer.as_of)
+        assert values(again) == values(answer)
+        assert again.as_of == answer.as_of
+        assert again.age_seconds >= answer.age_seconds
+        assert set(client.read(keys, as_of=answer.as_of)["value"].to_pylist()) == {b"1"}
+
+
+def count_reads(c: Coordinator) -> dict[tuple[int, int], list[int]]:
+    """Return lists that get an entry for each read by key, by node and partition."""
+    found: dict[tuple[int, int], list[int]] = {}
+    for node in c.nodes:
+        for partition in range(c.config.partitions):
+            reads = part(c, node, partition).reads
+            asked = found[node, partition] = []
+            submit = reads.submit
+
+            def noted(*given: Any, asked: Any = asked, submit: Any = submit) -> None:
+                asked.append(1)
+                submit(*given)
+
+            reads.submit = noted
+    return found
+
+
+def test_a_follower_that_is_too_old_leaves_the_answer_to_the_leader(tmp_path: Path) -> None:
+    """Who asks for at most so old rows would get older ones, or an error."""
+    with group(tmp_path) as (c, client):
+        client.write([{"key": KEY, "value": b"1"}])
+        for node in (1, 2):
+            part(c, node).closing.heard = lambda _news: None
+        client.write([{"key": KEY, "value": b"2"}])
+        since = now()
+        answer = client.read_any([{"key": KEY}], max_staleness_seconds=0.0)
+        assert values(answer) == {KEY: b"2"}
+        assert answer.as_of >= since
+        request = ReadRequest(opaque=1, partition=P, max_age_ms=0)
+        with pytest.raises(NotReadyError, match="ask its leader"):
+            ask(c, 1, request)
+        assert ask(c, 0, msgspec.structs.replace(request, max_age_ms=None)).age_ms == 0
+
+
+def ask(c: Coordinator, node: int, request: ReadRequest) -> ReadResult:
+    """Ask one node for a key."""
+    body = to_ipc(pa.record_batch([pa.array([KEY], pa.binary())], names=["key"]))
+    client = Client(c)
+    try:
+        answer, _ = client._call(
+            P,
+            lambda opaque: msgspec.structs.replace(request, opaque=opaque),
+            body,
+            retry=False,
+            address=c.nodes[node].address,
+        )
+    finally:
+        client.close()
+    assert isinstance(answer, ReadResult)
+    return answer
+
+
+def test_without_followers_the_leader_answers(tmp_path: Path) -> None:
+    """A read that may be old would fail because a follower is down."""
+    with group(tmp_path) as (c, client):
+        client.write([{"key": KEY, "value": b"1"}])
+        client.read([{"key": KEY}])
+        for node in (1, 2):
+            c.nodes[node].stop()
+        answer = client.read_any([{"key": KEY}], max_staleness_seconds=OLD_SECONDS)
+        assert values(answer) == {KEY: b"1"}
+
+
+@pytest.mark.parametrize("planned", [True, False])
+def test_no_later_leader_writes_at_or_below_a_closed_time(tmp_path: Path, *, planned: bool) -> None:
+    """A follower's answer would not be the same when it is asked for again."""
+    with group(tmp_path) as (c, client):
+        client.write([{"key": KEY, "value": b"1"}])
+        since = now()
+        c.until("closed", lambda: part(c, 2).readable_time > since)
+        answered = part(c, 2).readable_time
+        part(c, 1).clock = LateClock()
+        if planned:
+            c.move(P, 1)
+        else:
+            c.nodes[0].stop()
+            record = c.records[P]
+            c.change(P, leader=1, isr=(1, 2), leader_epoch=record.leader_epoch + 1)
+        (written,) = client.write([{"key": KEY, "value": b"2"}])
+        assert written.commit_time > answered
+        c.until("it hears", lambda: part(c, 2).readable_time >= written.commit_time)
+        old = client.read_any([{"key": KEY}], as_of=answered)
+        assert values(old) == {KEY: b"1"}
+
+
+def test_a_replica_that_was_told_nothing_binds_the_leader(tmp_path: Path) -> None:
+    """It may join and lead with a late clock, and write below a time that was read at."""
+    with group(tmp_path) as (c, _):
+        c.until("streams", lambda: 2 in part(c, 0).leading.streams)
+        leading = part(c, 0).leading
+        with part(c, 0).lock:
+            progress = leading.state.follower(2)
+            progress.lease = progress.lease._replace(time=0)
+            assert leading.state.told_time == 0
+            assert not progress.may_join(0)
+            assert part(c, 0).closing.close() is None
+
+
+def test_exactly_one_bound_is_asked_for(tmp_path: Path) -> None:
+    """A caller who gives both would get one of them by chance."""
+    del tmp_path
+    client = TableClient(["127.0.0.1:1"])
+    with pytest.raises(ValueError, match="either"):
+        client.read_any([{"key": KEY}])
+    with pytest.raises(ValueError, match="either"):
+        client.read_any([{"key": KEY}], max_staleness_seconds=1.0, as_of=1)
+    client.close()
