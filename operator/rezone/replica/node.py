@@ -464,7 +464,7 @@ class DataNode:
         opened = Partition(store, self)
         with self._lock:
             self._partitions[partition] = opened
-            self.memory.share_tails(list(self._partitions.values()))
+        self.memory.share_tails(self.partitions())
         self.board.touched(at_once=True)
         return opened
 
@@ -472,7 +472,7 @@ class DataNode:
         """Stop a replica and delete its data."""
         with self._lock:
             self._partitions.pop(partition.partition_id, None)
-            self.memory.share_tails(list(self._partitions.values()))
+        self.memory.share_tails(self.partitions())
         partition.stop()
         self.restream(partition)
         with partition.applying:
