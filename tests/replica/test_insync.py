@@ -396,3 +396,16 @@ def test_a_break_of_many_streams_does_not_take_the_set_below_its_minimum() -> No
     assert len(state.proposal.new_isr) == 2
     assert state.propose(LAG_SECONDS * 2, 9, 2)
     assert state.proposal.new_isr == (0,)
+
+
+def test_who_may_join_next_must_have_been_told_a_time_before_it_is_closed() -> None:
+    """It could lead with a late clock, and write below a time that was read at."""
+    state = leader((0, 1), (0, 1, 2))
+    state.granted(1, Lease(0.0, 0.0, 7))
+    assert state.told_time == 7
+    state.follower(2).streaming, state.follower(2).durable = True, 5
+    assert state.told_time == 0
+    assert not state.propose(0.0, 5), "it was told nothing yet"
+    state.granted(2, Lease(0.0, 0.0, 6))
+    assert state.told_time == 6
+    assert state.propose(0.0, 5)
