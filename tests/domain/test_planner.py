@@ -281,8 +281,9 @@ def test_a_zone_s_life_of_changes_stays_within_the_rules(history: list[PlanReque
         request = dataclasses.replace(step, current=current)
         made = plan(request)
         check(request, made)
-        # Domains and shares together can force a few more; never many.
-        assert made.copies <= made.lower_bound + max(2, made.lower_bound // 4)
+        # Domains and shares together can force a few more; where they force many, exactly those.
+        few = made.lower_bound + max(2, made.lower_bound // 4)
+        assert made.copies <= few or made.copies == fewest_copies(request)
         current = made.target
 
 
