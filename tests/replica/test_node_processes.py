@@ -250,7 +250,8 @@ def test_a_pod_is_ready_when_its_replicas_are_in_sync(tmp_path: Path) -> None:
             assert f"partition {PARTITION} is not in sync" in readiness(ready[2])
             assert readiness(ready[0]) == readiness(ready[1]) == "ok"
         c.until("ready again", lambda: readiness(ready[2]) == "ok")
-        assert c.isr(PARTITION) == {0, 1, 2}
+        # On a busy machine a member may have fallen behind once more since.
+        c.until("all in sync", lambda: c.isr(PARTITION) == {0, 1, 2})
         load.stop()
         load.check()
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable
 from math import inf
 from typing import Any
@@ -190,13 +189,12 @@ def test_a_node_that_answers_nothing_counts_as_broken_off() -> None:
 
     def wait_long(channel: ProducerChannel) -> None:
         (stream,) = channel.statistics()
-        while channel._rounds.silent_since(inf) == inf:
+        while (asked := channel._rounds.silent_since(inf)) == inf:
             threading.Event().wait(0.001)  # the sender's thread asks at once
-        now = time.monotonic()
         limit = NodeSettings().channel_silent_ms_max / 1000
-        channel.tick(now + limit / 2)
+        channel.tick(asked + limit / 2)
         assert channel.statistics() == [stream], "it may answer yet"
-        channel.tick(now + limit + 1)
+        channel.tick(asked + limit + 1)
         assert channel.statistics() == []
         assert candidate.detached == [stream]
 
