@@ -55,14 +55,16 @@ class Storm:
         network.answer_is_lost = lambda: rng.random() < self.lost_answer
         network.loses_active = lambda: rng.random() < self.lost_active
         end = world.loop.time() + self.seconds
-        before = world.each_step
+        others = world.each_step
+        mended = False
 
         def each(world: World) -> None:
-            before(world)
+            nonlocal mended
+            others(world)
             if world.loop.time() < end:
                 self.strike(world)
-            else:
-                world.each_step = before
+            elif not mended:
+                mended = True
                 mend(world)
 
         world.each_step = each

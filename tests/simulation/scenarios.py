@@ -191,8 +191,10 @@ def migrate(where: str, **more: Any) -> Callable[[World], None]:
 def _note_hand(world: World, target: NodeId | None, *, removed: bool) -> None:
     """Follow what a person does to a partition: the assignment does not say it."""
     before = world.checks.routes[0]
+    others = world.each_step
 
     def each(world: World) -> None:
+        others(world)
         done = world.states(MIGRATION).get("m") == M.SUCCEEDED
         stays = set(before.replicas) - ({before.leader} if removed and done else set())
         world.by_hand[0] = stays | ({target} if done and target is not None else set())

@@ -16,8 +16,7 @@ from simulation.world import World, unfinished
 
 AGE_MS_MAX = 8_000
 CALM_SECONDS = 5.0
-SCENARIOS = [s for s in ALL if s.made and not s.name.startswith("migration")]
-"""All but the migrations applied by hand: these take the world's step for themselves."""
+SCENARIOS = [s for s in ALL if s.made]
 
 
 def storm(seed: int) -> collections.Counter[str]:
