@@ -16,11 +16,18 @@ from rezone.client import TableClient
 from rezone.replica import takeover
 from rezone.replica.indexer import Indexer
 from rezone.replica.indexing import IndexDuties, Lacks, index_lacks
-from rezone.wire.errors import LimitExceededError, NotReadyError, UnknownIndexError
+from rezone.replica.lookup import lookup_batches
+from rezone.wire.errors import (
+    CorruptionError,
+    LimitExceededError,
+    NotReadyError,
+    UnknownIndexError,
+)
 from rezone.wire.messages import (
     Ack,
     FailoverEntry,
     IndexPosition,
+    IndexTicket,
     Role,
     TakeoverState,
     UpgradeCandidate,
@@ -102,6 +109,21 @@ def table_of(keys: list[bytes], values: list[bytes | None]) -> Any:
 
 
 # --- lookups --------------------------------------------------------------------------------
+
+
+def test_a_lookup_of_damaged_rows_is_asked_for_again(
+    c: Coordinator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A client would give up, though another replica leads as soon as the damage is known."""
+    partition = c.nodes[0].node.find(PARTITION)
+
+    def damaged(*_: Any) -> Any:
+        raise CorruptionError("for the test")
+
+    monkeypatch.setattr(partition.store, "lookup", damaged)
+    ticket = IndexTicket(PARTITION, "by_value", start=b"", end=b"\xff", limit=1)
+    with pytest.raises(NotReadyError, match="damaged"):
+        next(lookup_batches(partition, ticket, c.nodes[0].node.codec))
 
 
 def test_lookups_go_over_all_partitions_in_order_page_by_page(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from rezone.replica.engines.base import behind
-from rezone.replica.read import time_to_read_at
+from rezone.replica.read import reading, time_to_read_at
 from rezone.wire.errors import LimitExceededError
 from rezone.wire.indexes import KeyRange, index_codec
 from rezone.wire.messages import IndexTicket
@@ -41,7 +41,8 @@ def lookup_batches(partition: "Partition", ticket: IndexTicket, codec: RowCodec)
     start = max(ticket.start, behind(ticket.after)) if ticket.after else ticket.start
     keys, left = KeyRange(start, ticket.end), ticket.limit
     while left:
-        found = partition.store.lookup(index, keys, as_of, max(left, _ENTRIES_MIN))
+        with reading(partition, as_of):
+            found = partition.store.lookup(index, keys, as_of, max(left, _ENTRIES_MIN))
         partition.index.require(applied)  # it may have begun to be made anew, or was rolled back
         if len(found.row_ids):
             batch = codec.decode(keys_of(found.row_ids), found.values)
