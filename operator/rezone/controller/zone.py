@@ -25,23 +25,13 @@ from rezone.controller.volumes import GROWING_SECONDS, SeenVolumes, grow_volumes
 from rezone.controller.zone_config import zone_config
 from rezone.controller.zone_tasks import ZoneTasks, copies_now, task_name
 from rezone.domain import announcements, assignments, handover, routes
-from rezone.domain.assignments import SKIP, topology_of
-from rezone.domain.data_nodes import (
-    KubeNode,
-    Presence,
-    changed_ids,
-    eligible_ids,
-    placed,
-    plan_data_nodes,
-    planner_nodes,
-)
-from rezone.domain.planner import NotPlaceableError, PlanRequest, plan
+from rezone.domain.data_nodes import KubeNode, Presence, plan_data_nodes
 from rezone.domain.repairs import lease_ends_in, missing_copies, repairs, strays
 from rezone.domain.rollout import RolloutDecision
 from rezone.domain.standbys import standby_changes
-from rezone.domain.triggers import Trigger, due_in, find_trigger
 from rezone.domain.volumes import Growth
 from rezone.domain.world import Topology, ZoneView
+from rezone.domain.zone_planning import ZonePlanning
 from rezone.domain.zone_status import Obstacle, health_of, zone_conditions
 from rezone.kube.data_node import selector_text
 from rezone.kube.errors import (
@@ -67,7 +57,6 @@ from rezone.wire.messages import Fence, LeaderAndIsr
 log = structlog.get_logger(__name__)
 
 DATA_NODE_PORT = 7400
-PLACEMENT_GRACE = timedelta(seconds=60)
 NEW_OBSTACLE_SECONDS = 0.5
 """Soon, because the status must tell of it; not at once, because its words may change each time."""
 OBSTACLE_SECONDS = 5.0
@@ -204,7 +193,8 @@ class ZoneReconciler:
                 "selector": selector_text(zone.metadata.name),
             },
         )
-        planned = _Planning(zone, status, observed).run()
+        leaders = tuple(record.leader for record in observed.routes)
+        planned = ZonePlanning(zone, status, leaders=leaders, now=observed.now).run()
         view = build_view(
             zone.model_copy(update={"status": planned.status}),
             runtime,
@@ -235,6 +225,7 @@ class ZoneReconciler:
                 planned,
                 view,
                 rollout,
+                task=task_name(zone.metadata.name, observed.tasks, planned.status.assignments),
                 obstacle=runtime.obstacle,
                 volumes=runtime.volumes.growth if runtime.volumes is not None else None,
                 now=observed.now,
@@ -370,102 +361,6 @@ def _volumes_in(before: SeenVolumes | None, after: SeenVolumes | None) -> float:
     return math.inf if new is None else GROWING_SECONDS
 
 
-class _Planning:
-    """Decides placement and triggers of one pass; see `domain.triggers`."""
-
-    def __init__(
-        self,
-        zone: DistributionZone,
-        status: DistributionZoneStatus,
-        observed: Observed,
-    ) -> None:
-        self.zone = zone
-        self.status = status
-        self.observed = observed
-        self.place: Topology | None = None
-        self.stalled: tuple[Reason, str] | None = None
-        self.wake_seconds = float("inf")
-
-    def run(self) -> "_Planning":
-        """Return itself with the assignments, the placement or the reason why there is none."""
-        newest = _newest(self.status.assignments)
-        try:
-            if newest is None:
-                self._first_placement()
-            else:
-                self._look_for_trigger(newest)
-        except NotPlaceableError as error:
-            self.stalled = (Reason.NOT_ENOUGH_DATA_NODES, str(error))
-        return self
-
-    def _first_placement(self) -> None:
-        usable = (DataNodeState.STARTING, DataNodeState.ACTIVE)
-        wanted = [n for n in self.status.data_nodes if n.state in usable]
-        eligible = eligible_ids(wanted)
-        request = self._request(None, frozenset(n.id for n in wanted))
-        plan(request)  # says at once when the wanted nodes can never do
-        created = self.zone.metadata.creation_timestamp
-        waited = created is not None and self.observed.now - created > PLACEMENT_GRACE
-        if len(eligible) == len(wanted) or (waited and len(eligible) >= self.zone.spec.replicas):
-            self.place = plan(self._request(None, eligible)).target
-
-    def _look_for_trigger(self, newest: Topology) -> None:
-        self._mark_placed(anew=False)
-        eligible = eligible_ids(self.status.data_nodes)
-        replicas = self.zone.spec.replicas
-        changed = changed_ids(self.status.data_nodes)
-        trigger = find_trigger(newest, eligible=eligible, replicas=replicas, changed=changed)
-        if trigger is None:
-            self.status = self.status.model_copy(update={"trigger_time": None})
-            return
-        now = self.observed.now
-        since = self.status.trigger_time or now.replace(microsecond=0)
-        self.status = self.status.model_copy(update={"trigger_time": since})
-        left = due_in(
-            trigger,
-            self.zone.spec.data_nodes.auto_adjust,
-            since=since,
-            now=now,
-            by_hand=self._drained_by_hand(trigger),
-        )
-        if left > timedelta(0):
-            self.wake_seconds = left.total_seconds()
-            return
-        target = plan(self._request(newest, eligible)).target
-        if target == newest:
-            # Nothing better can be had, such as for a node whose failure domain is full already.
-            # To ask for it again would write a new revision in every pass, for ever.
-            self._mark_placed(anew=True)
-            return
-        revision = int(self.zone.metadata.resource_version)
-        keys = assignments.request(self.status.assignments, target, revision)
-        if keys is not SKIP:
-            update = {"assignments": keys, "trigger_time": None}
-            self.status = self.status.model_copy(update=update)
-            self._mark_placed(anew=True)
-
-    def _mark_placed(self, *, anew: bool) -> None:
-        nodes = placed(self.status.data_nodes, anew=anew)
-        self.status = self.status.model_copy(update={"data_nodes": nodes})
-
-    def _drained_by_hand(self, trigger: Trigger) -> bool:
-        draining = any(n.state is DataNodeState.DRAINING for n in self.status.data_nodes)
-        return trigger is Trigger.NODES_LEFT and draining
-
-    def _request(self, current: Topology | None, eligible: frozenset[int]) -> PlanRequest:
-        return PlanRequest(
-            partitions=self.zone.spec.partitions,
-            replicas=self.zone.spec.replicas,
-            nodes=planner_nodes(self.status.data_nodes, eligible),
-            current=current,
-            leaders=tuple(r.leader for r in self.observed.routes) or None,
-        )
-
-
-def _newest(keys: Assignments) -> Topology | None:
-    return topology_of(keys.planned or keys.pending or keys.stable)
-
-
 def _with_first_stable(
     keys: Assignments,
     records: tuple[LeaderAndIsr, ...],
@@ -507,10 +402,11 @@ def _retired(status: DistributionZoneStatus, observed: Observed) -> frozenset[in
 
 def _with_conditions(
     zone: DistributionZone,
-    planned: _Planning,
+    planned: ZonePlanning,
     view: ZoneView,
     rollout: RolloutDecision,
     *,
+    task: str,
     obstacle: Obstacle | None,
     volumes: Growth | None,
     now: datetime,
@@ -518,7 +414,6 @@ def _with_conditions(
     status = planned.status
     wanted = sum(n.state is not DataNodeState.LOST for n in status.data_nodes)
     health = health_of(view, replicas=zone.spec.replicas, wanted_nodes=wanted)
-    task = task_name(zone.metadata.name, planned.observed.tasks, status.assignments)
     return status.model_copy(
         update={
             "ready_data_nodes": health.ready_nodes,

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from rezone.controller.zone import Observed, _Planning
-from rezone.domain import assignments, routes
+from rezone.domain import assignments
 from rezone.domain.planner import NodeInfo, PlanRequest, plan
 from rezone.domain.triggers import Trigger, find_trigger
 from rezone.domain.world import Topology
+from rezone.domain.zone_planning import ZonePlanning
 from rezone.resources.conditions import Reason
 from rezone.resources.zone import (
     Assignments,
@@ -55,21 +55,14 @@ def run(
     data_nodes: tuple[DataNodeStatus, ...],
     stable: Topology | None = None,
     **status: Any,
-) -> _Planning:
+) -> ZonePlanning:
     """Run a pass's planning."""
     keys = Assignments()
     if stable is not None:
         keys = assignments.first(keys, stable, 10)
-    observed = Observed(
-        now=NOW,
-        kube_nodes={},
-        pods=(),
-        presence={},
-        tasks=(),
-        routes=tuple(routes.initial(replicas, 1) for replicas in stable or ()),
-    )
     known = DistributionZoneStatus(data_nodes=data_nodes, assignments=keys, **status)
-    return _Planning(what, known, observed).run()
+    leaders = tuple(replicas[0] for replicas in stable or ())
+    return ZonePlanning(what, known, leaders=leaders, now=NOW).run()
 
 
 def planned(data_nodes: tuple[DataNodeStatus, ...]) -> Topology:

@@ -1,0 +1,128 @@
+"""What one pass of a zone decides about assignments: the first one, or the next by a trigger.
+
+See `triggers` for what a trigger is, `assignments` for how it is written down (ZR-04, ZR-05).
+"""
+
+from datetime import datetime, timedelta
+from typing import Self
+
+from rezone.domain import assignments
+from rezone.domain.assignments import SKIP, topology_of
+from rezone.domain.data_nodes import changed_ids, eligible_ids, placed, planner_nodes
+from rezone.domain.planner import NotPlaceableError, PlanRequest, plan
+from rezone.domain.triggers import Trigger, due_in, find_trigger
+from rezone.domain.world import Topology
+from rezone.resources.conditions import Reason
+from rezone.resources.zone import (
+    Assignments,
+    DataNodeState,
+    DistributionZone,
+    DistributionZoneStatus,
+)
+from rezone.wire.messages import NodeId
+
+PLACEMENT_GRACE = timedelta(seconds=60)
+"""So long the first placement waits for all data nodes; then for as many as there are replicas."""
+
+
+class ZonePlanning:
+    """Decides about one zone at one time, `now`; `leaders` are those of its partitions so far.
+
+    Then `status` is the next one, `place` the first assignment when there is none yet, `stalled`
+    why there can be none, and after `wake_seconds` a trigger is due at the earliest.
+    """
+
+    def __init__(
+        self,
+        zone: DistributionZone,
+        status: DistributionZoneStatus,
+        *,
+        leaders: tuple[NodeId, ...],
+        now: datetime,
+    ) -> None:
+        self.zone = zone
+        self.status = status
+        self._leaders = leaders
+        self._now = now
+        self.place: Topology | None = None
+        self.stalled: tuple[Reason, str] | None = None
+        self.wake_seconds = float("inf")
+
+    def run(self) -> Self:
+        """Decide, and return itself."""
+        newest = _newest(self.status.assignments)
+        try:
+            if newest is None:
+                self._first_placement()
+            else:
+                self._look_for_trigger(newest)
+        except NotPlaceableError as error:
+            self.stalled = (Reason.NOT_ENOUGH_DATA_NODES, str(error))
+        return self
+
+    def _first_placement(self) -> None:
+        usable = (DataNodeState.STARTING, DataNodeState.ACTIVE)
+        wanted = [n for n in self.status.data_nodes if n.state in usable]
+        eligible = eligible_ids(wanted)
+        request = self._request(None, frozenset(n.id for n in wanted))
+        plan(request)  # says at once when the wanted nodes can never do
+        created = self.zone.metadata.creation_timestamp
+        waited = created is not None and self._now - created > PLACEMENT_GRACE
+        if len(eligible) == len(wanted) or (waited and len(eligible) >= self.zone.spec.replicas):
+            self.place = plan(self._request(None, eligible)).target
+
+    def _look_for_trigger(self, newest: Topology) -> None:
+        self._mark_placed(anew=False)
+        eligible = eligible_ids(self.status.data_nodes)
+        replicas = self.zone.spec.replicas
+        changed = changed_ids(self.status.data_nodes)
+        trigger = find_trigger(newest, eligible=eligible, replicas=replicas, changed=changed)
+        if trigger is None:
+            self.status = self.status.model_copy(update={"trigger_time": None})
+            return
+        now = self._now
+        since = self.status.trigger_time or now.replace(microsecond=0)
+        self.status = self.status.model_copy(update={"trigger_time": since})
+        left = due_in(
+            trigger,
+            self.zone.spec.data_nodes.auto_adjust,
+            since=since,
+            now=now,
+            by_hand=self._drained_by_hand(trigger),
+        )
+        if left > timedelta(0):
+            self.wake_seconds = left.total_seconds()
+            return
+        target = plan(self._request(newest, eligible)).target
+        if target == newest:
+            # Nothing better can be had, such as for a node whose failure domain is full already.
+            # To ask for it again would write a new revision in every pass, for ever.
+            self._mark_placed(anew=True)
+            return
+        revision = int(self.zone.metadata.resource_version)
+        keys = assignments.request(self.status.assignments, target, revision)
+        if keys is not SKIP:
+            update = {"assignments": keys, "trigger_time": None}
+            self.status = self.status.model_copy(update=update)
+            self._mark_placed(anew=True)
+
+    def _mark_placed(self, *, anew: bool) -> None:
+        nodes = placed(self.status.data_nodes, anew=anew)
+        self.status = self.status.model_copy(update={"data_nodes": nodes})
+
+    def _drained_by_hand(self, trigger: Trigger) -> bool:
+        draining = any(n.state is DataNodeState.DRAINING for n in self.status.data_nodes)
+        return trigger is Trigger.NODES_LEFT and draining
+
+    def _request(self, current: Topology | None, eligible: frozenset[int]) -> PlanRequest:
+        return PlanRequest(
+            partitions=self.zone.spec.partitions,
+            replicas=self.zone.spec.replicas,
+            nodes=planner_nodes(self.status.data_nodes, eligible),
+            current=current,
+            leaders=self._leaders or None,
+        )
+
+
+def _newest(keys: Assignments) -> Topology | None:
+    return topology_of(keys.planned or keys.pending or keys.stable)
