@@ -95,6 +95,7 @@ class Checks:
         assert told["logEndOffset"] == len(held), "another replica leads than was looked at"
         assert told["committedOffset"] <= len(known), "more was known than was acknowledged"
         self._acknowledged[partition] = known[:common]
+        self._answered.pop(partition, None)
         self._reading.clear()
 
     # --- the data ----------------------------------------------------------------------------
