@@ -9,6 +9,7 @@ leads: it left that set when it had become too small to commit anything.
 """
 
 import math
+from collections.abc import Iterable
 from datetime import datetime, timedelta
 
 from rezone.domain import routes
@@ -112,7 +113,7 @@ def _without_lost_data(
 
     A leader that nobody can replace stays one in name.
     """
-    lost = without_data(view, partition) & {*record.isr, *record.eligible}
+    lost = without_data(view, partition, among=(*record.isr, *record.eligible))
     if not lost:
         return None
     steps: list[Step] = [lambda r: routes.drop_lost(r, lost - {r.leader})]
@@ -196,9 +197,14 @@ def _failed_over(
     return _changed(after)
 
 
-def without_data(view: ZoneView, partition: PartitionId) -> frozenset[NodeId]:
-    """Return the nodes that answer and say that they have not got the partition's rows."""
-    reports = ((node, view.report(partition, node)) for node in view.nodes)
+def without_data(
+    view: ZoneView, partition: PartitionId, *, among: Iterable[NodeId]
+) -> frozenset[NodeId]:
+    """Return those of the nodes that answer and say that they have not the partition's rows.
+
+    Asked of few: each pass asks it of every partition, and a zone may have a thousand nodes.
+    """
+    reports = ((node, view.report(partition, node)) for node in among)
     return frozenset(n for n, seen in reports if seen is not None and seen.needs_snapshot)
 
 
