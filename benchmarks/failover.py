@@ -101,11 +101,12 @@ def make_standbys(zone: Zone) -> None:
 def replaced(zone: Zone) -> dict[PartitionId, LeaderAndIsr]:
     """Return the records that replace the victim as a leader, or as a member of a set."""
     alive = set(range(_NODES)) - {_VICTIM}
+    minimum = zone.coordinator.config.min_in_sync_replicas
     found = {}
     for partition, record in zone.coordinator.records.items():
-        after = routes.fail_over(record, alive)
+        after = routes.fail_over(record, alive, minimum=minimum)
         if record.leader != _VICTIM:
-            dropped = routes.drop_from_isr(record, (_VICTIM,))
+            dropped = routes.drop_from_isr(record, (_VICTIM,), minimum=minimum)
             after = dropped if isinstance(dropped, LeaderAndIsr) else None
         if after is not None and after is not record:
             found[partition] = after

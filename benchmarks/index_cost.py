@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-from harness.zone import Zone
+from harness.zone import Zone, write_all
 from replica_cluster import cluster
 
 from rezone.client import TableClient
@@ -31,7 +31,6 @@ from rezone.wire.rows import arrow_schema_of
 from rezone.wire.schema import Column, ColumnType, Index, TableSchema
 
 _BATCH_ROWS = 1000
-_AT_ONCE = 4
 _EQUAL_ROWS = 10
 _LOOKUPS = 200
 _COLUMNS = (
@@ -65,16 +64,6 @@ def _batches(table: TableSchema, count: int, change: int) -> list[Any]:
     return found
 
 
-def _write(client: TableClient, batches: list[Any]) -> None:
-    waiting: list[Any] = []
-    for batch in batches:
-        if len(waiting) == _AT_ONCE:
-            waiting.pop(0).result()
-        waiting.append(client.submit_write(batch))
-    for future in waiting:
-        future.result()
-
-
 def _timed(work: Callable[[], object]) -> float:
     begun = time.monotonic()
     work()
@@ -104,7 +93,7 @@ def _run(directory: Path, indexes: int, count: int) -> dict[str, float]:
                 found = {}
                 for what, batches in (("inserts", inserts), ("updates", updates)):
                     begun = time.monotonic()
-                    found[what] = count / _timed(lambda batches=batches: _write(client, batches))
+                    found[what] = count / _timed(lambda batches=batches: write_all(client, batches))
                     zone.wait("indexed", lambda: _caught_up(zone.replica(0, 0)))
                     found[f"{what}, indexed"] = count / (time.monotonic() - begun)
                 cpu = sum(zone.cpu_seconds().values()) - before

@@ -24,10 +24,10 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 from harness.peers import Postgres, Redis, pause, redis_server
+from harness.zone import write_all
 from replica_cluster import cluster
 
 from rezone.client import TableClient
@@ -35,7 +35,6 @@ from rezone.wire.messages import ZoneConfig
 from rezone.wire.rows import arrow_schema_of
 
 _BATCH_ROWS = 1000
-_AT_ONCE = 4
 _SIZES = {"100 bytes": 100, "1 KiB": 1024}
 _ALPHABET = bytes(range(48, 112)).replace(b"\\", b"-")
 
@@ -68,19 +67,9 @@ def _rezone(directory: Path, count: int, size: int) -> dict[str, float]:
         with TableClient([node.address for node in coordinator.nodes.values()]) as client:
             client.write(batches[0])
             return {
-                "Rezone, inserts": _timed(lambda: _write(client, batches)),
-                "Rezone, updates": _timed(lambda: _write(client, batches)),
+                "Rezone, inserts": _timed(lambda: write_all(client, batches)),
+                "Rezone, updates": _timed(lambda: write_all(client, batches)),
             }
-
-
-def _write(client: TableClient, batches: list[Any]) -> None:
-    waiting: list[Any] = []
-    for batch in batches:
-        if len(waiting) == _AT_ONCE:
-            waiting.pop(0).result()
-        waiting.append(client.submit_write(batch))
-    for future in waiting:
-        future.result()
 
 
 def _redis(directory: Path, count: int, size: int) -> dict[str, float]:

@@ -40,6 +40,7 @@ SCHEMA = rows.arrow_schema_of(TABLE)
 _POLL_MS = 1000
 _DEADLINE_SECONDS = 60.0
 _LOAD_ROWS = 20_000
+_WRITES_AT_ONCE = 4
 _TICKS = os.sysconf("SC_CLK_TCK")
 
 
@@ -186,6 +187,17 @@ def running_zone(
                 zone.close()
     finally:
         shutil.rmtree(directory, ignore_errors=True)
+
+
+def write_all(client: TableClient, batches: list[Any]) -> None:
+    """Write batches one after the other, some of them under way at a time."""
+    waiting: list[Any] = []
+    for batch in batches:
+        if len(waiting) == _WRITES_AT_ONCE:
+            waiting.pop(0).result()
+        waiting.append(client.submit_write(batch))
+    for future in waiting:
+        future.result()
 
 
 def percentile(values: list[float], share: float) -> float:

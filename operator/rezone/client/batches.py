@@ -59,13 +59,23 @@ def _cast(array: Any, field: Any) -> Any:
         ) from error
 
 
-def split(
+def checked_parts(
     codec: RowCodec, batch: Any, partitions: int, *, delete: bool, bytes_max: int
-) -> Iterator[tuple[PartitionId, Any]]:
-    """Yield (partition, part) of a batch, each part within the limits of one write.
+) -> list[tuple[PartitionId, Any]]:
+    """Return (partition, part) of a batch, each part within the limits of one request.
 
     Rows of one partition keep their order: of two with the same key the later one stays last.
+    InvalidRowError for the first row that breaks the schema or a limit (`RowCodec.check`).
     """
+    parts = list(_split(codec, batch, partitions, delete=delete, bytes_max=bytes_max))
+    for _, part in parts:
+        codec.check(part, delete=delete)
+    return parts
+
+
+def _split(
+    codec: RowCodec, batch: Any, partitions: int, *, delete: bool, bytes_max: int
+) -> Iterator[tuple[PartitionId, Any]]:
     if not batch.num_rows:
         return
     hashes = rows.hash_of(codec.encode_keys(batch))

@@ -317,18 +317,14 @@ class TableClient:
 
     def _parts(self, codec: RowCodec, batch: Any) -> list[Part]:
         """Cut a batch of keys by partitions and by size."""
-        cut = batches.split(
+        cut = batches.checked_parts(
             codec,
             batch,
             self.config.partitions,
             delete=True,
             bytes_max=self._settings.request_bytes_max,
         )
-        parts = []
-        for partition, part in cut:
-            codec.check(part, delete=True)
-            parts.append((partition, rows.to_ipc(part)))
-        return parts
+        return [(partition, rows.to_ipc(part)) for partition, part in cut]
 
     def _read_once(self, codec: RowCodec, batch: Any, as_of: int | None) -> "Future[list[Any]]":
         parts = self._parts(codec, batch)

@@ -308,17 +308,14 @@ class Transaction:
 
     def _cut(self, batch: Any, *, delete: bool) -> list[Any]:
         """Return the batch in parts within the limits of one request, each checked."""
-        cut = batches.split(
+        cut = batches.checked_parts(
             self._codec,
             batch,
             self._partitions,
             delete=delete,
             bytes_max=self._settings.request_bytes_max,
         )
-        parts = [part for _, part in cut]
-        for part in parts:
-            self._codec.check(part, delete=delete)
-        return parts
+        return [part for _, part in cut]
 
 
 def _frame(answer: Answer | RezoneError) -> Answer:

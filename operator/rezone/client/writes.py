@@ -119,17 +119,13 @@ class Writes:
         self, codec: RowCodec, batch: Any, partitions: int, *, delete: bool
     ) -> Future[list[PartitionWrite]]:
         """Cut a batch by partition and size and send it; InvalidRowError before anything is."""
-        parts = list(
-            batches.split(
-                codec,
-                batch,
-                partitions,
-                delete=delete,
-                bytes_max=self._settings.request_bytes_max,
-            )
+        parts = batches.checked_parts(
+            codec,
+            batch,
+            partitions,
+            delete=delete,
+            bytes_max=self._settings.request_bytes_max,
         )
-        for _, part in parts:
-            codec.check(part, delete=delete)
         call = Call(max(1, len(parts)))
         if not parts:
             call.add([])

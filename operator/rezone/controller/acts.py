@@ -44,12 +44,7 @@ ASSIGNMENT_ATTEMPTS_MAX = 5
 # once, whatever wakes the passes meanwhile.
 COMPARE_AGAIN_SECONDS = 0.5
 
-_NODE_CALLS = (
-    world.StopReplica,
-    world.RequestTakeover,
-    world.RequestUpgrade,
-    world.BeginEmpty,
-)
+NodeCall = world.StopReplica | world.RequestTakeover | world.BeginEmpty | world.RequestUpgrade
 
 
 class Acts:
@@ -74,7 +69,7 @@ class Acts:
         Calls to data nodes that follow one another are about different replicas and go out side
         by side: there may be hundreds of leaders to hand over.
         """
-        for calls, group in itertools.groupby(actions, lambda a: isinstance(a, _NODE_CALLS)):
+        for calls, group in itertools.groupby(actions, lambda a: isinstance(a, NodeCall)):
             if calls:
                 await asyncio.gather(*(self._try(action) for action in group))
             else:
@@ -89,6 +84,9 @@ class Acts:
             log.warning("act failed", action=type(action).__name__, error=str(error))
 
     async def _one(self, action: world.Action) -> None:  # noqa: C901, PLR0912 - a case per kind
+        if isinstance(action, NodeCall):
+            await self._call(*_call_of(action, self._fence()))
+            return
         match action:
             case world.ChangeRoutes(changes=changes):
                 store = self._runtime.route_store(self._c.kube, self._zone)
@@ -110,13 +108,6 @@ class Acts:
                 await self._ensure_migration(action)
             case world.CancelMigration(name=name):
                 await self._cancel_migration(name)
-            case (
-                world.StopReplica()
-                | world.RequestTakeover()
-                | world.BeginEmpty()
-                | world.RequestUpgrade()
-            ):
-                await self._call(*_call_of(action, self._fence()))
             case world.WritePending(target=target, revision=revision):
                 await self._assign(lambda keys: assignments.request(keys, target, revision))
             case world.WriteStable(revision=revision, target=target):
@@ -224,10 +215,7 @@ class Acts:
         runtime.background(compare())
 
 
-def _call_of(
-    action: world.StopReplica | world.RequestTakeover | world.BeginEmpty | world.RequestUpgrade,
-    fence: Fence,
-) -> tuple[NodeId, Message]:
+def _call_of(action: NodeCall, fence: Fence) -> tuple[NodeId, Message]:
     """Return which data node an action asks, and what for."""
     match action:
         case world.StopReplica():

@@ -116,11 +116,13 @@ class ZoneReconciler:
         zone = written
         known, before = runtime.obstacle, runtime.volumes
         acted = await self._act(zone, runtime, store, observed, decided)
-        wake = min(decided.wake_seconds, _volumes_in(before, runtime.volumes))
-        if runtime.obstacle is None:
-            return 0.0 if acted or known else wake
-        wait = OBSTACLE_SECONDS if runtime.obstacle == known else NEW_OBSTACLE_SECONDS
-        return 0.0 if acted else min(wait, wake)
+        if acted:
+            return 0.0
+        return min(
+            decided.wake_seconds,
+            _obstacle_in(known, runtime.obstacle),
+            _volumes_in(before, runtime.volumes),
+        )
 
     # --- observe -----------------------------------------------------------------------------
 
@@ -351,6 +353,13 @@ class ZoneReconciler:
             coordinator_epoch=self._c.epoch,
             revision=assignments.acting_revision(status.assignments),
         )
+
+
+def _obstacle_in(before: Obstacle | None, after: Obstacle | None) -> float:
+    """Return after how many seconds an obstacle is to be told of, or looked at again."""
+    if after is None:
+        return math.inf if before is None else 0.0
+    return OBSTACLE_SECONDS if after == before else NEW_OBSTACLE_SECONDS
 
 
 def _volumes_in(before: SeenVolumes | None, after: SeenVolumes | None) -> float:

@@ -19,7 +19,7 @@ from datetime import datetime
 
 from rezone.domain import routes
 from rezone.domain.changes import Step, change_of
-from rezone.domain.migration_table import NOT_BEGUN
+from rezone.domain.migration_table import is_under_way
 from rezone.domain.readiness import is_close, is_verified, node_is_gone, was_copied
 from rezone.domain.repairs import able_to_lead, about_to_go
 from rezone.domain.world import (
@@ -74,11 +74,7 @@ def handovers(
     are nodes that are better spared: they will have to hand over themselves.
     """
     # One that has not begun waits for exactly this.
-    busy = {
-        m.partition: m.candidate
-        for m in view.migrations
-        if not m.terminal and m.state not in NOT_BEGUN
-    }
+    busy = {m.partition: m.candidate for m in view.migrations if is_under_way(m)}
     leaving = _leaving(view)
     work = _Handovers(view, now, frozenset(overdue), frozenset(avoid))
     for partition, record in enumerate(view.routes):

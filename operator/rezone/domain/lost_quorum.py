@@ -70,7 +70,8 @@ class Loss:
 def loss_of(view: ZoneView, partition: PartitionId) -> Loss | None:
     """Return what is known of a partition that nobody may lead now, None when somebody may."""
     record = view.routes[partition]
-    able, lost = able_to_lead(view, partition), without_data(view, partition, among=view.nodes)
+    able = able_to_lead(view, partition)
+    lost = without_data(view, partition, among=record.replicas)
     heirs = able & {*record.eligible}
     if able & {*record.isr} or (heirs and {*record.isr} <= lost):
         return None

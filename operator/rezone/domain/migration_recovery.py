@@ -119,19 +119,18 @@ def _recovery(loss: Loss, node: NodeId) -> RecoveryStatus:
             committed_offset=loss.committed,
             message="all rows are lost; the partition begins anew, empty",
         )
-    kept = survivor.log_end if survivor.complete else survivor.committed
     if survivor.complete:
-        message = "it has every acknowledged row"
+        kept, message = survivor.log_end, "it has every acknowledged row"
     else:
-        known = max(loss.committed, survivor.committed)
+        kept = survivor.committed
         message = (
             f"acknowledged rows below offset {kept} are kept, those from there to its log's end "
-            f"at {survivor.log_end} may be others than were acknowledged, all above are lost; "
-            f"rows are known to have been acknowledged up to offset {known}, perhaps further"
+            f"at {survivor.log_end} may be others than were acknowledged, all above are lost; rows "
+            f"are known to have been acknowledged up to offset {loss.committed}, perhaps further"
         )
     return RecoveryStatus(
         kept_offset=kept,
         log_end_offset=survivor.log_end,
-        committed_offset=max(loss.committed, survivor.committed),
+        committed_offset=loss.committed,
         message=message,
     )

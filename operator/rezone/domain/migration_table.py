@@ -8,6 +8,7 @@ invalidated by the notification that follows each route change (RM-10).
 """
 
 from rezone.domain.machine import DEADLINE, Command, Edge, State, Table
+from rezone.domain.world import MigrationView
 from rezone.resources.migration import MigrationState as S
 
 CANCEL = Command.CANCEL.value
@@ -17,6 +18,12 @@ an unreachable leader comes on top."""
 
 NOT_BEGUN = frozenset({"", S.SELECT_CANDIDATE.value})
 """The states in which a migration has changed nothing yet; "" before the first visit."""
+
+
+def is_under_way(migration: MigrationView) -> bool:
+    """Return whether a migration has begun and has not ended."""
+    return not migration.terminal and migration.state not in NOT_BEGUN
+
 
 TABLE = Table(
     title="RegionMigration: the states",

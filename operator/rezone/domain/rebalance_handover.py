@@ -16,7 +16,7 @@ from collections.abc import Mapping
 
 from rezone.domain import routes
 from rezone.domain.changes import change_of
-from rezone.domain.migration_table import NOT_BEGUN
+from rezone.domain.migration_table import is_under_way
 from rezone.domain.readiness import is_close, was_copied
 from rezone.domain.rebalance_run import TaskRun
 from rezone.domain.rebalance_survey import Wait
@@ -60,9 +60,7 @@ class Batch:
         # Filled up when half of it is done: each time costs a write of the task's status.
         most = run.view.max_concurrent_handovers
         self._room = most - len(self._epochs) if len(self._epochs) <= most // 2 else 0
-        self._busy = {
-            m.partition for m in run.view.migrations if not m.terminal and m.state not in NOT_BEGUN
-        }
+        self._busy = {m.partition for m in run.view.migrations if is_under_way(m)}
 
     def take(self, partition: PartitionId, node: NodeId) -> bool:
         """Hand a ready partition over to `node`; False when that needs a migration."""

@@ -202,19 +202,20 @@ def without_data(
 ) -> frozenset[NodeId]:
     """Return those of the nodes that answer and say that they have not the partition's rows.
 
-    Asked of few: each pass asks it of every partition, and a zone may have a thousand nodes.
+    Asked of few: a pass asks it of every partition, and a zone may have a thousand nodes.
     """
     reports = ((node, view.report(partition, node)) for node in among)
     return frozenset(n for n, seen in reports if seen is not None and seen.needs_snapshot)
 
 
 def able_to_lead(view: ZoneView, partition: PartitionId) -> frozenset[NodeId]:
-    """Return the nodes that answer and say that they have the partition's rows.
+    """Return the partition's replicas that answer and say that they have its rows.
 
     A member of the in-sync set that answers but has no replica has lost its disk, and has not
     been told yet what it had. Were it made the leader, nobody with the rows would be in sync.
     """
-    reports = ((node, view.report(partition, node)) for node in view.nodes)
+    replicas = view.routes[partition].replicas
+    reports = ((node, view.report(partition, node)) for node in replicas)
     return frozenset(n for n, seen in reports if seen is not None and not seen.needs_snapshot)
 
 

@@ -26,7 +26,9 @@ from rezone.replica.engines.base import (
     TIME_MAX,
     Chains,
     Engine,
+    Pairs,
     behind,
+    slices_of,
     time_of,
     time_suffix,
 )
@@ -42,7 +44,6 @@ _STATE = struct.Struct(">QQQ")
 _STATE_NAME = b"applied"
 _LOG_READ_BYTES = 4 << 20
 
-Pairs = list[tuple[bytes, bytes]]
 CollectEntries = Callable[
     [Sequence[bytes], Sequence[bytes]], tuple[list[bytes], dict[bytes, bytes | None]]
 ]
@@ -163,15 +164,7 @@ class Applier:
         return header.length > 2 * self._slice_bytes or _rows(header) > 2 * self._slice_rows
 
     def _sliced(self, pairs: Pairs) -> Iterator[Pairs]:
-        part: Pairs = []
-        size = 0
-        for pair in pairs:
-            part.append(pair)
-            size += len(pair[0]) + len(pair[1])
-            if size >= self._slice_bytes or len(part) >= self._slice_rows:
-                yield part
-                part, size = [], 0
-        yield part
+        return slices_of(pairs, self._slice_bytes, self._slice_rows)
 
     def _write(self, pairs: Pairs, finished: list[EntryHeader] | None) -> None:
         """Write one slice; `finished` are the entries that it completes."""

@@ -25,7 +25,7 @@ import pyarrow as pa
 import xxhash
 
 from rezone.replica.columns import content_bytes, engine_pairs
-from rezone.replica.engines.base import TIME_BYTES, SortedRun
+from rezone.replica.engines.base import TIME_BYTES, SortedRun, slices_of
 from rezone.replica.index_entries import Arriving
 from rezone.replica.meta import CopyMeta, branch_end
 from rezone.replica.snapshot import BatchMark
@@ -115,15 +115,9 @@ class BulkLoader:
         self._run_bytes += size + self._arriving.take(batch)
 
     def _write_early(self, keys: list[bytes], values: list[bytes]) -> None:
-        part: list[tuple[bytes, bytes]] = []
-        size = 0
-        for pair in zip(keys, values, strict=True):
-            part.append(pair)
-            size += len(pair[0]) + len(pair[1])
-            if size >= self._slice_bytes or len(part) >= self._slice_rows:
-                self._incoming.engine.apply(part, (), {})
-                part, size = [], 0
-        self._incoming.engine.apply(part, (), {})
+        pairs = zip(keys, values, strict=True)
+        for part in slices_of(pairs, self._slice_bytes, self._slice_rows):
+            self._incoming.engine.apply(part, (), {})
 
     def _checkpoint(self) -> None:
         """Make everything taken part of the engine and durable, then persist the progress."""

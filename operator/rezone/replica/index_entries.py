@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 import xxhash
 
 from rezone.replica.columns import Columns, columns_of, engine_keys, fixed_array
-from rezone.replica.engines.base import FLAG_VALUE, INDEX_PREFIX, SortedRun
+from rezone.replica.engines.base import FLAG_VALUE, INDEX_PREFIX, Pairs, SortedRun
 from rezone.replica.entry import OP_UPSERT
 from rezone.wire.indexes import IndexCodec, index_codecs
 from rezone.wire.pieces import content_of, slices
@@ -24,8 +24,6 @@ from rezone.wire.schema import TableSchema
 
 _ROWS_PER_STEP = 2048
 _LENGTH = np.dtype("<u4")
-
-Pairs = list[tuple[bytes, bytes]]
 
 
 class Versions(NamedTuple):

@@ -15,7 +15,6 @@ Concurrency: `prepare_*` run in the threads of clients' channels, all else under
 lock.
 """
 
-import uuid
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -27,7 +26,15 @@ from rezone.replica.entry import OP_ABORT, EntryKind, iter_entries, rows_batch
 from rezone.replica.insync import Reply
 from rezone.replica.intents import commit_rows, intent_rows
 from rezone.replica.transactions import Transaction, TransactionTable
-from rezone.replica.write import ENTRY_OVERHEAD_BYTES, Earlier, NewEntry, PreparedRows, writer_of
+from rezone.replica.write import (
+    ENTRY_OVERHEAD_BYTES,
+    Earlier,
+    NewEntry,
+    PreparedRows,
+    log_key,
+    writer_of,
+)
+from rezone.replica.writers import writer_name
 from rezone.wire.errors import (
     ConflictError,
     InvalidRowError,
@@ -80,10 +87,7 @@ class PreparedEnd(PreparedRows):
 
 def transaction_key(text: str) -> bytes:
     """Return a transaction's 16 bytes in the log; InvalidRowError when it is no UUID."""
-    try:
-        return uuid.UUID(text).bytes
-    except ValueError as error:
-        raise InvalidRowError(f"transaction {text!r} is not a UUID") from error
+    return log_key("transaction", text)
 
 
 def prepare_intents(
@@ -171,8 +175,8 @@ class Transacting:
         if holder is not None:
             self.locked += 1
             raise RowLockedError(
-                f"transaction {uuid.UUID(bytes=holder)} has written one of these rows; retry",
-                transaction=str(uuid.UUID(bytes=holder)),
+                f"transaction {writer_name(holder)} has written one of these rows; retry",
+                transaction=writer_name(holder),
             )
 
     def plan_write(self, request: WriteRequest, prepared: PreparedRows) -> Earlier | NewEntry:
@@ -200,7 +204,7 @@ class Transacting:
             self.over_limit += 1
             raise refusal
         if holder is not None:
-            raise self._conflict(f"transaction {uuid.UUID(bytes=holder)} has written one of them")
+            raise self._conflict(f"transaction {writer_name(holder)} has written one of them")
         changed = max(prepared.newest_time, self._newest_in_log(prepared))
         if changed > times.read_time:
             raise self._conflict(f"one was written at {changed}, after {times.read_time}")
@@ -325,7 +329,7 @@ class Transacting:
         self.expired += 1
         partition.log.info(
             "a transaction was too old and is aborted",
-            transaction=str(uuid.UUID(bytes=last.transaction)),
+            transaction=writer_name(last.transaction),
         )
         partition.wake()
         return True

@@ -128,10 +128,15 @@ def require_inside(hashes: Any, hash_range: tuple[int, int], partition: int) -> 
 
 def writer_of(request: WriteRequest) -> bytes:
     """Return the 16 bytes by which the log knows the writer; InvalidRowError when it is no UUID."""
+    return log_key("writer_id", request.writer_id)
+
+
+def log_key(what: str, text: str) -> bytes:
+    """Return the 16 bytes of an id in the log; InvalidRowError names it when it is no UUID."""
     try:
-        return writer_key(request.writer_id)
+        return writer_key(text)
     except ValueError as error:
-        raise InvalidRowError(f"writer_id {request.writer_id!r} is not a UUID") from error
+        raise InvalidRowError(f"{what} {text!r} is not a UUID") from error
 
 
 @dataclass(slots=True)

@@ -218,7 +218,12 @@ class Scenario:
     async def _copied(self, application: str) -> tuple[int, float]:
         if not application:
             raise DemoError("the rebalance ran without a SparkApplication")
-        summary = await self._driver_summary(f"{application}-driver")
+
+        # The data nodes' reports end a rebalance, so its driver may still be counting receipts.
+        async def summarized() -> Json | None:
+            return await self._driver_summary(f"{application}-driver")
+
+        summary = await self._cluster.until(f"the summary of {application}", summarized)
         return int(summary["bytes"]), float(summary["copy_seconds"])
 
     # --- the end -----------------------------------------------------------------------------
@@ -265,20 +270,18 @@ class Scenario:
         nodes = found["status"]["dataNodes"]
         return {node["id"]: node["address"] for node in nodes if node.get("address")}
 
-    async def _driver_summary(self, pod: str) -> Json:
-        """Return the JSON line that the jobs print at their end."""
+    async def _driver_summary(self, pod: str) -> Json | None:
+        """Return the JSON line that the jobs print at their end, None before it."""
         text = await self._cluster.kubectl("--namespace", NAMESPACE, "logs", pod, "--tail=400")
         for line in reversed(text.splitlines()):
             if line.startswith("{") and '"seconds"' in line:
                 summary: Json = json.loads(line)
                 return summary
-        raise DemoError(f"pod {pod} printed no summary")
+        return None
 
     async def _driver_seconds(self, pod: str, otherwise: float) -> float:
-        try:
-            return float((await self._driver_summary(pod))["seconds"])
-        except DemoError:
-            return otherwise
+        summary = await self._driver_summary(pod)
+        return float(summary["seconds"]) if summary else otherwise
 
     async def _label(self, node: str, key: str, value: str | None) -> None:
         await self._patch_node(node, {"metadata": {"labels": {key: value}}})

@@ -13,7 +13,7 @@ The contract suite `tests/replica/storage/test_storage_engines.py` runs over eve
 """
 
 import struct
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple, Protocol
 
@@ -32,6 +32,9 @@ INDEX_PREFIX: Final = STATE_PREFIX + b"\xff"
 """Above every row and all named state, whose names do not begin with this byte: index entries.
 
 An entry is stored as a version is, under its index key and row id in place of a row id."""
+
+Pairs = list[tuple[bytes, bytes]]
+"""Engine keys with their values."""
 
 _TIME = struct.Struct(">Q")
 # One byte more than the highest inverted time: above all versions of a row, below the next row.
@@ -58,6 +61,24 @@ def rows_end(start: bytes, end: bytes | None) -> bytes:
     if start < STATE_PREFIX:
         return STATE_PREFIX if end is None else min(end, STATE_PREFIX)
     return INDEX_PREFIX if end is None else end
+
+
+def slices_of(
+    pairs: Iterable[tuple[bytes, bytes]], bytes_max: int, rows_max: int
+) -> Iterator[Pairs]:
+    """Yield the pairs cut into slices of about that much, the last one perhaps empty.
+
+    An engine holds the interpreter while it takes one.
+    """
+    part: Pairs = []
+    size = 0
+    for pair in pairs:
+        part.append(pair)
+        size += len(pair[0]) + len(pair[1])
+        if size >= bytes_max or len(part) >= rows_max:
+            yield part
+            part, size = [], 0
+    yield part
 
 
 class Chains(NamedTuple):

@@ -66,7 +66,7 @@ class RocksResources:
     def __init__(self, *, block_cache_bytes: int, write_buffers_bytes: int) -> None:
         self.cache = rocksdict.Cache(block_cache_bytes)
         # Never stall a writer inside RocksDB: it would hold the interpreter lock meanwhile.
-        self._write_buffers = rocksdict.WriteBufferManager(write_buffers_bytes, allow_stall=False)
+        self.write_buffers = rocksdict.WriteBufferManager(write_buffers_bytes, allow_stall=False)
         self._flush_from = int(write_buffers_bytes * _FLUSH_SHARE)
         self._wait_from = int(write_buffers_bytes * _WAIT_SHARE)
         self._engines: weakref.WeakSet[RocksEngine] = weakref.WeakSet()
@@ -83,14 +83,9 @@ class RocksResources:
             self._engines.discard(engine)
 
     @property
-    def write_buffers(self) -> Any:
-        """RocksDB's account of unflushed rows."""
-        return self._write_buffers
-
-    @property
     def unflushed_bytes(self) -> int:
         """The memory of all unflushed rows."""
-        return int(self._write_buffers.get_usage())
+        return int(self.write_buffers.get_usage())
 
     def make_room(self) -> None:
         """Flush the engines with the most unflushed rows while all together have too many.
