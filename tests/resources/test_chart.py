@@ -267,6 +267,9 @@ def test_policies_select_the_pods_and_ports_there_are(helm: str, data_node: Json
         assert matches(by_operator["podSelector"], operator["metadata"]["labels"])
         assert matches(by_peers["podSelector"], labels)
         assert matches(by_peers["podSelector"], labels_of("orders", TRANSFER))
+        _names, to_peers = policy["spec"]["egress"]
+        assert matches(to_peers["to"][0]["podSelector"], labels)
+        assert to_peers["ports"] == rows["ports"]
     assert of_kind(chart(helm), "NetworkPolicy") == []
 
 

@@ -1,7 +1,7 @@
-"""What the chart installs keeps the rules that linters for Kubernetes have, and the server's own.
+"""What the chart installs keeps the rules of linters that are no Go module, and the server's own.
 
-kube-linter itself cannot be had as a Go module here; its default checks, as far as they concern
-objects that this chart makes, are repeated. Exceptions stand beside the rule, with their reason.
+They are kube-linter's default checks, as far as they concern objects that this chart makes.
+Exceptions stand beside the rule, with their reason; test_linter.py runs kube-score.
 """
 
 from __future__ import annotations
@@ -50,17 +50,17 @@ def pods(objects: list[Json]) -> Iterator[tuple[str, Json]]:
 
 
 def data_node() -> Json:
-    """Return the specification of a data node's pod."""
+    """Return the pod of a data node, as the operator makes it."""
     metadata = {"name": "orders", "namespace": SPACE, "uid": "u"}
     spec = {"partitions": 1, "replicas": 1, "dataNodes": {"count": 1}}
     zone = DistributionZone.parse({"metadata": metadata, "spec": spec})
     settings = PodSettings(image="x:1", service_account="rezone-data-node", tls=True)
-    return dict(build_pod(zone, 0, settings)["spec"])
+    return {"apiVersion": "v1", "kind": "Pod", **build_pod(zone, 0, settings)}
 
 
 def test_containers_have_bounds_and_named_images(objects: list[Json]) -> None:
     """A container without a memory limit takes its node along; one of `latest` is a surprise."""
-    found = [*pods(objects), ("DataNode", data_node())]
+    found = [*pods(objects), ("DataNode", data_node()["spec"])]
     assert {kind for kind, _ in found} >= {"Deployment", "Pod", "DataNode"}
     for _, pod in found:
         for container in pod["containers"]:
@@ -72,7 +72,7 @@ def test_containers_have_bounds_and_named_images(objects: list[Json]) -> None:
 
 def test_servers_say_whether_they_live(objects: list[Json]) -> None:
     """A process that hangs would be kept, and asked, for ever."""
-    found = [*pods(objects), ("DataNode", data_node())]
+    found = [*pods(objects), ("DataNode", data_node()["spec"])]
     for kind, pod in found:
         for container in pod["containers"]:
             has = {probe in container for probe in ("livenessProbe", "readinessProbe")}
@@ -81,7 +81,7 @@ def test_servers_say_whether_they_live(objects: list[Json]) -> None:
 
 def test_nothing_of_the_node_is_shared(objects: list[Json]) -> None:
     """A pod in the node's networks or file system is one step from the node."""
-    for _, pod in [*pods(objects), ("DataNode", data_node())]:
+    for _, pod in [*pods(objects), ("DataNode", data_node()["spec"])]:
         assert not {"hostNetwork", "hostPID", "hostIPC"} & set(pod)
         assert all("hostPath" not in volume for volume in pod.get("volumes", ()))
         assert pod.get("serviceAccountName", "default") != "default"
@@ -119,7 +119,7 @@ def test_pods_are_taken_where_only_restricted_ones_are(
     """Many clusters enforce the level "restricted": nothing would start there."""
     label = {"pod-security.kubernetes.io/enforce": "restricted"}
     space = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": SPACE, "labels": label}}
-    found = [*pods(objects), ("DataNode", data_node())]
+    found = [*pods(objects), ("DataNode", data_node()["spec"])]
     names = {pod["serviceAccountName"] for _, pod in found} | {"default"}
     accounts = [
         {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": n, "namespace": SPACE}}

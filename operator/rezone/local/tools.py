@@ -55,6 +55,9 @@ _TOOLS = {
     # One minor version of skew to the API server is what kubectl supports.
     "kubectl": _Tool("k8s.io/kubernetes/cmd/kubectl", ("version", "--client"), (1, 33), (1, 35)),
     "helm": _Tool("helm.sh/helm/v3/cmd/helm", ("version", "--short"), (3, 14), (3, 99), "helm"),
+    "kube-score": _Tool(
+        "github.com/zegl/kube-score/cmd/kube-score", ("version",), (1, 20), (1, 99), "score"
+    ),
 }
 _ONE_SOURCE = frozenset({"kube-apiserver", "kube-controller-manager", "kube-scheduler"})
 
