@@ -6,7 +6,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from rezone.domain import route_checks, routes
+from rezone.domain import route_checks, route_seals, routes
 from rezone.domain.route_shards import decode_record, encode_record
 from rezone.domain.routes import Refusal, RefusalReason
 from rezone.wire.messages import IsrProposal, LeaderAndIsr
@@ -366,6 +366,35 @@ class RoutesMachine(RuleBasedStateMachine):
         """Roll the takeover back."""
         self.fenced_epoch = max(self.fenced_epoch, self.record.next_epoch or 0)
         self._take(routes.roll_back_takeover(self.record))
+
+    @rule()
+    def seal(self) -> None:
+        """Authorize a seal."""
+        self._take(route_seals.authorize_seal(self.record))
+
+    @rule()
+    def revoke(self) -> None:
+        """Revoke a seal; its request is fenced."""
+        before = self.record
+        self._take(route_seals.revoke_seal(before))
+        if self.record is not before:
+            assert self.record.leader_epoch > before.leader_epoch
+
+    @rule()
+    def hear_of_seal(self) -> None:
+        """Let a leader say that it has sealed; only one that was asked can."""
+        if self.record.sealing:
+            self._take(route_seals.note_sealed(self.record))
+
+    @rule(node=NODES)
+    def elect(self, node: int) -> None:
+        """Elect somebody by a person's word."""
+        before = self.record
+        epoch = routes.highest_epoch(before) + 1
+        self._take(routes.elect_unsafely(before, node, epoch, lost=()))
+        if self.record is not before:
+            assert (before.sealing, before.sealed) == (False, False)
+            self.fenced_epoch = epoch - 1
 
     @rule(alive=SETS)
     def fail_over(self, alive: tuple[int, ...]) -> None:

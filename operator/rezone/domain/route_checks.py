@@ -24,6 +24,8 @@ def violations(record: LeaderAndIsr) -> tuple[str, ...]:
     hot = record.hot_standby_replica
     if hot is not None and hot not in record.replicas:
         found.append(f"hot standby {hot} is not a replica")
+    if record.sealing and (record.sealed or record.next_leader is not None):
+        found.append("sealing, and sealed or about to be taken over")
     return (*found, *_takeover_violations(record))
 
 
@@ -47,6 +49,8 @@ def regressions(before: LeaderAndIsr, after: LeaderAndIsr) -> tuple[str, ...]:
         for name in ("leader_epoch", "partition_epoch", "coordinator_epoch")
         if getattr(after, name) < getattr(before, name)
     ]
+    if before.sealed and not after.sealed:
+        found.append("a sealed partition is not sealed any more")
     if after.leader != before.leader and after.leader_epoch <= before.leader_epoch:
         found.append(f"leader {after.leader} has no higher epoch than leader {before.leader}")
     return tuple(found)

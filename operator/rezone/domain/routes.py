@@ -49,6 +49,7 @@ __all__ = [
     "highest_epoch",
     "hot_standbys",
     "initial",
+    "next_record",
     "regressions",
     "remove_replicas",
     "roll_back_takeover",
@@ -73,6 +74,8 @@ class RefusalReason(enum.StrEnum):
     IS_LEADER = "IsLeader"  # the leader cannot be this
     TAKEOVER_AUTHORIZED = "TakeoverAuthorized"  # a takeover may be happening just now
     NOT_AUTHORIZED = "NotAuthorized"  # no takeover to this node and epoch was authorized
+    SEALING = "Sealing"  # the partition may be cutting over to new ones just now
+    SEALED = "Sealed"  # the partition has cut over: others serve its range
 
 
 @dataclasses.dataclass(frozen=True)
@@ -128,7 +131,7 @@ def adjust_isr(
     refusal = _refuse_members(record, isr, iss)
     if refusal is not None:
         return refusal
-    return _next(record, coordinator_epoch, **_with_isr(record, isr, minimum), iss=iss)
+    return next_record(record, coordinator_epoch, **_with_isr(record, isr, minimum), iss=iss)
 
 
 def confirm(record: LeaderAndIsr, coordinator_epoch: int | None = None) -> Answer:
@@ -137,7 +140,7 @@ def confirm(record: LeaderAndIsr, coordinator_epoch: int | None = None) -> Answe
     A leader counts the members of a proposal until it is answered (HS-05), also of one that
     takes an earlier one back.
     """
-    return _next(record, coordinator_epoch)
+    return next_record(record, coordinator_epoch)
 
 
 def _refuse_proposal(
@@ -195,6 +198,11 @@ def _refuse_members(
         (lagging, RefusalReason.NOT_IN_SYNC, f"nodes {lagging} of iss are not in isr"),
         (cold, RefusalReason.NOT_A_HOT_STANDBY, f"nodes {cold} are no hot standbys"),
     )
+    return _first_of(checks)
+
+
+def _first_of(checks: Iterable[tuple[object, RefusalReason, str]]) -> Refusal | None:
+    """Return the refusal of the first check that finds something wrong."""
     return next((Refusal(reason, message) for wrong, reason, message in checks if wrong), None)
 
 
@@ -211,7 +219,7 @@ def add_replicas(
     added = tuple(node for node in _distinct(nodes) if node not in record.replicas)
     if not added:
         return record
-    return _next(record, coordinator_epoch, replicas=record.replicas + added)
+    return next_record(record, coordinator_epoch, replicas=record.replicas + added)
 
 
 def set_hot_standby(
@@ -230,7 +238,7 @@ def set_hot_standby(
         return Refusal(RefusalReason.NOT_A_REPLICA, f"node {node} is not a replica")
     if node == record.hot_standby_replica:
         return record
-    return _next(record, coordinator_epoch, hot_standby_replica=node)
+    return next_record(record, coordinator_epoch, hot_standby_replica=node)
 
 
 def drop_hot_standbys(
@@ -244,7 +252,7 @@ def drop_hot_standbys(
     if not hot_standbys(record) & set(nodes):
         return record
     hot = record.hot_standby_replica
-    return _next(
+    return next_record(
         record,
         coordinator_epoch,
         hot_standby_replica=None if hot in nodes else hot,
@@ -270,7 +278,7 @@ def remove_replicas(
     if not set(record.replicas) & set(nodes):
         return record
     hot = record.hot_standby_replica
-    return _next(
+    return next_record(
         record,
         coordinator_epoch,
         replicas=_without(record.replicas, nodes),
@@ -298,7 +306,7 @@ def drop_from_isr(
         return refusal
     if not set(record.isr) & set(nodes):
         return record
-    return _next(
+    return next_record(
         record,
         coordinator_epoch,
         **_with_isr(record, _without(record.isr, nodes), minimum),
@@ -318,7 +326,7 @@ def drop_lost(
         return refusal
     if not {*record.isr, *record.eligible} & set(nodes):
         return record
-    return _next(
+    return next_record(
         record,
         coordinator_epoch,
         isr=_without(record.isr, nodes),
@@ -346,7 +354,7 @@ def settle_eligible(
     """
     if not record.eligible or len(record.isr) < minimum:
         return record
-    return _next(record, coordinator_epoch, eligible=())
+    return next_record(record, coordinator_epoch, eligible=())
 
 
 def authorize_takeover(
@@ -358,18 +366,33 @@ def authorize_takeover(
     """
     if candidate == record.next_leader:
         return record
-    if record.next_leader is not None:
-        return Refusal(
+    checks = (
+        (
+            record.next_leader is not None,
             RefusalReason.TAKEOVER_AUTHORIZED,
             f"node {record.next_leader} may take over just now: roll that back first",
-        )
-    if candidate == record.leader:
-        return Refusal(RefusalReason.IS_LEADER, f"node {candidate} leads already")
-    if candidate not in record.replicas:
-        return Refusal(RefusalReason.NOT_A_REPLICA, f"node {candidate} is not a replica")
-    if candidate not in record.isr:
-        return Refusal(RefusalReason.NOT_IN_SYNC, f"node {candidate} is not in sync")
-    return _next(
+        ),
+        (
+            candidate == record.leader,
+            RefusalReason.IS_LEADER,
+            f"node {candidate} leads already",
+        ),
+        (
+            candidate not in record.replicas,
+            RefusalReason.NOT_A_REPLICA,
+            f"node {candidate} is not a replica",
+        ),
+        (
+            candidate not in record.isr,
+            RefusalReason.NOT_IN_SYNC,
+            f"node {candidate} is not in sync",
+        ),
+        (record.sealing, RefusalReason.SEALING, "the leader may be sealing its log just now"),
+    )
+    refusal = _first_of(checks)
+    if refusal is not None:
+        return refusal
+    return next_record(
         record, coordinator_epoch, next_leader=candidate, next_epoch=record.leader_epoch + 1
     )
 
@@ -492,8 +515,13 @@ def elect_unsafely(
     """Return the record led by a replica that may lack acknowledged rows, as a person asked.
 
     It is the only one in sync. If it was eligible, so are the others that are not `lost`: all
-    of them have every acknowledged row; else nobody has.
+    of them have every acknowledged row; else nobody has. Refused for a partition that others may
+    serve: who lacks the seal would serve the same range (docs/decisions/0120).
     """
+    if record.sealed:
+        return Refusal(RefusalReason.SEALED, "new partitions serve its range, with all its rows")
+    if record.sealing:
+        return Refusal(RefusalReason.SEALING, "its log may be sealed: revoke the seal first")
     if node not in record.replicas:
         return Refusal(RefusalReason.NOT_A_REPLICA, f"node {node} is not a replica")
     if leader_epoch <= highest_epoch(record):
@@ -522,7 +550,7 @@ def _led_by(
 ) -> Answer:
     """Return the record with this leader, who stands by no longer, and no authorized takeover."""
     hot = record.hot_standby_replica
-    return _next(
+    return next_record(
         record,
         coordinator_epoch,
         leader=leader,
@@ -534,7 +562,8 @@ def _led_by(
     )
 
 
-def _next(record: LeaderAndIsr, coordinator_epoch: int | None, **changes: Any) -> Answer:
+def next_record(record: LeaderAndIsr, coordinator_epoch: int | None, **changes: Any) -> Answer:
+    """Return the record with these changes under the next partition epoch; refused when fenced."""
     epoch = record.coordinator_epoch if coordinator_epoch is None else coordinator_epoch
     if epoch < record.coordinator_epoch:
         return Refusal(

@@ -93,6 +93,8 @@ class LeaderAndIsr(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True
     a takeover (RM: UpdateMetadataDown): the old leader may hand over to exactly that replica.
     `eligible` have left `isr` since it is below the zone's `minInSyncReplicas`, and still hold
     every acknowledged row, because nothing is committed meanwhile (`domain.routes`).
+    `sealing` authorizes the leader to seal its log, so that the partitions of the next layout serve
+    its range; `sealed`: it has, and they do (`domain.route_seals`).
     """
 
     version: int = 2
@@ -107,6 +109,8 @@ class LeaderAndIsr(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True
     next_leader: NodeId | None = None
     next_epoch: int | None = None
     eligible: tuple[NodeId, ...] = ()
+    sealing: bool = False
+    sealed: bool = False
 
 
 class ZoneConfig(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):

@@ -1,0 +1,128 @@
+"""Layouts: which ids the partitions of a zone have, which ranges of the hash, and who serves what.
+
+A layout is a generation and a count. The id of a partition is generation * 16384 + index, its
+range the `index`-th even cut of that generation's count. So an id never means another range, and
+tells by itself of which generation it is; generation 0 has the ids 0, 1, 2, ...
+
+While a zone is re-sharded there are two layouts. Each old partition is sealed by itself, once and
+for good; from then on its range is served by the new partitions that overlap with it
+(docs/decisions/0120).
+"""
+
+from collections.abc import Collection, Iterator
+from typing import NamedTuple
+
+from rezone.wire import keyspace
+from rezone.wire.keyspace import PARTITIONS_MAX
+from rezone.wire.messages import PartitionId
+
+
+class HashRange(NamedTuple):
+    """A half-open range of 64-bit key hashes; `end` may be 2**64."""
+
+    start: int
+    end: int
+
+
+class Segment(NamedTuple):
+    """A half-open range of key hashes and the one partition that serves it."""
+
+    start: int
+    end: int
+    partition: PartitionId
+
+
+class Overlap(NamedTuple):
+    """The range that an old partition and a new one have in common."""
+
+    start: int
+    end: int
+    old: PartitionId
+    new: PartitionId
+
+
+class Layout(NamedTuple):
+    """The partitions of one generation of a zone."""
+
+    generation: int
+    partitions: int
+
+    @property
+    def ids(self) -> range:
+        """The ids of its partitions, in hash order."""
+        first = self.generation * PARTITIONS_MAX
+        return range(first, first + self.partitions)
+
+    def range_of(self, partition: PartitionId) -> HashRange:
+        """Return the range of a partition; ValueError for one of another layout."""
+        if partition not in self.ids:
+            raise ValueError(f"partition {partition} is not one of {self}")
+        return HashRange(*keyspace.range_of(index_of(partition), self.partitions))
+
+    def partition_of(self, key_hash: int) -> PartitionId:
+        """Return the id of the partition whose range has a hash."""
+        return self.ids[keyspace.partition_of(key_hash, self.partitions)]
+
+    def next(self, partitions: int) -> "Layout":
+        """Return the layout that a re-sharding to so many partitions leads to."""
+        return Layout(self.generation + 1, partitions)
+
+
+def generation_of(partition: PartitionId) -> int:
+    """Return the generation that an id is of."""
+    return partition // PARTITIONS_MAX
+
+
+def index_of(partition: PartitionId) -> int:
+    """Return the place of a partition in its layout: what people call it by."""
+    return partition % PARTITIONS_MAX
+
+
+def overlaps(old: Layout, new: Layout) -> tuple[Overlap, ...]:
+    """Return all pairs of an old and a new partition with a common range, in hash order.
+
+    There are n + m - gcd(n, m) of them.
+    """
+    return tuple(overlap for partition in old.ids for overlap in heirs_of(partition, old, new))
+
+
+def heirs_of(partition: PartitionId, old: Layout, new: Layout) -> Iterator[Overlap]:
+    """Yield the overlaps of one old partition with new ones, in hash order."""
+    for start, end, heir in _cut(old.range_of(partition), new):
+        yield Overlap(start, end, partition, heir)
+
+
+def sources_of(partition: PartitionId, old: Layout, new: Layout) -> Iterator[Overlap]:
+    """Yield the overlaps of one new partition with old ones, in hash order."""
+    for start, end, source in _cut(new.range_of(partition), old):
+        yield Overlap(start, end, source, partition)
+
+
+def segments(
+    old: Layout, new: Layout | None = None, sealed: Collection[PartitionId] = ()
+) -> tuple[Segment, ...]:
+    """Return who serves which range, in hash order and without a gap.
+
+    `sealed` are the old partitions that have cut over to `new`.
+    """
+    found: list[Segment] = []
+    for partition in old.ids:
+        if new is None or partition not in sealed:
+            found.append(Segment(*old.range_of(partition), partition))
+            continue
+        for part in heirs_of(partition, old, new):
+            if found and found[-1].partition == part.new:
+                found[-1] = found[-1]._replace(end=part.end)
+            else:
+                found.append(Segment(part.start, part.end, part.new))
+    return tuple(found)
+
+
+def _cut(whole: HashRange, layout: Layout) -> Iterator[Segment]:
+    """Yield the parts of a range by the partitions of a layout."""
+    start, end = whole
+    while start < end:
+        partition = layout.partition_of(start)
+        stop = min(end, layout.range_of(partition).end)
+        yield Segment(start, stop, partition)
+        start = stop

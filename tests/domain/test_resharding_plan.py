@@ -1,0 +1,118 @@
+"""Plans of re-shardings: every range comes from somewhere, and stays where it is if it can."""
+
+import math
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rezone.domain.planner import NodeInfo, NotPlaceableError, PlanRequest, plan
+from rezone.domain.resharding_plan import OldZone, plan_resharding
+from rezone.wire.keyspace import HASH_SPACE
+from rezone.wire.layouts import Layout, index_of
+
+COUNTS = st.integers(1, 24)
+
+
+def nodes_of(count: int, gone: tuple[int, ...] = ()) -> tuple[NodeInfo, ...]:
+    """Return nodes, some of them not available."""
+    return tuple(NodeInfo(id=node, available=node not in gone) for node in range(count))
+
+
+def zone(partitions: int, replicas: int, nodes: int, size: int = 1 << 20) -> OldZone:
+    """Return a zone as the planner has placed it."""
+    request = PlanRequest(partitions=partitions, replicas=replicas, nodes=nodes_of(nodes))
+    topology = plan(request).target
+    return OldZone(
+        layout=Layout(2, partitions),
+        topology=topology,
+        leaders=tuple(row[0] for row in topology),
+        partition_bytes=(size,) * partitions,
+    )
+
+
+@pytest.mark.proves("B-08")
+@settings(max_examples=60, deadline=None)
+@given(COUNTS, COUNTS, st.integers(1, 3), st.integers(3, 7), st.data())
+def test_every_range_is_filled_once_at_a_node_that_shall_lead(
+    first: int, second: int, replicas: int, nodes: int, data: st.DataObject
+) -> None:
+    """Rows of a range would be copied to no partition, or to two, or where nobody leads."""
+    old = zone(first, replicas, nodes)
+    gone = data.draw(st.sets(st.integers(0, nodes - 1), max_size=nodes - replicas))
+    infos = nodes_of(nodes, tuple(gone))
+    made = plan_resharding(old, second, replicas=replicas, nodes=infos, revision=9)
+    assert made.layout == Layout(3, second)
+    assert [fill.partition for fill in made.fills] == list(made.layout.ids)
+    parts = [part for fill in made.fills for part in fill.parts]
+    assert [p.start for p in parts] == [0, *(p.end for p in parts[:-1])]
+    assert parts[-1].end == HASH_SPACE
+    for fill in made.fills:
+        row = made.target[index_of(fill.partition)]
+        assert fill.seed == row[0]
+        assert all(part.new == fill.partition for part in fill.parts)
+        assert len(set(row)) == replicas
+        assert not set(row) & gone
+    assert 0 <= made.bytes_sent <= made.bytes_copied
+
+
+@pytest.mark.proves("B-08", "B-02")
+@settings(max_examples=40, deadline=None)
+@given(st.integers(1, 4), st.integers(2, 6), st.integers(1, 3), st.integers(3, 6))
+def test_an_even_zone_that_grows_by_a_multiple_keeps_every_range_on_its_nodes(
+    rounds: int, factor: int, replicas: int, nodes: int
+) -> None:
+    """Rows would cross the network although every node could keep what it has."""
+    partitions = rounds * nodes  # so that every node holds and leads the same
+    old = zone(partitions, replicas, nodes)
+    made = plan_resharding(
+        old, partitions * factor, replicas=replicas, nodes=nodes_of(nodes), revision=9
+    )
+    assert made.bytes_sent == 0
+    for fill in made.fills:
+        (part,) = fill.parts
+        assert set(made.target[index_of(fill.partition)]) == set(old.topology[index_of(part.old)])
+        assert fill.seed == old.leaders[index_of(part.old)]
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.integers(2, 12), st.integers(2, 4), st.integers(1, 3), st.integers(3, 6))
+def test_a_plan_sends_no_more_than_one_made_from_nothing(
+    partitions: int, factor: int, replicas: int, nodes: int
+) -> None:
+    """The old places of rows would not count."""
+    old = zone(partitions, replicas, nodes)
+    more = partitions * factor
+    made = plan_resharding(old, more, replicas=replicas, nodes=nodes_of(nodes), revision=9)
+    fresh = plan(PlanRequest(partitions=more, replicas=replicas, nodes=nodes_of(nodes))).target
+    size = old.partition_bytes[0] // factor
+    strange = sum(
+        len(set(row) - set(old.topology[index // factor])) for index, row in enumerate(fresh)
+    )
+    assert made.bytes_sent <= math.ceil(strange * (size + 1))
+
+
+def test_a_merged_partition_lives_where_most_of_its_rows_are() -> None:
+    """A partition of two would be sent whole, though one of its nodes holds both halves."""
+    old = OldZone(
+        layout=Layout(0, 2),
+        topology=((0, 1), (2, 1)),
+        leaders=(0, 2),
+        partition_bytes=(100, 300),
+    )
+    made = plan_resharding(old, 1, replicas=2, nodes=nodes_of(3), revision=1)
+    assert made.target == ((2, 1),)
+    assert (made.bytes_copied, made.bytes_sent) == (800, 100)
+
+
+def test_plans_are_equal_to_the_byte_and_say_when_there_is_no_place() -> None:
+    """What a person approves would not be what is carried out."""
+    old = zone(6, 3, 5)
+    first, second = (
+        plan_resharding(old, 10, replicas=3, nodes=nodes_of(5), revision=4) for _ in range(2)
+    )
+    assert first == second
+    other = plan_resharding(old, 11, replicas=3, nodes=nodes_of(5), revision=4)
+    assert other.hash != first.hash
+    with pytest.raises(NotPlaceableError):
+        plan_resharding(old, 10, replicas=3, nodes=nodes_of(5, (0, 1, 2)), revision=4)
