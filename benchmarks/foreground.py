@@ -9,6 +9,11 @@ alone and then while the partition is copied to another node, once for each valu
 `rebalance.foregroundPercent` in `--shares`, which is changed while everything runs. Turns of all
 rounds together: their rate and 99th percentiles alone -> during the copy, what share is kept,
 and how fast the copy was. The copy's rate without any client is measured beside it.
+
+Clients, both nodes and this process share the machine's cores and its disk, so a part of what a
+copy costs is the price of moving bytes at all. "plain" says how much: after each copy as many
+bytes are sent by sendfile, written and synced by two other processes, at the rate the copy had.
+The last figure is what the clients keep during a copy by what they keep during its plain one.
 """
 
 import argparse
@@ -18,11 +23,13 @@ import sys
 import tempfile
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
 import msgspec
 from copy_partition import discard, prepare, pulled, restart, source_zone, wait_for
+from harness.peers import sendfile_copy
 from harness.traffic import Turn, traffic
 from harness.zone import percentile
 from replica_cluster import Coordinator
@@ -31,13 +38,38 @@ VALUE_BYTES = 1016
 KEY_BYTES = 8
 
 
-class Windows(NamedTuple):
-    """Turns in windows without and with a copy, the windows' seconds, and the copies' seconds."""
+class Window(NamedTuple):
+    """The turns of some windows of one kind, and the windows' seconds."""
 
-    alone: list[Turn]
-    during: list[Turn]
-    alone_seconds: list[float]
-    copy_seconds: list[float]
+    turns: list[Turn]
+    seconds: list[float]
+
+    def add(self, turns: list[Turn], begun: float, ended: float) -> None:
+        """Add the turns that ended between two moments."""
+        self.turns.extend(turn for turn in turns if begun < turn.at <= ended)
+        self.seconds.append(ended - begun)
+
+    @property
+    def per_second(self) -> float:
+        """Turns per second."""
+        return len(self.turns) / sum(self.seconds)
+
+    def slowest(self, part: str) -> float:
+        """Return the 99th percentile of a turn's part, in milliseconds."""
+        return percentile([getattr(turn, part) for turn in self.turns], 0.99) * 1e3
+
+
+class Windows(NamedTuple):
+    """What was measured alone, during copies, and during plain copies at their rate."""
+
+    alone: Window
+    during: Window
+    plain: Window
+
+
+def nothing_yet() -> Windows:
+    """Return windows without turns."""
+    return Windows(*(Window([], []) for _ in Windows._fields))
 
 
 def set_share(c: Coordinator, percent: int) -> None:
@@ -46,36 +78,38 @@ def set_share(c: Coordinator, percent: int) -> None:
     c.configure()
 
 
-def measure(c: Coordinator, turns: list[Turn], seconds: float, into: Windows) -> None:
-    """Add one window without a copy and one with it."""
+def measure(
+    c: Coordinator, turns: list[Turn], seconds: float, into: Windows, plain: Callable[[float], None]
+) -> None:
+    """Add one window of each kind; `plain` copies plainly, in so many seconds."""
     prepare(c)
     begun = time.monotonic()
     threading.Event().wait(seconds)
     started = time.monotonic()
     copying = pulled(c)
     ended = time.monotonic()
-    into.alone.extend(turn for turn in turns if begun < turn.at <= started)
-    into.during.extend(turn for turn in turns if started < turn.at <= ended)
-    into.alone_seconds.append(started - begun)
-    into.copy_seconds.append(copying)
+    into.alone.add(turns, begun, started)
+    into.during.add(turns, started, ended)
     discard(c)
+    begun = time.monotonic()
+    plain(copying)
+    into.plain.add(turns, begun, time.monotonic())
 
 
 def show(name: str, found: Windows, size: int) -> None:
-    """Print one line."""
-    alone = len(found.alone) / sum(found.alone_seconds)
-    during = len(found.during) / sum(found.copy_seconds)
-    cells = []
-    for part in ("write", "read"):
-        before = percentile([getattr(turn, part) for turn in found.alone], 0.99) * 1e3
-        meanwhile = percentile([getattr(turn, part) for turn in found.during], 0.99) * 1e3
-        cells.append(f"p99 {part} {before:5.1f} -> {meanwhile:5.1f} ms")
-    rate = size / statistics.median(found.copy_seconds) / 1e6
-    print(
-        f"  {name:14} {alone:6.0f} -> {during:6.0f} turns/s, {during / alone:4.0%}; "
-        f"{'; '.join(cells)}; copy {rate:5.0f} MB/s",
-        flush=True,
-    )
+    """Print a line for the copies and one for the plain ones."""
+    for what, window in ((name, found.during), ("  plain", found.plain)):
+        cells = [
+            f"p99 {part} {found.alone.slowest(part):5.1f} -> {window.slowest(part):5.1f} ms"
+            for part in ("write", "read")
+        ]
+        before, meanwhile = found.alone.per_second, window.per_second
+        print(
+            f"  {what:14} {before:6.0f} -> {meanwhile:6.0f} turns/s, {meanwhile / before:4.0%}; "
+            f"{'; '.join(cells)}; copy {size / statistics.median(window.seconds) / 1e6:5.0f} MB/s",
+            flush=True,
+        )
+    print(f"  {'':14} {found.during.per_second / found.plain.per_second:.0%} of plain", flush=True)
 
 
 def main() -> None:
@@ -93,8 +127,13 @@ def main() -> None:
     size = given.mb * 10**6
     rows = size // (VALUE_BYTES + KEY_BYTES)
     directory = Path(tempfile.mkdtemp(prefix="rezone-foreground-"))
+
+    def plain(seconds: float) -> None:
+        sendfile_copy(directory, size, size / seconds)
+
     try:
         with source_zone(directory, rows, VALUE_BYTES) as c:
+            sendfile_copy(directory, size)  # makes the file, and touches the memory
             for form in given.forms.split(","):
                 restart(c, form)
                 alone = []
@@ -104,13 +143,13 @@ def main() -> None:
                     discard(c)
                 print(f"{form}: {size / statistics.median(alone) / 1e6:.0f} MB/s without clients")
                 shares = [int(share) for share in given.shares.split(",")]
-                found = {share: Windows([], [], [], []) for share in shares}
+                found = {share: nothing_yet() for share in shares}
                 with traffic([c.nodes[0].address], rows, VALUE_BYTES, given.per_second) as turns:
                     wait_for(turns, 100)
                     for _ in range(given.rounds):
                         for share in shares:
                             set_share(c, share)
-                            measure(c, turns, given.seconds, found[share])
+                            measure(c, turns, given.seconds, found[share], plain)
                 for share in shares:
                     show(f"{share} % kept" if share else "not slowed", found[share], size)
     finally:

@@ -18,6 +18,8 @@ from replica_cluster import free_port
 
 _Set = tuple[bytes, bytes, bytes]
 _CHUNK = 4 << 20
+_PACED_CHUNK = 256 << 10
+_SYNC_BYTES = 64 << 20
 _POSTGRES = Path("/usr/lib/postgresql/15/bin")
 _DEADLINE_SECONDS = 1800.0
 
@@ -30,8 +32,11 @@ def pause(seconds: float) -> None:
 # --- sendfile -----------------------------------------------------------------------------------
 
 
-def sendfile_copy(directory: Path, size: int) -> float:
-    """Return the seconds from the first byte sent until the receiver's fsync has returned."""
+def sendfile_copy(directory: Path, size: int, bytes_per_second: float = 0) -> float:
+    """Return the seconds from the first byte sent until the receiver's fsync has returned.
+
+    As fast as it goes; or evenly at a rate, made durable now and then as data nodes do.
+    """
     source, target = directory / "sent", directory / "received"
     if not source.exists():
         noise = random.Random(3).randbytes(_CHUNK)
@@ -43,15 +48,17 @@ def sendfile_copy(directory: Path, size: int) -> float:
     with socket.create_server(("127.0.0.1", 0)) as server:
         child = os.fork()
         if child == 0:
-            _receive(server, target)
+            _receive(server, target, _SYNC_BYTES if bytes_per_second else size)
         with (
             socket.create_connection(server.getsockname()) as connection,
             source.open("rb") as file,
         ):
             begun = time.monotonic()
-            at = 0
+            at, chunk = 0, _PACED_CHUNK if bytes_per_second else size
             while at < size:
-                at += os.sendfile(connection.fileno(), file.fileno(), at, size - at)
+                at += os.sendfile(connection.fileno(), file.fileno(), at, min(chunk, size - at))
+                if bytes_per_second:
+                    pause(max(0.0, begun + at / bytes_per_second - time.monotonic()))
             connection.shutdown(socket.SHUT_WR)
             assert connection.recv(1) == b"d"
             seconds = time.monotonic() - begun
@@ -59,13 +66,18 @@ def sendfile_copy(directory: Path, size: int) -> float:
     return seconds
 
 
-def _receive(server: socket.socket, target: Path) -> None:
-    """Be the receiving process, to its end."""
+def _receive(server: socket.socket, target: Path, sync_bytes: int) -> None:
+    """Be the receiving process, to its end; makes durable each time what so many bytes are."""
     connection, _ = server.accept()
     buffer = memoryview(bytearray(_CHUNK))
+    unsynced = 0
     with target.open("wb", buffering=0) as file:
         while count := connection.recv_into(buffer):
             file.write(buffer[:count])
+            unsynced += count
+            if unsynced >= sync_bytes:
+                os.fdatasync(file.fileno())
+                unsynced = 0
         os.fsync(file.fileno())
     connection.sendall(b"d")
     os._exit(0)
