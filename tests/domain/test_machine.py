@@ -7,14 +7,22 @@ import pytest
 from click.testing import CliRunner
 
 from rezone.cli import diagrams
-from rezone.domain import machine, migration, migration_table, rebalance, rebalance_table
+from rezone.domain import (
+    machine,
+    migration,
+    migration_table,
+    rebalance,
+    rebalance_table,
+    resharding,
+    resharding_table,
+)
 from rezone.domain.machine import Edge, Table, UndeclaredEdgeError
 
-TABLES = (migration_table.TABLE, rebalance_table.TABLE)
+TABLES = (migration_table.TABLE, rebalance_table.TABLE, resharding_table.TABLE)
 
 
 @pytest.mark.proves("RM-01", "OP-02")
-@pytest.mark.parametrize("table", TABLES, ids=lambda t: t.names.__name__)
+@pytest.mark.parametrize("table", TABLES, ids=lambda t: t.title)
 def test_tables_are_total(table: Table) -> None:
     """A state could be entered that has no row, no way out, or a deadline that leads nowhere."""
     assert machine.check(table) == ()
@@ -22,8 +30,12 @@ def test_tables_are_total(table: Table) -> None:
 
 @pytest.mark.parametrize(
     ("table", "steps"),
-    [(migration_table.TABLE, migration.STEPS), (rebalance_table.TABLE, rebalance.STEPS)],
-    ids=["migration", "rebalance"],
+    [
+        (migration_table.TABLE, migration.STEPS),
+        (rebalance_table.TABLE, rebalance.STEPS),
+        (resharding_table.TABLE, resharding.STEPS),
+    ],
+    ids=["migration", "rebalance", "resharding"],
 )
 def test_each_running_state_has_its_step(table: Table, steps: object) -> None:
     """A persisted state would be read that the code does not know: the object hangs for ever."""

@@ -13,11 +13,12 @@ from types import MappingProxyType
 from rezone.domain import assignments
 from rezone.domain.rebalance_cancel import cancel
 from rezone.domain.rebalance_finish import finalize, stop_redundant
-from rezone.domain.rebalance_run import WAKE_SOON_SECONDS, NoPlan, Planner, TaskRun
+from rezone.domain.rebalance_run import NoPlan, Planner, TaskRun
 from rezone.domain.rebalance_survey import Wait
 from rezone.domain.rebalance_switch import switch, verify
 from rezone.domain.rebalance_transfer import transfer
 from rezone.domain.statuses import Decision
+from rezone.domain.task_run import WAKE_SOON_SECONDS
 from rezone.domain.world import ChangeRoutes, WritePending, ZoneView
 from rezone.resources.conditions import Reason
 from rezone.resources.task import (
@@ -88,18 +89,7 @@ def planned(run: TaskRun) -> bool:  # noqa: PLR0911 - one return for each edge
         return _stale(run, why)
     if _is_stale(run):
         return _stale(run, "the zone has changed since the plan was made")
-    return _approval(run)
-
-
-def _approval(run: TaskRun) -> bool:
-    plan, word = run.status.plan, run.spec.approved_plan
-    if plan is None or not run.view.manual_approval or word == plan.hash:
-        return run.go("approved")
-    if word:
-        why = f"PlanStale: plan {word} is approved, but the plan is {plan.hash}"
-        return run.wait(why, reason=Reason.PLAN_STALE, stalled=True)
-    why = f"AwaitingApproval: set spec.approvedPlan to {plan.hash}"
-    return run.wait(why, reason=Reason.AWAITING_APPROVAL, stalled=True)
+    return run.await_approval(manual=run.view.manual_approval)
 
 
 def _is_stale(run: TaskRun) -> bool:

@@ -10,8 +10,9 @@ import collections
 from rezone.domain.machine import DEADLINE
 from rezone.domain.rebalance_finish import withdraw
 from rezone.domain.rebalance_handover import under_way
-from rezone.domain.rebalance_run import WAKE_SOON_SECONDS, TaskRun, child_name
+from rezone.domain.rebalance_run import TaskRun, child_name
 from rezone.domain.statuses import is_late
+from rezone.domain.task_run import WAKE_SOON_SECONDS
 from rezone.domain.world import (
     CancelMigration,
     ClearPending,

@@ -5,11 +5,12 @@ from collections.abc import Iterator
 from rezone.domain import routes
 from rezone.domain.changes import change_of, stop_of
 from rezone.domain.machine import DEADLINE
-from rezone.domain.rebalance_run import WAKE_SOON_SECONDS, TaskRun
+from rezone.domain.rebalance_run import TaskRun
 from rezone.domain.rebalance_survey import Reasons, Wait
 from rezone.domain.rebalance_switch import move_leader
 from rezone.domain.slots import Slots
 from rezone.domain.statuses import is_late
+from rezone.domain.task_run import WAKE_SOON_SECONDS
 from rezone.domain.world import (
     ChangeRoutes,
     RouteChange,

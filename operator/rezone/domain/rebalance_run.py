@@ -10,31 +10,19 @@ import xxhash
 from rezone.domain import assignments
 from rezone.domain.rebalance_survey import Survey, survey
 from rezone.domain.rebalance_table import TABLE
-from rezone.domain.statuses import (
-    QUIET_SECONDS,
-    Decision,
-    Standing,
-    enter,
-    entered_time,
-    is_late,
-    with_conditions,
-    with_error,
-)
-from rezone.domain.world import Action, MigrationView, Topology, ZoneView
+from rezone.domain.task_run import Run
+from rezone.domain.world import MigrationView, Topology, ZoneView
 from rezone.resources.conditions import Reason
 from rezone.resources.task import (
     PlanSummary,
     RebalanceTaskSpec,
     RebalanceTaskStatus,
     TaskProgress,
-    TaskState,
 )
 from rezone.wire.messages import PartitionId
 
 NAME_LENGTH_MAX = 63
 SUFFIX_LENGTH_MAX = 20  # "-back-16383-99999" and its like
-WAKE_SECONDS = 2.0
-WAKE_SOON_SECONDS = 0.2
 PROGRESS_STEPS = 100
 """Progress is written in steps of a hundredth: each write is a round trip to the API server."""
 
@@ -69,7 +57,7 @@ def child_name(task: str, suffix: str) -> str:
     return f"{task}-{suffix}"
 
 
-class TaskRun:
+class TaskRun(Run):
     """The pass: its inputs, and what has been decided so far. Every state it enters persists."""
 
     def __init__(
@@ -82,23 +70,10 @@ class TaskRun:
         name: str,
         plan: Planner,
     ) -> None:
-        self.spec = spec
+        super().__init__(TABLE, spec, status, now, zone_paused=view.paused)
         self.view = view
-        self.now = now
         self.name = name
         self.plan = plan
-        self.before = status
-        self.status = status
-        self.actions: list[Action] = []
-        self.path: list[str] = []
-        self.waiting = ""
-        self.standing: Standing | None = None
-        self.wake_seconds = WAKE_SECONDS
-
-    @property
-    def state(self) -> str:
-        """Return the state the pass has come to."""
-        return self.status.state
 
     @functools.cached_property
     def source(self) -> Topology:
@@ -167,120 +142,14 @@ class TaskRun:
             and self.view.stable == self.target
         )
 
-    @property
-    def paused(self) -> bool:
-        """Return whether nothing new may be started (B-01)."""
-        return self.view.paused or self.spec.suspend
-
-    @property
-    def late(self) -> bool:
-        """Return whether the state's deadline has passed; a paused task has all the time."""
-        return not self.paused and is_late(self.status, self.now)
-
-    def begin(self) -> None:
-        """Enter the first state, on the first visit."""
-        if not self.state:
-            self._enter(TaskState.PLANNED, "")
-
-    def go(self, event: str, *, message: str = "") -> bool:
-        """Follow an edge."""
-        self._enter(TABLE.follow(self.state, event), message)
-        self.path.append(self.state)
-        return True
-
-    def _enter(self, state: str, message: str) -> None:
-        self.status = enter(self.status, TABLE, state, self.now, message=message)
-        self.waiting = ""
-        self.standing = None
-
-    def give_up(self, event: str, reason: Reason, message: str) -> bool:
-        """Follow an edge to an end or a cancel, keeping why."""
-        self.status = with_error(self.status, reason, message)
-        return self.go(event, message=message)
-
-    def update(self, **changes: object) -> None:
-        """Change fields of the status."""
-        self.status = self.status.model_copy(update=changes)
-
-    def act(self, *actions: Action) -> None:
-        """Ask for actions."""
-        self.actions.extend(actions)
-
-    def wait(
-        self,
-        why: str,
-        *,
-        reason: Reason = Reason.WAITING,
-        stalled: bool = False,
-        seconds: float = WAKE_SECONDS,
-    ) -> bool:
-        """Stay in the state; `why` is read in the status (B-14). Stalled: a person must act."""
-        self.waiting = why
-        self.standing = Standing(succeeded=None, reason=reason, message=why, stalled=stalled)
-        self.wake_seconds = seconds
-        return False
-
-    def wait_paused(self) -> bool:
-        """Stay, because a person wants it so."""
-        where = "spec.suspend" if self.spec.suspend else "the zone's spec.rebalance.paused"
-        why = f"Paused: {where}"
-        if self.waiting:
-            why = f"{why}; {self.waiting}"
-        return self.wait(why, reason=Reason.PAUSED)
-
-    def decision(self, generation: int) -> Decision[RebalanceTaskStatus]:
-        """Return what the pass has come to."""
-        terminal = TABLE.state(self.state).terminal
-        self._settle_progress()
-        self._settle_waiting(terminal=terminal)
-        status = with_conditions(
-            self.status,
-            self._standing(),
-            generation=generation,
-            now=self.now,
-        )
-        return Decision(
-            status=status,
-            actions=tuple(self.actions),
-            wake_seconds=None if terminal else self.wake_seconds,
-            path=tuple(self.path),
-        )
-
-    def _settle_progress(self) -> None:
+    def settle_progress(self) -> None:
+        """Write the progress in steps."""
         if "survey" not in self.__dict__:
             return
         old = self.status.progress
         new = progress_of(self.survey, old, self.now)
         if self.status != self.before or _step_of(old) != _step_of(new):
             self.update(progress=new)
-
-    def _settle_waiting(self, *, terminal: bool) -> None:
-        """Write why it waits when another kind of reason leads, not at every count that changes."""
-        waiting = "" if terminal else self.waiting
-        old = self.status.waiting_for
-        changed = old.partition(":")[0] != waiting.partition(":")[0]
-        lasts = (self.now - entered_time(self.status, self.now)).total_seconds() >= QUIET_SECONDS
-        person = self.standing is not None and self.standing.reason is not Reason.WAITING
-        if self.status != self.before or (changed and (lasts or person or not waiting)):
-            self.update(waiting_for=waiting[:4096])
-
-    def _standing(self) -> Standing:
-        status = self.status
-        error = status.last_error
-        message = status.history[-1].message
-        if status.state == TaskState.SUCCEEDED:
-            return Standing(succeeded=True, reason=Reason.SUCCEEDED, message=message)
-        if status.state == TaskState.CANCELLED:
-            asked = error is not None and error.reason == Reason.CANCELLED
-            reason = Reason.CANCELLED
-            return Standing(succeeded=False, reason=reason, message=message, stalled=not asked)
-        if status.state == TaskState.FAILED:
-            reason = Reason(error.reason) if error is not None else Reason.FAILED
-            return Standing(succeeded=False, reason=reason, message=message, stalled=True)
-        if not status.waiting_for or self.standing is None:
-            text = f"in {status.state}"
-            return Standing(succeeded=None, reason=Reason.RUNNING, message=text)
-        return dataclasses.replace(self.standing, message=status.waiting_for)
 
 
 def progress_of(found: Survey, old: TaskProgress, now: datetime) -> TaskProgress:

@@ -9,6 +9,7 @@ import dataclasses
 from collections.abc import Mapping
 from datetime import datetime
 
+from rezone.domain.resharding_view import ReshardingAction
 from rezone.wire.messages import IndexPosition, LeaderAndIsr, NodeId, PartitionId, ReplicaReport
 
 Topology = tuple[tuple[NodeId, ...], ...]
@@ -291,4 +292,5 @@ Action = (
     | ClearPending
     | SettleLeader
     | NotifyFailureDetector
+    | ReshardingAction
 )

@@ -1,0 +1,232 @@
+"""A zone that is re-sharded, as far as its machine can tell: logs with seals, heirs that import.
+
+Actions are carried out as data nodes and the API server would: with their guards, at once.
+"""
+
+import dataclasses
+from datetime import UTC, datetime, timedelta
+
+import msgspec
+
+from rezone.domain import resharding, routes, world
+from rezone.domain import resharding_view as views
+from rezone.domain.rebalance_run import NoPlan, Planned
+from rezone.domain.resharding_view import HeirView, PartView, ReshardingView, Seed, SourceView
+from rezone.domain.statuses import Decision
+from rezone.resources.task import PlanSummary, RebalanceTaskSpec, RebalanceTaskStatus
+from rezone.wire.layouts import Layout, Overlap, heirs_of, sources_of
+from rezone.wire.messages import LeaderAndIsr, PartitionId
+
+REVISION = 7
+LAG_ROWS_MAX = 100
+NODES = (0, 1, 2)
+
+
+@dataclasses.dataclass
+class OldPartition:
+    """A source: its record, and whether its log has a seal that is committed or may be lost."""
+
+    record: LeaderAndIsr
+    seal: str = ""  # "", "appended", "committed"
+    reachable: bool = True
+
+
+@dataclasses.dataclass
+class NewPart:
+    """A part as its heir has it; `lag_rows` None: nothing is imported."""
+
+    overlap: Overlap
+    lag_rows: int | None = None
+    broken: bool = False
+    verified: bool = False
+    sealed: bool = False
+
+
+@dataclasses.dataclass
+class NewPartition:
+    """An heir."""
+
+    parts: list[NewPart]
+    seed: Seed = Seed.NONE
+    record: LeaderAndIsr | None = None
+    in_sync: bool = False
+    nodes: tuple[int, ...] = NODES
+
+    @property
+    def serves(self) -> bool:
+        """Whether clients' rows may be in it."""
+        return any(part.sealed for part in self.parts)
+
+
+class Zone:
+    """The zone, its task's spec and status, and the time."""
+
+    def __init__(self, first: int, second: int) -> None:
+        old = Layout(0, first)
+        new = old.next(second)
+        self.now = datetime(2026, 1, 1, tzinfo=UTC)
+        self.spec = RebalanceTaskSpec(zone_name="z", revision=REVISION)
+        self.status = RebalanceTaskStatus()
+        self.sources = {p: OldPartition(routes.initial(NODES, 1)) for p in old.ids}
+        self.heirs = {
+            p: NewPartition([NewPart(overlap) for overlap in sources_of(p, old, new)])
+            for p in new.ids
+        }
+        self.overlaps = {p: tuple(heirs_of(p, old, new)) for p in old.ids}
+        self.pending, self.done, self.cancel_written = True, False, False
+        self.old_left = tuple(old.ids)
+        self.paused = self.manual_approval = False
+        self.no_plan: NoPlan | None = None
+        self.fills_max, self.cut_overs_max = 2, 2
+
+    # --- what the machine sees ---------------------------------------------------------------
+
+    def view(self) -> ReshardingView:
+        """Return one observation."""
+        return ReshardingView(
+            sources={
+                p: SourceView(partition=p, record=s.record, sealed=self._word(s))
+                for p, s in self.sources.items()
+            },
+            heirs={
+                p: HeirView(
+                    partition=p,
+                    nodes=h.nodes,
+                    parts=tuple(PartView(**vars(part)) for part in h.parts),
+                    record=h.record,
+                    seed=h.seed,
+                    in_sync=h.in_sync,
+                )
+                for p, h in self.heirs.items()
+            },
+            holds_pending=self.pending,
+            done=self.done,
+            cancel_written=self.cancel_written,
+            coordinator_epoch=1,
+            paused=self.paused,
+            manual_approval=self.manual_approval,
+            max_concurrent_fills=self.fills_max,
+            max_concurrent_cut_overs=self.cut_overs_max,
+            lag_rows_max=LAG_ROWS_MAX,
+            old_left=self.old_left,
+        )
+
+    @staticmethod
+    def _word(source: OldPartition) -> bool | None:
+        if not source.reachable or source.seal == "appended":
+            return None
+        return source.seal == "committed"
+
+    def decide(self) -> Decision[RebalanceTaskStatus]:
+        """Decide once, without persisting anything."""
+        plan = self.no_plan or Planned(
+            (NODES,) * len(self.heirs), PlanSummary(hash="good", moves=1, moves_lower_bound=1)
+        )
+        return resharding.decide(
+            self.spec, self.status, self.view(), self.now, 1, plan=lambda: plan
+        )
+
+    def run(self, lost: frozenset[int] = frozenset()) -> tuple[world.Action, ...]:
+        """Decide, persist, and carry out all actions but the lost ones."""
+        decision = self.decide()
+        self.status = decision.status
+        self.now += timedelta(seconds=decision.wake_seconds or 0)
+        for number, action in enumerate(decision.actions):
+            if number not in lost:
+                self.carry_out(action)
+        return decision.actions
+
+    # --- what actions do ---------------------------------------------------------------------
+
+    def carry_out(self, action: world.Action) -> None:  # noqa: C901, PLR0912 - a case per kind
+        """Do what an action asks for, if its guard lets it."""
+        match action:
+            case views.OpenSeed(partition=p):
+                if self.heirs[p].seed is Seed.NONE:
+                    self.heirs[p].seed = Seed.OPEN
+            case views.FillSeed(partition=p):
+                self.heirs[p].seed = Seed.FILLED
+            case world.ChangeRoutes(changes=changes):
+                for change in changes:
+                    self._write(change)
+            case views.VerifyPart(overlap=overlap) | views.ReimportPart(overlap=overlap):
+                part = next(x for x in self.heirs[overlap.new].parts if x.overlap == overlap)
+                part.verified, part.broken = isinstance(action, views.VerifyPart), False
+            case views.DropHeir(partition=p):
+                self._drop(p)
+            case views.RequestSeal():
+                self._seal(action)
+            case world.WriteCancel():
+                self.cancel_written = self.pending
+            case world.ClearPending():
+                assert self.cancel_written
+                self.pending = False
+            case views.CompleteResharding(revision=revision):
+                assert revision == REVISION
+                assert all(part.sealed for h in self.heirs.values() for part in h.parts)
+                self.done, self.pending = True, False
+            case views.RemoveOld(partitions=partitions):
+                assert self.done, "rows of the old layout are deleted before the new one is stable"
+                self.old_left = tuple(p for p in self.old_left if p not in partitions)
+            case _:
+                raise AssertionError(action)
+
+    def _write(self, change: world.RouteChange) -> None:
+        p = change.partition
+        holder = self.sources.get(p) or self.heirs[p]
+        known = holder.record.partition_epoch if holder.record is not None else 0
+        if known != change.expected_epoch:
+            return
+        if holder.record is None:
+            assert isinstance(holder, NewPartition)
+            assert holder.seed is Seed.FILLED, "it would lead without its rows"
+            for part in holder.parts:
+                part.lag_rows = 500
+        holder.record = change.state
+
+    def _drop(self, partition: PartitionId) -> None:
+        heir = self.heirs[partition]
+        assert not heir.serves, "rows that clients wrote are deleted"
+        self.heirs[partition] = NewPartition([NewPart(part.overlap) for part in heir.parts])
+
+    def _seal(self, request: views.RequestSeal) -> None:
+        source = self.sources[request.partition]
+        record = source.record
+        if not record.sealing or record.leader_epoch != request.leader_epoch or source.seal:
+            return
+        for overlap in self.overlaps[request.partition]:
+            heir = self.heirs[overlap.new]
+            part = next(x for x in heir.parts if x.overlap == overlap)
+            if part.broken or not part.verified:
+                return  # the leader has no importer that is near
+        source.seal = "appended"
+
+    # --- what happens by itself --------------------------------------------------------------
+
+    def settle(self) -> None:
+        """Let everything that runs come as far as it can."""
+        for source in self.sources.values():
+            source.reachable = True
+            if source.seal:
+                source.seal = "committed"
+        for heir in self.heirs.values():
+            if heir.record is None:
+                continue
+            heir.in_sync = heir.record.replicas == heir.nodes
+            for part in heir.parts:
+                if part.broken:
+                    continue
+                part.lag_rows = 0
+                part.sealed = part.sealed or self.sources[part.overlap.old].seal == "committed"
+
+    def fail_over(self, partition: PartitionId, *, keeps_seal: bool) -> None:
+        """Give a source another leader; a seal that is not committed may be lost with the old."""
+        source = self.sources[partition]
+        source.record = msgspec.structs.replace(
+            source.record,
+            leader=(source.record.leader + 1) % len(NODES),
+            leader_epoch=source.record.leader_epoch + 1,
+            partition_epoch=source.record.partition_epoch + 1,
+        )
+        if source.seal == "appended" and not keeps_seal:
+            source.seal = ""

@@ -1,0 +1,452 @@
+"""The machine of a re-sharding: each edge, and random zones in which everything goes wrong."""
+
+from datetime import timedelta
+
+import msgspec
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from resharding_world import LAG_ROWS_MAX, REVISION, Zone
+
+from rezone.domain import resharding_view as views
+from rezone.domain import route_checks, routes, world
+from rezone.domain.rebalance_run import NoPlan
+from rezone.domain.resharding_table import GRACE_SECONDS
+from rezone.domain.resharding_view import Seed
+from rezone.resources.conditions import ConditionType, Reason
+from rezone.resources.task import TERMINAL_TASK_STATES
+from rezone.resources.task import TaskState as S
+from rezone.wire.messages import LeaderAndIsr
+
+PASSES_MAX = 80
+
+
+def go_on(zone: Zone, until: str = "", passes: int = PASSES_MAX) -> None:
+    """Run in a calm world until a state, or to the end."""
+    for _ in range(passes):
+        if zone.status.state in {until or S.SUCCEEDED, *TERMINAL_TASK_STATES}:
+            return
+        zone.run()
+        zone.settle()
+
+
+def change(zone: Zone, **spec: object) -> None:
+    """Change the task's spec."""
+    zone.spec = zone.spec.model_copy(update=spec)
+
+
+def asked(zone: Zone, kind: type) -> list[world.Action]:
+    """Return the actions of a kind that the next pass would ask for."""
+    return [action for action in zone.decide().actions if isinstance(action, kind)]
+
+
+def waiting(zone: Zone) -> str:
+    """Return why it does not advance, as a status without a word on that would say it."""
+    zone.status = zone.status.model_copy(update={"waiting_for": ""})
+    zone.now += timedelta(minutes=1)
+    return zone.decide().status.waiting_for
+
+
+@pytest.mark.proves("ZR-02")
+@pytest.mark.parametrize(("first", "second"), [(1, 1), (2, 4), (4, 2), (3, 5), (5, 3), (4, 4)])
+def test_any_count_becomes_any_other(first: int, second: int) -> None:
+    """A count that is no multiple of the other would never come to its end."""
+    zone = Zone(first, second)
+    go_on(zone)
+    assert zone.status.state == S.SUCCEEDED
+    assert all(source.record.sealed for source in zone.sources.values())
+    assert zone.old_left == ()
+    assert (zone.done, zone.pending) == (True, False)
+
+
+def test_a_person_s_word_is_waited_for() -> None:
+    """Rows would be copied by a plan that nobody has approved."""
+    zone = Zone(2, 4)
+    zone.manual_approval = True
+    go_on(zone, passes=3)
+    assert zone.status.state == S.PLANNED
+    assert zone.status.waiting_for.startswith("AwaitingApproval")
+    change(zone, approved_plan="good")
+    go_on(zone)
+    assert zone.status.state == S.SUCCEEDED
+
+
+def test_without_a_plan_the_zone_s_keys_are_cleared() -> None:
+    """What waits in planned would never begin."""
+    zone = Zone(2, 4)
+    zone.no_plan = NoPlan(Reason.NOT_ENOUGH_DATA_NODES, "there is one node")
+    go_on(zone)
+    assert zone.status.state == S.CANCELLED
+    assert not zone.pending
+
+
+def test_without_its_pending_assignment_it_ends_before_it_begins() -> None:
+    """Two tasks would work on one zone."""
+    zone = Zone(2, 4)
+    zone.pending = False
+    go_on(zone)
+    assert zone.status.state == S.FAILED
+
+
+def test_seeds_that_do_not_open_in_time_end_in_a_cancel() -> None:
+    """A zone without room would wait for ever, and its next rebalance too."""
+    zone = Zone(2, 4)
+    while zone.status.state != S.AWAITING_REPLICAS:
+        zone.run(frozenset(range(99)))
+    zone.now += timedelta(hours=1)
+    go_on(zone)
+    assert zone.status.state == S.CANCELLED
+    assert all(heir.seed is Seed.NONE for heir in zone.heirs.values())
+
+
+def test_fills_keep_to_their_limit() -> None:
+    """All ranges of a large zone would be copied at once."""
+    zone = Zone(4, 8)
+    go_on(zone, S.TRANSFERRING)
+    assert len(asked(zone, views.FillSeed)) <= zone.fills_max
+
+
+@pytest.mark.proves("B-08")
+def test_each_source_cuts_over_when_its_own_heirs_are_ready() -> None:
+    """One slow range would hold up all others, or a range be sealed for nobody."""
+    zone = Zone(2, 4)
+    go_on(zone, S.SWITCHING)
+    slow = zone.heirs[max(zone.heirs)]
+    for _ in range(12):
+        slow.parts[0].lag_rows = LAG_ROWS_MAX + 1
+        zone.run()
+        zone.settle()
+    assert zone.sources[0].record.sealed
+    assert not zone.sources[1].record.sealing
+    slow.parts[0].lag_rows = LAG_ROWS_MAX + 1
+    assert waiting(zone) == "CatchingUp: imports: 1"
+    go_on(zone)
+    assert zone.status.state == S.SUCCEEDED
+
+
+@pytest.mark.proves("B-04")
+def test_nothing_is_sealed_for_a_part_that_was_not_verified() -> None:
+    """A copy that differs would serve."""
+    zone = Zone(1, 2)
+    for _ in range(30):
+        zone.run()
+        zone.settle()
+        for heir in zone.heirs.values():
+            heir.parts[0].verified = False
+    assert not zone.sources[0].record.sealing
+    assert asked(zone, views.VerifyPart)
+
+
+def test_a_seal_is_authorized_before_it_is_asked_for() -> None:
+    """The next coordinator would not know of a cut-over that may be happening (persist first)."""
+    zone = Zone(1, 2)
+    while not zone.sources[0].record.sealing:
+        actions = zone.run()
+        assert not any(isinstance(action, views.RequestSeal) for action in actions)
+        zone.settle()
+    (request,) = asked(zone, views.RequestSeal)
+    record = zone.sources[0].record
+    assert request == views.RequestSeal(
+        partition=0, node=record.leader, leader_epoch=record.leader_epoch
+    )
+
+
+@pytest.mark.parametrize("lag", [None, LAG_ROWS_MAX + 1])
+def test_an_heir_with_several_sources_serves_none_before_all_are_imported(lag: int | None) -> None:
+    """It would serve one part while another may still have to be begun anew."""
+    zone = Zone(2, 1)
+    go_on(zone, S.SWITCHING)
+    (heir,) = zone.heirs.values()
+    for _ in range(10):
+        heir.parts[1].lag_rows = lag
+        zone.run()
+    assert zone.sources[0].record.sealing == (lag is not None)
+
+
+@pytest.mark.proves("ZR-20")
+@pytest.mark.parametrize(
+    "state", [S.PLANNED, S.APPROVED, S.AWAITING_REPLICAS, S.TRANSFERRING, S.SWITCHING]
+)
+def test_a_cancel_before_the_first_seal_leaves_nothing_behind(state: str) -> None:
+    """Records or replicas of new partitions would stay, or a seal come after the end."""
+    zone = Zone(3, 5)
+    zone.paused = state in {S.PLANNED, S.APPROVED}
+    zone.manual_approval = state == S.PLANNED
+    zone.cut_overs_max = 0
+    go_on(zone, state, passes=30) if state != S.PLANNED else zone.run()
+    assert zone.status.state == state
+    change(zone, cancel=True)
+    go_on(zone)
+    assert zone.status.state == S.CANCELLED
+    check_cancelled(zone)
+
+
+def check_cancelled(zone: Zone) -> None:
+    """Check that everything is as before."""
+    assert not zone.pending
+    for source in zone.sources.values():
+        assert (source.seal, source.record.sealing, source.record.sealed) == ("", False, False)
+    for heir in zone.heirs.values():
+        assert (heir.record, heir.seed) == (None, Seed.NONE)
+
+
+@pytest.mark.proves("ZR-20")
+def test_a_cancel_after_the_first_seal_comes_too_late_and_says_so() -> None:
+    """Acknowledged rows of the heirs would be deleted."""
+    zone = Zone(4, 8)
+    zone.cut_overs_max = 1
+    while not any(source.seal for source in zone.sources.values()):
+        zone.run()
+        if not any(source.seal for source in zone.sources.values()):
+            zone.settle()
+    change(zone, cancel=True)
+    zone.run()
+    assert zone.status.state == S.CANCELLING
+    zone.settle()  # the seal was on its way
+    zone.run()
+    assert zone.status.state == S.SWITCHING
+    assert "came too late" in zone.status.history[-1].message
+    go_on(zone)
+    assert zone.status.state == S.SUCCEEDED
+
+
+def test_a_cancel_waits_for_the_word_of_every_old_leader() -> None:
+    """A leader that is cut off may have sealed: its heirs would be deleted with the only rows."""
+    zone = Zone(2, 2)
+    zone.cut_overs_max = 0
+    go_on(zone, S.SWITCHING)
+    zone.sources[1].reachable = False
+    change(zone, cancel=True)
+    for _ in range(5):
+        zone.run()
+    assert zone.status.state == S.CANCELLING
+    assert all(heir.record is not None for heir in zone.heirs.values())
+    go_on(zone)
+    assert zone.status.state == S.CANCELLED
+
+
+def sealing(zone: Zone) -> None:
+    """Run until a seal is authorized, and let nobody have heard of it."""
+    while not any(source.record.sealing for source in zone.sources.values()):
+        zone.run()
+        zone.settle()
+
+
+@pytest.mark.proves("B-08")
+def test_a_cancel_fences_the_request_to_seal_that_is_on_its_way() -> None:
+    """The old leader would seal after its heirs were deleted, and nobody serve the range."""
+    zone = Zone(1, 2)
+    sealing(zone)
+    (late,) = asked(zone, views.RequestSeal)
+    change(zone, cancel=True)
+    go_on(zone)
+    assert zone.status.state == S.CANCELLED
+    check_cancelled(zone)
+    zone.carry_out(late)
+    assert zone.sources[0].seal == ""
+
+
+@pytest.mark.proves("B-08")
+@pytest.mark.parametrize("heard", ["record", "leader", "heir"])
+def test_any_word_of_a_seal_makes_a_cancel_come_too_late(heard: str) -> None:
+    """The only rows of a range would be deleted, because one of three had not said it yet."""
+    zone = Zone(2, 2)
+    sealing(zone)
+    source, part = zone.sources[0], next(iter(zone.heirs.values())).parts[0]
+    source.seal = "committed"
+    if heard == "record":
+        source.record = msgspec.structs.replace(source.record, sealing=False, sealed=True)
+    part.sealed = heard == "heir"
+    source.reachable = heard == "leader"
+    change(zone, cancel=True)
+    zone.run()
+    assert zone.status.state == S.SWITCHING
+    assert zone.view().cut_over == (0,)
+
+
+def test_an_heir_that_serves_is_never_begun_anew() -> None:
+    """Rows that clients have written to one part would go with the copy of another one."""
+    zone = Zone(2, 1)
+    zone.cut_overs_max = 1
+    (heir,) = zone.heirs.values()
+    while not heir.parts[0].sealed:
+        zone.run()
+        zone.settle()
+    heir.parts[1].broken, heir.parts[1].lag_rows = True, None
+    assert asked(zone, views.ReimportPart) == [views.ReimportPart(overlap=heir.parts[1].overlap)]
+    assert not asked(zone, views.DropHeir)
+    go_on(zone)
+    assert zone.status.state == S.SUCCEEDED
+
+
+def test_it_is_not_over_before_every_heir_serves() -> None:
+    """The old partitions would be deleted while an heir still fetches the end of their logs."""
+    zone = Zone(1, 2)
+    sealing(zone)
+    zone.run()
+    zone.sources[0].seal = "committed"
+    for _ in range(5):
+        zone.run()
+    assert zone.sources[0].record.sealed
+    assert zone.status.state == S.SWITCHING
+    go_on(zone)
+    assert zone.status.state == S.SUCCEEDED
+
+
+def test_nothing_is_sealed_for_an_heir_whose_followers_are_behind() -> None:
+    """A range would be cut over to a single copy, and wait if that one's node fails."""
+    zone = Zone(1, 2)
+    for _ in range(30):
+        zone.run()
+        zone.settle()
+        for heir in zone.heirs.values():
+            heir.in_sync = False
+    assert not zone.sources[0].record.sealing
+    assert waiting(zone).startswith("CatchingUp: followers of new partitions")
+
+
+def test_suspended_it_begins_nothing_and_ends_what_was_authorized() -> None:
+    """A suspended task would fill and seal, or leave writers of a sealed range waiting."""
+    zone = Zone(4, 8)
+    zone.cut_overs_max = 1
+    sealing(zone)
+    change(zone, suspend=True)
+    for _ in range(10):
+        zone.run()
+        zone.settle()
+    assert [s.record.sealed for s in zone.sources.values()].count(True) == 1
+    assert not any(source.record.sealing for source in zone.sources.values())
+    assert zone.status.waiting_for.startswith("Paused: spec.suspend")
+    change(zone, suspend=False)
+    go_on(zone)
+    assert zone.status.state == S.SUCCEEDED
+
+
+def test_old_partitions_stay_for_scans_that_began_before() -> None:
+    """A scan under way at the last cut-over would lose its partition."""
+    zone = Zone(1, 2)
+    go_on(zone, S.STOPPING_REDUNDANT)
+    assert zone.old_left == (0,)
+    entered = zone.status.history[-1].time
+    zone.now = entered + timedelta(seconds=GRACE_SECONDS - 1)
+    assert not asked(zone, views.RemoveOld)
+    zone.now = entered + timedelta(seconds=GRACE_SECONDS)
+    assert asked(zone, views.RemoveOld) == [views.RemoveOld(partitions=(0,))]
+
+
+def test_old_partitions_that_cannot_be_stopped_do_not_hold_it_up_for_ever() -> None:
+    """A node that never comes back would keep the task, and the zone's next one waits."""
+    zone = Zone(1, 2)
+    go_on(zone, S.STOPPING_REDUNDANT)
+    zone.now += timedelta(days=1)
+    zone.run(frozenset({0}))
+    assert zone.status.state == S.SUCCEEDED
+    assert "except for stopping" in zone.status.history[-1].message
+
+
+def test_an_heir_without_nodes_says_so() -> None:
+    """It would wait without a word (B-14)."""
+    zone = Zone(1, 2)
+    go_on(zone, S.TRANSFERRING)
+    heir = next(iter(zone.heirs.values()))
+    heir.record, heir.seed, heir.nodes = None, Seed.NONE, ()
+    assert waiting(zone).startswith("Unreachable: no node of a new partition is left: 1")
+    conditions = zone.decide().status.conditions
+    reasons = {c.reason for c in conditions if c.type == ConditionType.RECONCILING}
+    assert reasons == {Reason.FAILED}
+
+
+class ReshardingMachine(RuleBasedStateMachine):
+    """A re-sharding among lost actions, failovers, broken imports, suspends and a cancel."""
+
+    @initialize(first=st.integers(1, 5), second=st.integers(1, 5), cut_overs=st.integers(1, 3))
+    def start(self, first: int, second: int, cut_overs: int) -> None:
+        """Begin."""
+        self.zone = Zone(first, second)
+        self.zone.cut_overs_max = cut_overs
+        assert self.zone.spec.revision == REVISION
+
+    @rule(lost=st.frozensets(st.integers(0, 6)))
+    def run(self, lost: frozenset[int]) -> None:
+        """Decide, and lose some of the actions."""
+        before = [s.record for s in self.zone.sources.values()]
+        self.zone.run(lost)
+        for old, source in zip(before, self.zone.sources.values(), strict=True):
+            assert route_checks.regressions(old, source.record) == ()
+
+    @rule()
+    def settle(self) -> None:
+        """Let all that runs come as far as it can."""
+        self.zone.settle()
+
+    @rule(pick=st.integers(0, 99), keeps_seal=st.booleans())
+    def fail_over(self, pick: int, keeps_seal: bool) -> None:
+        """Replace the leader of a source."""
+        ids = tuple(self.zone.sources)
+        self.zone.fail_over(ids[pick % len(ids)], keeps_seal=keeps_seal)
+
+    @rule(pick=st.integers(0, 99))
+    def cut_off(self, pick: int) -> None:
+        """Hear nothing of a source's leader until the world is settled."""
+        ids = tuple(self.zone.sources)
+        self.zone.sources[ids[pick % len(ids)]].reachable = False
+
+    @rule(pick=st.integers(0, 99))
+    def take_over(self, pick: int) -> None:
+        """Authorize a takeover of a source, and roll it back."""
+        ids = tuple(self.zone.sources)
+        source = self.zone.sources[ids[pick % len(ids)]]
+        nodes = [n for n in source.record.isr if n != source.record.leader]
+        answer = routes.authorize_takeover(source.record, nodes[0])
+        if isinstance(answer, LeaderAndIsr):
+            rolled_back = routes.roll_back_takeover(answer)
+            assert isinstance(rolled_back, LeaderAndIsr)
+            source.record = rolled_back
+
+    @rule(pick=st.integers(0, 99))
+    def break_import(self, pick: int) -> None:
+        """Trim a log that is still to be imported."""
+        parts = [p for h in self.zone.heirs.values() if h.record for p in h.parts if not p.sealed]
+        if parts:
+            part = parts[pick % len(parts)]
+            part.broken, part.verified, part.lag_rows = True, False, None
+
+    @rule(suspend=st.booleans())
+    def suspend(self, suspend: bool) -> None:
+        """Suspend, or go on."""
+        change(self.zone, suspend=suspend)
+
+    @precondition(lambda self: self.zone.status.state not in {"", S.PLANNED})
+    @rule()
+    def cancel(self) -> None:
+        """Cancel, for good."""
+        change(self.zone, cancel=True)
+
+    @invariant()
+    def nothing_is_served_twice(self) -> None:
+        """See that an heir serves only what a source's committed seal has given it."""
+        for heir in self.zone.heirs.values():
+            for part in heir.parts:
+                assert not part.sealed or self.zone.sources[part.overlap.old].seal == "committed"
+        if self.zone.status.state == S.CANCELLED:
+            check_cancelled(self.zone)
+        if self.zone.done:
+            assert all(p.sealed for h in self.zone.heirs.values() for p in h.parts)
+
+    def teardown(self) -> None:
+        """In a calm world it comes to an end, and to the right one."""
+        change(self.zone, suspend=False)
+        self.zone.settle()
+        sealed = any(source.seal for source in self.zone.sources.values())
+        go_on(self.zone, passes=300)
+        ends = {S.SUCCEEDED} if sealed or not self.zone.spec.cancel else {S.SUCCEEDED, S.CANCELLED}
+        assert self.zone.status.state in ends, self.zone.status
+
+
+ReshardingMachine.TestCase.settings = settings(
+    max_examples=60, stateful_step_count=40, deadline=None
+)
+TestReshardingMachine = pytest.mark.slow(
+    pytest.mark.proves("B-08", "ZR-20", "OP-02")(ReshardingMachine.TestCase)
+)
