@@ -200,3 +200,11 @@ def _settled(stage: Stage, zone: Zone) -> None:
         stage.cluster.kubectl("uncordon", node)
         stage.label(node, member=node in stage.base)
     zone.wait_settled(stage.base)
+
+
+@pytest.fixture
+def machines(stage: Stage) -> Nodes:
+    """Give the nodes as machines; skip where there is no way to them."""
+    if stage.cluster.nodes is None:
+        pytest.skip("the machines of this cluster cannot be reached: only those of kind can")
+    return stage.cluster.nodes

@@ -13,17 +13,19 @@ import pytest
 from e2e.kind.command import CommandError, run
 from e2e.kubernetes.cluster import Json, Nodes
 from e2e.kubernetes.conftest import CHART, RELEASE, RELEASE_NAMESPACE, ROOT, Stage
-from e2e.kubernetes.zone import KINDS, NAMESPACE, PLANNED, UNPLANNED, ZONE, Zone, condition, reason
+from e2e.kubernetes.zone import (
+    KINDS,
+    NAMESPACE,
+    PARTITIONS,
+    PLANNED,
+    UNPLANNED,
+    ZONE,
+    Zone,
+    condition,
+    reason,
+)
 
 pytestmark = [pytest.mark.timeout(1200), pytest.mark.proves("OP-08")]
-
-
-@pytest.fixture
-def machines(stage: Stage) -> Nodes:
-    """Give the nodes as machines; skip where there is no way to them."""
-    if stage.cluster.nodes is None:
-        pytest.skip("the machines of this cluster cannot be reached: only those of kind can")
-    return stage.cluster.nodes
 
 
 @pytest.mark.proves("OP-06")
@@ -68,25 +70,49 @@ def test_a_pod_is_deleted_by_force(stage: Stage, zone: Zone) -> None:
 
 def test_a_process_is_killed(stage: Stage, zone: Zone, machines: Nodes) -> None:
     """What was acknowledged and only in memory would be lost with SIGKILL."""
-    node = stage.workers[2]
     with zone.under_traffic("process killed", gap_seconds_max=UNPLANNED):
-        pod = stage.cluster.get("pod", zone.pod_on(node), f"--namespace={NAMESPACE}")
-        container = pod["status"]["containerStatuses"][0]["containerID"].rpartition("/")[2]
-        machines.execute(
-            node, "ctr", "--namespace=k8s.io", "tasks", "kill", "--signal=SIGKILL", container
-        )
-        stage.cluster.until(
-            "the container is started again",
-            lambda: _restarts(stage, zone.pod_on(node)) > 0,
-            seconds=60,
-            seen=zone.describe,
-        )
+        _kill_process(stage, zone, machines, stage.workers[2])
         zone.wait_settled(stage.base)
 
 
-def _restarts(stage: Stage, pod: str) -> int:
-    found = stage.cluster.get("pod", pod, f"--namespace={NAMESPACE}")
-    return int(found["status"]["containerStatuses"][0]["restartCount"])
+def test_a_disk_is_damaged(stage: Stage, zone: Zone, machines: Nodes) -> None:
+    """Rows that a disk has changed would be served, or copied over good ones."""
+    node = stage.workers[2]
+    with zone.under_traffic("disk damaged", gap_seconds_max=UNPLANNED):
+        pod = zone.pod_on(node)
+        machines.execute(node, "sh", "-euc", _DAMAGE, "sh", zone.volume_of(pod))
+        _kill_process(stage, zone, machines, node)
+        zone.wait_settled(stage.base)
+    log = stage.cluster.kubectl("logs", pod, f"--namespace={NAMESPACE}")
+    assert log.count("a replica is damaged") == PARTITIONS
+
+
+# A byte in the middle of the newest log of each partition: checksums of entries must show it.
+_DAMAGE = """
+for log in $(find "$1" -path '*/partitions/*/log/*' -type f -size +0); do
+  printf '\\377' | dd of="$log" bs=1 seek=$(($(stat -c %s "$log") / 2)) conv=notrunc status=none
+done
+"""
+
+
+def _kill_process(stage: Stage, zone: Zone, machines: Nodes, node: str) -> None:
+    """Kill a node's data node process, and wait until its container is started again."""
+    pod = zone.pod_on(node)
+    before = _container(stage, pod)
+    name = before["containerID"].rpartition("/")[2]
+    machines.execute(node, "ctr", "--namespace=k8s.io", "tasks", "kill", "--signal=SIGKILL", name)
+    stage.cluster.until(
+        "the container is started again",
+        lambda: _container(stage, pod)["restartCount"] > before["restartCount"],
+        seconds=60,
+        seen=zone.describe,
+    )
+
+
+def _container(stage: Stage, pod: str) -> Json:
+    found: Json = stage.cluster.get("pod", pod, f"--namespace={NAMESPACE}")
+    status: Json = found["status"]["containerStatuses"][0]
+    return status
 
 
 def test_a_kubelet_stops(stage: Stage, zone: Zone, machines: Nodes) -> None:

@@ -131,6 +131,15 @@ class Zone:
             if pod["spec"].get("nodeName") == node
         )
 
+    def volume_of(self, pod: str) -> str:
+        """Return the directory on its node that holds a data node's volume."""
+        where = f"--namespace={NAMESPACE}"
+        volumes = self._cluster.get("pod", pod, where)["spec"]["volumes"]
+        claim = next(one["persistentVolumeClaim"] for one in volumes if one["name"] == "data")
+        name = self._cluster.get("pvc", claim["claimName"], where)["spec"]["volumeName"]
+        spec = self._cluster.get("pv", name)["spec"]
+        return str((spec.get("local") or spec["hostPath"])["path"])
+
     def nodes(self) -> set[str]:
         """Return the Kubernetes nodes whose data nodes are ready."""
         return {
