@@ -22,7 +22,8 @@ import rocksdict
 from rezone.replica.engines.rocks import RocksSettings
 from rezone.replica.entry import build_entry, rows_batch
 from rezone.replica.snapshot import SnapshotBatch
-from rezone.replica.store import PartitionStore, StoreConfig
+from rezone.replica.store import PartitionStore
+from rezone.replica.store_config import StoreConfig
 from rezone.wire.keyspace import hash_key, row_id
 
 Rows = tuple[list[bytes], list[bytes]]
@@ -65,19 +66,21 @@ class Bench:
         self.timed("apply", lambda: source.apply_to(source.log_end))
         self.timed("apply: flush", source.flush)
         batches: list[SnapshotBatch] = []
-        with source.open_snapshot("bench") as snapshot:
+        with source.outgoing.open_rows("bench") as snapshot:
             self.timed("snapshot scan -> batches", lambda: batches.extend(snapshot))
             target = PartitionStore.open(directory / "target", self.config)
-            loader = target.bulk_loader(snapshot.header, "bench")
+            loader = target.incoming.begin(snapshot.header, "bench")
             self.timed("bulk load", lambda: [loader.write(b.batch, b.mark) for b in batches])
             self.timed("bulk load: finish", lambda: loader.finish(snapshot.trailer))
         batches.clear()
-        self.timed("snapshot of bulk-loaded", lambda: [None for _ in target.open_snapshot("again")])
-        self.timed("digest", target.digest)
+        self.timed(
+            "snapshot of bulk-loaded", lambda: [None for _ in target.outgoing.open_rows("again")]
+        )
+        self.timed("digest", target.reader.digest)
         ids = self.rows[0][:: max(len(self.rows[0]) // 20_000, 1)]
         started = time.perf_counter()
         for i in range(0, len(ids), 100):
-            target.newest(ids[i : i + 100])
+            target.reader.newest(ids[i : i + 100])
         rate = len(ids) / (time.perf_counter() - started)
         self.seconds.setdefault("reads/s (100 a call)", []).append(rate)
         source.close()

@@ -26,7 +26,7 @@ import pyarrow as pa
 from rezone.replica.node import DataNode
 from rezone.replica.server import NodeServer
 from rezone.replica.settings import NodeSettings
-from rezone.replica.store import StoreConfig
+from rezone.replica.store_config import StoreConfig
 from rezone.wire.channel import CHANNEL_ERRORS, Channel
 from rezone.wire.errors import (
     NotReadyError,

@@ -10,7 +10,8 @@ import pytest
 from rezone.replica.applier import Collected
 from rezone.replica.collector import Collector
 from rezone.replica.entry import OP_UPSERT, build_entry, rows_batch
-from rezone.replica.store import PartitionStore, StoreConfig
+from rezone.replica.store import PartitionStore
+from rezone.replica.store_config import StoreConfig
 from rezone.wire.keyspace import hash_key, row_id
 
 PAUSE_SECONDS = 60.0
@@ -88,7 +89,7 @@ def test_what_is_written_during_a_pass_is_not_forgotten(bench: Bench) -> None:
         bench.write(b"%d" % i, 10 + i)
     bench.now += PAUSE_SECONDS
     assert bench.collector.step(12)
-    first = bench.store.scan(b"", None, None, 1)[0][0][10:]
+    first = bench.store.reader.scan(b"", None, None, 1)[0][0].as_py()[10:]
     bench.write(first, 20)
     assert bench.removed(12) is not None
     assert bench.removed(20) == 1
@@ -109,7 +110,7 @@ def test_passes_keep_their_distance_and_wait_for_snapshots(bench: Bench) -> None
     """A partition that is always written to would always be scanned; a snapshot would block."""
     bench.write(b"a", 10)
     bench.write(b"a", 20)
-    with bench.store.open_snapshot("reader"):
+    with bench.store.outgoing.open_rows("reader"):
         assert bench.removed(20) == 0, "one try, then it waits"
     assert bench.removed(20) == 1
     bench.write(b"a", 30)

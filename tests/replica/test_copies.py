@@ -12,7 +12,7 @@ from replica_cluster import Client, Coordinator, LocalNode, cluster
 
 from rezone.replica.checkpoints import CheckpointLimits
 from rezone.replica.foreground import Foreground
-from rezone.replica.store import StoreConfig
+from rezone.replica.store_config import StoreConfig
 from rezone.wire.copying import CopyOptions, FlightSink, copy_partition
 from rezone.wire.errors import ConflictError, RezoneError
 from rezone.wire.flight import NodeClient

@@ -14,8 +14,8 @@ import pytest
 from replica_cluster import FAST, Client, Coordinator, LocalNode, cluster
 
 from rezone.replica.engines.rocks import RocksSettings
-from rezone.replica.setaside import damaged_name
-from rezone.replica.store import StoreConfig
+from rezone.replica.partition_directory import damaged_name
+from rezone.replica.store_config import StoreConfig
 from rezone.wire.errors import ConflictError, CorruptionError, NotReadyError
 from rezone.wire.messages import (
     ConfigureNode,

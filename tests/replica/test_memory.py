@@ -18,7 +18,7 @@ from rezone.replica.memory import MemoryCollector, SnapshotSlots, Tally
 from rezone.replica.node import DataNode
 from rezone.replica.settings import NodeSettings, SystemClock
 from rezone.replica.snapshot import SnapshotLimits
-from rezone.replica.store import StoreConfig
+from rezone.replica.store_config import StoreConfig
 from rezone.wire.errors import NotReadyError, OverloadedError
 from rezone.wire.flight import NodeClient
 from rezone.wire.messages import (
@@ -159,17 +159,21 @@ def test_a_node_counts_the_snapshots_that_are_read(one: Coordinator, form: str) 
     node, k = node_of(one), Client(one)
     fill(one, k, 0, "a")
     store = node.find(0).store
-    opens = store.open_files if form == "files" else functools.partial(store.open_snapshot, "r")
+    opens = (
+        store.outgoing.open_files
+        if form == "files"
+        else functools.partial(store.outgoing.open_rows, "r")
+    )
     sources = [opens() for _ in range(2)]
     # Of rows both read one scan.
-    assert store.snapshots_read == (2 if form == "files" else 1)
+    assert store.outgoing.readers == (2 if form == "files" else 1)
     ticket = SnapshotTicket(partition=0, reader="late")
     if form == "files":
         with pytest.raises(OverloadedError, match="2 snapshots"):
             NodeClient(one.nodes[0].address).get(ticket).read_all()
     for source in sources:
         source.close()
-    assert store.snapshots_read == 0
+    assert store.outgoing.readers == 0
     assert NodeClient(one.nodes[0].address).get(ticket).read_all().num_rows == 256
     k.close()
 

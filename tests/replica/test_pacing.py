@@ -18,7 +18,7 @@ from rezone.replica.pacing import CatchUpRate
 from rezone.replica.partition import Partition
 from rezone.replica.settings import NodeSettings
 from rezone.replica.snapshot import SnapshotLimits
-from rezone.replica.store import StoreConfig
+from rezone.replica.store_config import StoreConfig
 from rezone.wire.messages import ZoneConfig
 
 P = 0
@@ -113,7 +113,7 @@ def metrics_of(c: Coordinator) -> dict[str, float]:
 
 def keep_log_for_a_copy(leader: Partition) -> None:
     """Have the leader keep its log for a copy: more of it than SLOW allows."""
-    leader.store.open_snapshot("a copy")
+    leader.store.outgoing.open_rows("a copy")
     leader.keep_house()
     assert leader.pacer.log_full
 
@@ -129,7 +129,11 @@ def test_the_log_stays_for_a_copy_until_its_receiver_follows(tmp_path: Path, for
         k, leader = Client(c), leader_of(c)
         k.put(P, {b"a": b"1"})
         store = leader.store
-        opened = store.open_files if form == "files" else partial(store.open_snapshot, "reader")
+        opened = (
+            store.outgoing.open_files
+            if form == "files"
+            else partial(store.outgoing.open_rows, "reader")
+        )
         with opened() as snapshot:
             for i in range(20):
                 k.put(P, {b"%d" % i: b"v" * 1000})
@@ -226,20 +230,20 @@ def test_what_a_snapshot_holds_is_measured(tmp_path: Path) -> None:
         rows = {b"%d" % i: b"v" * 100 for i in range(100)}
         k.put(P, rows)
         assert metrics_of(c)["rezone_replica_snapshot_memory_bytes"] == 0
-        snapshot = leader.store.open_snapshot("slow")
+        snapshot = leader.store.outgoing.open_rows("slow")
         with ThreadPoolExecutor(1) as pool:
             # The first one fills what a snapshot may hold, the second must wait for its reader.
             k.put(P, rows)
             held = metrics_of(c)["rezone_replica_snapshot_memory_bytes"]
             assert held > 4_000
             waiting = pool.submit(k.put, P, {b"7": b"w"})
-            c.until("waits", lambda: leader.store.snapshot_waited_seconds > 0)
+            c.until("waits", lambda: leader.store.outgoing.waited_seconds > 0)
             assert not waiting.done()
             snapshot.close()
             waiting.result(10)
         figures = metrics_of(c)
         assert figures["rezone_replica_snapshot_memory_bytes"] == 0
         assert figures["rezone_replica_snapshot_waited_seconds_total"] > 0
-        pinned = leader.store.open_files()
+        pinned = leader.store.outgoing.open_files()
         assert figures["rezone_replica_snapshot_pinned_bytes"] == 0
         pinned.close()

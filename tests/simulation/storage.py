@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import msgspec
@@ -18,11 +18,11 @@ from rezone.replica.applier import pairs_of
 from rezone.replica.engines import MemoryEngine
 from rezone.replica.engines.base import OnDamage
 from rezone.replica.entry import header_at, iter_entries
-from rezone.replica.intents import Intent, newest_intents
 from rezone.replica.meta import PartitionMeta, branches_until
 from rezone.replica.node import NodeState
+from rezone.replica.row_reader import RowReader
 from rezone.replica.store import ResetNeededError
-from rezone.replica.transactions import Transaction, TransactionTable
+from rezone.replica.transactions import TransactionTable
 from rezone.wire.errors import CorruptionError
 from rezone.wire.messages import FailoverEntry, IndexPosition, NodeId, PartitionId
 
@@ -153,14 +153,10 @@ class MemoryStore:
         self._engine_end = self.applied
         return self._engine
 
-    def newest(self, row_ids: list[bytes], as_of: int) -> list[bytes | None]:
-        """Return rows as of a time."""
-        return self.engine.newest(row_ids, as_of)
-
-    def intents(self, transaction: Transaction, row_ids: Iterable[bytes]) -> dict[bytes, Intent]:
-        """Return what an open transaction will do to these rows."""
-        chains = self.engine.chains_of(sorted(row_ids), transaction.records[0].commit_time)
-        return newest_intents(chains, transaction.last.transaction)
+    @property
+    def reader(self) -> RowReader:
+        """The real reads, of these rows."""
+        return RowReader(self, self.indexer)  # type: ignore[arg-type]
 
     @contextlib.contextmanager
     def transactions(self) -> Iterator[TransactionTable]:

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 
 class BulkLoader:
-    """One attempt at receiving a snapshot; made by `PartitionStore.bulk_loader`.
+    """One attempt at receiving a snapshot; made by `Incoming.begin`.
 
     One thread writes. `arriving` makes the index entries of each batch, which go to the engine
     with the next progress: indexes are rebuilt while the rows come (SS-05).

@@ -192,7 +192,7 @@ class Control:
         start, end = partition.hash_range
         rest = CopySteps(self._node.foreground).rest
         with reading(partition, as_of):
-            digests, rows = partition.store.digest(as_of, start, end, request.ranges, rest)
+            digests, rows = partition.store.reader.digest(as_of, start, end, request.ranges, rest)
         return DigestReply(
             digests=tuple(digests),
             rows=tuple(rows),

@@ -106,7 +106,7 @@ class Receiver:
         message = messages.decode(memoryview(metadata)) if metadata is not None else None
         if isinstance(message, SnapshotHeader):
             with self._partition.applying:
-                self._loader = self._partition.store.bulk_loader(message, self._attempt)
+                self._loader = self._partition.store.incoming.begin(message, self._attempt)
             self._rows_total = message.rows_estimate
         elif self._loader is None:
             raise CorruptionError("a snapshot that does not begin with its header")
@@ -127,7 +127,7 @@ class Receiver:
         """Give up; what is durable stays for the next attempt."""
         if self._loader is not None:
             self._loader.abort()
-        state = self._partition.store.copy_state()
+        state = self._partition.store.incoming.state()
         self._show(CopyProgress(rows=state.rows, bytes=state.bytes, error=error))
 
     def _finish(self, trailer: SnapshotTrailer) -> None:
@@ -138,7 +138,7 @@ class Receiver:
         self._partition.snapshot_done()
 
     def _progress(self) -> CopyState | None:
-        state = self._partition.store.copy_state()
+        state = self._partition.store.incoming.state()
         received = self._loader.received if self._loader is not None else None
         self._show(
             CopyProgress(
@@ -188,7 +188,7 @@ class LocalSink:
 
     def finish(self) -> CopyState:
         """Return the state at the end."""
-        return self._partition.store.copy_state()
+        return self._partition.store.incoming.state()
 
     def abort(self) -> None:
         """End without the rest."""
@@ -198,7 +198,7 @@ class LocalSink:
 
 def current_state(partition: "Partition") -> CopyState:
     """Return where a partition's copy stands; done when it needs none."""
-    state = partition.store.copy_state()
+    state = partition.store.incoming.state()
     if not partition.store.meta.needs_snapshot and not state.done:
         state = CopyState(partition=partition.partition_id, done=True)
     rate = partition.config.copy_bytes_per_second_max

@@ -21,17 +21,17 @@ class CopyCollector(Collector):
         yield GaugeMetricFamily(
             "rezone_replica_snapshot_memory_bytes",
             "Overwritten row ids, early rows and queues of snapshots that are read.",
-            sum(store.snapshot_memory_bytes() for store in stores),
+            sum(store.outgoing.memory_bytes() for store in stores),
         )
         yield GaugeMetricFamily(
             "rezone_replica_snapshot_pinned_bytes",
             "Disk room of files that only file snapshots still hold.",
-            sum(store.pinned_bytes() for store in stores),
+            sum(store.outgoing.pinned_bytes() for store in stores),
         )
         yield CounterMetricFamily(
             "rezone_replica_snapshot_waited_seconds",
             "Time that writes have waited because a snapshot's memory was at its limit.",
-            sum(store.snapshot_waited_seconds for store in stores),
+            sum(store.outgoing.waited_seconds for store in stores),
         )
         yield CounterMetricFamily(
             "rezone_replica_copy_rested_seconds",

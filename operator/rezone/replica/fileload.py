@@ -40,7 +40,7 @@ _NAME = re.compile(
 
 
 class FileLoader:
-    """One attempt at receiving a file snapshot; made by `PartitionStore.bulk_loader`."""
+    """One attempt at receiving a file snapshot; made by `Incoming.begin`."""
 
     def __init__(
         self,

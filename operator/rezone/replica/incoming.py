@@ -25,13 +25,14 @@ from rezone.replica.indexer import Indexer
 from rezone.replica.log import PartitionLog
 from rezone.replica.meta import CopyMeta
 from rezone.replica.segment import sync_directory
+from rezone.replica.store_config import StoreConfig
 from rezone.replica.transactions import engine_state
 from rezone.replica.writers import WriterTable
 from rezone.wire.errors import ConflictError, CorruptionError
 from rezone.wire.messages import CopyState, HeldFiles, SnapshotHeader
 
 if TYPE_CHECKING:
-    from rezone.replica.store import PartitionStore, StoreConfig
+    from rezone.replica.store import PartitionStore
 
 Loader = BulkLoader | FileLoader
 
@@ -43,7 +44,7 @@ class Incoming:
         self,
         store: "PartitionStore",
         directory: Path,
-        config: "StoreConfig",
+        config: StoreConfig,
         *,
         applier: Applier,
         log: PartitionLog,
@@ -89,7 +90,13 @@ class Incoming:
     # --- the beginning of an attempt ---------------------------------------------------------
 
     def begin(self, header: SnapshotHeader, attempt: str) -> Loader:
-        """Begin or go on receiving; see `PartitionStore.bulk_loader`."""
+        """Begin or go on receiving a snapshot; the attempt before is fenced off (SS-08, B-05).
+
+        The source must have been asked for what `state` says. Without a copy under way the
+        partition is reset first. Indexes are whole when the copy is done (SS-05).
+        `ConflictError` with detail `done` when the copy is complete, with detail `restart` when
+        this snapshot cannot complete what another began: the copy then starts from nothing.
+        """
         with self._applier.mutex:
             copy = self.copy()
             if copy is not None and copy.done:
@@ -224,7 +231,7 @@ class Incoming:
         )
 
     def state(self) -> CopyState:
-        """Return where the copy stands durably (B-05), and what it can be made of."""
+        """Return where the copy stands durably, if any (B-05), and what it can be made of."""
         copy, file_format = self.copy(), self.engine.file_format
         formats = (file_format,) if file_format else ()
         if copy is None:

@@ -148,6 +148,10 @@ class Indexer:
         """About how many entries there are."""
         return self._state.entries
 
+    def versions_estimate(self) -> int:
+        """Return about how many versions of rows there are: the engine counts entries too."""
+        return max(0, self._applier.engine.versions_estimate() - self.entries)
+
     @property
     def entry_bytes(self) -> int:
         """About how many bytes the entries take."""

@@ -42,7 +42,7 @@ def lookup_batches(partition: "Partition", ticket: IndexTicket, codec: RowCodec)
     keys, left = KeyRange(start, ticket.end), ticket.limit
     while left:
         with reading(partition, as_of):
-            found = partition.store.lookup(index, keys, as_of, max(left, _ENTRIES_MIN))
+            found = partition.store.reader.lookup(index, keys, as_of, max(left, _ENTRIES_MIN))
         partition.index.require(applied)  # it may have begun to be made anew, or was rolled back
         if len(found.row_ids):
             batch = codec.decode(keys_of(found.row_ids), found.values)

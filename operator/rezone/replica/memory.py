@@ -125,7 +125,7 @@ class NodeMemory:
             Part("answers", self.answers.used, settings.answers_bytes_max),
             Part(
                 "snapshots",
-                sum(store.snapshot_memory_bytes() for store in stores),
+                sum(store.outgoing.memory_bytes() for store in stores),
                 settings.snapshots_max * node.snapshot_bytes_max,
             ),
         ]

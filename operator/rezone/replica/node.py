@@ -38,7 +38,7 @@ from rezone.replica.report import ReportBoard
 from rezone.replica.setaside import is_replica, open_store
 from rezone.replica.settings import Clock, NodeSettings, SystemClock
 from rezone.replica.snapshot import SnapshotSource
-from rezone.replica.store import StoreConfig
+from rezone.replica.store_config import StoreConfig
 from rezone.replica.workers import Job, Workers
 from rezone.replica.write import warm_up
 from rezone.wire.channel import Channel
@@ -547,8 +547,8 @@ class DataNode:
     ) -> SnapshotSource | FileSnapshot:
         """Open a snapshot to be read; waits while too many are."""
         return self._slots.open(
-            lambda: sum(each.store.snapshots_read for each in self.partitions()),
-            lambda: partition.store.open_source(ticket),
+            lambda: sum(each.store.outgoing.readers for each in self.partitions()),
+            lambda: partition.store.outgoing.open(ticket),
         )
 
     @property

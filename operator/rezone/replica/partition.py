@@ -645,7 +645,7 @@ class Partition:
         with self.lock:
             keep_from = self._log_needed_from()
         self.store.trim(self.config.log_retention_bytes, keep_from)
-        self.store.expire_snapshots()
+        self.store.outgoing.expire()
         sizes = self.store.sizes()
         self.sizes = (sizes.versions, sizes.engine_bytes + sizes.log_bytes)
 
@@ -658,7 +658,7 @@ class Partition:
         """
         settings, state = self.settings, self.leading.state
         keep_from = self.committed
-        claims = [*self.store.snapshot_floors(settings.copy_handover_ms / 1000)]
+        claims = [*self.store.outgoing.floors(settings.copy_handover_ms / 1000)]
         if state is not None:
             keep_from = min([keep_from, *state.needed_offsets()])
             claims += state.catching_up().values()

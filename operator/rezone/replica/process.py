@@ -26,7 +26,7 @@ from rezone.replica.listener import Listener
 from rezone.replica.node import DataNode
 from rezone.replica.settings import NodeSettings
 from rezone.replica.stop_signals import StopSignals
-from rezone.replica.store import StoreConfig
+from rezone.replica.store_config import StoreConfig
 from rezone.wire.flight import NodeClient
 from rezone.wire.tls import tls_from_environment
 

@@ -271,7 +271,7 @@ def read_keys(partition: "Partition", read: KeyRead, codec: RowCodec) -> Any:
     """Return the typed batch of the rows found; only when the read may be answered."""
     with reading(partition, None if read.own is not None else read.as_of):
         if read.own is None:
-            values = partition.store.newest(read.row_ids, read.as_of)
+            values = partition.store.reader.newest(read.row_ids, read.as_of)
         else:
             values = own_values(partition, read.row_ids, read.own)
     found = [index for index, value in enumerate(values) if value is not None]
@@ -284,10 +284,10 @@ def read_keys(partition: "Partition", read: KeyRead, codec: RowCodec) -> Any:
 def own_values(partition: "Partition", row_ids: list[bytes], own: OwnWrites) -> list[bytes | None]:
     """Return rows as a transaction sees them; TransactionEndedError when it is over."""
     transaction = partition.transacting.require_open(own)
-    values = partition.store.newest(row_ids, own.times.read_time)
+    values = partition.store.reader.newest(row_ids, own.times.read_time)
     if transaction is None:
         return values
-    return overlaid(row_ids, values, partition.store.intents(transaction, row_ids))
+    return overlaid(row_ids, values, partition.store.reader.intents(transaction, row_ids))
 
 
 def time_to_read_at(partition: "Partition", as_of: int | None) -> int:
@@ -314,7 +314,7 @@ def scan_batches(partition: "Partition", ticket: ScanTicket, codec: RowCodec) ->
     bound = None if end >= keyspace.HASH_SPACE else end.to_bytes(_HASH_BYTES, "big")
     while cursor is not None:
         with reading(partition, as_of):
-            ids, values, cursor = partition.store.scan_arrays(
+            ids, values, cursor = partition.store.reader.scan(
                 cursor, bound, as_of, ticket.batch_rows
             )
         if len(ids):

@@ -10,6 +10,7 @@ Concurrency: one thread, the node's collecting one.
 from collections.abc import Callable
 
 from rezone.replica.engines.base import behind
+from rezone.replica.entry import iter_entries
 from rezone.replica.store import PartitionStore
 from rezone.wire.errors import CorruptionError, SnapshotExpiredError
 
@@ -76,6 +77,10 @@ class Scrubber:
 
     def _read_log(self, offset: int) -> int | None:
         try:
-            return self._store.check_log(offset, self._slice_bytes)
+            data = self._store.read(offset, self._slice_bytes)
         except SnapshotExpiredError:
             return self._store.log_start  # trimmed meanwhile
+        if not data:
+            return None
+        *_, last = iter_entries(data)
+        return last.header.end_offset

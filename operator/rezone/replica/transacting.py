@@ -116,7 +116,7 @@ def prepare_end(partition: "Partition", request: TransactionEnd) -> PreparedEnd:
         if found is None or not found.is_open or store.applied < found.last.end_offset:
             return nothing
         row_ids, end_offset = found.row_ids, found.last.end_offset
-    intents = store.intents(found, row_ids)
+    intents = store.reader.intents(found, row_ids)
     if len(intents) < len(row_ids):
         return nothing  # it has ended meanwhile, and its intents were collected
     rows = commit_rows(intents)

@@ -16,7 +16,8 @@ from rezone.replica.entry import (
 )
 from rezone.replica.intents import commit_rows, intent_rows
 from rezone.replica.snapshot import SnapshotBatch, SnapshotLimits
-from rezone.replica.store import PartitionStore, StoreConfig
+from rezone.replica.store import PartitionStore
+from rezone.replica.store_config import StoreConfig
 from rezone.wire.keyspace import hash_key, row_id
 from rezone.wire.messages import EngineKind
 
@@ -135,7 +136,7 @@ class Transactor:
             found = table.get(transaction)
             assert found is not None
             row_ids = found.row_ids
-        intents = self.store.intents(found, row_ids)
+        intents = self.store.reader.intents(found, row_ids)
         assert sorted(intents) == row_ids, "an intent is lost"
         return self._append(transaction, EntryKind.COMMIT, commit_rows(intents))
 
@@ -177,9 +178,9 @@ def stored_rows(store: PartitionStore, as_of: int | None = None) -> dict[bytes, 
     rows: dict[bytes, bytes] = {}
     cursor: bytes | None = b""
     while cursor is not None:
-        ids, values, cursor = store.scan(cursor, None, as_of, 3)
-        assert not set(ids) & set(rows)
-        rows.update(zip(ids, values, strict=True))
+        ids, values, cursor = store.reader.scan(cursor, None, as_of, 3)
+        assert not set(ids.to_pylist()) & set(rows)
+        rows.update(zip(ids.to_pylist(), values.to_pylist(), strict=True))
     return rows
 
 

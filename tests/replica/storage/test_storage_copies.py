@@ -79,8 +79,8 @@ def fill(store: PartitionStore, rows: int = 100) -> Writer:
 
 def open_for(source: PartitionStore, *targets: PartitionStore) -> Any:
     """Open the source's snapshot for where its receivers stand."""
-    states = [target.copy_state() for target in targets]
-    return source.open_source(ticket_for(0, states, reader="r", batch_bytes=300))
+    states = [target.incoming.state() for target in targets]
+    return source.outgoing.open(ticket_for(0, states, reader="r", batch_bytes=300))
 
 
 def run_copy(
@@ -93,7 +93,7 @@ def run_copy(
     """Copy with one attempt from where the target stands; return the parts sent."""
     sent = 0
     with open_for(source, target) as snapshot:
-        loader = target.bulk_loader(snapshot.header, attempt)
+        loader = target.incoming.begin(snapshot.header, attempt)
         for item in snapshot:
             if sent == stop_after:
                 loader.abort()
@@ -110,7 +110,7 @@ def run_copy(
 def parts_of(source: PartitionStore) -> int:
     """Return how many parts a whole snapshot has."""
     formats = (source.engine.file_format,)
-    with source.open_source(
+    with source.outgoing.open(
         ticket_for(0, [CopyState(partition=0, formats=formats)], reader="c", batch_bytes=300)
     ) as snapshot:
         return sum(1 for _ in snapshot)
@@ -137,7 +137,7 @@ def test_a_copy_under_writes_is_the_source_at_its_offset(tmp_path: Path, form: s
         offset, want = source.applied, writer.versions(source.applied)
         with open_for(source, target) as snapshot:
             assert bool(snapshot.header.format) == (form == "files")
-            loader = target.bulk_loader(snapshot.header, "a1")
+            loader = target.incoming.begin(snapshot.header, "a1")
             for step, item in enumerate(snapshot):
                 loader.write(item.batch, item.mark)
                 if step == 3:
@@ -148,13 +148,13 @@ def test_a_copy_under_writes_is_the_source_at_its_offset(tmp_path: Path, form: s
         assert target.meta.failover_log == log[:1], "a later branch is not the snapshot's history"
         assert target.writer_state(b"w" * 16) == source.writer_state(b"w" * 16)
         assert not target.meta.needs_snapshot
-        state = target.copy_state()
+        state = target.incoming.state()
         assert state.done
         assert form == "files" or state.rows == len(want)
         follow(source, target)
-        assert target.digest() == source.digest()
+        assert target.reader.digest() == source.reader.digest()
         with pytest.raises(ConflictError) as caught:
-            target.bulk_loader(snapshot.header, "a2")
+            target.incoming.begin(snapshot.header, "a2")
         assert caught.value.details == {"done": 1}
 
 
@@ -182,7 +182,7 @@ def test_a_copy_that_died_goes_on(tmp_path: Path, form: str, stops: tuple[int, .
             assert target.applied == first, "the log is followed from the first snapshot"
         follow(source, target)
         assert stored_rows(target) == writer.visible(source.log_end)
-        assert target.digest() == source.digest()
+        assert target.reader.digest() == source.reader.digest()
 
 
 @pytest.mark.proves("B-05")
@@ -198,17 +198,17 @@ def test_a_crash_of_the_receiver_loses_no_progress_it_has_reported(
             if sent % 9 == 0:
                 copy_directory(tmp_path / "b", tmp_path / "crash")
                 with opened(tmp_path / "crash", form) as again:
-                    assert again.copy_state() == target.copy_state()
+                    assert again.incoming.state() == target.incoming.state()
                     rest = run_copy(source, again, f"after-{sent}")
                     assert rest <= parts_of(source)
                     follow(source, again)
-                    assert again.digest() == source.digest()
+                    assert again.reader.digest() == source.reader.digest()
                     again.destroy()
 
         run_copy(source, target, "a1", meanwhile=crash)
         copy_directory(tmp_path / "b", tmp_path / "done")
         with opened(tmp_path / "done", form) as again:
-            assert again.copy_state().done
+            assert again.incoming.state().done
             assert stored_versions(again) == writer.versions(source.applied)
 
 
@@ -217,11 +217,11 @@ def test_a_newer_attempt_fences_the_older(tmp_path: Path, form: str) -> None:
     with opened(tmp_path / "a", form) as source, opened(tmp_path / "b", form) as target:
         writer = fill(source)
         old_snapshot = open_for(source, target)
-        old = target.bulk_loader(old_snapshot.header, "old")
+        old = target.incoming.begin(old_snapshot.header, "old")
         item = next(iter(old_snapshot))
         old.write(item.batch, item.mark)
         new_snapshot = open_for(source, target)
-        new = target.bulk_loader(new_snapshot.header, "new")
+        new = target.incoming.begin(new_snapshot.header, "new")
         with pytest.raises(ConflictError):
             old.write(item.batch, item.mark)
         with pytest.raises(ConflictError):
@@ -243,17 +243,17 @@ def test_a_stream_that_lost_a_part_is_not_taken_for_whole(tmp_path: Path, form: 
         fill(source)
         with open_for(source, target) as snapshot:
             items = list(snapshot)
-            loader = target.bulk_loader(snapshot.header, "a1")
+            loader = target.incoming.begin(snapshot.header, "a1")
             for item in items[:-1]:
                 loader.write(item.batch, item.mark)
             with pytest.raises(CorruptionError):
                 loader.finish(snapshot.trailer)
-            assert not target.copy_state().done
+            assert not target.incoming.state().done
             loader.write(items[-1].batch, items[-1].mark)
             with pytest.raises(CorruptionError):
                 loader.finish(SnapshotTrailer(versions=7, bytes=7))
             loader.finish(snapshot.trailer)
-            assert target.digest() == source.digest()
+            assert target.reader.digest() == source.reader.digest()
 
 
 def test_a_copy_of_an_empty_partition(tmp_path: Path, form: str) -> None:
@@ -263,11 +263,11 @@ def test_a_copy_of_an_empty_partition(tmp_path: Path, form: str) -> None:
         target.apply_to(target.log_end)
         run_copy(source, target, "a1")
         assert (target.applied, target.log_end, stored_versions(target)) == (0, 0, [])
-        assert target.copy_state().done
+        assert target.incoming.state().done
         target.update_meta(needs_snapshot=True)
-        assert not target.copy_state().done, "what was copied before is lost"
+        assert not target.incoming.state().done, "what was copied before is lost"
         run_copy(source, target, "a2")
-        assert target.copy_state().done
+        assert target.incoming.state().done
 
 
 @pytest.mark.parametrize("form", DURABLE)
@@ -312,10 +312,10 @@ def test_one_read_serves_receivers_that_stand_apart(tmp_path: Path) -> None:
     with opened(tmp_path / "a") as source, opened(tmp_path / "b") as ahead:
         writer = fill(source, rows=240)
         run_copy(source, ahead, "a1", 25)
-        assert ahead.copy_state().held is not None
+        assert ahead.incoming.state().held is not None
         with opened(tmp_path / "c") as fresh, open_for(source, ahead, fresh) as snapshot:
-            loaders = [ahead.bulk_loader(snapshot.header, "a2")]
-            loaders.append(fresh.bulk_loader(snapshot.header, "f1"))
+            loaders = [ahead.incoming.begin(snapshot.header, "a2")]
+            loaders.append(fresh.incoming.begin(snapshot.header, "f1"))
             for item in snapshot:
                 for loader in loaders:
                     loader.write(item.batch, item.mark)
@@ -336,12 +336,12 @@ def test_a_receiver_that_cannot_open_files_makes_it_rows_for_all(tmp_path: Path)
         assert stored_versions(memory) == writer.versions(source.applied)
         memory.close()
         run_copy(source, rocks, "a1", 3)
-        other = msgspec.structs.replace(rocks.copy_state(), formats=("rocksdb-1/0.0.1",))
-        with source.open_source(ticket_for(0, [other], reader="r", batch_bytes=300)) as snapshot:
+        other = msgspec.structs.replace(rocks.incoming.state(), formats=("rocksdb-1/0.0.1",))
+        with source.outgoing.open(ticket_for(0, [other], reader="r", batch_bytes=300)) as snapshot:
             assert not snapshot.header.format
             assert snapshot.header.offset == source.applied
             # Begun with files, it starts over with rows.
-            loader = rocks.bulk_loader(snapshot.header, "rows")
+            loader = rocks.incoming.begin(snapshot.header, "rows")
             for item in snapshot:
                 loader.write(item.batch, item.mark)
             loader.finish(snapshot.trailer)
@@ -354,7 +354,7 @@ def test_who_has_begun_with_rows_goes_on_with_rows(tmp_path: Path) -> None:
     with opened(tmp_path / "a", "rows") as source, opened(tmp_path / "b") as target:
         fill(source)
         run_copy(source, target, "a1", 6)
-        state = target.copy_state()
+        state = target.incoming.state()
         assert state.resume_after
         assert not state.formats
 
@@ -366,7 +366,7 @@ def test_files_that_the_engine_still_has_are_not_sent_again(tmp_path: Path) -> N
         with opened(tmp_path / "a") as source:
             writer = fill(source, rows=240)
             run_copy(source, target, "a1", 60)
-            held = target.copy_state().held
+            held = target.incoming.state().held
             assert held is not None
             assert held.files
         (tmp_path / "a" / "checkpoints" / "of-a-crash").mkdir(parents=True)
@@ -388,7 +388,7 @@ def test_files_of_another_engine_are_not_mixed_in(tmp_path: Path) -> None:
         with opened(tmp_path / "a2") as twin:
             run_copy(source, twin, "t")
             run_copy(source, target, "a1", 40)
-            held = target.copy_state().held
+            held = target.incoming.state().held
             assert held is not None
             with open_for(twin, target) as snapshot:
                 assert snapshot.header.engine_id != held.engine_id
@@ -404,7 +404,7 @@ def test_damage_on_the_way_or_at_the_source_is_found(tmp_path: Path) -> None:
     with opened(tmp_path / "a") as source, opened(tmp_path / "b") as target:
         fill(source)
         with open_for(source, target) as snapshot:
-            loader = target.bulk_loader(snapshot.header, "a1")
+            loader = target.incoming.begin(snapshot.header, "a1")
             items = list(snapshot)
             data = bytearray(items[0].batch.column(0)[0].as_py())
             data[7] ^= 1
@@ -421,14 +421,14 @@ def test_damage_on_the_way_or_at_the_source_is_found(tmp_path: Path) -> None:
             loader.abort()
         # Digests are right and the files are not a database: the copy starts over.
         header = msgspec.structs.replace(snapshot.header, offset=snapshot.header.offset - 1)
-        loader = target.bulk_loader(header, "a2")
+        loader = target.incoming.begin(header, "a2")
         for item in items:
             loader.write(item.batch, item.mark)
         with pytest.raises(CorruptionError, match="stand at"):
             loader.finish(snapshot.trailer)
-        assert target.copy_state().held is None
+        assert target.incoming.state().held is None
         run_copy(source, target, "a3")
-        assert target.digest() == source.digest()
+        assert target.reader.digest() == source.reader.digest()
 
 
 @pytest.mark.parametrize("name", ["../meta.json", "/etc/passwd", "a/1.sst", "LOCK", "1.sst\n"])
@@ -440,7 +440,7 @@ def test_names_that_are_no_engine_files_are_refused(tmp_path: Path, name: str) -
                 snapshot.header, files=(SnapshotFile(name, 5), *snapshot.header.files)
             )
         with pytest.raises(CorruptionError):
-            target.bulk_loader(header, "a1")
+            target.incoming.begin(header, "a1")
 
 
 @pytest.mark.parametrize("lost", ["all", "an end"])
@@ -457,13 +457,13 @@ def test_progress_without_its_files_is_no_progress(tmp_path: Path, lost: str) ->
             for path in (tmp_path / "b" / copy.directory).glob("*.sst"):
                 os.truncate(path, 10)
         with open_for(source, target) as snapshot:
-            loader = target.bulk_loader(snapshot.header, "a2")
+            loader = target.incoming.begin(snapshot.header, "a2")
             item = next(i for i in snapshot if i.mark.offset > 10)
             with pytest.raises(CorruptionError, match="belong"):
                 loader.write(item.batch, item.mark)
             loader.abort()
         run_copy(source, target, "a3")
-        assert target.digest() == source.digest()
+        assert target.reader.digest() == source.reader.digest()
 
 
 @pytest.mark.proves("SS-06")
@@ -473,26 +473,26 @@ def test_checkpoints_are_shared_and_kept_only_for_a_while(tmp_path: Path) -> Non
     limits = {"join_seconds": 1.0, "linger_seconds": 10.0, "reader_idle_seconds_max": 30.0}
     with opened(tmp_path / "a", checkpoints=limits, clock=clock) as source:
         writer = fill(source)
-        first = source.open_files()
-        assert source.open_files().header == first.header, "joined"
+        first = source.outgoing.open_files()
+        assert source.outgoing.open_files().header == first.header, "joined"
         clock.now = 2.0
-        later = source.open_files()
+        later = source.outgoing.open_files()
         assert later.header.snapshot_id != first.header.snapshot_id
         held = HeldFiles(engine_id=first.header.engine_id, snapshot_id=first.header.snapshot_id)
-        assert source.open_files(held).header == first.header, "a copy goes on"
+        assert source.outgoing.open_files(held).header == first.header, "a copy goes on"
         assert len(list((tmp_path / "a" / "checkpoints").iterdir())) == 2
         later.close()
         clock.now = 12.5
-        source.expire_snapshots()
+        source.outgoing.expire()
         assert [d.name for d in (tmp_path / "a" / "checkpoints").iterdir()] == [
             first.header.snapshot_id
         ]
         clock.now = 33.0
-        source.expire_snapshots()
+        source.outgoing.expire()
         with pytest.raises(SnapshotExpiredError):
             list(first)
         clock.now = 44.0
-        source.expire_snapshots()
+        source.outgoing.expire()
         assert not list((tmp_path / "a" / "checkpoints").iterdir())
         del writer
 
@@ -501,20 +501,20 @@ def test_room_that_only_checkpoints_hold_is_bounded(tmp_path: Path) -> None:
     """A slow copy of a partition that is rewritten would take its room twice and more."""
     with opened(tmp_path / "a", checkpoints={"pinned_bytes_max": 4096}) as source:
         fill(source)
-        snapshot = source.open_files()
-        source.expire_snapshots()
-        pinned = source.pinned_bytes()
+        snapshot = source.outgoing.open_files()
+        source.outgoing.expire()
+        pinned = source.outgoing.pinned_bytes()
         assert pinned <= 4096, "the engine has the same files"
         assert next(iter(snapshot))
         source.reset()  # ends the snapshots of an engine whose files go
         with pytest.raises(SnapshotExpiredError):
             list(snapshot)
         fill(source)
-        snapshot = source.open_files()
+        snapshot = source.outgoing.open_files()
         for path in (tmp_path / "a" / "engine").glob("*.sst"):
             path.unlink()  # as a compaction does
-        assert source.pinned_bytes() > 4096
-        source.expire_snapshots()
-        assert source.pinned_bytes() == 0
+        assert source.outgoing.pinned_bytes() > 4096
+        source.outgoing.expire()
+        assert source.outgoing.pinned_bytes() == 0
         with pytest.raises(SnapshotExpiredError, match="room"):
             list(snapshot)

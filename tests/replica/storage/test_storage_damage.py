@@ -19,8 +19,9 @@ from storage_kit import Writer, config, copy_directory, rid, stored_rows
 from rezone.replica.engines.base import time_suffix
 from rezone.replica.engines.rocks import RocksEngine, RocksSettings
 from rezone.replica.meta import PartitionMeta
+from rezone.replica.partition_directory import damaged_name
 from rezone.replica.setaside import is_replica, open_store
-from rezone.replica.store import PartitionStore, damaged_name
+from rezone.replica.store import PartitionStore
 from rezone.wire.errors import CorruptionError, RezoneError
 from rezone.wire.messages import FailoverEntry, Role
 
@@ -179,8 +180,8 @@ def read_all(store: PartitionStore, whole: Whole) -> None:
     """Read all rows in every way, and the log; wrong ones fail the case."""
     assert stored_rows(store) == whole.rows
     ids = [rid(key) for key in range(ROWS + 10)]
-    assert store.newest(ids) == [whole.rows.get(row) for row in ids]
-    with store.open_snapshot("reader") as snapshot:
+    assert store.reader.newest(ids) == [whole.rows.get(row) for row in ids]
+    with store.outgoing.open_rows("reader") as snapshot:
         sent = {row for item in snapshot for row in item.batch.column(0).to_pylist()}
     assert sent == set(whole.rows)
     if store.log_start <= whole.log_start:

@@ -14,7 +14,8 @@ from storage_kit import ENGINES, Writer, config, copy_directory, stored_rows, st
 
 from rezone.replica.engines.base import FLAG_VALUE, INDEX_PREFIX, TIME_MAX
 from rezone.replica.indexer import IndexPosition
-from rezone.replica.store import PartitionStore, StoreConfig
+from rezone.replica.store import PartitionStore
+from rezone.replica.store_config import StoreConfig
 from rezone.wire.indexes import index_codec
 from rezone.wire.messages import EngineKind, FailoverEntry
 from rezone.wire.rows import RowCodec, hash_of, keys_of, row_ids
@@ -91,7 +92,7 @@ def look_up(
     keys = codec.range_of(low, high)
     found: list[Row] = []
     while True:
-        part = store.lookup(codec, keys, as_of, 3)
+        part = store.reader.lookup(codec, keys, as_of, 3)
         if len(part.row_ids):
             found += decoded(part.row_ids, part.values)
         if part.cursor is None:
@@ -367,14 +368,14 @@ def test_a_receiver_builds_its_indexes_while_rows_come(
     with opened(tmp_path / "a", kind) as source, opened(tmp_path / "b", kind) as target:
         writer = filled(source)
         if dies_after is not None:
-            with source.open_snapshot("r", batch_bytes=2000) as snapshot:
-                loader = target.bulk_loader(snapshot.header, "a0")
+            with source.outgoing.open_rows("r", batch_bytes=2000) as snapshot:
+                loader = target.incoming.begin(snapshot.header, "a0")
                 for item, _ in zip(snapshot, range(dies_after), strict=False):
                     loader.write(item.batch, item.mark)
                 loader.abort()
-        state = target.copy_state()
-        with source.open_snapshot("r", state.resume_after, batch_bytes=2000) as snapshot:
-            loader = target.bulk_loader(snapshot.header, "a1")
+        state = target.incoming.state()
+        with source.outgoing.open_rows("r", state.resume_after, batch_bytes=2000) as snapshot:
+            loader = target.incoming.begin(snapshot.header, "a1")
             for step, item in enumerate(snapshot):
                 loader.write(item.batch, item.mark)
                 if step == 1:
@@ -387,7 +388,7 @@ def test_a_receiver_builds_its_indexes_while_rows_come(
         target.append(source.read(target.log_end, 1 << 20))
         target.apply_to(target.log_end)
         check(target)
-        assert target.digest() == source.digest()
+        assert target.reader.digest() == source.reader.digest()
         source.indexer.catch_up()
         assert look_up(target, "by_owner") == look_up(source, "by_owner")
 
@@ -409,8 +410,8 @@ def test_files_bring_the_index_along(tmp_path: Path, monkeypatch: pytest.MonkeyP
             flush()
 
         monkeypatch.setattr(source.engine, "flush", write_meanwhile)
-        with source.open_files() as snapshot:
-            loader = target.bulk_loader(snapshot.header, "a1")
+        with source.outgoing.open_files() as snapshot:
+            loader = target.incoming.begin(snapshot.header, "a1")
             for item in snapshot:
                 loader.write(item.batch, item.mark)
             loader.finish(snapshot.trailer)

@@ -114,7 +114,7 @@ def test_quiet_snapshot_is_the_state(tmp_path: Path, kind: EngineKind) -> None:
         writer = fill(store)
         writer.write({rid(1): b"not applied"})
         files = sorted((tmp_path / "p").rglob("*"))
-        reader = Reader(store.open_snapshot("r", batch_bytes=300))
+        reader = Reader(store.outgoing.open_rows("r", batch_bytes=300))
         assert reader.source.header.offset == store.applied
         assert reader.source.header.commit_time == store.applied_time
         assert reader.read_all() == writer.versions(store.applied)
@@ -132,7 +132,7 @@ def test_intents_travel(tmp_path: Path, kind: EngineKind) -> None:
     with opened(tmp_path / "p", kind) as store:
         intent = (rid(3) + time_suffix(99), FLAGS[FLAG_INTENT] + b"i")
         store.engine.apply([intent], (), {})
-        reader = Reader(store.open_snapshot("r"))
+        reader = Reader(store.outgoing.open_rows("r"))
         assert reader.read_all() == [(rid(3), 99, FLAG_INTENT, b"i")]
 
 
@@ -144,7 +144,7 @@ def test_rows_changed_ahead_of_the_scan_are_sent_early_as_they_were(
     with opened(tmp_path / "p", kind) as store:
         writer = fill(store)
         want = writer.versions(store.applied)
-        reader = Reader(store.open_snapshot("r", batch_bytes=300))
+        reader = Reader(store.outgoing.open_rows("r", batch_bytes=300))
         reader.step()
         store.apply_to(writer.write({rid(k): b"changed" for k in range(0, 60, 2)}))
         store.apply_to(writer.write({rid(k): b"new" for k in range(60, 90)}))
@@ -160,7 +160,7 @@ def test_early_rows_leave_before_the_scan_passes_them(tmp_path: Path) -> None:
     """A copy that goes on after a crash would miss rows that were to come early."""
     with opened(tmp_path / "p", EngineKind.MEMORY) as store:
         writer = fill(store)
-        reader = Reader(store.open_snapshot("r", batch_bytes=2000))
+        reader = Reader(store.outgoing.open_rows("r", batch_bytes=2000))
         scan = reader.source._scan
         next_slice = scan.next_slice
         step = itertools.count()
@@ -241,7 +241,7 @@ class Machine(RuleBasedStateMachine):
     def open_snapshot(self, batch_bytes: int) -> None:
         """Open a snapshot; what it must give is what is stored now."""
         if len(self.readers) < 3:
-            source = self.store.open_snapshot("r", batch_bytes=batch_bytes)
+            source = self.store.outgoing.open_rows("r", batch_bytes=batch_bytes)
             assert source.header.offset == self.store.applied
             self.readers.append((Reader(source), stored_versions(self.store)))
 
@@ -340,7 +340,7 @@ def test_snapshot_beside_a_writing_thread(tmp_path: Path, kind: EngineKind) -> N
     with opened(tmp_path / "p", kind, snapshot=small) as store:
         writer = fill(store, rows=400)
         want = writer.versions(store.applied)
-        source = store.open_snapshot("r", batch_bytes=500)
+        source = store.outgoing.open_rows("r", batch_bytes=500)
         peaks: list[int] = []
 
         def write() -> None:
@@ -368,7 +368,7 @@ def test_applier_waits_at_the_limit(tmp_path: Path, kind: EngineKind, limit: str
     with opened(tmp_path / "p", kind, clock=clock, snapshot=bounds) as store:
         writer = fill(store, rows=200)
         want = writer.versions(store.applied)
-        source = store.open_snapshot("r", batch_bytes=300)
+        source = store.outgoing.open_rows("r", batch_bytes=300)
         reader = Reader(source)
         reader.step()
         first = writer.write({rid(k): b"changed" for k in range(40)})
@@ -408,13 +408,13 @@ def test_readers_that_come_soon_share_one_scan(tmp_path: Path, kind: EngineKind)
         writer = fill(store)
         want = writer.versions(store.applied)
         scans = count_scans(store)
-        first = Reader(store.open_snapshot("a", batch_bytes=300))
+        first = Reader(store.outgoing.open_rows("a", batch_bytes=300))
         first.step()
         store.apply_to(writer.write({rid(k): b"later" for k in range(60)}))
         clock.now = 4.0
-        second = Reader(store.open_snapshot("b", batch_bytes=300))
+        second = Reader(store.outgoing.open_rows("b", batch_bytes=300))
         assert second.source.header == first.source.header
-        other_start = store.open_snapshot("c", resume_after=rid(5))
+        other_start = store.outgoing.open_rows("c", resume_after=rid(5))
         assert other_start.header.snapshot_id != first.source.header.snapshot_id
         other_start.close()
         scans.clear()
@@ -423,7 +423,7 @@ def test_readers_that_come_soon_share_one_scan(tmp_path: Path, kind: EngineKind)
         alone = len(scans)
         assert first.source.trailer == second.source.trailer
         clock.now = 20.0
-        third = Reader(store.open_snapshot("d", batch_bytes=300))
+        third = Reader(store.outgoing.open_rows("d", batch_bytes=300))
         assert third.source.header.offset == store.applied
         assert third.read_all() == writer.versions(store.applied)
         assert len(scans) - alone >= alone
@@ -448,8 +448,8 @@ def test_a_dead_reader_does_not_hold_up_the_others(tmp_path: Path, kind: EngineK
     bounds = limits(join_seconds=5.0, queue_bytes_max=500, reader_idle_seconds_max=30.0)
     with opened(tmp_path / "p", kind, clock=clock, snapshot=bounds) as store:
         writer = fill(store)
-        dead = store.open_snapshot("dead", batch_bytes=300)
-        live = Reader(store.open_snapshot("live", batch_bytes=300))
+        dead = store.outgoing.open_rows("dead", batch_bytes=300)
+        live = Reader(store.outgoing.open_rows("live", batch_bytes=300))
         live.step()
         got: list[Version] = []
         thread = threading.Thread(target=lambda: got.extend(live.read_all()))
@@ -468,28 +468,28 @@ def test_join_window_is_bounded_by_bytes(tmp_path: Path) -> None:
     bounds = limits(join_seconds=1e9, join_bytes_max=1000)
     with opened(tmp_path / "p", EngineKind.MEMORY, snapshot=bounds) as store:
         fill(store, rows=200)
-        first = store.open_snapshot("a", batch_bytes=300)
+        first = store.outgoing.open_rows("a", batch_bytes=300)
         assert sum(1 for _ in first) > 10
-        assert store.open_snapshot("b").header.snapshot_id != first.header.snapshot_id
+        assert store.outgoing.open_rows("b").header.snapshot_id != first.header.snapshot_id
 
 
 def test_snapshots_end_with_a_rollback_below_them(tmp_path: Path, kind: EngineKind) -> None:
     """A receiver would keep rows of a branch that was rolled back."""
     with opened(tmp_path / "p", kind) as store:
         writer = fill(store)
-        source = store.open_snapshot("r", batch_bytes=300)
+        source = store.outgoing.open_rows("r", batch_bytes=300)
         next(source)
         store.truncate(60)
         with pytest.raises(SnapshotExpiredError, match="rolled back"):
             next(source)
-        below = Reader(store.open_snapshot("r", batch_bytes=300))
+        below = Reader(store.outgoing.open_rows("r", batch_bytes=300))
         writer.history.pop()
         end = writer.write({rid(k): b"other branch" for k in range(0, 60, 3)})
         store.apply_to(end)
         below.step()
         store.truncate(60)
         assert below.read_all() == writer.versions(60)
-        last = store.open_snapshot("r")
+        last = store.outgoing.open_rows("r")
         store.reset()
         with pytest.raises(SnapshotExpiredError, match="reset"):
             next(last)
@@ -501,7 +501,7 @@ def test_collection_waits_for_snapshots(tmp_path: Path, kind: EngineKind) -> Non
         writer = fill(store)
         store.note_committed(store.applied)
         want = writer.versions(store.applied)
-        reader = Reader(store.open_snapshot("r", batch_bytes=300))
+        reader = Reader(store.outgoing.open_rows("r", batch_bytes=300))
         reader.step()
         assert store.collect(TIME_MAX, b"", 1 << 19) == (b"", 0, TIME_MAX)
         assert reader.read_all() == want
@@ -515,7 +515,7 @@ def test_range_snapshot(tmp_path: Path, kind: EngineKind) -> None:
         rows = sorted({rid(k) for k in range(60)})
         low, high = rows[10], rows[40]
         want = [v for v in writer.versions(store.applied) if low < v[0] < high]
-        reader = Reader(store.open_snapshot("r", low, 300, end_row_id=high))
+        reader = Reader(store.outgoing.open_rows("r", low, 300, end_row_id=high))
         reader.step()
         store.apply_to(writer.write({rid(k): b"changed" for k in range(60)}))
         assert reader.read_all() == want
@@ -528,10 +528,10 @@ def run_copy(
     source: PartitionStore, target: PartitionStore, attempt: str, stop_after: int | None = None
 ) -> int:
     """Copy with one attempt, from where the target stands; return the batches sent."""
-    resume = target.copy_state().resume_after
+    resume = target.incoming.state().resume_after
     sent = 0
-    with source.open_snapshot("r", resume, 300) as snapshot:
-        loader = target.bulk_loader(snapshot.header, attempt)
+    with source.outgoing.open_rows("r", resume, 300) as snapshot:
+        loader = target.incoming.begin(snapshot.header, attempt)
         for item in snapshot:
             if sent == stop_after:
                 loader.abort()
@@ -551,8 +551,8 @@ def test_copy_survives_a_crash_of_the_receiver(tmp_path: Path) -> None:
         writer = fill(source, rows=200)
         want = writer.versions(source.applied)
         with opened(tmp_path / "b", EngineKind.ROCKSDB) as target:
-            snapshot = source.open_snapshot("r", batch_bytes=300)
-            loader = target.bulk_loader(snapshot.header, "a1")
+            snapshot = source.outgoing.open_rows("r", batch_bytes=300)
+            loader = target.incoming.begin(snapshot.header, "a1")
             for number, item in enumerate(snapshot):
                 loader.write(item.batch, item.mark)
                 if number == 1:
@@ -562,7 +562,7 @@ def test_copy_survives_a_crash_of_the_receiver(tmp_path: Path) -> None:
             loader.finish(snapshot.trailer)
             copy_directory(tmp_path / "b", tmp_path / "crash")
         with opened(tmp_path / "crash", EngineKind.ROCKSDB) as again:
-            assert again.copy_state().done
+            assert again.incoming.state().done
             assert stored_versions(again) == want
 
 
@@ -570,9 +570,9 @@ def self_contained(target: PartitionStore, path: Path, want: list[Version]) -> N
     """Check that a crash now keeps every row up to the progress it reports."""
     copy_directory(path / "b", path / "crash")
     with opened(path / "crash", EngineKind.ROCKSDB) as again:
-        after = again.copy_state().resume_after
-        assert after == target.copy_state().resume_after
-        assert not again.copy_state().done
+        after = again.incoming.state().resume_after
+        assert after == target.incoming.state().resume_after
+        assert not again.incoming.state().done
         kept = [version for version in stored_versions(again) if version[0] <= after]
         assert kept == [version for version in want if version[0] <= after]
         again.destroy()
@@ -582,16 +582,16 @@ def test_wrong_counts_and_order_are_refused(tmp_path: Path, kind: EngineKind) ->
     """A stream that lost a batch would make a replica without its rows."""
     with opened(tmp_path / "a", kind) as source, opened(tmp_path / "b", kind) as target:
         fill(source)
-        snapshot = source.open_snapshot("r", batch_bytes=300)
+        snapshot = source.outgoing.open_rows("r", batch_bytes=300)
         items = list(snapshot)
-        loader = target.bulk_loader(snapshot.header, "a1")
+        loader = target.incoming.begin(snapshot.header, "a1")
         for item in items[:-1]:
             loader.write(item.batch, item.mark)
         with pytest.raises(CorruptionError, match="received"):
             loader.finish(snapshot.trailer)
         with pytest.raises(CorruptionError, match="order"):
             loader.write(items[0].batch, BatchMark(early=False, last_row_id=b"\xff" * 12))
-        assert not target.copy_state().done
+        assert not target.incoming.state().done
         lost = content_bytes(items[-1].batch)
         assert loader.received.bytes == snapshot.trailer.bytes - lost
         loader.write(items[-1].batch, items[-1].mark)
@@ -604,12 +604,12 @@ def test_snapshot_of_another_history_starts_over(tmp_path: Path, kind: EngineKin
         source.update_meta(failover_log=(FailoverEntry("u1", 0),))
         writer = fill(source, rows=100)
         run_copy(source, target, "a1", 9)
-        assert target.copy_state().resume_after
+        assert target.incoming.state().resume_after
         # A new leader whose branch leaves the old one below the snapshot's offset.
         source.update_meta(failover_log=(FailoverEntry("u1", 0), FailoverEntry("u2", 50)))
         with pytest.raises(ConflictError) as caught:
             run_copy(source, target, "a2")
         assert caught.value.details == {"restart": 1}
-        assert target.copy_state().resume_after == b""
+        assert target.incoming.state().resume_after == b""
         run_copy(source, target, "a3")
         assert stored_versions(target) == writer.versions(source.applied)

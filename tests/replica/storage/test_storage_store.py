@@ -66,7 +66,7 @@ def test_apply_in_parts_gives_the_state_at_each_offset(store: PartitionStore) ->
         assert store.apply_to(end) == end
         assert stored_versions(store) == writer.versions(end)
         assert stored_rows(store) == writer.visible(end)
-        assert store.newest([rid(k) for k in range(20)]) == [
+        assert store.reader.newest([rid(k) for k in range(20)]) == [
             writer.visible(end).get(rid(k)) for k in range(20)
         ]
     assert store.applied_time == store.last_commit_time
@@ -85,7 +85,7 @@ def test_large_entry_shows_whole_or_not_at_all(store: PartitionStore) -> None:
     def spied(*arguments: object) -> None:
         apply(*arguments)  # type: ignore[arg-type]
         seen.append(set(stored_rows(store).values()))
-        seen.append({v for v in store.newest([rid(k) for k in range(40)]) if v})
+        seen.append({v for v in store.reader.newest([rid(k) for k in range(40)]) if v})
 
     store.engine.apply = spied  # type: ignore[method-assign]
     store.apply_to(end)
@@ -223,8 +223,8 @@ def test_failover_log_helpers(store: PartitionStore) -> None:
     assert [branch_end(log, name, 25) for name in "abcx"] == [10, 10, 25, None]
     assert branches_until(log, 9) == log[:1]
     store.update_meta(failover_log=log)
-    assert store.epoch_end("a") == 10
-    assert store.epoch_end("c") == store.log_end
+    assert branch_end(store.meta.failover_log, "a", store.log_end) == 10
+    assert branch_end(store.meta.failover_log, "c", store.log_end) == store.log_end
 
 
 def test_meta_is_durable_and_checked(tmp_path: Path) -> None:
@@ -266,23 +266,26 @@ def test_digest_depends_on_visible_rows_only(
     other = PartitionStore.open(tmp_path / "other", config(other_kind))
     Writer(other).write(dict(rows))
     other.apply_to(other.log_end)
-    digests, counts = store.digest(ranges=5)
-    assert (digests, counts) == other.digest(ranges=5)
+    digests, counts = store.reader.digest(ranges=5)
+    assert (digests, counts) == other.reader.digest(ranges=5)
     assert sum(counts) == len(rows)
     assert len(set(digests)) == 5
     middle = HASH_SPACE // 2
-    halves = [store.digest(None, 0, middle, 2), store.digest(None, middle, HASH_SPACE, 2)]
-    assert halves[0][0] + halves[1][0] == store.digest(ranges=4)[0]
+    halves = [
+        store.reader.digest(None, 0, middle, 2),
+        store.reader.digest(None, middle, HASH_SPACE, 2),
+    ]
+    assert halves[0][0] + halves[1][0] == store.reader.digest(ranges=4)[0]
     changed = dict(rows)
     a, b = list(changed)[:2]
     changed[a], changed[b] = (changed[a] or b"") + b[:1], changed[b]
     Writer(other).write(changed)
     other.apply_to(other.log_end)
-    assert store.digest() != other.digest()
+    assert store.reader.digest() != other.reader.digest()
     time = writer.history[4][1]
-    assert sum(store.digest(as_of=time)[1]) == len(writer.visible(writer.history[5][0]))
+    assert sum(store.reader.digest(as_of=time)[1]) == len(writer.visible(writer.history[5][0]))
     with pytest.raises(ValueError, match="cut"):
-        store.digest(ranges=0)
+        store.reader.digest(ranges=0)
     other.close()
 
 
@@ -463,7 +466,7 @@ def test_reads_run_beside_writes_and_close_waits(tmp_path: Path) -> None:
     def read() -> None:
         try:
             while not stop.is_set():
-                assert len(set(store.newest([rid(k) for k in range(40)]))) == 1
+                assert len(set(store.reader.newest([rid(k) for k in range(40)]))) == 1
                 assert len(set(stored_rows(store, as_of=10).values())) == 1
         except Exception as error:  # noqa: BLE001 - handed to the test's own thread
             errors.append(error)

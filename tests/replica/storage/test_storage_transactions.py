@@ -69,9 +69,9 @@ def apply(store: PartitionStore) -> None:
 
 def copy(source: PartitionStore, target: PartitionStore) -> None:
     """Copy a snapshot as its source sends it."""
-    ticket = ticket_for(0, [target.copy_state()], reader="r", batch_bytes=300)
-    with source.open_source(ticket) as snapshot:
-        loader = target.bulk_loader(snapshot.header, "a")
+    ticket = ticket_for(0, [target.incoming.state()], reader="r", batch_bytes=300)
+    with source.outgoing.open(ticket) as snapshot:
+        loader = target.incoming.begin(snapshot.header, "a")
         for item in snapshot:
             loader.write(item.batch, item.mark)
         loader.finish(snapshot.trailer)
@@ -108,7 +108,7 @@ def intents_of(
     with store.transactions() as table:
         found = table.get(transaction)
     assert found is not None
-    return store.intents(found, row_ids)
+    return store.reader.intents(found, row_ids)
 
 
 def test_nobody_sees_intents_until_they_are_committed_all_at_once(
@@ -126,7 +126,7 @@ def test_nobody_sees_intents_until_they_are_committed_all_at_once(
         before = store.applied_time
         rows = {rid(1): b"old", rid(2): b"gone", rid(3): b"kept"}
         assert stored_rows(store) == dict(sorted(rows.items()))
-        digest = store.digest(before)
+        digest = store.reader.digest(before)
         assert (holder(store, rid(9)), holder(store, rid(4))) == (T1, T2)
         tx.commit(T1)
         tx.abort(T2)
@@ -134,7 +134,7 @@ def test_nobody_sees_intents_until_they_are_committed_all_at_once(
         after = {rid(1): b"b", rid(3): b"kept", rid(9): b"new"}
         assert stored_rows(store) == dict(sorted(after.items()))
         assert stored_rows(store, as_of=before) == dict(sorted(rows.items()))
-        assert store.digest(before) == digest
+        assert store.reader.digest(before) == digest
         assert holder(store, rid(9)) is None
         assert known(store) == [(T1, False, []), (T2, False, [])]
         assert store.writer_state(T1) is None, "a writer's place is taken by a transaction"
@@ -154,7 +154,7 @@ def test_open_intents_travel_and_end_by_the_log(
         apply(source)
         tx.abort(T2)
         apply(source)
-        with source.open_snapshot("r", batch_bytes=300) as snapshot:
+        with source.outgoing.open_rows("r", batch_bytes=300) as snapshot:
             sent = [version for item in snapshot for version in batch_versions(item)]
         assert sorted(sent) == stored_versions(source)
         assert sum(flag == FLAG_INTENT for _, _, flag, _ in sent) == 41
@@ -192,7 +192,7 @@ def test_rows_with_intents_are_sent_once_while_they_are_written(tmp_path: Path, 
         tx.intend(T1, {rid(k): b"new" for k in range(0, 60, 2)})
         apply(source)
         expected = stored_versions(source)
-        with source.open_snapshot("r", batch_bytes=300) as snapshot:
+        with source.outgoing.open_rows("r", batch_bytes=300) as snapshot:
             sent = batch_versions(next(snapshot))
             tx.intend(T2, {rid(k): b"other" for k in range(1, 60, 2)})
             apply(source)

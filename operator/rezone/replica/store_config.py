@@ -1,0 +1,46 @@
+"""What a partition's storage is told when it is opened: kind of engine, sizes, limits, clock."""
+
+import time
+import uuid
+from collections.abc import Callable
+
+import msgspec
+
+from rezone.replica.checkpoints import CheckpointLimits
+from rezone.replica.engines.rocks import RocksSettings
+from rezone.replica.snapshot import SnapshotLimits
+from rezone.wire.messages import EngineKind
+from rezone.wire.schema import TableSchema
+
+
+def _new_id() -> str:
+    return uuid.uuid4().hex
+
+
+class StoreConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """Settings of one partition's storage; sizes in bytes, times in seconds.
+
+    `transactions_known_max` and `transaction_seconds_max` say how many transactions are remembered,
+    and for how long after their end: for as long as a transaction may be open at most.
+    The engine is written to in slices of `apply_slice_bytes` or `apply_slice_rows`: it holds the
+    interpreter for each, which is about a millisecond then.
+    `clock` (monotonic) and `new_id` are injected so that tests decide about time and ids.
+    """
+
+    partition: int = 0
+    engine: EngineKind = EngineKind.ROCKSDB
+    rocks: RocksSettings = RocksSettings()
+    log_segment_bytes: int = 32 << 20
+    log_tail_bytes: int = 4 << 20
+    apply_slice_bytes: int = 1 << 20
+    apply_slice_rows: int = 2_000
+    snapshot: SnapshotLimits = SnapshotLimits()
+    checkpoints: CheckpointLimits = CheckpointLimits()
+    bulk_checkpoint_bytes: int = 32 << 20
+    file_checkpoint_bytes: int = 64 << 20
+    writers_max: int = 10_000
+    transactions_known_max: int = 50_000
+    transaction_seconds_max: float = 60.0
+    table: TableSchema = TableSchema()
+    clock: Callable[[], float] = time.monotonic
+    new_id: Callable[[], str] = _new_id
