@@ -120,10 +120,10 @@ def test_a_lookup_of_damaged_rows_is_asked_for_again(
     def damaged(*_: Any) -> Any:
         raise CorruptionError("for the test")
 
-    monkeypatch.setattr(partition.store, "lookup", damaged)
+    monkeypatch.setattr(partition.store.reader, "lookup", damaged)
     ticket = IndexTicket(PARTITION, "by_value", start=b"", end=b"\xff", limit=1)
     with pytest.raises(NotReadyError, match="damaged"):
-        next(lookup_batches(partition, ticket, c.nodes[0].node.codec))
+        next(lookup_batches(partition, ticket, c.nodes[0].node.zone.codec))
 
 
 def test_lookups_go_over_all_partitions_in_order_page_by_page(tmp_path: Path) -> None:

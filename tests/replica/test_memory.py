@@ -108,8 +108,8 @@ def test_logs_share_the_memory_for_newest_entries(one: Coordinator) -> None:
     tails = [partition.store.tail_bytes for partition in node.partitions()]
     assert all(0 < tail <= share for tail in tails)
     # Fewer logs have more each, at most what one may have.
-    node.drop_replica(node.find(3))
-    node.drop_replica(node.find(2))
+    node.replicas.drop(node.find(3))
+    node.replicas.drop(node.find(2))
     for number in range(16):
         keys = keys_in(0, PARTITIONS, 64, f"more {number}-")
         k.put(0, {key: bytes(1024) for key in keys})

@@ -223,8 +223,8 @@ def test_control_is_the_operators(zone: SecureCoordinator, role: Role) -> None:
     client.close()
     node = zone.secure(0).node
     assert node is not None
-    assert node.state.peers == zone.peers
-    assert node.state.coordinator_epoch == epoch
+    assert node.zone.state.peers == zone.peers
+    assert node.zone.state.coordinator_epoch == epoch
     assert rows(zone) == {b"k": b"before"}
 
 

@@ -8,20 +8,21 @@ from __future__ import annotations
 
 import hashlib
 import itertools
-import threading
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
-
-import msgspec
 
 from rezone.replica.control import Control
 from rezone.replica.insync import Budget
+from rezone.replica.known_zone import KnownZone
 from rezone.replica.lease import Promise
 from rezone.replica.memory import NodeMemory
 from rezone.replica.node import DataNode
 from rezone.replica.partition import Partition
 from rezone.replica.read import readable
+from rezone.replica.replicas import Replicas
 from rezone.replica.report import ReportBoard
 from rezone.replica.settings import NodeSettings
+from rezone.replica.store_config import StoreConfig
 from rezone.replica.workers import Job
 from rezone.wire.errors import ConflictError, NotReadyError, RezoneError
 from rezone.wire.messages import (
@@ -31,7 +32,6 @@ from rezone.wire.messages import (
     Fence,
     Message,
     NodeId,
-    PartitionAssignment,
     PartitionId,
     PullSnapshot,
     ReportRequest,
@@ -128,6 +128,51 @@ class Pulls:
             copy.step()
 
 
+class MemoryReplicas(Replicas):
+    """The replicas of a node on a disk in memory, which loses no facts."""
+
+    def __init__(self, node: SimulatedNode) -> None:
+        super().__init__(node, Path(), StoreConfig(), node.memory)
+        self._node = node
+
+    def check(self, fence: Fence, config: ZoneConfig) -> None:
+        """Need nothing: replicas and what the node knows are lost together."""
+
+    def open_found(self) -> None:
+        """Open what is on the disk."""
+        for number in sorted(self._node.disk.stores):
+            self._make(number, learner=False)
+
+    def _make(self, partition: PartitionId, *, learner: bool) -> Partition:
+        node = self._node
+        store = node.disk.stores.get(partition)
+        if store is None:
+            store = node.disk.stores[partition] = MemoryStore(partition)
+            store.update_meta(needs_snapshot=learner)
+        opened = Partition(store, node)  # type: ignore[arg-type]
+        self._open[partition] = opened
+        node.followers[partition] = Follower(node, opened)
+        node.board.touched(at_once=True)
+        return opened
+
+    def drop(self, partition: Partition) -> None:
+        """Stop a replica and delete its data."""
+        node, number = self._node, partition.partition_id
+        self._open.pop(number, None)
+        partition.stop()
+        follower = node.followers.pop(number, None)
+        if follower is not None:
+            follower.close()
+        node.disk.stores.pop(number, None)
+        node.disk.copied.pop(number, None)
+        node.board.touched(at_once=True)
+        node.network.dropped(node.node_id, partition)
+
+    def close(self) -> None:
+        """Forget all, as a process that ends does."""
+        self._open.clear()
+
+
 class SimulatedNode(DataNode):
     """One life of a data node's process."""
 
@@ -147,65 +192,18 @@ class SimulatedNode(DataNode):
         self.board = ReportBoard(loop, self.settings)
         self.pulls = Pulls(self)  # type: ignore[assignment]
         self.control = Control(self)
-        self._lock = threading.RLock()
-        self._state = None
-        self._codec = None
-        self._partitions = {}
-        self._opening = {}
-        self._records = {}
+        self.zone = KnownZone(node_id)
+        self.replicas = MemoryReplicas(self)
         self.promises: dict[NodeId, Promise] = {}
         self._jobs: dict[Job, None] = {}
-        self._followers: dict[PartitionId, Follower] = {}
+        self.followers: dict[PartitionId, Follower] = {}
         self._polls: list[tuple[ReportRequest, Later]] = []
-        self._open_disk()
-
-    def _open_disk(self) -> None:
-        state = self.disk.state
-        if state is None:
-            return
-        self._take_state(state)
-        self._records = {a.partition: a.state for a in state.records}
-        for number in sorted(self.disk.stores):
-            self._open_partition(number, learner=False)
-
-    def _save(self) -> None:
-        records = tuple(
-            PartitionAssignment(partition=p, state=s) for p, s in sorted(self._records.items())
-        )
-        self.disk.state = msgspec.structs.replace(self.state, records=records)
-
-    def _check_replicas(self, fence: Fence, config: ZoneConfig) -> None:
-        """Need nothing: a disk in memory loses no facts."""
-
-    def _open_partitions(self) -> None:
-        """Need nothing: what was on the disk is open already."""
+        self.zone.take_over(disk)
+        if self.zone.configured:
+            self.replicas.open_found()
 
     def _new_addresses(self, peers: dict[NodeId, str]) -> None:
         """Need nothing: links are looked up at every step."""
-
-    def _open_partition(self, partition: PartitionId, *, learner: bool) -> Partition:
-        store = self.disk.stores.get(partition)
-        if store is None:
-            store = self.disk.stores[partition] = MemoryStore(partition)
-            store.update_meta(needs_snapshot=learner)
-        opened = Partition(store, self)  # type: ignore[arg-type]
-        self._partitions[partition] = opened
-        self._followers[partition] = Follower(self, opened)
-        self.board.touched(at_once=True)
-        return opened
-
-    def drop_replica(self, partition: Partition) -> None:
-        """Stop a replica and delete its data."""
-        number = partition.partition_id
-        self._partitions.pop(number, None)
-        partition.stop()
-        follower = self._followers.pop(number, None)
-        if follower is not None:
-            follower.close()
-        self.disk.stores.pop(number, None)
-        self.disk.copied.pop(number, None)
-        self.board.touched(at_once=True)
-        self.network.dropped(self.node_id, partition)
 
     # --- what partitions need of their node ------------------------------------------------------
 
@@ -215,7 +213,7 @@ class SimulatedNode(DataNode):
 
     def ack(self, partition: Partition) -> None:
         """Ack to the leader."""
-        follower = self._followers.get(partition.partition_id)
+        follower = self.followers.get(partition.partition_id)
         if follower is not None:
             follower.ack()
 
@@ -236,8 +234,8 @@ class SimulatedNode(DataNode):
             partition.sizes = (size, size * ROW_BYTES)
             partition.tick(now)
         self.pulls.step()  # type: ignore[attr-defined]
-        for number in list(self._followers):
-            follower = self._followers.get(number)
+        for number in list(self.followers):
+            follower = self.followers.get(number)
             if follower is not None:
                 follower.step(now)
         self._run_jobs()
@@ -254,14 +252,14 @@ class SimulatedNode(DataNode):
 
     def kill(self) -> None:
         """End without any order: what was not synced is lost."""
-        for follower in self._followers.values():
+        for follower in self.followers.values():
             follower.close()
         for partition in self.partitions():
             for stream in list(partition.leading.streams.values()):
                 stream.ended = True
                 stream.wire.clear()
-        self._partitions.clear()
-        self._followers.clear()
+        self.replicas.close()
+        self.followers.clear()
         self.disk.crash()
 
     # --- calls -----------------------------------------------------------------------------------

@@ -19,7 +19,6 @@ from rezone.replica.engines import MemoryEngine
 from rezone.replica.engines.base import OnDamage
 from rezone.replica.entry import header_at, iter_entries
 from rezone.replica.meta import PartitionMeta, branches_until
-from rezone.replica.node import NodeState
 from rezone.replica.row_reader import RowReader
 from rezone.replica.store import ResetNeededError
 from rezone.replica.transactions import TransactionTable
@@ -243,12 +242,19 @@ class MemoryStore:
 
 @dataclasses.dataclass
 class NodeDisk:
-    """What a data node has on its disk; `copied` is how far its copies have come (B-05)."""
+    """What a data node has on its disk; `copied` is how far its copies have come (B-05).
+
+    `newest` and `write` are the journal of what it knows of its zone.
+    """
 
     node: NodeId
-    state: NodeState | None = None
+    newest: bytes | None = None
     stores: dict[PartitionId, MemoryStore] = dataclasses.field(default_factory=dict)
     copied: dict[PartitionId, int] = dataclasses.field(default_factory=dict)
+
+    def write(self, payload: bytes) -> None:
+        """Make this the newest record."""
+        self.newest = payload
 
     def crash(self) -> None:
         """Lose what was not synced."""

@@ -110,9 +110,9 @@ def settled(world: World) -> list[str]:
     """Return what is unfinished, with data nodes that have other settings than the zone."""
     wanted = world.zone().spec.min_in_sync_replicas
     return unfinished(world) + [
-        f"node {n} has minInSyncReplicas {node.state.config.min_in_sync_replicas}"
+        f"node {n} has minInSyncReplicas {node.config.min_in_sync_replicas}"
         for n, node in world.network.nodes.items()
-        if node.state.config.min_in_sync_replicas != wanted
+        if node.config.min_in_sync_replicas != wanted
     ]
 
 

@@ -139,7 +139,7 @@ class World:
         for node in self.network.nodes.values():
             for partition in node.partitions():
                 partition.store.close()
-            node._save()
+            node.zone.save()
         return Image(
             self.loop.time(),
             self.server.revision,

@@ -97,7 +97,7 @@ class Control:
         One record that is refused does not keep the others from being taken; its error is then
         the answer.
         """
-        self._node.check_fence(request.fence)
+        self._node.zone.check_fence(request.fence)
         self._node.update_peers(request.peers)
         refused: RezoneError | None = None
         for assignment in request.partitions:
@@ -115,7 +115,7 @@ class Control:
             partition = node.find(assignment.partition)
         except UnknownPartitionError:
             # Also keeps a late call of an earlier assignment from opening it again.
-            node.note_record(assignment.partition, record)
+            node.zone.note_record(assignment.partition, record)
             if node.node_id not in {*record.replicas, *record.isr}:
                 return
             # A record that was changed since the zone was made is of a replica that had data:
@@ -123,36 +123,36 @@ class Control:
             learner = (
                 node.node_id not in record.isr or record.partition_epoch > FIRST_PARTITION_EPOCH
             )
-            partition = node.open_replica(assignment.partition, learner=learner)
+            partition = node.replicas.open(assignment.partition, learner=learner)
         partition.notify(request.fence, record)
-        node.note_record(assignment.partition, record)
+        node.zone.note_record(assignment.partition, record)
 
     def await_replica(self, request: AwaitReplica) -> AwaitReplicaReply:
         """Say which of the replicas are open (ZR-06)."""
-        self._node.check_fence(request.fence)
+        self._node.zone.check_fence(request.fence)
         known = {partition.partition_id for partition in self._node.partitions()}
         return AwaitReplicaReply(open=tuple(p for p in request.partitions if p in known))
 
     def stop_replica(self, request: StopReplica) -> Ack:
         """Delete the replica; ConflictError while it leads: it must hand over first (ZR-11)."""
-        self._node.check_fence(request.fence)
+        self._node.zone.check_fence(request.fence)
         try:
             partition = self._node.find(request.partition)
         except UnknownPartitionError:
             return Ack()
         partition.retire(request)
-        self._node.drop_replica(partition)
+        self._node.replicas.drop(partition)
         return Ack()
 
     def begin_empty(self, request: BeginEmpty) -> Ack:
         """Lead without any rows."""
-        self._node.check_fence(request.fence)
+        self._node.zone.check_fence(request.fence)
         self._node.find(request.partition).begin_empty(request.fence, request.state)
         return Ack()
 
     def pull_snapshot(self, request: PullSnapshot) -> Ack:
         """Start to copy the partition from another node."""
-        self._node.check_fence(request.fence)
+        self._node.zone.check_fence(request.fence)
         partition = self._node.find(request.partition)
         with partition.lock:
             partition.persist_fence(request.fence)
@@ -161,7 +161,7 @@ class Control:
 
     def takeover(self, request: Takeover) -> Ack:
         """Start to hand a partition over (DCP-09)."""
-        self._node.check_fence(request.fence)
+        self._node.zone.check_fence(request.fence)
         partition = self._node.find(request.partition)
         with partition.lock:
             partition.persist_fence(request.fence, durable=False)
@@ -172,7 +172,7 @@ class Control:
 
     def upgrade(self, request: UpgradeCandidate) -> Ack:
         """Lead, if the log reaches far enough (RM-05)."""
-        self._node.check_fence(request.fence)
+        self._node.zone.check_fence(request.fence)
         self._node.find(request.partition).upgrade(request)
         return Ack()
 
@@ -233,7 +233,7 @@ class Control:
 
     def add_stream(self, request: AddStream) -> AddStreamReply:
         """Stream the partition from its leader; ConflictError where there is nothing to stream."""
-        self._node.check_fence(request.fence)
+        self._node.zone.check_fence(request.fence)
         partition = self._node.find(request.partition)
         links = self._node.links
         if partition.streams_from is None:

@@ -81,7 +81,7 @@ class HealthServer:
         registry.register(CopyCollector(node))
         registry.register(MemoryCollector(node))
         registry.register(TransactionCollector(node))
-        registry.register(node.lag)
+        registry.register(node.threads.lag)
 
         class Handler(http.server.BaseHTTPRequestHandler):
             """Answers one request."""
@@ -115,7 +115,9 @@ class HealthServer:
 def _answer(node: DataNode, registry: CollectorRegistry, path: str) -> tuple[int, str, bytes]:
     match path.partition("?")[0]:
         case "/healthz":
-            return _text(200 if node.alive else 503, "ok" if node.alive else "the node hangs")
+            return _text(
+                200 if node.threads.alive else 503, "ok" if node.threads.alive else "the node hangs"
+            )
         case "/readyz":
             reason = unready_reason(node)
             return _text(503 if reason else 200, reason or "ok")

@@ -16,7 +16,7 @@ from rezone.replica.partition import Partition
 
 def unready_reason(node: DataNode) -> str:
     """Return why the node's pod is not Ready, "" when it is."""
-    if not node.configured:
+    if not node.zone.configured:
         return "not configured: the operator has not told it its zone yet"
     if node.leaving or node.stopping:
         return "leaving: told to stop"

@@ -68,7 +68,7 @@ class ReportBoard:
         """Return the report; its version is taken first, so that no change is ever missed."""
         with self._changed:
             version = self._version
-        if not node.configured:
+        if not node.zone.configured:
             # A coordinator must hear of a node before it can give it a zone.
             return NodeReport(
                 node=node.node_id,
@@ -78,7 +78,7 @@ class ReportBoard:
                 replicas=(),
                 process_id=node.process_id,
             )
-        state = node.state
+        state = node.zone.state
         return NodeReport(
             node=node.node_id,
             zone_uid=state.config.zone_uid,

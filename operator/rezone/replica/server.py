@@ -98,12 +98,12 @@ class NodeServer(flight.FlightServerBase):  # type: ignore[misc]
             return flight.GeneratorStream(source.schema, _carrying_errors(stream))
         if isinstance(request, ScanTicket):
             partition = self._node.find(request.partition)
-            codec = self._node.codec
+            codec = self._node.zone.codec
             rows = self._node.foreground.serving(scan_batches(partition, request, codec))
             return flight.GeneratorStream(codec.arrow_schema, _carrying_errors(rows))
         if isinstance(request, IndexTicket):
             partition = self._node.find(request.partition)
-            codec = self._node.codec
+            codec = self._node.zone.codec
             found = lookup_batches(partition, request, codec)
             return flight.GeneratorStream(codec.arrow_schema, _carrying_errors(found))
         raise RezoneError(f"{type(request).__name__} is not a ticket")

@@ -1,0 +1,140 @@
+"""The replicas of one data node: found on its disk, opened, looked up, dropped.
+
+Each has a directory of its own, named by its partition.
+
+Concurrency: a lock guards the tables and is never held while a replica is opened or called; two
+that want the same one opened wait for each other.
+"""
+
+import shutil
+import threading
+from pathlib import Path
+
+import msgspec
+
+from rezone.replica.host import Host
+from rezone.replica.memory import NodeMemory
+from rezone.replica.meta import MetaFile, PartitionMeta
+from rezone.replica.partition import Partition
+from rezone.replica.setaside import is_replica, open_store
+from rezone.replica.store_config import StoreConfig
+from rezone.wire.errors import (
+    ConflictError,
+    CorruptionError,
+    StaleEpochError,
+    UnknownPartitionError,
+)
+from rezone.wire.messages import Fence, PartitionId, ZoneConfig
+
+
+class Replicas:
+    """The replicas in `directory`; `config` is what all their stores have in common."""
+
+    def __init__(
+        self, host: Host, directory: Path, config: StoreConfig, memory: NodeMemory
+    ) -> None:
+        self._host = host
+        self._directory = directory
+        self._config = config
+        self._memory = memory
+        self._lock = threading.Lock()
+        self._open: dict[PartitionId, Partition] = {}
+        self._opening: dict[PartitionId, threading.Lock] = {}
+
+    # --- what stands on the disk -----------------------------------------------------------------
+
+    def _directories(self) -> list[Path]:
+        found = sorted(self._directory.glob("[0-9]*"))
+        return [directory for directory in found if directory.name.isdecimal()]
+
+    def check(self, fence: Fence, config: ZoneConfig) -> None:
+        """Check a call against replicas that were found without the node's facts.
+
+        ConflictError when they are of another zone, StaleEpochError when they know a later epoch.
+        """
+        for directory in self._directories():
+            try:
+                meta = MetaFile(directory, PartitionMeta()).value
+            except CorruptionError:
+                continue  # set aside when it is opened
+            if meta.zone_uid not in {"", config.zone_uid}:
+                raise ConflictError(
+                    f"node {self._host.node_id} holds data of zone {meta.zone_uid}",
+                    zone_uid=meta.zone_uid,
+                )
+            if fence.coordinator_epoch < meta.coordinator_epoch:
+                raise StaleEpochError(
+                    f"coordinator epoch {fence.coordinator_epoch} is behind "
+                    f"{meta.coordinator_epoch}",
+                    coordinator_epoch=meta.coordinator_epoch,
+                )
+
+    def open_found(self) -> None:
+        """Open every replica of the disk; remove what a crash has left of one that never was."""
+        for directory in self._directories():
+            if is_replica(directory):
+                self._make(int(directory.name), learner=False)
+            else:
+                shutil.rmtree(directory)
+
+    # --- open replicas ---------------------------------------------------------------------------
+
+    def all(self) -> list[Partition]:
+        """Return all open replicas."""
+        with self._lock:
+            return list(self._open.values())
+
+    def find(self, partition: PartitionId) -> Partition:
+        """Return a replica; UnknownPartitionError when the node has none."""
+        with self._lock:
+            found = self._open.get(partition)
+        if found is None:
+            raise UnknownPartitionError(
+                f"node {self._host.node_id} has no replica of partition {partition}",
+                partition=partition,
+            )
+        return found
+
+    def open(self, partition: PartitionId, *, learner: bool) -> Partition:
+        """Return the replica, opened and empty when it is new; a learner first needs a copy."""
+        with self._lock:
+            lock = self._opening.setdefault(partition, threading.Lock())
+        with lock:
+            with self._lock:
+                found = self._open.get(partition)
+            return found or self._make(partition, learner=learner)
+
+    def _make(self, partition: PartitionId, *, learner: bool) -> Partition:
+        zone, settings = self._host.config, self._host.settings
+        config = msgspec.structs.replace(
+            self._config,
+            partition=partition,
+            engine=zone.engine,
+            table=zone.table,
+            rocks=self._memory.rocks_settings(self._config.rocks),
+            transaction_seconds_max=settings.transaction_ms_max / 1000,
+        )
+        directory = self._directory / str(partition)
+        new = not MetaFile.exists(directory)
+        store = open_store(directory, config)
+        if new and not store.meta.damage:
+            store.update_meta(needs_snapshot=learner)
+        if store.meta.zone_uid != zone.zone_uid:
+            store.update_meta(zone_uid=zone.zone_uid)
+        opened = Partition(store, self._host)
+        with self._lock:
+            self._open[partition] = opened
+        self._memory.share_tails(self.all())
+        self._host.touched(at_once=True)
+        return opened
+
+    def drop(self, partition: Partition) -> None:
+        """Stop a replica and delete its data."""
+        with self._lock:
+            self._open.pop(partition.partition_id, None)
+        self._memory.share_tails(self.all())
+        partition.stop()
+        self._host.restream(partition)
+        with partition.applying:
+            partition.store.destroy()
+        self._host.touched(at_once=True)
