@@ -55,7 +55,7 @@ def filled(directory: Path) -> Iterator[tuple[Coordinator, Client, dict[bytes, b
         for seed in range(2):
             written = client.put(P, values(seed)).commit_time
         for node in c.nodes:
-            c.until("applied", lambda node=node: part(c, node).readable_time >= written)
+            c.until("applied", lambda node=node: part(c, node).positions.readable_time >= written)
             part(c, node).store.flush()
         yield c, client, values(1)
         rows = {**values(1), b"after": b"1"}
@@ -112,7 +112,7 @@ def mend(c: Coordinator, node: int) -> None:
 def test_a_follower_that_finds_damage_while_it_serves_is_copied_anew(tmp_path: Path) -> None:
     """It would answer errors for ever, and count as in sync with rows that it cannot read."""
     with filled(tmp_path) as (c, client, rows):
-        as_of = part(c, 1).readable_time
+        as_of = part(c, 1).positions.readable_time
         strike_engine(c, 1)
         with pytest.raises(NotReadyError, match="damaged"):
             client.get(P, list(rows), as_of=as_of, node=1, retry=False)
@@ -124,7 +124,7 @@ def test_damage_that_nobody_reads_is_found_by_reading_all(tmp_path: Path) -> Non
     """Cold rows would rot until the other copies are gone."""
     with filled(tmp_path) as (c, _, _):
         strike_engine(c, 1)
-        part(c, 1).scrubber._due = 0.0
+        part(c, 1).upkeep.scrubber._due = 0.0
         with pytest.raises(CorruptionError):
             scrub(part(c, 1))
         mend(c, 1)
@@ -132,7 +132,7 @@ def test_damage_that_nobody_reads_is_found_by_reading_all(tmp_path: Path) -> Non
 
 def scrub(partition: Any) -> None:
     """Read a replica through as the node's thread does."""
-    while partition.scrub():
+    while partition.upkeep.scrub():
         pass
 
 

@@ -72,7 +72,7 @@ def test_the_time_of_a_follower_goes_on_while_nothing_is_written(tmp_path: Path)
         client.write([{"key": KEY, "value": b"1"}])
         since = now()
         for node in (1, 2):
-            c.until("closed", lambda node=node: part(c, node).readable_time > since)
+            c.until("closed", lambda node=node: part(c, node).positions.readable_time > since)
         assert Client(c).get(P, [KEY], as_of=since, node=1, retry=False) == {KEY: b"1"}
         assert part(c, 1).store.last_commit_time < since, "nothing was written for that"
 
@@ -85,7 +85,10 @@ def test_followers_answer_with_their_time_and_age_and_the_same_again(tmp_path: P
         written = now()
         for partition in range(3):
             for node in range(3):
-                c.until("up", lambda n=node, p=partition: part(c, n, p).readable_time > written)
+                c.until(
+                    "up",
+                    lambda n=node, p=partition: part(c, n, p).positions.readable_time > written,
+                )
         keys = [{"key": row["key"]} for row in rows]
         answered = count_reads(c)
         answer = client.read_any(keys, max_staleness_seconds=OLD_SECONDS)
@@ -173,8 +176,8 @@ def test_no_later_leader_writes_at_or_below_a_closed_time(tmp_path: Path, *, pla
     with group(tmp_path) as (c, client):
         client.write([{"key": KEY, "value": b"1"}])
         since = now()
-        c.until("closed", lambda: part(c, 2).readable_time > since)
-        answered = part(c, 2).readable_time
+        c.until("closed", lambda: part(c, 2).positions.readable_time > since)
+        answered = part(c, 2).positions.readable_time
         part(c, 1).clock = LateClock()
         if planned:
             c.move(P, 1)
@@ -184,7 +187,7 @@ def test_no_later_leader_writes_at_or_below_a_closed_time(tmp_path: Path, *, pla
             c.change(P, leader=1, isr=(1, 2), leader_epoch=record.leader_epoch + 1)
         (written,) = client.write([{"key": KEY, "value": b"2"}])
         assert written.commit_time > answered
-        c.until("it hears", lambda: part(c, 2).readable_time >= written.commit_time)
+        c.until("it hears", lambda: part(c, 2).positions.readable_time >= written.commit_time)
         old = client.read_any([{"key": KEY}], as_of=answered)
         assert values(old) == {KEY: b"1"}
 
@@ -194,8 +197,8 @@ def test_a_leader_whose_clock_goes_back_writes_nothing_at_a_closed_time(tmp_path
     with group(tmp_path) as (c, client):
         client.write([{"key": KEY, "value": b"1"}])
         since = now()
-        c.until("closed", lambda: part(c, 1).readable_time > since)
-        answered = part(c, 1).readable_time
+        c.until("closed", lambda: part(c, 1).positions.readable_time > since)
+        answered = part(c, 1).positions.readable_time
         part(c, 0).clock = LateClock()
         (written,) = client.write([{"key": KEY, "value": b"2"}])
         assert written.commit_time > answered

@@ -218,10 +218,10 @@ def test_a_replica_that_has_left_is_in_no_lease_although_its_stream_runs(tmp_pat
         partition = part(c, 1)
         with partition.lock:
             later = msgspec.structs.replace(partition.record, leader=2, leader_epoch=2)
-            partition.become_follower(later)
+            partition.roles.become_follower(later)
         consumer._grant(sent, LeaseRequest(round=2, time=6))
         assert [grant.left for grant in sent.messages] == [(), (P,)]
-        assert partition.promises.until > time.monotonic(), "it forgot what it had promised"
+        assert partition.roles.promises.until > time.monotonic(), "it forgot what it had promised"
         assert partition.intake.time_floor >= 5
 
 

@@ -114,7 +114,7 @@ def metrics_of(c: Coordinator) -> dict[str, float]:
 def keep_log_for_a_copy(leader: Partition) -> None:
     """Have the leader keep its log for a copy: more of it than SLOW allows."""
     leader.store.outgoing.open_rows("a copy")
-    leader.keep_house()
+    leader.upkeep.keep_house()
     assert leader.pacer.log_full
 
 
@@ -137,13 +137,13 @@ def test_the_log_stays_for_a_copy_until_its_receiver_follows(tmp_path: Path, for
         with opened() as snapshot:
             for i in range(20):
                 k.put(P, {b"%d" % i: b"v" * 1000})
-            leader.keep_house()
+            leader.upkeep.keep_house()
             assert leader.store.log_start <= snapshot.header.offset
-        leader.keep_house()
+        leader.upkeep.keep_house()
         assert leader.store.log_start <= snapshot.header.offset, "its receiver will follow now"
         # More than the limit is kept for nobody who is not in sync.
         leader.settings = msgspec.structs.replace(FAST, kept_log_bytes_max=4096)
-        leader.keep_house()
+        leader.upkeep.keep_house()
         assert leader.store.log_start > snapshot.header.offset
 
 
@@ -166,7 +166,7 @@ def test_a_slowed_write_waits_and_says_so(tmp_path: Path) -> None:
         assert metrics_of(c)["rezone_replica_paced_seconds_total"] > 0
         assert leader.pacer.waited_seconds > 0
         leader.settings = FAST  # the log may grow again
-        leader.keep_house()
+        leader.upkeep.keep_house()
         k.put(P, rows)
         assert k.put(P, rows).paced_ms == 0
         assert c.report(0, P).paced_rows_per_second == 0

@@ -116,7 +116,7 @@ def test_a_scan_under_way_on_a_replica_that_leaves_is_right_or_ends_with_an_erro
     with cluster(tmp_path) as c:
         c.create(P, (0, 1, 2))
         as_of = Client(c).put(P, rows).commit_time
-        c.until("applied", lambda: part(c, 2).readable_time >= as_of)
+        c.until("applied", lambda: part(c, 2).positions.readable_time >= as_of)
         node = NodeClient(c.nodes[2].address)
         ticket = ScanTicket(partition=P, as_of=as_of, batch_rows=10)
         seen: dict[bytes, bytes] = {}

@@ -275,7 +275,7 @@ def test_an_old_transaction_is_aborted_though_nothing_else_happens(tmp_path: Pat
         c.create(P, (0, 1))
         Client(c).begin(P).put({b"a": b"1"})
         last = part(c, 1)
-        c.until("all is told", lambda: last.committed == last.store.log_end > 0)
+        c.until("all is told", lambda: last.positions.committed == last.store.log_end > 0)
         c.nodes[0].stop()
         c.change(P, leader=1, isr=(1,), replicas=(1,), leader_epoch=2)
         c.until("it is aborted", lambda: not last.store.has_open_transactions)

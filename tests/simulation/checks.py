@@ -143,7 +143,7 @@ class Checks:
         They must be the first of the history that is acknowledged, and all of it up to that time,
         forever: who reads as of an earlier answer's time must find as many rows as it had.
         """
-        number, time = partition.partition_id, partition.readable_time
+        number, time = partition.partition_id, partition.positions.readable_time
         store, known = partition.store, self._acknowledged[partition.partition_id]
         if not time or store.meta.needs_snapshot:
             return

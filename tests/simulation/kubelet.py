@@ -261,7 +261,7 @@ class SparkOperator:
             return False
         try:
             partition = node.find(entry.partition)
-            partition.check_revision(entry.revision)
+            partition.fencing.check_revision(entry.revision)
         except RezoneError:
             return False
         if not partition.store.meta.needs_snapshot:

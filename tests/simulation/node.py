@@ -231,7 +231,7 @@ class SimulatedNode(DataNode):
         """Do what the node's threads would."""
         for partition in self.partitions():
             size = partition.store.log_end
-            partition.sizes = (size, size * ROW_BYTES)
+            partition.upkeep.sizes = (size, size * ROW_BYTES)
             partition.tick(now)
         self.pulls.step()  # type: ignore[attr-defined]
         for number in list(self.followers):
@@ -300,8 +300,8 @@ class SimulatedNode(DataNode):
             raise NotReadyError("not serving yet")
         as_of = request.as_of
         if as_of is None:
-            as_of = partition.rows_time
-        if leading is None and as_of > partition.readable_time:
+            as_of = partition.positions.rows_time
+        if leading is None and as_of > partition.positions.readable_time:
             partition.following.apply_now()
             raise NotReadyError("not applied yet")
         rows = [r for r, time in zip(store.rows, store.times, strict=True) if time <= as_of]

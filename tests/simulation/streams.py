@@ -11,8 +11,8 @@ import collections
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from rezone.replica.follower import stamps_of
 from rezone.replica.lease import Promise, Rounds
+from rezone.replica.positions import stamps_of
 from rezone.wire.errors import NotReadyError, RezoneError
 from rezone.wire.messages import (
     ClosedTime,
@@ -106,7 +106,7 @@ class SimulatedStream:
                 break
             self._entries(epoch, raw)
             self.sent_offset = stamps_of(raw)[-1][0]
-        if self.committed_sent < leader.committed:
+        if self.committed_sent < leader.positions.committed:
             self._entries(epoch, b"")
         clock = leader.clock
         if self._asks or self.rounds.is_due(clock.monotonic()):
@@ -119,7 +119,7 @@ class SimulatedStream:
             self._send_control(self._controls.popleft(), lose_active)
 
     def _entries(self, epoch: int, raw: bytes) -> None:
-        committed = self.leader.committed
+        committed = self.leader.positions.committed
         frame = Entries(
             partition=self.leader.partition_id, leader_epoch=epoch, committed_offset=committed
         )

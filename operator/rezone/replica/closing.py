@@ -41,7 +41,7 @@ class Closing:
                 return None
             self._end, self._time = partition.store.log_end, int(time)
             partition.intake.time_floor = max(partition.intake.time_floor, self._time)
-            partition.note_applied()
+            partition.positions.note_applied()
             return ClosedTime(partition.partition_id, partition.leader_epoch, self._end, self._time)
 
     def heard(self, news: ClosedTime) -> None:
@@ -51,7 +51,7 @@ class Closing:
             if partition.role is Role.LEADER or news.leader_epoch != partition.leader_epoch:
                 return
             self._end, self._time = news.end_offset, news.time
-            partition.note_applied()
+            partition.positions.note_applied()
 
     def time_at(self, applied: int) -> int:
         """Return up to when a replica that has applied and committed so much may be read."""

@@ -124,7 +124,7 @@ class Control:
                 node.node_id not in record.isr or record.partition_epoch > FIRST_PARTITION_EPOCH
             )
             partition = node.replicas.open(assignment.partition, learner=learner)
-        partition.notify(request.fence, record)
+        partition.roles.notify(request.fence, record)
         node.zone.note_record(assignment.partition, record)
 
     def await_replica(self, request: AwaitReplica) -> AwaitReplicaReply:
@@ -147,7 +147,7 @@ class Control:
     def begin_empty(self, request: BeginEmpty) -> Ack:
         """Lead without any rows."""
         self._node.zone.check_fence(request.fence)
-        self._node.find(request.partition).begin_empty(request.fence, request.state)
+        self._node.find(request.partition).roles.begin_empty(request.fence, request.state)
         return Ack()
 
     def pull_snapshot(self, request: PullSnapshot) -> Ack:
@@ -155,7 +155,7 @@ class Control:
         self._node.zone.check_fence(request.fence)
         partition = self._node.find(request.partition)
         with partition.lock:
-            partition.persist_fence(request.fence)
+            partition.fencing.persist(request.fence)
         self._node.pulls.start(partition, request)
         return Ack()
 
@@ -164,7 +164,7 @@ class Control:
         self._node.zone.check_fence(request.fence)
         partition = self._node.find(request.partition)
         with partition.lock:
-            partition.persist_fence(request.fence, durable=False)
+            partition.fencing.persist(request.fence, durable=False)
             partition.takeover.start(request)
         # Not under the lock, where writes would wait for the disk.
         partition.takeover.persist()
@@ -173,7 +173,7 @@ class Control:
     def upgrade(self, request: UpgradeCandidate) -> Ack:
         """Lead, if the log reaches far enough (RM-05)."""
         self._node.zone.check_fence(request.fence)
-        self._node.find(request.partition).upgrade(request)
+        self._node.find(request.partition).roles.upgrade(request)
         return Ack()
 
     def digest(self, request: DigestRequest) -> DigestReply:
@@ -187,7 +187,7 @@ class Control:
             if partition.leads:
                 wait_readable(partition, None)
             # Not a closed time after it, of which the others may not have heard yet.
-            as_of = partition.rows_time
+            as_of = partition.positions.rows_time
         wait_readable(partition, as_of)
         start, end = partition.hash_range
         rest = CopySteps(self._node.foreground).rest

@@ -76,7 +76,7 @@ class Damage:
                 partition.log.error("damaged", error=str(error))
                 partition.store.update_meta(damage=str(error))
             if partition.leading.state is None:
-                partition.need_snapshot()
+                partition.roles.need_snapshot()
             elif at_once and len(partition.record.isr) > 1:
                 self._step_down()
         partition.touched(at_once=True)
@@ -85,7 +85,7 @@ class Damage:
     def _step_down(self) -> None:
         """Lead no more; the coordinator hears of it in the report."""
         partition = self._partition
-        partition.need_snapshot()
+        partition.roles.need_snapshot()
         partition.leading.end(partition.record.leader, partition.record.leader_epoch)
         partition.takeover.clear()
         partition.intake.fail_all(

@@ -12,8 +12,8 @@ application apart.
 
 from typing import TYPE_CHECKING
 
-from rezone.replica.entry import header_at
 from rezone.replica.history import branch_at, branch_start
+from rezone.replica.store import ResetNeededError
 from rezone.wire.errors import ConflictError, StaleEpochError
 from rezone.wire.messages import (
     ClosedTime,
@@ -74,7 +74,7 @@ class FollowerDuties:
             # The record here may be the older one: nobody tells it while the operator is away.
             known = answer.partition_epoch >= partition.record.partition_epoch
             self.left_out = known and not answer.in_sync
-            partition.set_committed(min(answer.committed_offset, partition.store.log_end))
+            partition.positions.commit(min(answer.committed_offset, partition.store.log_end))
             partition.touched(at_once=True)
         partition.wake()
 
@@ -92,7 +92,16 @@ class FollowerDuties:
             store = partition.store
             offset = max(offset, branch_start(store.meta.failover_log, store.log_end))
             partition.log.warning("rolling back", offset=offset, log_end=store.log_end)
-            partition.roll_back(offset)
+            committed = partition.positions.committed
+            if offset < committed:
+                partition.log.error(
+                    "rolling back committed rows", offset=offset, committed=committed
+                )
+            try:
+                store.truncate(offset)
+            except ResetNeededError:
+                partition.roles.start_over()
+            partition.positions.follow_cut()
 
     def snapshot_needed(self, log_start: int) -> None:
         """Note that the leader's log no longer reaches back to here: a copy must come first."""
@@ -101,7 +110,7 @@ class FollowerDuties:
             if partition.role is Role.LEADER or partition.store.meta.needs_snapshot:
                 return
             partition.log.warning("a snapshot is needed", leader_log_start=log_start)
-            partition.need_snapshot()
+            partition.roles.need_snapshot()
         partition.host.restream(partition)
 
     def receive(self, entries: Entries, body: memoryview, *, at_leisure: bool = False) -> None:
@@ -113,7 +122,7 @@ class FollowerDuties:
             if body:
                 # The frame's memory ends with the frame; the log keeps its recent end in memory.
                 partition.append(bytes(body))
-            partition.set_committed(min(entries.committed_offset, store.log_end))
+            partition.positions.commit(min(entries.committed_offset, store.log_end))
             self._look_again()
         if body or partition.takeover.eager:
             partition.move_on(at_leisure=at_leisure)
@@ -141,7 +150,7 @@ class FollowerDuties:
 
     def stream_ended(self, message: StreamEnd) -> None:
         """Follow the new leader at once when the old one names it."""
-        self._partition.redirected(message)
+        self._partition.roles.redirected(message)
 
     def time_closed(self, news: ClosedTime) -> None:
         """Take a time that the leader has closed."""
@@ -175,7 +184,7 @@ class FollowerDuties:
     def lags_to_apply(self) -> bool:
         """Whether there are committed rows that wait to be applied."""
         store = self._partition.store
-        return store.applied < min(self._partition.committed, store.log_end)
+        return store.applied < min(self._partition.positions.committed, store.log_end)
 
     def pump(self) -> None:
         """Apply, sync and ack: whatever of it is due."""
@@ -194,7 +203,7 @@ class FollowerDuties:
         if partition.takeover.eager:
             partition.index.pump()  # the old leader waits for it (DCP-08)
         with partition.lock:
-            partition.note_applied()
+            partition.positions.note_applied()
             self._look_again()
             news = self._acked != (store.durable_end, store.applied, partition.index.told)
         if news:
@@ -206,7 +215,7 @@ class FollowerDuties:
     def _apply_lazily(self) -> None:
         partition = self._partition
         settings, store = partition.settings, partition.store
-        target = min(partition.committed, store.log_end)
+        target = min(partition.positions.committed, store.log_end)
         now = partition.clock.monotonic()
         due = now - self._applied_at >= settings.apply_interval_ms / 1000
         if target > store.applied and (due or target - store.applied >= settings.apply_rows_max):
@@ -231,12 +240,3 @@ class FollowerDuties:
             self._partition.wake()
         else:
             self._look_again()
-
-
-def stamps_of(raw: bytes) -> list[tuple[int, int]]:
-    """Return (end offset, commit time) of each of these whole entries."""
-    position, stamps = 0, []
-    while (header := header_at(raw, position)) is not None:
-        stamps.append((header.end_offset, header.commit_time))
-        position += header.length
-    return stamps

@@ -53,9 +53,9 @@ class NodeCollector(Collector):
         )
         size = sum(p.store.indexer.entry_bytes for p in partitions)
         yield GaugeMetricFamily("rezone_replica_index_bytes", "Bytes of index entries.", size)
-        rows = sum(p.sizes[0] for p in partitions)
+        rows = sum(p.upkeep.sizes[0] for p in partitions)
         yield GaugeMetricFamily("rezone_replica_versions", "Row versions, estimated.", rows)
-        size = sum(p.sizes[1] for p in partitions)
+        size = sum(p.upkeep.sizes[1] for p in partitions)
         yield GaugeMetricFamily("rezone_replica_stored_bytes", "Bytes of engine and log.", size)
         streams = GaugeMetricFamily(
             "rezone_replica_streams", "Replication streams by direction.", labels=["direction"]

@@ -42,7 +42,7 @@ class LeaderDuties:
     @property
     def committed(self) -> int:
         """The commit offset."""
-        return self._partition.committed
+        return self._partition.positions.committed
 
     @property
     def log_end(self) -> int:
@@ -66,7 +66,7 @@ class LeaderDuties:
             node=partition.node_id,
             state=record,
             barrier=partition.store.log_end,
-            committed=min(partition.committed, partition.store.log_end),
+            committed=min(partition.positions.committed, partition.store.log_end),
             settings=partition.settings,
             hold_until=hold_until,
             proposed=partition.store.meta.proposed,
@@ -142,7 +142,7 @@ class LeaderDuties:
                 partition=self.partition_id,
                 leader_epoch=epoch,
                 failover_log=meta.failover_log,
-                committed_offset=partition.committed,
+                committed_offset=partition.positions.committed,
                 in_sync=stream.node in state.state.isr,
                 partition_epoch=state.state.partition_epoch,
             )
@@ -237,7 +237,7 @@ class LeaderDuties:
             if now >= state.hold_until:
                 self._settle()
             if state.advance(store.durable_end, now, partition.config.min_in_sync_replicas):
-                partition.set_committed(state.committed)
+                partition.positions.commit(state.committed)
                 partition.look_again(self._next_broadcast())
             committed = state.committed
             self._propose(state)
@@ -245,7 +245,7 @@ class LeaderDuties:
             store.apply_to(committed)
         answers: list[Answer] = []
         with partition.lock:
-            partition.note_applied()
+            partition.positions.note_applied()
             if self.state is state:
                 # After the rows are applied: who has an answer can read what it wrote.
                 answers = partition.intake.take_committed(committed)
@@ -266,7 +266,7 @@ class LeaderDuties:
         self._propose(self.state)
         partition.transacting.tick(now)
         for stream in self.streams.values():
-            if stream.committed_sent < partition.committed:
+            if stream.committed_sent < partition.positions.committed:
                 stream.wake()
 
     def _next_broadcast(self) -> float:

@@ -79,7 +79,7 @@ class NodeThreads:
         while not self._stopping.wait(self._settings.trim_interval_ms / 1000):
             for partition in self._partitions():
                 try:
-                    partition.keep_house()
+                    partition.upkeep.keep_house()
                 except (RezoneError, OSError) as error:
                     _log.warning(
                         "cannot tidy up", partition=partition.partition_id, error=str(error)
@@ -88,7 +88,7 @@ class NodeThreads:
     def _collect(self) -> None:
         while not self._stopping.wait(self._settings.trim_interval_ms / 1000):
             for partition in self._partitions():
-                for step in (partition.collect, partition.scrub):
+                for step in (partition.upkeep.collect, partition.upkeep.scrub):
                     try:
                         self._slowly(step)
                     except (RezoneError, OSError) as error:

@@ -41,7 +41,7 @@ def readable(partition: "Partition", as_of: int | None) -> Readable:
     since = partition.clock.monotonic()
     if as_of is None:
         return lambda: _newest_is_here(partition, since)
-    if as_of > partition.readable_time:
+    if as_of > partition.positions.readable_time:
         partition.following.apply_now()
     return _PastRead(partition, as_of, since).may_be_answered
 
@@ -75,7 +75,7 @@ class _PastRead:
     def may_be_answered(self) -> bool:
         """Whether everything up to that time is applied here, and is all there will ever be."""
         partition, intake = self._partition, self._partition.intake
-        if self._as_of <= partition.readable_time:
+        if self._as_of <= partition.positions.readable_time:
             return True
         if self._leadership is None or partition.leading.state is not self._leadership:
             self._end = None
@@ -83,7 +83,7 @@ class _PastRead:
                 intake.time_floor = max(intake.time_floor, self._as_of)
                 self._end, self._leadership = partition.store.log_end, partition.leading.state
         return self._end is not None and (
-            min(partition.store.applied, partition.committed) >= self._end
+            min(partition.store.applied, partition.positions.committed) >= self._end
         )
 
 
@@ -104,7 +104,7 @@ def wait_readable(partition: "Partition", as_of: int | None) -> None:
 def _cannot_answer(partition: "Partition") -> NotReadyError:
     return NotReadyError(
         f"partition {partition.partition_id} cannot answer this read yet; retry",
-        readable_time=partition.readable_time,
+        readable_time=partition.positions.readable_time,
     )
 
 
@@ -120,7 +120,7 @@ def _newest_is_here(partition: "Partition", since: float) -> bool:
     if partition.role is not Role.LEADER and not partition.takeover.eager:
         raise partition.not_leader()
     # What the leadership began with must be applied, and nothing uncommitted may be seen.
-    return _is_newest(partition, since) and partition.store.applied >= partition.committed
+    return _is_newest(partition, since) and partition.store.applied >= partition.positions.committed
 
 
 class _WaitingRead(NamedTuple):
@@ -241,14 +241,14 @@ def _time_within(partition: "Partition", max_age_ms: int) -> int:
     """
     with partition.lock:
         oldest = partition.clock.micros() - max_age_ms * 1000
-        if partition.readable_time >= oldest:
-            return partition.readable_time
+        if partition.positions.readable_time >= oldest:
+            return partition.positions.readable_time
         if partition.leads:
             return oldest
     partition.following.apply_now()
     raise NotReadyError(
         f"this replica of partition {partition.partition_id} is too far behind; ask its leader",
-        readable_time=partition.readable_time,
+        readable_time=partition.positions.readable_time,
     )
 
 
@@ -262,7 +262,7 @@ def reading(partition: "Partition", as_of: int | None) -> Iterator[None]:
         raise NotReadyError(
             f"partition {partition.partition_id} is damaged here; retry", damaged=1
         ) from error
-    stands = as_of is None or partition.leads or as_of <= partition.readable_time
+    stands = as_of is None or partition.leads or as_of <= partition.positions.readable_time
     if not stands or partition.copies != copies:
         raise NotReadyError(f"partition {partition.partition_id} is copied anew; retry")
 

@@ -124,7 +124,7 @@ class NodeServer(flight.FlightServerBase):  # type: ignore[misc]
         with partition.lock:
             # Not the coordinator's epoch: a copy outlives the coordinator that started it, and the
             # next one goes on with it. What makes a copy outdated is a newer trigger (B-05).
-            partition.check_revision(request.revision)
+            partition.fencing.check_revision(request.revision)
         receiver = Receiver(partition, request.attempt, CopySteps(self._node.foreground).rest)
         receiver.begin()
         state: CopyState | None = None

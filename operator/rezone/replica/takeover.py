@@ -182,7 +182,7 @@ class TakeoverProcess:
             deadline=partition.clock.monotonic() + timeout,
             end_offset=partition.store.log_end,
         )
-        partition.mark_dead(dead=True, durable=False)
+        partition.roles.mark_dead(dead=True, durable=False)
         self._now = attempt
         partition.look_again(attempt.deadline)
         partition.log.info("handing over", candidate=attempt.candidate, next_epoch=attempt.epoch)
@@ -272,7 +272,7 @@ class TakeoverProcess:
             partition.index.resume()
             partition.log.info("handed over", leader=record.leader, leader_epoch=attempt.epoch)
             # The disk knows that this leader is dead; the new epoch comes in with the first stream.
-            partition.become_follower(record, durable=False)
+            partition.roles.become_follower(record, durable=False)
         partition.host.restream(partition)
 
     def stream_opened(self, stream: ProducerStream) -> None:
@@ -285,7 +285,7 @@ class TakeoverProcess:
     def _fail(self, reason: str) -> None:
         partition, now = self._partition, self._now
         partition.log.warning("the takeover has failed", reason=reason)
-        partition.mark_dead(dead=False, durable=True)
+        partition.roles.mark_dead(dead=False, durable=True)
         now.state, now.error = TakeoverState.FAILED, reason
         partition.index.resume()
         if now.stream is not None and not now.stream.ended:
@@ -365,7 +365,7 @@ class TakeoverProcess:
         # The old leader has given up its leases with its last message.
         hold_until = partition.clock.monotonic() + message.hold_ms / 1000
         partition.intake.time_floor = max(partition.intake.time_floor, message.time_floor)
-        partition.become_leader(record, hold_until=hold_until)
+        partition.roles.become_leader(record, hold_until=hold_until)
         attempt.state = TakeoverState.ACTIVE
 
     def tick(self, now: float) -> None:

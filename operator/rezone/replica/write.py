@@ -310,7 +310,7 @@ class WriteIntake:
     def _repeat(self, opaque: int, earlier: Earlier, reply: Reply) -> None:
         """Answer a repeat as the first time, once that is committed."""
         end_offset, commit_time = earlier
-        if end_offset <= self._partition.committed:
+        if end_offset <= self._partition.positions.committed:
             reply(
                 WriteResult(
                     opaque=opaque,
