@@ -8,6 +8,8 @@ export PYTHONDONTWRITEBYTECODE := 1
 UV ?= $(shell command -v uv 2>/dev/null || echo .venv/bin/uv)
 RUN := .venv/bin/python
 TEST_ARGS ?=
+# Each is on the path of what runs in it; the simulation is a package of tests/.
+TEST_FOLDERS = $(shell find tests benchmarks -type d -not -name '__pycache__' -not -path 'tests/simulation*' -not -path 'benchmarks/harness*' | sort | paste -sd:)
 
 help: ## List the targets
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sort | awk -F':.*## ' '{printf "  %-10s %s\n", $$1, $$2}'
@@ -33,6 +35,7 @@ lint: env
 types: env
 	MYPYPATH=operator .venv/bin/mypy -p rezone
 	MYPYPATH=operator:. .venv/bin/mypy -p e2e
+	MYPYPATH=operator:$(TEST_FOLDERS) .venv/bin/mypy --explicit-package-bases --exclude '/conftest\.py$$' tests benchmarks
 
 layers: env
 	.venv/bin/lint-imports

@@ -66,7 +66,12 @@ class Flood:
 def write(addresses: list[str], rows: int, per_second: int) -> None:
     """Be the writing process, until standard input ends."""
     ended = threading.Event()
-    threading.Thread(target=lambda: (sys.stdin.read(), ended.set()), daemon=True).start()
+
+    def watch() -> None:
+        sys.stdin.read()
+        ended.set()
+
+    threading.Thread(target=watch, daemon=True).start()
     rng, due = random.Random(5), time.monotonic()
     places: queue.Queue[None] = queue.Queue(IN_FLIGHT)
     failures: list[BaseException] = []
@@ -101,9 +106,8 @@ def wait_joined(c: Coordinator, slowest: list[int]) -> None:
 
     def joined() -> bool:
         c.settle()
-        report = c.report(0, P)
-        if report is not None and report.paced_rows_per_second:
-            slowest.append(report.paced_rows_per_second)
+        if paced := c.report(0, P).paced_rows_per_second:
+            slowest.append(paced)
         return c.isr(P) == {0, 1}
 
     c.until("joined", joined, 300)

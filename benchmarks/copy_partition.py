@@ -25,7 +25,6 @@ import argparse
 import contextlib
 import shutil
 import statistics
-import sys
 import tempfile
 import threading
 import time
@@ -40,7 +39,14 @@ from replica_cluster import Coordinator, ProcessNode, cluster
 from rezone.client import TableClient
 from rezone.wire.copying import FlightSink, copy_partition
 from rezone.wire.flight import NodeClient
-from rezone.wire.messages import BulkInsert, NodeReport, PullSnapshot, ReportRequest, StopReplica
+from rezone.wire.messages import (
+    BulkInsert,
+    NodeReport,
+    PullSnapshot,
+    ReportRequest,
+    Role,
+    StopReplica,
+)
 
 P = 0
 KEY_BYTES = 8
@@ -78,18 +84,23 @@ def restart(c: Coordinator, form: str) -> None:
     node.start()
     c.wait_up(0)
     c.send(P, c.records[P])
-    c.until("leads", lambda: (r := c.report(0, P)) is not None and r.role.value == "Leader")
+    c.until("leads", lambda: c.report(0, P).role is Role.LEADER)
 
 
 def prepare(c: Coordinator) -> None:
     """Make node 1 an empty learner."""
     c.change(P, replicas=(0, 1))
-    c.until("learner", lambda: (r := c.report(1, P)) is not None and r.needs_snapshot)
+    c.until("learner", lambda: c.report(1, P).needs_snapshot)
 
 
 def discard(c: Coordinator) -> None:
     """Take node 1's replica away again."""
-    c.until("joined", lambda: (c.settle(), c.isr(P) == {0, 1})[1])
+
+    def joined() -> bool:
+        c.settle()
+        return c.isr(P) == {0, 1}
+
+    c.until("joined", joined)
     record = c.change(P, replicas=(0,), isr=(0,))
     c.call(
         1,
@@ -224,4 +235,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -19,7 +19,6 @@ The last figure is what the clients keep during a copy by what they keep during 
 import argparse
 import shutil
 import statistics
-import sys
 import tempfile
 import threading
 import time
@@ -157,4 +156,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -13,6 +13,7 @@ is that of the medians to the zone without indexes.
 """
 
 import argparse
+import functools
 import shutil
 import statistics
 import tempfile
@@ -93,7 +94,7 @@ def _run(directory: Path, indexes: int, count: int) -> dict[str, float]:
                 found = {}
                 for what, batches in (("inserts", inserts), ("updates", updates)):
                     begun = time.monotonic()
-                    found[what] = count / _timed(lambda batches=batches: write_all(client, batches))
+                    found[what] = count / _timed(functools.partial(write_all, client, batches))
                     zone.wait("indexed", lambda: _caught_up(zone.replica(0, 0)))
                     found[f"{what}, indexed"] = count / (time.monotonic() - begun)
                 cpu = sum(zone.cpu_seconds().values()) - before

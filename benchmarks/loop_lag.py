@@ -14,7 +14,6 @@ import argparse
 import json
 import re
 import shutil
-import sys
 import tempfile
 import urllib.request
 from pathlib import Path
@@ -119,4 +118,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

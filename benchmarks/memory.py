@@ -14,7 +14,6 @@ import argparse
 import json
 import re
 import shutil
-import sys
 import tempfile
 import threading
 import time
@@ -176,4 +175,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

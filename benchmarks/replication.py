@@ -18,6 +18,7 @@ from typing import NamedTuple
 
 from harness.zone import Zone, batch_of, ids_by_partition, percentile, running_zone, settle
 
+from rezone.client.writes import PartitionWrite
 from rezone.replica.process import SWITCH_INTERVAL_SECONDS
 
 _KEYS_PER_PARTITION = 64
@@ -56,7 +57,7 @@ class Load:
         self._writes += 1
         sent = time.monotonic()
 
-        def answered(future: Future[object]) -> None:
+        def answered(future: Future[list[PartitionWrite]]) -> None:
             self.latencies_ms.append((time.monotonic() - sent) * 1000)
             self._open.release()
             future.result()

@@ -19,6 +19,7 @@ from pathlib import Path
 import numpy as np
 import rocksdict
 
+from rezone.replica.bulk import BulkLoader
 from rezone.replica.engines.rocks import RocksSettings
 from rezone.replica.entry import build_entry, rows_batch
 from rezone.replica.snapshot import SnapshotBatch
@@ -49,6 +50,11 @@ class Bench:
         self.size = sum(map(len, self.rows[0])) + sum(map(len, self.rows[1]))
         self.seconds: dict[str, list[float]] = {}
 
+    @staticmethod
+    def _load(loader: BulkLoader, batches: list[SnapshotBatch]) -> None:
+        for batch, mark in batches:
+            loader.write(batch, mark)
+
     def timed(self, name: str, act: Callable[[], object]) -> None:
         """Run once and remember how long it took."""
         started = time.perf_counter()
@@ -70,7 +76,8 @@ class Bench:
             self.timed("snapshot scan -> batches", lambda: batches.extend(snapshot))
             target = PartitionStore.open(directory / "target", self.config)
             loader = target.incoming.begin(snapshot.header, "bench")
-            self.timed("bulk load", lambda: [loader.write(b.batch, b.mark) for b in batches])
+            assert isinstance(loader, BulkLoader)
+            self.timed("bulk load", lambda: self._load(loader, batches))
             self.timed("bulk load: finish", lambda: loader.finish(snapshot.trailer))
         batches.clear()
         self.timed(

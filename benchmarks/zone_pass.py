@@ -36,7 +36,7 @@ from rezone.kube.errors import MissingError
 from rezone.kube.routes import RouteStore
 from rezone.resources.machine_status import Transition
 from rezone.resources.task import PlanSummary, RebalanceTask, RebalanceTaskStatus
-from rezone.resources.zone import DataNodeState, DataNodeStatus, DistributionZone
+from rezone.resources.zone import Assignments, DataNodeState, DataNodeStatus, DistributionZone
 from rezone.wire.messages import (
     Ack,
     LeaderAndIsr,
@@ -147,7 +147,7 @@ def zone_of(topology: Topology, nodes: int) -> Manifest:
         "generation": 1,
         "creationTimestamp": "2026-01-01T00:00:00Z",
     }
-    keys = assignments.first(assignments.Assignments(), topology, 1)
+    keys = assignments.first(Assignments(), topology, 1)
     members = [
         DataNodeStatus(
             id=n,
@@ -233,8 +233,8 @@ async def measure(given: argparse.Namespace) -> None:
     first = [routes.initial(row, 1) for row in topology]
     await RouteStore(api, zone).create(first)
     pods_of(zone, given.nodes, api)
-    table = [routes.confirm(record, 1) for record in first]
-    table = [record for record in table if isinstance(record, LeaderAndIsr)]
+    confirmed = [routes.confirm(record, 1) for record in first]
+    table = [record for record in confirmed if isinstance(record, LeaderAndIsr)]
     for name, data in route_shards.encode_routes("large", table).items():
         shard = json.loads(api.objects["ConfigMap", name])
         api.put("ConfigMap", {**shard, "data": data})
@@ -257,10 +257,10 @@ async def measure(given: argparse.Namespace) -> None:
     print(f"zone, the first pass   {time.perf_counter() - begun:6.2f} s")
     print(f"zone, routes read anew {await best(first_pass, given):6.2f} s")
     print(f"zone                   {await best(lambda: passes.reconcile(key), given):6.2f} s")
-    data = [encode(report) for report in reports]
+    encoded = [encode(report) for report in reports]
 
     async def news() -> None:
-        for report, old in zip(data, reports, strict=True):
+        for report, old in zip(encoded, reports, strict=True):
             new = decode(report)
             assert isinstance(new, NodeReport)
             news_of(old, new)

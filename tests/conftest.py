@@ -6,6 +6,7 @@ from hypothesis import settings
 
 from kubernetes_fixture import (
     apiserver,
+    crds,
     kube,
     kubeconfig,
     namespace,
@@ -16,4 +17,4 @@ from kubernetes_fixture import (
 settings.register_profile("rezone", deadline=None, print_blob=True)
 settings.load_profile("rezone")
 
-__all__ = ["apiserver", "kube", "kubeconfig", "namespace", "only_loopback"]
+__all__ = ["apiserver", "crds", "kube", "kubeconfig", "namespace", "only_loopback"]

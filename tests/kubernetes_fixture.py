@@ -8,19 +8,21 @@ from __future__ import annotations
 import ipaddress
 import itertools
 import socket
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
-from lightkube import AsyncClient, KubeConfig
+from lightkube import AsyncClient, Client, KubeConfig, codecs
 from lightkube.core.exceptions import ApiError
 from lightkube.models.meta_v1 import ObjectMeta
+from lightkube.resources.apiextensions_v1 import CustomResourceDefinition
 from lightkube.resources.core_v1 import Namespace, ServiceAccount
 
 from rezone.local.controlplane import CONTEXT, ControlPlane, ControlPlaneSettings
+from rezone.resources.crd import custom_resource_definitions
 
 # A test that deletes namespaces must never meet somebody's real cluster.
 ALLOWED_CONTEXTS = frozenset({CONTEXT, "kind-rezone", "kind-rezone-e2e"})
@@ -63,6 +65,23 @@ def apiserver(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiServer]:
 def kubeconfig(apiserver: ApiServer) -> Path:
     """Path of the administrator's kubeconfig of the session's API server."""
     return apiserver.kubeconfig
+
+
+def establish(kubeconfig: Path, definitions: Sequence[dict[str, Any]]) -> None:
+    """Bring custom resource definitions to an API server, and wait until it serves their kinds."""
+    with Client(config=KubeConfig.from_file(kubeconfig), trust_env=False) as client:
+        for body in definitions:
+            client.apply(codecs.from_dict(body), field_manager="rezone-tests", force=True)
+        for body in definitions:
+            name = body["metadata"]["name"]
+            client.wait(CustomResourceDefinition, name, for_conditions=["Established"])
+
+
+@pytest.fixture(scope="session")
+def crds(kubeconfig: Path) -> Path:
+    """Establish our kinds; returns the kubeconfig."""
+    establish(kubeconfig, custom_resource_definitions())
+    return kubeconfig
 
 
 @pytest.fixture

@@ -7,6 +7,7 @@ the master and its one replica (Redis with `appendfsync always` and WAIT 1).
 
 import base64
 import contextlib
+import functools
 import http.client
 import json
 import shutil
@@ -265,7 +266,7 @@ def redis(directory: Path) -> Iterator[Peer]:
             ]
             running.enter_context(_process(command))
         for port in ports:
-            _wait(f"port {port} is open", lambda port=port: _open(port))
+            _wait(f"port {port} is open", functools.partial(_open, port))
         yield Redis(ports)
 
 

@@ -8,8 +8,6 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
-from lightkube import Client, KubeConfig
-from lightkube.resources.apiextensions_v1 import CustomResourceDefinition
 
 from rezone.cli.check import CheckFailedError, check, check_installation
 from rezone.domain.rollout import NOTHING
@@ -18,7 +16,6 @@ from rezone.kube.client import Kube, connect
 from rezone.kube.errors import ExistsError
 from rezone.kube.store import StatusStore
 from rezone.resources.conditions import Reason
-from rezone.resources.crd import custom_resource_definitions
 from rezone.resources.model import ObjectMeta
 from rezone.resources.zone import DistributionZone, DistributionZoneStatus
 
@@ -27,19 +24,6 @@ pytestmark = [pytest.mark.apiserver, pytest.mark.slow, pytest.mark.proves("OP-06
 NOW = dt.datetime(2026, 5, 1, 10, tzinfo=dt.UTC)
 STARTING = ZoneHealth(partitions=0, led=0, in_sync=0, ready_nodes=0, wanted_nodes=1)
 SERVING = ZoneHealth(partitions=4, led=4, in_sync=4, ready_nodes=1, wanted_nodes=1)
-
-
-@pytest.fixture(scope="session")
-def crds(kubeconfig: Path) -> Path:
-    """Establish the definitions; returns the kubeconfig."""
-    with Client(config=KubeConfig.from_file(kubeconfig), trust_env=False) as client:
-        for body in custom_resource_definitions():
-            definition = CustomResourceDefinition.from_dict(body)
-            client.apply(definition, field_manager="rezone-tests", force=True)
-        for body in custom_resource_definitions():
-            name = body["metadata"]["name"]
-            client.wait(CustomResourceDefinition, name, for_conditions=["Established"])
-    return kubeconfig
 
 
 @pytest.fixture

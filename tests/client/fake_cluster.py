@@ -66,7 +66,7 @@ class Partition:
     offset: int = 0
 
 
-class FakeNode(flight.FlightServerBase):
+class FakeNode(flight.FlightServerBase):  # type: ignore[misc]
     """One node: its own socket, the cluster's state."""
 
     def __init__(self, cluster: "FakeCluster", node: int) -> None:

@@ -150,11 +150,16 @@ def test_a_request_that_new_routes_have_freed_is_answered_once(cluster: FakeClus
         cluster.faults = move_once
         outcomes: list[Outcome] = []
         answered = threading.Event()
+
+        def done(outcome: Outcome) -> None:
+            outcomes.append(outcome)
+            answered.set()
+
         request = Request(
             partition=1,
             message=lambda opaque: ReadRequest(opaque=opaque, partition=1),
             body=to_ipc(pa.RecordBatch.from_pylist([], schema=client.codec.key_schema)),
-            done=lambda outcome: (outcomes.append(outcome), answered.set()),
+            done=done,
         )
         client._dispatcher.submit(request)
         assert answered.wait(30)

@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 from lightkube import AsyncClient
-from lightkube.resources.apiextensions_v1 import CustomResourceDefinition
 from lightkube.resources.core_v1 import PodStatus
 from operated_cluster import abort_connections, open_connections
 from still_nodes import StillNode
@@ -23,7 +22,6 @@ from rezone.kube.client import Kube, Pod, PodDisruptionBudget, Service, ZoneKind
 from rezone.kube.names import NODE_ID_LABEL
 from rezone.kube.pods import LOOK_AGAIN_SECONDS, PodStore
 from rezone.resources.conditions import ConditionType
-from rezone.resources.crd import custom_resource_definitions
 from rezone.resources.zone import DistributionZone
 
 ZONES = 20
@@ -131,18 +129,10 @@ class IdleOperator:
 
 
 @pytest.fixture
-async def operator(
-    kubeconfig: Path, kube: AsyncClient, namespace: str
-) -> AsyncIterator[IdleOperator]:
+async def operator(crds: Path, kube: AsyncClient, namespace: str) -> AsyncIterator[IdleOperator]:
     """Give an operator on the session's API server."""
-    for body in custom_resource_definitions():
-        crd = CustomResourceDefinition.from_dict(body)
-        await kube.apply(crd, field_manager="rezone-tests", force=True)
-        await kube.wait(
-            CustomResourceDefinition, body["metadata"]["name"], for_conditions=["Established"]
-        )
     foreign = open_connections()
-    made = IdleOperator(CountingKube(connect(kubeconfig)), kube, namespace)
+    made = IdleOperator(CountingKube(connect(crds)), kube, namespace)
     try:
         yield made
     finally:

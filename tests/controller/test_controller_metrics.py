@@ -172,7 +172,7 @@ async def test_loop_lag_is_how_late_the_loop_wakes(
         except StopIteration:
             raise asyncio.CancelledError from None
 
-    monkeypatch.setattr(subject.asyncio, "sleep", sleep)
+    monkeypatch.setattr(asyncio, "sleep", sleep)
     with pytest.raises(asyncio.CancelledError):
         await metrics.measure_lag()
     assert value(registry, "loop_lag_seconds") == pytest.approx(0.75)

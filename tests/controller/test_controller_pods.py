@@ -28,7 +28,8 @@ from operated_cluster import (
 
 from rezone.controller.process import EXIT_LEASE_LOST
 from rezone.local.agent.nodes import add_node
-from rezone.local.api import ApiError, Json, KubeApi
+from rezone.local.api import Json, KubeApi
+from rezone.local.errors import ApiError
 
 pytestmark = [pytest.mark.apiserver, pytest.mark.slow, pytest.mark.timeout(480)]
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import os
 import signal
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from operated_cluster import (
@@ -59,9 +61,12 @@ async def until_routes(
                 return found[-1]
             version = shard["metadata"]["resourceVersion"]
             name = shard["metadata"]["name"]
-            await until(
-                api, path, name, lambda item, v=version: item["metadata"]["resourceVersion"] != v
-            )
+            await until(api, path, name, functools.partial(is_newer, version))
+
+
+def is_newer(version: str, item: dict[str, Any]) -> bool:
+    """Whether an object has another version than the one known."""
+    return bool(item["metadata"]["resourceVersion"] != version)
 
 
 def standing_by(records: tuple[LeaderAndIsr, ...]) -> bool:

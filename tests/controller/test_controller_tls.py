@@ -131,7 +131,7 @@ async def test_a_zone_lives_behind_tls(
     # A replica moves: a copy from node to node, replication and a takeover, all by certificates.
     stable = stable_of(zone)
     spare = next(n for n in addresses_of(zone) if n not in stable[0])
-    moves = {0: (spare, stable[0][1])}
+    moves: dict[int, tuple[int, ...]] = {0: (spare, stable[0][1])}
     cluster.apply(task_manifest(NAMESPACE, "move", ZONE, moves))
     tasks = path_of(NAMESPACE, "rebalancetasks")
     await until(api, tasks, "move", lambda found: state_of(found) == "Succeeded", seconds=90)

@@ -105,7 +105,7 @@ def test_the_survivor_leads_with_a_new_epoch_after_what_is_lost_was_written() ->
     assert after.eligible == ()
     case = Case(S.RECOVER_UNSAFELY)
     case.world.routes[0] = after
-    case.world.reports[0, 2] |= {"role": Role.FOLLOWER}
+    case.world.reported(0, 2, role=Role.FOLLOWER)
     assert case.decide().status.state == S.RECOVER_UNSAFELY
     assert repairs(case.world.view(), NOW) == ()
     del case.world.reports[0, 2]

@@ -400,7 +400,7 @@ def test_a_takeover_counts_only_as_it_was_authorized(role: Role, epoch: int) -> 
     """The route would name a leader that does not lead, or one of another takeover."""
     case = Case(S.UPGRADE_CANDIDATE)
     case.world.takes_over(1, 5)
-    case.world.reports[0, 1] |= {"role": role, "leader_epoch": epoch}
+    case.world.reported(0, 1, role=role, leader_epoch=epoch)
     assert S.UPDATE_METADATA_UP not in case.decide().path
 
 

@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections import Counter
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -376,7 +377,7 @@ def test_a_pinned_partition_stays_as_a_person_wants_it() -> None:
     ],
 )
 def test_what_cannot_be_placed_is_answered_with_what_to_do(
-    changes: dict[str, object], says: str
+    changes: dict[str, Any], says: str
 ) -> None:
     """A person would be left with a zone that does nothing and does not say why."""
     request = PlanRequest(partitions=4, replicas=3, nodes=nodes(4))
@@ -398,7 +399,7 @@ def test_what_cannot_be_placed_is_answered_with_what_to_do(
         {"pinned": {4: (0, 1, 2)}},
     ],
 )
-def test_a_request_that_contradicts_itself_is_an_error(changes: dict[str, object]) -> None:
+def test_a_request_that_contradicts_itself_is_an_error(changes: dict[str, Any]) -> None:
     """A mistake of the caller would become a plan."""
     request = PlanRequest(partitions=4, replicas=3, nodes=nodes(4))
     with pytest.raises(ValueError, match=r"\S"):

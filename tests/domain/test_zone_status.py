@@ -78,7 +78,7 @@ def test_a_well_zone_is_ready_and_nothing_else() -> None:
         ({"led": 3, "in_sync": 3}, Reason.NO_LEADER),
     ],
 )
-def test_what_is_not_ready_reconciles(changes: dict[str, int], reason: Reason) -> None:
+def test_what_is_not_ready_reconciles(changes: dict[str, Any], reason: Reason) -> None:
     """`kubectl wait` would go on before the zone can be used, or never."""
     found = conditions(dataclasses.replace(WELL, **changes))
     assert found["Ready"].status == "False"

@@ -66,6 +66,10 @@ class World:
     mismatched: set[tuple[int, int, int]] = dataclasses.field(default_factory=set)
     settings: dict[str, Any] = dataclasses.field(default_factory=dict)
 
+    def reported(self, partition: int, node: int, **changes: Any) -> None:
+        """Change what a node reports of a replica."""
+        self.reports[partition, node] = {**(self.reports.get((partition, node)) or {}), **changes}
+
     def view(self) -> ZoneView:
         """Return the observation; `reports` of None means that the node has no such replica."""
         settings: dict[str, Any] = {

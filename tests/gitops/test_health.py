@@ -6,6 +6,7 @@ import dataclasses
 import datetime as dt
 import itertools
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ from health_readers import (
     load,
     objects,
 )
-from lightkube import AsyncClient
+from lightkube import AsyncClient, codecs
 from lightkube.models.meta_v1 import ObjectMeta
 from lightkube.resources.core_v1 import ConfigMap
 from lupa import lua51
@@ -179,13 +180,13 @@ def stored(kind: str, spec: Json, status: Any) -> Json:
 @pytest.mark.parametrize("kind", MODELS)
 def test_argocd_and_flux_agree(kind: str) -> None:
     """Whoever moves from one to the other, or has both, would get two answers to one question."""
-    bodies = {
+    made: dict[str, Callable[[], list[Json]]] = {
         "DistributionZone": zones,
         "RebalanceTask": lambda: machines(kind, RebalanceTaskStatus()),
         "RegionMigration": lambda: machines(kind, RegionMigrationStatus()),
-    }[kind]()
+    }
     text, checks = script(kind), expressions()[kind]
-    for body in bodies:
+    for body in made[kind]():
         answers = (argo_health(text, body).status, flux_status(checks, body))
         assert answers in AGREED, json.dumps(body["status"]["conditions"])
 
@@ -216,6 +217,6 @@ async def test_argocd_settings_leave_the_others_alone(kube: AsyncClient, namespa
     await kube.create(ConfigMap(metadata=ObjectMeta(name=name, namespace=namespace), data=url))
     body = yaml.safe_load((GITOPS / "argocd" / "argocd-cm.yaml").read_text())
     body["metadata"]["namespace"] = namespace
-    await kube.apply(ConfigMap.from_dict(body), field_manager="rezone-health")
+    await kube.apply(codecs.from_dict(body), field_manager="rezone-health")
     stored = (await kube.get(ConfigMap, name, namespace=namespace)).data
     assert stored == {**url, **body["data"]}

@@ -6,9 +6,8 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from lightkube import Client, KubeConfig
-from lightkube.resources.apiextensions_v1 import CustomResourceDefinition
 
+from kubernetes_fixture import establish
 from rezone.kube.client import Kube, connect
 from rezone.resources.crd import custom_resource_definitions
 
@@ -44,14 +43,7 @@ SPARK_CRD = {
 @pytest.fixture(scope="session")
 def crds(kubeconfig: Path) -> Path:
     """Establish our kinds and kubeflow's; returns the kubeconfig."""
-    with Client(config=KubeConfig.from_file(kubeconfig), trust_env=False) as client:
-        wanted = [*custom_resource_definitions(), SPARK_CRD]
-        for body in wanted:
-            crd = CustomResourceDefinition.from_dict(body)
-            client.apply(crd, field_manager="rezone-tests", force=True)
-        for body in wanted:
-            name = body["metadata"]["name"]
-            client.wait(CustomResourceDefinition, name, for_conditions=["Established"])
+    establish(kubeconfig, [*custom_resource_definitions(), SPARK_CRD])
     return kubeconfig
 
 

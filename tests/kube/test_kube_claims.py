@@ -10,6 +10,7 @@ import pytest
 from kube_helpers import stored_zone, zone_of
 from lightkube import Client, KubeConfig
 from lightkube.core.exceptions import ApiError
+from lightkube.models.meta_v1 import ObjectMeta
 from lightkube.resources.core_v1 import PersistentVolumeClaimStatus
 from lightkube.resources.storage_v1 import StorageClass
 
@@ -28,13 +29,13 @@ def admin(crds: Path) -> Iterator[Client]:
     """Connect as what storage drivers and cluster administrators are."""
     with Client(config=KubeConfig.from_file(crds), trust_env=False) as client:
         for name, allowed in (("grows", True), ("fixed", False)):
-            body = {
-                "metadata": {"name": f"rezone-test-{name}"},
-                "provisioner": "rezone.dev/none",
-                "allowVolumeExpansion": allowed,
-            }
+            made = StorageClass(
+                metadata=ObjectMeta(name=f"rezone-test-{name}"),
+                provisioner="rezone.dev/none",
+                allowVolumeExpansion=allowed,
+            )
             try:
-                client.create(StorageClass.from_dict(body))
+                client.create(made)
             except ApiError as error:
                 if error.status.code != 409:
                     raise

@@ -18,6 +18,8 @@ from cryptography.x509.oid import ExtendedKeyUsageOID
 from kube_helpers import stored_zone
 from lightkube import AsyncClient
 from lightkube.codecs import from_dict
+from lightkube.models.authentication_v1 import TokenRequestSpec
+from lightkube.models.meta_v1 import ObjectMeta
 from lightkube.resources.core_v1 import ServiceAccountToken
 from lightkube.resources.rbac_authorization_v1 import RoleBinding
 
@@ -105,8 +107,9 @@ class Desk:
 
     async def account(self) -> Path:
         """Return a kubeconfig with a token of the namespace's account."""
-        asked = ServiceAccountToken.from_dict({"metadata": {}, "spec": {"audiences": []}})
+        asked = ServiceAccountToken(spec=TokenRequestSpec(audiences=[]), metadata=ObjectMeta())
         got = await self.kube.create(asked, "default", namespace=self.namespace)
+        assert got.status is not None
         config = yaml.safe_load(self.kubeconfig.read_text())
         config["users"][0]["user"] = {"token": got.status.token}
         path = self.place / "account"

@@ -11,6 +11,8 @@ from hypothesis import strategies as st
 from kube_helpers import data_nodes, stored_zone, zone_of
 from lightkube import AsyncClient
 from lightkube.core.exceptions import ApiError
+from lightkube.models.core_v1 import NodeSpec
+from lightkube.models.meta_v1 import ObjectMeta
 from lightkube.resources.core_v1 import Namespace, NodeStatus, PodStatus
 from lightkube.resources.core_v1 import Node as TypedNode
 from lightkube.types import PatchType
@@ -172,7 +174,7 @@ def test_budget_leaves_every_partition_its_quorum(
     replicas: int, min_in_sync: int | None, allowed: int
 ) -> None:
     """One eviction too many and a partition refuses writes, or loses its only copy."""
-    spec = {"replicas": replicas}
+    spec: dict[str, Any] = {"replicas": replicas}
     if min_in_sync is not None:
         spec["minInSyncReplicas"] = min_in_sync
     zone = zone_of(**spec)
@@ -453,11 +455,8 @@ async def test_nodes_tell_cordon_and_readiness_apart(api: Kube, kube: AsyncClien
         ("n2", True, "True"),
         ("n3", False, "False"),
     ):
-        body = {
-            "metadata": {"name": name, "labels": {"disk": "ssd"}},
-            "spec": {"unschedulable": cordoned},
-        }
-        await kube.create(TypedNode.from_dict(body))
+        meta = ObjectMeta(name=name, labels={"disk": "ssd"})
+        await kube.create(TypedNode(metadata=meta, spec=NodeSpec(unschedulable=cordoned)))
         conditions = {"status": {"conditions": [{"type": "Ready", "status": status}]}}
         await kube.patch(NodeStatus, name, conditions, patch_type=PatchType.MERGE)
     found = await PodStore(api, SETTINGS).nodes()

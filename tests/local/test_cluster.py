@@ -343,7 +343,11 @@ async def test_spark_application_runs(cluster: LocalCluster, api: KubeApi, tmp_p
         },
     }
     await api.create(applications, body)
-    state = lambda item: item.get("status", {}).get("applicationState", {}).get("state")  # noqa: E731
+
+    def state(item: dict[str, Any]) -> str | None:
+        found: str | None = item.get("status", {}).get("applicationState", {}).get("state")
+        return found
+
     ends = {"COMPLETED", "FAILED"}
     found = await until(api, applications, "count", lambda item: state(item) in ends)
     log = kubectl(cluster, "logs", "count-driver")

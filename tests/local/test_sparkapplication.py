@@ -175,7 +175,7 @@ def test_suspend_and_resume() -> None:
 
 def test_time_to_live() -> None:
     """Finished applications would pile up, or go while somebody still reads them."""
-    ended = {"terminationTime": text_of(NOW - dt.timedelta(seconds=30))}
+    ended: dict[str, Any] = {"terminationTime": text_of(NOW - dt.timedelta(seconds=30))}
     spec = {"timeToLiveSeconds": 60}
     assert decide(application("COMPLETED", spec=spec, **ended), None, NOW).again_after_seconds == 30
     later = NOW + dt.timedelta(seconds=31)

@@ -8,6 +8,7 @@ changes. Nothing here sleeps: waits are for reports, with a deadline.
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import signal
 import socket
@@ -18,12 +19,13 @@ import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 import pyarrow as pa
 
 from rezone.replica.node import DataNode
+from rezone.replica.partition import Partition
 from rezone.replica.server import NodeServer
 from rezone.replica.settings import NodeSettings
 from rezone.replica.store_config import StoreConfig
@@ -80,6 +82,9 @@ def free_port() -> int:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
         return port
+
+
+T = TypeVar("T")
 
 
 class LocalNode:
@@ -207,6 +212,17 @@ class Coordinator:
             self._clients[node] = NodeClient(self.nodes[node].address)
         return self._clients[node]
 
+    def node(self, node: int) -> DataNode:
+        """Return a node that runs in this process."""
+        local = self.nodes[node]
+        assert isinstance(local, LocalNode)
+        assert local.node is not None
+        return local.node
+
+    def replica(self, node: int, partition: int = 0) -> Partition:
+        """Return a replica of a node that runs in this process."""
+        return self.node(node).find(partition)
+
     def call(self, node: int, request: Message, reply: type[Any] = Ack) -> Any:
         """One control call."""
         return self.client(node).call(request, reply)
@@ -228,6 +244,20 @@ class Coordinator:
                     seen[node] = report.version
                 except RezoneError:
                     continue
+
+    def until_each(self, what: str, each: Iterable[T], check: Callable[[T], Any]) -> None:
+        """Wait until `check` is true of one after the other."""
+        for one in each:
+            self.until(f"{what}: {one}", functools.partial(check, one))
+
+    def until_settled(self, what: str, check: Callable[[], Any]) -> None:
+        """Wait as `until` does, and answer what is proposed meanwhile."""
+
+        def settled() -> Any:
+            self.settle()
+            return check()
+
+        self.until(what, settled)
 
     def dump(self) -> str:
         """All reports, for a failed wait."""
@@ -304,13 +334,21 @@ class Coordinator:
                 if not error.details.get("unreachable"):
                     raise
 
-    def report(self, node: int, partition: int) -> ReplicaReport | None:
-        """One replica's report; None while it does not answer or is not there."""
+    def report(self, node: int, partition: int) -> ReplicaReport:
+        """One replica's report; NotReadyError while it does not answer or is not there."""
+        report: NodeReport = self.call(node, ReportRequest(seen=-1), NodeReport)
+        for replica in report.replicas:
+            if replica.partition == partition:
+                return replica
+        raise NotReadyError(f"node {node} has no replica of partition {partition}")
+
+    def has_replica(self, node: int, partition: int) -> bool:
+        """Whether a node answers and has a replica of a partition."""
         try:
-            report = self.call(node, ReportRequest(seen=-1), NodeReport)
+            self.report(node, partition)
         except NotReadyError:
-            return None
-        return next((r for r in report.replicas if r.partition == partition), None)
+            return False
+        return True
 
     def settle(self) -> None:
         """Answer every standing proposal by a compare-and-set, as the operator does."""
@@ -405,8 +443,7 @@ class Coordinator:
         self.takeover(partition)
 
         def led() -> bool:
-            report = self.report(candidate, partition)
-            return report is not None and report.role is Role.LEADER
+            return self.report(candidate, partition).role is Role.LEADER
 
         self.until(f"node {candidate} leads", led)
         self.settle()
@@ -425,8 +462,10 @@ class Coordinator:
         self._stop.set()
         if self._watcher is not None:
             self._watcher.join(5)
-        for client in [*self._clients.values(), *self.users]:
-            client.close()
+        for connection in self._clients.values():
+            connection.close()
+        for user in self.users:
+            user.close()
 
 
 class Client:

@@ -55,7 +55,7 @@ class Bench:
             slices.append(collect(before_time, cursor, bytes_max))
             return slices[-1]
 
-        self.store.collect = counted  # type: ignore[assignment,method-assign]
+        self.store.collect = counted  # type: ignore[method-assign]
         while self.collector.step(before):
             pass
         self.store.collect = collect  # type: ignore[method-assign]

@@ -106,7 +106,7 @@ def test_calls_repeat_as_done(tmp_path: Path) -> None:
             c.call(0, stop)
         for _ in range(2):
             assert c.call(1, stop) == Ack()
-        assert c.report(1, P) is None
+        assert not c.has_replica(1, P)
         assert not list((c.nodes[1].directory / "partitions").glob("*"))
 
 
@@ -121,7 +121,7 @@ def test_a_late_stop_of_an_older_record_deletes_nothing(tmp_path: Path) -> None:
         for _ in range(2):
             with pytest.raises(StaleEpochError, match="are behind"):
                 c.call(1, stop)
-            assert c.report(1, P) is not None
+            assert c.has_replica(1, P)
             c.nodes[1].stop()
             c.nodes[1].start()
             c.wait_up(1)

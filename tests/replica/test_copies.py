@@ -38,7 +38,8 @@ FORMS = {
 @pytest.fixture(params=FORMS)
 def form(request: pytest.FixtureRequest) -> str:
     """Each form of snapshot."""
-    return request.param
+    chosen: str = request.param
+    return chosen
 
 
 def learner(c: Coordinator) -> Client:
@@ -63,7 +64,7 @@ def sink(c: Coordinator, attempt: str = "", revision: int = 0) -> FlightSink:
 def joined(c: Coordinator, k: Client) -> None:
     """See that the learner joins, and has the same rows."""
     k.put(P, {b"during": b"1"})
-    c.until("joined", lambda: (c.settle(), c.isr(P) == {0, 1, 2})[1])
+    c.until_settled("joined", lambda: c.isr(P) == {0, 1, 2})
     k.put(P, {b"after": b"1"})
     digests = c.until("digests", lambda: c.digests(P))
     assert len({d.digests for d in digests.values()}) == 1
@@ -195,7 +196,7 @@ def test_a_copy_goes_on_from_a_new_leader(tmp_path: Path, form: str) -> None:
                 break
         assert not receipt.error
         k.put(P, {b"during": b"1", b"after": b"1"})
-        c.until("joined", lambda: (c.settle(), c.isr(P) == {0, 1, 2})[1])
+        c.until_settled("joined", lambda: c.isr(P) == {0, 1, 2})
         digests = c.until("digests", lambda: c.digests(P))
         assert len({d.digests for d in digests.values()}) == 1
         assert sum(digests[2].rows) == 1003
@@ -214,7 +215,7 @@ def test_the_rate_of_a_running_copy_follows_the_zone(tmp_path: Path, form: str) 
         c.call(2, ConfigureNode(fence=c.fence(), config=slow, peers=c.peers))
         source = NodeClient(c.nodes[0].address)
         copy = pool.submit(copy_partition, P, source, [sink(c)], reader="slow")
-        c.until("begun", lambda: (r := c.report(2, P)) and r.copy is not None)
+        c.until("begun", lambda: c.report(2, P).copy)
         assert not copy.done()
         c.call(2, ConfigureNode(fence=c.fence(), config=c.config, peers=c.peers))
         (receipt,) = copy.result(20)
@@ -238,7 +239,7 @@ def test_copies_and_digests_give_way_at_both_ends(tmp_path: Path, form: str) -> 
         for node in (0, 2):
             foreground_of(c, node).begin()
         c.call(2, PullSnapshot(fence=c.fence(), partition=P, source=c.nodes[0].address))
-        c.until("copied", lambda: (r := c.report(2, P)) and r.copy is not None and r.copy.done)
+        c.until("copied", lambda: (r := c.report(2, P).copy) and r.done)
         after_copy = [foreground_of(c, node).rested_seconds for node in (0, 2)]
         assert all(seconds > 0 for seconds in after_copy)
         assert foreground_of(c, 1).rested_seconds == 0.0
@@ -259,6 +260,6 @@ def test_a_repeated_pull_changes_the_rate_of_the_one_under_way(tmp_path: Path, f
             fence=c.fence(), partition=P, source=c.nodes[0].address, bytes_per_second_max=1
         )
         c.call(2, pull)
-        c.until("begun", lambda: (r := c.report(2, P)) and r.copy is not None)
+        c.until("begun", lambda: c.report(2, P).copy)
         c.call(2, msgspec.structs.replace(pull, bytes_per_second_max=0))
         joined(c, k)

@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from replica_cluster import FAST, Client, Coordinator, LocalNode, cluster
+from replica_cluster import FAST, Client, Coordinator, cluster
 
 from rezone.replica.engines.rocks import RocksSettings
 from rezone.replica.partition_directory import damaged_name
@@ -38,14 +38,6 @@ def values(seed: int) -> dict[bytes, bytes]:
     return {key: random_bytes(100) for key in KEYS}
 
 
-def part(c: Coordinator, node: int) -> Any:
-    """Return the partition's object on a local node."""
-    local = c.nodes[node]
-    assert isinstance(local, LocalNode)
-    assert local.node is not None
-    return local.node.find(P)
-
-
 @contextmanager
 def filled(directory: Path) -> Iterator[tuple[Coordinator, Client, dict[bytes, bytes]]]:
     """Give three replicas with the same rows in files, led by node 0; all must agree at the end."""
@@ -54,17 +46,19 @@ def filled(directory: Path) -> Iterator[tuple[Coordinator, Client, dict[bytes, b
         client = Client(c)
         for seed in range(2):
             written = client.put(P, values(seed)).commit_time
+        c.until_each(
+            "applied", c.nodes, lambda node: c.replica(node).positions.readable_time >= written
+        )
         for node in c.nodes:
-            c.until("applied", lambda node=node: part(c, node).positions.readable_time >= written)
-            part(c, node).store.flush()
+            c.replica(node).store.flush()
         yield c, client, values(1)
         rows = {**values(1), b"after": b"1"}
         client.put(P, {b"after": b"1"})
-        c.until("in sync", lambda: (c.settle(), c.isr(P) == {0, 1, 2})[1])
+        c.until_settled("in sync", lambda: c.isr(P) == {0, 1, 2})
         digests = c.until("digests", lambda: c.digests(P))
         assert len({d.digests for d in digests.values()}) == 1
         assert client.get(P, [*KEYS, b"after"]) == rows
-        assert not any(part(c, node).damage.reason for node in c.nodes)
+        assert not any(c.replica(node).damage.reason for node in c.nodes)
         client.close()
 
 
@@ -91,7 +85,7 @@ def told(c: Coordinator, node: int) -> ReplicaReport:
 
     def reported() -> ReplicaReport | None:
         report = c.report(node, P)
-        return report if report is not None and report.damage else None
+        return report if report.damage else None
 
     found: ReplicaReport = c.until(f"node {node} tells", reported)
     return found
@@ -112,7 +106,7 @@ def mend(c: Coordinator, node: int) -> None:
 def test_a_follower_that_finds_damage_while_it_serves_is_copied_anew(tmp_path: Path) -> None:
     """It would answer errors for ever, and count as in sync with rows that it cannot read."""
     with filled(tmp_path) as (c, client, rows):
-        as_of = part(c, 1).positions.readable_time
+        as_of = c.replica(1).positions.readable_time
         strike_engine(c, 1)
         with pytest.raises(NotReadyError, match="damaged"):
             client.get(P, list(rows), as_of=as_of, node=1, retry=False)
@@ -124,9 +118,9 @@ def test_damage_that_nobody_reads_is_found_by_reading_all(tmp_path: Path) -> Non
     """Cold rows would rot until the other copies are gone."""
     with filled(tmp_path) as (c, _, _):
         strike_engine(c, 1)
-        part(c, 1).upkeep.scrubber._due = 0.0
+        c.replica(1).upkeep.scrubber._due = 0.0
         with pytest.raises(CorruptionError):
-            scrub(part(c, 1))
+            scrub(c.replica(1))
         mend(c, 1)
 
 
@@ -152,14 +146,14 @@ def test_a_leader_that_finds_damage_hands_over_and_is_copied_anew(tmp_path: Path
 def test_a_leader_that_cannot_apply_steps_down_at_once(tmp_path: Path) -> None:
     """Its partition would stand still, and nobody be asked to lead it."""
     with filled(tmp_path) as (c, client, _):
-        part(c, 0).store.apply_to(part(c, 0).store.log_end)
-        leader = part(c, 0)
+        c.replica(0).store.apply_to(c.replica(0).store.log_end)
+        leader = c.replica(0)
 
         def broken(_offset: int) -> int:
             raise_damage(leader)
             return 0
 
-        leader.store.apply_to = broken
+        leader.store.apply_to = broken  # type: ignore[method-assign, assignment]
         with pytest.raises(NotReadyError):
             client.put(P, {KEYS[0]: values(1)[KEYS[0]]}, retry=False)
         report = told(c, 0)
@@ -199,7 +193,7 @@ def test_a_leader_alone_in_its_set_keeps_what_it_has(tmp_path: Path) -> None:
         c.create(P, (0,))
         client = Client(c)
         client.put(P, values(1))
-        part(c, 0).store.flush()
+        c.replica(0).store.flush()
         strike_engine(c, 0)
         with pytest.raises(NotReadyError, match="damaged"):
             client.get(P, KEYS, retry=False)
@@ -218,15 +212,15 @@ def test_damaged_log_behind_the_engine_costs_a_follower_no_more_than_a_copy(
         c.change(P, isr=(0, 1))
         client.put(P, values(0))
         client.put(P, values(1))
-        c.until("applied", lambda: part(c, 0).store.applied == part(c, 0).store.log_end)
+        c.until("applied", lambda: c.replica(0).store.applied == c.replica(0).store.log_end)
         log = sorted((c.nodes[0].directory / "partitions" / str(P) / "log").iterdir())
         for segment in log[:-1]:
             strike(segment)
-        part(c, 0).store._log._tail.clear()
+        c.replica(0).store._log._tail.clear()
         c.nodes[2].start()
         c.wait_up(2)
         c.until("a copy is needed", lambda: c.report(2, P).needs_snapshot)
-        assert not part(c, 0).damage.reason, "the leader has all rows"
+        assert not c.replica(0).damage.reason, "the leader has all rows"
         source = c.nodes[0].address
         c.call(2, PullSnapshot(fence=c.fence(), partition=P, source=source))
         c.until("copied", lambda: not c.report(2, P).needs_snapshot)
@@ -241,12 +235,12 @@ def test_a_node_whose_facts_are_damaged_is_told_them_again(tmp_path: Path) -> No
         strike(path)
         node.start()
         c.wait_up(1)
-        assert c.report(1, P) is None
+        assert not c.has_replica(1, P)
         other = msgspec.structs.replace(c.config, zone_uid="another")
         with pytest.raises(ConflictError, match="holds data of zone"):
             c.call(1, ConfigureNode(fence=c.fence(), config=other, peers=c.peers))
         c.call(1, ConfigureNode(fence=c.fence(), config=c.config, peers=c.peers))
-        assert c.report(1, P) is not None
+        assert c.has_replica(1, P)
         assert path.with_name("node.journal.damaged").exists()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,7 +12,7 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 import pytest
-from replica_cluster import FAST, Client, Coordinator, LocalNode, cluster
+from replica_cluster import FAST, Client, Coordinator, cluster
 
 from rezone.client import AgedRows, TableClient
 from rezone.wire.errors import NotReadyError
@@ -34,14 +35,6 @@ class LateClock:
     def micros(self) -> int:
         """Return the wrong time."""
         return time.time_ns() // 1000 - 3_600_000_000
-
-
-def part(c: Coordinator, node: int, partition: int = P) -> Any:
-    """Return the partition's object on a local node."""
-    local = c.nodes[node]
-    assert isinstance(local, LocalNode)
-    assert local.node is not None
-    return local.node.find(partition)
 
 
 def now() -> int:
@@ -71,10 +64,9 @@ def test_the_time_of_a_follower_goes_on_while_nothing_is_written(tmp_path: Path)
     with group(tmp_path) as (c, client):
         client.write([{"key": KEY, "value": b"1"}])
         since = now()
-        for node in (1, 2):
-            c.until("closed", lambda node=node: part(c, node).positions.readable_time > since)
+        c.until_each("closed", (1, 2), lambda n: c.replica(n).positions.readable_time > since)
         assert Client(c).get(P, [KEY], as_of=since, node=1, retry=False) == {KEY: b"1"}
-        assert part(c, 1).store.last_commit_time < since, "nothing was written for that"
+        assert c.replica(1).store.last_commit_time < since, "nothing was written for that"
 
 
 def test_followers_answer_with_their_time_and_age_and_the_same_again(tmp_path: Path) -> None:
@@ -83,12 +75,8 @@ def test_followers_answer_with_their_time_and_age_and_the_same_again(tmp_path: P
         rows = [{"key": f"k{i}".encode(), "value": b"1"} for i in range(50)]
         client.write(rows)
         written = now()
-        for partition in range(3):
-            for node in range(3):
-                c.until(
-                    "up",
-                    lambda n=node, p=partition: part(c, n, p).positions.readable_time > written,
-                )
+        everywhere = itertools.product(range(3), range(3))
+        c.until_each("up", everywhere, lambda at: c.replica(*at).positions.readable_time > written)
         keys = [{"key": row["key"]} for row in rows]
         answered = count_reads(c)
         answer = client.read_any(keys, max_staleness_seconds=OLD_SECONDS)
@@ -112,7 +100,7 @@ def count_reads(c: Coordinator) -> dict[tuple[int, int], list[int]]:
     found: dict[tuple[int, int], list[int]] = {}
     for node in c.nodes:
         for partition in range(c.config.partitions):
-            reads = part(c, node, partition).reads
+            reads = c.replica(node, partition).reads
             asked = found[node, partition] = []
             submit = reads.submit
 
@@ -120,7 +108,7 @@ def count_reads(c: Coordinator) -> dict[tuple[int, int], list[int]]:
                 asked.append(1)
                 submit(*given)
 
-            reads.submit = noted
+            reads.submit = noted  # type: ignore[method-assign, assignment]
     return found
 
 
@@ -129,7 +117,7 @@ def test_a_follower_that_is_too_old_leaves_the_answer_to_the_leader(tmp_path: Pa
     with group(tmp_path) as (c, client):
         client.write([{"key": KEY, "value": b"1"}])
         for node in (1, 2):
-            part(c, node).closing.heard = lambda _news: None
+            c.replica(node).closing.heard = lambda news: None  # type: ignore[method-assign]  # noqa: ARG005
         client.write([{"key": KEY, "value": b"2"}])
         since = now()
         answer = client.read_any([{"key": KEY}], max_staleness_seconds=0.0)
@@ -176,9 +164,9 @@ def test_no_later_leader_writes_at_or_below_a_closed_time(tmp_path: Path, *, pla
     with group(tmp_path) as (c, client):
         client.write([{"key": KEY, "value": b"1"}])
         since = now()
-        c.until("closed", lambda: part(c, 2).positions.readable_time > since)
-        answered = part(c, 2).positions.readable_time
-        part(c, 1).clock = LateClock()
+        c.until("closed", lambda: c.replica(2).positions.readable_time > since)
+        answered = c.replica(2).positions.readable_time
+        c.replica(1).clock = LateClock()
         if planned:
             c.move(P, 1)
         else:
@@ -187,7 +175,7 @@ def test_no_later_leader_writes_at_or_below_a_closed_time(tmp_path: Path, *, pla
             c.change(P, leader=1, isr=(1, 2), leader_epoch=record.leader_epoch + 1)
         (written,) = client.write([{"key": KEY, "value": b"2"}])
         assert written.commit_time > answered
-        c.until("it hears", lambda: part(c, 2).positions.readable_time >= written.commit_time)
+        c.until("it hears", lambda: c.replica(2).positions.readable_time >= written.commit_time)
         old = client.read_any([{"key": KEY}], as_of=answered)
         assert values(old) == {KEY: b"1"}
 
@@ -197,9 +185,9 @@ def test_a_leader_whose_clock_goes_back_writes_nothing_at_a_closed_time(tmp_path
     with group(tmp_path) as (c, client):
         client.write([{"key": KEY, "value": b"1"}])
         since = now()
-        c.until("closed", lambda: part(c, 1).positions.readable_time > since)
-        answered = part(c, 1).positions.readable_time
-        part(c, 0).clock = LateClock()
+        c.until("closed", lambda: c.replica(1).positions.readable_time > since)
+        answered = c.replica(1).positions.readable_time
+        c.replica(0).clock = LateClock()
         (written,) = client.write([{"key": KEY, "value": b"2"}])
         assert written.commit_time > answered
 

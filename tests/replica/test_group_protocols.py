@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 from primary_backup import PrimaryBackup
 from replica_cluster import Client, cluster
-from test_replication import part
 
 from rezone.domain import routes
 from rezone.replica import protocol
@@ -235,7 +234,7 @@ def test_data_nodes_replicate_by_the_protocol_of_their_settings(
     settings = NodeSettings(protocol=name, replica_lag_ms_max=400, reconnect_ms_max=100)
     with cluster(tmp_path, 3, settings=settings) as c:
         c.create(P, (0, 1, 2))
-        assert isinstance(part(c, 0).leading.state, ALL[name])  # type: ignore[arg-type]
+        assert isinstance(c.replica(0).leading.state, ALL[name])  # type: ignore[arg-type]
         k = Client(c)
         k.put(P, {b"a": b"1"})
         c.move(P, 1)
@@ -246,7 +245,7 @@ def test_data_nodes_replicate_by_the_protocol_of_their_settings(
         k.put(P, {b"c": b"3"})
         c.nodes[2].start()
         c.wait_up(2)
-        c.until("it is back", lambda: (c.settle(), c.isr(P) == {0, 1, 2})[1])
+        c.until_settled("it is back", lambda: c.isr(P) == {0, 1, 2})
         c.nodes[1].stop()
         c.change(P, leader=2, leader_epoch=c.records[P].leader_epoch + 1, isr=(0, 2))
         c.until("it leads", lambda: c.report(2, P).role is Role.LEADER)

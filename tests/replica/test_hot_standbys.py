@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 from replica_cluster import Client, Coordinator, ProcessNode, cluster
-from test_replication import part
 from test_takeover import PARTITION as P
 from test_takeover import Load
 
@@ -31,7 +30,7 @@ LAZY = NodeSettings(replica_lag_ms_max=60_000, apply_interval_ms=3_600_000)
 
 def in_iss(c: Coordinator, *nodes: int) -> None:
     """Wait until exactly these are in-sync standbys, as leader and coordinator agree."""
-    c.until(f"iss {nodes}", lambda: (c.settle(), c.records[P].iss == nodes)[1])
+    c.until_settled(f"iss {nodes}", lambda: c.records[P].iss == nodes)
 
 
 @pytest.mark.proves("HS-02")
@@ -51,7 +50,7 @@ def test_a_notification_makes_standbys_of_the_latest_and_of_those_in_sync(tmp_pa
         for node in c.nodes:
             (told,) = c.call(node, RoutesRequest(), RouteTable).partitions
             assert (told.state.hot_standby_replica, told.state.iss) == (2, (1,))
-        assert [part(c, n).is_standby for n in c.nodes] == [False, True, True, False]
+        assert [c.replica(n).is_standby for n in c.nodes] == [False, True, True, False]
         k.put(P, {b"b": b"1"})
         c.until("applied", lambda: all(c.report(n, P).kv_applied_offset == 2 for n in (1, 2)))
         assert c.report(3, P).kv_applied_offset < 2, "a plain follower applies lazily"
@@ -59,7 +58,7 @@ def test_a_notification_makes_standbys_of_the_latest_and_of_those_in_sync(tmp_pa
         c.nodes[1].stop()
         c.nodes[1].start()
         c.wait_up(1)
-        assert part(c, 1).is_standby
+        assert c.replica(1).is_standby
         k.close()
 
 
@@ -91,7 +90,7 @@ def test_a_standby_s_engine_has_the_rows_before_its_log_is_on_disk(tmp_path: Pat
         k.put(P, {b"first": b"v"})
         c.change(P, hot_standby_replica=1)
         in_iss(c, 1)
-        hot, cold = Syncs(part(c, 1).store), Syncs(part(c, 2).store)
+        hot, cold = Syncs(c.replica(1).store), Syncs(c.replica(2).store)
         for i in range(10):
             k.put(P, {b"%d" % i: b"v"})
         c.until("hot", lambda: c.report(1, P).durable_offset == 11)
@@ -107,7 +106,7 @@ def test_a_standby_s_engine_has_the_rows_before_its_log_is_on_disk(tmp_path: Pat
         thread = threading.Thread(target=lambda: _ignore(writer.put, P, {b"last": b"v"}))
         thread.start()
         c.until("failed", lambda: c.report(1, P).error)
-        store = part(c, 1).store
+        store = c.replica(1).store
         assert (store.applied, store.durable_end, store.log_end) == (12, 11, 12)
         assert c.report(0, P).committed_offset == 11, "and the leader counts the log alone"
         c.nodes[0].stop()
@@ -134,9 +133,9 @@ def test_two_standbys_stay_in_iss_over_a_change_of_the_leader(tmp_path: Path) ->
             in_iss(c, *wanted)
         c.move(P, 3)
         k.put(P, {b"b": b"1"})
-        c.until("streams", lambda: len(part(c, 3).leading.streams) == 3)
+        c.until("streams", lambda: len(c.replica(3).leading.streams) == 3)
         in_iss(c, 1, 2)
-        assert [part(c, n).is_standby for n in (0, 1, 2)] == [False, True, True]
+        assert [c.replica(n).is_standby for n in (0, 1, 2)] == [False, True, True]
         k.close()
 
 
@@ -163,7 +162,7 @@ def test_after_sigkill_of_the_leader_its_standby_leads_and_another_one_follows(
             assert isinstance(after, LeaderAndIsr)
             assert after.leader == 2, "the standby, not the first of the in-sync set"
             c.send(P, after)
-        led = c.until("it leads", lambda: (r := c.report(2, P)) is not None and r)
+        led = c.until("it leads", lambda: c.report(2, P))
         assert led.role is Role.LEADER
         load.wait_for(10)
         c.change(P, hot_standby_replica=1)

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 import pytest
-from replica_cluster import FAST, Client, Coordinator, cluster, keys_in
+from replica_cluster import FAST, Client, Coordinator, ProcessNode, cluster, keys_in
 
 from rezone.client import TableClient
 from rezone.replica import takeover
@@ -67,7 +67,7 @@ def c(
 
 def indexer_of(coordinator: Coordinator, node: int) -> Indexer:
     """Return a node's indexer."""
-    found: Indexer = coordinator.nodes[node].node.find(PARTITION).store.indexer
+    found: Indexer = coordinator.replica(node, PARTITION).store.indexer
     return found
 
 
@@ -115,7 +115,7 @@ def test_a_lookup_of_damaged_rows_is_asked_for_again(
     c: Coordinator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A client would give up, though another replica leads as soon as the damage is known."""
-    partition = c.nodes[0].node.find(PARTITION)
+    partition = c.replica(0, PARTITION)
 
     def damaged(*_: Any) -> Any:
         raise CorruptionError("for the test")
@@ -123,7 +123,7 @@ def test_a_lookup_of_damaged_rows_is_asked_for_again(
     monkeypatch.setattr(partition.store.reader, "lookup", damaged)
     ticket = IndexTicket(PARTITION, "by_value", start=b"", end=b"\xff", limit=1)
     with pytest.raises(NotReadyError, match="damaged"):
-        next(lookup_batches(partition, ticket, c.nodes[0].node.zone.codec))
+        next(lookup_batches(partition, ticket, c.node(0).zone.codec))
 
 
 def test_lookups_go_over_all_partitions_in_order_page_by_page(tmp_path: Path) -> None:
@@ -178,17 +178,20 @@ def test_indexes_follow_of_themselves_and_say_how_far(tmp_path: Path) -> None:
 
         def indexed() -> bool:
             found = [c.report(node, PARTITION).index for node in (0, 1)]
-            return found[0] == found[1] and found[0].offset == len(ROWS)
+            return found[0] == found[1] and found[0] is not None and found[0].offset == len(ROWS)
 
         c.until("both have indexed", indexed)
-        assert c.report(0, PARTITION).index.partition_uuid
+        position = c.report(0, PARTITION).index
+        assert position is not None
+        assert position.partition_uuid
 
 
 def test_a_lookup_that_loses_its_index_is_asked_for_again(
     c: Coordinator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Rows would be missing while the entries are made anew, and nobody would know."""
-    original, lost = Indexer.lookup, []
+    original = Indexer.lookup
+    lost: list[Indexer] = []
 
     def lookup(indexer: Indexer, *arguments: Any) -> Any:
         if not lost:
@@ -224,6 +227,7 @@ def test_a_takeover_waits_until_the_candidate_has_indexed_as_much(
 ) -> None:
     """Lookups would fail at the new leader until its index has come as far as the old one's."""
     stopped = c.report(0, PARTITION).index
+    assert stopped is not None
     assert stopped.offset == len(ROWS)
     assert c.report(1, PARTITION).index == IndexPosition(0, "")
     c.takeover(PARTITION)
@@ -236,9 +240,11 @@ def test_a_takeover_waits_until_the_candidate_has_indexed_as_much(
     waiting = threading.Thread(target=lambda: found.append(look_up(c, b"v0")))
     waiting.start()
     go.set()
-    c.nodes[1].node.find(PARTITION).wake()
+    c.replica(1, PARTITION).wake()
     outcome(c, 0, TakeoverState.ACTIVE)
-    assert c.report(1, PARTITION).index.offset >= stopped.offset
+    indexed = c.report(1, PARTITION).index
+    assert indexed is not None
+    assert indexed.offset >= stopped.offset
     assert look_up(c, b"v0") == sorted([*keys_of(b"v0"), b"later"])
     waiting.join(20)
     assert found == [sorted([*keys_of(b"v0"), b"later"])], "it has waited for the takeover's end"
@@ -271,7 +277,7 @@ def test_a_candidate_with_an_index_of_another_history_is_refused(
 ) -> None:
     """Its offset is large enough, but of rows that were rolled back elsewhere."""
     go.set()
-    candidate = c.nodes[1].node.find(PARTITION).index
+    candidate = c.replica(1, PARTITION).index
     original = IndexDuties.told
 
     def told(duties: IndexDuties) -> IndexPosition | None:
@@ -313,7 +319,7 @@ def test_an_upgrade_asks_for_the_index_of_the_old_leader(
     with pytest.raises(NotReadyError, match="the index is at 0, before 9"):
         c.call(1, upgrade)
     go.set()
-    store = c.nodes[1].node.find(PARTITION).store
+    store = c.replica(1, PARTITION).store
     c.until("applied", lambda: store.applied == len(ROWS))
     store.indexer.catch_up()
     assert c.call(1, upgrade) == Ack()
@@ -335,8 +341,10 @@ def test_leaders_move_between_processes_with_their_indexes(tmp_path: Path) -> No
                 c.move(PARTITION, leader)
                 rows = table.lookup("by_value", (value,), (value,)).rows
                 assert sorted(rows.column("key").to_pylist()) == sorted(keys)
-            c.nodes[0].kill()
-            c.nodes[0].start()
+            node = c.nodes[0]
+            assert isinstance(node, ProcessNode)
+            node.kill()
+            node.start()
             c.wait_up(0)
             c.configure()
             rows = table.lookup("by_value", limit=5000).rows

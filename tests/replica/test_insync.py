@@ -187,7 +187,8 @@ def test_several_standbys_are_each_judged_by_their_own_offset() -> None:
     ack(state, 2, 20_000, 20_000, applied=19_500)
     assert state.propose(0.0, 20_000)
     assert state.proposal is not None
-    assert state.proposal.new_iss == (1, 2), "a member may be ten times as far behind"
+    kept = state.proposal.new_iss
+    assert kept == (1, 2), "a member may be ten times as far behind"
     ack(state, 1, 20_000, 20_000, applied=9_999)
     assert state.propose(0.0, 20_000)
     assert state.proposal.new_iss == (2,)
@@ -393,7 +394,8 @@ def test_a_break_of_many_streams_does_not_take_the_set_below_its_minimum() -> No
         state.follower(node).streaming, state.follower(node).gone_since = False, 0.0
     assert state.propose(LAG_SECONDS / 2, 9, 2)
     assert state.proposal is not None
-    assert len(state.proposal.new_isr) == 2
+    kept = state.proposal.new_isr
+    assert len(kept) == 2
     assert state.propose(LAG_SECONDS * 2, 9, 2)
     assert state.proposal.new_isr == (0,)
 

@@ -57,7 +57,12 @@ def test_a_node_notes_how_late_its_thread_is(tmp_path: Path) -> None:
     )
     noted = threading.Event()
     seen: list[float] = []
-    node.threads.lag.note = lambda seconds: (seen.append(seconds), noted.set())[0]  # type: ignore[method-assign]
+
+    def note(seconds: float) -> None:
+        seen.append(seconds)
+        noted.set()
+
+    node.threads.lag.note = note  # type: ignore[method-assign]
     node.open()
     assert noted.wait(PATIENCE_SECONDS)
     node.close()

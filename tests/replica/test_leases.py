@@ -36,14 +36,6 @@ def leased(lease_ms: int, **changes: int) -> NodeSettings:
     return msgspec.structs.replace(FAST, lease_ms=lease_ms, hold_ms_max=200, **changes)
 
 
-def part(c: Coordinator, node: int) -> Any:
-    """Return the partition's object on a local node."""
-    local = c.nodes[node]
-    assert isinstance(local, LocalNode)
-    assert local.node is not None
-    return local.node.find(P)
-
-
 def elect(c: Coordinator, leader: int, *told: int) -> LeaderAndIsr:
     """Let another replica lead, as when its leader is lost, and tell only some nodes."""
     record = c.records[P]
@@ -127,11 +119,11 @@ def test_a_takeover_in_the_meantime_hands_the_wait_on(tmp_path: Path) -> None:
         Client(c).put(P, {KEY: b"old"})
         Client(c).get(P, [KEY])
         elect(c, 1, 1, 2)
-        held_until = part(c, 1).leading.state.hold_until
+        held_until = c.replica(1).leading.require_state().hold_until
         assert held_until > time.monotonic() + 30
-        c.until("node 2 follows", lambda: 2 in part(c, 1).leading.streams)
+        c.until("node 2 follows", lambda: 2 in c.replica(1).leading.streams)
         c.move(P, 2)
-        assert part(c, 2).leading.state.hold_until == pytest.approx(held_until, abs=5)
+        assert c.replica(2).leading.require_state().hold_until == pytest.approx(held_until, abs=5)
 
 
 @pytest.mark.proves("B-09")
@@ -176,7 +168,7 @@ def test_a_read_that_waits_does_not_hold_up_others_of_its_channel(tmp_path: Path
         for p in (P, Q):
             Client(c).put(p, {keys[p][0]: b"v"})
         c.nodes[2].stop()
-        c.until("node 2 is gone", lambda: 2 not in part(c, 0).leading.streams)
+        c.until("node 2 is gone", lambda: 2 not in c.replica(0).leading.streams)
         node = NodeClient(c.nodes[0].address)
         channel = node.channel("data")
         for p in (P, Q):
@@ -185,7 +177,7 @@ def test_a_read_that_waits_does_not_hold_up_others_of_its_channel(tmp_path: Path
         answer, _ = channel.receive() or (None, None)
         assert isinstance(answer, ReadResult)
         assert answer.opaque == Q
-        part(c, 0).stop()
+        c.replica(0).stop()
         answer, _ = channel.receive() or (None, None)
         assert isinstance(answer, Failure), "it was forgotten when the replica stopped"
         channel.close()
@@ -215,7 +207,7 @@ def test_a_replica_that_has_left_is_in_no_lease_although_its_stream_runs(tmp_pat
         (consumer,) = [x for x in node.node.links.consumers() if x.peer == 0]
         sent: Any = Sent()
         consumer._grant(sent, LeaseRequest(round=1, time=5))
-        partition = part(c, 1)
+        partition = c.replica(1)
         with partition.lock:
             later = msgspec.structs.replace(partition.record, leader=2, leader_epoch=2)
             partition.roles.become_follower(later)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import random
 import subprocess
@@ -51,7 +52,6 @@ def test_acknowledged_writes_survive_sigkill_of_all_without_a_coordinator(tmp_pa
         load.stop()
         written = load.check()
         leader = c.report(0, PARTITION)
-        assert leader is not None
         assert leader.role is Role.LEADER
         assert leader.log_end_offset == written
         digests = c.until("digests", lambda: c.digests(PARTITION))
@@ -100,7 +100,8 @@ def fail_over(c: Coordinator, dead: int) -> None:
         record = c.records[PARTITION]
         alive = [n for n in record.isr if n != dead]
         reports: dict[int, ReplicaReport] = {
-            n: c.until(f"node {n} answers", lambda n=n: c.report(n, PARTITION)) for n in alive
+            n: c.until(f"node {n} answers", functools.partial(c.report, n, PARTITION))
+            for n in alive
         }
         best = max(alive, key=lambda n: reports[n].log_end_offset)
         epoch = max(r.leader_epoch for r in reports.values())

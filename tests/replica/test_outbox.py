@@ -77,14 +77,12 @@ def test_what_is_asked_for_while_another_sends_is_sent_by_that_one() -> None:
 def test_many_threads_lose_nothing() -> None:
     """A lost wake would hang a stream."""
     sender = Sender()
-    threads = [
-        threading.Thread(
-            target=lambda base=base: [
-                sender.put(base + i, here=bool((base + i) % 3)) for i in range(300)
-            ]
-        )
-        for base in range(0, 2400, 300)
-    ]
+
+    def put_all(base: int) -> None:
+        for number in range(base, base + 300):
+            sender.put(number, here=bool(number % 3))
+
+    threads = [threading.Thread(target=put_all, args=(base,)) for base in range(0, 2400, 300)]
     for thread in threads:
         thread.start()
     for thread in threads:

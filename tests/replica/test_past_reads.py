@@ -5,11 +5,10 @@ from __future__ import annotations
 import threading
 import time
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import pytest
-from replica_cluster import FAST, Client, Coordinator, LocalNode, cluster
+from replica_cluster import FAST, Client, Coordinator, cluster
 
 from rezone.replica.read import readable
 from rezone.wire.errors import NotReadyError, RezoneError
@@ -33,14 +32,6 @@ class LateClock:
         return time.time_ns() // 1000 - HOUR_MICROS
 
 
-def part(c: Coordinator, node: int) -> Any:
-    """Return the partition's object on a local node."""
-    local = c.nodes[node]
-    assert isinstance(local, LocalNode)
-    assert local.node is not None
-    return local.node.find(P)
-
-
 def read_now(c: Coordinator) -> int:
     """Read at the present time, of the leader, before anything was written; return the time."""
     as_of = time.time_ns() // 1000
@@ -55,8 +46,8 @@ def test_a_later_leader_whose_clock_is_late_writes_nothing_into_the_past(
     """A read as of a time would give other rows when it is made again."""
     with cluster(tmp_path, settings=msgspec.structs.replace(FAST, lease_ms=500)) as c:
         c.create(P, (0, 1))
-        c.until("it follows", lambda: 1 in part(c, 0).leading.streams)
-        part(c, 1).clock = LateClock()
+        c.until("it follows", lambda: 1 in c.replica(0).leading.streams)
+        c.replica(1).clock = LateClock()
         as_of = read_now(c)
         if planned:
             c.move(P, 1)
@@ -87,7 +78,7 @@ def test_a_read_that_waits_on_a_replica_that_leaves_ends_with_an_error(tmp_path:
     with cluster(tmp_path, settings=settings) as c:
         c.create(P, (0, 1, 2))
         Client(c).put(P, {KEY: b"v"})
-        partition = part(c, 2)
+        partition = c.replica(2)
         outcome: list[RezoneError | dict[bytes, bytes]] = []
 
         def read() -> None:
@@ -116,7 +107,7 @@ def test_a_scan_under_way_on_a_replica_that_leaves_is_right_or_ends_with_an_erro
     with cluster(tmp_path) as c:
         c.create(P, (0, 1, 2))
         as_of = Client(c).put(P, rows).commit_time
-        c.until("applied", lambda: part(c, 2).positions.readable_time >= as_of)
+        c.until("applied", lambda: c.replica(2).positions.readable_time >= as_of)
         node = NodeClient(c.nodes[2].address)
         ticket = ScanTicket(partition=P, as_of=as_of, batch_rows=10)
         seen: dict[bytes, bytes] = {}

@@ -46,11 +46,6 @@ from rezone.wire.messages import (
 P = 0
 
 
-def part(c: Coordinator, node: int) -> Any:
-    """Return the partition's object on a local node."""
-    return c.nodes[node].node.find(P)
-
-
 def caught_up(c: Coordinator, *nodes: int) -> None:
     """Wait until nodes hold all that the leader has."""
     leader = c.records[P].leader
@@ -175,15 +170,15 @@ def test_a_diverged_leader_rolls_back_and_all_agree(tmp_path: Path) -> None:
         k.put(P, {b"a": b"1"})
         caught_up(c, 1, 2)
         for node in (1, 2):
-            c.nodes[node].node.links.unlink(P)
-        c.until("no streams", lambda: not part(c, 0).leading.streams)
+            c.node(node).links.unlink(P)
+        c.until("no streams", lambda: not c.replica(0).leading.streams)
         with pytest.raises((NotReadyError, NotLeaderError)):
             _write_into_the_void(c, k)
         assert c.report(0, P).log_end_offset == 2
         c.change(P, leader=1, leader_epoch=2, isr=(1, 2))
         k.send(P, 2, {b"c": b"3"})
         c.until("node 0 rolled back", lambda: c.report(0, P).log_end_offset == 2)
-        c.until("node 0 has joined", lambda: (c.settle(), 0 in c.isr(P))[1])
+        c.until_settled("node 0 has joined", lambda: 0 in c.isr(P))
         assert k.get(P, [b"a", b"b", b"c"]) == {b"a": b"1", b"c": b"3"}
         digests = c.until("digests", lambda: c.digests(P))
         assert len({d.digests for d in digests.values()}) == 1
@@ -223,13 +218,13 @@ def test_the_in_sync_set_shrinks_and_grows_by_the_coordinator_only(tmp_path: Pat
         )
         # Nothing is acknowledged before the answer.
         committed = c.report(0, P).committed_offset
-        assert part(c, 0).leading.state.maximal == {0, 1, 2}
+        assert c.replica(0).leading.require_state().maximal == {0, 1, 2}
         c.settle()
         k.put(P, {b"b": b"2"})
         assert c.report(0, P).committed_offset == committed + 1
         assert c.isr(P) == {0, 1}
         c.nodes[1].stop()
-        c.until("shrunk", lambda: (c.settle(), c.isr(P) == {0})[1])
+        c.until_settled("shrunk", lambda: c.isr(P) == {0})
         with pytest.raises(NotEnoughReplicasError):
             k.send(P, 3, {b"c": b"3"}, retry=False)
         # A zone whose rule is changed must not wait for its leaders to move.
@@ -239,7 +234,7 @@ def test_the_in_sync_set_shrinks_and_grows_by_the_coordinator_only(tmp_path: Pat
         for node in (1, 2):
             c.nodes[node].start()
             c.wait_up(node)
-        c.until("all are back", lambda: (c.settle(), c.isr(P) == {0, 1, 2})[1])
+        c.until_settled("all are back", lambda: c.isr(P) == {0, 1, 2})
         k.send(P, 3, {b"c": b"3"})
         assert len({d.digests for d in c.until("", lambda: c.digests(P)).values()}) == 1
         k.close()
@@ -251,7 +246,7 @@ def test_a_partition_without_work_is_not_ticked(tmp_path: Path) -> None:
         c.create(P, (0, 1, 2))
         k = Client(c)
         end = k.put(P, {b"a": b"1"}).end_offset
-        replicas = [node.node.find(P) for node in c.nodes.values()]
+        replicas = [c.replica(node, P) for node in c.nodes]
         c.until("applied everywhere", lambda: all(r.store.applied == end for r in replicas))
         c.until("nothing is due", lambda: all(r.due == float("inf") for r in replicas))
         k.close()
@@ -267,7 +262,7 @@ def test_a_standby_gets_into_iss_and_plain_followers_apply_lazily(tmp_path: Path
         for i in range(10):
             k.put(P, {b"%d" % i: b"v"})
         c.change(P, hot_standby_replica=1)
-        c.until("in iss", lambda: (c.settle(), c.records[P].iss == (1,))[1])
+        c.until_settled("in iss", lambda: c.records[P].iss == (1,))
         k.put(P, {b"last": b"v"})
         c.until("applied", lambda: c.report(1, P).kv_applied_offset == 11)
         c.until("the leader knows", lambda: c.report(0, P).follower_applied.get(1) == 11)
@@ -332,7 +327,7 @@ def test_pending_writes_are_bounded(tmp_path: Path) -> None:
     with cluster(tmp_path, 2, settings=settings) as c:
         c.create(P, (0, 1))
         c.nodes[1].stop()
-        partition = part(c, 0)
+        partition = c.replica(0)
         waiting, refused = Client(c), Client(c)
         outcome: list[RezoneError] = []
 
@@ -396,7 +391,7 @@ def test_closing_a_stream_is_answered_at_once_and_repeatable(tmp_path: Path) -> 
         k.put(P, {b"a": b"1"})
         for _ in range(2):
             assert c.call(1, CloseStream(partition=P), Ack) == Ack()
-        c.until("ended", lambda: not part(c, 0).leading.streams)
+        c.until("ended", lambda: not c.replica(0).leading.streams)
         c.change(P)  # any newer record starts it again
         c.call(1, CloseStream(partition=P), Ack)
         k.close()
@@ -405,8 +400,8 @@ def test_closing_a_stream_is_answered_at_once_and_repeatable(tmp_path: Path) -> 
 def test_process_ids_differ(tmp_path: Path) -> None:
     """A coordinator could not tell a restarted node from the same one."""
     with cluster(tmp_path, 1) as c:
-        first = c.nodes[0].node.process_id
+        first = c.node(0).process_id
         c.nodes[0].stop()
         c.nodes[0].start()
         c.wait_up(0)
-        assert c.nodes[0].node.process_id != first
+        assert c.node(0).process_id != first

@@ -54,7 +54,7 @@ def test_a_wish_stands_over_lost_answers_and_a_restart_until_it_is_answered(
             wish.leader_epoch,
             wish.partition_epoch,
         )
-        c.until("answered", lambda: (c.settle(), c.isr(P) == {0, 1, 2})[1])
+        c.until_settled("answered", lambda: c.isr(P) == {0, 1, 2})
         c.until("heard", lambda: proposal_of(c, 0) is None)
 
 
@@ -89,7 +89,9 @@ def test_a_failed_copy_is_told_until_another_one_begins(tmp_path: Path) -> None:
         good = PullSnapshot(fence=c.fence(), partition=P, source=c.nodes[0].address)
         c.call(1, good, Ack)
         c.until("copied", lambda: not asked(c, 1)[1].needs_snapshot)
-        assert not asked(c, 1)[1].copy.error
+        copied = asked(c, 1)[1].copy
+        assert copied is not None
+        assert not copied.error
         k.close()
 
 
@@ -107,5 +109,5 @@ def test_a_new_leader_says_so_until_it_gets_its_record(tmp_path: Path) -> None:
         for _ in range(3):
             for _, report in (asked(c, 1), asked(c, 1, seen=version)):
                 assert (report.role, report.leader, report.leader_epoch) == (Role.LEADER, 1, 2)
-        c.until("heard", lambda: (c.settle(), c.records[P].leader == 1)[1])
+        c.until_settled("heard", lambda: c.records[P].leader == 1)
         assert asked(c, 1)[1].partition_epoch == c.records[P].partition_epoch > told

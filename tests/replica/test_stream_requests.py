@@ -5,13 +5,14 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from math import inf
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from rezone.replica.lease import Rounds
 from rezone.replica.producer import ProducerChannel
 from rezone.replica.settings import NodeSettings, SystemClock
+from rezone.wire.channel import Channel
 from rezone.wire.errors import NotReadyError, UnknownPartitionError
 from rezone.wire.messages import LeaseGrant, Message, StreamOk, StreamRefused, StreamRequest
 
@@ -100,7 +101,12 @@ def served(candidate: Candidate, between: Callable[[ProducerChannel], None]) -> 
         return candidate
 
     channel = ProducerChannel(
-        "c", 1, wire, find, settings=NodeSettings(streams_max=1), clock=SystemClock()
+        "c",
+        1,
+        cast("Channel", wire),
+        find,
+        settings=NodeSettings(streams_max=1),
+        clock=SystemClock(),
     )
 
     def looked() -> None:
@@ -171,7 +177,12 @@ def test_a_partition_that_is_not_here_is_refused_at_once() -> None:
         raise UnknownPartitionError("not here", partition=PARTITION)
 
     channel = ProducerChannel(
-        "c", 1, wire, find, settings=NodeSettings(streams_max=1), clock=SystemClock()
+        "c",
+        1,
+        cast("Channel", wire),
+        find,
+        settings=NodeSettings(streams_max=1),
+        clock=SystemClock(),
     )
     thread = threading.Thread(target=channel.run, daemon=True)
     thread.start()

@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 from replica_cluster import Client, Coordinator, cluster, keys_in
-from test_replication import Peer, part
+from test_replication import Peer
 
 from rezone.replica.meta import MetaFile, PartitionMeta
-from rezone.replica.producer import end_of
 from rezone.replica.settings import NodeSettings
+from rezone.replica.stream import end_of
 from rezone.wire.errors import ConflictError, NotLeaderError, NotReadyError, RezoneError
 from rezone.wire.messages import (
     Ack,
@@ -83,10 +83,10 @@ def test_adding_a_stream_is_answered_when_its_handshake_is_done(tmp_path: Path) 
     ):
         for partition in (P, Q):
             c.create(partition, (0, 1))
-            c.until("streams", lambda p=partition: c.nodes[0].node.find(p).leading.streams)
+            c.until_each("streams", [partition], lambda p: c.replica(0, p).leading.streams)
             c.call(1, CloseStream(partition=partition), Ack)
-            c.until("ended", lambda p=partition: not c.nodes[0].node.find(p).leading.streams)
-        refusing = Refusing(c.nodes[0].node.find(P).leading)
+            c.until_each("ended", [partition], lambda p: not c.replica(0, p).leading.streams)
+        refusing = Refusing(c.replica(0, P).leading)
         first: Future[AddStreamReply] = pool.submit(add, c, 1, 71, P)
         assert refusing.asked.wait(10)
         second = add(c, 1, 72, Q)
@@ -98,7 +98,7 @@ def test_adding_a_stream_is_answered_when_its_handshake_is_done(tmp_path: Path) 
         refusing.let_go()
         done = first.result(10)
         assert (done.opaque, done.partition, done.streaming) == (71, P, True)
-        assert c.nodes[0].node.find(P).leading.streams
+        assert c.replica(0, P).leading.streams
         assert add(c, 1, 74, P).streaming, "a repeat is answered as done"
         with pytest.raises(ConflictError, match="nobody to stream"):
             add(c, 0, 75, P)
@@ -111,12 +111,12 @@ def test_the_leaders_failover_log_is_on_disk_in_place_of_the_own_before_the_firs
     """After a crash the follower would ask with a branch of history that nobody knows."""
     with cluster(tmp_path, 2) as c:
         c.create(P, (0, 1))
-        c.until("streams", lambda: part(c, 0).leading.streams)
+        c.until("streams", lambda: c.replica(0).leading.streams)
         c.call(1, CloseStream(partition=P), Ack)
-        c.until("ended", lambda: not part(c, 0).leading.streams)
-        part(c, 1).store.update_meta(failover_log=(FailoverEntry("own", 0),))
+        c.until("ended", lambda: not c.replica(0).leading.streams)
+        c.replica(1).store.update_meta(failover_log=(FailoverEntry("own", 0),))
         copy = tmp_path / "disk at the first ack"
-        leading = part(c, 0).leading
+        leading = c.replica(0).leading
         acked = leading.acked
 
         def first_ack(stream: Any, ack: FetchLog, **options: Any) -> None:
@@ -127,12 +127,12 @@ def test_the_leaders_failover_log_is_on_disk_in_place_of_the_own_before_the_firs
                     shutil.copy(file, copy)
             acked(stream, ack, **options)
 
-        leading.acked = first_ack
+        leading.acked = first_ack  # type: ignore[method-assign]
         assert add(c, 1, 1, P).streaming
         c.until("acked", copy.exists)
         k = Client(c)
         k.put(P, {b"a": b"1"})
-        log = part(c, 0).store.meta.failover_log
+        log = c.replica(0).store.meta.failover_log
         assert MetaFile(copy, PartitionMeta()).value.failover_log == log
         assert "own" not in {entry.partition_uuid for entry in log}
         k.close()
@@ -198,7 +198,9 @@ def test_the_estimate_is_what_the_consumer_has_not_acked(tmp_path: Path) -> None
 def next_step(peer: Peer) -> int | Message:
     """Return the end offset of the next rows on a channel, or the next message of another kind."""
     while True:
-        message, body = peer.channel.receive()
+        frame = peer.channel.receive()
+        assert frame is not None
+        message, body = frame
         if not isinstance(message, Entries | CommitOffsets | LeaseRequest):
             return message
         if body:
@@ -211,7 +213,7 @@ def test_the_order_of_a_takeover_on_the_wire(tmp_path: Path) -> None:
     settings = NodeSettings(takeover_rows_max=0, replica_lag_ms_max=60_000)
     with cluster(tmp_path, 1, settings=settings) as c:
         c.create(P, (0, 1), leader=0)
-        leader = part(c, 0)
+        leader = c.replica(0)
         peer = Peer(c, 0, "by hand")
         assert isinstance(peer.ask(opaque=1, max_fetch_bytes=1 << 20), StreamOk)
 

@@ -136,12 +136,12 @@ def test_a_takeover_needs_a_stream_an_order_and_an_in_sync_candidate(tmp_path: P
             c.takeover(PARTITION)
         c.change(PARTITION, next_leader=1, next_epoch=2)
         c.nodes[1].stop()
-        c.until("the stream ends", lambda: not c.nodes[0].node.find(PARTITION).leading.streams)
+        c.until("the stream ends", lambda: not c.replica(0, PARTITION).leading.streams)
         with pytest.raises(ConflictError, match="no stream"):
             c.takeover(PARTITION)
         c.nodes[1].start()
         c.wait_up(1)
-        c.until("the stream is back", lambda: c.nodes[0].node.find(PARTITION).leading.streams)
+        c.until("the stream is back", lambda: c.replica(0, PARTITION).leading.streams)
         c.takeover(PARTITION)
         c.until("node 1 leads", lambda: c.report(1, PARTITION).role is Role.LEADER)
         c.takeover(PARTITION)  # a repeat is answered as done
@@ -189,7 +189,7 @@ def finish(c: Coordinator, k: Client, acked: dict[bytes, bytes]) -> None:
     one_leader(c, (0, 1, 2))
     k.put(PARTITION, {b"after": b"1"})
     assert k.get(PARTITION, [*acked, b"after"]) == {**acked, b"after": b"1"}
-    c.until("all in sync", lambda: (c.settle(), c.isr(PARTITION) == {0, 1, 2})[1])
+    c.until_settled("all in sync", lambda: c.isr(PARTITION) == {0, 1, 2})
     digests = c.until("digests", lambda: c.digests(PARTITION))
     assert len({d.digests for d in digests.values()}) == 1
     k.close()
@@ -291,9 +291,7 @@ def test_a_candidate_lost_after_dead_is_rolled_back_by_a_higher_epoch(
         c.takeover(PARTITION)
         assert cut.done.wait(10)
         c.nodes[1].stop()
-        dead = c.until(
-            "dead or moved", lambda: (r := c.report(0, PARTITION)).takeover is not None and r
-        )
+        dead = c.until("dead or moved", lambda: c.report(0, PARTITION))
         if dead.takeover is not TakeoverState.DEAD:
             pytest.skip("the candidate was back before it could be stopped")
         with pytest.raises(NotReadyError):

@@ -6,7 +6,6 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import pytest
@@ -38,20 +37,12 @@ P = 0
 COMMITTED, ABORTED, UNKNOWN = TransactionOutcome
 
 
-def part(c: Coordinator, node: int) -> Any:
-    """Return the partition's object on a local node."""
-    local = c.nodes[node]
-    assert isinstance(local, LocalNode)
-    assert local.node is not None
-    return local.node.find(P)
-
-
 @pytest.fixture
 def c(tmp_path: Path) -> Iterator[Coordinator]:
     """Make a partition on three nodes, led by the first."""
     with cluster(tmp_path) as made:
         made.create(P, (0, 1, 2))
-        made.until("they follow", lambda: {1, 2} <= {*part(made, 0).leading.streams})
+        made.until("they follow", lambda: {1, 2} <= {*made.replica(0).leading.streams})
         yield made
 
 
@@ -59,7 +50,7 @@ def move(c: Coordinator, *, planned: bool) -> None:
     """Have node 1 lead, by a takeover, or because the coordinator has given node 0 up."""
     if planned:
         c.move(P, 1)
-        c.until("node 1 leads", lambda: part(c, 1).leads)
+        c.until("node 1 leads", lambda: c.replica(1).leads)
         c.settle()
     else:
         record = c.records[P]
@@ -108,7 +99,7 @@ def test_the_first_writer_of_a_row_wins(c: Coordinator) -> None:
     anew.put({b"a": b"3"})
     assert anew.commit().outcome is COMMITTED
     assert client.get(P, [b"a"]) == {b"a": b"3"}
-    assert part(c, 0).transacting.conflicts == 2
+    assert c.replica(0).transacting.conflicts == 2
 
 
 def test_a_plain_write_that_is_not_applied_yet_counts_too(
@@ -118,7 +109,7 @@ def test_a_plain_write_that_is_not_applied_yet_counts_too(
     client = Client(c)
     client.put(P, {b"a": b"1"})
     tx = client.begin(P)
-    leader = part(c, 0)
+    leader = c.replica(0)
     held, store_apply = threading.Event(), leader.store.apply_to
     monkeypatch.setattr(leader.store, "apply_to", lambda to: held.wait(10) and store_apply(to))
     writing = threading.Thread(target=Client(c).put, args=(P, {b"a": b"2"}))
@@ -142,7 +133,7 @@ def test_a_plain_write_waits_for_the_transaction_by_its_clients_repeats(c: Coord
     tx.put({b"a": b"1"})
     writing = threading.Thread(target=other.put, args=(P, {b"a": b"2"}))
     writing.start()
-    c.until("it was refused", lambda: part(c, 0).transacting.locked)
+    c.until("it was refused", lambda: c.replica(0).transacting.locked)
     tx.commit()
     writing.join()
     assert client.get(P, [b"a"]) == {b"a": b"2"}
@@ -250,7 +241,7 @@ def test_an_old_transaction_is_aborted_by_whoever_leads(tmp_path: Path, moves: s
     settings = msgspec.structs.replace(FAST, transaction_ms_max=1_500)
     with cluster(tmp_path, settings=settings) as c:
         c.create(P, (0, 1, 2))
-        c.until("they follow", lambda: {1, 2} <= {*part(c, 0).leading.streams})
+        c.until("they follow", lambda: {1, 2} <= {*c.replica(0).leading.streams})
         client = Client(c)
         tx, reader = client.begin(P), client.begin(P)
         tx.put({b"a": b"1"})
@@ -265,7 +256,7 @@ def test_an_old_transaction_is_aborted_by_whoever_leads(tmp_path: Path, moves: s
             reader.get([b"a"])
         with pytest.raises(TransactionEndedError):
             reader.put({b"c": b"1"})
-        assert part(c, leader).transacting.expired == 1
+        assert c.replica(leader).transacting.expired == 1
 
 
 def test_an_old_transaction_is_aborted_though_nothing_else_happens(tmp_path: Path) -> None:
@@ -274,7 +265,7 @@ def test_an_old_transaction_is_aborted_though_nothing_else_happens(tmp_path: Pat
     with cluster(tmp_path, 2, settings=settings) as c:
         c.create(P, (0, 1))
         Client(c).begin(P).put({b"a": b"1"})
-        last = part(c, 1)
+        last = c.replica(1)
         c.until("all is told", lambda: last.positions.committed == last.store.log_end > 0)
         c.nodes[0].stop()
         c.change(P, leader=1, isr=(1,), replicas=(1,), leader_epoch=2)
@@ -331,7 +322,7 @@ def test_limits_on_what_is_open_are_told_and_counted(tmp_path: Path) -> None:
         other.send(1, batch_of({b"c": b"1"}))
         with pytest.raises(OverloadedError, match="open transactions"):
             third.put({b"d": b"1"}, retry=False)
-        assert (part(c, 0).transacting.over_limit, part(c, 0).transacting.locked) == (3, 0)
+        assert (c.replica(0).transacting.over_limit, c.replica(0).transacting.locked) == (3, 0)
         registry = CollectorRegistry()
         local = c.nodes[0]
         assert isinstance(local, LocalNode)
@@ -385,10 +376,10 @@ def test_accounts_keep_their_sum_while_leaders_change(c: Coordinator) -> None:
         thread.start()
     try:
         for leader in (1, 2, 0):
-            before = sum(done)
-            c.until("transfers", lambda before=before: sum(done) >= before + 5)
+            wanted = sum(done) + 5
+            c.until_each("transfers", [wanted], lambda count: sum(done) >= count)
             c.move(P, leader)
-            c.until("it leads", lambda leader=leader: part(c, leader).leads)
+            c.until_each("leads", [leader], lambda node: c.replica(node).leads)
             c.settle()
         c.until("all make progress", lambda: min(done) >= 5)
     finally:

@@ -41,7 +41,7 @@ EVERYTHING = (
     "sparkOperator.enabled=true",
     "watchNamespaces={resources-test}",
 )
-POD_MONITOR = {
+POD_MONITOR: dict[str, Any] = {
     "apiVersion": "apiextensions.k8s.io/v1",
     "kind": "CustomResourceDefinition",
     "metadata": {"name": "podmonitors.monitoring.coreos.com"},

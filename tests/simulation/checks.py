@@ -19,6 +19,7 @@ from rezone.resources.zone import DistributionZone
 from rezone.wire.errors import RezoneError
 from rezone.wire.messages import LeaderAndIsr, NodeId, PartitionId, Role
 from simulation.apiserver import Key
+from simulation.storage import memory_of
 
 if TYPE_CHECKING:
     from simulation.world import World
@@ -104,7 +105,7 @@ class Checks:
         """Note that a client was told that everything below an offset is safe."""
         number = partition.partition_id
         known = self._acknowledged[number]
-        said = partition.store.rows[:end_offset]
+        said = memory_of(partition).rows[:end_offset]
         common = min(len(known), len(said))
         assert known[:common] == said[:common], f"p{number}: two histories were acknowledged"
         if len(said) > len(known):
@@ -129,7 +130,8 @@ class Checks:
             self._reading[partition] = read
             return
         self.reads[number, node, partition.leader_epoch] += 1
-        known, seen = self._acknowledged[number], partition.store.rows[: partition.store.applied]
+        store = memory_of(partition)
+        known, seen = self._acknowledged[number], store.rows[: store.applied]
         assert seen[: read.rows] == known[: read.rows], (
             f"p{number}: node {node} of epoch {partition.leader_epoch} answers a stale read: "
             f"{len(seen)} rows, {read.rows} were known before it began"
@@ -144,7 +146,7 @@ class Checks:
         forever: who reads as of an earlier answer's time must find as many rows as it had.
         """
         number, time = partition.partition_id, partition.positions.readable_time
-        store, known = partition.store, self._acknowledged[partition.partition_id]
+        store, known = memory_of(partition), self._acknowledged[partition.partition_id]
         if not time or store.meta.needs_snapshot:
             return
         count = bisect.bisect_right(store.times[: store.applied], time)
@@ -206,8 +208,8 @@ class Checks:
                 self._read(partition, number)
                 if partition.partition_id not in self.given_up:
                     self._read_past(partition, number)
-        for partition in self.routes.keys() - self.given_up.keys():
-            self.data(partition)
+        for known in self.routes.keys() - self.given_up.keys():
+            self.data(known)
 
     def _leads(self, partition: Partition, node: NodeId) -> None:
         key = (partition.partition_id, partition.leader_epoch)
@@ -239,6 +241,7 @@ def unfinished(world: World) -> list[str]:
             if state not in ends:
                 waits = (each.get("status") or {}).get("waitingFor", "")
                 found.append(f"{kind} {each['metadata']['name']} is {state}: {waits}")
+    assert keys.stable is not None
     stable = assignments.parse(keys.stable.replicas)
     for partition, nodes in enumerate(stable):
         found += _partition_problems(world, partition, nodes)

@@ -13,6 +13,7 @@ from itertools import combinations
 
 from rezone.wire.messages import NodeId
 from simulation.apiserver import ApiFault
+from simulation.storage import memory_of
 from simulation.world import World
 
 DOWN_SECONDS = (0.2, 1.0, 5.0, 12.0)
@@ -212,7 +213,7 @@ def trim_one(world: World) -> None:
     node = _one(world)
     if node is not None:
         for partition in world.network.nodes[node].partitions():
-            partition.store.trim_log()
+            memory_of(partition).trim_log()
 
 
 def _api(fault: ApiFault) -> Callable[[World], None]:

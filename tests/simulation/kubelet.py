@@ -99,7 +99,7 @@ class Kubelet:
     def _place(self) -> str:
         """Return the Kubernetes node with the fewest pods; cordoned ones get none."""
         used = collections.Counter(p["spec"].get("nodeName") for p in self._server.all_of("Pod"))
-        fit = [
+        fit: list[str] = [
             n["metadata"]["name"]
             for n in self._server.all_of("Node")
             if not n["spec"].get("unschedulable")
@@ -171,8 +171,8 @@ class Kubelet:
         """Take a node's pod away with its disk, as a Kubernetes node that dies does."""
         uid = self._uid_of(node)
         for pod in self._server.all_of("Pod"):
-            if pod["metadata"]["uid"] == uid:
-                meta = pod["metadata"]
+            meta = pod["metadata"]
+            if uid is not None and meta["uid"] == uid:
                 self._end(Key("Pod", meta["namespace"], meta["name"]), uid)
 
 

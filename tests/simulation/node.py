@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from rezone.replica.control import Control
 from rezone.replica.insync import Budget
@@ -39,8 +39,8 @@ from rezone.wire.messages import (
     ZoneConfig,
 )
 from simulation.loop import Later, VirtualLoop
-from simulation.storage import MemoryStore, NodeDisk, Snapshot
-from simulation.streams import Follower
+from simulation.storage import MemoryStore, NodeDisk, Snapshot, memory_of
+from simulation.streams import Follower, SimulatedStream
 
 if TYPE_CHECKING:
     from simulation.network import Network
@@ -90,7 +90,7 @@ class Copy:
         if self.partition.role is Role.LEADER or origin.store.meta.needs_snapshot:
             raise ConflictError(f"partition {number} cannot be copied")
         if self.snapshot is None:
-            self.snapshot = origin.store.snapshot()
+            self.snapshot = memory_of(origin).snapshot()
         done = target.disk.copied.get(number, 0) + 1
         target.disk.copied[number] = done
         progress = CopyProgress(bytes=done, rows=done, done=done >= COPY_STEPS)
@@ -98,7 +98,7 @@ class Copy:
         if done >= COPY_STEPS:
             self.ended = True
             del target.disk.copied[number]
-            self.partition.store.take(self.snapshot)
+            memory_of(self.partition).take(self.snapshot)
             self.partition.snapshot_done()
         self.partition.touched(at_once=progress.done)
 
@@ -193,7 +193,7 @@ class SimulatedNode(DataNode):
         self.pulls = Pulls(self)  # type: ignore[assignment]
         self.control = Control(self)
         self.zone = KnownZone(node_id)
-        self.replicas = MemoryReplicas(self)
+        self.replicas: MemoryReplicas = MemoryReplicas(self)
         self.promises: dict[NodeId, Promise] = {}
         self._jobs: dict[Job, None] = {}
         self.followers: dict[PartitionId, Follower] = {}
@@ -256,8 +256,7 @@ class SimulatedNode(DataNode):
             follower.close()
         for partition in self.partitions():
             for stream in list(partition.leading.streams.values()):
-                stream.ended = True
-                stream.wire.clear()
+                cast("SimulatedStream", stream).cut()
         self.replicas.close()
         self.followers.clear()
         self.disk.crash()
@@ -294,7 +293,7 @@ class SimulatedNode(DataNode):
     def _digest(self, request: DigestRequest) -> DigestReply:
         """Digest the rows up to a time, as the real call does; never wait, be asked again."""
         partition = self.find(request.partition)
-        store = partition.store
+        store = memory_of(partition)
         leading = partition.leading.state
         if request.as_of is None and leading is not None and not readable(partition, None)():
             raise NotReadyError("not serving yet")

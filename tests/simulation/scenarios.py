@@ -213,7 +213,9 @@ def cordon_leader(world: World) -> None:
 
 def weigh(world: World) -> None:
     """Say that the Kubernetes node of data node 0 is worth three others."""
-    name = world.zone().status.data_nodes[0].node_name
+    status = world.zone().status
+    assert status is not None
+    name = status.data_nodes[0].node_name
     labels = {"metadata": {"labels": {"rezone.dev/weight": "3"}}}
     world.server.merge(Node, "", name, labels)
 

@@ -10,15 +10,16 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 
 from rezone.replica.applier import pairs_of
-from rezone.replica.engines import MemoryEngine
 from rezone.replica.engines.base import OnDamage
+from rezone.replica.engines.memory import MemoryEngine
 from rezone.replica.entry import header_at, iter_entries
 from rezone.replica.meta import PartitionMeta, branches_until
+from rezone.replica.partition import Partition
 from rezone.replica.row_reader import RowReader
 from rezone.replica.store import ResetNeededError
 from rezone.replica.transactions import TransactionTable
@@ -238,6 +239,11 @@ class MemoryStore:
         """Close in order: nothing is lost."""
         self.sync()
         self.update_meta()
+
+
+def memory_of(partition: Partition) -> MemoryStore:
+    """Return a simulated replica's store; a partition takes it for a real one."""
+    return cast("MemoryStore", partition.store)
 
 
 @dataclasses.dataclass

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import collections
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from rezone.replica.lease import Promise, Rounds
 from rezone.replica.positions import stamps_of
+from rezone.replica.stream import ProducerStream
 from rezone.wire.errors import NotReadyError, RezoneError
 from rezone.wire.messages import (
     ClosedTime,
@@ -60,6 +61,16 @@ class SimulatedStream:
         settings = leader.settings
         self.rounds = Rounds(settings.lease_ms, settings.clock_drift_percent)
         self._asks = True
+
+    @property
+    def held(self) -> ProducerStream:
+        """This, as what its leader takes it for."""
+        return cast("ProducerStream", self)
+
+    def cut(self) -> None:
+        """End with the process that holds it: what is on the wire is lost."""
+        self.ended = True
+        self.wire.clear()
 
     def ask_lease(self) -> None:
         """Ask for a lease with the next step."""
@@ -169,7 +180,7 @@ class Follower:
         stream.wire.clear()
         if not stream.ended:
             stream.ended = True
-            stream.leader.leading.detach_stream(stream)
+            stream.leader.leading.detach_stream(stream.held)
 
     def step(self, now: float) -> None:
         """Make the stream fit the replica's state, and move what is on it."""
@@ -206,7 +217,7 @@ class Follower:
         try:
             leader = self._node.network.node(source).find(self._partition.partition_id)
             stream = SimulatedStream(leader, self._node.node_id, request.high_offset)
-            answer = leader.leading.open_stream(stream, request)
+            answer = leader.leading.open_stream(stream.held, request)
             self._answered(answer, stream)
         except RezoneError as error:
             self._failed(str(error), now)
@@ -234,10 +245,10 @@ class Follower:
             if isinstance(ack, LeaseGrant):
                 lease = stream.rounds.answered(ack)
                 assert lease is not None
-                stream.leader.leading.granted(stream, lease)
+                stream.leader.leading.granted(stream.held, lease)
             else:
                 stream.acked_offset = ack.fetch_offset
-                stream.leader.leading.acked(stream, ack)
+                stream.leader.leading.acked(stream.held, ack)
 
     def _grant(self, request: LeaseRequest) -> None:
         stream, lease_ms = self._stream, self._partition.settings.lease_ms
@@ -263,7 +274,7 @@ class Follower:
         following = self._partition.following
         match message:
             case (Entries() as frame, bytes() as raw):
-                following.receive(frame, raw)
+                following.receive(frame, memoryview(raw))
             case LeaseRequest():
                 self._grant(message)
             case ClosedTime():

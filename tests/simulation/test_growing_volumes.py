@@ -6,9 +6,10 @@ import pytest
 
 from rezone.kube.client import PersistentVolumeClaim
 from simulation.checks import unfinished
+from simulation.kubelet import NAMESPACE
 from simulation.pod_scenarios import Claimed
 from simulation.scenarios import at_once, at_rest
-from simulation.world import NAMESPACE, Order, World
+from simulation.world import Order, World
 
 SECONDS_MAX = 300.0
 SMALL, LARGE = "1Gi", "2Gi"

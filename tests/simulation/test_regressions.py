@@ -8,7 +8,7 @@ from rezone.domain import routes
 from rezone.domain.route_shards import decode_record, encode_record
 from rezone.kube.client import ConfigMap
 from rezone.resources.task import TaskState
-from rezone.wire.messages import FIRST_PARTITION_EPOCH, LeaderAndIsr, NodeId, Role
+from rezone.wire.messages import FIRST_PARTITION_EPOCH, IsrProposal, LeaderAndIsr, NodeId, Role
 from simulation.apiserver import Key
 from simulation.kubelet import NAMESPACE
 from simulation.process import SETTINGS
@@ -194,8 +194,12 @@ def test_a_failover_waits_for_the_lease_and_for_nothing_else() -> None:
         def note(world: World) -> None:
             times.append(world.loop.time())
 
+        def kill(world: World) -> None:
+            world.kubelet.kill(leader, 30.0)
+            note(world)
+
         world.orders = [
-            Order(later(2.0), lambda w: (w.kubelet.kill(leader, 30.0), note(w))),
+            Order(later(2.0), kill),
             Order(lambda w: w.checks.routes[0].leader != leader, note),
         ]
         world.run(SECONDS_MAX)
@@ -204,7 +208,7 @@ def test_a_failover_waits_for_the_lease_and_for_nothing_else() -> None:
         assert lease <= waited <= lease + 3.0
 
 
-def _proposal(world: World, leader: NodeId) -> routes.IsrProposal | None:
+def _proposal(world: World, leader: NodeId) -> IsrProposal | None:
     node = world.network.nodes.get(leader)
     state = node.find(0).leading.state if node is not None else None
     return state.proposal if state is not None else None

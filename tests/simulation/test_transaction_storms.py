@@ -9,10 +9,11 @@ import msgspec
 import pytest
 
 from simulation import node
+from simulation.checks import unfinished
 from simulation.faults import storm_of
 from simulation.runs import ALL, STORM_SECONDS_MAX, larger, seeds
 from simulation.transactions import Traffic
-from simulation.world import World, unfinished
+from simulation.world import World
 
 AGE_MS_MAX = 8_000
 CALM_SECONDS = 5.0

@@ -310,13 +310,13 @@ class Traffic:
                 assert not times, f"{tx.name} is there though it is {tx.outcome}"
             for row, value in tx.read.items():
                 past = max((t for t in seen[row] if t <= tx.times.read_time), default=0)
-                assert value == seen[row].get(past), f"{tx.name} has read {row} wrong"
+                assert value == seen[row].get(past), f"{tx.name} has read {row!r} wrong"
         return counts
 
     def _check_alone(self, tx: Told, seen: Versions) -> None:
         for row in tx.rows:
             others = [t for t in seen[row] if tx.times.read_time < t < tx.commit_time]
-            assert not others, f"{tx.name} has overwritten {row} of {others} unseen"
+            assert not others, f"{tx.name} has overwritten {row!r} of {others} unseen"
 
 
 def versions(store: MemoryStore) -> Versions:

@@ -12,6 +12,7 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import Any, Self
 
+import pytest
 import structlog
 
 from rezone.controller import monitor
@@ -21,7 +22,14 @@ from rezone.replica.partition import Partition
 from rezone.replica.write import PreparedRows
 from rezone.resources.zone import DistributionZone
 from rezone.wire.errors import RezoneError
-from rezone.wire.messages import NodeId, PartitionId, Role, WriteRequest, WriteResult
+from rezone.wire.messages import (
+    NodeId,
+    PartitionId,
+    Role,
+    TransactionResult,
+    WriteRequest,
+    WriteResult,
+)
 from simulation.apiserver import ApiFault, ApiServer, Key
 from simulation.checks import Checks, unfinished
 from simulation.kubelet import NAMESPACE, Kubelet, SparkOperator
@@ -347,7 +355,7 @@ class World:
             sequence=self._written,
         )
 
-        def reply(result: WriteResult | RezoneError) -> None:
+        def reply(result: WriteResult | TransactionResult | RezoneError) -> None:
             if isinstance(result, WriteResult):
                 self.checks.acknowledged(partition, result.end_offset)
 
@@ -375,18 +383,15 @@ class World:
 def _simulated(loop: VirtualLoop) -> Iterator[None]:
     """Give the controller the loop's clock and the simulation's clients, quietly."""
     modules = [m for name, m in sys.modules.items() if name.startswith("rezone.controller.")]
-    clocks = [(m, m.utc_now) for m in modules if hasattr(m, "utc_now")]
-    client = monitor.NodeClient
     config = structlog.get_config()
-    for module, _ in clocks:
-        module.utc_now = loop.now
-    monitor.NodeClient = SimulatedClient  # type: ignore[assignment,misc]
     if not os.environ.get("REZONE_SIMULATION_LOG"):
         structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
     try:
-        yield
+        with pytest.MonkeyPatch.context() as patched:
+            for module in modules:
+                if hasattr(module, "utc_now"):
+                    patched.setattr(module, "utc_now", loop.now)
+            patched.setattr(monitor, "NodeClient", SimulatedClient)
+            yield
     finally:
         structlog.configure(**config)
-        monitor.NodeClient = client  # type: ignore[misc]
-        for module, clock in clocks:
-            module.utc_now = clock

@@ -33,7 +33,7 @@ def rows_of(count: int, size: int = 100) -> list[tuple[bytes, bytes]]:
     return [(i.to_bytes(8, "big"), bytes([i % 256]) * size) for i in range(count)]
 
 
-class FakeStore(flight.FlightServerBase):
+class FakeStore(flight.FlightServerBase):  # type: ignore[misc]
     """A node that holds partitions by number: a source, a receiver, or both."""
 
     def __init__(self, node: int = 1) -> None:

@@ -149,7 +149,7 @@ class _StuckSink:
     """A receiver that takes nothing until it is let go."""
 
     name = "stuck"
-    bytes_per_second_max = None
+    bytes_per_second_max: int | None = None
 
     def __init__(self, until: Any) -> None:
         self.until = until

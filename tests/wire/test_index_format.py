@@ -26,24 +26,28 @@ OWNERS = st.none() | st.text(st.sampled_from("ab\x00\x01\xff"), max_size=4)
 AGES = st.none() | st.integers(-3, 3) | st.sampled_from([-(1 << 15), (1 << 15) - 1, 255, 256])
 
 
-def keys(rows: list[tuple[str | None, int | None]]) -> list[bytes]:
+Row = tuple[str | None, int | None]
+
+
+def keys(rows: list[Row]) -> list[bytes]:
     """Return the keys of rows in the first index."""
     codec = index_codecs(TABLE)[0]
     arrays = {
         "owner": pa.array([owner for owner, _ in rows], pa.string()),
         "age": pa.array([age for _, age in rows], pa.int16()),
     }
-    return codec.encode(arrays, len(rows)).to_pylist()
+    encoded: list[bytes] = codec.encode(arrays, len(rows)).to_pylist()
+    return encoded
 
 
-def order(row: tuple[str | None, int | None]) -> tuple[bool, bytes, bool, int]:
+def order(row: Row) -> tuple[bool, bytes, bool, int]:
     """Return what rows are to be ordered by: nulls first."""
     owner, age = row
     return (owner is not None, (owner or "").encode(), age is not None, age or 0)
 
 
 @given(rows=st.lists(st.tuples(OWNERS, AGES), max_size=12))
-def test_keys_stand_in_the_order_of_the_values(rows: list[tuple[str | None, int | None]]) -> None:
+def test_keys_stand_in_the_order_of_the_values(rows: list[Row]) -> None:
     """A range would miss rows or have others, and a page would begin at the wrong place."""
     encoded = keys(rows)
     assert [row for _, row in sorted(zip(encoded, rows, strict=True), key=lambda p: p[0])] == [
@@ -54,13 +58,13 @@ def test_keys_stand_in_the_order_of_the_values(rows: list[tuple[str | None, int 
 
 @given(rows=st.lists(st.tuples(OWNERS, AGES), max_size=12), low=OWNERS, high=OWNERS, age=AGES)
 def test_bounds_are_inclusive_and_may_be_shorter(
-    rows: list[tuple[str | None, int | None]], low: str | None, high: str | None, age: int | None
+    rows: list[Row], low: str | None, high: str | None, age: int | None
 ) -> None:
     """An equality would miss its own rows, or a short bound would cut among equal ones."""
     codec = index_codecs(TABLE)[0]
     encoded = keys(rows)
 
-    def inside(bound: tuple[object, ...], other: tuple[object, ...]) -> list[object]:
+    def inside(bound: tuple[object, ...], other: tuple[object, ...]) -> list[Row]:
         start, end = codec.range_of(bound, other)
         found = [row for key, row in zip(encoded, rows, strict=True) if start <= key + b"id" < end]
         return sorted(found, key=order)

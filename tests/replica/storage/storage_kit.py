@@ -1,7 +1,9 @@
 """What the storage tests share: rows, entries, a clock that is set by hand, a model."""
 
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -43,9 +45,9 @@ def rid(key: bytes | int) -> bytes:
     return row_id(hash_key(data), data)
 
 
-def config(kind: EngineKind = EngineKind.ROCKSDB, **changes: object) -> StoreConfig:
+def config(kind: EngineKind = EngineKind.ROCKSDB, **changes: Any) -> StoreConfig:
     """Return small limits, so that files roll and slices are cut within a few rows."""
-    small = {
+    small: dict[str, Any] = {
         "engine": kind,
         "log_segment_bytes": 4096,
         "log_tail_bytes": 8192,
@@ -71,7 +73,7 @@ class Writer:
         self.history: list[tuple[int, int, list[tuple[bytes, bytes | None]]]] = []
 
     def write(
-        self, rows: dict[bytes, bytes | None], writer: bytes = bytes(16), sequence: int = 0
+        self, rows: Mapping[bytes, bytes | None], writer: bytes = bytes(16), sequence: int = 0
     ) -> int:
         """Append one entry; a value of None deletes. Return the new log end."""
         time = self.store.last_commit_time + 10

@@ -47,7 +47,8 @@ DURABLE = ("rows", "files")
 @pytest.fixture(params=FORMS)
 def form(request: pytest.FixtureRequest) -> str:
     """Each form."""
-    return request.param
+    chosen: str = request.param
+    return chosen
 
 
 @contextlib.contextmanager
@@ -93,7 +94,7 @@ def run_copy(
     """Copy with one attempt from where the target stands; return the parts sent."""
     sent = 0
     with open_for(source, target) as snapshot:
-        loader = target.incoming.begin(snapshot.header, attempt)
+        loader: Any = target.incoming.begin(snapshot.header, attempt)
         for item in snapshot:
             if sent == stop_after:
                 loader.abort()
@@ -137,7 +138,7 @@ def test_a_copy_under_writes_is_the_source_at_its_offset(tmp_path: Path, form: s
         offset, want = source.applied, writer.versions(source.applied)
         with open_for(source, target) as snapshot:
             assert bool(snapshot.header.format) == (form == "files")
-            loader = target.incoming.begin(snapshot.header, "a1")
+            loader: Any = target.incoming.begin(snapshot.header, "a1")
             for step, item in enumerate(snapshot):
                 loader.write(item.batch, item.mark)
                 if step == 3:
@@ -243,7 +244,7 @@ def test_a_stream_that_lost_a_part_is_not_taken_for_whole(tmp_path: Path, form: 
         fill(source)
         with open_for(source, target) as snapshot:
             items = list(snapshot)
-            loader = target.incoming.begin(snapshot.header, "a1")
+            loader: Any = target.incoming.begin(snapshot.header, "a1")
             for item in items[:-1]:
                 loader.write(item.batch, item.mark)
             with pytest.raises(CorruptionError):
@@ -341,7 +342,7 @@ def test_a_receiver_that_cannot_open_files_makes_it_rows_for_all(tmp_path: Path)
             assert not snapshot.header.format
             assert snapshot.header.offset == source.applied
             # Begun with files, it starts over with rows.
-            loader = rocks.incoming.begin(snapshot.header, "rows")
+            loader: Any = rocks.incoming.begin(snapshot.header, "rows")
             for item in snapshot:
                 loader.write(item.batch, item.mark)
             loader.finish(snapshot.trailer)
@@ -404,7 +405,7 @@ def test_damage_on_the_way_or_at_the_source_is_found(tmp_path: Path) -> None:
     with opened(tmp_path / "a") as source, opened(tmp_path / "b") as target:
         fill(source)
         with open_for(source, target) as snapshot:
-            loader = target.incoming.begin(snapshot.header, "a1")
+            loader: Any = target.incoming.begin(snapshot.header, "a1")
             items = list(snapshot)
             data = bytearray(items[0].batch.column(0)[0].as_py())
             data[7] ^= 1
@@ -457,7 +458,7 @@ def test_progress_without_its_files_is_no_progress(tmp_path: Path, lost: str) ->
             for path in (tmp_path / "b" / copy.directory).glob("*.sst"):
                 os.truncate(path, 10)
         with open_for(source, target) as snapshot:
-            loader = target.incoming.begin(snapshot.header, "a2")
+            loader: Any = target.incoming.begin(snapshot.header, "a2")
             item = next(i for i in snapshot if i.mark.offset > 10)
             with pytest.raises(CorruptionError, match="belong"):
                 loader.write(item.batch, item.mark)

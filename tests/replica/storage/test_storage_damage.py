@@ -214,8 +214,8 @@ def by_kind(directory: Path) -> dict[str, Path]:
     found: dict[str, Path] = {}
     segments = sorted((directory / "log").iterdir())
     assert len(segments) > 2
-    for place, path in (("oldest", 0), ("middle", len(segments) // 2), ("newest", -1)):
-        found[f"log/{place}"] = segments[path]
+    for place, number in (("oldest", 0), ("middle", len(segments) // 2), ("newest", -1)):
+        found[f"log/{place}"] = segments[number]
     tables = sorted((directory / "engine").glob("*.sst"))
     found["engine/oldest.sst"], found["engine/newest.sst"] = tables[0], tables[-1]
     known = {*segments, *tables}

@@ -156,7 +156,8 @@ def test_scan_gives_whole_chains_in_order(
     engine.delete_range(b"", b"\xff" * 40)
     pairs = [put(rid(r), t, value, flag) for (r, t), (flag, value) in versions.items()]
     engine.apply(pairs, (), {b"state": b"here"})
-    cursor, seen = b"", []
+    cursor = b""
+    seen: list[tuple[bytes, bytes]] = []
     while True:
         chains = engine.scan_chains(cursor, None, rows_max=rows_max, bytes_max=bytes_max)
         rows = [key[:-8] for key in chains.keys]

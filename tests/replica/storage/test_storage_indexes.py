@@ -13,11 +13,10 @@ from hypothesis import strategies as st
 from storage_kit import ENGINES, Writer, config, copy_directory, stored_rows, stored_versions
 
 from rezone.replica.engines.base import FLAG_VALUE, INDEX_PREFIX, TIME_MAX
-from rezone.replica.indexer import IndexPosition
 from rezone.replica.store import PartitionStore
 from rezone.replica.store_config import StoreConfig
 from rezone.wire.indexes import index_codec
-from rezone.wire.messages import EngineKind, FailoverEntry
+from rezone.wire.messages import EngineKind, FailoverEntry, IndexPosition
 from rezone.wire.rows import RowCodec, hash_of, keys_of, row_ids
 from rezone.wire.schema import Column, ColumnType, Index, TableSchema
 
@@ -367,6 +366,7 @@ def test_a_receiver_builds_its_indexes_while_rows_come(
     """A new replica would scan all its rows once more before it can answer a lookup or lead."""
     with opened(tmp_path / "a", kind) as source, opened(tmp_path / "b", kind) as target:
         writer = filled(source)
+        loader: Any
         if dies_after is not None:
             with source.outgoing.open_rows("r", batch_bytes=2000) as snapshot:
                 loader = target.incoming.begin(snapshot.header, "a0")
@@ -411,7 +411,7 @@ def test_files_bring_the_index_along(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
         monkeypatch.setattr(source.engine, "flush", write_meanwhile)
         with source.outgoing.open_files() as snapshot:
-            loader = target.incoming.begin(snapshot.header, "a1")
+            loader: Any = target.incoming.begin(snapshot.header, "a1")
             for item in snapshot:
                 loader.write(item.batch, item.mark)
             loader.finish(snapshot.trailer)

@@ -71,7 +71,12 @@ def test_a_change_costs_one_sync_and_the_file_stays_small(
     journal.write(OLDER)
     syncs: list[int] = []
     real = os.fdatasync
-    monkeypatch.setattr(os, "fdatasync", lambda number: (syncs.append(number), real(number))[1])
+
+    def counted(number: int) -> None:
+        syncs.append(number)
+        real(number)
+
+    monkeypatch.setattr(os, "fdatasync", counted)
     monkeypatch.setattr(os, "fsync", lambda number: pytest.fail(f"fsync of {number}"))
     for _ in range(6):
         journal.write(OLDER)

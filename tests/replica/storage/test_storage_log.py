@@ -1,6 +1,7 @@
 """Entries and the log: format, checks, recovery of what a crash leaves."""
 
 import itertools
+import os
 import threading
 from pathlib import Path
 
@@ -8,7 +9,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rezone.replica import log as log_module
 from rezone.replica.entry import (
     HEADER_BYTES,
     Entry,
@@ -283,7 +283,7 @@ def test_concurrent_syncs_share_one(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         entered.set()
         assert go_on.wait(10)
 
-    monkeypatch.setattr(log_module.os, "fdatasync", slow)
+    monkeypatch.setattr(os, "fdatasync", slow)
     log.append(entry(0))
     ends: list[int] = []
     first = threading.Thread(target=lambda: ends.append(log.sync()))
@@ -311,7 +311,7 @@ def test_failed_sync_is_final(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         raise OSError(28, "no space")
 
     with monkeypatch.context() as patched:
-        patched.setattr(log_module.os, "fdatasync", failing)
+        patched.setattr(os, "fdatasync", failing)
         with pytest.raises(OSError, match="no space"):
             log.sync()
     with pytest.raises(NotReadyError):

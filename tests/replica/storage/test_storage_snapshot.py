@@ -45,7 +45,8 @@ from rezone.wire.messages import EngineKind, FailoverEntry
 @pytest.fixture(params=ENGINES)
 def kind(request: pytest.FixtureRequest) -> EngineKind:
     """Each engine."""
-    return request.param
+    chosen: EngineKind = request.param
+    return chosen
 
 
 @contextlib.contextmanager
@@ -171,7 +172,7 @@ def test_early_rows_leave_before_the_scan_passes_them(tmp_path: Path) -> None:
                 store.apply_to(writer.write({rid(k): b"mid" for k in range(60)}))
             return next_slice(given)
 
-        scan.next_slice = interrupted  # type: ignore[method-assign]
+        scan.next_slice = interrupted  # type: ignore[method-assign, assignment]
         want = writer.versions(store.applied)
         assert reader.read_all() == want
         sent: set[bytes] = set()
@@ -279,8 +280,8 @@ class Machine(RuleBasedStateMachine):
             copy_directory(path / "p", path / "crash")
         self.store.close()
         if not close:
-            for part in ("log", "engine", "staging", "meta.journal", "marks"):
-                (path / "p" / part).rename(path / f"old-{part}")
+            for name in ("log", "engine", "staging", "meta.journal", "marks"):
+                (path / "p" / name).rename(path / f"old-{name}")
             with tempfile.TemporaryDirectory(dir=path) as old:
                 for part in path.glob("old-*"):
                     part.rename(Path(old) / part.name)
@@ -531,7 +532,7 @@ def run_copy(
     resume = target.incoming.state().resume_after
     sent = 0
     with source.outgoing.open_rows("r", resume, 300) as snapshot:
-        loader = target.incoming.begin(snapshot.header, attempt)
+        loader: Any = target.incoming.begin(snapshot.header, attempt)
         for item in snapshot:
             if sent == stop_after:
                 loader.abort()
@@ -552,7 +553,7 @@ def test_copy_survives_a_crash_of_the_receiver(tmp_path: Path) -> None:
         want = writer.versions(source.applied)
         with opened(tmp_path / "b", EngineKind.ROCKSDB) as target:
             snapshot = source.outgoing.open_rows("r", batch_bytes=300)
-            loader = target.incoming.begin(snapshot.header, "a1")
+            loader: Any = target.incoming.begin(snapshot.header, "a1")
             for number, item in enumerate(snapshot):
                 loader.write(item.batch, item.mark)
                 if number == 1:
@@ -584,7 +585,7 @@ def test_wrong_counts_and_order_are_refused(tmp_path: Path, kind: EngineKind) ->
         fill(source)
         snapshot = source.outgoing.open_rows("r", batch_bytes=300)
         items = list(snapshot)
-        loader = target.incoming.begin(snapshot.header, "a1")
+        loader: Any = target.incoming.begin(snapshot.header, "a1")
         for item in items[:-1]:
             loader.write(item.batch, item.mark)
         with pytest.raises(CorruptionError, match="received"):

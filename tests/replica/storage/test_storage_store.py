@@ -36,7 +36,8 @@ W1, W2 = b"1" * 16, b"2" * 16
 @pytest.fixture(params=ENGINES)
 def kind(request: pytest.FixtureRequest) -> EngineKind:
     """Each engine."""
-    return request.param
+    chosen: EngineKind = request.param
+    return chosen
 
 
 @pytest.fixture
@@ -87,7 +88,7 @@ def test_large_entry_shows_whole_or_not_at_all(store: PartitionStore) -> None:
         seen.append(set(stored_rows(store).values()))
         seen.append({v for v in store.reader.newest([rid(k) for k in range(40)]) if v})
 
-    store.engine.apply = spied  # type: ignore[method-assign]
+    store.engine.apply = spied  # type: ignore[method-assign, assignment]
     store.apply_to(end)
     assert len(seen) > 10
     assert all(values in ({b"old"}, {b"n" * 500}) for values in seen)

@@ -40,13 +40,15 @@ FORMS = {
 @pytest.fixture(params=FORMS)
 def form(request: pytest.FixtureRequest) -> str:
     """Each form of a snapshot, on each engine that has it."""
-    return request.param
+    chosen: str = request.param
+    return chosen
 
 
 @pytest.fixture(params=ENGINES)
 def kind(request: pytest.FixtureRequest) -> EngineKind:
     """Each engine."""
-    return request.param
+    chosen: EngineKind = request.param
+    return chosen
 
 
 @contextlib.contextmanager
@@ -71,7 +73,7 @@ def copy(source: PartitionStore, target: PartitionStore) -> None:
     """Copy a snapshot as its source sends it."""
     ticket = ticket_for(0, [target.incoming.state()], reader="r", batch_bytes=300)
     with source.outgoing.open(ticket) as snapshot:
-        loader = target.incoming.begin(snapshot.header, "a")
+        loader: Any = target.incoming.begin(snapshot.header, "a")
         for item in snapshot:
             loader.write(item.batch, item.mark)
         loader.finish(snapshot.trailer)
