@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 from hypothesis import settings
 
 from kubernetes_fixture import (
@@ -15,6 +17,9 @@ from kubernetes_fixture import (
 
 # Of what is slow on a busy machine nothing follows; a test that hangs is ended by its timeout.
 settings.register_profile("rezone", deadline=None, print_blob=True)
-settings.load_profile("rezone")
+# A change is judged by the same examples each time it is tested; people look for new ones, and a
+# failure prints how to repeat it (`print_blob`).
+settings.register_profile("rezone-ci", settings.get_profile("rezone"), derandomize=True)
+settings.load_profile("rezone-ci" if os.environ.get("CI") else "rezone")
 
 __all__ = ["apiserver", "crds", "kube", "kubeconfig", "namespace", "only_loopback"]
