@@ -14,7 +14,7 @@ import sys
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, Self
 
@@ -23,6 +23,7 @@ import pyarrow as pa
 
 from rezone.client import TableClient
 from rezone.client.settings import ClientSettings, OutcomeUnknownError
+from rezone.controller.process import EXIT_LEASE_LOST
 from rezone.local.agent.records import load_record
 from rezone.local.api import Json, KubeApi
 from rezone.wire.errors import RezoneError
@@ -462,6 +463,14 @@ class OperatorProcess:
                     return
                 self.ended.append(code)
                 self._process = process = self._spawn()
+
+    @contextlib.contextmanager
+    def running(self) -> Iterator[None]:
+        """Run it; in the end it must stop in order, and have died of nothing but a lost Lease."""
+        self.start()
+        yield
+        assert self.stop() == 0, self.log()
+        assert set(self.ended) <= {EXIT_LEASE_LOST}, (self.ended, self.log())
 
     def kill(self) -> None:
         """SIGKILL, by pid."""

@@ -35,7 +35,6 @@ from operated_cluster import (
 )
 
 from rezone.client import TableClient
-from rezone.controller.process import EXIT_LEASE_LOST
 from rezone.local.agent.nodes import add_node
 from rezone.local.api import Json, KubeApi
 from rezone.wire.errors import InvalidRowError, RezoneError, StaleEpochError
@@ -63,10 +62,8 @@ def operator(cluster: TestCluster, logs: Path) -> Iterator[OperatorProcess]:
     """Run the operator for this module's namespace; tests kill it and start it again."""
     cluster.kubectl("create", "namespace", NAMESPACE)
     process = OperatorProcess(cluster, NAMESPACE, logs)
-    process.start()
-    yield process
-    assert process.stop() == 0, process.log()
-    assert set(process.ended) <= {EXIT_LEASE_LOST}, (process.ended, process.log())
+    with process.running():
+        yield process
 
 
 @pytest.fixture

@@ -26,7 +26,6 @@ from operated_cluster import (
     until_zone,
 )
 
-from rezone.controller.process import EXIT_LEASE_LOST
 from rezone.local.agent.nodes import add_node
 from rezone.local.api import Json, KubeApi
 from rezone.local.errors import ApiError
@@ -45,10 +44,8 @@ def operator(cluster: TestCluster, logs: Path) -> Iterator[OperatorProcess]:
     cluster.kubectl("create", "namespace", NAMESPACE)
     lease = {"REZONE_LEADER_LEASE_SECONDS": str(LEADER_LEASE_SECONDS)}
     process = OperatorProcess(cluster, NAMESPACE, logs, **lease)
-    process.start()
-    yield process
-    assert process.stop() == 0, process.log()
-    assert set(process.ended) <= {EXIT_LEASE_LOST}, (process.ended, process.log())
+    with process.running():
+        yield process
 
 
 @pytest.fixture

@@ -197,6 +197,19 @@ class Coordinator:
         self._stop = threading.Event()
         self._watcher: threading.Thread | None = None
 
+    @contextlib.contextmanager
+    def running(self) -> Iterator[None]:
+        """Start and configure all nodes; stop them at the end."""
+        try:
+            for node in self.nodes.values():
+                node.start()
+            self.configure()
+            yield
+        finally:
+            self.close()
+            for node in self.nodes.values():
+                node.stop()
+
     @property
     def peers(self) -> dict[int, str]:
         """The addresses."""
@@ -723,12 +736,5 @@ def cluster(
         for i in range(count)
     ]
     coordinator = Coordinator(nodes, config)
-    try:
-        for node in nodes:
-            node.start()
-        coordinator.configure()
+    with coordinator.running():
         yield coordinator
-    finally:
-        coordinator.close()
-        for node in nodes:
-            node.stop()

@@ -166,12 +166,5 @@ def secure_cluster(directory: Path, count: int, partitions: int = 1) -> Iterator
     ]
     config = ZoneConfig(zone=ZONE, zone_uid="uid-test", partitions=partitions)
     coordinator = SecureCoordinator(pki, nodes, config)
-    try:
-        for node in nodes:
-            node.start()
-        coordinator.configure()
+    with coordinator.running():
         yield coordinator
-    finally:
-        coordinator.close()
-        for node in nodes:
-            node.stop()

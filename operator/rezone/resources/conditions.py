@@ -83,6 +83,19 @@ class Condition(Model):
     last_transition_time: Time = Field(description="When the status last changed.")
 
 
+class ConditionedStatus(Model):
+    """What the status of each kind begins with."""
+
+    conditions: Annotated[
+        tuple[Condition, ...],
+        Field(max_length=8, json_schema_extra={"x-list-map-keys": ["type"]}),
+    ] = Field(default=(), description="What the operator says about the object.")
+    observed_generation: Count = Field(
+        default=0,
+        description="The metadata.generation the operator has acted on.",
+    )
+
+
 def set_condition(
     conditions: tuple[Condition, ...],
     condition: Condition,

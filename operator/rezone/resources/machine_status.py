@@ -4,7 +4,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from rezone.resources.conditions import Condition
+from rezone.resources.conditions import ConditionedStatus
 from rezone.resources.model import Count, Message, Model, ShortText, Time
 
 
@@ -23,17 +23,9 @@ class Transition(Model):
     message: Annotated[str, Field(max_length=512)] = Field(default="", description="Why.")
 
 
-class MachineStatus(Model):
+class MachineStatus(ConditionedStatus):
     """A persisted state machine."""
 
-    conditions: Annotated[
-        tuple[Condition, ...],
-        Field(max_length=8, json_schema_extra={"x-list-map-keys": ["type"]}),
-    ] = Field(default=(), description="What the operator says about the object.")
-    observed_generation: Count = Field(
-        default=0,
-        description="The metadata.generation the operator has acted on.",
-    )
     state: ShortText = Field(default="", description="The state of the machine.")
     attempt: Count = Field(default=0, description="How often the current state was tried.")
     started_time: Time | None = Field(default=None, description="When the work began.")

@@ -5,7 +5,7 @@ from typing import Annotated, Any, ClassVar
 
 from pydantic import Field
 
-from rezone.resources.conditions import Condition
+from rezone.resources.conditions import ConditionedStatus
 from rezone.resources.meta import Column as PrinterColumn
 from rezone.resources.meta import CrdMeta, Rule, Scale
 from rezone.resources.model import (
@@ -491,17 +491,9 @@ class RolloutStatus(Model):
     )
 
 
-class DistributionZoneStatus(Model):
+class DistributionZoneStatus(ConditionedStatus):
     """What the operator has observed and decided."""
 
-    conditions: Annotated[
-        tuple[Condition, ...],
-        Field(max_length=8, json_schema_extra={"x-list-map-keys": ["type"]}),
-    ] = Field(default=(), description="What the operator says about the object.")
-    observed_generation: Count = Field(
-        default=0,
-        description="The metadata.generation the operator has acted on.",
-    )
     # Autoscalers read it as an int32; the server refuses a larger one in /scale.
     replicas: Annotated[int, Field(ge=0, le=2_147_483_647)] = Field(
         default=0,
