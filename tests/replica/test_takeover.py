@@ -270,6 +270,27 @@ def test_an_old_leader_is_dead_on_its_disk_before_it_is_dead(
         k.close()
 
 
+@pytest.mark.proves("B-06")
+def test_a_new_leader_counts_with_the_eligible_replicas_that_the_old_one_knows(
+    tmp_path: Path,
+) -> None:
+    """It would commit without them, and one of them could be elected without those rows."""
+    with cluster(tmp_path, 3) as c:
+        started(c)[0].close()
+        known = c.records[PARTITION]
+        later = msgspec.structs.replace(
+            known, isr=(0, 1), eligible=(2,), partition_epoch=known.partition_epoch + 1
+        )
+        c.send(PARTITION, later, 0)
+        assert c.replica(1).record == known, "the candidate has not heard of it"
+        c.takeover(PARTITION)
+        c.until("node 1 leads", lambda: c.replica(1).leads)
+        led = c.replica(1).record
+        assert (led.isr, led.eligible) == ((0, 1), (2,))
+        leadership = c.replica(1).leading.require_state()
+        assert leadership.state.eligible == (2,)
+
+
 def test_an_epoch_is_on_the_disk_before_it_is_acked_in(tmp_path: Path) -> None:
     """A follower that forgets an epoch it has acked in could help an older leader to commit."""
     with cluster(tmp_path, 3) as c:
