@@ -20,7 +20,7 @@ import numpy as np
 import rocksdict
 
 from rezone.replica.bulk import BulkLoader
-from rezone.replica.engines.rocks import RocksSettings
+from rezone.replica.engines.rocks_settings import RocksSettings
 from rezone.replica.entry import build_entry, rows_batch
 from rezone.replica.snapshot import SnapshotBatch
 from rezone.replica.store import PartitionStore

@@ -12,7 +12,8 @@ import pytest
 from replica_cluster import Client, Coordinator, LocalNode, cluster, keys_in
 
 from rezone.replica.data import DataChannel
-from rezone.replica.engines.rocks import RocksEngine, RocksResources, RocksSettings
+from rezone.replica.engines.rocks import RocksEngine
+from rezone.replica.engines.rocks_settings import RocksResources, RocksSettings
 from rezone.replica.foreground import Foreground
 from rezone.replica.memory import MemoryCollector, SnapshotSlots, Tally
 from rezone.replica.node import DataNode

@@ -16,7 +16,7 @@ import msgspec
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from rezone.replica.engines.rocks import RocksResources, RocksSettings
+from rezone.replica.engines.rocks_settings import RocksResources, RocksSettings
 from rezone.replica.settings import NodeSettings
 from rezone.wire.errors import NotReadyError, OverloadedError
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import msgspec
 
 from rezone.replica.checkpoints import CheckpointLimits
-from rezone.replica.engines.rocks import RocksSettings
+from rezone.replica.engines.rocks_settings import RocksSettings
 from rezone.replica.snapshot import SnapshotLimits
 from rezone.wire.messages import EngineKind
 from rezone.wire.schema import TableSchema

@@ -17,7 +17,8 @@ import pytest
 from storage_kit import Writer, config, copy_directory, rid, stored_rows
 
 from rezone.replica.engines.base import time_suffix
-from rezone.replica.engines.rocks import RocksEngine, RocksSettings
+from rezone.replica.engines.rocks import RocksEngine
+from rezone.replica.engines.rocks_settings import RocksSettings
 from rezone.replica.meta import PartitionMeta
 from rezone.replica.partition_directory import damaged_name
 from rezone.replica.setaside import is_replica, open_store

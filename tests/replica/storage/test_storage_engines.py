@@ -21,7 +21,7 @@ from rezone.replica.engines.base import (
     time_of,
     time_suffix,
 )
-from rezone.replica.engines.rocks import RocksResources, RocksSettings
+from rezone.replica.engines.rocks_settings import RocksResources, RocksSettings
 from rezone.wire.messages import EngineKind
 
 ALL = 1 << 40

@@ -8,7 +8,7 @@ import pytest
 from storage_kit import Writer, config, rid
 
 from rezone.replica.engines import open_engine
-from rezone.replica.engines.rocks import RocksSettings
+from rezone.replica.engines.rocks_settings import RocksSettings
 from rezone.replica.store import PartitionStore
 from rezone.wire.messages import EngineKind
 

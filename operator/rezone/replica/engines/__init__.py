@@ -4,7 +4,8 @@ from pathlib import Path
 
 from rezone.replica.engines.base import Engine
 from rezone.replica.engines.memory import MemoryEngine
-from rezone.replica.engines.rocks import RocksEngine, RocksSettings
+from rezone.replica.engines.rocks import RocksEngine
+from rezone.replica.engines.rocks_settings import RocksSettings
 from rezone.wire.messages import EngineKind
 
 

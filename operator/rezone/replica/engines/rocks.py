@@ -19,12 +19,10 @@ import os
 import re
 import threading
 import uuid
-import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import rocksdict
 
 from rezone.replica.engines.base import (
@@ -39,14 +37,12 @@ from rezone.replica.engines.base import (
     time_of,
     time_suffix,
 )
+from rezone.replica.engines.rocks_settings import RocksSettings, options_of
 from rezone.replica.segment import sync_directory
 from rezone.wire.errors import CorruptionError, NotReadyError
 
 _ROWS_PER_CALL_MAX = 1024
 _KEY_BYTES_ABOUT = 32
-_ARENA_BLOCK_BYTES = 64 << 10
-_FLUSH_SHARE = 0.5
-_WAIT_SHARE = 0.75  # RocksDB flushes whoever writes from 7/8 on
 _ID_FILE = "rezone-engine-id"
 _ID = re.compile(rb"[0-9a-f]{32}")
 _CURRENT_FILE = "CURRENT"
@@ -54,91 +50,6 @@ _CURRENT_FILE = "CURRENT"
 _DAMAGE = ("Corruption:", "No such file or directory", "Input/output error")
 FILE_FORMAT = f"rocksdb-1/{importlib.metadata.version('rocksdict')}"
 """This module's key format, and the library: RocksDB opens older files, not newer ones."""
-
-
-class RocksResources:
-    """What all engines of a node share: block cache and the memory for unflushed rows.
-
-    RocksDB would flush whoever writes when that memory is nearly full, however little it has, and
-    take its rows meanwhile. So engines ask for room before that, and the one with the most gives.
-    """
-
-    def __init__(self, *, block_cache_bytes: int, write_buffers_bytes: int) -> None:
-        self.cache = rocksdict.Cache(block_cache_bytes)
-        # Never stall a writer inside RocksDB: it would hold the interpreter lock meanwhile.
-        self.write_buffers = rocksdict.WriteBufferManager(write_buffers_bytes, allow_stall=False)
-        self._flush_from = int(write_buffers_bytes * _FLUSH_SHARE)
-        self._wait_from = int(write_buffers_bytes * _WAIT_SHARE)
-        self._engines: weakref.WeakSet[RocksEngine] = weakref.WeakSet()
-        self._lock = threading.Lock()
-
-    def add(self, engine: "RocksEngine") -> None:
-        """Take part in the sharing, until it is closed."""
-        with self._lock:
-            self._engines.add(engine)
-
-    def remove(self, engine: "RocksEngine") -> None:
-        """Forget an engine."""
-        with self._lock:
-            self._engines.discard(engine)
-
-    @property
-    def unflushed_bytes(self) -> int:
-        """The memory of all unflushed rows."""
-        return int(self.write_buffers.get_usage())
-
-    def make_room(self) -> None:
-        """Flush the engines with the most unflushed rows while all together have too many.
-
-        Half of the memory begins a flush; only from three quarters on is it waited for.
-        """
-        while (used := self.unflushed_bytes) >= self._flush_from:
-            with self._lock:
-                engines = list(self._engines)
-            wait = used >= self._wait_from
-            sizes = [(e.unflushed_bytes(flushing=wait), n) for n, e in enumerate(engines)]
-            size, number = max(sizes, default=(0, 0))
-            if size <= _ARENA_BLOCK_BYTES:
-                return
-            with contextlib.suppress(NotReadyError):
-                engines[number].flush(wait=wait)
-            if not wait:
-                return
-
-
-class RocksSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """Settings of one partition's database; a node with 256 partitions has 256 of each."""
-
-    write_buffer_bytes: int = 8 << 20
-    compression: str = "none"
-    open_files_max: int = 64
-    resources: Any = None
-
-
-def _options(settings: RocksSettings) -> rocksdict.Options:
-    options = rocksdict.Options(raw_mode=True)
-    options.create_if_missing(create_if_missing=True)
-    options.set_write_buffer_size(settings.write_buffer_bytes)
-    # A part of which is taken by each of 256 databases as soon as it has one row.
-    options.set_arena_block_size(_ARENA_BLOCK_BYTES)
-    options.set_max_write_buffer_number(3)
-    options.set_max_background_jobs(2)
-    options.set_max_open_files(settings.open_files_max)
-    options.set_compression_type(getattr(rocksdict.DBCompressionType, settings.compression)())
-    options.set_keep_log_file_num(1)
-    options.set_max_log_file_size(1 << 20)
-    options.set_stats_dump_period_sec(0)
-    options.set_stats_persist_period_sec(0)
-    table = rocksdict.BlockBasedOptions()
-    table.set_block_size(16 << 10)
-    table.set_format_version(5)
-    if settings.resources is not None:
-        table.set_block_cache(settings.resources.cache)
-        # Else they are beside the cache, and grow with the rows.
-        table.set_cache_index_and_filter_blocks(True)
-        options.set_write_buffer_manager(settings.resources.write_buffers)
-    options.set_block_based_table_factory(table)
-    return options
 
 
 class _SstRun:
@@ -192,7 +103,7 @@ class RocksEngine:
     file_format = FILE_FORMAT
 
     def __init__(self, directory: Path, settings: RocksSettings) -> None:
-        self.options = _options(settings)
+        self.options = options_of(settings)
         self.on_damage: OnDamage = lambda _: None
         self._directory = directory
         if any(directory.glob("*.sst")) and not (directory / _CURRENT_FILE).exists():
@@ -202,7 +113,7 @@ class RocksEngine:
             self._db = rocksdict.Rdict(str(directory), self.options)
         except Exception as error:  # rocksdict raises bare Exception
             raise _named(error, directory) from error
-        self._resources: RocksResources | None = settings.resources
+        self._resources = settings.resources
         self.engine_id = _engine_id(directory)
         self._no_wal = rocksdict.WriteOptions()
         self._no_wal.disable_wal = True
