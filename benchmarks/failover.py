@@ -28,7 +28,7 @@ from typing import NamedTuple
 from harness.zone import Zone, batch_of, ids_by_partition, percentile, running_zone, settle
 
 from rezone.client import TableClient
-from rezone.domain import routes
+from rezone.domain import route_leaders, routes
 from rezone.replica.process import SWITCH_INTERVAL_SECONDS
 from rezone.wire.messages import (
     LeaderAndIsr,
@@ -104,7 +104,7 @@ def replaced(zone: Zone) -> dict[PartitionId, LeaderAndIsr]:
     minimum = zone.coordinator.config.min_in_sync_replicas
     found = {}
     for partition, record in zone.coordinator.records.items():
-        after = routes.fail_over(record, alive, minimum=minimum)
+        after = route_leaders.fail_over(record, alive, minimum=minimum)
         if record.leader != _VICTIM:
             dropped = routes.drop_from_isr(record, (_VICTIM,), minimum=minimum)
             after = dropped if isinstance(dropped, LeaderAndIsr) else None

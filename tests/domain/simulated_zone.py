@@ -14,7 +14,7 @@ from typing import Any
 
 from simulated_replicas import Replicas
 
-from rezone.domain import assignments, migration, rebalance, repairs, routes, world
+from rezone.domain import assignments, migration, rebalance, repairs, route_checks, routes, world
 from rezone.domain.rebalance_run import NoPlan, Planned
 from rezone.domain.statuses import Decision
 from rezone.resources.conditions import ConditionType
@@ -269,8 +269,8 @@ class Zone:
             old = self.routes[change.partition]
             if old.partition_epoch != change.expected_epoch or change.state == old:
                 continue
-            assert routes.violations(change.state) == ()
-            assert routes.regressions(old, change.state) == ()
+            assert route_checks.violations(change.state) == ()
+            assert route_checks.regressions(old, change.state) == ()
             assert change.state.partition_epoch == old.partition_epoch + 1
             self.point()
             self.routes[change.partition] = change.state
@@ -333,7 +333,7 @@ class Zone:
     def check(self) -> None:
         """Assert what holds after each step, for every partition."""
         for partition, record in enumerate(self.routes):
-            assert routes.violations(record) == ()
+            assert route_checks.violations(record) == ()
             held = len(record.replicas)
             assert held >= self.replica_floor[partition], f"p{partition} has {held} replicas"
 

@@ -11,7 +11,8 @@ from worlds import NOW, World, record
 from rezone.domain import routes
 from rezone.domain.repairs import repairs
 from rezone.domain.rollout import counted_nodes
-from rezone.domain.routes import RefusalReason, violations
+from rezone.domain.route_checks import violations
+from rezone.domain.routes import RefusalReason
 from rezone.wire.messages import IsrProposal, LeaderAndIsr, NodeId, Role
 
 LOST = {"needs_snapshot": True, "role": Role.LEARNER}

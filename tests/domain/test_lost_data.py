@@ -7,7 +7,8 @@ from worlds import LEASE_SECONDS, NEW, NOW, World, record
 
 from rezone.domain import routes
 from rezone.domain.repairs import missing_copies, repairs
-from rezone.domain.routes import Refusal, RefusalReason, regressions, violations
+from rezone.domain.route_checks import regressions, violations
+from rezone.domain.routes import Refusal, RefusalReason
 from rezone.wire.messages import CopyProgress, Role
 
 

@@ -8,7 +8,7 @@ import pytest
 from migration_case import LOST, Case, lose_quorum, only, route_of
 from worlds import NOW, World, record
 
-from rezone.domain import routes, world
+from rezone.domain import route_leaders, routes, world
 from rezone.domain.lost_quorum import PARTITIONS_TOLD_MAX, loss_of, summary
 from rezone.domain.repairs import repairs
 from rezone.domain.zone_status import health_of
@@ -209,6 +209,6 @@ def test_the_record_refuses_what_would_break_it(
     node: int, epoch: int, reason: routes.RefusalReason
 ) -> None:
     """A recovery that was decided long ago would depose a leader of today."""
-    answer = routes.elect_unsafely(record(), node, epoch, lost=())
+    answer = route_leaders.elect_unsafely(record(), node, epoch, lost=())
     assert isinstance(answer, routes.Refusal)
     assert answer.reason is reason

@@ -28,7 +28,7 @@ from rebalance_case import (
 from simulated_zone import Stored, Zone
 from worlds import NEW, OLD, followed, record, text
 
-from rezone.domain import routes, world
+from rezone.domain import route_leaders, world
 from rezone.domain.rebalance_run import NoPlan, child_name
 from rezone.domain.rebalance_survey import survey
 from rezone.domain.rebalance_table import TABLE
@@ -202,7 +202,7 @@ def test_names_of_children_fit_whatever_the_tasks_name() -> None:
 def test_leaders_go_home_without_any_pending_assignment() -> None:
     """Leaders that a failover has moved could not be brought back: stable equals the target."""
     zone = Zone(2, OLD, 4)
-    moved_away = routes.fail_over(zone.routes[0], {1, 2, 3}, minimum=1)
+    moved_away = route_leaders.fail_over(zone.routes[0], {1, 2, 3}, minimum=1)
     assert isinstance(moved_away, LeaderAndIsr)
     zone.routes[0] = moved_away
     zone.plan_target = OLD

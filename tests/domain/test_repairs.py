@@ -6,7 +6,7 @@ import pytest
 from worlds import LEASE_SECONDS, NOW, World, child, record
 
 from rezone.domain.repairs import repairs, strays
-from rezone.domain.routes import violations
+from rezone.domain.route_checks import violations
 from rezone.wire.messages import FIRST_PARTITION_EPOCH, IsrProposal, LeaderAndIsr, Role
 
 

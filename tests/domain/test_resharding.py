@@ -10,7 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from resharding_world import LAG_ROWS_MAX, REVISION, Zone
 
 from rezone.domain import resharding_view as views
-from rezone.domain import route_checks, routes, world
+from rezone.domain import route_checks, route_leaders, world
 from rezone.domain.rebalance_run import NoPlan
 from rezone.domain.resharding_table import GRACE_SECONDS
 from rezone.domain.resharding_view import Seed
@@ -398,9 +398,9 @@ class ReshardingMachine(RuleBasedStateMachine):
         ids = tuple(self.zone.sources)
         source = self.zone.sources[ids[pick % len(ids)]]
         nodes = [n for n in source.record.isr if n != source.record.leader]
-        answer = routes.authorize_takeover(source.record, nodes[0])
+        answer = route_leaders.authorize_takeover(source.record, nodes[0])
         if isinstance(answer, LeaderAndIsr):
-            rolled_back = routes.roll_back_takeover(answer)
+            rolled_back = route_leaders.roll_back_takeover(answer)
             assert isinstance(rolled_back, LeaderAndIsr)
             source.record = rolled_back
 

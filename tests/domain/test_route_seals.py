@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from rezone.domain import route_checks, route_seals, routes
+from rezone.domain import route_checks, route_leaders, route_seals, routes
 from rezone.domain.routes import Answer, Refusal, RefusalReason
 from rezone.wire.messages import LeaderAndIsr
 
@@ -59,9 +59,9 @@ def test_what_is_sealed_stays_so() -> None:
 
 def test_takeover_and_seal_exclude_each_other() -> None:
     """A leader would drain to its successor and to the new partitions at once."""
-    taken_over = changed(routes.authorize_takeover(RECORD, 1))
+    taken_over = changed(route_leaders.authorize_takeover(RECORD, 1))
     assert reason(route_seals.authorize_seal(taken_over)) is RefusalReason.TAKEOVER_AUTHORIZED
-    assert reason(routes.authorize_takeover(SEALING, 1)) is RefusalReason.SEALING
+    assert reason(route_leaders.authorize_takeover(SEALING, 1)) is RefusalReason.SEALING
     both = msgspec.structs.replace(taken_over, sealing=True)
     assert route_checks.violations(both) == ("sealing, and sealed or about to be taken over",)
 
@@ -71,10 +71,10 @@ def test_takeover_and_seal_exclude_each_other() -> None:
 def test_rows_of_a_partition_that_may_be_sealed_cannot_be_given_up(record: LeaderAndIsr) -> None:
     """A replica without the seal would lead, beside the partitions that serve its range."""
     epoch = routes.highest_epoch(record) + 1
-    answer = routes.elect_unsafely(record, 1, epoch, lost=(0,))
+    answer = route_leaders.elect_unsafely(record, 1, epoch, lost=(0,))
     assert reason(answer) in {RefusalReason.SEALING, RefusalReason.SEALED}
     # A safe failover keeps the seal and its authorization: the next leader has the log.
-    failed_over = routes.fail_over(record, (1, 2), minimum=1)
+    failed_over = route_leaders.fail_over(record, (1, 2), minimum=1)
     assert failed_over is not None
     assert (failed_over.sealing, failed_over.sealed) == (record.sealing, record.sealed)
 

@@ -6,7 +6,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from rezone.domain import route_checks, route_seals, routes
+from rezone.domain import route_checks, route_leaders, route_seals, routes
 from rezone.domain.route_shards import decode_record, encode_record
 from rezone.domain.routes import Refusal, RefusalReason
 from rezone.wire.messages import IsrProposal, LeaderAndIsr
@@ -43,7 +43,7 @@ STANDING_BY = changed(routes.set_hot_standby(THREE, 1))
 IN_SYNC = changed(
     routes.adjust_isr(STANDING_BY, propose(STANDING_BY, (0, 1, 2), new_iss=(1,)), 4, minimum=1)
 )
-AUTHORIZED = changed(routes.authorize_takeover(IN_SYNC, 1))
+AUTHORIZED = changed(route_leaders.authorize_takeover(IN_SYNC, 1))
 
 
 def test_a_new_partition_is_led_by_its_first_replica() -> None:
@@ -64,8 +64,8 @@ def test_the_seed_s_move_goes_through_four_replicas_with_a_hot_standby() -> None
     assert (record.hot_standby_replica, record.isr) == (1, (0, 1, 2))
     full = propose(record, (0, 1, 2, 3), new_iss=(1,))
     record = changed(routes.adjust_isr(record, full, 4, minimum=1))
-    record = changed(routes.authorize_takeover(record, 1))
-    record = changed(routes.complete_takeover(record, 1, record.next_epoch or 0))
+    record = changed(route_leaders.authorize_takeover(record, 1))
+    record = changed(route_leaders.complete_takeover(record, 1, record.next_epoch or 0))
     record = changed(routes.remove_replicas(record, (0,)))
     assert (record.leader, record.leader_epoch) == (1, 2)
     assert record.replicas == record.isr == (1, 2, 3)
@@ -118,7 +118,7 @@ def test_a_fenced_coordinator_changes_nothing() -> None:
     )
     answer = routes.add_replicas(IN_SYNC, (5,), coordinator_epoch=3)
     assert reason(answer) is RefusalReason.COORDINATOR_FENCED
-    assert routes.fail_over(IN_SYNC, {1}, coordinator_epoch=3, minimum=1) is None
+    assert route_leaders.fail_over(IN_SYNC, {1}, coordinator_epoch=3, minimum=1) is None
 
 
 @pytest.mark.proves("ZR-13")
@@ -129,11 +129,11 @@ def test_what_holds_already_is_answered_with_the_same_record() -> None:
     assert routes.add_replicas(IN_SYNC, (1, 2)) is IN_SYNC
     assert routes.set_hot_standby(IN_SYNC, 1) is IN_SYNC
     assert routes.remove_replicas(IN_SYNC, (9,)) is IN_SYNC
-    assert routes.authorize_takeover(AUTHORIZED, 1) is AUTHORIZED
-    done = changed(routes.complete_takeover(AUTHORIZED, 1, 2))
-    assert routes.complete_takeover(done, 1, 2) is done
-    assert routes.roll_back_takeover(IN_SYNC) is IN_SYNC
-    assert routes.fail_over(IN_SYNC, {0}, minimum=1) is IN_SYNC
+    assert route_leaders.authorize_takeover(AUTHORIZED, 1) is AUTHORIZED
+    done = changed(route_leaders.complete_takeover(AUTHORIZED, 1, 2))
+    assert route_leaders.complete_takeover(done, 1, 2) is done
+    assert route_leaders.roll_back_takeover(IN_SYNC) is IN_SYNC
+    assert route_leaders.fail_over(IN_SYNC, {0}, minimum=1) is IN_SYNC
     assert routes.set_hot_standby(THREE, None) is THREE
 
 
@@ -189,17 +189,17 @@ def test_a_takeover_is_authorized_for_one_in_sync_replica_with_the_next_epoch() 
     """A replica that lacks rows could lead, or two could."""
     assert (AUTHORIZED.next_leader, AUTHORIZED.next_epoch) == (1, 2)
     grown = changed(routes.add_replicas(THREE, (3,)))
-    assert reason(routes.authorize_takeover(grown, 3)) is RefusalReason.NOT_IN_SYNC
-    assert reason(routes.authorize_takeover(grown, 9)) is RefusalReason.NOT_A_REPLICA
-    assert reason(routes.authorize_takeover(grown, 0)) is RefusalReason.IS_LEADER
-    answer = routes.authorize_takeover(AUTHORIZED, 2)
+    assert reason(route_leaders.authorize_takeover(grown, 3)) is RefusalReason.NOT_IN_SYNC
+    assert reason(route_leaders.authorize_takeover(grown, 9)) is RefusalReason.NOT_A_REPLICA
+    assert reason(route_leaders.authorize_takeover(grown, 0)) is RefusalReason.IS_LEADER
+    answer = route_leaders.authorize_takeover(AUTHORIZED, 2)
     assert reason(answer) is RefusalReason.TAKEOVER_AUTHORIZED
 
 
 @pytest.mark.proves("RM-06", "B-13")
 def test_after_a_takeover_the_old_leader_follows_in_sync() -> None:
     """Moving back would need a copy."""
-    record = changed(routes.complete_takeover(AUTHORIZED, 1, 2))
+    record = changed(route_leaders.complete_takeover(AUTHORIZED, 1, 2))
     assert (record.leader, record.leader_epoch, record.isr) == (1, 2, (0, 1, 2))
     assert (record.iss, record.hot_standby_replica) == ((), None)
     assert (record.next_leader, record.next_epoch) == (None, None)
@@ -218,23 +218,23 @@ def test_only_the_authorized_takeover_is_adopted(
     leader: int, epoch: int, expected: RefusalReason
 ) -> None:
     """A node that only believes to lead would become the leader."""
-    assert reason(routes.adopt_leader(AUTHORIZED, leader, epoch)) is expected
+    assert reason(route_leaders.adopt_leader(AUTHORIZED, leader, epoch)) is expected
 
 
 @pytest.mark.proves("B-09")
 def test_a_takeover_that_finished_without_the_coordinator_is_adopted() -> None:
     """The coordinator would come back and fight the leader of the data plane."""
-    record = changed(routes.adopt_leader(AUTHORIZED, 1, 2))
+    record = changed(route_leaders.adopt_leader(AUTHORIZED, 1, 2))
     assert (record.leader, record.leader_epoch) == (1, 2)
-    assert routes.adopt_leader(record, 1, 2) is record
+    assert route_leaders.adopt_leader(record, 1, 2) is record
 
 
 @pytest.mark.proves("RM-08")
 def test_rolling_back_fences_the_candidate() -> None:
     """The candidate and the old leader would both lead."""
-    record = changed(routes.roll_back_takeover(AUTHORIZED))
+    record = changed(route_leaders.roll_back_takeover(AUTHORIZED))
     assert (record.leader, record.leader_epoch, record.next_leader) == (0, 3, None)
-    assert reason(routes.adopt_leader(record, 1, 2)) is RefusalReason.STALE_LEADER_EPOCH
+    assert reason(route_leaders.adopt_leader(record, 1, 2)) is RefusalReason.STALE_LEADER_EPOCH
 
 
 # --- failover -----------------------------------------------------------------------------------
@@ -245,12 +245,12 @@ def test_failover_takes_a_hot_standby_before_another_in_sync_replica() -> None:
     """The partition would wait for an engine to be filled though one is ready."""
     second = changed(routes.set_hot_standby(THREE, 2))
     hot = changed(routes.adjust_isr(second, propose(second, (0, 1, 2), new_iss=(2,)), 4, minimum=1))
-    record = changed(routes.fail_over(hot, {1, 2}, minimum=1))
+    record = changed(route_leaders.fail_over(hot, {1, 2}, minimum=1))
     assert (record.leader, record.leader_epoch, record.isr) == (2, 2, (1, 2))
-    assert changed(routes.fail_over(hot, {1}, minimum=1)).leader == 1
+    assert changed(route_leaders.fail_over(hot, {1}, minimum=1)).leader == 1
     # Even before the candidate of a takeover, when that is not hot itself.
-    authorized = changed(routes.authorize_takeover(hot, 1))
-    assert changed(routes.fail_over(authorized, {1, 2}, minimum=1)).leader == 2
+    authorized = changed(route_leaders.authorize_takeover(hot, 1))
+    assert changed(route_leaders.fail_over(authorized, {1, 2}, minimum=1)).leader == 2
     assert record.replicas == (0, 1, 2)
 
 
@@ -258,17 +258,17 @@ def test_failover_takes_a_hot_standby_before_another_in_sync_replica() -> None:
 def test_without_a_living_in_sync_replica_nobody_leads() -> None:
     """Acknowledged rows would be lost by a replica that lacks them."""
     alone = changed(routes.adjust_isr(IN_SYNC, propose(IN_SYNC, (0,)), 4, minimum=1))
-    assert routes.fail_over(alone, {1, 2}, minimum=1) is None
+    assert route_leaders.fail_over(alone, {1, 2}, minimum=1) is None
 
 
 @pytest.mark.proves("B-06")
 def test_failover_during_a_takeover_is_above_the_authorized_epoch() -> None:
     """The candidate may lead with next_epoch already: two leaders would share an epoch."""
-    record = changed(routes.fail_over(AUTHORIZED, {2}, minimum=1))
+    record = changed(route_leaders.fail_over(AUTHORIZED, {2}, minimum=1))
     assert (record.leader, record.leader_epoch) == (2, 3)
-    assert reason(routes.adopt_leader(record, 1, 2)) is RefusalReason.STALE_LEADER_EPOCH
-    plain = changed(routes.authorize_takeover(THREE, 2))
-    assert changed(routes.fail_over(plain, {1, 2}, minimum=1)).leader == 2
+    assert reason(route_leaders.adopt_leader(record, 1, 2)) is RefusalReason.STALE_LEADER_EPOCH
+    plain = changed(route_leaders.authorize_takeover(THREE, 2))
+    assert changed(route_leaders.fail_over(plain, {1, 2}, minimum=1)).leader == 2
 
 
 @pytest.mark.parametrize(
@@ -349,14 +349,14 @@ class RoutesMachine(RuleBasedStateMachine):
     @rule(node=NODES)
     def authorize(self, node: int) -> None:
         """Authorize a takeover."""
-        self._take(routes.authorize_takeover(self.record, node))
+        self._take(route_leaders.authorize_takeover(self.record, node))
 
     @rule(node=NODES, epoch=st.integers(-1, 3))
     def report(self, node: int, epoch: int) -> None:
         """Let a node say that it leads."""
         said = self.record.leader_epoch + epoch
         before = self.record
-        self._take(routes.adopt_leader(before, node, said))
+        self._take(route_leaders.adopt_leader(before, node, said))
         if self.record is not before:
             assert (before.next_leader, before.next_epoch) == (node, said)
             assert said > self.fenced_epoch
@@ -365,7 +365,7 @@ class RoutesMachine(RuleBasedStateMachine):
     def roll_back(self) -> None:
         """Roll the takeover back."""
         self.fenced_epoch = max(self.fenced_epoch, self.record.next_epoch or 0)
-        self._take(routes.roll_back_takeover(self.record))
+        self._take(route_leaders.roll_back_takeover(self.record))
 
     @rule()
     def seal(self) -> None:
@@ -391,7 +391,7 @@ class RoutesMachine(RuleBasedStateMachine):
         """Elect somebody by a person's word."""
         before = self.record
         epoch = routes.highest_epoch(before) + 1
-        self._take(routes.elect_unsafely(before, node, epoch, lost=()))
+        self._take(route_leaders.elect_unsafely(before, node, epoch, lost=()))
         if self.record is not before:
             assert (before.sealing, before.sealed) == (False, False)
             self.fenced_epoch = epoch - 1
@@ -400,7 +400,7 @@ class RoutesMachine(RuleBasedStateMachine):
     def fail_over(self, alive: tuple[int, ...]) -> None:
         """Replace the leader unless it is alive."""
         before = self.record
-        self._take(routes.fail_over(before, alive, minimum=1))
+        self._take(route_leaders.fail_over(before, alive, minimum=1))
         if self.record.leader != before.leader:
             self.fenced_epoch = max(self.fenced_epoch, before.leader_epoch, before.next_epoch or 0)
             assert self.record.leader in before.isr

@@ -12,7 +12,8 @@ from worlds import LEASE_SECONDS, NOW, World, child, record
 
 from rezone.domain import routes
 from rezone.domain.repairs import repairs
-from rezone.domain.routes import hot_standbys, violations
+from rezone.domain.route_checks import violations
+from rezone.domain.routes import hot_standbys
 from rezone.domain.standbys import standby_changes
 from rezone.wire.messages import IsrProposal, LeaderAndIsr
 

@@ -12,7 +12,7 @@ from replica_cluster import Client, Coordinator, ProcessNode, cluster
 from test_takeover import PARTITION as P
 from test_takeover import Load
 
-from rezone.domain import routes
+from rezone.domain import route_leaders
 from rezone.replica.settings import NodeSettings
 from rezone.wire.messages import (
     LeaderAndIsr,
@@ -158,7 +158,7 @@ def test_after_sigkill_of_the_leader_its_standby_leads_and_another_one_follows(
         dead.kill()
         with c.lock:
             # What the coordinator does once the lease is over; its waiting is not measured here.
-            after = routes.fail_over(c.records[P], {1, 2}, minimum=1)
+            after = route_leaders.fail_over(c.records[P], {1, 2}, minimum=1)
             assert isinstance(after, LeaderAndIsr)
             assert after.leader == 2, "the standby, not the first of the in-sync set"
             c.send(P, after)

@@ -7,7 +7,7 @@ import collections
 import weakref
 from typing import TYPE_CHECKING, NamedTuple
 
-from rezone.domain import assignments, routes
+from rezone.domain import assignments, route_checks
 from rezone.domain.route_shards import decode_record
 from rezone.kube.client import Manifest
 from rezone.replica.entry import header_at
@@ -63,9 +63,11 @@ class Checks:
 
     def _route(self, partition: PartitionId, record: LeaderAndIsr) -> None:
         before = self.routes.get(partition)
-        assert routes.violations(record) == (), f"p{partition}: {routes.violations(record)}"
+        assert route_checks.violations(record) == (), (
+            f"p{partition}: {route_checks.violations(record)}"
+        )
         if before is not None:
-            fell = routes.regressions(before, record)
+            fell = route_checks.regressions(before, record)
             assert fell == (), f"p{partition}: {fell}"
         self.routes[partition] = record
         since = self.given_up.get(partition)

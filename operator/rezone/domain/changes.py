@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from rezone.domain import routes
+from rezone.domain import route_checks, routes
 from rezone.domain.world import RouteChange, StopReplica
 from rezone.wire.messages import LeaderAndIsr, NodeId, PartitionId
 
@@ -35,7 +35,7 @@ def combine(record: LeaderAndIsr, coordinator_epoch: int, *steps: Step) -> route
         partition_epoch=record.partition_epoch + 1,
         coordinator_epoch=coordinator_epoch,
     )
-    wrong = (*routes.violations(after), *routes.regressions(record, after))
+    wrong = (*route_checks.violations(after), *route_checks.regressions(record, after))
     if wrong:
         raise AssertionError(f"a change would break a route: {'; '.join(wrong)}")
     return after

@@ -17,7 +17,7 @@ import math
 from collections.abc import Collection
 from datetime import datetime
 
-from rezone.domain import routes
+from rezone.domain import route_leaders, routes
 from rezone.domain.changes import Step, change_of
 from rezone.domain.migration_table import is_under_way
 from rezone.domain.readiness import is_close, is_verified, node_is_gone, was_copied
@@ -131,7 +131,7 @@ class _Handovers:
         steps: list[Step] = [lambda r: routes.set_hot_standby(r, node)]
         if is_close(self._view, partition, record, node):
             self._under_way += 1
-            steps.append(lambda r: routes.authorize_takeover(r, node))
+            steps.append(lambda r: route_leaders.authorize_takeover(r, node))
         self._change(partition, record, *steps)
 
     def _choose(self, partition: PartitionId, record: LeaderAndIsr) -> NodeId | None:
@@ -165,7 +165,9 @@ class _Handovers:
         view = self._view
         new, old = view.report(partition, candidate), view.report(partition, record.leader)
         if new is not None and new.role is Role.LEADER and new.leader_epoch == epoch:
-            self._change(partition, record, lambda r: routes.adopt_leader(r, candidate, epoch))
+            self._change(
+                partition, record, lambda r: route_leaders.adopt_leader(r, candidate, epoch)
+            )
         elif node_is_gone(view, record.leader, self._now):
             self._fail_over(partition, record)
         elif (
@@ -174,7 +176,7 @@ class _Handovers:
             or _failed(old, epoch)
             or _failed(new, epoch)
         ):
-            self._change(partition, record, routes.roll_back_takeover)
+            self._change(partition, record, route_leaders.roll_back_takeover)
         elif old is None or old.partition_epoch < record.partition_epoch:
             return  # silent, or not told yet: both end by themselves
         elif old.role is not Role.LEADER:
@@ -204,7 +206,7 @@ class _Handovers:
     def _fail_over(self, partition: PartitionId, record: LeaderAndIsr) -> None:
         view = self._view
         able = able_to_lead(view, partition)
-        after = routes.fail_over(
+        after = route_leaders.fail_over(
             record, able, view.coordinator_epoch, minimum=view.min_in_sync, avoid=about_to_go(view)
         )
         if after is not None and after is not record:

@@ -5,7 +5,7 @@ the status before the route changes; the new leader's epoch and its new branch o
 make every replica that comes back later roll back to what it shares with it (DCP-05).
 """
 
-from rezone.domain import routes
+from rezone.domain import route_leaders, routes
 from rezone.domain.lost_quorum import Loss, candidates, loss_of, refusal
 from rezone.domain.machine import Command
 from rezone.domain.migration_run import WAKE_TAKEOVER_SECONDS, Run
@@ -63,7 +63,7 @@ def recover(run: Run) -> bool:  # noqa: PLR0911 - one return for each edge
         why = f"node {context.to_node} does not answer any more"
         return _fail(run, "refused", Reason.UNSAFE_REFUSED, why)
     refused = run.change_route(
-        lambda r: routes.elect_unsafely(
+        lambda r: route_leaders.elect_unsafely(
             r, context.to_node, context.next_epoch, lost=unsafe.lost_nodes
         )
     )

@@ -6,7 +6,7 @@ its own stands between the old leader's last row and the new leader's first. Whe
 has happened is read from the candidate's report alone; everything else may be lost by a crash.
 """
 
-from rezone.domain import routes
+from rezone.domain import route_leaders, routes
 from rezone.domain.changes import drop_from_isr, stop_of
 from rezone.domain.migration_run import WAKE_TAKEOVER_SECONDS, Run
 from rezone.domain.readiness import (
@@ -79,7 +79,7 @@ def _authorize(run: Run) -> bool:
         return run.wait(f"node {node} is being verified against node {record.leader}")
     refusal = run.change_route(
         lambda r: routes.set_hot_standby(r, node),
-        lambda r: routes.authorize_takeover(r, node),
+        lambda r: route_leaders.authorize_takeover(r, node),
     )
     return run.wait(refusal or "the route is being written", seconds=WAKE_TAKEOVER_SECONDS)
 
@@ -223,7 +223,7 @@ def update_metadata_up(run: Run) -> bool:
         why = f"the route has changed: leader {record.leader}, epoch {record.leader_epoch}"
         return run.roll_back("route has changed", Reason.FAILED, why)
     steps = [
-        lambda r: routes.complete_takeover(r, context.to_node, context.next_epoch),
+        lambda r: route_leaders.complete_takeover(r, context.to_node, context.next_epoch),
     ]
     if run.spec.old_leader is OldLeader.REMOVED:
         steps.append(lambda r: routes.remove_replicas(r, (context.from_node,)))
@@ -242,7 +242,7 @@ def update_metadata_rollback(run: Run) -> bool:  # noqa: PLR0911 - one return fo
     if record.next_leader == context.to_node:
         if context.from_node not in record.isr:
             return run.wait(f"node {context.from_node} is not in sync and cannot lead again")
-        refusal = run.change_route(routes.roll_back_takeover)
+        refusal = run.change_route(route_leaders.roll_back_takeover)
         return run.wait(refusal or "the route is being written", seconds=WAKE_TAKEOVER_SECONDS)
     if not _leads_again(run):
         return run.wait(f"node {record.leader} does not lead again yet")

@@ -14,7 +14,7 @@ attempts, and ends the batch's part when it exists. So a batch needs no memory b
 
 from collections.abc import Mapping
 
-from rezone.domain import routes
+from rezone.domain import route_leaders, routes
 from rezone.domain.changes import change_of
 from rezone.domain.migration_table import is_under_way
 from rezone.domain.readiness import is_close, was_copied
@@ -109,7 +109,7 @@ class Batch:
             record,
             self._run.view.coordinator_epoch,
             lambda r: routes.set_hot_standby(r, node),
-            lambda r: routes.authorize_takeover(r, node),
+            lambda r: route_leaders.authorize_takeover(r, node),
         )
         if change is None:
             return

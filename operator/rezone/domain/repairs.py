@@ -12,7 +12,7 @@ import math
 from collections.abc import Iterable
 from datetime import datetime, timedelta
 
-from rezone.domain import routes
+from rezone.domain import route_leaders, routes
 from rezone.domain.changes import Step, combine, stop_of
 from rezone.domain.world import Copy, RouteChange, StopReplica, ZoneView
 from rezone.wire.messages import (
@@ -122,7 +122,7 @@ def _without_lost_data(
     elif record.next_leader in lost:
         # What it was to take over it no longer has. Should it have led for a moment, then every
         # row that it acknowledged is on the other members, the old leader among them.
-        steps.insert(0, routes.roll_back_takeover)
+        steps.insert(0, route_leaders.roll_back_takeover)
     return _changed(combine(record, view.coordinator_epoch, *steps))
 
 
@@ -131,10 +131,10 @@ def _replaced(
 ) -> routes.Answer:
     """Return the record with another leader than the one that lost its data, if there is one."""
     able = able_to_lead(view, partition)
-    after = routes.fail_over(
+    after = route_leaders.fail_over(
         record, able, view.coordinator_epoch, minimum=view.min_in_sync, avoid=about_to_go(view)
     )
-    return after or routes.elect_eligible(record, able, lost, view.coordinator_epoch)
+    return after or route_leaders.elect_eligible(record, able, lost, view.coordinator_epoch)
 
 
 def _changed(answer: routes.Answer | None) -> LeaderAndIsr | None:
@@ -191,7 +191,7 @@ def _failed_over(
         # An authorized takeover is brought to its end by its migration, which knows how far it has
         # come (RM-05), or by `handover`.
         return None
-    after = routes.fail_over(
+    after = route_leaders.fail_over(
         record, able, view.coordinator_epoch, minimum=view.min_in_sync, avoid=about_to_go(view)
     )
     return _changed(after)

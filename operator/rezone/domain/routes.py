@@ -1,4 +1,7 @@
-"""Who leads a partition and who is in sync: every way in which a LeaderAndIsr record changes.
+"""Who has a partition and who of them is in sync: how a LeaderAndIsr record changes.
+
+Who leads is the subject of `route_leaders`, and what a re-sharding writes that of `route_seals`;
+what they share stands here.
 
 Each function takes a record and returns the next one, with `partition_epoch` one higher, for the
 caller to write by compare-and-set on that epoch. When there is nothing to change the very same
@@ -11,11 +14,9 @@ calls), and a leader commits nothing until its record has that many members and 
 (`replica.insync`). With the write that brings `isr` back to the minimum nobody is eligible any
 more, and with the news of it rows may be committed again (docs/decisions/0080).
 
-What always holds (`violations` checks it): the leader is in `isr`, `isr` is within `replicas`,
+What always holds (`route_checks.violations`): the leader is in `isr`, `isr` is within `replicas`,
 `iss` is within `isr`, nobody is in `isr` and eligible; and from one record to the next no epoch
-falls (`regressions`). A planned takeover has an epoch of its own: `next_epoch` is above
-`leader_epoch`, and every later leader's epoch is above `next_epoch`, so that a takeover the data
-plane carried out on its own can be told from what the coordinator decided meanwhile.
+falls (`route_checks.regressions`).
 
 The hot standbys of a record are `hot_standby_replica` (the latest one asked to become hot) and
 the members of `iss` (those that are in sync).
@@ -28,35 +29,7 @@ from typing import Any
 
 import msgspec
 
-from rezone.domain.route_checks import regressions, violations
 from rezone.wire.messages import FIRST_PARTITION_EPOCH, IsrProposal, LeaderAndIsr, NodeId
-
-__all__ = [
-    "Answer",
-    "Refusal",
-    "RefusalReason",
-    "add_replicas",
-    "adjust_isr",
-    "adopt_leader",
-    "authorize_takeover",
-    "complete_takeover",
-    "drop_from_isr",
-    "drop_hot_standbys",
-    "drop_lost",
-    "elect_eligible",
-    "elect_unsafely",
-    "fail_over",
-    "highest_epoch",
-    "hot_standbys",
-    "initial",
-    "next_record",
-    "regressions",
-    "remove_replicas",
-    "roll_back_takeover",
-    "set_hot_standby",
-    "settle_eligible",
-    "violations",
-]
 
 
 class RefusalReason(enum.StrEnum):
@@ -131,7 +104,7 @@ def adjust_isr(
     refusal = _refuse_members(record, isr, iss)
     if refusal is not None:
         return refusal
-    return next_record(record, coordinator_epoch, **_with_isr(record, isr, minimum), iss=iss)
+    return next_record(record, coordinator_epoch, **with_isr(record, isr, minimum), iss=iss)
 
 
 def confirm(record: LeaderAndIsr, coordinator_epoch: int | None = None) -> Answer:
@@ -198,10 +171,10 @@ def _refuse_members(
         (lagging, RefusalReason.NOT_IN_SYNC, f"nodes {lagging} of iss are not in isr"),
         (cold, RefusalReason.NOT_A_HOT_STANDBY, f"nodes {cold} are no hot standbys"),
     )
-    return _first_of(checks)
+    return first_refusal(checks)
 
 
-def _first_of(checks: Iterable[tuple[object, RefusalReason, str]]) -> Refusal | None:
+def first_refusal(checks: Iterable[tuple[object, RefusalReason, str]]) -> Refusal | None:
     """Return the refusal of the first check that finds something wrong."""
     return next((Refusal(reason, message) for wrong, reason, message in checks if wrong), None)
 
@@ -256,7 +229,7 @@ def drop_hot_standbys(
         record,
         coordinator_epoch,
         hot_standby_replica=None if hot in nodes else hot,
-        iss=_without(record.iss, nodes),
+        iss=without(record.iss, nodes),
     )
 
 
@@ -281,10 +254,10 @@ def remove_replicas(
     return next_record(
         record,
         coordinator_epoch,
-        replicas=_without(record.replicas, nodes),
-        isr=_without(record.isr, nodes),
-        iss=_without(record.iss, nodes),
-        eligible=_without(record.eligible, nodes),
+        replicas=without(record.replicas, nodes),
+        isr=without(record.isr, nodes),
+        iss=without(record.iss, nodes),
+        eligible=without(record.eligible, nodes),
         hot_standby_replica=None if hot in nodes else hot,
     )
 
@@ -309,8 +282,8 @@ def drop_from_isr(
     return next_record(
         record,
         coordinator_epoch,
-        **_with_isr(record, _without(record.isr, nodes), minimum),
-        iss=_without(record.iss, nodes),
+        **with_isr(record, without(record.isr, nodes), minimum),
+        iss=without(record.iss, nodes),
     )
 
 
@@ -329,9 +302,9 @@ def drop_lost(
     return next_record(
         record,
         coordinator_epoch,
-        isr=_without(record.isr, nodes),
-        iss=_without(record.iss, nodes),
-        eligible=_without(record.eligible, nodes),
+        isr=without(record.isr, nodes),
+        iss=without(record.iss, nodes),
+        eligible=without(record.eligible, nodes),
     )
 
 
@@ -357,209 +330,13 @@ def settle_eligible(
     return next_record(record, coordinator_epoch, eligible=())
 
 
-def authorize_takeover(
-    record: LeaderAndIsr, candidate: NodeId, coordinator_epoch: int | None = None
-) -> Answer:
-    """Return the record in which the leader may hand over to `candidate` with `next_epoch` (RM-01).
-
-    Only an in-sync replica has every acknowledged row, so no other may be authorized.
-    """
-    if candidate == record.next_leader:
-        return record
-    checks = (
-        (
-            record.next_leader is not None,
-            RefusalReason.TAKEOVER_AUTHORIZED,
-            f"node {record.next_leader} may take over just now: roll that back first",
-        ),
-        (
-            candidate == record.leader,
-            RefusalReason.IS_LEADER,
-            f"node {candidate} leads already",
-        ),
-        (
-            candidate not in record.replicas,
-            RefusalReason.NOT_A_REPLICA,
-            f"node {candidate} is not a replica",
-        ),
-        (
-            candidate not in record.isr,
-            RefusalReason.NOT_IN_SYNC,
-            f"node {candidate} is not in sync",
-        ),
-        (record.sealing, RefusalReason.SEALING, "the leader may be sealing its log just now"),
-    )
-    refusal = _first_of(checks)
-    if refusal is not None:
-        return refusal
-    return next_record(
-        record, coordinator_epoch, next_leader=candidate, next_epoch=record.leader_epoch + 1
-    )
-
-
-def complete_takeover(
-    record: LeaderAndIsr, new_leader: NodeId, new_epoch: int, coordinator_epoch: int | None = None
-) -> Answer:
-    """Return the record in which the authorized candidate leads (RM-06).
-
-    The old leader stays in sync: it has sent its last row and written none since (B-13).
-    """
-    if (record.leader, record.leader_epoch) == (new_leader, new_epoch):
-        return record
-    if new_epoch <= record.leader_epoch:
-        return Refusal(
-            RefusalReason.STALE_LEADER_EPOCH,
-            f"epoch {new_epoch} of node {new_leader} is over, it is {record.leader_epoch}",
-        )
-    if (record.next_leader, record.next_epoch) != (new_leader, new_epoch):
-        return Refusal(
-            RefusalReason.NOT_AUTHORIZED,
-            f"node {new_leader} was not authorized to lead with epoch {new_epoch}",
-        )
-    return _led_by(record, new_leader, new_epoch, coordinator_epoch)
-
-
-def adopt_leader(
-    record: LeaderAndIsr, leader: NodeId, epoch: int, coordinator_epoch: int | None = None
-) -> Answer:
-    """Return the record for a leader that a data node reports (RM-06, B-09).
-
-    The data plane finished an authorized takeover while the coordinator was down or before it
-    wrote. A leader of a rolled back or failed over takeover has too low an epoch and is refused.
-    """
-    return complete_takeover(record, leader, epoch, coordinator_epoch)
-
-
-def roll_back_takeover(record: LeaderAndIsr, coordinator_epoch: int | None = None) -> Answer:
-    """Return the record in which the old leader leads again, above `next_epoch` (RM-08).
-
-    The higher epoch fences the candidate first: should it lead already, it is refused from now
-    on. Without an authorized takeover there is nothing to roll back.
-    """
-    if record.next_leader is None:
-        return record
-    return _led_by(record, record.leader, highest_epoch(record) + 1, coordinator_epoch)
-
-
-def fail_over(
-    record: LeaderAndIsr,
-    alive: Collection[NodeId],
-    coordinator_epoch: int | None = None,
-    *,
-    minimum: int,
-    avoid: Collection[NodeId] = (),
-) -> LeaderAndIsr | None:
-    """Return the record led by a living in-sync replica, None when there is none (B-06).
-
-    Hot standbys of `iss` come first, then the rest of `isr`, each in their order and a takeover's
-    candidate before its peers; all of them before nodes to `avoid`, which lead only where nobody
-    else can. Replicas that are not alive leave `isr`, else the new leader's
-    writes would wait for them; they stay in `replicas`. The epoch is above `next_epoch`: the
-    candidate may lead with that. The same record comes back while its leader is alive. A fenced
-    coordinator gets None too.
-    """
-    if record.leader in alive:
-        return record
-    living = [node for node in record.isr if node in alive]
-    if not living:
-        return None
-    order = [*(node for node in record.iss if node in living), *living]
-    hot = set(record.iss)
-    leader = min(
-        order,
-        key=lambda node: (
-            node in avoid,
-            node not in hot,
-            node != record.next_leader,
-            order.index(node),
-        ),
-    )
-    shrunk = msgspec.structs.replace(
-        record,
-        iss=tuple(node for node in record.iss if node in alive),
-        **_with_isr(record, tuple(living), minimum),
-    )
-    answer = _led_by(shrunk, leader, highest_epoch(record) + 1, coordinator_epoch)
-    return answer if isinstance(answer, LeaderAndIsr) else None
-
-
-def elect_eligible(
-    record: LeaderAndIsr,
-    alive: Collection[NodeId],
-    lost: Collection[NodeId],
-    coordinator_epoch: int | None = None,
-) -> Answer:
-    """Return the record led by a living eligible replica, the only one in sync then.
-
-    The same record comes back when there is none, or when a member of `isr` has not `lost` its
-    data: that one comes first, and as a leader alone it may answer reads for as long as it runs.
-    """
-    heirs = [node for node in record.eligible if node in alive and node not in lost]
-    if not heirs or not set(record.isr) <= set(lost):
-        return record
-    heir = heirs[0]
-    alone = msgspec.structs.replace(
-        record, isr=(heir,), iss=(), eligible=_without(record.eligible, (heir, *lost))
-    )
-    return _led_by(alone, heir, highest_epoch(record) + 1, coordinator_epoch)
-
-
-def elect_unsafely(
-    record: LeaderAndIsr,
-    node: NodeId,
-    leader_epoch: int,
-    coordinator_epoch: int | None = None,
-    *,
-    lost: Collection[NodeId],
-) -> Answer:
-    """Return the record led by a replica that may lack acknowledged rows, as a person asked.
-
-    It is the only one in sync. If it was eligible, so are the others that are not `lost`: all
-    of them have every acknowledged row; else nobody has. Refused for a partition that others may
-    serve: who lacks the seal would serve the same range (docs/decisions/0120).
-    """
-    if record.sealed:
-        return Refusal(RefusalReason.SEALED, "new partitions serve its range, with all its rows")
-    if record.sealing:
-        return Refusal(RefusalReason.SEALING, "its log may be sealed: revoke the seal first")
-    if node not in record.replicas:
-        return Refusal(RefusalReason.NOT_A_REPLICA, f"node {node} is not a replica")
-    if leader_epoch <= highest_epoch(record):
-        return Refusal(
-            RefusalReason.STALE_LEADER_EPOCH,
-            f"epoch {leader_epoch} is over, it is {highest_epoch(record)}",
-        )
-    others = record.eligible if node in record.eligible else ()
-    alone = msgspec.structs.replace(
-        record, isr=(node,), iss=(), eligible=_without(others, (node, *lost))
-    )
-    return _led_by(alone, node, leader_epoch, coordinator_epoch)
-
-
-def _with_isr(
+def with_isr(
     record: LeaderAndIsr, isr: tuple[NodeId, ...], minimum: int
 ) -> dict[str, tuple[NodeId, ...]]:
     """Return a new `isr`, and who is eligible with it: who leaves a set that is too small."""
     if len(isr) >= minimum:
         return {"isr": isr, "eligible": ()}
-    return {"isr": isr, "eligible": _without(_distinct((*record.eligible, *record.isr)), isr)}
-
-
-def _led_by(
-    record: LeaderAndIsr, leader: NodeId, leader_epoch: int, coordinator_epoch: int | None
-) -> Answer:
-    """Return the record with this leader, who stands by no longer, and no authorized takeover."""
-    hot = record.hot_standby_replica
-    return next_record(
-        record,
-        coordinator_epoch,
-        leader=leader,
-        leader_epoch=leader_epoch,
-        iss=_without(record.iss, (leader,)),
-        hot_standby_replica=None if hot == leader else hot,
-        next_leader=None,
-        next_epoch=None,
-    )
+    return {"isr": isr, "eligible": without(_distinct((*record.eligible, *record.isr)), isr)}
 
 
 def next_record(record: LeaderAndIsr, coordinator_epoch: int | None, **changes: Any) -> Answer:
@@ -584,7 +361,8 @@ def highest_epoch(record: LeaderAndIsr) -> int:
     return max(record.leader_epoch, record.next_epoch or 0)
 
 
-def _without(nodes: tuple[NodeId, ...], gone: Collection[NodeId]) -> tuple[NodeId, ...]:
+def without(nodes: tuple[NodeId, ...], gone: Collection[NodeId]) -> tuple[NodeId, ...]:
+    """Return those of the nodes that are not gone, in their order."""
     return tuple(node for node in nodes if node not in gone)
 
 

@@ -14,6 +14,7 @@ are kept only as the base of the next guarded PUT: a stale base costs a re-read,
 
 from collections.abc import Iterable, Mapping, Sequence
 
+from rezone.domain.route_checks import regressions
 from rezone.domain.route_shards import (
     RouteShardError,
     decode_record,
@@ -24,7 +25,6 @@ from rezone.domain.route_shards import (
     shard_name,
     shard_of,
 )
-from rezone.domain.routes import regressions
 from rezone.domain.world import RouteChange
 from rezone.kube.client import ConfigMap, Kube, Manifest
 from rezone.kube.errors import (
