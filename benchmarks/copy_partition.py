@@ -37,13 +37,13 @@ from harness.zone import percentile
 from replica_cluster import Coordinator, ProcessNode, cluster
 
 from rezone.client import TableClient
+from rezone.controller.heard import Heard, request_after, with_answer
 from rezone.wire.copying import FlightSink, copy_partition
 from rezone.wire.flight import NodeClient
 from rezone.wire.messages import (
     BulkInsert,
     NodeReport,
     PullSnapshot,
-    ReportRequest,
     Role,
     StopReplica,
 )
@@ -117,11 +117,11 @@ def pulled(c: Coordinator) -> float:
     """Copy node to node; return the seconds."""
     begun = time.monotonic()
     c.call(1, PullSnapshot(fence=c.fence(), partition=P, source=c.nodes[0].address))
-    seen = -1
+    heard: Heard | None = None
     while True:
-        report = c.call(1, ReportRequest(seen=seen, timeout_ms=1000), NodeReport)
-        seen = report.version
-        copy = report.replicas[0].copy
+        answer = c.call(1, request_after(heard, timeout_ms=1000), NodeReport)
+        heard = with_answer(heard, answer)
+        copy = heard.replicas[P].copy
         if copy is not None and (copy.done or copy.error):
             assert not copy.error, copy.error
             return time.monotonic() - begun

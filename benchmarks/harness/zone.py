@@ -20,11 +20,12 @@ import pyarrow as pa
 from replica_cluster import Coordinator, ProcessNode, cluster
 
 from rezone.client import TableClient
+from rezone.controller.heard import Heard, request_after, with_answer
 from rezone.wire import rows
 from rezone.wire.errors import RezoneError
 from rezone.wire.flight import NodeClient
 from rezone.wire.keyspace import partitions_of
-from rezone.wire.messages import NodeReport, ReplicaReport, ReportRequest, ZoneConfig
+from rezone.wire.messages import NodeReport, ReplicaReport, ZoneConfig
 from rezone.wire.schema import Column, ColumnType, Index, TableSchema
 
 TABLE = TableSchema(
@@ -63,7 +64,7 @@ class Zone:
     def __init__(self, coordinator: Coordinator) -> None:
         self.coordinator = coordinator
         self.partitions = coordinator.config.partitions
-        self.reports: dict[int, NodeReport] = {}
+        self.reports: dict[int, Heard] = {}
         self._news = threading.Condition()
         self._stop = threading.Event()
         self._pollers = [
@@ -74,13 +75,14 @@ class Zone:
             poller.start()
 
     def _poll(self, node: int) -> None:
-        client, seen = NodeClient(self.coordinator.nodes[node].address), 0
+        client = NodeClient(self.coordinator.nodes[node].address)
+        heard: Heard | None = None
         while not self._stop.is_set():
             with contextlib.suppress(RezoneError):
-                report = client.call(ReportRequest(seen=seen, timeout_ms=_POLL_MS), NodeReport)
-                seen = report.version
+                answer = client.call(request_after(heard, _POLL_MS), NodeReport)
+                heard = with_answer(heard, answer)
                 with self._news:
-                    self.reports[node] = report
+                    self.reports[node] = heard
                     self._news.notify_all()
         client.close()
 
@@ -92,8 +94,7 @@ class Zone:
     def replica(self, node: int, partition: int) -> ReplicaReport | None:
         """Return the newest report of a replica."""
         report = self.reports.get(node)
-        replicas = report.replicas if report is not None else ()
-        return next((r for r in replicas if r.partition == partition), None)
+        return report.replicas.get(partition) if report is not None else None
 
     def streaming(self, partition: int) -> bool:
         """Whether every follower of the partition follows its leader."""

@@ -23,6 +23,7 @@ import pyarrow as pa
 
 from rezone.client import TableClient
 from rezone.client.settings import ClientSettings, OutcomeUnknownError
+from rezone.controller.heard import request_after, with_answer
 from rezone.controller.process import EXIT_LEASE_LOST
 from rezone.local.agent.records import load_record
 from rezone.local.api import Json, KubeApi
@@ -198,7 +199,7 @@ def reports_of(addresses: dict[int, str]) -> dict[int, dict[int, ReplicaReport]]
     for node, address in addresses.items():
         client = NodeClient(address)
         try:
-            report = client.call(ReportRequest(seen=-1), NodeReport, timeout_seconds=10)
+            report = client.call(ReportRequest(), NodeReport, timeout_seconds=10)
             found[node] = {r.partition: r for r in report.replicas}
         finally:
             client.close()
@@ -376,8 +377,8 @@ def wait_for_report(addresses: Iterable[str]) -> None:
     for address in addresses:
         client = NodeClient(address)
         try:
-            now = client.call(ReportRequest(seen=-1), NodeReport)
-            client.call(ReportRequest(seen=now.version, timeout_ms=500), NodeReport)
+            now = with_answer(None, client.call(ReportRequest(), NodeReport))
+            client.call(request_after(now, timeout_ms=500), NodeReport)
         except RezoneError:
             continue
         else:

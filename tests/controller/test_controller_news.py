@@ -8,8 +8,9 @@ import msgspec
 import pytest
 
 from rezone.controller.coordinator import PROGRESS_SECONDS, Coordinator
+from rezone.controller.heard import Heard, news_of, with_answer
 from rezone.controller.keys import Kind, ObjectKey, ZoneKey, owning_tasks
-from rezone.controller.news import EVERYTHING, News, news_of
+from rezone.controller.news import EVERYTHING, News
 from rezone.controller.settings import CoordinatorSettings
 from rezone.wire.messages import CopyProgress, NodeReport, ReplicaReport, Role
 
@@ -37,9 +38,9 @@ def replica(partition: int, **changes: Any) -> ReplicaReport:
     return msgspec.structs.replace(base, **changes)
 
 
-def report(*replicas: ReplicaReport, process_id: str = "p", version: int = 1) -> NodeReport:
-    """Return a node's report."""
-    return NodeReport(
+def report(*replicas: ReplicaReport, process_id: str = "p", version: int = 1) -> Heard:
+    """Return what was heard of a node."""
+    whole = NodeReport(
         node=0,
         zone_uid="u",
         version=version,
@@ -47,6 +48,7 @@ def report(*replicas: ReplicaReport, process_id: str = "p", version: int = 1) ->
         replicas=replicas,
         process_id=process_id,
     )
+    return with_answer(None, whole)
 
 
 BEFORE = report(replica(0), replica(1))

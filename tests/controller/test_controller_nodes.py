@@ -170,7 +170,7 @@ async def test_monitor_hears_of_a_restart(node: Node, monitor: NodeMonitor, news
     node.change(process_id="second")
     watched = monitor.get(0)
     assert watched is not None
-    await news.until(lambda: watched.report and watched.report.process_id == "second")
+    await news.until(lambda: watched.heard and watched.heard.process_id == "second")
 
 
 async def test_silence_lasts_from_the_last_answer_to_the_next(
@@ -334,7 +334,7 @@ async def test_restarted_process_gets_everything_again(
     node.change(process_id="second")
     watched = monitor.get(0)
     assert watched is not None
-    await news.until(lambda: watched.report and watched.report.process_id == "second")
+    await news.until(lambda: watched.heard and watched.heard.process_id == "second")
     assert await notifier.notify(CONFIG, PEERS, table(), FENCE)
     assert isinstance(node.calls[0], ConfigureNode)
     assert partitions_in(node.take(NotifyLeaderAndIsr)) == [0, 1, 2, 3]

@@ -24,6 +24,7 @@ from typing import Any, TypeVar
 import msgspec
 import pyarrow as pa
 
+from rezone.controller.heard import Heard, request_after, with_answer
 from rezone.replica.node import DataNode
 from rezone.replica.partition import Partition
 from rezone.replica.server import NodeServer
@@ -243,7 +244,7 @@ class Coordinator:
     def until(self, what: str, check: Callable[[], Any], seconds: float = DEADLINE_SECONDS) -> Any:
         """Wait until `check` is true; woken by any change of any node's report."""
         deadline = time.monotonic() + seconds
-        seen: dict[int, int] = {}
+        heard: dict[int, Heard] = {}
         while True:
             with contextlib.suppress(NotReadyError):
                 if result := check():
@@ -251,10 +252,8 @@ class Coordinator:
             assert time.monotonic() < deadline, f"{what}: not within {seconds} s: {self.dump()}"
             for node in self.nodes:
                 try:
-                    report = self.call(
-                        node, ReportRequest(seen=seen.get(node, 0), timeout_ms=10), NodeReport
-                    )
-                    seen[node] = report.version
+                    request = request_after(heard.get(node), timeout_ms=10)
+                    heard[node] = with_answer(None, self.call(node, request, NodeReport))
                 except RezoneError:
                     continue
 

@@ -10,6 +10,7 @@ import msgspec
 import pytest
 from replica_cluster import Client, Coordinator, cluster
 
+from rezone.controller.heard import request_after, with_answer
 from rezone.wire.errors import (
     ConflictError,
     NotReadyError,
@@ -172,15 +173,14 @@ def test_a_report_waits_for_news(tmp_path: Path) -> None:
     """A coordinator would have to poll all nodes all the time, or would learn late."""
     with cluster(tmp_path, 1) as c:
         c.create(P, (0,))
-        version = c.call(0, ReportRequest(seen=-1), NodeReport).version
-        quiet = c.until(
-            "quiet",
-            lambda: c.call(0, ReportRequest(seen=version, timeout_ms=300), NodeReport),
-        )
+        heard = with_answer(None, c.call(0, ReportRequest(), NodeReport))
+        quiet = c.call(0, request_after(heard, timeout_ms=300), NodeReport)
         k = Client(c)
         k.put(P, {b"a": b"1"})
-        news = c.call(0, ReportRequest(seen=quiet.version, timeout_ms=5000), NodeReport)
+        known = with_answer(heard, quiet)
+        news = c.call(0, request_after(known, timeout_ms=5000), NodeReport)
         assert news.version > quiet.version
+        assert [replica.partition for replica in news.replicas] == [P]
         k.close()
 
 

@@ -8,23 +8,25 @@ import pytest
 from replica_cluster import FAST, Client, Coordinator, cluster
 from test_takeover import PARTITION as P
 
+from rezone.controller.heard import Heard, follows, request_after, with_answer
 from rezone.wire.messages import (
     Ack,
     IsrProposal,
     NodeReport,
     PullSnapshot,
     ReplicaReport,
-    ReportRequest,
     Role,
 )
 
 pytestmark = pytest.mark.proves("ZR-09")
 
 
-def asked(c: Coordinator, node: int, seen: int = 0) -> tuple[int, ReplicaReport]:
-    """Poll a node as a coordinator does that has seen a version; 0 is one that knows nothing."""
-    report = c.call(node, ReportRequest(seen=seen, timeout_ms=1), NodeReport)
-    return report.version, next(r for r in report.replicas if r.partition == P)
+def asked(c: Coordinator, node: int, seen: Heard | None = None) -> tuple[Heard, ReplicaReport]:
+    """Poll a node as a coordinator does that has heard something before, or nothing."""
+    answer = c.call(node, request_after(seen, timeout_ms=1), NodeReport)
+    assert follows(seen, answer)
+    heard = with_answer(seen, answer)
+    return heard, heard.replicas[P]
 
 
 def proposal_of(c: Coordinator, node: int) -> IsrProposal | None:
@@ -41,11 +43,11 @@ def test_a_wish_stands_over_lost_answers_and_a_restart_until_it_is_answered(
         c.change(P, isr=(0, 1))
         wish = c.until("asks", lambda: proposal_of(c, 0))
         assert wish.new_isr == (0, 1, 2)
-        version, _ = asked(c, 0)
+        heard, _ = asked(c, 0)
         for _ in range(3):
             # Whoever got the answer died with it: the next one knows nothing, or has seen it all.
             assert proposal_of(c, 0) == wish
-            assert asked(c, 0, seen=version)[1].proposal == wish
+            assert asked(c, 0, seen=heard)[1].proposal == wish
         c.nodes[0].stop()
         c.nodes[0].start()
         c.wait_up(0)
@@ -82,10 +84,10 @@ def test_a_failed_copy_is_told_until_another_one_begins(tmp_path: Path) -> None:
         nobody = PullSnapshot(fence=c.fence(), partition=P, source="127.0.0.1:1")
         c.call(1, nobody, Ack)
         failed = c.until("failed", lambda: (r := asked(c, 1)[1].copy) and r.error and r)
-        version, _ = asked(c, 1)
+        heard, _ = asked(c, 1)
         for _ in range(3):
             assert asked(c, 1)[1].copy == failed
-            assert asked(c, 1, seen=version)[1].copy == failed
+            assert asked(c, 1, seen=heard)[1].copy == failed
         good = PullSnapshot(fence=c.fence(), partition=P, source=c.nodes[0].address)
         c.call(1, good, Ack)
         c.until("copied", lambda: not asked(c, 1)[1].needs_snapshot)
@@ -103,11 +105,11 @@ def test_a_new_leader_says_so_until_it_gets_its_record(tmp_path: Path) -> None:
         c.authorise(P, 1)
         c.takeover(P)
         c.until("leads", lambda: asked(c, 1)[1].role is Role.LEADER)
-        version, first = asked(c, 1)
+        heard, first = asked(c, 1)
         told = c.records[P].partition_epoch
         assert (first.leader_epoch, first.partition_epoch) == (2, told)
         for _ in range(3):
-            for _, report in (asked(c, 1), asked(c, 1, seen=version)):
+            for _, report in (asked(c, 1), asked(c, 1, seen=heard)):
                 assert (report.role, report.leader, report.leader_epoch) == (Role.LEADER, 1, 2)
         c.until_settled("heard", lambda: c.records[P].leader == 1)
         assert asked(c, 1)[1].partition_epoch == c.records[P].partition_epoch > told

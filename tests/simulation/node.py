@@ -11,6 +11,8 @@ import itertools
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
+from rezone.controller.heard import Heard, with_answer
+from rezone.controller.news import has_changed
 from rezone.replica.control import Control
 from rezone.replica.insync import Budget
 from rezone.replica.known_zone import KnownZone
@@ -20,7 +22,7 @@ from rezone.replica.node import DataNode
 from rezone.replica.partition import Partition
 from rezone.replica.read import readable
 from rezone.replica.replicas import Replicas
-from rezone.replica.report import ReportBoard
+from rezone.replica.report import ReportBoard, replica_report
 from rezone.replica.settings import NodeSettings
 from rezone.replica.store_config import StoreConfig
 from rezone.replica.workers import Job
@@ -32,6 +34,7 @@ from rezone.wire.messages import (
     Fence,
     Message,
     NodeId,
+    NodeReport,
     PartitionId,
     PullSnapshot,
     ReportRequest,
@@ -152,7 +155,7 @@ class MemoryReplicas(Replicas):
         opened = Partition(store, node)  # type: ignore[arg-type]
         self._open[partition] = opened
         node.followers[partition] = Follower(node, opened)
-        node.board.touched(at_once=True)
+        node.board.touched(partition, at_once=True)
         return opened
 
     def drop(self, partition: Partition) -> None:
@@ -165,7 +168,7 @@ class MemoryReplicas(Replicas):
             follower.close()
         node.disk.stores.pop(number, None)
         node.disk.copied.pop(number, None)
-        node.board.touched(at_once=True)
+        node.board.touched(number, at_once=True)
         node.network.dropped(node.node_id, partition)
 
     def close(self) -> None:
@@ -189,7 +192,7 @@ class SimulatedNode(DataNode):
         self.process_id = f"process-{next(_processes)}"
         self.leaving = False
         self.memory = NodeMemory(self.settings)
-        self.board = ReportBoard(loop, self.settings)
+        self.board = ReportBoard(loop, self.settings, self.process_id)
         self.pulls = Pulls(self)  # type: ignore[assignment]
         self.control = Control(self)
         self.zone = KnownZone(node_id)
@@ -198,6 +201,8 @@ class SimulatedNode(DataNode):
         self._jobs: dict[Job, None] = {}
         self.followers: dict[PartitionId, Follower] = {}
         self._polls: list[tuple[ReportRequest, Later]] = []
+        # What a coordinator knows that has heard of a version, for `_report_checked`.
+        self._heard: dict[int, Heard] = {}
         self.zone.take_over(disk)
         if self.zone.configured:
             self.replicas.open_found()
@@ -282,13 +287,28 @@ class SimulatedNode(DataNode):
     def flush(self, *, overdue: Later | None = None) -> None:
         """Answer the polls for which there is news, and the one whose time is over."""
         waiting, self._polls = self._polls, []
-        report = None
         for request, later in waiting:
-            if later is overdue or request.seen != self.board._version:
-                report = report or self.report()
-                later.answer(report)
+            if later is overdue or self.board.has_news(request):
+                later.answer(self._report_checked(request))
             else:
                 self._polls.append((request, later))
+
+    def _report_checked(self, request: ReportRequest) -> NodeReport:
+        """Return the answer to a poll; on top of what the caller knows it must tell everything.
+
+        But for what counts as progress from the next job or tick on.
+        """
+        answer = self.report(request)
+        held = with_answer(self._heard.get(answer.since), answer)
+        self._heard[answer.version] = held
+        for partition in self.partitions():
+            number = partition.partition_id
+            if partition.job in self._jobs or number in self.board._progress:
+                continue
+            told, present = held.replicas[number], replica_report(partition)
+            assert not has_changed(told, present), f"not told: {told} is {present} by now"
+        assert len(held.replicas) == len(self.partitions()), "a replica came or went untold"
+        return answer
 
     def _digest(self, request: DigestRequest) -> DigestReply:
         """Digest the rows up to a time, as the real call does; never wait, be asked again."""

@@ -1,6 +1,8 @@
 """Watches the data nodes of one zone: a long poll to each, and since when one is silent.
 
-A report comes as soon as a replica changes, so decisions are made on events and not on a timer.
+A report comes as soon as a replica changes, so decisions are made on events and not on a timer. It
+tells what has changed since the one before; now and then all of it is asked for, so that what a
+node has failed to count as a change is heard of, too.
 A node is silent since the first poll that failed, or since it had no address to poll; that time
 stands until an answer comes, whatever happens to the node's pod meanwhile: it is what a leader's
 lease is measured by (B-06).
@@ -18,7 +20,8 @@ from datetime import UTC, datetime
 
 import structlog
 
-from rezone.controller.news import EVERYTHING, News, news_of
+from rezone.controller.heard import Heard, follows, news_of, request_after, with_answer
+from rezone.controller.news import EVERYTHING, News
 from rezone.wire.errors import ConflictError
 from rezone.wire.flight import NodeClient
 from rezone.wire.messages import NodeId, NodeReport, ReportRequest
@@ -27,6 +30,8 @@ log = structlog.get_logger(__name__)
 
 POLL_MS = 1000
 RETRY_SECONDS = 0.2
+WHOLE_REPORT_SECONDS = 5.0
+"""After how long all of a node's report is asked for, whatever it has told of changes."""
 
 
 def utc_now() -> datetime:
@@ -41,14 +46,15 @@ class WatchedNode:
     node: NodeId
     address: str
     client: NodeClient
-    report: NodeReport | None = None
+    heard: Heard | None = None
+    whole_at: float = float("-inf")
     unreachable_since: datetime | None = None
     poller: asyncio.Task[None] | None = None
 
     @property
     def reachable(self) -> bool:
         """Return whether the last poll was answered."""
-        return self.report is not None and self.unreachable_since is None
+        return self.heard is not None and self.unreachable_since is None
 
 
 class NodeMonitor:
@@ -125,8 +131,7 @@ class NodeMonitor:
     async def _poll(self, watched: WatchedNode) -> None:
         loop = asyncio.get_running_loop()
         while True:
-            seen = watched.report.version if watched.report and watched.reachable else 0
-            request = ReportRequest(seen=seen, timeout_ms=POLL_MS)
+            request = self._request(watched, loop.time())
             try:
                 call = functools.partial(
                     watched.client.call,
@@ -141,14 +146,26 @@ class NodeMonitor:
                 self._note_silence(watched, error)
                 await asyncio.sleep(RETRY_SECONDS)
                 continue
+            if not report.since:
+                watched.whole_at = loop.time()
             self._note_report(watched, report)
 
+    def _request(self, watched: WatchedNode, now: float) -> ReportRequest:
+        """Ask for what is new, or for all: of a node that was silent, or now and then."""
+        whole = not watched.reachable or now - watched.whole_at >= WHOLE_REPORT_SECONDS
+        return request_after(None if whole else watched.heard, POLL_MS)
+
     def _check(self, watched: WatchedNode, report: NodeReport) -> None:
-        """Refuse another node's answer: pods inherit the addresses of pods that are gone."""
+        """Refuse what cannot be put on top of what is known; the next poll asks for all.
+
+        Another node may answer: pods inherit the addresses of pods that are gone.
+        """
         if report.node != watched.node or report.zone_uid not in ("", self._zone_uid):
             raise ConflictError(
                 f"{watched.address} is data node {report.node} of zone {report.zone_uid or '-'}",
             )
+        if not follows(watched.heard, report):
+            raise ConflictError(f"{watched.address} told changes since {report.since} unasked")
 
     def _note_silence(self, watched: WatchedNode, error: Exception) -> None:
         if watched.unreachable_since is None:
@@ -157,11 +174,12 @@ class NodeMonitor:
             self._on_change(EVERYTHING)
 
     def _note_report(self, watched: WatchedNode, report: NodeReport) -> None:
-        if watched.report is None or watched.unreachable_since is not None:
+        before, after = watched.heard, with_answer(watched.heard, report)
+        if before is None or watched.unreachable_since is not None:
             news: News | None = EVERYTHING
         else:
-            news = news_of(watched.report, report)
-        watched.report = report
+            news = news_of(before, after)
+        watched.heard = after
         watched.unreachable_since = None
         if news is not None:
             self._on_change(news)

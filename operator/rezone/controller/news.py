@@ -7,7 +7,7 @@ Without this difference every acknowledged write would cost the API server a few
 
 import dataclasses
 
-from rezone.wire.messages import NodeReport, PartitionId, ReplicaReport
+from rezone.wire.messages import PartitionId, ReplicaReport
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,21 +32,9 @@ class News:
 EVERYTHING = News(None)
 
 
-def news_of(before: NodeReport, after: NodeReport) -> News | None:
-    """Return what is new in a node's report; None when it says the same."""
-    if before.process_id != after.process_id or before.zone_uid != after.zone_uid:
-        return EVERYTHING
-    if before.leaving != after.leaving:
-        return EVERYTHING
-    if before.replicas == after.replicas:
-        return None
-    old = {r.partition: r for r in before.replicas}
-    new = {r.partition: r for r in after.replicas}
-    changed = old.keys() ^ new.keys()
-    for partition in old.keys() & new.keys():
-        if _state(old[partition]) != _state(new[partition]):
-            changed.add(partition)
-    return News(frozenset(changed), progress=True)
+def has_changed(before: ReplicaReport, after: ReplicaReport) -> bool:
+    """Return whether more than progress lies between two reports of a replica."""
+    return _state(before) != _state(after)
 
 
 def _state(replica: ReplicaReport) -> tuple[object, ...]:

@@ -137,7 +137,7 @@ class Notifier:
         peers: dict[NodeId, str],
         fence: Fence,
     ) -> Delivered:
-        process_id = watched.report.process_id if watched.report else ""
+        process_id = watched.heard.process_id if watched.heard else ""
         known = self._delivered.get(watched.node)
         if (
             known is not None

@@ -65,18 +65,18 @@ def node_views(
     views = {}
     for node in data_nodes:
         seen = monitor.get(node.id)
-        report = seen.report if seen is not None and seen.reachable else None
+        heard = seen.heard if seen is not None and seen.reachable else None
         views[node.id] = NodeView(
             node=node.id,
             address=node.address,
-            reachable=report is not None,
-            leaving=report is not None and report.leaving,
+            reachable=heard is not None,
+            leaving=heard is not None and heard.leaving,
             draining=node.state is DataNodeState.DRAINING,
             lost=node.state is DataNodeState.LOST,
             unreachable_since=monitor.silent_since(node.id),
             failure_domain=node.failure_domain,
             weight=node.weight,
-            replicas={r.partition: r for r in report.replicas} if report is not None else {},
+            replicas=heard.replicas if heard is not None else {},
         )
     return views
 

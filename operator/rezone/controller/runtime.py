@@ -130,7 +130,7 @@ class ZoneRuntime:
         new, until it makes a change to the same ConfigMap of its own.
         """
         for seen in self.monitor.nodes().values():
-            for report in seen.report.replicas if seen.report is not None else ():
+            for report in seen.heard.replicas.values() if seen.heard is not None else ():
                 if self._routes is None or report.partition >= len(self._routes):
                     return
                 if report.partition_epoch > self._routes[report.partition].partition_epoch:

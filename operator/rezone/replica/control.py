@@ -156,6 +156,7 @@ class Control:
         partition = self._node.find(request.partition)
         with partition.lock:
             partition.fencing.persist(request.fence)
+            partition.touched(at_once=True)
         self._node.pulls.start(partition, request)
         return Ack()
 
@@ -165,6 +166,7 @@ class Control:
         partition = self._node.find(request.partition)
         with partition.lock:
             partition.fencing.persist(request.fence, durable=False)
+            partition.touched(at_once=True)
             partition.takeover.start(request)
         # Not under the lock, where writes would wait for the disk.
         partition.takeover.persist()
@@ -213,9 +215,9 @@ class Control:
         return WaitForPersistenceReply(persisted=durable >= request.offset, durable_offset=durable)
 
     def report(self, request: ReportRequest) -> NodeReport:
-        """Return the report when it is another than the one seen, at the latest in time."""
-        self._node.board.wait(request.seen, min(request.timeout_ms, WAIT_MS_MAX) / 1000)
-        return self._node.report()
+        """Return what is new in the report, when there is something, at the latest in time."""
+        self._node.board.wait(request, min(request.timeout_ms, WAIT_MS_MAX) / 1000)
+        return self._node.report(request)
 
     def routes(self, request: RoutesRequest) -> RouteTable:
         """Return the route table (ZR-12)."""

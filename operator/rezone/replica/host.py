@@ -6,7 +6,7 @@ from rezone.replica.insync import Budget
 from rezone.replica.lease import Promise
 from rezone.replica.settings import Clock, NodeSettings
 from rezone.replica.workers import Job
-from rezone.wire.messages import NodeId, ZoneConfig
+from rezone.wire.messages import NodeId, PartitionId, ZoneConfig
 
 if TYPE_CHECKING:
     from rezone.replica.partition import Partition
@@ -34,8 +34,8 @@ class Host(Protocol):
         """Run a job in the calling thread, which holds no lock and has nothing better to do."""
         ...
 
-    def touched(self, *, at_once: bool) -> None:
-        """Note that the report has changed."""
+    def touched(self, partition: PartitionId, *, at_once: bool) -> None:
+        """Note that the report of a replica has changed."""
         ...
 
     def address(self, node: NodeId) -> str:

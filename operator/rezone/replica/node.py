@@ -29,7 +29,7 @@ from rezone.replica.partition import Partition
 from rezone.replica.producer import ProducerChannel
 from rezone.replica.protocol import protocol_of
 from rezone.replica.replicas import Replicas
-from rezone.replica.report import ReportBoard
+from rezone.replica.report import WHOLE_REPORT, ReportBoard
 from rezone.replica.settings import Clock, NodeSettings, SystemClock
 from rezone.replica.snapshot import SnapshotSource
 from rezone.replica.store_config import StoreConfig
@@ -43,6 +43,7 @@ from rezone.wire.messages import (
     NodeId,
     NodeReport,
     PartitionId,
+    ReportRequest,
     RouteTable,
     SnapshotTicket,
     ZoneConfig,
@@ -73,7 +74,7 @@ class DataNode:
         self.process_id = f"{os.getpid()}-{uuid.uuid4().hex[:8]}"
         self.leaving = False
         self.memory = NodeMemory(self.settings)
-        self.board = ReportBoard(self.clock, self.settings)
+        self.board = ReportBoard(self.clock, self.settings, self.process_id)
         self.zone = KnownZone(node_id)
         self.foreground = Foreground(self.clock, lambda: self.zone.foreground_percent)
         self.pulls = Pulls(connect, self.foreground)
@@ -123,7 +124,7 @@ class DataNode:
         The node serves as before meanwhile; `is_needed` says until when.
         """
         self.leaving = True
-        self.board.touched(at_once=True)
+        self.board.touched(None, at_once=True)
         for partition in self.partitions():
             self.ack(partition)
 
@@ -193,7 +194,7 @@ class DataNode:
         for partition in self.partitions():
             # With fewer in-sync replicas asked for, what waits may be committed.
             partition.wake()
-        self.board.touched(at_once=True)
+        self.board.touched(None, at_once=True)
 
     def update_peers(self, peers: dict[NodeId, str]) -> None:
         """Take the nodes' addresses; connections to changed ones are made anew."""
@@ -213,9 +214,9 @@ class DataNode:
         """Return where every partition is led, as far as this node knows."""
         return self.zone.routes(self.partitions())
 
-    def report(self) -> NodeReport:
-        """Return the state of all replicas."""
-        return self.board.build(self)
+    def report(self, request: ReportRequest = WHOLE_REPORT) -> NodeReport:
+        """Return the state of all replicas, or of those that `request` does not know of."""
+        return self.board.build(self, request)
 
     def partitions(self) -> list[Partition]:
         """Return all open replicas."""
@@ -235,9 +236,9 @@ class DataNode:
         """Run a job in the calling thread, which holds no lock and has nothing better to do."""
         self._workers.run_here(job)
 
-    def touched(self, *, at_once: bool) -> None:
-        """Note that the report has changed."""
-        self.board.touched(at_once=at_once)
+    def touched(self, partition: PartitionId, *, at_once: bool) -> None:
+        """Note that the report of a replica has changed."""
+        self.board.touched(partition, at_once=at_once)
 
     def ack(self, partition: Partition) -> None:
         """Ack to the leader what is durable."""

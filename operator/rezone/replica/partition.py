@@ -167,7 +167,7 @@ class Partition:
 
     def touched(self, *, at_once: bool) -> None:
         """Note that the report has changed."""
-        self.host.touched(at_once=at_once)
+        self.host.touched(self.partition_id, at_once=at_once)
 
     def wake(self) -> None:
         """Have the partition's job run."""

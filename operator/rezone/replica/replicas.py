@@ -125,7 +125,7 @@ class Replicas:
         with self._lock:
             self._open[partition] = opened
         self._memory.share_tails(self.all())
-        self._host.touched(at_once=True)
+        self._host.touched(partition, at_once=True)
         return opened
 
     def drop(self, partition: Partition) -> None:
@@ -137,4 +137,4 @@ class Replicas:
         self._host.restream(partition)
         with partition.applying:
             partition.store.destroy()
-        self._host.touched(at_once=True)
+        self._host.touched(partition.partition_id, at_once=True)

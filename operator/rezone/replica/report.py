@@ -1,55 +1,82 @@
-"""The node's report: what the coordinator polls, and the counter that tells it of news.
+"""The node's report: what the coordinator polls, and which replicas have changed since it did.
 
-Concurrency: `touched` is cheap and may be called under any lock; `wait` runs in the callers'
+The version rises with every change, and for each replica is remembered at which version it last
+changed. So whoever says which version it knows is told the rest and no more; whoever knows a
+version of another process, or none, is told everything. What is remembered is one number for each
+partition that the node has had, so it needs no limit of its own.
+
+Concurrency: `touched` is cheap and may be called under any lock, before or after the change that
+it tells of if that is made under the replica's own lock, else after it; `wait` runs in the callers'
 threads. Changes of state count at once, progress at most every `progress_interval_ms`.
 """
 
 import threading
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from rezone.replica.settings import Clock, NodeSettings
-from rezone.wire.messages import IsrProposal, NodeReport, ReplicaReport, Role
+from rezone.wire.messages import (
+    IsrProposal,
+    NodeReport,
+    PartitionId,
+    ReplicaReport,
+    ReportRequest,
+    Role,
+)
 
 if TYPE_CHECKING:
     from rezone.replica.node import DataNode
     from rezone.replica.partition import Partition
 
+WHOLE_REPORT = ReportRequest(seen=0)
+
 
 class ReportBoard:
-    """The version of a node's report, and who waits for another one."""
+    """The version of a node's report, what has changed at which one, and who waits for another."""
 
-    def __init__(self, clock: Clock, settings: NodeSettings) -> None:
+    def __init__(self, clock: Clock, settings: NodeSettings, process_id: str) -> None:
         self._clock = clock
+        self._process_id = process_id
         self._interval = settings.progress_interval_ms / 1000
         self._changed = threading.Condition()
         self._version = 1
-        self._progress = False
+        self._changed_at: dict[PartitionId, int] = {}
+        self._progress: set[PartitionId] = set()
         self._flushed_at = 0.0
         self._closed = False
         self._waiting = 0
         self._asked_at = float("-inf")
 
-    def touched(self, *, at_once: bool) -> None:
-        """Note a change; without `at_once` it is only progress."""
-        if not at_once:
-            self._progress = True
-            return
+    def touched(self, partition: PartitionId | None, *, at_once: bool) -> None:
+        """Note a change of a replica, None for the node; without `at_once` it is only progress."""
         with self._changed:
-            self._version += 1
-            self._changed.notify_all()
+            if not at_once and partition is not None:
+                self._progress.add(partition)
+                return
+            self._count([partition] if partition is not None else [])
 
     def tick(self, now: float) -> None:
         """Let progress count, when the last time is long enough ago."""
-        if self._progress and now - self._flushed_at >= self._interval:
-            self._flushed_at = now
-            self._progress = False
-            self.touched(at_once=True)
+        with self._changed:
+            if self._progress and now - self._flushed_at >= self._interval:
+                self._flushed_at = now
+                self._count(self._progress)
+                self._progress = set()
 
-    def wait(self, seen: int, timeout_seconds: float) -> None:
-        """Return when the version is not `seen`, at the latest after the time given."""
+    def _count(self, partitions: Iterable[PartitionId]) -> None:
+        self._version += 1
+        self._changed_at.update(dict.fromkeys(partitions, self._version))
+        self._changed.notify_all()
+
+    def has_news(self, request: ReportRequest) -> bool:
+        """Return whether there is something that the caller does not know."""
+        return request.seen != self._version or request.process_id != self._process_id
+
+    def wait(self, request: ReportRequest, timeout_seconds: float) -> None:
+        """Return when there is news for the caller, at the latest after the time given."""
         with self._changed:
             self._waiting += 1
-            self._changed.wait_for(lambda: self._version != seen or self._closed, timeout_seconds)
+            self._changed.wait_for(lambda: self.has_news(request) or self._closed, timeout_seconds)
             self._waiting -= 1
             self._asked_at = self._clock.monotonic()
 
@@ -64,10 +91,17 @@ class ReportBoard:
             self._closed = True
             self._changed.notify_all()
 
-    def build(self, node: "DataNode") -> NodeReport:
-        """Return the report; its version is taken first, so that no change is ever missed."""
+    def build(self, node: "DataNode", request: ReportRequest) -> NodeReport:
+        """Return what the caller does not know, or all when it knows nothing of this process.
+
+        The version is taken first, so that no change is ever missed: what changes while the
+        replicas are looked at is told again.
+        """
         with self._changed:
             version = self._version
+            same = request.process_id == self._process_id and request.seen <= version
+            since = request.seen if same else 0
+            news = {p for p, at in self._changed_at.items() if at > since}
         if not node.zone.configured:
             # A coordinator must hear of a node before it can give it a zone.
             return NodeReport(
@@ -76,17 +110,21 @@ class ReportBoard:
                 version=version,
                 coordinator_epoch=0,
                 replicas=(),
-                process_id=node.process_id,
+                process_id=self._process_id,
             )
-        state = node.zone.state
+        state, present = node.zone.state, node.partitions()
         return NodeReport(
             node=node.node_id,
             zone_uid=state.config.zone_uid,
             version=version,
             coordinator_epoch=state.coordinator_epoch,
-            replicas=tuple(replica_report(p) for p in node.partitions()),
-            process_id=node.process_id,
+            replicas=tuple(
+                replica_report(p) for p in present if not since or p.partition_id in news
+            ),
+            process_id=self._process_id,
             leaving=node.leaving,
+            since=since,
+            gone=tuple(sorted(news - {p.partition_id for p in present})) if since else (),
         )
 
 

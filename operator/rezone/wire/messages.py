@@ -268,9 +268,14 @@ class WaitForPersistenceReply(Message, frozen=True):
 
 
 class ReportRequest(Message, frozen=True):
-    """Ask for the node's report; answered when it differs from `seen`, at the latest in time."""
+    """Ask for what has changed since version `seen` of the report of `process_id`.
+
+    Answered when there is something, at the latest in time. With 0, or when the node runs as
+    another process by now, the answer is the whole report, at once.
+    """
 
     seen: int = 0
+    process_id: str = ""
     timeout_ms: int = 1000
 
 
@@ -330,9 +335,11 @@ class ReplicaReport(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=Tru
 
 
 class NodeReport(Message, frozen=True):
-    """All of a node's replicas; `version` rises with every change of the content.
+    """A node's replicas: all of them, or those that have changed after version `since`.
 
-    `leaving`: the node was told to stop, and serves until others have taken its place.
+    `version` rises with every change of the content and begins anew with `process_id`; `since` is
+    0 in a whole report. `gone`: replicas that were dropped after `since`. `leaving`: the node was
+    told to stop, and serves until others have taken its place.
     """
 
     node: NodeId
@@ -342,6 +349,8 @@ class NodeReport(Message, frozen=True):
     replicas: tuple[ReplicaReport, ...]
     process_id: str
     leaving: bool = False
+    since: int = 0
+    gone: tuple[PartitionId, ...] = ()
 
 
 class AddStream(Message, frozen=True):

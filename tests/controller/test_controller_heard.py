@@ -1,0 +1,217 @@
+"""Reports that tell changes only: put together they are the whole report, whatever gets lost."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+
+from rezone.controller.heard import Heard, follows, request_after, with_answer
+from rezone.replica import report
+from rezone.replica.report import ReportBoard
+from rezone.replica.settings import NodeSettings
+from rezone.wire.messages import NodeReport, ReplicaReport, ReportRequest, Role
+
+PARTITIONS = st.integers(0, 4)
+
+
+@dataclasses.dataclass
+class Replica:
+    """A replica that can only change; `log_end` counts the changes of all lives."""
+
+    partition_id: int
+    log_end: int
+
+
+def told(replica: Replica) -> ReplicaReport:
+    """Return what a node says of it."""
+    return ReplicaReport(
+        partition=replica.partition_id,
+        role=Role.FOLLOWER,
+        leader=9,
+        leader_epoch=1,
+        partition_epoch=1,
+        log_end_offset=replica.log_end,
+    )
+
+
+@pytest.fixture(autouse=True)
+def _plain_replicas(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(report, "replica_report", told)
+
+
+class Node:
+    """As much of a data node as its report needs: one process after the other."""
+
+    node_id = 0
+    zone = SimpleNamespace(
+        configured=True,
+        state=SimpleNamespace(config=SimpleNamespace(zone_uid="u"), coordinator_epoch=1),
+    )
+
+    def __init__(self) -> None:
+        self.lives, self.changes, self.leaving = 0, 0, False
+        self.replicas: dict[int, Replica] = {}
+        self.restart()
+
+    def partitions(self) -> list[Replica]:
+        """Return what is open."""
+        return list(self.replicas.values())
+
+    def restart(self) -> None:
+        """Begin again at version 1, with the same replicas."""
+        self.lives += 1
+        self.board = ReportBoard(SimpleNamespace(), NodeSettings(), f"life {self.lives}")  # type: ignore[arg-type]
+        self.leaving = False
+
+    def change(self, partition: int, *, at_once: bool) -> None:
+        """Change a replica, or open it."""
+        self.changes += 1
+        self.replicas[partition] = Replica(partition, self.changes)
+        self.board.touched(partition, at_once=at_once)
+
+    def drop(self, partition: int) -> None:
+        """Drop a replica, if there is one."""
+        if self.replicas.pop(partition, None) is not None:
+            self.board.touched(partition, at_once=True)
+
+    def leave(self) -> None:
+        """Say that it stops."""
+        self.leaving = True
+        self.board.touched(None, at_once=True)
+
+    def answer(self, heard: Heard | None) -> NodeReport:
+        """Answer the poll of a coordinator that knows so much."""
+        return self.board.build(self, request_after(heard, timeout_ms=1))  # type: ignore[arg-type]
+
+
+class Polling(RuleBasedStateMachine):
+    """A coordinator polls a node; answers are lost, late, doubled; both begin anew at any time."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.node = Node()
+        self.heard: Heard | None = None
+        self.answers: list[NodeReport] = []
+        self.clock = 0.0
+
+    @rule(partition=PARTITIONS, at_once=st.booleans())
+    def change(self, partition: int, at_once: bool) -> None:
+        """Change a replica."""
+        self.node.change(partition, at_once=at_once or partition not in self.node.replicas)
+
+    @rule(partition=PARTITIONS)
+    def drop(self, partition: int) -> None:
+        """Drop a replica."""
+        self.node.drop(partition)
+
+    @rule()
+    def leave(self) -> None:
+        """Tell the node to stop."""
+        self.node.leave()
+
+    @rule()
+    def restart_node(self) -> None:
+        """End the node's process and begin another one."""
+        self.node.restart()
+
+    @rule()
+    def restart_coordinator(self) -> None:
+        """Begin as a coordinator that knows nothing."""
+        self.heard = None
+
+    @rule()
+    def poll(self) -> None:
+        """Have the node answer; the answer is on its way then."""
+        self.answers.append(self.node.answer(self.heard))
+
+    @rule(data=st.data(), again=st.booleans())
+    def deliver(self, data: Any, again: bool) -> None:
+        """Let any answer arrive, or one arrive a second time."""
+        if self.answers:
+            at = data.draw(st.integers(0, len(self.answers) - 1))
+            answer = self.answers[at] if again else self.answers.pop(at)
+            self.take(answer)
+
+    def take(self, answer: NodeReport) -> None:
+        """Put an answer on top, when it fits."""
+        if follows(self.heard, answer):
+            self.heard = with_answer(self.heard, answer)
+
+    @invariant()
+    def one_more_poll_tells_all(self) -> None:
+        """Whatever was lost, the next answer makes up for it: there is no gap that lasts."""
+        node, heard = self.node, self.heard
+        self.clock += 1.0
+        node.board.tick(self.clock)
+        answer = node.answer(heard)
+        assert follows(heard, answer)
+        known = with_answer(heard, answer)
+        assert dict(known.replicas) == {p: told(r) for p, r in node.replicas.items()}
+        assert known.leaving == node.leaving
+        assert len(answer.replicas) <= len(node.replicas)
+
+
+Polling.TestCase.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
+
+
+class TestPolling(Polling.TestCase):  # type: ignore[misc, valid-type]
+    """A missed change would keep a rebalance waiting, or a dead copy in the books."""
+
+    pytestmark = pytest.mark.proves("ZR-09")
+
+
+@pytest.fixture
+def node() -> Iterator[Node]:
+    """Yield a node with many replicas."""
+    it = Node()
+    for partition in range(1000):
+        it.change(partition, at_once=True)
+    yield it
+    it.board.close()
+
+
+def test_an_answer_holds_what_has_changed_and_no_more(node: Node) -> None:
+    """Each move of one leader would cost a report of all the node's replicas."""
+    whole = node.answer(None)
+    assert (whole.since, len(whole.replicas)) == (0, 1000)
+    heard = with_answer(None, whole)
+    node.change(7, at_once=True)
+    node.drop(8)
+    answer = node.answer(heard)
+    assert [r.partition for r in answer.replicas] == [7]
+    assert (answer.since, answer.gone) == (whole.version, (8,))
+    assert with_answer(heard, answer).replicas[6] is heard.replicas[6]
+
+
+def test_a_poll_waits_only_for_what_it_does_not_know(node: Node) -> None:
+    """A restarted node that has come as far as the old one would be silent about it."""
+    heard = with_answer(None, node.answer(None))
+    seen = request_after(heard, timeout_ms=1)
+    assert not node.board.has_news(seen)
+    assert node.board.has_news(ReportRequest(seen=heard.version, process_id="another life"))
+    node.change(1, at_once=False)
+    assert not node.board.has_news(seen)
+    node.board.tick(1.0)
+    assert node.board.has_news(seen)
+
+
+def test_changes_count_only_on_top_of_what_they_were_asked_for(node: Node) -> None:
+    """An answer that arrives late would leave out what changed between the two versions."""
+    first = with_answer(None, node.answer(None))
+    node.change(1, at_once=True)
+    second = with_answer(first, node.answer(first))
+    node.change(2, at_once=True)
+    late = node.answer(second)
+    assert follows(second, late)
+    assert not follows(first, late)
+    assert not follows(None, late)
+    assert not follows(dataclasses.replace(second, process_id="another life"), late)
+    assert follows(None, node.answer(None))
+    assert follows(first, node.answer(None))
