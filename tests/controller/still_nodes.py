@@ -15,6 +15,7 @@ from rezone.wire.messages import (
     ReplicaReport,
     ReportRequest,
     Role,
+    encode,
 )
 
 
@@ -31,8 +32,16 @@ class StillNode:
         self._changed = threading.Condition()
         self._closed = False
 
-    def call(self, request: Message, _reply: type[Any], *, timeout_seconds: float = 5.0) -> Any:
+    def call(
+        self,
+        request: Message,
+        _reply: type[Any],
+        *,
+        timeout_seconds: float = 5.0,
+        encoded: bytes | None = None,
+    ) -> Any:
         """Answer a control call as `NodeClient.call` does."""
+        assert encoded in (None, encode(request)), "what is sent is not what was meant"
         with self._changed:
             match request:
                 case ReportRequest(seen=seen, timeout_ms=wait_ms):

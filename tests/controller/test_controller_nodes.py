@@ -290,11 +290,14 @@ class Overtaken(Notifier):
     later: tuple[LeaderAndIsr, ...] = ()
 
     async def _call(
-        self, watched: WatchedNode, request: ConfigureNode | NotifyLeaderAndIsr
+        self,
+        watched: WatchedNode,
+        request: ConfigureNode | NotifyLeaderAndIsr,
+        encoded: bytes | None = None,
     ) -> None:
         if isinstance(request, NotifyLeaderAndIsr):
             self._changed.take(self.later)
-        await super()._call(watched, request)
+        await super()._call(watched, request, encoded)
 
 
 async def test_changes_during_a_call_are_sent_afterwards(

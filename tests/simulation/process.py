@@ -22,7 +22,7 @@ from rezone.controller.zone import ZoneReconciler
 from rezone.kube.client import Manifest
 from rezone.kube.errors import KubeError
 from rezone.wire.errors import RezoneError
-from rezone.wire.messages import Message
+from rezone.wire.messages import Message, encode
 from simulation.apiserver import CUSTOM, ApiFault, Key, SimulatedKube
 from simulation.loop import InlineExecutor, Later
 
@@ -48,8 +48,16 @@ class SimulatedClient:
         self.address = address
         self._process = current.get()
 
-    def call(self, request: Message, reply: type[Message], *, timeout_seconds: float = 5.0) -> Any:
+    def call(
+        self,
+        request: Message,
+        reply: type[Message],
+        *,
+        timeout_seconds: float = 5.0,
+        encoded: bytes | None = None,
+    ) -> Any:
         """Send a call; the answer comes later."""
+        assert encoded in (None, encode(request)), "what is sent is not what was meant"
         del reply
         network = self._process.world.network
         return network.call(self._process, self.address, request, timeout_seconds)

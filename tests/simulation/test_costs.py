@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import collections
 import dataclasses
+from typing import Any
 
 import pytest
 
+from rezone.controller import zone
 from simulation.runs import RUN_SECONDS_MAX
 from simulation.scenarios import JOIN, MIGRATIONS, MOVE, REPLICAS_UP, ROTATE, Scenario, Start
 
@@ -55,3 +58,29 @@ def test_leaders_that_need_no_copy_cost_less_than_a_write_each() -> None:
     own = ("RebalanceTask", "RegionMigration", "ConfigMap")
     assert sum(n for k, n in found.items() if k.split()[1] in own) <= ROTATION_WRITES_MAX, found
     assert found["create RegionMigration"] == 0, found
+
+
+def test_others_have_a_turn_between_the_parts_of_a_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The passes of all other zones, and the Lease, would wait for one over a large zone."""
+    waiting = set[str]()
+    seen = set[str]()
+
+    def part(name: str) -> None:
+        work = getattr(zone, name)
+
+        def counted(*given: Any, **named: Any) -> Any:
+            assert not waiting, f"{name} runs in the same turn as {waiting}"
+            waiting.add(name)
+            seen.add(name)
+            asyncio.get_running_loop().call_soon(waiting.discard, name)
+            return work(*given, **named)
+
+        monkeypatch.setattr(zone, name, counted)
+
+    parts = ("plan_data_nodes", "ZonePlanning", "decide_rollout")
+    parts += ("zone_conditions", "repairs", "missing_copies", "strays")
+    for name in parts:
+        part(name)
+    with JOIN.world() as world:
+        world.run(RUN_SECONDS_MAX)
+    assert seen == set(parts)

@@ -28,11 +28,18 @@ from rezone.wire.messages import (
     NotifyLeaderAndIsr,
     PartitionAssignment,
     ZoneConfig,
+    encode,
 )
 
 log = structlog.get_logger(__name__)
 
 PARTITIONS_PER_CALL = 512
+NODES_AT_ONCE = 32
+"""How many nodes are called at once; a first pass over a large zone tells 1,000 nodes everything.
+
+More threads would not be faster, as they share one processor's lock with the event loop, and would
+keep it from the loop, on which all other zones are served.
+"""
 
 
 @dataclasses.dataclass
@@ -88,6 +95,33 @@ class ChangedRoutes:
         return found
 
 
+class RouteCalls:
+    """The calls of one round of notifications, each made and encoded once for all nodes."""
+
+    def __init__(self, changed: ChangedRoutes, peers: dict[NodeId, str], fence: Fence) -> None:
+        self._changed = changed
+        self._peers = peers
+        self._fence = fence
+        self.round = changed.round
+        self._calls: dict[int, list[tuple[NotifyLeaderAndIsr, bytes]]] = {}
+
+    def since(self, confirmed: int) -> list[tuple[NotifyLeaderAndIsr, bytes]]:
+        """Return what brings a node from a round to `round`, or to a later one."""
+        calls = self._calls.get(confirmed)
+        if calls is None:
+            behind = self._changed.since(confirmed)
+            chunks = [
+                behind[start : start + PARTITIONS_PER_CALL]
+                for start in range(0, len(behind), PARTITIONS_PER_CALL)
+            ]
+            requests = [
+                NotifyLeaderAndIsr(fence=self._fence, partitions=chunk, peers=self._peers)
+                for chunk in chunks
+            ]
+            calls = self._calls[confirmed] = [(each, encode(each)) for each in requests]
+        return calls
+
+
 class Notifier:
     """Sends configuration and route records to all reachable nodes of a zone."""
 
@@ -98,6 +132,7 @@ class Notifier:
         self._delivered: dict[NodeId, Delivered] = {}
         self._changed = ChangedRoutes()
         self._configurations = 0
+        self._slots = asyncio.Semaphore(NODES_AT_ONCE)
 
     async def notify(
         self,
@@ -108,9 +143,10 @@ class Notifier:
     ) -> bool:
         """Send each node what it has not confirmed yet; returns whether all reachable ones have."""
         self._changed.take(routes)
+        calls = RouteCalls(self._changed, peers, fence)
         nodes = [w for w in self._monitor.nodes().values() if w.reachable]
         sent = await asyncio.gather(
-            *(self._bring_up(watched, config, peers, fence) for watched in nodes),
+            *(self._bring_up(watched, config, peers, fence, calls) for watched in nodes),
         )
         return all(sent)
 
@@ -120,10 +156,15 @@ class Notifier:
         config: ZoneConfig,
         peers: dict[NodeId, str],
         fence: Fence,
+        calls: RouteCalls,
     ) -> bool:
         try:
-            delivered = await self._configure(watched, config, peers, fence)
-            await self._send_routes(watched, delivered, fence)
+            async with self._slots:
+                delivered = await self._configure(watched, config, peers, fence)
+                # The next round may begin meanwhile: it is not confirmed by these calls.
+                for request, encoded in calls.since(delivered.round):
+                    await self._call(watched, request, encoded)
+                delivered.round = max(delivered.round, calls.round)
         except RezoneError as error:
             log.warning("node not notified", node=watched.node, code=error.code, error=str(error))
             self._delivered.pop(watched.node, None)
@@ -148,41 +189,27 @@ class Notifier:
         ):
             return known
         self._configurations += 1
-        await self._call(
-            watched,
-            ConfigureNode(fence=fence, config=config, peers=peers, number=self._configurations),
+        request = ConfigureNode(
+            fence=fence, config=config, peers=peers, number=self._configurations
         )
+        await self._call(watched, request)
         fresh = Delivered(process_id, fence.coordinator_epoch, config, dict(peers))
         if known is not None and known.process_id == process_id:
             fresh.round = known.round
         self._delivered[watched.node] = fresh
         return fresh
 
-    async def _send_routes(
-        self,
-        watched: WatchedNode,
-        delivered: Delivered,
-        fence: Fence,
-    ) -> None:
-        # The next round may begin while these calls are under way: it is not confirmed by them.
-        present, behind = self._changed.round, self._changed.since(delivered.round)
-        for start in range(0, len(behind), PARTITIONS_PER_CALL):
-            chunk = behind[start : start + PARTITIONS_PER_CALL]
-            await self._call(
-                watched,
-                NotifyLeaderAndIsr(fence=fence, partitions=chunk, peers=delivered.peers),
-            )
-        delivered.round = max(delivered.round, present)
-
     async def _call(
         self,
         watched: WatchedNode,
         request: ConfigureNode | NotifyLeaderAndIsr,
+        encoded: bytes | None = None,
     ) -> None:
         call = functools.partial(
             watched.client.call,
             request,
             Ack,
             timeout_seconds=self._timeout_seconds,
+            encoded=encoded,
         )
         await asyncio.get_running_loop().run_in_executor(self._executor, call)

@@ -48,8 +48,10 @@ def _is_moving(view: ZoneView, partition: PartitionId, record: LeaderAndIsr) -> 
 def _change(
     view: ZoneView, partition: PartitionId, record: LeaderAndIsr, load: Counter[NodeId]
 ) -> RouteChange | None:
-    able = {n for n in record.isr if _can_stand_by(view, partition, record, n)}
     hot = routes.hot_standbys(record)
+    if not hot and not view.hot_standbys:
+        return None
+    able = {n for n in record.isr if _can_stand_by(view, partition, record, n)}
     kept = {n for n in hot if n in record.iss or n in able}
     rank = _Rank(view, record, able, load)
     epoch = view.coordinator_epoch

@@ -100,9 +100,20 @@ class NodeClient:
         text = explained(failed.message, encrypted=self._tls is not None)
         return NotReadyError(text, **failed.details)
 
-    def call(self, request: Message, reply: type[Reply], *, timeout_seconds: float = 5.0) -> Reply:
-        """Make one control call and return its reply."""
-        action = flight.Action(type(request).__name__, messages.encode(request))
+    def call(
+        self,
+        request: Message,
+        reply: type[Reply],
+        *,
+        timeout_seconds: float = 5.0,
+        encoded: bytes | None = None,
+    ) -> Reply:
+        """Make one control call and return its reply.
+
+        `encoded` is the request's bytes, from a caller who sends it to many nodes.
+        """
+        body = messages.encode(request) if encoded is None else encoded
+        action = flight.Action(type(request).__name__, body)
         options = flight.FlightCallOptions(timeout=timeout_seconds)
         try:
             results = list(self._flight().do_action(action, options=options))
