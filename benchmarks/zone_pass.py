@@ -37,7 +37,8 @@ from rezone.kube.errors import MissingError
 from rezone.kube.routes import RouteStore
 from rezone.resources.machine_status import Transition
 from rezone.resources.task import PlanSummary, RebalanceTask, RebalanceTaskStatus
-from rezone.resources.zone import Assignments, DataNodeState, DataNodeStatus, DistributionZone
+from rezone.resources.zone import DistributionZone
+from rezone.resources.zone_status import Assignments, DataNodeState, DataNodeStatus
 from rezone.wire.messages import (
     Ack,
     LeaderAndIsr,

@@ -17,7 +17,8 @@ from rezone.kube.errors import ExistsError
 from rezone.kube.store import StatusStore
 from rezone.resources.conditions import Reason
 from rezone.resources.model import ObjectMeta
-from rezone.resources.zone import DistributionZone, DistributionZoneStatus
+from rezone.resources.zone import DistributionZone
+from rezone.resources.zone_status import DistributionZoneStatus
 
 pytestmark = [pytest.mark.apiserver, pytest.mark.slow, pytest.mark.proves("OP-06")]
 

@@ -30,7 +30,7 @@ from rezone.resources.task import (
     RebalanceTaskSpec,
     RebalanceTaskStatus,
 )
-from rezone.resources.zone import Assignment, Assignments
+from rezone.resources.zone_status import Assignment, Assignments
 from rezone.wire.messages import LeaderAndIsr
 
 START = datetime(2026, 1, 1, tzinfo=UTC)

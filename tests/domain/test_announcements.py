@@ -10,7 +10,7 @@ import pytest
 from rezone.domain.announcements import EventReason, of_migration, of_task, of_zone
 from rezone.resources.conditions import ConditionType, Reason, condition_of, set_condition
 from rezone.resources.machine_status import MachineStatus, Transition
-from rezone.resources.zone import (
+from rezone.resources.zone_status import (
     Assignment,
     Assignments,
     DataNodeState,

@@ -8,7 +8,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from rezone.domain import assignments
 from rezone.domain.assignments import SKIP, TopologyError
 from rezone.domain.world import Topology
-from rezone.resources.zone import Assignment, Assignments, CancelIntent
+from rezone.resources.zone_status import Assignment, Assignments, CancelIntent
 
 A: Topology = ((0, 1, 2), (1, 2, 3))
 B: Topology = ((1, 2, 3), (1, 2, 3))

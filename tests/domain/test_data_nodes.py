@@ -17,7 +17,8 @@ from rezone.domain.data_nodes import (
     placed,
     plan_data_nodes,
 )
-from rezone.resources.zone import DataNodesSpec, DataNodeState, DataNodeStatus
+from rezone.resources.zone import DataNodesSpec
+from rezone.resources.zone_status import DataNodeState, DataNodeStatus
 
 LOST_AFTER = timedelta(seconds=300)
 LABELS = {"pool": "fast", "topology.kubernetes.io/zone": "a"}

@@ -20,7 +20,8 @@ from rezone.domain.rollout import (
     lagging_nodes,
     sole_holders,
 )
-from rezone.resources.zone import RolloutStatus, UpdateMode, UpdateStrategySpec
+from rezone.resources.zone import UpdateMode, UpdateStrategySpec
+from rezone.resources.zone_status import RolloutStatus
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 DEADLINE_SECONDS = 600

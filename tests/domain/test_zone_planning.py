@@ -13,11 +13,11 @@ from rezone.domain.triggers import Trigger, find_trigger
 from rezone.domain.world import Topology
 from rezone.domain.zone_planning import ZonePlanning
 from rezone.resources.conditions import Reason
-from rezone.resources.zone import (
+from rezone.resources.zone import DistributionZone
+from rezone.resources.zone_status import (
     Assignments,
     DataNodeState,
     DataNodeStatus,
-    DistributionZone,
     DistributionZoneStatus,
 )
 

@@ -10,7 +10,7 @@ from rezone.domain.rollout import NOTHING, RolloutDecision
 from rezone.domain.volumes import Growth
 from rezone.domain.zone_status import Obstacle, ZoneHealth, health_of, zone_conditions
 from rezone.resources.conditions import Condition, Reason
-from rezone.resources.zone import RolloutStatus
+from rezone.resources.zone_status import RolloutStatus
 from rezone.wire.messages import FIRST_PARTITION_EPOCH, Role
 
 WELL = ZoneHealth(partitions=4, led=4, in_sync=4, ready_nodes=3, wanted_nodes=3)

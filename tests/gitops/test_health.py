@@ -41,7 +41,7 @@ from rezone.resources.generate import drift
 from rezone.resources.migration import MigrationState, RegionMigrationStatus
 from rezone.resources.packaging import gitops_files
 from rezone.resources.task import RebalanceTaskStatus, TaskState
-from rezone.resources.zone import DistributionZoneStatus, RolloutStatus
+from rezone.resources.zone_status import DistributionZoneStatus, RolloutStatus
 
 pytestmark = pytest.mark.proves("OP-07")
 

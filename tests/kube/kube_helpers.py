@@ -18,7 +18,8 @@ from rezone.kube.errors import (
 from rezone.kube.store import StatusStore
 from rezone.resources.model import ObjectMeta
 from rezone.resources.task import RebalanceTask, RebalanceTaskSpec
-from rezone.resources.zone import DataNodeStatus, DistributionZone
+from rezone.resources.zone import DistributionZone
+from rezone.resources.zone_status import DataNodeStatus
 from rezone.wire.messages import LeaderAndIsr
 
 NOW = datetime(2026, 5, 4, 12, 0, 0, tzinfo=UTC)

@@ -15,7 +15,7 @@ from rezone.kube.names import COMPONENT_LABEL, ROUTES
 from rezone.kube.routes import RouteStore
 from rezone.kube.store import StatusStore
 from rezone.resources.task import RebalanceTaskStatus, TaskState
-from rezone.resources.zone import Assignments, DataNodeStatus, DistributionZoneStatus
+from rezone.resources.zone_status import Assignments, DataNodeStatus, DistributionZoneStatus
 from rezone.wire.keyspace import PARTITIONS_MAX
 
 NODES = 1000

@@ -25,7 +25,8 @@ from rezone.resources.conditions import (
     condition_of,
 )
 from rezone.resources.task import TaskType
-from rezone.resources.zone import DistributionZone, DistributionZoneStatus
+from rezone.resources.zone import DistributionZone
+from rezone.resources.zone_status import DistributionZoneStatus
 
 pytestmark = [pytest.mark.apiserver, pytest.mark.slow]
 

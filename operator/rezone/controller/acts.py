@@ -24,7 +24,8 @@ from rezone.kube.errors import ConflictWriteError, KubeError, MissingError
 from rezone.resources.migration import RegionMigration, RegionMigrationSpec
 from rezone.resources.model import ObjectMeta
 from rezone.resources.task import RebalanceTask
-from rezone.resources.zone import Assignments, DistributionZone, DistributionZoneStatus
+from rezone.resources.zone import DistributionZone
+from rezone.resources.zone_status import Assignments, DistributionZoneStatus
 from rezone.wire.errors import RezoneError
 from rezone.wire.messages import (
     Ack,

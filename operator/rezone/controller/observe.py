@@ -7,13 +7,8 @@ from rezone.controller.runtime import ZoneRuntime
 from rezone.domain.assignments import topology_of
 from rezone.domain.world import MigrationView, NodeView, SparkView, ZoneView
 from rezone.resources.migration import TERMINAL_MIGRATION_STATES, MigrationState, RegionMigration
-from rezone.resources.zone import (
-    ApprovalMode,
-    DataNodeState,
-    DataNodeStatus,
-    DistributionZone,
-    DistributionZoneStatus,
-)
+from rezone.resources.zone import ApprovalMode, DistributionZone
+from rezone.resources.zone_status import DataNodeState, DataNodeStatus, DistributionZoneStatus
 from rezone.wire.messages import LeaderAndIsr, NodeId
 
 

@@ -7,7 +7,7 @@ from rezone.domain.estimates import seconds_for
 from rezone.domain.rebalance_run import NoPlan, Planned
 from rezone.resources.conditions import Reason
 from rezone.resources.task import PlanSummary, RebalanceTask, TaskType
-from rezone.resources.zone import DistributionZoneStatus
+from rezone.resources.zone_status import DistributionZoneStatus
 
 COPY_BYTES_PER_SECOND_GUESSED = 100_000_000
 """What a plan's time is estimated with when the zone has no limit; the table of benchmarks."""

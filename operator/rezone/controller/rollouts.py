@@ -8,12 +8,8 @@ from rezone.domain.rollout import RolloutDecision, SeenPod, Situation
 from rezone.domain.world import ZoneView
 from rezone.kube.pods import PodView
 from rezone.resources.task import RebalanceTask
-from rezone.resources.zone import (
-    DataNodeState,
-    DataNodeStatus,
-    DistributionZone,
-    DistributionZoneStatus,
-)
+from rezone.resources.zone import DistributionZone
+from rezone.resources.zone_status import DataNodeState, DataNodeStatus, DistributionZoneStatus
 from rezone.wire.messages import EngineKind
 
 _GIVEN_UP = frozenset({DataNodeState.DRAINING, DataNodeState.LOST})

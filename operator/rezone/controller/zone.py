@@ -49,11 +49,11 @@ from rezone.kube.routes import RouteStore
 from rezone.resources.conditions import Reason
 from rezone.resources.migration import RegionMigration
 from rezone.resources.task import RebalanceTask
-from rezone.resources.zone import (
+from rezone.resources.zone import DistributionZone
+from rezone.resources.zone_status import (
     Assignments,
     DataNodeState,
     DataNodeStatus,
-    DistributionZone,
     DistributionZoneStatus,
 )
 from rezone.wire.messages import Fence, LeaderAndIsr

@@ -9,7 +9,8 @@ from collections.abc import Sequence
 from rezone.controller.coordinator import Coordinator
 from rezone.resources.model import ObjectMeta
 from rezone.resources.task import RebalanceTask, RebalanceTaskSpec, TaskState, TaskType
-from rezone.resources.zone import Assignments, DistributionZone
+from rezone.resources.zone import DistributionZone
+from rezone.resources.zone_status import Assignments
 
 
 def task_name(zone: str, tasks: Sequence[RebalanceTask], keys: Assignments) -> str:

@@ -12,7 +12,7 @@ from rezone.resources.conditions import Condition, ConditionStatus, ConditionTyp
 from rezone.resources.machine_status import MachineStatus
 from rezone.resources.migration import TERMINAL_MIGRATION_STATES, MigrationState
 from rezone.resources.task import TaskState
-from rezone.resources.zone import DataNodeState, DistributionZoneStatus
+from rezone.resources.zone_status import DataNodeState, DistributionZoneStatus
 
 
 class EventReason(enum.StrEnum):

@@ -14,7 +14,7 @@ from typing import Final
 
 from rezone.domain.topology_text import DECIMAL_LENGTH_MAX, TopologyError, compact, parse
 from rezone.domain.world import Topology
-from rezone.resources.zone import Assignment, Assignments, CancelIntent
+from rezone.resources.zone_status import Assignment, Assignments, CancelIntent
 from rezone.wire.messages import NodeId, PartitionId
 
 __all__ = [

@@ -11,7 +11,8 @@ from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime, timedelta
 
 from rezone.domain.planner_types import NodeInfo
-from rezone.resources.zone import WEIGHT_MAX, DataNodesSpec, DataNodeState, DataNodeStatus
+from rezone.resources.zone import DataNodesSpec
+from rezone.resources.zone_status import WEIGHT_MAX, DataNodeState, DataNodeStatus
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

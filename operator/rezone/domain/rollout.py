@@ -26,7 +26,8 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta
 
 from rezone.domain.world import ZoneView
-from rezone.resources.zone import RolloutStatus, UpdateMode, UpdateStrategySpec
+from rezone.resources.zone import UpdateMode, UpdateStrategySpec
+from rezone.resources.zone_status import RolloutStatus
 from rezone.wire.messages import LeaderAndIsr, NodeId, PartitionId
 
 

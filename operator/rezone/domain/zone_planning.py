@@ -13,12 +13,8 @@ from rezone.domain.planner import NotPlaceableError, PlanRequest, plan
 from rezone.domain.triggers import Trigger, due_in, find_trigger
 from rezone.domain.world import Topology
 from rezone.resources.conditions import Reason
-from rezone.resources.zone import (
-    Assignments,
-    DataNodeState,
-    DistributionZone,
-    DistributionZoneStatus,
-)
+from rezone.resources.zone import DistributionZone
+from rezone.resources.zone_status import Assignments, DataNodeState, DistributionZoneStatus
 from rezone.wire.messages import NodeId
 
 PLACEMENT_GRACE = timedelta(seconds=60)

@@ -40,7 +40,8 @@ from rezone.kube.data_node import (
 from rezone.kube.errors import ExistsError, ForeignObjectError, MissingError
 from rezone.kube.names import NODE_ID_LABEL, TEMPLATE_HASH, is_owned, require_owned
 from rezone.kube.template import fingerprint
-from rezone.resources.zone import DataNodeStatus, DistributionZone
+from rezone.resources.zone import DistributionZone
+from rezone.resources.zone_status import DataNodeStatus
 from rezone.wire.messages import NodeId
 
 LOOK_AGAIN_SECONDS = 60.0

@@ -1,0 +1,150 @@
+"""What the operator has observed and decided of a zone: data nodes, assignments, the roll-out."""
+
+import enum
+from typing import Annotated
+
+from pydantic import Field
+
+from rezone.resources.conditions import ConditionedStatus
+from rezone.resources.model import (
+    CompactText,
+    Count,
+    Model,
+    NodeNumber,
+    ShortText,
+    Time,
+)
+
+DATA_NODES_MAX = 1024
+WEIGHT_MAX = 1000
+
+
+class DataNodeState(enum.StrEnum):
+    """The life of a data node."""
+
+    STARTING = "Starting"  # its pod is made, it does not answer yet
+    ACTIVE = "Active"  # it answers and may hold partitions
+    DRAINING = "Draining"  # it gives its partitions away
+    LOST = "Lost"  # its pod or Kubernetes node is gone for good
+
+
+class DataNodeStatus(Model):
+    """One data node: its id, pod and place."""
+
+    id: NodeNumber = Field(description="Its number within the zone, never used again.")
+    pod_name: ShortText = Field(description="Its pod.")
+    node_name: ShortText = Field(default="", description="The Kubernetes node its pod is on.")
+    address: ShortText = Field(default="", description="Where it serves, as host and port.")
+    failure_domain: ShortText = Field(default="", description="The value of failureDomainKey.")
+    weight: Annotated[int, Field(ge=1, le=WEIGHT_MAX)] = Field(
+        default=1,
+        description="The value of weightKey.",
+    )
+    placed_as: ShortText = Field(
+        default="",
+        description="What the newest assignment took it for, as weight@failureDomain.",
+    )
+    state: DataNodeState = Field(
+        default=DataNodeState.STARTING,
+        description="Where it is in its life.",
+    )
+
+
+class Assignment(Model):
+    """Which data nodes hold each partition, written compactly: "0,1,2;1,2,3" (partition 0, 1).
+
+    Texts over 64 KiB have their ids in base 36, as `domain.topology_text` says. The first of a
+    partition's nodes is its preferred leader. `revision` is the revision of the trigger that made
+    it; it compares like ZR-04's timestamps.
+    """
+
+    revision: Count = Field(description="The revision of the trigger that made it.")
+    replicas: CompactText = Field(
+        description="The data nodes of each partition, as in 0,1,2;1,2,3; in large zones as in "
+        "base36x2:000102;010203, ids with two digits of base 36 each.",
+    )
+
+
+class CancelIntent(Model):
+    """ZR-19: the pair of topologies of the rebalance to be cancelled, by pending's revision.
+
+    In large zones they are left empty where they are those of `stable` and `pending`.
+    """
+
+    revision: Count = Field(description="The revision of the pending assignment to be cancelled.")
+    old: CompactText = Field(description="The assignment to go back to; empty: stable.")
+    new: CompactText = Field(description="The assignment to be given up; empty: pending.")
+
+
+class Assignments(Model):
+    """The five assignment keys of the seed (ZR-04, ZR-10, ZR-19)."""
+
+    stable: Assignment | None = Field(default=None, description="The assignment in use.")
+    pending: Assignment | None = Field(
+        default=None,
+        description="The assignment a rebalance is working towards.",
+    )
+    planned: Assignment | None = Field(default=None, description="The one after the pending one.")
+    change: Count = Field(default=0, description="The revision of the newest trigger seen.")
+    cancel: CancelIntent | None = Field(default=None, description="A rebalance to be cancelled.")
+
+
+class RolloutStatus(Model):
+    """A rolling update under way; it is gone when every pod has the zone's template."""
+
+    template_hash: ShortText = Field(default="", description="Names the template it works towards.")
+    started_time: Time = Field(description="When the first outdated pod was seen.")
+    updated: Count = Field(default=0, description="Data nodes whose pods have that template.")
+    outdated: Count = Field(default=0, description="Data nodes whose pods have an older one.")
+    node: NodeNumber | None = Field(
+        default=None,
+        description="The data node whose pod is being replaced.",
+    )
+    pod_uid: ShortText = Field(
+        default="",
+        description="The pod that is replaced; another one of the same name is its successor.",
+    )
+    replace_time: Time | None = Field(
+        default=None,
+        description="Since when that pod is being replaced.",
+    )
+    blocked_time: Time | None = Field(
+        default=None,
+        description="Since when no pod may be replaced because a data node is away or lags.",
+    )
+    waiting_for: Annotated[str, Field(max_length=1024)] = Field(
+        default="",
+        description="What it waits for.",
+    )
+
+
+class DistributionZoneStatus(ConditionedStatus):
+    """What the operator has observed and decided."""
+
+    # Autoscalers read it as an int32; the server refuses a larger one in /scale.
+    replicas: Annotated[int, Field(ge=0, le=2_147_483_647)] = Field(
+        default=0,
+        description="Data nodes that exist; read by /scale.",
+    )
+    selector: ShortText = Field(
+        default="",
+        description="The label selector of the data nodes' pods; read by /scale.",
+    )
+    ready_data_nodes: Count = Field(default=0, description="Data nodes that answer.")
+    partitions_ready: Count = Field(default=0, description="Partitions with all replicas in sync.")
+    under_replicated: Count = Field(
+        default=0,
+        description="Partitions with fewer in-sync replicas than wanted.",
+    )
+    current_task: ShortText = Field(default="", description="The RebalanceTask at work.")
+    next_node_id: NodeNumber = Field(default=0, description="The id the next data node gets.")
+    data_nodes: Annotated[
+        tuple[DataNodeStatus, ...],
+        Field(max_length=DATA_NODES_MAX, json_schema_extra={"x-list-map-keys": ["id"]}),
+    ] = Field(default=(), description="The data nodes.")
+    assignments: Assignments = Assignments()
+    rollout: RolloutStatus | None = None
+    trigger_time: Time | None = Field(
+        default=None,
+        description="Since when the wanted data nodes differ from the assigned ones.",
+    )
