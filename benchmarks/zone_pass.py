@@ -280,10 +280,10 @@ async def measure(given: argparse.Namespace) -> None:
     await timed("zone, the first pass", first_pass, 1)
     await timed("zone, routes read anew", first_pass, given.repeat)
     await timed("zone", lambda: passes.reconcile(key), given.repeat)
-    data = [encode(report) for report in reports]
+    encoded = [encode(report) for report in reports]
 
     async def news() -> None:
-        for report, old in zip(data, reports, strict=True):
+        for report, old in zip(encoded, reports, strict=True):
             new = decode(report)
             assert isinstance(new, NodeReport)
             news_of(with_answer(None, old), with_answer(None, new))

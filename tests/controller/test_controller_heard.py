@@ -67,7 +67,7 @@ class Node:
     def restart(self) -> None:
         """Begin again at version 1, with the same replicas."""
         self.lives += 1
-        self.board = ReportBoard(SimpleNamespace(), NodeSettings(), f"life {self.lives}")  # type: ignore[arg-type]
+        self.board = ReportBoard(SimpleNamespace(), NodeSettings(), f"life {self.lives}")
         self.leaving = False
 
     def change(self, partition: int, *, at_once: bool) -> None:

@@ -77,8 +77,8 @@ def test_others_have_a_turn_between_the_parts_of_a_pass(monkeypatch: pytest.Monk
 
         monkeypatch.setattr(zone, name, counted)
 
-    parts = ("plan_data_nodes", "ZonePlanning", "decide_rollout")
-    parts += ("zone_conditions", "repairs", "missing_copies", "strays")
+    parts = ["plan_data_nodes", "ZonePlanning", "decide_rollout"]
+    parts += ["zone_conditions", "repairs", "missing_copies", "strays"]
     for name in parts:
         part(name)
     with JOIN.world() as world:

@@ -7,11 +7,7 @@ from pydantic import Field
 
 from rezone.resources.meta import Column as PrinterColumn
 from rezone.resources.meta import CrdMeta, Rule, Scale
-from rezone.resources.model import (
-    CustomObject,
-    LabelKey,
-    Model,
-)
+from rezone.resources.model import CustomObject, LabelKey, Model
 from rezone.resources.zone_status import DATA_NODES_MAX, DistributionZoneStatus
 from rezone.wire.messages import EngineKind
 from rezone.wire.schema import INDEXES_MAX, ColumnType

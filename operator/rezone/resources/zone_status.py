@@ -6,14 +6,7 @@ from typing import Annotated
 from pydantic import Field
 
 from rezone.resources.conditions import ConditionedStatus
-from rezone.resources.model import (
-    CompactText,
-    Count,
-    Model,
-    NodeNumber,
-    ShortText,
-    Time,
-)
+from rezone.resources.model import CompactText, Count, Model, NodeNumber, ShortText, Time
 
 DATA_NODES_MAX = 1024
 WEIGHT_MAX = 1000
