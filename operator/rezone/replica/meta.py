@@ -11,7 +11,6 @@ from typing import Any
 import msgspec
 
 from rezone.replica.journal import Journal
-from rezone.replica.segment import sync_directory
 from rezone.wire.errors import CorruptionError
 from rezone.wire.messages import FailoverEntry, LeaderAndIsr, NodeId, Role, SnapshotFile
 
@@ -78,8 +77,6 @@ class PartitionMeta(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=Tru
 
 
 JOURNAL_NAME = "meta.journal"
-REPLACED_NAME = "meta.json"
-"""What the facts stood in before there was a journal: one JSON object, replaced as a whole."""
 
 
 class MetaFile:
@@ -92,19 +89,11 @@ class MetaFile:
         self.value = initial
         if self._journal.newest is not None:
             self.value = _decoded(directory / JOURNAL_NAME, self._journal.newest)
-        replaced = directory / REPLACED_NAME
-        if not replaced.exists():
-            return
-        if self._journal.newest is None:
-            self.value = _decoded(replaced, replaced.read_bytes())
-            self._journal.write(msgspec.json.encode(self.value))
-        replaced.unlink()
-        sync_directory(directory)
 
     @staticmethod
     def exists(directory: Path) -> bool:
         """Return whether a replica's facts are in a directory."""
-        return any((directory / name).exists() for name in (JOURNAL_NAME, REPLACED_NAME))
+        return (directory / JOURNAL_NAME).exists()
 
     def update(self, *, durable: bool = True, **changes: Any) -> PartitionMeta:
         """Change fields, durably before this returns; equal values cost nothing.
