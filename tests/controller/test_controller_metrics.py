@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import re
+from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from prometheus_client import CollectorRegistry
 
 from rezone.controller import metrics as subject
@@ -15,6 +19,7 @@ from rezone.controller.metrics import OperatorMetrics
 from rezone.controller.settings import CoordinatorSettings
 from rezone.kube.client import Kube
 from rezone.kube.errors import ConflictWriteError, UnknownOutcomeError
+from rezone.resources.conditions import Condition, ConditionType, Reason, condition_of
 from rezone.resources.migration import MigrationState
 from rezone.resources.task import TaskState
 
@@ -201,6 +206,50 @@ async def test_watch_staleness_is_the_age_of_the_oldest_write_not_seen(
     metrics.forget(MIGRATION)
     assert value(registry, "watch_staleness_seconds") == 0
     await coordinator.close()
+
+
+def test_zones_that_are_not_ready_are_counted_by_reason_and_forgotten(
+    registry: CollectorRegistry, metrics: OperatorMetrics
+) -> None:
+    """A partition whose rows are lost would wait until a user asks."""
+    assert value(registry, "not_ready_zones", reason="LostQuorum") == 0, "an alert needs a value"
+    other = ZoneKey("ns", "other").object_key
+    metrics.note_zone(ZONE, (_ready(Reason.LOST_QUORUM, value=False),))
+    metrics.note_zone(other, (_ready(Reason.PODS_NOT_READY, value=False),))
+    assert value(registry, "not_ready_zones", reason="LostQuorum") == 1
+    assert value(registry, "not_ready_zones", reason="PodsNotReady") == 1
+    metrics.note_zone(ZONE, (_ready(Reason.AVAILABLE, value=True),))
+    metrics.forget(other)
+    assert value(registry, "not_ready_zones", reason="LostQuorum") == 0
+    assert value(registry, "not_ready_zones", reason="PodsNotReady") is None
+
+
+def _ready(reason: Reason, *, value: bool) -> Condition:
+    now = datetime(2026, 11, 21, tzinfo=UTC)
+    return condition_of(ConditionType.READY, value, reason, "why", generation=1, now=now)
+
+
+def test_alerts_ask_for_metrics_and_labels_that_exist(
+    registry: CollectorRegistry, metrics: OperatorMetrics
+) -> None:
+    """An alert on a metric that was renamed, or on a reason that is none, never fires."""
+    metrics.note_pass(Kind.ZONE, 0.1, failed=True)
+    metrics.note_state(TASK, "")
+    metrics.note_state(TASK, TaskState.FAILED)
+    page = (Path(__file__).parents[2] / "docs" / "operations" / "metrics.md").read_text()
+    (rules,) = re.findall(r"```yaml\n(groups:.*?)```", page, re.DOTALL)
+    asked = {
+        (name, labels)
+        for rule in yaml.safe_load(rules)["groups"][0]["rules"]
+        for name, labels in re.findall(r"(rezone_operator_\w+)(?:\{(.*?)\})?", rule["expr"])
+    }
+    assert ("rezone_operator_not_ready_zones", 'reason="LostQuorum"') in asked
+    for name, labels in asked:
+        found = _samples(registry, name)
+        assert found, name
+        for label, values in re.findall(r'(\w+)=~?"(.*?)"', labels):
+            told = {sample.labels[label] for sample in found}
+            assert told & set(values.split("|")), f"{name} has no {label} {values}"
 
 
 def test_no_label_names_an_object(registry: CollectorRegistry, metrics: OperatorMetrics) -> None:

@@ -66,11 +66,12 @@ def die(world: World) -> None:
 
 
 def told(reason: str) -> Callable[[World], bool]:
-    """Hold when the zone gives this reason."""
+    """Hold when the zone gives this reason, and the metrics count it."""
 
     def when(world: World) -> bool:
         status = world.zone().status
-        return status is not None and any(
+        counted = world.processes[-1].coordinator.metrics.not_ready
+        return (status is not None and counted[reason] == 1) and any(
             c.reason == reason and "partition 0: nodes" in c.message for c in status.conditions
         )
 

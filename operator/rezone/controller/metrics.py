@@ -10,7 +10,7 @@ reads the gauges then.
 import asyncio
 import collections
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from prometheus_client import REGISTRY, CollectorRegistry, Counter, Gauge, Histogram
@@ -18,6 +18,7 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from rezone.controller.keys import Kind, ObjectKey
+from rezone.resources.conditions import Condition, ConditionStatus, ConditionType, Reason
 from rezone.resources.migration import TERMINAL_MIGRATION_STATES, MigrationState
 from rezone.resources.task import TERMINAL_TASK_STATES, TaskState
 
@@ -35,6 +36,8 @@ _ENDS: dict[Kind, frozenset[str]] = {
     Kind.MIGRATION: frozenset(TERMINAL_MIGRATION_STATES),
 }
 _NEW = "New"
+_ALWAYS_TOLD = frozenset({Reason.LOST_QUORUM, Reason.NO_LEADER, Reason.UNDER_REPLICATED})
+"""Reasons of zones that serve less than they should: alerts need them to be 0, not absent."""
 
 
 class OperatorMetrics:
@@ -90,8 +93,10 @@ class OperatorMetrics:
         )
         staleness.set_function(self.watch_staleness)
         self._states: dict[ObjectKey, str] = {}
+        self._not_ready: dict[ObjectKey, str] = {}
         self._unseen: dict[ObjectKey, tuple[int, float]] = {}
         registry.register(_StateCollector(self._states))
+        registry.register(_NotReadyCollector(self))
 
     def note_pass(self, kind: Kind, seconds: float, *, failed: bool) -> None:
         """Count a pass."""
@@ -111,6 +116,18 @@ class OperatorMetrics:
         if before is not None and before not in ends and state in ends:
             self.ended.labels(key.kind, state).inc()
 
+    def note_zone(self, key: ObjectKey, conditions: Iterable[Condition]) -> None:
+        """Note why a zone is not Ready, or that it is."""
+        self._not_ready.pop(key, None)
+        for condition in conditions:
+            if condition.type == ConditionType.READY and condition.status != ConditionStatus.TRUE:
+                self._not_ready[key] = condition.reason
+
+    @property
+    def not_ready(self) -> collections.Counter[str]:
+        """How many zones are not Ready, by reason."""
+        return collections.Counter(self._not_ready.values())
+
     def note_written(self, key: ObjectKey, version: str) -> None:
         """Expect the watches to tell of an object at this version."""
         self._unseen.setdefault(key, (int(version), self._monotonic()))
@@ -124,6 +141,7 @@ class OperatorMetrics:
     def forget(self, key: ObjectKey) -> None:
         """Forget an object that is gone."""
         self._states.pop(key, None)
+        self._not_ready.pop(key, None)
         self._unseen.pop(key, None)
 
     def watch_staleness(self) -> float:
@@ -158,4 +176,23 @@ class _StateCollector(Collector):
         for kind, states in _STATES.items():
             for state in (_NEW, *states):
                 family.add_metric([kind, state], counts[kind, state])
+        yield family
+
+
+class _NotReadyCollector(Collector):
+    """How many zones are not Ready, by the reason that their condition gives."""
+
+    def __init__(self, metrics: OperatorMetrics) -> None:
+        self._metrics = metrics
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield a number for every reason that a zone has, or that alerts ask for."""
+        counts = self._metrics.not_ready
+        family = GaugeMetricFamily(
+            "rezone_operator_not_ready_zones",
+            "Zones that are not Ready, by reason.",
+            labels=["reason"],
+        )
+        for reason in sorted(_ALWAYS_TOLD | counts.keys()):
+            family.add_metric([reason], counts[reason])
         yield family

@@ -112,6 +112,7 @@ class ZoneReconciler:
         store = runtime.route_store(self._c.kube, zone)
         observed = await self._observe(zone, runtime, store)
         decided = await self._decide(zone, runtime, observed)
+        self._c.metrics.note_zone(key, decided.status.conditions)
         try:
             written = await self._c.write_status(key, zone, decided.status)
         except ConflictWriteError:
