@@ -7,6 +7,7 @@ import pytest
 from rezone.replica.foreground import (
     PAUSE_SECONDS,
     REST_SECONDS_MAX,
+    SHORT_STEP_BYTES,
     CopySteps,
     Foreground,
 )
@@ -150,3 +151,21 @@ def test_steps_are_told_apart_by_processor_time() -> None:
     assert time.now == pytest.approx(100.020)
     steps.rest()
     assert time.now == pytest.approx(100.026)
+
+
+def test_steps_are_short_while_clients_are_served_only() -> None:
+    """A request that meets a step would wait for megabytes; or copies at night would be slow."""
+    time, percent = Time(), 80
+    foreground = Foreground(time, lambda: percent, wait=time.wait)
+    steps = CopySteps(foreground)
+    assert steps.step_bytes(2 << 20) == 2 << 20
+    foreground.begin()
+    assert steps.step_bytes(2 << 20) == SHORT_STEP_BYTES
+    assert steps.step_bytes(100) == 100
+    foreground.end()
+    assert steps.step_bytes(2 << 20) == SHORT_STEP_BYTES, "the next request is on its way"
+    time.now += 2 * PAUSE_SECONDS
+    assert steps.step_bytes(2 << 20) == 2 << 20
+    foreground.begin()
+    percent = 0
+    assert steps.step_bytes(2 << 20) == 2 << 20

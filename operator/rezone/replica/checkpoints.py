@@ -26,7 +26,7 @@ import pyarrow as pa
 import xxhash
 
 from rezone.replica.engines.base import Engine
-from rezone.replica.foreground import Rest, no_rest
+from rezone.replica.foreground import Rest, StepBytes, no_rest, whole_steps
 from rezone.wire.copyticket import FILES_SCHEMA
 from rezone.wire.errors import SnapshotExpiredError
 from rezone.wire.messages import (
@@ -81,8 +81,8 @@ class _Checkpoint:
 class FileSnapshot:
     """One reader's file snapshot: an iterator of parts, `header` before and `trailer` after.
 
-    Raises `SnapshotExpiredError` when its checkpoint has been removed meanwhile. `rest` is called
-    after each part.
+    Raises `SnapshotExpiredError` when its checkpoint has been removed meanwhile. `step_bytes` is
+    asked before each part, `rest` called after it.
     """
 
     schema = FILES_SCHEMA
@@ -99,6 +99,7 @@ class FileSnapshot:
         self.header = checkpoint.header
         self._chunk_bytes = chunk_bytes
         self.closed_because = ""
+        self.step_bytes: StepBytes = whole_steps
         self.rest: Rest = no_rest
         self.seen_at = checkpoint.made
         known = held.files if held and held.engine_id == self.header.engine_id else ()
@@ -126,7 +127,8 @@ class FileSnapshot:
             os.posix_fadvise(opened.fileno(), at, 0, os.POSIX_FADV_SEQUENTIAL)
             while at < file.bytes:
                 self._checkpoints.seen(self)
-                data: Any = np.empty(min(self._chunk_bytes, file.bytes - at), np.uint8)
+                size = min(self.step_bytes(self._chunk_bytes), file.bytes - at)
+                data: Any = np.empty(size, np.uint8)
                 _read_fully(opened.fileno(), data, at, file.name)
                 digest = xxhash.xxh3_128_digest(data)
                 yield FileBatch(_batch(data), FileChunk(name=file.name, offset=at, digest=digest))

@@ -60,7 +60,8 @@ def snapshot_stream(source: SnapshotSource | FileSnapshot, foreground: Foregroun
     with source:
         yield empty, _metadata(source.header)
         weight = FILES_WEIGHT if isinstance(source, FileSnapshot) else ROWS_WEIGHT
-        source.rest = CopySteps(foreground, weight).rest
+        steps = CopySteps(foreground, weight)
+        source.step_bytes, source.rest = steps.step_bytes, steps.rest
         for batch, mark in source:
             yield batch, _metadata(_message_of(mark))
         yield empty, _metadata(source.trailer)

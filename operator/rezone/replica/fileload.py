@@ -27,6 +27,7 @@ import xxhash
 
 from rezone.replica.meta import CopyMeta
 from rezone.replica.segment import sync_directory
+from rezone.replica.writeback import begin_writeback
 from rezone.wire.errors import CorruptionError
 from rezone.wire.messages import FileChunk, SnapshotFile, SnapshotHeader, SnapshotTrailer
 
@@ -105,6 +106,7 @@ class FileLoader:
             written = os.pwrite(descriptor, part, at)
             part, at = part[written:], at + written
             self._unsynced_bytes += written
+        begin_writeback(descriptor, mark.offset, at - mark.offset)
         self._unsynced.add(mark.name)
         self._have[mark.name] = at
 

@@ -19,6 +19,13 @@ from typing import TypeVar
 
 from rezone.replica.settings import Clock
 
+SHORT_STEP_BYTES = 256 << 10
+"""A step while clients are served: well under a millisecond of each thread that has to do with it.
+
+A longer one is a burst on all cores, sender, network and receiver together, which every request
+that meets it waits out, however long the rest after it.
+"""
+
 PAUSE_SECONDS = 0.002
 """Clients pause when nothing was under way for so long; one that asks again at once takes less."""
 
@@ -29,9 +36,17 @@ Item = TypeVar("Item")
 Rest = Callable[[], None]
 """Called by a copy between two of its steps, without any lock; returns when it may go on."""
 
+StepBytes = Callable[[int], int]
+"""Asked by a copy before a step: how many bytes it may have at present, so many at most."""
+
 
 def no_rest() -> None:
     """Go on at once."""
+
+
+def whole_steps(most: int) -> int:
+    """Take all that a step may have."""
+    return most
 
 
 class Foreground:
@@ -92,6 +107,11 @@ class Foreground:
         """Let every copy go."""
         self._closed.set()
 
+    @property
+    def gives_way(self) -> bool:
+        """Whether a copy would have to rest now."""
+        return bool(self._percent()) and self._served(self._clock.monotonic())
+
     def give_way(self, worked_seconds: float) -> None:
         """Wait after a step of a copy that took so much processor time, while clients are served.
 
@@ -117,7 +137,7 @@ class Foreground:
 
 
 class CopySteps:
-    """One copy's steps, all by the thread that makes this: a rest after each.
+    """One copy's steps, all by the thread that makes this: short ones, a rest after each.
 
     `weight` is what a step costs in all, as a multiple of this thread's processor time.
     """
@@ -133,6 +153,10 @@ class CopySteps:
         self._weight = weight
         self._worked = worked
         self._begun = worked()
+
+    def step_bytes(self, most: int) -> int:
+        """Return how many bytes the next step may have."""
+        return min(most, SHORT_STEP_BYTES) if self._foreground.gives_way else most
 
     def rest(self) -> None:
         """End a step."""

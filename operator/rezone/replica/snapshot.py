@@ -29,7 +29,7 @@ import pyarrow as pa
 
 from rezone.replica.columns import VERSIONS_SCHEMA, columns_of, content_bytes, versions_batch
 from rezone.replica.engines.base import TIME_BYTES, Chains, Engine, behind
-from rezone.replica.foreground import Rest, no_rest
+from rezone.replica.foreground import Rest, StepBytes, no_rest, whole_steps
 from rezone.wire.errors import SnapshotExpiredError
 from rezone.wire.messages import SnapshotHeader, SnapshotTrailer
 
@@ -124,12 +124,12 @@ class _Scan:
             self.early.append(chains)
             self.early_bytes += _chains_bytes(chains)
 
-    def next_slice(self, limits: SnapshotLimits) -> Chains:
+    def next_slice(self, slice_bytes: int) -> Chains:
         """Scan the next chains, without those already sent early, and move on past them."""
         # Row ids are above the empty string, so `behind` is right for the very first slice too.
         start = behind(self.last_row_id) if self.last_row_id else b""
         chains = self.engine.scan_chains(
-            start, self.end, rows_max=_ROWS_PER_SLICE_MAX, bytes_max=limits.slice_bytes
+            start, self.end, rows_max=_ROWS_PER_SLICE_MAX, bytes_max=slice_bytes
         )
         if chains.keys:
             self.last_row_id = chains.last_row_id
@@ -196,8 +196,8 @@ class SnapshotSource(Iterator[SnapshotBatch]):
     """One reader's snapshot: an iterator of batches, with `header` before and `trailer` after.
 
     Raises `SnapshotExpiredError` when it was closed, by `close`, by a reset or truncation of the
-    partition below the snapshot, or because it was not read for too long. `rest` is called after
-    each slice of the scan that this reader makes.
+    partition below the snapshot, or because it was not read for too long. `step_bytes` is asked
+    before each batch that this reader makes, `rest` called after each slice of the scan for it.
     """
 
     schema = VERSIONS_SCHEMA
@@ -212,6 +212,7 @@ class SnapshotSource(Iterator[SnapshotBatch]):
         self.batch_bytes = batch_bytes
         self.closed_because = ""
         self.waiting = False
+        self.step_bytes: StepBytes = whole_steps
         self.rest: Rest = no_rest
         self.seen_at = 0.0
 
@@ -420,12 +421,14 @@ class Snapshots:
         values: list[bytes] = []
         size = 0
         before = scan.last_row_id
+        batch_bytes = source.step_bytes(source.batch_bytes)
+        slice_bytes = min(self._limits.slice_bytes, batch_bytes)
         while True:
             with self._changed:
-                chains = scan.next_slice(self._limits)
+                chains = scan.next_slice(slice_bytes)
                 size += _chains_bytes(chains)
                 last = scan.last_row_id
-                full = scan.scanned or size >= source.batch_bytes
+                full = scan.scanned or size >= batch_bytes
                 # In the same hold as the last slice: every row that this batch passes and that
                 # was overwritten before is then in `early`, and goes out first.
                 early = scan.take_early() if full else []

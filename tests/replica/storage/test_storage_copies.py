@@ -24,8 +24,12 @@ from storage_kit import (
     stored_versions,
 )
 
+from rezone.replica import foreground as replica_foreground
 from rezone.replica.checkpoints import CheckpointLimits
+from rezone.replica.copies import snapshot_stream
 from rezone.replica.engines.base import TIME_MAX
+from rezone.replica.foreground import Foreground
+from rezone.replica.settings import SystemClock
 from rezone.replica.store import PartitionStore
 from rezone.wire.copyticket import ticket_for
 from rezone.wire.errors import ConflictError, CorruptionError, SnapshotExpiredError
@@ -211,6 +215,27 @@ def test_a_crash_of_the_receiver_loses_no_progress_it_has_reported(
         with opened(tmp_path / "done", form) as again:
             assert again.incoming.state().done
             assert stored_versions(again) == writer.versions(source.applied)
+
+
+def test_parts_are_small_while_clients_are_served(
+    tmp_path: Path, form: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A request would wait while megabytes are read, sent and taken in."""
+    monkeypatch.setattr(replica_foreground, "SHORT_STEP_BYTES", 100)
+    with opened(tmp_path / "a", form) as source, opened(tmp_path / "b", form) as target:
+        fill(source)
+        node = Foreground(SystemClock(), lambda: 80, wait=lambda _: False)
+
+        def sizes() -> list[int]:
+            stream = snapshot_stream(open_for(source, target), node)
+            return [batch.nbytes for batch, _ in stream if batch.num_rows]
+
+        whole = sizes()
+        node.begin()
+        small = sizes()
+    assert sum(small) >= sum(whole), "nothing may be left out"
+    assert len(small) > len(whole) + 5
+    assert sorted(small)[len(small) // 2] < 200 < max(whole)
 
 
 def test_a_newer_attempt_fences_the_older(tmp_path: Path, form: str) -> None:

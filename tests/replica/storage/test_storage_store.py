@@ -392,6 +392,32 @@ def test_reset_and_destroy(store: PartitionStore, tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.parametrize("left", ["", "a row", "state", "a log", "committed", "history"])
+def test_only_a_store_in_which_nothing_was_keeps_its_engine(
+    store: PartitionStore, left: str
+) -> None:
+    """Each first copy would open one more engine than it needs; or begin over what is left."""
+    store.update_meta(needs_snapshot=True)
+    match left:
+        case "a row":
+            store.engine.apply([(rid(1) + b"\0" * 8, b"\1x")], (), {})
+        case "state":
+            store.engine.apply((), (), {b"s": b"x"})
+        case "a log":
+            Writer(store).write(some_rows(1, 8))
+        case "committed":
+            store.note_committed(7)
+        case "history":
+            store.update_meta(failover_log=(FailoverEntry("a", 0),), partition_uuid="a")
+    engine = store.engine
+    store.reset()
+    assert (store.engine is engine) == (not left)
+    assert (store.log_start, store.log_end, store.applied, store.committed) == (0, 0, 0, 0)
+    assert not stored_versions(store)
+    assert not store.engine.state()
+    assert (store.meta.needs_snapshot, store.meta.failover_log) == (True, ())
+
+
 def test_interrupted_reset_is_completed(tmp_path: Path) -> None:
     """A crash inside a reset would leave half of the old rows under a new copy."""
     store = PartitionStore.open(tmp_path / "p", config())

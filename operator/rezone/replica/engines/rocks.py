@@ -39,10 +39,12 @@ from rezone.replica.engines.base import (
 )
 from rezone.replica.engines.rocks_settings import RocksSettings, options_of
 from rezone.replica.segment import sync_directory
+from rezone.replica.writeback import begin_writeback
 from rezone.wire.errors import CorruptionError, NotReadyError
 
 _ROWS_PER_CALL_MAX = 1024
 _KEY_BYTES_ABOUT = 32
+_COPY_BYTES = 4 << 20
 _ID_FILE = "rezone-engine-id"
 _ID = re.compile(rb"[0-9a-f]{32}")
 _CURRENT_FILE = "CURRENT"
@@ -358,10 +360,12 @@ class RocksEngine:
 
 
 def _copy_whole(source: int, target: int) -> None:
-    """Copy a file by the kernel."""
+    """Copy a file by the kernel, which begins to write it to the disk meanwhile."""
     size, at = os.fstat(source).st_size, 0
     while at < size:
-        at += os.sendfile(target, source, at, size - at)
+        copied = os.sendfile(target, source, at, min(_COPY_BYTES, size - at))
+        begin_writeback(target, at, copied)
+        at += copied
 
 
 def _engine_id(directory: Path) -> str:

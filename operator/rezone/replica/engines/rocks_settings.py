@@ -99,6 +99,8 @@ def options_of(settings: RocksSettings) -> rocksdict.Options:
     options.set_max_write_buffer_number(3)
     options.set_max_background_jobs(2)
     options.set_max_open_files(settings.open_files_max)
+    # Else opening a database starts and ends 16 threads, with the interpreter lock held.
+    options.set_max_file_opening_threads(1)
     options.set_compression_type(getattr(rocksdict.DBCompressionType, settings.compression)())
     options.set_keep_log_file_num(1)
     options.set_max_log_file_size(1 << 20)
