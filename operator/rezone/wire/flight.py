@@ -111,12 +111,15 @@ class NodeClient:
         """Make one control call and return its reply.
 
         `encoded` is the request's bytes, from a caller who sends it to many nodes.
+        A node whose server ends meanwhile counts as unreachable: nobody cancels calls on this side.
         """
         body = messages.encode(request) if encoded is None else encoded
         action = flight.Action(type(request).__name__, body)
         options = flight.FlightCallOptions(timeout=timeout_seconds)
         try:
             results = list(self._flight().do_action(action, options=options))
+        except flight.FlightCancelledError as error:
+            raise NotReadyError(f"the node ends its connections: {error}", unreachable=1) from error
         except CHANNEL_ERRORS as error:
             raise self._failed(error) from error
         answer = messages.decode(memoryview(results[0].body))
