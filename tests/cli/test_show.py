@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
+
 import pytest
 
-from rezone.cli.show import stream_lines
+from rezone.cli.show import index_lines, stream_lines
+from rezone.resources.conditions import ConditionType, Reason, condition_of
+from rezone.resources.zone import DistributionZone, DistributionZoneStatus
 from rezone.wire.messages import ConnectionStatistics, NodeStatistics, StreamStatistics
 
 
@@ -28,3 +32,23 @@ def test_a_connection_is_shown_under_its_name_with_all_its_streams() -> None:
         "node 0: z:1->0, to node 1, 1 streams",
         "  partition 3: sent 1.5 MB in 2 frames, up to offset 9, 4 rows not acknowledged",
     ]
+
+
+def test_indexes_that_are_built_have_a_line_each() -> None:
+    """Who waits for an index would see rebalances alone."""
+    told = condition_of(
+        ConditionType.INDEXING,
+        True,  # noqa: FBT003 - the condition's value
+        Reason.INDEXING,
+        "by_age: 1 of 3 replicas have it, 70 % is done; by_name: 0 of 3 replicas have it, 0 % is",
+        generation=1,
+        now=datetime(2026, 1, 1, tzinfo=UTC),
+    )
+    zone = DistributionZone.model_construct(
+        status=DistributionZoneStatus(conditions=(told,)),
+    )
+    assert index_lines(zone) == [
+        "index by_age: 1 of 3 replicas have it, 70 % is done",
+        "index by_name: 0 of 3 replicas have it, 0 % is",
+    ]
+    assert not index_lines(DistributionZone.model_construct(status=None))

@@ -9,7 +9,7 @@ from worlds import NOW, World, record
 from rezone.domain.readiness import is_close, why_not_close
 from rezone.domain.world import ChangeRoutes, RequestUpgrade
 from rezone.resources.migration import MigrationState as S
-from rezone.wire.messages import IndexPosition, Role
+from rezone.wire.messages import IndexBuild, IndexPosition, Role
 
 FAR = IndexPosition(9000, "u2")
 
@@ -43,6 +43,25 @@ def test_what_is_waited_for(
 ) -> None:
     """A takeover would begin that has to wait for minutes, or one that could would not."""
     assert lacking(theirs, own) == why
+
+
+@pytest.mark.proves("DCP-08")
+def test_a_leader_does_not_move_to_who_has_not_built_an_index_of_its() -> None:
+    """Lookups that were answered would be refused after the move; one by its name tells why."""
+    world = World()
+    world.settings = {"indexes": {b"x": "by_name", b"y": "by_age"}}
+    leader = IndexPosition(9000, "u2", (b"x", b"y", b"dropped"))
+    half = IndexPosition(9000, "u2", (b"y",))
+    world.reports = {
+        (0, 0): {"index": leader},
+        (0, 1): {"index": half, "index_builds": (IndexBuild(b"x", 40),)},
+    }
+    assert why_not_close(world.view(), 0, record(), 1) == "node 1 has built 40 % of index by_name"
+    world.reports = {(0, 0): {"index": half}, (0, 1): {"index": half}}
+    assert not why_not_close(world.view(), 0, record(), 1), "the leader has no more"
+    world.settings = {"indexes": {b"y": "by_age"}}
+    world.reports = {(0, 0): {"index": leader}, (0, 1): {"index": half}}
+    assert not why_not_close(world.view(), 0, record(), 1), "x was dropped"
 
 
 def test_a_standby_that_is_close_is_asked_for_its_index_too() -> None:

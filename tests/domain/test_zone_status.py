@@ -6,12 +6,13 @@ from typing import Any
 import pytest
 from worlds import NOW, World, record
 
+from rezone.domain.indexing import indexing
 from rezone.domain.rollout import NOTHING, RolloutDecision
 from rezone.domain.volumes import Growth
 from rezone.domain.zone_status import Obstacle, ZoneHealth, health_of, zone_conditions
 from rezone.resources.conditions import Condition, Reason
 from rezone.resources.zone_status import RolloutStatus
-from rezone.wire.messages import FIRST_PARTITION_EPOCH, Role
+from rezone.wire.messages import FIRST_PARTITION_EPOCH, IndexBuild, IndexPosition, Role
 
 WELL = ZoneHealth(partitions=4, led=4, in_sync=4, ready_nodes=3, wanted_nodes=3)
 STALL = (Reason.NOT_ENOUGH_DATA_NODES, "add data nodes")
@@ -59,6 +60,22 @@ def test_a_lasting_obstacle_stalls_and_a_passing_one_explains_the_wait() -> None
     assert "Stalled" not in found
     assert found["Ready"].reason == Reason.AWAITING_DELETION
     assert found["Reconciling"].message.endswith("claim c goes")
+
+
+def test_a_zone_tells_which_indexes_are_built_and_how_far() -> None:
+    """Nobody would know why lookups are refused, or each report would write to the API server."""
+    world = World(routes=[record()], settings={"indexes": {b"x": "by_name", b"y": "by_age"}})
+    half = {"index": IndexPosition(5, "u", (b"y",)), "index_builds": (IndexBuild(b"x", 57),)}
+    whole = {"index": IndexPosition(5, "u", (b"x", b"y"))}
+    world.reports = {(0, 0): whole, (0, 1): half, (0, 2): half}
+    text = indexing(world.view())
+    assert text == "by_name: 1 of 3 replicas have it, 70 % is done"
+    assert health_of(world.view(), replicas=3, wanted_nodes=3).indexing == text
+    found = conditions(dataclasses.replace(WELL, indexing=text))
+    assert (found["Indexing"].status, found["Indexing"].message) == ("True", text)
+    assert found["Ready"].status == "True", "rows are read and written meanwhile"
+    world.reports = {(0, node): whole for node in range(3)}
+    assert not indexing(world.view())
 
 
 def test_a_well_zone_is_ready_and_nothing_else() -> None:

@@ -23,6 +23,7 @@ from rezone.wire.errors import (
     NotReadyError,
     UnknownIndexError,
 )
+from rezone.wire.indexes import id_of, index_codec
 from rezone.wire.messages import (
     Ack,
     FailoverEntry,
@@ -37,6 +38,7 @@ from rezone.wire.schema import Index, TableSchema
 
 PARTITION = 0
 TABLE = TableSchema(indexes=(Index("by_value", ("value",)),))
+BUILT = (id_of(TABLE.indexes[0]),)
 CONFIG = ZoneConfig(zone="test", zone_uid="uid-test", partitions=1, table=TABLE)
 # Nothing is indexed but by lookups and for a takeover.
 IDLE = msgspec.structs.replace(FAST, index_interval_ms=3_600_000, takeover_timeout_ms=3000)
@@ -95,12 +97,12 @@ def outcome(coordinator: Coordinator, node: int, state: TakeoverState) -> Any:
 
 def hold_back(held: Indexer, monkeypatch: pytest.MonkeyPatch, go: threading.Event) -> None:
     """Keep an indexer from indexing until the event is set."""
-    original = Indexer.step
+    original = Indexer.follow
 
-    def step(indexer: Indexer) -> bool:
+    def follow(indexer: Indexer) -> bool:
         return original(indexer) if indexer is not held or go.is_set() else False
 
-    monkeypatch.setattr(Indexer, "step", step)
+    monkeypatch.setattr(Indexer, "follow", follow)
 
 
 def table_of(keys: list[bytes], values: list[bytes | None]) -> Any:
@@ -121,7 +123,8 @@ def test_a_lookup_of_damaged_rows_is_asked_for_again(
         raise CorruptionError("for the test")
 
     monkeypatch.setattr(partition.store.reader, "lookup", damaged)
-    ticket = IndexTicket(PARTITION, "by_value", start=b"", end=b"\xff", limit=1)
+    start, end = index_codec(TABLE, "by_value").all
+    ticket = IndexTicket(PARTITION, 1, "by_value", start=start, end=end, limit=1)
     with pytest.raises(NotReadyError, match="damaged"):
         next(lookup_batches(partition, ticket, c.node(0).zone.codec))
 
@@ -219,6 +222,13 @@ def test_what_an_index_lacks_is_told_by_offset_and_history() -> None:
     assert index_lacks(history, stopped, IndexPosition(11, "u2")).why.endswith("at 11, before 12")
     assert index_lacks(history, stopped, IndexPosition(12, "u1")).final
     assert index_lacks(history[:1], stopped, IndexPosition(12, "u1")).final
+    built = IndexPosition(12, "u2", (b"x", b"y"))
+    half = IndexPosition(12, "u2", (b"y",))
+    assert index_lacks(history, built, half, (b"x", b"y")) == Lacks(
+        "index is not built yet in 1 of its parts"
+    )
+    assert not index_lacks(history, built, half, (b"y",)), "x was dropped meanwhile"
+    assert not index_lacks(history, half, built, (b"x", b"y"))
 
 
 @pytest.mark.proves("DCP-08")
@@ -229,7 +239,7 @@ def test_a_takeover_waits_until_the_candidate_has_indexed_as_much(
     stopped = c.report(0, PARTITION).index
     assert stopped is not None
     assert stopped.offset == len(ROWS)
-    assert c.report(1, PARTITION).index == IndexPosition(0, "")
+    assert c.report(1, PARTITION).index == IndexPosition(0, "", BUILT)
     c.takeover(PARTITION)
     user = Client(c)
     user.put(PARTITION, {b"later": b"v0"})  # writes go on meanwhile

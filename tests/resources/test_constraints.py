@@ -275,6 +275,7 @@ Z, T, M = "DistributionZone", "RebalanceTask", "RegionMigration"
 TWO_COLUMNS = [{"name": "a", "type": "int64"}, {"name": "b", "type": "float64"}]
 TWO: Json = {"columns": [*TWO_COLUMNS, {"name": "d", "type": "string"}], "primaryKey": ["a"]}
 INDEXED_TWO: Json = {**TWO, "indexes": [{"name": "x", "columns": ["d", "a"]}]}
+KEPT = "of schema only indexes can be changed, columns and primaryKey stay: make a new zone and copy the rows"
 RULE_ROWS: tuple[RuleRow, ...] = (
     RuleRow(Z, "the name of a DistributionZone starts with a letter and has at most 40 characters, lower-case letters, digits and '-': choose another name",
             {"metadata.name": "z" * 40}, {"metadata.name": "1st.zone"}),
@@ -286,9 +287,13 @@ RULE_ROWS: tuple[RuleRow, ...] = (
             {"spec.partitions": 16384, "spec.replicas": 3}, {"spec.partitions": 16384, "spec.replicas": 4}),
     RuleRow(Z, "partitions cannot be changed until re-sharding exists: make a new zone with the wanted number and copy the rows",
             {"spec.partitions": 8, "spec.replicas": 2}, {"spec.partitions": 16}, before={}),
-    RuleRow(Z, "schema cannot be changed, its indexes neither: make a new zone and copy the rows",
-            {"spec.schema": TWO, "spec.replicas": 2}, {"spec.schema": {**TWO, "columns": TWO["columns"][::-1]}},
+    RuleRow(Z, KEPT, {"spec.schema": INDEXED_TWO}, {"spec.schema": {**TWO, "columns": TWO["columns"][::-1]}},
             before={"spec.schema": TWO}),
+    RuleRow(Z, KEPT, {"spec.schema": TWO}, {"spec.schema": {**INDEXED_TWO, "primaryKey": ["d"]}},
+            before={"spec.schema": INDEXED_TWO}),
+    RuleRow(Z, KEPT, {"spec.schema": {**TWO, "indexes": [{"name": "x", "columns": ["d"]}]}},
+            {"spec.schema": {**INDEXED_TWO, "columns": [*INDEXED_TWO["columns"], {"name": "e", "type": "string"}]}},
+            before={"spec.schema": INDEXED_TWO}),
     RuleRow(Z, "storage.engine cannot be changed: make a new zone and copy the rows",
             {"spec.storage": {"engine": "RocksDB"}}, {"spec.storage": {"engine": "Memory"}}, before={}),
     RuleRow(Z, "storage.volumeClaimTemplate cannot be added or removed: make a new zone and copy the rows",
@@ -426,7 +431,7 @@ def test_rule(row: RuleRow, server: Server) -> None:
 def test_removed_schema_is_refused(server: Server) -> None:
     """Without the guard on presence, `kubectl replace` without a schema would turn it binary."""
     before = manifest(Z, {"spec.schema": SCHEMA})
-    assert "schema cannot be changed" in server.try_replace(before, manifest(Z, {}))
+    assert "only indexes can be changed" in server.try_replace(before, manifest(Z, {}))
 
 
 def test_status_is_not_writable_by_spec_writers(server: Server) -> None:

@@ -11,6 +11,7 @@ from rezone.kube.client import Kube, connect
 from rezone.kube.errors import KubeError
 from rezone.kube.routes import RouteStore
 from rezone.kube.store import StatusStore
+from rezone.resources.conditions import ConditionType
 from rezone.resources.task import RebalanceTask, TaskProgress
 from rezone.resources.zone import DistributionZone
 from rezone.wire.errors import RezoneError
@@ -43,11 +44,17 @@ def partition_map(zone: str, namespace: str | None) -> None:
 @click.argument("zone")
 @_NAMESPACE
 def progress(zone: str, namespace: str | None) -> None:
-    """Show the rebalances of ZONE: moves, bytes, rate, time left, and what they wait for."""
+    """Show the rebalances of ZONE: moves, bytes, rate, time left, and what they wait for.
+
+    And the indexes that are being built.
+    """
 
     async def load(kube: Kube) -> list[str]:
-        tasks = await StatusStore(kube).list(RebalanceTask, namespace or kube.namespace)
-        return [task_line(task) for task in tasks if task.spec.zone_name == zone]
+        store = StatusStore(kube)
+        found = await store.read(DistributionZone, namespace or kube.namespace, zone)
+        tasks = await store.list(RebalanceTask, namespace or kube.namespace)
+        lines = [task_line(task) for task in tasks if task.spec.zone_name == zone]
+        return [*lines, *index_lines(found)]
 
     for line in _ask(load) or [f"zone {zone} has no RebalanceTask"]:
         click.echo(line)
@@ -69,6 +76,13 @@ def task_line(task: RebalanceTask) -> str:
     if status is not None and status.waiting_for:
         parts.append(f"({status.waiting_for})")
     return ", ".join(parts)
+
+
+def index_lines(zone: DistributionZone) -> list[str]:
+    """Return a line for each index that is being built."""
+    conditions = zone.status.conditions if zone.status is not None else ()
+    told = [c.message for c in conditions if c.type is ConditionType.INDEXING]
+    return [f"index {line}" for message in told for line in message.split("; ")]
 
 
 @click.command("streams")

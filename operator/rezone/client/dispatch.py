@@ -318,7 +318,7 @@ class Dispatcher:
                 late = self._release_parked(now)
             for request in late:
                 if request.gone:
-                    request.done(_no_such_partition(request.partition))
+                    request.done(no_such_partition(request.partition))
                     continue
                 unknown = NotReadyError(f"partition {request.partition} has no known leader")
                 request.done(request.last_error or unknown)
@@ -386,6 +386,6 @@ class Dispatcher:
                     self._lock.wait_for(lambda: self._closed, pause)
 
 
-def _no_such_partition(partition: PartitionId) -> ConflictError:
+def no_such_partition(partition: PartitionId) -> ConflictError:
     """Return the error a node gives to a request that was cut for more partitions (B-08)."""
     return ConflictError(f"the zone has no partition {partition} any more", partition=partition)

@@ -29,7 +29,10 @@ class IndexPage(NamedTuple):
 
 
 class Lookup:
-    """One page of a lookup; ValueError when bounds or limit make no sense."""
+    """One page of a lookup; ValueError when bounds, limit or `after` make no sense.
+
+    UnknownIndexError when the table has no such index.
+    """
 
     def __init__(
         self,
@@ -46,13 +49,16 @@ class Lookup:
         self._codec = codec
         self._index = index_codec(codec.table, index)
         self._keys = self._index.range_of(low, high)
+        if after and not after.startswith(self._index.id):
+            raise ValueError(f"`after` is of another index than {index!r} is now: begin anew")
         self._after = after
         self._limit = limit
 
-    def ticket(self, partition: PartitionId, as_of: int | None) -> IndexTicket:
-        """Return what to ask a partition for: all the rows of the page could be its."""
+    def ticket(self, partition: PartitionId, partitions: int, as_of: int | None) -> IndexTicket:
+        """Return what to ask one of all partitions: all the rows of the page could be its."""
         return IndexTicket(
             partition=partition,
+            partitions=partitions,
             index=self._index.name,
             start=self._keys.start,
             end=self._keys.end,

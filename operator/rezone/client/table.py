@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from rezone.client import batches
 from rezone.client.calls import Budget, Call
-from rezone.client.dispatch import Dispatcher, Request
+from rezone.client.dispatch import Dispatcher, Request, no_such_partition
 from rezone.client.lookups import LOOKUPS_AT_ONCE, IndexPage, Lookup
 from rezone.client.routes import RouteCache
 from rezone.client.settings import ClientSettings
@@ -26,7 +26,13 @@ from rezone.client.transactions import Requests, Transaction
 from rezone.client.writes import Outcome, PartitionWrite, Writes, writer_uuid
 from rezone.wire import keyspace, rows
 from rezone.wire.channel import CHANNEL_ERRORS
-from rezone.wire.errors import ConflictError, NotLeaderError, NotReadyError, RezoneError
+from rezone.wire.errors import (
+    ConflictError,
+    NotLeaderError,
+    NotReadyError,
+    RezoneError,
+    UnknownIndexError,
+)
 from rezone.wire.flight import NodeClient, from_flight_error
 from rezone.wire.messages import (
     IndexTicket,
@@ -203,12 +209,12 @@ class TableClient:
         deadline = self._clock() + self._settings.timeout_seconds
         attempt = 0
         while True:
+            codec = self.codec
             try:
-                return read(self.codec)
-            except ConflictError as error:
-                # Cut for another number of partitions than the zone has by now (B-08).
+                return read(codec)
+            except (ConflictError, UnknownIndexError) as error:
                 attempt += 1
-                if "partition" not in error.details or self._clock() >= deadline:
+                if not _is_stale(error, codec, attempt) or self._clock() >= deadline:
                     raise
                 self._dispatcher.pause(attempt)
                 self._fetch_routes()
@@ -260,17 +266,23 @@ class TableClient:
         equal values, a shorter one leaves the other columns open, and none has no bound. At most
         `limit` rows come at once; `after` is the `next` of the page before. Each page sees what
         was acknowledged before it was asked for; without `as_of` another page may see more.
-        UnknownIndexError when the zone has no such index.
+        UnknownIndexError when the zone has no such index, IndexNotBuiltError while it is new and
+        does not have all rows yet; the detail `percent` says how far it is.
         """
-        self._fetch_routes()  # a lookup by a stale number of partitions would miss some
-        found = Lookup(self.codec, index, low=low, high=high, limit=limit, after=after)
 
-        def rows_of(partition: PartitionId) -> list[Any]:
-            return list(self.stream_partition(found.ticket(partition, as_of), whole=True))
+        def look_up(codec: RowCodec) -> IndexPage:
+            partitions = self.config.partitions
+            found = Lookup(codec, index, low=low, high=high, limit=limit, after=after)
 
-        partitions = range(self.config.partitions)
-        with ThreadPoolExecutor(min(len(partitions), LOOKUPS_AT_ONCE)) as pool:
-            return found.page([batch for part in pool.map(rows_of, partitions) for batch in part])
+            def rows_of(partition: PartitionId) -> list[Any]:
+                ticket = found.ticket(partition, partitions, as_of)
+                return list(self.stream_partition(ticket, whole=True))
+
+            with ThreadPoolExecutor(min(partitions, LOOKUPS_AT_ONCE)) as pool:
+                parts = pool.map(rows_of, range(partitions))
+                return found.page([batch for part in parts for batch in part])
+
+        return self._with_routes(look_up)
 
     def stream_partition(
         self, ticket: ScanTicket | IndexTicket, *, whole: bool = False
@@ -380,8 +392,8 @@ class TableClient:
             done(RezoneError("the client is closed"))
 
     def _scan_once(self, ticket: ScanTicket | IndexTicket) -> Iterator[Any]:
-        if self._routes.config is None:
-            self._fetch_routes()
+        if ticket.partition >= self.config.partitions:
+            raise no_such_partition(ticket.partition)
         leader = self._dispatcher.leader(ticket.partition)
         if leader is None:
             raise NotReadyError(f"no leader is known for partition {ticket.partition}")
@@ -412,3 +424,16 @@ class TableClient:
                 self._dispatcher.pause(attempt)
             else:
                 return
+
+
+def _is_stale(error: RezoneError, codec: RowCodec, attempt: int) -> bool:
+    """Whether newer routes may bring an answer where older ones brought an error.
+
+    A request was cut for another number of partitions than the zone has by now (B-08), or for an
+    index as it was defined before: the index may be known to whoever was asked, or to this client,
+    before it is to the other.
+    """
+    if not isinstance(error, UnknownIndexError):
+        return "partition" in error.details
+    named = error.details.get("index")
+    return attempt == 1 or any(index.name == named for index in codec.table.indexes)

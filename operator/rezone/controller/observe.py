@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from rezone.controller.monitor import NodeMonitor
 from rezone.controller.runtime import ZoneRuntime
+from rezone.controller.zone_config import index_names
 from rezone.domain.assignments import topology_of
 from rezone.domain.world import MigrationView, NodeView, SparkView, ZoneView
 from rezone.resources.migration import TERMINAL_MIGRATION_STATES, MigrationState, RegionMigration
@@ -49,6 +50,7 @@ def build_view(
         spark=spark,
         verified=frozenset(runtime.verified),
         mismatched=frozenset(runtime.mismatched),
+        indexes=index_names(zone),
     )
 
 

@@ -1,8 +1,9 @@
 """What data nodes must know of a zone, from its spec."""
 
 from rezone.resources.zone import DistributionZone
+from rezone.wire.indexes import id_of
 from rezone.wire.messages import ZoneConfig
-from rezone.wire.schema import Column, Index, TableSchema
+from rezone.wire.schema import Column, Index, IndexId, TableSchema
 
 
 def zone_config(zone: DistributionZone, partitions: int) -> ZoneConfig:
@@ -17,11 +18,7 @@ def zone_config(zone: DistributionZone, partitions: int) -> ZoneConfig:
                 for c in spec.table_schema.columns
             ),
             primary_key=spec.table_schema.primary_key,
-            # By name: their order in the list may be changed, and entries carry their numbers.
-            indexes=tuple(
-                Index(index.name, index.columns)
-                for index in sorted(spec.table_schema.indexes, key=lambda index: index.name)
-            ),
+            indexes=_indexes(zone),
         )
     return ZoneConfig(
         zone=zone.metadata.name,
@@ -34,3 +31,15 @@ def zone_config(zone: DistributionZone, partitions: int) -> ZoneConfig:
         replicas=spec.replicas,
         min_in_sync_replicas=spec.min_in_sync,
     )
+
+
+def index_names(zone: DistributionZone) -> dict[IndexId, str]:
+    """Return the names of the zone's indexes by the ids that data nodes know them by."""
+    return {id_of(index): index.name for index in _indexes(zone)}
+
+
+def _indexes(zone: DistributionZone) -> tuple[Index, ...]:
+    """Return the indexes by name: another order in the list is no change."""
+    schema = zone.spec.table_schema
+    found = [Index(index.name, index.columns) for index in schema.indexes] if schema else []
+    return tuple(sorted(found, key=lambda index: index.name))

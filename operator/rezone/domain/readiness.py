@@ -6,7 +6,13 @@ The rules that both machines ask before a leader moves.
 from datetime import datetime
 
 from rezone.domain.world import Action, NodeView, VerifyCopy, ZoneView
-from rezone.wire.messages import LeaderAndIsr, NodeId, PartitionId
+from rezone.wire.messages import (
+    IndexPosition,
+    LeaderAndIsr,
+    NodeId,
+    PartitionId,
+    ReplicaReport,
+)
 
 CLOSE_ROWS = 1000
 """DCP-06: a candidate that is fewer rows behind is almost up to date."""
@@ -89,6 +95,18 @@ def _why_not_indexed(view: ZoneView, partition: PartitionId, leader: NodeId, nod
         return f"node {node}'s index is {missing} rows behind node {leader}'s"
     if own.index.partition_uuid != theirs.index.partition_uuid:
         return f"node {node}'s index is of another history than node {leader}'s"
+    return _why_not_built(view, node, own, theirs.index)
+
+
+def _why_not_built(
+    view: ZoneView, node: NodeId, report: ReplicaReport, theirs: IndexPosition
+) -> str:
+    """Return which of the zone's indexes the leader has built and this replica has not."""
+    own = report.index.built if report.index is not None else ()
+    percents = {build.index: build.percent for build in report.index_builds}
+    for index, name in view.indexes.items():
+        if index in theirs.built and index not in own:
+            return f"node {node} has built {percents.get(index, 0)} % of index {name}"
     return ""
 
 

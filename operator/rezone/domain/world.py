@@ -11,6 +11,7 @@ from datetime import datetime
 
 from rezone.domain.resharding_view import ReshardingAction
 from rezone.wire.messages import IndexPosition, LeaderAndIsr, NodeId, PartitionId, ReplicaReport
+from rezone.wire.schema import IndexId
 
 Topology = tuple[tuple[NodeId, ...], ...]
 """For each partition its data nodes; the first is the preferred leader."""
@@ -74,7 +75,7 @@ class ZoneView:
     `verified` are the copies whose digest equalled their source's in this process's life, as
     (partition, node, the source's leader epoch) (B-04); `mismatched` are those whose did not.
     `min_in_sync` is the smallest in-sync set with which rows are committed, `hot_standbys` how many
-    each partition shall have while nothing moves.
+    each partition shall have while nothing moves. `indexes` are the names of the zone's indexes.
     """
 
     name: str
@@ -100,6 +101,7 @@ class ZoneView:
     spark: SparkView | None = None
     verified: frozenset[tuple[PartitionId, NodeId, int]] = frozenset()
     mismatched: frozenset[tuple[PartitionId, NodeId, int]] = frozenset()
+    indexes: Mapping[IndexId, str] = dataclasses.field(default_factory=dict)
 
     def report(self, partition: PartitionId, node: NodeId) -> ReplicaReport | None:
         """Return what a reachable node says of its replica, None when it has or says nothing."""

@@ -3,6 +3,7 @@
 import dataclasses
 from datetime import datetime
 
+from rezone.domain.indexing import indexing
 from rezone.domain.lost_quorum import Loss, loss_of, summary
 from rezone.domain.rollout import RolloutDecision
 from rezone.domain.volumes import Growth
@@ -35,7 +36,8 @@ class ZoneHealth:
     """How many partitions are well: led by a node that answers, and with all replicas in sync.
 
     `lost_quorum` and `leaderless` tell of those that nobody can lead: for good, or for now.
-    `damaged` counts replicas that have found damage; `damage` tells of one of them.
+    `damaged` counts replicas that have found damage; `damage` tells of one of them. `indexing` says
+    which indexes are being built.
     """
 
     partitions: int
@@ -47,6 +49,7 @@ class ZoneHealth:
     leaderless: str = ""
     damaged: int = 0
     damage: str = ""
+    indexing: str = ""
 
 
 def health_of(view: ZoneView, *, replicas: int, wanted_nodes: int) -> ZoneHealth:
@@ -81,6 +84,7 @@ def health_of(view: ZoneView, *, replicas: int, wanted_nodes: int) -> ZoneHealth
         leaderless=summary([loss for loss in losses if not loss.given_up]),
         damaged=len(damaged),
         damage=damaged[0][:DAMAGE_CHARACTERS] if damaged else "",
+        indexing=indexing(view),
     )
 
 
@@ -126,6 +130,11 @@ def zone_conditions(
         result, updating, of(ConditionType.UPDATING, update_reason, update_message)
     )
     result = _while_true(result, growing, of(ConditionType.GROWING, grow_reason, grow_message))
+    result = _while_true(
+        result,
+        bool(health.indexing),
+        of(ConditionType.INDEXING, Reason.INDEXING, health.indexing),
+    )
     stall_reason, stall_message = stalled or (Reason.AVAILABLE, "")
     result = _while_true(
         result,

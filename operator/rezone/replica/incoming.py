@@ -20,7 +20,6 @@ from rezone.replica.applier import AppliedState, Applier
 from rezone.replica.bulk import BulkLoader, continues
 from rezone.replica.engines.base import Engine
 from rezone.replica.fileload import FileLoader, check_names, still_held
-from rezone.replica.history import branch_at
 from rezone.replica.indexer import Indexer
 from rezone.replica.log import PartitionLog
 from rezone.replica.meta import CopyMeta
@@ -116,14 +115,20 @@ class Incoming:
         self._loader = None
         for left in self._staging.iterdir():
             left.unlink()
+        arriving = self._indexer.arriving(None if copy is None else copy.indexes)
         if copy is None:
             self._store.reset()
             state = self._writers.take_over(header.writers)
             self.engine.apply((), (), {**state, **engine_state(header.transactions)})
             self.engine.flush()  # before the meta says that a copy is under way
             copy = _copy_of(header, attempt)
-        else:
-            copy = msgspec.structs.replace(copy, attempt=attempt)
+        dropped = tuple(index for index in copy.indexes if index not in arriving.ids)
+        copy = msgspec.structs.replace(
+            copy,
+            attempt=attempt,
+            indexes=arriving.ids,
+            indexes_left=copy.indexes_left + dropped,
+        )
         self.update_meta(copy=copy)
         return BulkLoader(
             self,
@@ -132,7 +137,7 @@ class Incoming:
             checkpoint_bytes=self._config.bulk_checkpoint_bytes,
             slice_bytes=self._config.apply_slice_bytes,
             slice_rows=self._config.apply_slice_rows,
-            arriving=self._indexer.arriving(),
+            arriving=arriving,
         )
 
     def _begin_files(self, header: SnapshotHeader, attempt: str, copy: CopyMeta | None) -> Loader:
@@ -170,8 +175,7 @@ class Incoming:
         with self._applier.mutex:
             self.check(loader)
             state = AppliedState(copy.offset, copy.commit_time, copy.leader_epoch)
-            branch = branch_at(copy.failover_log, copy.offset)
-            index = self._indexer.arrived(copy.offset, copy.commit_time, branch)
+            index = self._indexer.arrived(copy)
             with self._changed:
                 self.engine.apply((), (), {**state.record(), **index})
                 self.engine.flush()

@@ -4,15 +4,13 @@ An entry's engine key is `INDEX_PREFIX`, index key, row id and inverted commit t
 stored and scanned as a version is; its value is a version's flag and the length of the index key.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any, NamedTuple
 
-import msgspec
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
-import xxhash
 
 from rezone.replica.columns import Columns, columns_of, engine_keys, fixed_array
 from rezone.replica.engines.base import FLAG_VALUE, INDEX_PREFIX, Pairs, SortedRun
@@ -20,7 +18,7 @@ from rezone.replica.entry import OP_UPSERT
 from rezone.wire.indexes import IndexCodec, index_codecs
 from rezone.wire.pieces import content_of, slices
 from rezone.wire.rows import RowCodec, keys_of
-from rezone.wire.schema import TableSchema
+from rezone.wire.schema import IndexId, TableSchema
 
 _ROWS_PER_STEP = 2048
 _LENGTH = np.dtype("<u4")
@@ -61,18 +59,22 @@ class Entries(NamedTuple):
 
 
 class EntryMaker:
-    """Makes the entries of a table's versions; has no state that changes."""
+    """Makes the entries of a table's versions in some of its indexes; has no state that changes."""
 
-    def __init__(self, table: TableSchema) -> None:
-        self._rows = RowCodec(table)
-        self._codecs = index_codecs(table)
-        self._names = frozenset(name for codec in self._codecs for name in codec.columns)
-        self.definition = xxhash.xxh64_hexdigest(msgspec.json.encode(table))
+    def __init__(self, rows: RowCodec, codecs: tuple[IndexCodec, ...]) -> None:
+        self._rows = rows
+        self._codecs = codecs
+        self._names = frozenset(name for codec in codecs for name in codec.columns)
+        self.ids = tuple(codec.id for codec in codecs)
 
-    @property
-    def enabled(self) -> bool:
-        """Whether the table has indexes."""
-        return bool(self._codecs)
+    @classmethod
+    def of(cls, table: TableSchema) -> "EntryMaker":
+        """Return what makes the entries of all indexes of a table."""
+        return cls(RowCodec(table), index_codecs(table))
+
+    def only(self, ids: Collection[IndexId]) -> "EntryMaker":
+        """Return what makes the entries of these indexes alone."""
+        return EntryMaker(self._rows, tuple(codec for codec in self._codecs if codec.id in ids))
 
     def index_keys(self, codec: IndexCodec, row_ids: Any, values: Any) -> Any:
         """Return the index keys of rows."""
@@ -110,9 +112,14 @@ class Arriving:
         self._maker = maker
         self._taken: list[Entries] = []
 
+    @property
+    def ids(self) -> tuple[IndexId, ...]:
+        """The indexes that get their entries."""
+        return self._maker.ids
+
     def take(self, batch: pa.RecordBatch) -> int:
         """Take the versions of a snapshot batch; return the bytes of their entries."""
-        if not self._maker.enabled:
+        if not self._maker.ids:
             return 0
         row_ids, times, flags, values = batch.columns
         columns = Columns(row_ids, times.to_numpy(), flags.to_numpy(), values)

@@ -12,14 +12,20 @@ The indexed offset, and the partition UUID of the branch of history it lies on, 
 same atomic step of the engine as the entries (DCP-08). An engine that comes as files brings its
 index along; a row copy feeds `Arriving` (SS-05). Where the log no longer reaches back to the
 indexed offset, or the offset is of another history, the entries are dropped and made anew by a scan
-over the rows, slice by slice; it goes on where it was after a restart.
+over the rows.
 
-Concurrency: changes are made under the applier's mutex, a slice at a time, by whoever calls
-`step`: the partition's job, or a lookup that will not wait for it. `stop` keeps everybody from it.
+Indexes come and go (`redefine`, decision 0125). One that is new follows the log at once, and a scan
+brings the rows of before, slice by slice (`build`); until it is over the index is not `built`. The
+entries of one that is gone are removed in such slices, and it is not begun again before they
+are. Both stand in the same state, so a restart goes on where they were.
+
+Concurrency: changes are made under the applier's mutex, a slice at a time: by the partition's job,
+the node's thread that builds, or a lookup that will not wait for them. `stop` keeps everybody from
+it.
 """
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
@@ -28,10 +34,7 @@ import pyarrow.compute as pc
 
 from rezone.replica.applier import Applier
 from rezone.replica.columns import columns_of, visible
-from rezone.replica.engines.base import (
-    INDEX_PREFIX,
-    behind,
-)
+from rezone.replica.engines.base import INDEX_PREFIX, TIME_MAX, Chains, behind
 from rezone.replica.entry import iter_entries
 from rezone.replica.history import branch_at
 from rezone.replica.index_entries import (
@@ -44,37 +47,54 @@ from rezone.replica.index_entries import (
     upserts_of,
 )
 from rezone.replica.log import PartitionLog
-from rezone.wire.indexes import IndexCodec, KeyRange
+from rezone.replica.meta import CopyMeta, PartitionMeta
+from rezone.wire.indexes import IndexCodec, KeyRange, range_of_id
 from rezone.wire.messages import FailoverEntry, IndexPosition
-from rezone.wire.schema import TableSchema
+from rezone.wire.schema import IndexId, TableSchema
 
 _STATE_NAME = b"index"
 _LOG_READ_BYTES = 1 << 20
 _SCAN_BYTES = 512 << 10
-_ROWS_PER_SLICE = 4096
+_ROWS_PER_SLICE = 1024
 _INDEX_END = INDEX_PREFIX + b"\xff"
 
 StateChange = dict[bytes, bytes | None]
 
 
-class IndexState(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """What stands beside the entries; `definition` names what they were made from.
+class IndexPart(msgspec.Struct, frozen=True, array_like=True):
+    """One index: `at` is where the scan that builds or removes it goes on; None when it is over."""
 
-    `entries` and `entry_bytes` are counted, and may be a little off after a crash. `scanned` is
-    where a scan under way stands, which brings what is below `offset`; None when it is over.
+    id: IndexId
+    at: bytes | None = None
+
+
+class IndexState(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """What stands beside the entries: up to where the log was followed, and in which indexes.
+
+    `entries` and `entry_bytes` are counted, and may be a little off after a crash, or where
+    versions were collected while an index was built. `gone` are indexes whose entries are being
+    removed. `anew`: all entries were dropped, and the position counts for nothing until they are
+    there again.
     """
 
-    definition: str
     offset: int = 0
     commit_time: int = 0
     partition_uuid: str = ""
     entries: int = 0
     entry_bytes: int = 0
-    scanned: bytes | None = None
+    kept: tuple[IndexPart, ...] = ()
+    gone: tuple[IndexPart, ...] = ()
+    anew: bool = False
 
     def record(self) -> StateChange:
         """Return the named state for the engine."""
         return {_STATE_NAME: msgspec.msgpack.encode(self)}
+
+    @property
+    def unbuilt(self) -> tuple[IndexPart, ...]:
+        """The indexes that do not have all rows yet, those first that have the fewest."""
+        found = [part for part in self.kept if part.at is not None]
+        return tuple(sorted(found, key=lambda part: part.at or b""))
 
 
 class Found(NamedTuple):
@@ -93,14 +113,16 @@ class Indexer:
         table: TableSchema,
         applier: Applier,
         log: PartitionLog,
-        history: Callable[[], tuple[FailoverEntry, ...]],
+        facts: Callable[[], PartitionMeta],
     ) -> None:
-        self._maker = EntryMaker(table)
+        self._table = table
+        self._wanted = EntryMaker.of(table)
         self._applier = applier
         self._log = log
-        self._history = history
+        self._facts = facts
         self._stopped = False
         self._flushed = 0
+        self.dropped = 0
         self.load()
 
     # --- facts -------------------------------------------------------------------------------
@@ -108,40 +130,78 @@ class Indexer:
     @property
     def enabled(self) -> bool:
         """Whether there is anything to be indexed."""
-        return self._maker.enabled
+        return bool(self._wanted.ids)
+
+    @property
+    def wanted(self) -> tuple[IndexId, ...]:
+        """The ids of the table's indexes."""
+        return self._wanted.ids
 
     @property
     def position(self) -> IndexPosition:
-        """The indexed offset and its partition UUID; nothing while the entries are made anew."""
+        """The indexed offset, its partition UUID and the built indexes.
+
+        Nothing while all entries are made anew.
+        """
         state = self._state
-        if state.scanned is not None:
+        if state.anew:
             return IndexPosition(0, "")
-        return IndexPosition(state.offset, state.partition_uuid)
+        built = tuple(part.id for part in state.kept if part.at is None)
+        return IndexPosition(state.offset, state.partition_uuid, built)
+
+    @property
+    def unbuilt(self) -> tuple[IndexPart, ...]:
+        """The table's indexes that do not have all rows yet."""
+        begun = {part.id for part in self._state.kept}
+        waiting = (IndexPart(index, b"") for index in self._wanted.ids if index not in begun)
+        return (*self._state.unbuilt, *waiting)
+
+    def is_unbuilt(self, index: IndexId) -> bool:
+        """Whether an index does not have all rows because it is new, or not known here."""
+        state = self._state
+        return not state.anew and IndexPart(index) not in state.kept
 
     @property
     def needs_log_from(self) -> int:
         """From where on the log is still to be followed."""
-        return self._state.offset if self.enabled else self._applier.state.offset
+        return self._state.offset if self._state.kept else self._applier.state.offset
 
     @property
     def flushed(self) -> int:
         """Up to which offset the entries survive a crash."""
-        return self._flushed if self.enabled else self._applier.flushed
+        return self._flushed if self._state.kept else self._applier.flushed
 
     @property
     def lag_rows(self) -> int:
-        """How many applied row changes are not indexed yet."""
-        return self._applier.state.offset - self.position.offset if self.enabled else 0
+        """How many applied row changes are not indexed yet; all, while entries are made anew."""
+        return self._applier.state.offset - self.position.offset if self._state.kept else 0
 
     @property
-    def scanning(self) -> bool:
-        """Whether the entries are being made anew from the rows."""
-        return self._state.scanned is not None
+    def unfollowed_rows(self) -> int:
+        """How many applied row changes are still to be followed in the log."""
+        return self._applier.state.offset - self.needs_log_from
+
+    @property
+    def made_anew(self) -> bool:
+        """Whether all entries are being made anew from the rows."""
+        return self._state.anew
+
+    @property
+    def unfinished(self) -> bool:
+        """Whether `build` has something to do: not while a copy brings rows and entries."""
+        copy = self._facts().copy
+        copied = not self._applier.state.offset and copy is not None and not copy.done
+        return not copied and bool(self._state.gone or self._state.unbuilt)
 
     @property
     def indexed_time(self) -> int:
-        """The commit time up to which every version has its entry; 0 while they are made anew."""
-        return 0 if self.scanning else self._state.commit_time
+        """The commit time up to which no version gets an entry any more but by a scan.
+
+        0 while entries are made anew.
+        """
+        if not self._state.kept:
+            return TIME_MAX
+        return 0 if self._state.anew else self._state.commit_time
 
     @property
     def entries(self) -> int:
@@ -157,15 +217,66 @@ class Indexer:
         """About how many bytes the entries take."""
         return self._state.entry_bytes
 
+    # --- which indexes there are ---------------------------------------------------------------
+
     def load(self) -> None:
-        """Take over what the engine says; an index of another definition is made anew."""
+        """Take over what the engine says; its indexes become the table's."""
         record = self._applier.engine.state().get(_STATE_NAME)
-        self._state = IndexState(definition=self._maker.definition)
+        self._state = IndexState()
         if record is not None:
             self._state = msgspec.msgpack.decode(record, type=IndexState)
         self._flushed = self._state.offset
-        if self.enabled and self._state.definition != self._maker.definition:
-            self._begin_scan()
+        self._settle()
+
+    def redefine(self, table: TableSchema) -> bool:
+        """Keep the indexes of a changed table; whether it has changed. By one thread at a time.
+
+        The caller has persisted the table: after a restart `load` does the same.
+        """
+        if table == self._table:
+            return False
+        with self._applier.mutex:
+            self._table = table
+            self._wanted = EntryMaker.of(table)
+            self._settle()
+        return True
+
+    def _settle(self) -> None:
+        """Let go of indexes that the table has no more, and begin those that are new in it.
+
+        One that is being removed is begun when that is over: its entries cannot be told apart.
+        """
+        state, applied = self._state, self._applier.state
+        kept = tuple(part for part in state.kept if part.id in self._wanted.ids)
+        gone = state.gone + tuple(
+            IndexPart(part.id, b"") for part in state.kept if part.id not in self._wanted.ids
+        )
+        known = {part.id for part in (*kept, *gone)}
+        scanned = b"" if applied.offset else None
+        new = tuple(IndexPart(index, scanned) for index in self._wanted.ids if index not in known)
+        changed = msgspec.structs.replace(state, kept=kept + new, gone=gone)
+        if new and not kept:
+            changed = self._standing_at_applied(changed)
+        self._maker = self._wanted.only([part.id for part in changed.kept])
+        if len(kept) < len(state.kept):
+            self.dropped += 1
+        if changed != state:
+            self._applier.engine.apply((), (), changed.record())
+            self._state = changed
+
+    def _standing_at_applied(self, state: IndexState) -> IndexState:
+        """Return the state of indexes whose rows of before are brought by a scan."""
+        applied = self._applier.state
+        return msgspec.structs.replace(
+            state,
+            offset=applied.offset,
+            commit_time=applied.commit_time,
+            partition_uuid=branch_at(self._history(), applied.offset),
+            anew=False,
+        )
+
+    def _history(self) -> tuple[FailoverEntry, ...]:
+        return self._facts().failover_log
 
     # --- following the log -------------------------------------------------------------------
 
@@ -185,22 +296,24 @@ class Indexer:
         return self._stopped
 
     def step(self) -> bool:
-        """Index the next slice of what is applied; whether there is more to do at once."""
-        if not self.enabled:
-            return False
+        """Do what is due next, a slice of it; whether there is more to do at once."""
+        if self.unfollowed_rows:
+            return self.follow() or self.unfinished
+        return self.build()
+
+    def follow(self) -> bool:
+        """Index the next slice of what is applied; whether there is more."""
         with self._applier.mutex:
-            if self._stopped:
+            if self._stopped or not self._state.kept:
                 return False
             self._keep_to_history()
-            if self._state.scanned is not None:
-                self._scan_slice(self._state.scanned)
-            elif self._state.offset < self._applier.state.offset:
+            if self.unfollowed_rows:
                 self._follow_slice()
-            return self.scanning or self._state.offset < self._applier.state.offset
+            return self.unfollowed_rows > 0
 
     def catch_up(self) -> None:
         """Follow the log as far as it is applied; entries being made anew are not waited for."""
-        while not self.scanning and self.step():
+        while self.follow():
             pass
 
     @contextlib.contextmanager
@@ -229,6 +342,7 @@ class Indexer:
         self._write(entries, offset=end, commit_time=commit_time)
 
     def _write(self, entries: Entries, **changes: Any) -> None:
+        """Write entries, and with the last of them what has changed of the state."""
         offset = changes.get("offset", self._state.offset)
         state = msgspec.structs.replace(
             self._state,
@@ -243,32 +357,74 @@ class Indexer:
         self._applier.engine.apply((), (), state.record())
         self._state = state
 
-    # --- making anew -------------------------------------------------------------------------
+    # --- building and removing -----------------------------------------------------------------
 
     def _begin_scan(self) -> None:
         """Drop all entries, and go through the rows that are applied now; the log tells the rest.
 
         Rows that a copy is bringing have no applied offset yet, and their entries come with them.
         """
-        applied = self._applier.state
-        self._state = IndexState(
-            definition=self._maker.definition,
-            offset=applied.offset,
-            commit_time=applied.commit_time,
-            partition_uuid=branch_at(self._history(), applied.offset),
-            scanned=b"" if applied.offset else None,
-        )
+        scanned = b"" if self._applier.state.offset else None
+        state = IndexState(kept=tuple(IndexPart(part.id, scanned) for part in self._state.kept))
+        state = self._standing_at_applied(state)
+        self._state = msgspec.structs.replace(state, anew=scanned is not None)
         self._flushed = 0
+        self.dropped += 1
         engine = self._applier.engine
         engine.delete_range(INDEX_PREFIX, _INDEX_END)
         engine.apply((), (), self._state.record())
+        self._settle()
 
-    def _scan_slice(self, start: bytes) -> None:
+    def build(self) -> bool:
+        """Take the next step of indexes that are gone or new; whether there is more to do."""
+        with self._applier.mutex:
+            if self._stopped:
+                return False
+            if self._state.kept:
+                self._keep_to_history()
+            if not self.unfinished:
+                return False
+            if self._state.gone:
+                self._remove_slice(self._state.gone[0])
+            else:
+                self._scan_slice(self._state.unbuilt)
+            return self.unfinished
+
+    def _scan_slice(self, unbuilt: tuple[IndexPart, ...]) -> None:
+        """Index the next rows, in those indexes that have the fewest; up to where others are."""
+        start, others = unbuilt[0].at or b"", [part.at for part in unbuilt]
+        end = next((at for at in others if at != start), None)
         chains = self._applier.engine.scan_chains(
-            start, None, rows_max=_ROWS_PER_SLICE, bytes_max=_SCAN_BYTES
+            start, end, rows_max=_ROWS_PER_SLICE, bytes_max=_SCAN_BYTES
         )
-        scanned = None if chains.end else behind(chains.last_row_id)
-        self._write(self._maker.entries_of(chains.keys, chains.values), scanned=scanned)
+        reached = end if chains.end else behind(chains.last_row_id)
+        kept = tuple(
+            IndexPart(part.id, reached) if part.at == start else part for part in self._state.kept
+        )
+        maker = self._maker.only([part.id for part in unbuilt if part.at == start])
+        anew = self._state.anew and any(part.at is not None for part in kept)
+        self._write(maker.entries_of(chains.keys, chains.values), kept=kept, anew=anew)
+
+    def _remove_slice(self, part: IndexPart) -> None:
+        """Remove the next entries of an index that is gone; others may then begin."""
+        keys = range_of_id(part.id)
+        chains = self._applier.engine.scan_chains(
+            part.at or INDEX_PREFIX + keys.start,
+            INDEX_PREFIX + keys.end,
+            rows_max=_ROWS_PER_SLICE,
+            bytes_max=_SCAN_BYTES,
+        )
+        left = () if chains.end else (IndexPart(part.id, behind(chains.last_row_id)),)
+        state = msgspec.structs.replace(
+            self._state,
+            gone=(*left, *self._state.gone[1:]),
+            entries=max(0, self._state.entries - len(chains.keys)),
+            entry_bytes=max(0, self._state.entry_bytes - _bytes_of(chains)),
+        )
+        self._applier.engine.apply((), chains.keys, state.record())
+        self._state = state
+        if not left:
+            self._settle()
 
     # --- undoing and collecting --------------------------------------------------------------
 
@@ -277,7 +433,7 @@ class Indexer:
 
         Under the applier's mutex and before the rows. Not durable: the undo of the rows flushes.
         """
-        if not self.enabled or self._applier.state.offset < offset:
+        if not self._state.kept or self._applier.state.offset < offset:
             return
         indexed = self._state.offset
         if offset < indexed:
@@ -314,7 +470,7 @@ class Indexer:
         self, keys: Sequence[bytes], values: Sequence[bytes]
     ) -> tuple[list[bytes], StateChange]:
         """Return the entries that go with versions, and the state that goes with them."""
-        if not self.enabled:
+        if not self._state.kept:
             return [], {}
         entries = self._maker.entries_of(keys, values)
         self._state = self._without(entries)
@@ -322,19 +478,28 @@ class Indexer:
 
     # --- copies ------------------------------------------------------------------------------
 
-    def arriving(self) -> "Arriving":
-        """Return what takes the rows of a copy while they come (SS-05)."""
-        return Arriving(self._maker)
+    def arriving(self, since: Collection[IndexId] | None) -> Arriving:
+        """Return what takes the rows of a copy while they come (SS-05).
 
-    def arrived(self, offset: int, commit_time: int, partition_uuid: str) -> StateChange:
-        """Return the state after a copy whose every row `arriving` has been given."""
-        if not self.enabled:
+        `since`: the indexes that have had all rows of the copy so far, None at its beginning.
+        """
+        return Arriving(self._wanted if since is None else self._wanted.only(since))
+
+    def arrived(self, copy: CopyMeta) -> StateChange:
+        """Return the state after a copy of rows.
+
+        An index that has had all of them is built; for one that is newer, a scan begins.
+        """
+        begun = {*copy.indexes, *copy.indexes_left}
+        if not self.enabled and not begun:
             return {}
+        wanted = self._wanted.ids
         state = IndexState(
-            definition=self._maker.definition,
-            offset=offset,
-            commit_time=commit_time,
-            partition_uuid=partition_uuid,
+            offset=copy.offset,
+            commit_time=copy.commit_time,
+            partition_uuid=branch_at(copy.failover_log, copy.offset),
+            kept=tuple(IndexPart(i, None if i in copy.indexes else b"") for i in wanted),
+            gone=tuple(IndexPart(i, b"") for i in sorted(begun - {*wanted})),
         )
         return state.record()
 
@@ -363,6 +528,10 @@ class Indexer:
         there = pa.array(present, pa.int64())
         rows = pa.array([value for value in values if value is not None], pa.binary())
         row_ids, index_keys = row_ids.take(there), index_keys.take(there)
-        now = self._maker.index_keys(codec, row_ids, rows)
+        now = self._wanted.index_keys(codec, row_ids, rows)
         still = pc.equal(now, index_keys)
         return Found(row_ids.filter(still), rows.filter(still), cursor)
+
+
+def _bytes_of(chains: Chains) -> int:
+    return sum(map(len, chains.keys)) + sum(map(len, chains.values))

@@ -3,23 +3,27 @@
 They follow what is applied a little later and in large slices, after writes have been answered
 and acked. Two do not wait for that: a lookup, which indexes what is missing itself, and the
 candidate of a takeover, whose old leader waits for it (DCP-08). From a takeover's beginning the old
-leader's indexer stands still, and lookups there wait for its end, which is near.
+leader's indexer stands still, and lookups there wait for its end, which is near. An index that was
+added is built by the node's thread for it (`index_builds`), and refused to lookups until then.
 
-Concurrency: `pump` and `wait_for` are called without the partition's lock, `tick` under it, all
-else from anywhere.
+Concurrency: `pump`, `build` and `wait_for` are called without the partition's lock, `tick` under
+it, all else from anywhere.
 """
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
 from rezone.replica.history import is_of_history
-from rezone.wire.errors import NotReadyError
-from rezone.wire.messages import FailoverEntry, IndexPosition, Role
+from rezone.wire.errors import IndexNotBuiltError, NotReadyError
+from rezone.wire.indexes import IndexCodec
+from rezone.wire.messages import FailoverEntry, IndexBuild, IndexPosition, Role
+from rezone.wire.schema import IndexId
 
 if TYPE_CHECKING:
     from rezone.replica.partition import Partition
 
 
+_HASH_BYTES = 8
 _CANDIDATE_SECONDS = 0.01
 """How often the candidate of a takeover indexes, and says how far it is."""
 
@@ -46,11 +50,12 @@ def index_lacks(
     history: tuple[FailoverEntry, ...],
     stopped: IndexPosition | None,
     have: IndexPosition | None,
+    wanted: Collection[IndexId] = (),
 ) -> Lacks:
     """Return what an index that stands at `have` lacks of one that was `stopped` (DCP-08).
 
-    It must be as far, and of the same history. Nothing is lacking of an index that is none, or
-    that was being made anew.
+    It must be as far, of the same history, and built in the `wanted` indexes that the other one
+    is. Nothing is lacking of an index that is none, or that was being made anew.
     """
     if stopped is None or not stopped.offset:
         return Lacks()
@@ -60,6 +65,8 @@ def index_lacks(
         return Lacks(f"index is at {have.offset}, before {stopped.offset}")
     if not is_of_history(history, have) or not is_of_history(history, stopped):
         return Lacks("index is of another history", final=True)
+    if unbuilt := {*stopped.built}.intersection(wanted).difference(have.built):
+        return Lacks(f"index is not built yet in {len(unbuilt)} of its parts")
     return Lacks()
 
 
@@ -78,10 +85,15 @@ class IndexDuties:
             return None
         return self._indexer.position
 
+    @property
+    def wanted(self) -> tuple[IndexId, ...]:
+        """The ids of the zone's indexes, as this node knows them."""
+        return self._indexer.wanted
+
     def lacks(self, stopped: IndexPosition | None) -> str:
         """Return why the indexes are not enough to lead; empty when they are (DCP-08)."""
         history = self._partition.store.meta.failover_log
-        lacking = index_lacks(history, stopped, self._indexer.position)
+        lacking = index_lacks(history, stopped, self._indexer.position, self.wanted)
         return f"the {lacking}" if lacking else ""
 
     # --- takeovers -------------------------------------------------------------------------------
@@ -100,7 +112,7 @@ class IndexDuties:
     # --- following -------------------------------------------------------------------------------
 
     def pump(self) -> None:
-        """Index what is applied, if it is due; one slice of a scan, all of what the log has."""
+        """Index what is applied, if it is due: all of what the log has."""
         partition, indexer = self._partition, self._indexer
         if not self._waits:
             return
@@ -110,10 +122,7 @@ class IndexDuties:
                 partition.look_again(self._due_at)
             return
         self._pumped_at = now
-        while indexer.step():
-            if indexer.scanning:
-                partition.wake()
-                return
+        indexer.catch_up()
 
     def tick(self, now: float) -> None:
         """Wake the job when entries have waited for long enough."""
@@ -126,7 +135,7 @@ class IndexDuties:
 
     @property
     def _waits(self) -> bool:
-        return not self._indexer.stopped and self._indexer.lag_rows > 0
+        return not self._indexer.stopped and self._indexer.unfollowed_rows > 0
 
     @property
     def _due_at(self) -> float:
@@ -138,25 +147,76 @@ class IndexDuties:
 
     def _is_due(self, now: float) -> bool:
         return now >= self._due_at or (
-            self._indexer.lag_rows >= self._partition.settings.index_rows_max
+            self._indexer.unfollowed_rows >= self._partition.settings.index_rows_max
         )
+
+    # --- indexes that are new or gone ------------------------------------------------------------
+
+    @property
+    def unfinished(self) -> bool:
+        """Whether entries are to be made of rows of before, or removed."""
+        return self._indexer.unfinished and not self._indexer.stopped
+
+    def build(self) -> bool:
+        """Take the next step of that; whether there is more to do."""
+        more = self._indexer.build()
+        self._partition.touched(at_once=not more)
+        return more
+
+    @property
+    def builds(self) -> tuple[IndexBuild, ...]:
+        """The zone's indexes that do not have all rows yet; none while all are made anew."""
+        if self._indexer.made_anew:
+            return ()
+        return tuple(
+            IndexBuild(part.id, self._percent(part.at or b"")) for part in self._indexer.unbuilt
+        )
+
+    def _percent(self, row_id: bytes) -> int:
+        """Return which part of the partition's hash range lies before a row."""
+        start, end = self._partition.hash_range
+        reached = int.from_bytes(row_id[:_HASH_BYTES].ljust(_HASH_BYTES, b"\0"), "big")
+        return max(0, min(99, 100 * (reached - start) // (end - start)))
 
     # --- lookups ---------------------------------------------------------------------------------
 
-    def wait_for(self, offset: int) -> None:
-        """Return when everything below an applied offset is indexed, by this thread if need be.
+    def wait_for(self, codec: IndexCodec, offset: int) -> int:
+        """Return when an index has everything below an applied offset, by this thread if need be.
 
+        What is returned is to be given to `require`. IndexNotBuiltError while the index is new,
         NotLeaderError when a takeover it waited for has ended elsewhere, NotReadyError when it
         takes too long.
         """
+        dropped = self._indexer.dropped
         for _ in self._turns():
             if self._indexer.position.offset >= offset:
-                return
+                break
             self._indexer.step()
-        self.require(offset)
+        self._require_built(codec)
+        self._require_indexed(offset)
+        return dropped
 
-    def require(self, offset: int) -> None:
-        """Raise NotReadyError unless everything below an applied offset is indexed."""
+    def require(self, codec: IndexCodec, offset: int, dropped: int) -> None:
+        """Raise unless what was read since `wait_for` was the whole of an index."""
+        self._require_built(codec)
+        self._require_indexed(offset)
+        if dropped != self._indexer.dropped:
+            raise NotReadyError(
+                f"the indexes of partition {self._partition.partition_id} have changed; retry"
+            )
+
+    def _require_built(self, codec: IndexCodec) -> None:
+        if not self._indexer.is_unbuilt(codec.id):
+            return
+        percent = next((b.percent for b in self.builds if b.index == codec.id), 0)
+        raise IndexNotBuiltError(
+            f"index {codec.name!r} is being built: partition {self._partition.partition_id} has "
+            f"{percent} % of it",
+            index=codec.name,
+            percent=percent,
+        )
+
+    def _require_indexed(self, offset: int) -> None:
         if self._indexer.position.offset < offset:
             lag = self._indexer.lag_rows
             raise NotReadyError(

@@ -35,6 +35,7 @@ from rezone.wire.messages import (
     ZoneConfig,
 )
 from rezone.wire.rows import RowCodec
+from rezone.wire.schema import TableSchema
 
 _log = structlog.get_logger(__name__)
 JOURNAL_NAME = "node.journal"
@@ -128,6 +129,11 @@ class KnownZone:
         if self._codec is None:
             raise NotReadyError(f"node {self._node_id} has not been configured yet")
         return self._codec
+
+    @property
+    def table(self) -> TableSchema | None:
+        """The zone's table; None in no zone."""
+        return self._state.config.table if self._state is not None else None
 
     @property
     def foreground_percent(self) -> int:

@@ -1,7 +1,9 @@
 """Lookups by a secondary index: rows of one partition in the order of the index.
 
 A lookup waits as a read does (`read`), then until the indexes have everything that was applied
-when it came: so it sees what was acknowledged before. All of its rows are as of one time.
+when it came: so it sees what was acknowledged before. All of its rows are as of one time. One that
+was cut for another definition of the index, or another number of partitions, is refused: its
+caller has older routes than this node, or newer ones.
 
 Concurrency: runs in its caller's Flight thread.
 """
@@ -11,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from rezone.replica.engines.base import behind
 from rezone.replica.read import reading, time_to_read_at
-from rezone.wire.errors import LimitExceededError
+from rezone.wire.errors import ConflictError, LimitExceededError, UnknownIndexError
 from rezone.wire.indexes import KeyRange, index_codec
 from rezone.wire.messages import IndexTicket
 from rezone.wire.rows import RowCodec, keys_of
@@ -26,9 +28,21 @@ _ENTRIES_MIN = 256
 def lookup_batches(partition: "Partition", ticket: IndexTicket, codec: RowCodec) -> Iterator[Any]:
     """Yield the rows of a range of an index as typed batches, in the index's order.
 
-    UnknownIndexError and LimitExceededError before anything is waited for.
+    UnknownIndexError, ConflictError and LimitExceededError before anything is waited for.
     """
     index = index_codec(codec.table, ticket.index)
+    keys = KeyRange(ticket.start, ticket.end)
+    if not index.holds(keys):
+        raise UnknownIndexError(
+            f"index {ticket.index!r} is defined otherwise here; fetch the routes again",
+            index=ticket.index,
+        )
+    if ticket.partitions != partition.config.partitions:
+        raise ConflictError(
+            f"the zone has {partition.config.partitions} partitions, not {ticket.partitions}; "
+            "fetch the routes again",
+            partition=ticket.partition,
+        )
     rows_max = partition.settings.lookup_rows_max
     if not 0 < ticket.limit <= rows_max:
         raise LimitExceededError(
@@ -37,13 +51,15 @@ def lookup_batches(partition: "Partition", ticket: IndexTicket, codec: RowCodec)
         )
     as_of = time_to_read_at(partition, ticket.as_of)
     applied = partition.store.applied
-    partition.index.wait_for(applied)
-    start = max(ticket.start, behind(ticket.after)) if ticket.after else ticket.start
-    keys, left = KeyRange(start, ticket.end), ticket.limit
+    dropped = partition.index.wait_for(index, applied)
+    if ticket.after:
+        keys = keys._replace(start=max(ticket.start, behind(ticket.after)))
+    left = ticket.limit
     while left:
         with reading(partition, as_of):
             found = partition.store.reader.lookup(index, keys, as_of, max(left, _ENTRIES_MIN))
-        partition.index.require(applied)  # it may have begun to be made anew, or was rolled back
+        # It may have begun to be made anew, was rolled back, or dropped.
+        partition.index.require(index, applied, dropped)
         if len(found.row_ids):
             batch = codec.decode(keys_of(found.row_ids), found.values)
             yield batch.slice(0, left)

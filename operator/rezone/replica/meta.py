@@ -13,6 +13,7 @@ import msgspec
 from rezone.replica.journal import Journal
 from rezone.wire.errors import CorruptionError
 from rezone.wire.messages import FailoverEntry, LeaderAndIsr, NodeId, Role, SnapshotFile
+from rezone.wire.schema import IndexId
 
 
 class CopyMeta(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
@@ -21,7 +22,8 @@ class CopyMeta(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     `offset`, `commit_time`, `leader_epoch` and `failover_log` are those of the copy's *first*
     snapshot, however many it took: the log is followed from there. A copy of files (`format` says
     which) stands at its *last* snapshot: `files` of the engine `engine_id` have come into
-    `directory`.
+    `directory`. A copy of rows makes index entries as they come: of `indexes` (ids) for all rows,
+    of `indexes_left` only for some, because they were dropped from the zone meanwhile.
     """
 
     attempt: str
@@ -38,6 +40,8 @@ class CopyMeta(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     engine_id: str = ""
     directory: str = ""
     files: tuple[SnapshotFile, ...] = ()
+    indexes: tuple[IndexId, ...] = ()
+    indexes_left: tuple[IndexId, ...] = ()
 
 
 class PartitionMeta(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):

@@ -19,6 +19,7 @@ from rezone.replica.checkpoints import FileSnapshot
 from rezone.replica.copies import Pulls
 from rezone.replica.data import DataChannel
 from rezone.replica.foreground import Foreground
+from rezone.replica.index_builds import IndexBuilds
 from rezone.replica.insync import Budget
 from rezone.replica.known_zone import KnownZone
 from rezone.replica.lease import Promise
@@ -78,6 +79,7 @@ class DataNode:
         self.zone = KnownZone(node_id)
         self.foreground = Foreground(self.clock, lambda: self.zone.foreground_percent)
         self.pulls = Pulls(connect, self.foreground)
+        self._builds = IndexBuilds(self.partitions, lambda: self.zone.table, self.foreground)
         self._directory = directory
         self._lock = threading.Lock()
         store_config = store_config or StoreConfig()
@@ -117,6 +119,7 @@ class DataNode:
         for partition in self.partitions():
             self.restream(partition)
         self.threads.start()
+        self._builds.start()
 
     def leave(self) -> None:
         """Ask to be relieved: the coordinator moves leaders off, leaders no longer count on this.
@@ -142,6 +145,7 @@ class DataNode:
         channels = self._channels()
         self.board.close()
         self.foreground.close()
+        self._builds.close(seconds)
         self.pulls.close(seconds)
         for channel in channels:
             channel.close("the node is stopping")
@@ -190,6 +194,7 @@ class DataNode:
             self.zone.configure(fence, config, peers, number)
             if first:
                 self.replicas.open_found()
+        self._builds.look()
         self._new_addresses(peers)
         for partition in self.partitions():
             # With fewer in-sync replicas asked for, what waits may be committed.

@@ -153,6 +153,7 @@ def replica_report(partition: "Partition") -> ReplicaReport:
             committed_offset=partition.positions.committed,
             kv_applied_offset=store.applied,
             index=store.indexer.position if store.indexer.enabled else None,
+            index_builds=partition.index.builds,
             needs_snapshot=store.meta.needs_snapshot,
             takeover=partition.takeover.state,
             takeover_epoch=partition.takeover.epoch,

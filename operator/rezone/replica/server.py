@@ -96,16 +96,15 @@ class NodeServer(flight.FlightServerBase):  # type: ignore[misc]
             source = self._node.open_source(partition, request)
             stream = snapshot_stream(source, self._node.foreground)
             return flight.GeneratorStream(source.schema, _carrying_errors(stream))
-        if isinstance(request, ScanTicket):
+        if isinstance(request, ScanTicket | IndexTicket):
             partition = self._node.find(request.partition)
             codec = self._node.zone.codec
-            rows = self._node.foreground.serving(scan_batches(partition, request, codec))
-            return flight.GeneratorStream(codec.arrow_schema, _carrying_errors(rows))
-        if isinstance(request, IndexTicket):
-            partition = self._node.find(request.partition)
-            codec = self._node.zone.codec
-            found = lookup_batches(partition, request, codec)
-            return flight.GeneratorStream(codec.arrow_schema, _carrying_errors(found))
+            if isinstance(request, ScanTicket):
+                rows = scan_batches(partition, request, codec)
+            else:
+                rows = lookup_batches(partition, request, codec)
+            served = self._node.foreground.serving(rows)
+            return flight.GeneratorStream(codec.arrow_schema, _carrying_errors(served))
         raise RezoneError(f"{type(request).__name__} is not a ticket")
 
     def do_put(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:

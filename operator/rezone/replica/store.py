@@ -97,9 +97,7 @@ class PartitionStore:
             slice_rows=self._config.apply_slice_rows,
             committed=lambda: self._facts.committed,
         )
-        self.indexer = Indexer(
-            self._config.table, self._applier, self._log, lambda: self.meta.failover_log
-        )
+        self.indexer = Indexer(self._config.table, self._applier, self._log, lambda: self.meta)
         self.reader = RowReader(self, self.indexer)
         self.outgoing = Outgoing(
             self._directory,

@@ -223,7 +223,8 @@ class TakeoverProcess:
         assert now.stream is not None, "a pending takeover has a stream"  # noqa: S101 - invariant
         missing = partition.store.log_end - now.stream.acked_offset
         ready = now.persisted and now.pending_sent
-        lacks = index_lacks(partition.store.meta.failover_log, now.index, self._candidate_index())
+        history, wanted = partition.store.meta.failover_log, partition.index.wanted
+        lacks = index_lacks(history, now.index, self._candidate_index(), wanted)
         if now.stream.ended:
             self._fail("the candidate's stream has ended")
         elif lacks.final:

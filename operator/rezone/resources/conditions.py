@@ -30,6 +30,7 @@ class ConditionType(enum.StrEnum):
     REBALANCING = "Rebalancing"  # True while a rebalance of the zone is under way
     UPDATING = "Updating"  # True while pods of an older template are left, or one is replaced
     GROWING = "Growing"  # True while volumes are smaller than the spec wants
+    INDEXING = "Indexing"  # True while an index does not have all rows on some replica
     DEGRADED = "Degraded"  # True while a partition has fewer in-sync replicas than wanted
     SUCCEEDED = "Succeeded"  # tasks and migrations: Unknown while running
 
@@ -43,6 +44,7 @@ class Reason(enum.StrEnum):
     UPDATING = "Updating"  # pods are replaced by ones of the current template
     UPDATE_STUCK = "UpdateStuck"  # a replaced pod does not catch up; no further one is replaced
     GROWING = "Growing"  # volumes are being made larger
+    INDEXING = "Indexing"  # indexes are being built; the message says which, and how far they are
     GROWTH_REFUSED = "GrowthRefused"  # volumes cannot be made larger; the message says why
     PODS_NOT_READY = "PodsNotReady"  # data nodes are wanted that do not answer yet
     AWAITING_DELETION = "AwaitingDeletion"  # an earlier zone of this name still has objects

@@ -115,7 +115,9 @@ class SchemaSpec(Model):
         Field(max_length=INDEXES_MAX, json_schema_extra={"x-list-map-keys": ["name"]}),
     ] = Field(
         default=(),
-        description="Secondary indexes; they stay as they were when the zone was made.",
+        description="Secondary indexes. They can be added and removed while the zone is in use; "
+        "one of the same name with other columns is another one. A new one is built in the "
+        "background, and lookups by it are refused until its partition's leader has built it.",
     )
 
 
@@ -333,9 +335,10 @@ class DistributionZoneSpec(Model):
         Rule(
             # The lists of names stand for the order, which a list of type map does not compare.
             rule="has(self.schema) == has(oldSelf.schema) && (!has(self.schema) || "
-            "(self.schema == oldSelf.schema && "
+            "(self.schema.columns == oldSelf.schema.columns && "
+            "self.schema.primaryKey == oldSelf.schema.primaryKey && "
             "self.schema.columns.map(c, c.name) == oldSelf.schema.columns.map(c, c.name)))",
-            message="schema cannot be changed, its indexes neither: "
+            message="of schema only indexes can be changed, columns and primaryKey stay: "
             "make a new zone and copy the rows",
             field_path=".schema",
         ),

@@ -5,7 +5,8 @@ RezoneError
   StaleEpochError           the caller's coordinator or leader epoch is behind (fencing)
   StaleRevisionError        the trigger's revision is behind (ZR-17)
   UnknownPartitionError     no such replica on this node
-  UnknownIndexError         the zone has no index of that name
+  UnknownIndexError         the zone has no index of that name, or another one under it
+  IndexNotBuiltError        the index is new and does not have all rows yet
   NotReadyError             the replica is there but cannot serve yet; ask again
   InvalidRowError           the batch breaks the schema or a limit; nothing of it was applied
   OverloadedError           a queue is full; ask again after a pause
@@ -80,9 +81,18 @@ class UnknownPartitionError(RezoneError):
 
 
 class UnknownIndexError(RezoneError):
-    """Raised when the zone has no secondary index of the name asked for."""
+    """Raised when the zone has no index of the name asked for, or another; detail `index`."""
 
     code = "UnknownIndex"
+
+
+class IndexNotBuiltError(RezoneError):
+    """Raised when an index was added and is still being built; details `index` and `percent`.
+
+    Not to be retried at once: it takes as long as reading all rows of the partition.
+    """
+
+    code = "IndexNotBuilt"
 
 
 class NotReadyError(RezoneError):
@@ -172,6 +182,7 @@ _BY_CODE: dict[str, type[RezoneError]] = {
         StaleRevisionError,
         UnknownPartitionError,
         UnknownIndexError,
+        IndexNotBuiltError,
         NotReadyError,
         InvalidRowError,
         OverloadedError,

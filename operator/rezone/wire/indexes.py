@@ -1,10 +1,14 @@
 """The format of secondary indexes: the bytes of index columns, ordered as their values are.
 
-An entry is found by its *index key*: the index's number (one byte), then each column as a marker
+An entry is found by its *index key*: the index's id (8 bytes), then each column as a marker
 (0 for null, which comes first; 1 for a value) and the value's bytes. Values of one width stand as
 in a primary key. In texts and binaries a zero byte is followed by 0xff and the end is 0 and 1, so
 that no value's bytes begin with another's and their order is that of the values. Behind the index
 key stands the row id: entries of equal columns are ordered by it, and none of two rows are equal.
+
+The id is a hash of the index's name and columns, so that nobody has to hand ids out, and an index
+that is dropped and made again with other columns has other entries: a range or a page of one
+definition is never taken for one of another (`IndexCodec.holds`).
 
 No function loops over rows in Python. Thread-safe: nothing here has state that changes.
 """
@@ -12,16 +16,22 @@ No function loops over rows in Python. Thread-safe: nothing here has state that 
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+import xxhash
 
 from rezone.wire.errors import UnknownIndexError
 from rezone.wire.pieces import as_binary, fixed_pieces, join, nulls_of
 from rezone.wire.rows import ARROW_TYPES, FIXED, ordered_bytes
-from rezone.wire.schema import Column, TableSchema
+from rezone.wire.schema import Column, Index, IndexId, TableSchema
+
+ID_BYTES = 8
+"""The bytes of an index's id."""
 
 _ZERO, _ESCAPED, _END = b"\x00", b"\x00\xff", b"\x00\x01"
+_ID_MASK = (1 << (8 * ID_BYTES - 1)) - 1
 
 
 class KeyRange(NamedTuple):
@@ -34,15 +44,20 @@ class KeyRange(NamedTuple):
 class IndexCodec:
     """Encodes the columns of one index; made by `index_codecs`."""
 
-    def __init__(self, number: int, name: str, columns: Sequence[Column]) -> None:
-        self.name = name
-        self.columns = tuple(column.name for column in columns)
-        self._prefix = bytes([number])
+    def __init__(self, index: Index, columns: Sequence[Column]) -> None:
+        self.name = index.name
+        self.columns = index.columns
+        self.id = id_of(index)
+        self.all = range_of_id(self.id)
         self._columns = columns
+
+    def holds(self, keys: KeyRange) -> bool:
+        """Whether a range lies in this index: not when it was made for another definition."""
+        return self.all.start <= keys.start and keys.end <= self.all.end
 
     def encode(self, arrays: Mapping[str, Any], rows: int) -> Any:
         """Return the index key of each row, from the index's columns, as a BinaryArray."""
-        pieces: list[Any] = [_repeated(self._prefix, rows)]
+        pieces: list[Any] = [_repeated(self.id, rows)]
         for column in self._columns:
             pieces += _pieces_of(column, arrays[column.name])
         return join(pieces, rows)
@@ -60,7 +75,7 @@ class IndexCodec:
             raise ValueError(
                 f"{len(values)} values for the {len(self._columns)} columns of index {self.name!r}"
             )
-        pieces: list[Any] = [_repeated(self._prefix, 1)]
+        pieces: list[Any] = [_repeated(self.id, 1)]
         for column, value in zip(self._columns, values, strict=False):
             try:
                 array = pa.array([value], ARROW_TYPES[column.type])
@@ -73,12 +88,22 @@ class IndexCodec:
         return bound
 
 
+def id_of(index: Index) -> IndexId:
+    """Return the id of an index: equal for equal names and columns alone, and below 0x80."""
+    hashed = xxhash.xxh64_intdigest(msgspec.json.encode((index.name, index.columns)))
+    return (hashed & _ID_MASK).to_bytes(ID_BYTES, "big")
+
+
+def range_of_id(index_id: IndexId) -> KeyRange:
+    """Return the range of everything that begins with an index's id."""
+    return KeyRange(index_id, _behind(index_id))
+
+
 def index_codecs(table: TableSchema) -> tuple[IndexCodec, ...]:
     """Return the codecs of a table's indexes, in their order."""
     by_name = {column.name: column for column in table.columns}
     return tuple(
-        IndexCodec(number, index.name, [by_name[name] for name in index.columns])
-        for number, index in enumerate(table.indexes)
+        IndexCodec(index, [by_name[name] for name in index.columns]) for index in table.indexes
     )
 
 
@@ -88,7 +113,7 @@ def index_codec(table: TableSchema, name: str) -> IndexCodec:
         if codec.name == name:
             return codec
     known = ", ".join(index.name for index in table.indexes) or "none"
-    raise UnknownIndexError(f"the zone has no index {name!r}; its indexes: {known}")
+    raise UnknownIndexError(f"the zone has no index {name!r}; its indexes: {known}", index=name)
 
 
 def _pieces_of(column: Column, array: Any) -> list[Any]:

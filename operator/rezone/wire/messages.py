@@ -18,7 +18,7 @@ from typing import Any
 import msgspec
 
 from rezone.wire.errors import ErrorInfo
-from rezone.wire.schema import RowLimits, TableSchema
+from rezone.wire.schema import IndexId, RowLimits, TableSchema
 
 NodeId = int
 PartitionId = int
@@ -73,11 +73,20 @@ class FailoverEntry(msgspec.Struct, frozen=True, array_like=True):
 class IndexPosition(msgspec.Struct, frozen=True, array_like=True):
     """How far a replica's indexes are: all below `offset`, of the branch `partition_uuid` (DCP-08).
 
-    Offset 0 while they are made anew.
+    Offset 0 while they are made anew. `built` are the ids of those that have all rows below it
+    (`wire.indexes`): one that was added is not among them at first.
     """
 
     offset: int
     partition_uuid: str
+    built: tuple[IndexId, ...] = ()
+
+
+class IndexBuild(msgspec.Struct, frozen=True, array_like=True):
+    """An index that a replica builds, by its id: about which part of the rows it has."""
+
+    index: IndexId
+    percent: int
 
 
 FIRST_PARTITION_EPOCH = 1
@@ -319,6 +328,7 @@ class ReplicaReport(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=Tru
     committed_offset: int = 0
     kv_applied_offset: int = 0
     index: IndexPosition | None = None
+    index_builds: tuple[IndexBuild, ...] = ()
     needs_snapshot: bool = False
     takeover: TakeoverState = TakeoverState.NONE
     takeover_epoch: int = 0
@@ -904,11 +914,14 @@ class ScanTicket(Message, frozen=True):
 class IndexTicket(Message, frozen=True):
     """Look rows up by an index: typed batches (DoGet) in its order, newest or as of a time.
 
-    `start` and `end` bound the index keys (`wire.indexes`). At most `limit` rows; a page goes on
-    `after` the last row of the one before, which is named by its index key and row id.
+    `start` and `end` bound the index keys (`wire.indexes`); they are of one definition of the
+    index, and refused by any other. At most `limit` rows; a page goes on `after` the last row of
+    the one before, which is named by its index key and row id. `partitions` is how many the
+    caller asks: with another number it would miss rows.
     """
 
     partition: PartitionId
+    partitions: int
     index: str
     start: bytes
     end: bytes

@@ -25,7 +25,7 @@ KEY_TYPES = frozenset(ColumnType) - {ColumnType.FLOAT32, ColumnType.FLOAT64}
 """Types a primary key or an index may have; floats compare unlike their bytes (-0.0, NaN)."""
 
 INDEXES_MAX = 16
-"""How many secondary indexes a zone may have: an entry's first byte says of which one it is."""
+"""How many secondary indexes a zone may have: each row has an entry in every one of them."""
 
 
 class Column(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -34,6 +34,10 @@ class Column(msgspec.Struct, frozen=True, omit_defaults=True):
     name: str
     type: ColumnType
     nullable: bool = True
+
+
+IndexId = bytes
+"""What an index's entries begin with (`wire.indexes`)."""
 
 
 class Index(msgspec.Struct, frozen=True):

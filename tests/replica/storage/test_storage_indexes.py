@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 from storage_kit import ENGINES, Writer, config, copy_directory, stored_rows, stored_versions
 
 from rezone.replica.engines.base import FLAG_VALUE, INDEX_PREFIX, TIME_MAX
+from rezone.replica.indexer import IndexPart, IndexState
 from rezone.replica.store import PartitionStore
 from rezone.replica.store_config import StoreConfig
-from rezone.wire.indexes import index_codec
+from rezone.wire.indexes import id_of, index_codec
 from rezone.wire.messages import EngineKind, FailoverEntry, IndexPosition
 from rezone.wire.rows import RowCodec, hash_of, keys_of, row_ids
 from rezone.wire.schema import Column, ColumnType, Index, TableSchema
@@ -31,6 +32,7 @@ TABLE = TableSchema(
     indexes=(Index("by_owner", ("owner", "age")), Index("by_age", ("age",))),
 )
 CODEC = RowCodec(TABLE)
+IDS = tuple(id_of(index) for index in TABLE.indexes)
 BRANCH = (FailoverEntry("u1", 0),)
 Row = tuple[int, str | None, int | None]
 
@@ -85,9 +87,11 @@ def look_up(
     low: tuple[object, ...] = (),
     high: tuple[object, ...] = (),
     as_of: int | None = None,
+    *,
+    table: TableSchema = TABLE,
 ) -> list[Row]:
     """Return the rows of a range of an index, in slices of about three entries."""
-    codec = index_codec(TABLE, name)
+    codec = index_codec(table, name)
     keys = codec.range_of(low, high)
     found: list[Row] = []
     while True:
@@ -121,13 +125,18 @@ def stored_entries(store: PartitionStore) -> int:
     )
 
 
-def check(store: PartitionStore) -> None:
+def check(store: PartitionStore, table: TableSchema = TABLE) -> None:
     """Each version has its entries, there are no others, and lookups say what scans say."""
     while store.indexer.step():
         pass
-    assert store.indexer.position.offset == store.applied
+    position = store.indexer.position
+    assert set(position.built) == {id_of(index) for index in table.indexes}
+    assert not table.indexes or position.offset == store.applied
     with_value = [v for v in stored_versions(store) if v[2] == FLAG_VALUE]
-    assert stored_entries(store) == len(with_value) * len(TABLE.indexes)
+    assert stored_entries(store) == len(with_value) * len(table.indexes)
+    if table is not TABLE:
+        check_each(store, table)
+        return
     rows = visible_rows(store)
     found = look_up(store, "by_owner")
     assert sorted(found, key=repr) == sorted(rows, key=repr)
@@ -135,6 +144,13 @@ def check(store: PartitionStore) -> None:
     assert sorted(look_up(store, "by_age", (1,), (2,)), key=repr) == sorted(
         [row for row in rows if row[2] in {1, 2}], key=repr
     )
+
+
+def check_each(store: PartitionStore, table: TableSchema) -> None:
+    """Every index finds all rows, where their present columns put them."""
+    rows = sorted(visible_rows(store), key=repr)
+    for index in table.indexes:
+        assert sorted(look_up(store, index.name, table=table), key=repr) == rows
 
 
 @pytest.fixture(params=ENGINES)
@@ -175,17 +191,17 @@ def test_an_index_follows_slice_by_slice_and_says_how_far_it_is(
         put(writer, (1, "ann", 5))
         store.apply_to(store.log_end)
         store.indexer.catch_up()
-        assert store.indexer.position == IndexPosition(1, "u1")
-        assert store.indexer.stop() == IndexPosition(1, "u1")
+        assert store.indexer.position == IndexPosition(1, "u1", IDS)
+        assert store.indexer.stop() == IndexPosition(1, "u1", IDS)
         put(writer, (2, "ann", 6))
         store.apply_to(store.log_end)
         assert not store.indexer.step()
-        assert store.indexer.position == IndexPosition(1, "u1")
+        assert store.indexer.position == IndexPosition(1, "u1", IDS)
         assert store.indexer.lag_rows == 1
         store.indexer.resume()
         store.update_meta(failover_log=(*BRANCH, FailoverEntry("u2", 1)))
         check(store)
-        assert store.indexer.position == IndexPosition(2, "u2")
+        assert store.indexer.position == IndexPosition(2, "u2", IDS)
         assert store.indexer.entries == 4
         assert store.indexer.entry_bytes > 0
         put(writer, *[(i, "eve", 7) for i in range(100, 300)])
@@ -217,7 +233,7 @@ def test_a_rollback_takes_entries_back_with_the_rows(tmp_path: Path, kind: Engin
         store.apply_to(store.log_end)
         store.indexer.catch_up()
         store.truncate(kept)
-        assert store.indexer.position == IndexPosition(kept, "u1")
+        assert store.indexer.position == IndexPosition(kept, "u1", IDS)
         assert store.indexer.entries == 4
         check(store)
         assert look_up(store, "by_owner", ("eve",), ("eve",)) == []
@@ -280,36 +296,40 @@ def test_a_crash_between_rows_and_entries_is_made_good(tmp_path: Path, moment: s
             store.flush()
         copy_directory(tmp_path / "a", tmp_path / "b")
     with opened(tmp_path / "b", EngineKind.ROCKSDB) as store:
-        assert store.indexer.position == IndexPosition(2, "u1")
+        assert store.indexer.position == IndexPosition(2, "u1", IDS)
         assert store.applied == (4 if moment == "before entries" else 2)
         store.apply_to(store.log_end)
         check(store)
 
 
-def test_an_index_behind_the_log_is_made_anew_and_goes_on_after_a_restart(tmp_path: Path) -> None:
+def test_an_index_behind_the_log_is_made_anew(tmp_path: Path) -> None:
     """What the log no longer has would never be found by the index."""
     small = {"log_segment_bytes": 1024}
-    plain = msgspec.structs.replace(TABLE, indexes=())
-    with opened(tmp_path, EngineKind.ROCKSDB, **small | {"table": plain}) as store:
+    with opened(tmp_path, EngineKind.ROCKSDB, **small) as store:
         writer = Writer(store)
-        for i in range(0, 9000, 100):
+        for i in range(0, 3000, 100):
             put(writer, *[(j, "ann", 1) for j in range(i, i + 100)])
         store.apply_to(store.log_end)
+        lost = IndexState(kept=tuple(map(IndexPart, IDS)))
+        store.indexer.catch_up()
         store.trim(0, store.log_end)
         assert store.log_start > 0
+        store.engine.apply((), (), lost.record())
     with opened(tmp_path, EngineKind.ROCKSDB, **small) as store:
-        assert store.indexer.step()
-        assert store.indexer.scanning
+        assert store.indexer.follow() is False
+        assert store.indexer.made_anew
         assert store.indexer.position == IndexPosition(0, ""), "half an index is none"
-        put(Writer(store), (9000, "bob", 2))
+        put(Writer(store), (3000, "bob", 2), (1, "bob", 2))
         store.apply_to(store.log_end)
         store.note_committed(store.applied)
         assert store.collect(TIME_MAX, b"", 1 << 20).removed == 0
+        assert store.indexer.step()
+        assert store.indexer.step()
     with opened(tmp_path, EngineKind.ROCKSDB, **small) as store:
-        assert store.indexer.scanning
-        assert store.indexer.entries >= 4096
+        assert store.indexer.made_anew
+        assert store.indexer.entries >= 2000
         check(store)
-        assert not store.indexer.scanning
+        assert not store.indexer.made_anew
 
 
 @pytest.mark.proves("DCP-08")
@@ -323,7 +343,7 @@ def test_an_index_of_another_history_is_made_anew(tmp_path: Path, kind: EngineKi
         entries = stored_entries(store)
         store.update_meta(failover_log=(FailoverEntry("another", 0),))
         store.indexer.step()
-        assert store.indexer.position == IndexPosition(2, "another")
+        assert store.indexer.position == IndexPosition(2, "another", IDS)
         assert stored_entries(store) == entries
         check(store)
 
@@ -336,7 +356,7 @@ def test_a_reset_drops_the_index(tmp_path: Path, kind: EngineKind) -> None:
         store.apply_to(store.log_end)
         store.indexer.catch_up()
         store.reset()
-        assert store.indexer.position == IndexPosition(0, "")
+        assert store.indexer.position == IndexPosition(0, "", IDS)
         assert stored_entries(store) == 0
         put(Writer(store), (2, "bob", 5))
         store.update_meta(failover_log=BRANCH)
@@ -382,7 +402,7 @@ def test_a_receiver_builds_its_indexes_while_rows_come(
                     put(writer, *[(i, "changed", 9) for i in range(0, 120, 2)])
                     source.apply_to(source.log_end)
             loader.finish(snapshot.trailer)
-        assert target.indexer.position == IndexPosition(target.applied, "u1")
+        assert target.indexer.position == IndexPosition(target.applied, "u1", IDS)
         assert not target.indexer.step(), "nothing is left to be done"
         check(target)
         target.append(source.read(target.log_end, 1 << 20))
@@ -416,9 +436,182 @@ def test_files_bring_the_index_along(tmp_path: Path, monkeypatch: pytest.MonkeyP
                 loader.write(item.batch, item.mark)
             loader.finish(snapshot.trailer)
         assert target.applied == source.applied
-        assert target.indexer.position == IndexPosition(target.applied, "u1")
+        assert target.indexer.position == IndexPosition(target.applied, "u1", IDS)
         assert not target.indexer.step()
         check(target)
+
+
+# --- indexes that come and go ---------------------------------------------------------------
+
+
+def with_indexes(*indexes: Index) -> TableSchema:
+    """Return the table with other indexes."""
+    return msgspec.structs.replace(TABLE, indexes=indexes)
+
+
+OWNER, AGE = TABLE.indexes
+NOTE = Index("by_note", ("note",))
+AGE_ELSE = Index("by_age", ("note", "age"))
+ALL = 1 << 30
+TABLES = (TABLE, with_indexes(), with_indexes(OWNER, NOTE), with_indexes(AGE_ELSE))
+
+
+def many(writer: Writer, start: int, end: int) -> None:
+    """Write some rows by entries of a hundred."""
+    for i in range(start, end, 100):
+        put(writer, *[(j, f"owner {j % 7}", j % 3) for j in range(i, min(end, i + 100))])
+    writer.store.apply_to(writer.store.log_end)
+
+
+def built(store: PartitionStore) -> set[bytes]:
+    """Return the indexes that have all rows."""
+    return {*store.indexer.position.built}
+
+
+def test_an_index_is_added_while_rows_are_written_and_goes_on_after_a_restart(
+    tmp_path: Path,
+) -> None:
+    """It would lack rows of before or of meanwhile, or be begun anew with each restart."""
+    kind = EngineKind.ROCKSDB
+    both = with_indexes(OWNER, AGE)
+    with opened(tmp_path, kind, table=with_indexes(OWNER)) as store:
+        writer = Writer(store)
+        many(writer, 0, 3000)
+        store.indexer.catch_up()
+        store.indexer.redefine(both)
+        store.indexer.redefine(both)
+        assert built(store) == {id_of(OWNER)}
+        assert store.indexer.build()
+        reached = store.indexer.unbuilt[0].at
+        assert reached
+        many(writer, 2500, 3500)
+        remove(writer, *range(100))
+        store.apply_to(store.log_end)
+        store.indexer.catch_up()
+        assert len(look_up(store, "by_owner", table=both)) == 3400, "others are not held up"
+    with opened(tmp_path, kind, table=both) as store:
+        assert [part.at for part in store.indexer.unbuilt] == [reached]
+        check(store)
+
+
+def test_an_index_that_is_built_does_not_hold_up_collections(
+    tmp_path: Path, kind: EngineKind
+) -> None:
+    """Old versions would pile up for as long as it takes to read all rows."""
+    with opened(tmp_path, kind, table=with_indexes(OWNER)) as store:
+        writer = Writer(store)
+        many(writer, 0, 2000)
+        many(writer, 0, 2000)
+        store.indexer.redefine(TABLE)
+        store.indexer.catch_up()
+        assert store.indexer.build()
+        store.note_committed(store.applied)
+        assert store.collect(TIME_MAX, b"", 1 << 30).removed == 2000
+        check(store)
+
+
+def test_a_dropped_index_goes_step_by_step_and_not_its_neighbour(
+    tmp_path: Path, kind: EngineKind
+) -> None:
+    """One step would hold up writes for as long as all of it takes, or take others along."""
+    with opened(tmp_path, kind) as store:
+        many(Writer(store), 0, 3000)
+        store.indexer.catch_up()
+        store.indexer.redefine(with_indexes(OWNER))
+        assert built(store) == {id_of(OWNER)}
+        steps = 1
+        while store.indexer.build():
+            steps += 1
+            assert stored_entries(store) <= 6000 - 1000 * (steps - 1)
+        assert steps >= 3
+        assert store.indexer.entries == stored_entries(store) == 3000
+        check(store, with_indexes(OWNER))
+        size = store.indexer.entry_bytes
+        store.indexer.redefine(with_indexes())
+        check(store, with_indexes())
+        assert (size > 0, store.indexer.entry_bytes) == (True, 0)
+
+
+@pytest.mark.parametrize("again", [AGE, AGE_ELSE])
+def test_a_name_that_is_dropped_and_added_again_has_no_old_entries(
+    tmp_path: Path, kind: EngineKind, again: Index
+) -> None:
+    """Rows written while there was no such index would never be found by it."""
+    with opened(tmp_path, kind) as store:
+        writer = Writer(store)
+        many(writer, 0, 2500)
+        store.indexer.catch_up()
+        store.indexer.redefine(with_indexes(OWNER))
+        assert store.indexer.build()
+        many(writer, 2000, 3000)
+        table = with_indexes(OWNER, again)
+        store.indexer.redefine(table)
+        assert id_of(again) not in built(store)
+        remove(writer, *range(200))
+        store.apply_to(store.log_end)
+        check(store, table)
+
+
+def copied_rows(source: PartitionStore, target: PartitionStore, attempt: str, batches: int) -> None:
+    """Copy so many batches of rows, and go on where another attempt has ended."""
+    state = target.copy_state()
+    with source.open_snapshot("r", state.resume_after, batch_bytes=2000) as snapshot:
+        loader = target.bulk_loader(snapshot.header, attempt)
+        for item, _ in zip(snapshot, range(batches), strict=False):
+            loader.write(item.batch, item.mark)
+        if batches < ALL:
+            loader.abort()
+        else:
+            loader.finish(snapshot.trailer)
+
+
+@pytest.mark.proves("SS-05")
+@pytest.mark.parametrize("changes", [(2,), (0, 2), (1, 0), (3, 2), (1,)])
+def test_indexes_may_change_while_rows_are_copied(
+    tmp_path: Path, kind: EngineKind, changes: tuple[int, ...]
+) -> None:
+    """An index that was added would lack the rows that had come before, and pass for whole."""
+    with opened(tmp_path / "a", kind) as source, opened(tmp_path / "b", kind) as target:
+        filled(source)
+        for number, change in enumerate(changes):
+            copied_rows(source, target, f"a{number}", 3)
+            assert not target.copy_state().done
+            target.indexer.redefine(TABLES[change])
+        copied_rows(source, target, "last", ALL)
+        assert target.copy_state().done
+        assert target.digest() == source.digest()
+        check(target, TABLES[changes[-1]])
+
+
+@pytest.mark.proves("SS-05")
+@pytest.mark.parametrize("state", ["before", "building", "removing", "after"])
+@pytest.mark.parametrize("wanted", [0, 1, 2, 3])
+def test_files_bring_indexes_in_any_state(tmp_path: Path, state: str, wanted: int) -> None:
+    """A receiver that knows other indexes than its source would take half of one for whole."""
+    kind = EngineKind.ROCKSDB
+    with (
+        opened(tmp_path / "a", kind, table=with_indexes(AGE)) as source,
+        opened(tmp_path / "b", kind, table=TABLES[wanted]) as target,
+    ):
+        many(Writer(source), 0, 3000)
+        source.indexer.catch_up()
+        if state != "before":
+            source.indexer.redefine(TABLE if state != "removing" else TABLES[1])
+            assert source.indexer.build()
+        while state == "after" and source.indexer.build():
+            pass
+        with source.open_files() as snapshot:
+            loader = target.bulk_loader(snapshot.header, "a1")
+            for item in snapshot:
+                loader.write(item.batch, item.mark)
+            loader.finish(snapshot.trailer)
+        check(target, TABLES[wanted])
+        check(source, TABLES[1] if state == "removing" else source_table(state))
+
+
+def source_table(state: str) -> TableSchema:
+    """Return what the source of a copy had at its end."""
+    return with_indexes(AGE) if state == "before" else TABLE
 
 
 # --- everything at once ---------------------------------------------------------------------
@@ -432,6 +625,7 @@ STEPS = st.lists(
             st.integers(0, 3),
             st.none(),
         ),
+        st.tuples(st.just("redefine"), st.integers(0, 3), st.none()),
     ),
     max_size=25,
 )
@@ -469,13 +663,19 @@ def test_any_history_leaves_the_entries_of_the_versions(
     store = PartitionStore.open(directory, indexed_config(kind))
     store.update_meta(failover_log=BRANCH)
     writer = Writer(store)
+    table = TABLE
     for step in steps:
-        if step[0] == "reopen":
+        if step[0] == "redefine":
+            table = TABLES[step[1]]
+            store.indexer.redefine(table)
+        elif step[0] == "reopen":
             store.close()
-            store = PartitionStore.open(directory, indexed_config(kind))
+            store = PartitionStore.open(directory, indexed_config(kind, table=table))
             writer.store = store
         else:
             run(store, writer, step)
     store.apply_to(store.log_end)
+    check(store, table)
+    store.indexer.redefine(TABLE)
     check(store)
     store.close()
