@@ -10,6 +10,9 @@ is that of the medians to the zone without indexes.
 - indexed: until, besides, the leader's index has all of it.
 - CPU: of the three data nodes, per row written.
 - lookup: ten rows of equal values, asked for one after the other; and the same rows read by key.
+- added: an index is added to a zone without one when all rows are there twice, inserted and
+  updated: until the leader has built it, and all three, while one client updates as fast as it can,
+  and what that client keeps of its rate before. Then another index, with nobody else there.
 """
 
 import argparse
@@ -17,21 +20,25 @@ import functools
 import shutil
 import statistics
 import tempfile
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
+import msgspec
 import pyarrow as pa
 from harness.zone import Zone, write_all
 from replica_cluster import cluster
 
 from rezone.client import TableClient
+from rezone.wire.indexes import id_of
 from rezone.wire.messages import ReplicaReport, ZoneConfig
 from rezone.wire.rows import arrow_schema_of
 from rezone.wire.schema import Column, ColumnType, Index, TableSchema
 
 _BATCH_ROWS = 1000
+_BATCHES_AT_ONCE = 10  # of a round of updates
 _EQUAL_ROWS = 10
 _LOOKUPS = 200
 _COLUMNS = (
@@ -106,6 +113,82 @@ def _run(directory: Path, indexes: int, count: int) -> dict[str, float]:
             zone.close()
 
 
+def _added(directory: Path, count: int) -> dict[str, float]:
+    """Return what it takes to add indexes to rows that are there, under updates and at rest."""
+    table = TableSchema(_COLUMNS, ("id",))
+    config = ZoneConfig(
+        zone="bench", zone_uid="bench", partitions=1, table=table, min_in_sync_replicas=3
+    )
+    inserts, updates = (_batches(table, count, change) for change in (0, 5))
+    with cluster(directory, 3, processes=True, config=config) as coordinator:
+        coordinator.create(0, (0, 1, 2))
+        zone = Zone(coordinator)
+        try:
+            zone.wait("all streams", lambda: zone.streaming(0))
+            with zone.client() as client:
+                write_all(client, inserts)
+                before = count / _timed(lambda: write_all(client, updates))
+                zone.wait("applied", lambda: all(_applied(zone.replica(n, 0)) for n in range(3)))
+                found: dict[str, float] = {}
+                with Updates(client, updates) as load:
+                    found["added, updates, s"] = _timed(lambda: _add(zone, 1, (0,)))
+                    found["added, updates keep"] = load.rate() / before
+                    found["on all replicas, s"] = _timed(lambda: _add(zone, 1, (0, 1, 2)))
+                found["on all replicas, s"] += found["added, updates, s"]
+                found["added, at rest, s"] = _timed(lambda: _add(zone, 2, (0,)))
+            return found
+        finally:
+            zone.close()
+
+
+class Updates:
+    """A client that writes the same batches in turn, until this is left."""
+
+    def __init__(self, client: TableClient, batches: list[Any]) -> None:
+        self._client = client
+        self._batches = batches[:_BATCHES_AT_ONCE]
+        self._stop = threading.Event()
+        self._rows = 0
+        self._begun = 0.0
+        self._thread = threading.Thread(target=self._run)
+
+    def _run(self) -> None:
+        while not self._stop.is_set():
+            write_all(self._client, self._batches)
+            self._rows += len(self._batches) * _BATCH_ROWS
+
+    def rate(self) -> float:
+        """Return the rows a second until now."""
+        return self._rows / (time.monotonic() - self._begun)
+
+    def __enter__(self) -> Self:
+        self._begun = time.monotonic()
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join()
+
+
+def _add(zone: Zone, indexes: int, nodes: tuple[int, ...]) -> None:
+    """Give the zone so many indexes, and wait until these nodes have built them."""
+    coordinator = zone.coordinator
+    table = TableSchema(_COLUMNS, ("id",), _INDEXES[:indexes])
+    coordinator.config = msgspec.structs.replace(coordinator.config, table=table)
+    coordinator.configure()
+    wanted = {id_of(index) for index in table.indexes}
+    zone.wait("built", lambda: all(wanted <= _built(zone.replica(n, 0)) for n in nodes))
+
+
+def _built(report: ReplicaReport | None) -> set[bytes]:
+    return {*report.index.built} if report is not None and report.index is not None else set()
+
+
+def _applied(report: ReplicaReport | None) -> bool:
+    return report is not None and report.kv_applied_offset == report.log_end_offset
+
+
 def _lookups(client: TableClient, count: int) -> dict[str, float]:
     step = max(1, count // _EQUAL_ROWS // _LOOKUPS)
     owners = [f"owner-{(1 + n * step):012d}" for n in range(_LOOKUPS)]
@@ -137,7 +220,10 @@ def main() -> None:
         for number, figures in found.items():
             directory = Path(tempfile.mkdtemp(prefix="rezone-bench-"))
             try:
-                for what, figure in _run(directory, number, count).items():
+                measured = _run(directory / "run", number, count)
+                if number == 0:
+                    measured |= _added(directory / "added", count)
+                for what, figure in measured.items():
                     figures.setdefault(what, []).append(figure)
             finally:
                 shutil.rmtree(directory)

@@ -76,6 +76,10 @@ def test_a_zone_tells_which_indexes_are_built_and_how_far() -> None:
     assert found["Ready"].status == "True", "rows are read and written meanwhile"
     world.reports = {(0, node): whole for node in range(3)}
     assert not indexing(world.view())
+    world.reports[0, 1] = None
+    assert not indexing(world.view()), "it learns of the index when it comes back"
+    world.reports[0, 0] = None
+    assert indexing(world.view()).startswith("by_name: 1 of 2"), "a leader has to say so"
 
 
 def test_a_well_zone_is_ready_and_nothing_else() -> None:

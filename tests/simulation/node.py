@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any, cast
 from rezone.controller.heard import Heard, with_answer
 from rezone.controller.news import has_changed
 from rezone.replica.control import Control
+from rezone.replica.foreground import Foreground
+from rezone.replica.index_builds import IndexBuilds
 from rezone.replica.insync import Budget
 from rezone.replica.known_zone import KnownZone
 from rezone.replica.lease import Promise
@@ -194,6 +196,8 @@ class SimulatedNode(DataNode):
         self.memory = NodeMemory(self.settings)
         self.board = ReportBoard(loop, self.settings, self.process_id)
         self.pulls = Pulls(self)  # type: ignore[assignment]
+        self.foreground = Foreground(loop, lambda: 0)
+        self._builds = IndexBuilds(self.partitions, self._table, self.foreground)
         self.control = Control(self)
         self.zone = KnownZone(node_id)
         self.replicas: MemoryReplicas = MemoryReplicas(self)

@@ -44,9 +44,13 @@ class NoIndexes:
 
     enabled = False
     stopped = False
-    scanning = False
+    made_anew = False
+    unfinished = False
     lag_rows = 0
+    unfollowed_rows = 0
     position = IndexPosition(0, "")
+    wanted: tuple[bytes, ...] = ()
+    unbuilt: tuple[bytes, ...] = ()
 
     def resume(self) -> None:
         """Do nothing, as a real one would."""

@@ -1,7 +1,8 @@
 """How far a zone's indexes are: one that was added is built by each replica on its own.
 
-Lookups by it are answered where the leader has built it. Who cannot be heard is not counted: it
-learns of the index when it comes back.
+Lookups by it are answered where the leader has built it. A follower that cannot be heard is not
+counted: it learns of the index when it comes back. A leader that cannot is one that lacks it:
+otherwise an operator that has just started would say that all is done.
 """
 
 from collections.abc import Iterator
@@ -29,15 +30,17 @@ def indexing(view: ZoneView) -> str:
     return "; ".join(said)
 
 
-def _reports(view: ZoneView) -> Iterator[ReplicaReport]:
+def _reports(view: ZoneView) -> Iterator[ReplicaReport | None]:
     for partition, record in enumerate(view.routes):
         for node in record.replicas:
             report = view.report(partition, node)
-            if report is not None:
+            if report is not None or node == record.leader:
                 yield report
 
 
-def _percent_of(report: ReplicaReport, index: IndexId) -> int:
+def _percent_of(report: ReplicaReport | None, index: IndexId) -> int:
+    if report is None:
+        return 0
     if report.index is not None and index in report.index.built:
         return 100
     return next((build.percent for build in report.index_builds if build.index == index), 0)

@@ -536,14 +536,17 @@ def test_a_dropped_index_goes_step_by_step_and_not_its_neighbour(
 def test_a_name_that_is_dropped_and_added_again_has_no_old_entries(
     tmp_path: Path, kind: EngineKind, again: Index
 ) -> None:
-    """Rows written while there was no such index would never be found by it."""
+    """Rows of meanwhile would never be found by it, and entries of before never removed."""
     with opened(tmp_path, kind) as store:
         writer = Writer(store)
         many(writer, 0, 2500)
         store.indexer.catch_up()
         store.indexer.redefine(with_indexes(OWNER))
         assert store.indexer.build()
-        many(writer, 2000, 3000)
+        many(writer, 1000, 3000)
+        store.indexer.catch_up()
+        store.note_committed(store.applied)
+        assert store.collect(TIME_MAX, b"", 1 << 30).removed >= 1000, "their entries stay"
         table = with_indexes(OWNER, again)
         store.indexer.redefine(table)
         assert id_of(again) not in built(store)
