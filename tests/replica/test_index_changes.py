@@ -62,14 +62,14 @@ def c(
         user.put(PARTITION, ROWS)
         user.close()
         for node in range(3):
-            store = coordinator.nodes[node].node.find(PARTITION).store
+            store = coordinator.replica(node).store
             coordinator.until("applied", lambda store=store: store.applied == len(ROWS))
         yield coordinator
 
 
 def indexer_of(coordinator: Coordinator, node: int) -> Indexer:
     """Return a node's indexer."""
-    found: Indexer = coordinator.nodes[node].node.find(PARTITION).store.indexer
+    found: Indexer = coordinator.replica(node).store.indexer
     return found
 
 
@@ -262,7 +262,7 @@ def test_lookups_are_requests_of_clients_and_do_not_ask_for_routes(
     c: Coordinator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Copies would not give way to them, and each would cost two round trips."""
-    foreground = c.nodes[0].node.foreground
+    foreground = c.node(0).foreground
     under_way: list[int] = []
     original = lookup.lookup_batches
 

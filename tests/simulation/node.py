@@ -197,7 +197,7 @@ class SimulatedNode(DataNode):
         self.board = ReportBoard(loop, self.settings, self.process_id)
         self.pulls = Pulls(self)  # type: ignore[assignment]
         self.foreground = Foreground(loop, lambda: 0)
-        self._builds = IndexBuilds(self.partitions, self._table, self.foreground)
+        self._builds = IndexBuilds(self.partitions, lambda: None, self.foreground)
         self.control = Control(self)
         self.zone = KnownZone(node_id)
         self.replicas: MemoryReplicas = MemoryReplicas(self)

@@ -10,14 +10,15 @@ Concurrency: `pump`, `build` and `wait_for` are called without the partition's l
 it, all else from anywhere.
 """
 
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, NamedTuple
+
+import msgspec
 
 from rezone.replica.history import is_of_history
 from rezone.wire.errors import IndexNotBuiltError, NotReadyError
 from rezone.wire.indexes import IndexCodec
 from rezone.wire.messages import FailoverEntry, IndexBuild, IndexPosition, Role
-from rezone.wire.schema import IndexId
 
 if TYPE_CHECKING:
     from rezone.replica.partition import Partition
@@ -50,12 +51,11 @@ def index_lacks(
     history: tuple[FailoverEntry, ...],
     stopped: IndexPosition | None,
     have: IndexPosition | None,
-    wanted: Collection[IndexId] = (),
 ) -> Lacks:
     """Return what an index that stands at `have` lacks of one that was `stopped` (DCP-08).
 
-    It must be as far, of the same history, and built in the `wanted` indexes that the other one
-    is. Nothing is lacking of an index that is none, or that was being made anew.
+    It must be as far, of the same history, and built where the other one is. Nothing is lacking of
+    an index that is none, or that was being made anew.
     """
     if stopped is None or not stopped.offset:
         return Lacks()
@@ -65,7 +65,7 @@ def index_lacks(
         return Lacks(f"index is at {have.offset}, before {stopped.offset}")
     if not is_of_history(history, have) or not is_of_history(history, stopped):
         return Lacks("index is of another history", final=True)
-    if unbuilt := {*stopped.built}.intersection(wanted).difference(have.built):
+    if unbuilt := {*stopped.built} - {*have.built}:
         return Lacks(f"index is not built yet in {len(unbuilt)} of its parts")
     return Lacks()
 
@@ -85,15 +85,17 @@ class IndexDuties:
             return None
         return self._indexer.position
 
-    @property
-    def wanted(self) -> tuple[IndexId, ...]:
-        """The ids of the zone's indexes, as this node knows them."""
-        return self._indexer.wanted
+    def still_wanted(self, position: IndexPosition | None) -> IndexPosition | None:
+        """Return a position without the indexes that this node knows to be dropped since."""
+        if position is None:
+            return None
+        built = tuple(index for index in position.built if index in self._indexer.wanted)
+        return msgspec.structs.replace(position, built=built)
 
     def lacks(self, stopped: IndexPosition | None) -> str:
         """Return why the indexes are not enough to lead; empty when they are (DCP-08)."""
         history = self._partition.store.meta.failover_log
-        lacking = index_lacks(history, stopped, self._indexer.position, self.wanted)
+        lacking = index_lacks(history, self.still_wanted(stopped), self._indexer.position)
         return f"the {lacking}" if lacking else ""
 
     # --- takeovers -------------------------------------------------------------------------------

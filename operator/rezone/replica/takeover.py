@@ -223,8 +223,11 @@ class TakeoverProcess:
         assert now.stream is not None, "a pending takeover has a stream"  # noqa: S101 - invariant
         missing = partition.store.log_end - now.stream.acked_offset
         ready = now.persisted and now.pending_sent
-        history, wanted = partition.store.meta.failover_log, partition.index.wanted
-        lacks = index_lacks(history, now.index, self._candidate_index(), wanted)
+        history, stopped = (
+            partition.store.meta.failover_log,
+            partition.index.still_wanted(now.index),
+        )
+        lacks = index_lacks(history, stopped, self._candidate_index())
         if now.stream.ended:
             self._fail("the candidate's stream has ended")
         elif lacks.final:
@@ -308,7 +311,8 @@ class TakeoverProcess:
             eligible=partition.record.eligible,
             hold_ms=math.ceil(held_seconds * 1000),
             time_floor=partition.intake.time_floor,
-            index=now.index,
+            # Without what was dropped since: the candidate may not have heard of that yet.
+            index=self._partition.index.still_wanted(now.index),
         )
 
     # --- the candidate ---------------------------------------------------------------------------
