@@ -223,10 +223,8 @@ class TakeoverProcess:
         assert now.stream is not None, "a pending takeover has a stream"  # noqa: S101 - invariant
         missing = partition.store.log_end - now.stream.acked_offset
         ready = now.persisted and now.pending_sent
-        history, stopped = (
-            partition.store.meta.failover_log,
-            partition.index.still_wanted(now.index),
-        )
+        stopped = partition.index.still_wanted(now.index)
+        history = partition.store.meta.failover_log
         lacks = index_lacks(history, stopped, self._candidate_index())
         if now.stream.ended:
             self._fail("the candidate's stream has ended")
@@ -312,7 +310,7 @@ class TakeoverProcess:
             hold_ms=math.ceil(held_seconds * 1000),
             time_floor=partition.intake.time_floor,
             # Without what was dropped since: the candidate may not have heard of that yet.
-            index=self._partition.index.still_wanted(now.index),
+            index=partition.index.still_wanted(now.index),
         )
 
     # --- the candidate ---------------------------------------------------------------------------

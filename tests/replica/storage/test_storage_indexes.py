@@ -557,9 +557,9 @@ def test_a_name_that_is_dropped_and_added_again_has_no_old_entries(
 
 def copied_rows(source: PartitionStore, target: PartitionStore, attempt: str, batches: int) -> None:
     """Copy so many batches of rows, and go on where another attempt has ended."""
-    state = target.copy_state()
-    with source.open_snapshot("r", state.resume_after, batch_bytes=2000) as snapshot:
-        loader = target.bulk_loader(snapshot.header, attempt)
+    state = target.incoming.state()
+    with source.outgoing.open_rows("r", state.resume_after, batch_bytes=2000) as snapshot:
+        loader = target.incoming.begin(snapshot.header, attempt)
         for item, _ in zip(snapshot, range(batches), strict=False):
             loader.write(item.batch, item.mark)
         if batches < ALL:
@@ -578,11 +578,11 @@ def test_indexes_may_change_while_rows_are_copied(
         filled(source)
         for number, change in enumerate(changes):
             copied_rows(source, target, f"a{number}", 3)
-            assert not target.copy_state().done
+            assert not target.incoming.state().done
             target.indexer.redefine(TABLES[change])
         copied_rows(source, target, "last", ALL)
-        assert target.copy_state().done
-        assert target.digest() == source.digest()
+        assert target.incoming.state().done
+        assert target.reader.digest() == source.reader.digest()
         check(target, TABLES[changes[-1]])
 
 
@@ -603,8 +603,8 @@ def test_files_bring_indexes_in_any_state(tmp_path: Path, state: str, wanted: in
             assert source.indexer.build()
         while state == "after" and source.indexer.build():
             pass
-        with source.open_files() as snapshot:
-            loader = target.bulk_loader(snapshot.header, "a1")
+        with source.outgoing.open_files() as snapshot:
+            loader = target.incoming.begin(snapshot.header, "a1")
             for item in snapshot:
                 loader.write(item.batch, item.mark)
             loader.finish(snapshot.trailer)
