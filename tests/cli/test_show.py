@@ -8,7 +8,8 @@ import pytest
 
 from rezone.cli.show import index_lines, stream_lines
 from rezone.resources.conditions import ConditionType, Reason, condition_of
-from rezone.resources.zone import DistributionZone, DistributionZoneStatus
+from rezone.resources.zone import DistributionZone
+from rezone.resources.zone_status import DistributionZoneStatus
 from rezone.wire.messages import ConnectionStatistics, NodeStatistics, StreamStatistics
 
 
