@@ -26,6 +26,7 @@ VERSIONS_SCHEMA: Final = pa.schema(
 Indices = npt.NDArray[np.int64]
 # Arrow multiplies this by the number of values: a larger one overflows (pyarrow 26).
 _STOP: Final = 1 << 31
+_SUFFIX: Final = np.arange(-TIME_BYTES, 0, dtype=np.int32)
 
 
 class Columns(NamedTuple):
@@ -46,12 +47,27 @@ class Columns(NamedTuple):
         return mask
 
 
-def binary_array(parts: Sequence[bytes]) -> Any:
-    """Return the parts as an Arrow binary array: one join, two wrapped buffers."""
-    offsets = np.zeros(len(parts) + 1, dtype=np.int32)
-    np.cumsum(np.fromiter(map(len, parts), np.int32, len(parts)), out=offsets[1:])
-    buffers = [None, pa.py_buffer(offsets), pa.py_buffer(b"".join(parts))]
-    return pa.Array.from_buffers(pa.binary(), len(parts), buffers)
+class Joined(NamedTuple):
+    """Byte strings one behind the other, and where each begins; the last offset is the end."""
+
+    data: bytes
+    offsets: npt.NDArray[np.int32]
+
+    @classmethod
+    def of(cls, parts: Sequence[bytes]) -> "Joined":
+        """Join the parts."""
+        offsets = np.zeros(len(parts) + 1, dtype=np.int32)
+        np.cumsum(np.fromiter(map(len, parts), np.int32, len(parts)), out=offsets[1:])
+        return cls(b"".join(parts), offsets)
+
+    def array(self) -> Any:
+        """Return them as an Arrow binary array, without a copy."""
+        buffers = [None, pa.py_buffer(self.offsets), pa.py_buffer(self.data)]
+        return pa.Array.from_buffers(pa.binary(), len(self.offsets) - 1, buffers)
+
+    def bytes_at(self, places: npt.NDArray[np.int32]) -> npt.NDArray[np.uint8]:
+        """Return the bytes at these places of the data, in the shape of `places`."""
+        return np.frombuffer(self.data, np.uint8)[places]
 
 
 def fixed_array(data: bytes, width: int) -> Any:
@@ -65,12 +81,12 @@ def fixed_array(data: bytes, width: int) -> Any:
 
 def columns_of(keys: Sequence[bytes], values: Sequence[bytes]) -> Columns:
     """Split engine keys and values into columns."""
-    joined_keys, joined_values = binary_array(keys), binary_array(values)
-    row_ids = pc.binary_slice(joined_keys, 0, -TIME_BYTES)
-    inverted = np.frombuffer(b"".join([key[-TIME_BYTES:] for key in keys]), dtype=">u8")
-    times = np.uint64(TIME_MAX) - inverted.astype(np.uint64)
-    flags = np.frombuffer(bytes([value[0] for value in values]), dtype=np.uint8)
-    return Columns(row_ids, times, flags, pc.binary_slice(joined_values, 1, _STOP))
+    all_keys, all_values = Joined.of(keys), Joined.of(values)
+    row_ids = pc.binary_slice(all_keys.array(), 0, -TIME_BYTES)
+    suffixes = all_keys.bytes_at(all_keys.offsets[1:, np.newaxis] + _SUFFIX)
+    times = np.uint64(TIME_MAX) - suffixes.view(">u8").ravel().astype(np.uint64)
+    flags = all_values.bytes_at(all_values.offsets[:-1])
+    return Columns(row_ids, times, flags, pc.binary_slice(all_values.array(), 1, _STOP))
 
 
 def visible(columns: Columns, as_of: int) -> tuple[Any, Any]:
