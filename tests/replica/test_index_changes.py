@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 import pytest
-from replica_cluster import FAST, Client, Coordinator, cluster, keys_in
+from replica_cluster import FAST, Client, Coordinator, ProcessNode, cluster, keys_in
 
 from rezone.client import TableClient
 from rezone.replica import lookup
@@ -61,16 +61,14 @@ def c(
         user = Client(coordinator)
         user.put(PARTITION, ROWS)
         user.close()
-        for node in range(3):
-            store = coordinator.replica(node).store
-            coordinator.until("applied", lambda store=store: store.applied == len(ROWS))
+        stores = [coordinator.replica(node).store for node in range(3)]
+        coordinator.until("applied", lambda: {s.applied for s in stores} == {len(ROWS)})
         yield coordinator
 
 
 def indexer_of(coordinator: Coordinator, node: int) -> Indexer:
     """Return a node's indexer."""
-    found: Indexer = coordinator.replica(node).store.indexer
-    return found
+    return coordinator.replica(node).store.indexer
 
 
 def change(coordinator: Coordinator, *indexes: Index, partitions: int = 1) -> None:
@@ -81,15 +79,14 @@ def change(coordinator: Coordinator, *indexes: Index, partitions: int = 1) -> No
 
 def built(coordinator: Coordinator, node: int, partition: int = PARTITION) -> set[bytes]:
     """Return the indexes that a replica has built."""
-    report = coordinator.report(node, partition)
-    return {*report.index.built} if report is not None and report.index is not None else set()
+    index = coordinator.report(node, partition).index
+    return set() if index is None else {*index.built}
 
 
 def wait_built(coordinator: Coordinator, nodes: tuple[int, ...], *indexes: Index) -> None:
     """Wait until replicas have exactly these indexes."""
     want = {id_of(index) for index in indexes}
-    for node in nodes:
-        coordinator.until("built", lambda node=node: built(coordinator, node) == want)
+    coordinator.until("built", lambda: all(built(coordinator, node) == want for node in nodes))
 
 
 def table_of(rows: dict[bytes, bytes]) -> Any:
@@ -139,6 +136,7 @@ def test_a_dropped_index_is_none_and_its_name_may_mean_another(c: Coordinator) -
     """Lookups would be answered from what is being removed, or by the old columns."""
     with TableClient(list(c.peers.values())) as table:
         old = table.lookup("by_value", (b"v1",), limit=2)
+        assert old.next is not None
         change(c, ELSE)
         wait_built(c, (0, 2), ELSE)
         assert keys_by(table, "by_value", b"k0001") == [b"k0001"]
@@ -148,10 +146,9 @@ def test_a_dropped_index_is_none_and_its_name_may_mean_another(c: Coordinator) -
         change(c)
         with pytest.raises(UnknownIndexError, match="its indexes: none"):
             table.lookup("by_value")
-        for node in (0, 2):
-            indexer = indexer_of(c, node)
-            c.until("removed", lambda indexer=indexer: not indexer.unfinished)
-            assert (indexer.entries, indexer.entry_bytes) == (0, 0)
+        indexers = [indexer_of(c, node) for node in (0, 2)]
+        c.until("removed", lambda: not any(indexer.unfinished for indexer in indexers))
+        assert [(indexer.entries, indexer.entry_bytes) for indexer in indexers] == [(0, 0)] * 2
 
 
 def test_a_lookup_of_an_index_that_is_dropped_meanwhile_is_not_answered(
@@ -321,11 +318,14 @@ def test_processes_are_killed_while_indexes_come_and_go(tmp_path: Path) -> None:
                 table.write(table_of(rows))
                 indexes = sets[rng.randrange(len(sets))] if round_ < 5 else (BY_VALUE, BY_BOTH)
                 change(c, *indexes)
-                victim = rng.randrange(3)
-                threading.Event().wait(rng.random() * 0.1)  # somewhere in the middle of it
-                c.nodes[victim].kill()
-                c.nodes[victim].start()
-                c.wait_up(victim)
+                number = rng.randrange(3)
+                for _ in range(rng.randrange(20)):  # to kill it somewhere in the middle
+                    c.report(number, PARTITION)
+                victim = c.nodes[number]
+                assert isinstance(victim, ProcessNode)
+                victim.kill()
+                victim.start()
+                c.wait_up(number)
                 c.configure()
                 c.send(PARTITION, c.records[PARTITION])
                 c.until(f"in sync, seed {SEED}", lambda: in_sync(c))

@@ -14,6 +14,7 @@ from rezone.kube.store import StatusStore
 from rezone.resources.conditions import ConditionType
 from rezone.resources.task import RebalanceTask, TaskProgress
 from rezone.resources.zone import DistributionZone
+from rezone.resources.zone_status import DistributionZoneStatus
 from rezone.wire.errors import RezoneError
 from rezone.wire.flight import NodeClient
 from rezone.wire.messages import NodeStatistics, StatisticsRequest, StreamStatistics
@@ -54,7 +55,7 @@ def progress(zone: str, namespace: str | None) -> None:
         found = await store.read(DistributionZone, namespace or kube.namespace, zone)
         tasks = await store.list(RebalanceTask, namespace or kube.namespace)
         lines = [task_line(task) for task in tasks if task.spec.zone_name == zone]
-        return [*lines, *index_lines(found)]
+        return [*lines, *index_lines(found.status)]
 
     for line in _ask(load) or [f"zone {zone} has no RebalanceTask"]:
         click.echo(line)
@@ -78,9 +79,9 @@ def task_line(task: RebalanceTask) -> str:
     return ", ".join(parts)
 
 
-def index_lines(zone: DistributionZone) -> list[str]:
-    """Return a line for each index that is being built."""
-    conditions = zone.status.conditions if zone.status is not None else ()
+def index_lines(status: DistributionZoneStatus | None) -> list[str]:
+    """Return a line for each index of a zone that is being built."""
+    conditions = status.conditions if status is not None else ()
     told = [c.message for c in conditions if c.type is ConditionType.INDEXING]
     return [f"index {line}" for message in told for line in message.split("; ")]
 

@@ -559,7 +559,7 @@ def copied_rows(source: PartitionStore, target: PartitionStore, attempt: str, ba
     """Copy so many batches of rows, and go on where another attempt has ended."""
     state = target.incoming.state()
     with source.outgoing.open_rows("r", state.resume_after, batch_bytes=2000) as snapshot:
-        loader = target.incoming.begin(snapshot.header, attempt)
+        loader: Any = target.incoming.begin(snapshot.header, attempt)
         for item, _ in zip(snapshot, range(batches), strict=False):
             loader.write(item.batch, item.mark)
         if batches < ALL:
@@ -604,7 +604,7 @@ def test_files_bring_indexes_in_any_state(tmp_path: Path, state: str, wanted: in
         while state == "after" and source.indexer.build():
             pass
         with source.outgoing.open_files() as snapshot:
-            loader = target.incoming.begin(snapshot.header, "a1")
+            loader: Any = target.incoming.begin(snapshot.header, "a1")
             for item in snapshot:
                 loader.write(item.batch, item.mark)
             loader.finish(snapshot.trailer)
