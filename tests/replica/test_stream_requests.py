@@ -14,11 +14,25 @@ from rezone.replica.producer import ProducerChannel
 from rezone.replica.settings import NodeSettings, SystemClock
 from rezone.wire.channel import Channel
 from rezone.wire.errors import NotReadyError, UnknownPartitionError
-from rezone.wire.messages import LeaseGrant, Message, StreamOk, StreamRefused, StreamRequest
+from rezone.wire.messages import (
+    CommitOffset,
+    CommitOffsets,
+    LeaseGrant,
+    LeaseRequest,
+    Message,
+    StreamOk,
+    StreamRefused,
+    StreamRequest,
+)
 
 PARTITION = 3
 REQUEST = StreamRequest(
-    opaque=9, partition=PARTITION, high_offset=5, partition_uuid="u", leader_epoch=2
+    opaque=9,
+    partition=PARTITION,
+    high_offset=5,
+    partition_uuid="u",
+    leader_epoch=2,
+    max_fetch_bytes=1 << 20,
 )
 PATIENCE_SECONDS = 30
 
@@ -210,6 +224,25 @@ def test_a_node_that_answers_nothing_counts_as_broken_off() -> None:
         assert candidate.detached == [stream]
 
     assert [type(a) for a in served(candidate, wait_long)] == [StreamOk]
+
+
+def test_an_answer_tells_the_commit_offset_and_nothing_repeats_it() -> None:
+    """Each follower would have a frame more to read in the middle of the write gap."""
+    candidate, wire = Candidate(), Wire()
+    candidate.leads = True
+    channel = ProducerChannel(
+        "c", 1, wire, lambda _: candidate, settings=NodeSettings(streams_max=1), clock=SystemClock()
+    )
+    thread = threading.Thread(target=channel.run, daemon=True)
+    thread.start()
+    # The thread that reads sends, too: what there is to say has been said.
+    assert wire.handled.wait(PATIENCE_SECONDS)
+    assert [type(message) for message in wire.sent] == [StreamOk, LeaseRequest]
+    candidate.committed = 6
+    channel.statistics()[0].push()
+    assert wire.sent[2:] == [CommitOffsets(streams=(CommitOffset(PARTITION, 2, 6),))]
+    wire.over.set()
+    thread.join(PATIENCE_SECONDS)
 
 
 def test_answers_of_leases_show_that_a_node_is_there() -> None:

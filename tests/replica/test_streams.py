@@ -227,7 +227,7 @@ def test_the_order_of_a_takeover_on_the_wire(tmp_path: Path) -> None:
 
             threading.Thread(target=put, daemon=True).start()
 
-        def ack(offset: int) -> None:
+        def ack(offset: int, ready_epoch: int = 0) -> None:
             peer.channel.send(
                 FetchLog(
                     partition=P,
@@ -235,8 +235,13 @@ def test_the_order_of_a_takeover_on_the_wire(tmp_path: Path) -> None:
                     max_fetch_bytes=1 << 20,
                     kv_applied_offset=offset,
                     opaque=1,
+                    ready_epoch=ready_epoch,
                 )
             )
+
+        def progress() -> tuple[int, int]:
+            known = leader.leading.require_state().follower(1)
+            return known.durable, known.ready_epoch
 
         write(b"before")
         assert next_step(peer) == 1
@@ -249,7 +254,14 @@ def test_the_order_of_a_takeover_on_the_wire(tmp_path: Path) -> None:
         write(b"meanwhile")
         assert next_step(peer) == 2
         assert (leader.role, leader.takeover.state) == (Role.LEADER, TakeoverState.PENDING)
-        ack(2)
+        # Nor while the candidate has not said that it waits for just this.
+        for offset, ready_epoch in ((1, 2), (2, 0), (2, 1)):
+            ack(offset, ready_epoch)
+            c.until("counted", lambda: progress() == (offset, ready_epoch))  # noqa: B023 - at once
+            with leader.lock:
+                assert leader.takeover.step() is None
+        assert (leader.role, leader.takeover.state) == (Role.LEADER, TakeoverState.PENDING)
+        ack(2, 2)
         active = next_step(peer)
         assert isinstance(active, SetState)
         assert (active.state, active.end_offset) == (TakeoverState.ACTIVE, 2)

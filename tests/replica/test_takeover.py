@@ -20,8 +20,16 @@ from rezone.replica.meta import MetaFile, PartitionMeta
 from rezone.replica.producer import ProducerChannel
 from rezone.replica.settings import NodeSettings
 from rezone.replica.takeover import TakeoverProcess
-from rezone.wire.errors import ConflictError, NotReadyError
-from rezone.wire.messages import Ack, Role, SetState, TakeoverState, UpgradeCandidate
+from rezone.wire.errors import ConflictError, NotLeaderError, NotReadyError
+from rezone.wire.messages import (
+    Ack,
+    CloseStream,
+    Message,
+    Role,
+    SetState,
+    TakeoverState,
+    UpgradeCandidate,
+)
 
 PARTITION = 0
 
@@ -151,15 +159,21 @@ def test_a_takeover_needs_a_stream_an_order_and_an_in_sync_candidate(tmp_path: P
 
 
 class Cut:
-    """Breaks the old leader's channel at one state change, before or after it is sent, once."""
+    """Breaks the old leader's channel at one state change, before or after it is sent.
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, at: TakeoverState, *, sent: bool) -> None:
+    `again`: whenever it is to be sent, so that it never gets through; else once.
+    """
+
+    def __init__(
+        self, monkeypatch: pytest.MonkeyPatch, at: TakeoverState, *, sent: bool, again: bool = False
+    ) -> None:
         self.done = threading.Event()
         original = ProducerChannel._send_control
 
         def send(channel: ProducerChannel, stream: Any, control: Any) -> None:
             message = control.message
-            cut = isinstance(message, SetState) and message.state is at and not self.done.is_set()
+            due = again or not self.done.is_set()
+            cut = due and isinstance(message, SetState) and message.state is at
             if cut and sent:
                 channel._channel.send(message)
             if cut:
@@ -257,7 +271,7 @@ def test_an_old_leader_is_dead_on_its_disk_before_it_is_dead(
         k, _ = started(c)
         assert stored_meta(c, 0).role is Role.LEADER
         # The candidate never hears of it, so the old leader stays where it is: pending.
-        monkeypatch.setattr(ProducerChannel, "add_control", lambda *_: None)
+        monkeypatch.setattr(ProducerChannel, "add_control", lambda *_, **__: None)
         c.takeover(PARTITION)
         k.put(PARTITION, {b"pending": b"1"})
         assert c.report(0, PARTITION).takeover is TakeoverState.PENDING
@@ -301,20 +315,109 @@ def test_an_epoch_is_on_the_disk_before_it_is_acked_in(tmp_path: Path) -> None:
             assert stored_meta(c, node).leader_epoch == 2
 
 
+class SlowDisk:
+    """A node's facts of an epoch do not reach its disk before `go` is set."""
+
+    def __init__(
+        self, monkeypatch: pytest.MonkeyPatch, c: Coordinator, *, node: int, epoch: int
+    ) -> None:
+        self.waits, self.go = threading.Event(), threading.Event()
+        self.late = False
+        store = c.nodes[node].node.find(PARTITION).store
+        original = store.update_meta
+
+        def update_meta(*, durable: bool = True, **changes: Any) -> PartitionMeta:
+            if durable and store.meta.leader_epoch == epoch:
+                self.waits.set()
+                self.late = not self.go.wait(10)
+            return original(durable=durable, **changes)
+
+        monkeypatch.setattr(store, "update_meta", update_meta)
+
+
+@pytest.mark.proves("HS-10")
+def test_a_new_leader_streams_before_its_disk_has_the_epoch_and_commits_after(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A row acknowledged by a leader that forgets its epoch could be lost to another history."""
+    with cluster(tmp_path, 3) as c:
+        k, rows = started(c)
+        disk = SlowDisk(monkeypatch, c, node=1, epoch=2)
+        c.takeover(PARTITION)
+        assert disk.waits.wait(10)
+        put = threading.Thread(target=k.put, args=(PARTITION, {b"new": b"1"}), daemon=True)
+        put.start()
+        c.until(
+            "all followers have it",
+            lambda: c.report(1, PARTITION).follower_offsets == {0: 6, 2: 6},
+        )
+        assert stored_meta(c, 1).leader_epoch == 1
+        assert c.report(1, PARTITION).committed_offset == len(rows)
+        assert put.is_alive(), "not acknowledged"
+        disk.go.set()
+        put.join(10)
+        assert stored_meta(c, 1).leader_epoch == 2
+        finish(c, k, {**rows, b"new": b"1"})
+
+
+@pytest.mark.proves("HS-10", "RM-10")
+def test_a_follower_sends_writers_on_while_its_disk_takes_the_epoch_and_acks_after(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Writers would learn of the new leader late; or a follower would forget what it has acked."""
+    with cluster(tmp_path, 3) as c:
+        k, rows = started(c)
+        disk = SlowDisk(monkeypatch, c, node=0, epoch=2)
+        c.takeover(PARTITION)
+        assert disk.waits.wait(10)
+        stale = Client(c)
+        with pytest.raises(NotLeaderError) as told:
+            stale.put(PARTITION, {b"new": b"1"}, retry=False)
+        assert told.value.details["leader"] == 1
+        assert not disk.late, "told before the disk had it"
+        c.until("the other one acks", lambda: c.report(1, PARTITION).follower_offsets.get(2))
+        assert 0 not in c.report(1, PARTITION).follower_offsets
+        assert stored_meta(c, 0).leader_epoch == 1
+        disk.go.set()
+        stale.close()
+        finish(c, k, rows)
+
+
+def test_nobody_closes_a_stream_that_its_leader_has_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each node would send, and wake for, a message more in the middle of the write gap."""
+    closed: list[Message] = []
+    handle = ProducerChannel._handle
+
+    def noting(channel: ProducerChannel, message: Message) -> None:
+        if isinstance(message, CloseStream):
+            closed.append(message)
+        handle(channel, message)
+
+    monkeypatch.setattr(ProducerChannel, "_handle", noting)
+    with cluster(tmp_path, 3) as c:
+        k, rows = started(c)
+        c.takeover(PARTITION)
+        finish(c, k, rows)
+        assert closed == []
+        c.call(2, CloseStream(partition=PARTITION))
+        c.until("closed", lambda: closed)
+
+
 @pytest.mark.proves("DCP-11", "RM-08")
 def test_a_candidate_lost_after_dead_is_rolled_back_by_a_higher_epoch(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A dead leader would lead again by itself, or never again."""
-    cut = Cut(monkeypatch, TakeoverState.ACTIVE, sent=False)
+    # The candidate comes back at once, and would lead before it is stopped.
+    cut = Cut(monkeypatch, TakeoverState.ACTIVE, sent=False, again=True)
     with cluster(tmp_path, 3, settings=NodeSettings(hold_ms_max=200)) as c:
         k, rows = started(c)
         c.takeover(PARTITION)
         assert cut.done.wait(10)
         c.nodes[1].stop()
-        dead = c.until("dead or moved", lambda: c.report(0, PARTITION))
-        if dead.takeover is not TakeoverState.DEAD:
-            pytest.skip("the candidate was back before it could be stopped")
+        assert c.report(0, PARTITION).takeover is TakeoverState.DEAD
         with pytest.raises(NotReadyError):
             k.send(PARTITION, 2, {b"held": b"1"}, retry=False)
         # Dead survives a restart.

@@ -79,15 +79,20 @@ class SimulatedStream:
     def wake(self) -> None:
         """Need no waking: every step looks."""
 
+    def push(self) -> None:
+        """Send with the next step."""
+
     def send_at(
         self,
         offset: int,
         message: Message,
         *,
         last: bool = False,
+        tell: bool = True,
         on_sent: Callable[[], None] | None = None,
     ) -> None:
         """Send a message once all entries below `offset` are sent."""
+        del tell  # every step looks
         self._controls.append(_Control(offset, message, last, on_sent))
 
     def end(self, reason: str, leader: NodeId | None = None, epoch: int | None = None) -> None:

@@ -45,6 +45,7 @@ from rezone.wire.messages import (
     StreamRefused,
     StreamRequest,
     StreamRollback,
+    TakeoverState,
 )
 
 _log = structlog.get_logger(__name__)
@@ -108,12 +109,16 @@ class Sink(Protocol):
 
 @dataclass(slots=True)
 class ConsumerStream:
-    """One partition's stream; `retry_at` is set while it waits to be asked for again."""
+    """One partition's stream; `retry_at` is set while it waits to be asked for again.
+
+    `over`: the leader has ended it, and need not be told.
+    """
 
     sink: Sink
     opaque: int = 0
     leader_epoch: int = 0
     active: bool = False
+    over: bool = False
     retry_at: float | None = None
     retries: int = 0
     entries: int = 0
@@ -177,7 +182,7 @@ class ConsumerChannel:
                 stream.active, stream.retry_at, stream.opaque = False, None, _NO_REQUEST
         if stream is None:
             return
-        if channel is not None:
+        if channel is not None and not stream.over:
             self._send(channel, CloseStream(partition=partition))
         with self._lock:
             if self._streams.get(partition) is stream:
@@ -333,7 +338,7 @@ class ConsumerChannel:
         with self._lock:
             if self._streams.get(stream.sink.partition_id) is not stream:
                 return
-            stream.active = False
+            stream.active = stream.over = False
             stream.retry_at = None
             stream.opaque = next(self._opaques)
             opaque = stream.opaque
@@ -412,8 +417,10 @@ class ConsumerChannel:
             case StreamRefused():
                 self._retry_later(stream, str(error_from(message.error)))
             case SetState():
+                stream.over = message.state is TakeoverState.ACTIVE
                 sink.state_set(message)
             case StreamEnd():
+                stream.over = True
                 self._retry_later(stream, f"the leader has ended the stream: {message.reason}")
                 sink.stream_ended(message)
             case _:

@@ -33,6 +33,8 @@ if TYPE_CHECKING:
     from rezone.replica.partition import Partition
 
 _STANDBY_SLICE_ROWS = 10_000
+_NOTHING = (-1, -1, None, 0)
+"""What is acked on a new stream."""
 
 
 class FollowerDuties:
@@ -43,7 +45,7 @@ class FollowerDuties:
         self.partition_id: PartitionId = partition.partition_id
         self.error = ""
         self.left_out = False
-        self._acked: tuple[int, int, IndexPosition | None] = (-1, -1, None)
+        self._acked: tuple[int, int, IndexPosition | None, int] = _NOTHING
         self._applied_at = 0.0
 
     # --- what a consumer channel calls -----------------------------------------------------------
@@ -69,13 +71,17 @@ class FollowerDuties:
             self._require_epoch(answer.leader_epoch)
             # No lease is granted before this is on the disk.
             lease_ms = max(partition.store.meta.lease_ms, partition.settings.lease_ms)
-            partition.store.update_meta(failover_log=answer.failover_log, lease_ms=lease_ms)
-            self._acked = (-1, -1, None)
+            partition.store.update_meta(
+                failover_log=answer.failover_log, lease_ms=lease_ms, durable=False
+            )
+            self._acked = _NOTHING
             # The record here may be the older one: nobody tells it while the operator is away.
             known = answer.partition_epoch >= partition.record.partition_epoch
             self.left_out = known and not answer.in_sync
             partition.positions.commit(min(answer.committed_offset, partition.store.log_end))
-            partition.touched(at_once=True)
+        # Not under the lock, where clients' writes would wait to be sent to the leader.
+        partition.store.update_meta()
+        partition.touched(at_once=True)
         partition.wake()
 
     def roll_back(self, offset: int) -> None:
@@ -132,8 +138,8 @@ class FollowerDuties:
         partition = self._partition
         with partition.lock:
             durable, applied = partition.store.durable_end, partition.store.applied
-            index = partition.index.told
-            self._acked = (durable, applied, index)
+            index, ready_epoch = partition.index.told, partition.takeover.ready_epoch
+            self._acked = (durable, applied, index, ready_epoch)
             return FetchLog(
                 partition=self.partition_id,
                 fetch_offset=durable,
@@ -142,6 +148,7 @@ class FollowerDuties:
                 opaque=opaque,
                 leaving=partition.host.leaving,
                 index=index,
+                ready_epoch=ready_epoch,
             )
 
     def state_set(self, message: SetState) -> None:
@@ -205,7 +212,10 @@ class FollowerDuties:
         with partition.lock:
             partition.positions.note_applied()
             self._look_again()
-            news = self._acked != (store.durable_end, store.applied, partition.index.told)
+            if eager:
+                partition.takeover.prepared()
+            here = (store.durable_end, store.applied, partition.index.told)
+            news = self._acked != (*here, partition.takeover.ready_epoch)
         if news:
             partition.host.ack(partition)
         partition.index.pump()

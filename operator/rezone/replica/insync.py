@@ -47,8 +47,8 @@ class FollowerProgress:
     """What a leader knows of one follower; `waiting_since` is when it began to owe an ack.
 
     `leaving`: it has said that it is about to stop. `gone_since`: its stream has broken then, and
-    it has not asked for another one. `index` is how far its indexes are, of the candidate of a
-    takeover alone.
+    it has not asked for another one. Of the candidate of a takeover alone: `index` is how far its
+    indexes are, `ready_epoch` the epoch it waits to lead in.
     """
 
     durable: int = -1
@@ -59,6 +59,7 @@ class FollowerProgress:
     gone_since: float | None = None
     lease: Lease = NO_LEASE
     index: IndexPosition | None = None
+    ready_epoch: int = 0
 
     def may_join(self, floor: int) -> bool:
         """Whether it has all rows below `floor`, and has been told up to when it may be read."""

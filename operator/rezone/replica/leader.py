@@ -38,6 +38,7 @@ class LeaderDuties:
         self.partition_id: PartitionId = partition.partition_id
         self.state: Leadership | None = None
         self.streams: dict[NodeId, ProducerStream] = {}
+        self._saved = True
 
     @property
     def committed(self) -> int:
@@ -55,13 +56,15 @@ class LeaderDuties:
             raise self._partition.not_leader()
         return self.state
 
-    def begin(self, record: LeaderAndIsr, *, hold_until: float) -> None:
+    def begin(self, record: LeaderAndIsr, *, hold_until: float, saved: bool) -> None:
         """Start a leadership; its commit offset starts where the replica's stands.
 
-        Nothing is committed before `hold_until` (monotonic): an earlier leader may have leases.
+        Nothing is committed before `hold_until` (monotonic): an earlier leader may have leases;
+        nor before the facts are on the disk, which the job sees to if they are not (`saved`).
         """
         partition = self._partition
         self.end_streams("a new leadership", None, None)
+        self._saved = saved
         self.state = protocol_of(partition.settings)(
             node=partition.node_id,
             state=record,
@@ -154,7 +157,7 @@ class LeaderDuties:
             old.end("the consumer has opened another stream")
         # What it had acked on an earlier stream it may have lost since.
         progress = state.follower(stream.node)
-        progress.durable = -1
+        progress.durable, progress.ready_epoch = -1, 0
         # And what it was told: its node may have restarted.
         progress.lease = progress.lease._replace(time=0)
         progress.streaming = True
@@ -187,18 +190,16 @@ class LeaderDuties:
             progress = self.state.follower(stream.node)
             first = progress.durable < 0 or ack.leaving > progress.leaving
             progress.leaving = ack.leaving
-            progress.index = ack.index
+            progress.index, progress.ready_epoch = ack.index, ack.ready_epoch
             self.state.acked(
                 stream.node, ack.fetch_offset, ack.kv_applied_offset, now, store.log_end
             )
             # Of the acks of one write only the last one changes anything.
-            due = (
-                first
-                or partition.takeover.hands_over
-                or self.state.moves_on(store.durable_end, store.log_end)
-            )
+            handing_over = partition.takeover.hands_over
+            due = first or handing_over or self.state.moves_on(store.durable_end, store.log_end)
         if due:
-            partition.move_on(at_leisure=at_leisure)
+            # The thread that reads acks must not be the one that hands over: it may have to wait.
+            partition.move_on(at_leisure=at_leisure and not handing_over)
 
     def granted(self, stream: ProducerStream, lease: Lease) -> None:
         """Take a read lease of a follower's node."""
@@ -227,11 +228,14 @@ class LeaderDuties:
         """Sync, commit, apply, answer: whatever of it is due."""
         partition = self._partition
         store = partition.store
+        if not self._saved:
+            self._saved = True
+            store.update_meta()
         if store.durable_end < store.log_end:
             store.sync()
         with partition.lock:
             state = self.state
-            if state is None:
+            if state is None or not self._saved:
                 return
             now = partition.clock.monotonic()
             if now >= state.hold_until:

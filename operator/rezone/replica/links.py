@@ -72,9 +72,9 @@ class Links:
 
         Followers that asked for a stream before this replica led are answered as well.
         """
-        self._restream(partition)
         for producer in self.producers():
             producer.resume(partition.partition_id)
+        self._restream(partition)
 
     def _restream(self, partition: Partition) -> None:
         number = partition.partition_id

@@ -270,9 +270,11 @@ class Partition:
             if self.leading.state is not None:
                 self._failed(damaged)  # alone in its set: nobody else has the rows
         with self.lock:
-            self.takeover.step()
+            handing_over = self.takeover.step()
             self.pacer.release()
             self.changed.notify_all()
+        if handing_over is not None:
+            handing_over.push()
 
     def _failed(self, error: Exception) -> None:
         self.log.error("a replica has failed", error=str(error))

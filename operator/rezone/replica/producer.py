@@ -84,6 +84,7 @@ class ProducerChannel:
         self._channel = channel
         self._find = find
         self._streams_max = settings.streams_max
+        self._push_rows_max = settings.leisure_rows_max
         self._frame_bytes_max = settings.frame_bytes_max
         self._clock = clock
         self._rounds = Rounds(settings.lease_ms, settings.clock_drift_percent)
@@ -143,12 +144,13 @@ class ProducerChannel:
             self._enqueue(stream)
         self._outbox.ask(here=here)
 
-    def add_control(self, stream: ProducerStream, control: Control) -> None:
-        """Queue a message that has its place after the stream's entries."""
+    def add_control(self, stream: ProducerStream, control: Control, *, tell: bool) -> None:
+        """Queue a message that has its place after the stream's entries; `tell` the sender."""
         with self._lock:
             stream.add(control)
             self._enqueue(stream)
-        self._outbox.ask()
+        if tell:
+            self._outbox.ask()
 
     def end_stream(
         self, stream: ProducerStream, reason: str, leader: NodeId | None, epoch: int | None
@@ -225,12 +227,14 @@ class ProducerChannel:
                 # Answers go out before whatever a stream has to send.
                 stream.answered = True
                 stream.credit_bytes = request.max_fetch_bytes
+                stream.committed_sent = answer.committed_offset
                 self._enqueue(stream)
                 # Behind the answer, so that the promise is for this stream too.
                 self._asks = True
             else:
                 self._streams.pop(request.partition, None)
-        self._outbox.ask()
+            few = stream is None or stream.lacks <= self._push_rows_max
+        self._outbox.ask(here=few)
 
     def _answer_to(self, request: StreamRequest) -> Message:
         """Return the source's answer; with StreamOk the stream is in the table, unanswered."""

@@ -186,11 +186,14 @@ class Roles:
         hold_until: float | None = None,
         dead: bool = False,
         persisted: dict[str, Any] | None = None,
+        durable: bool = True,
     ) -> None:
         """Lead with the record's epoch: a new branch of history begins at the log's end.
 
         Nothing is committed before `hold_until` (monotonic), by default before this replica's
         promises to earlier leaders are over. `dead`: only to hand over, as before a restart.
+        Without `durable` the epoch is on the disk before anything is committed in it: until then a
+        crash makes it as if this replica had not led, as it does with all that was streamed.
         ConflictError when the rows are not all here.
         """
         partition = self._partition
@@ -208,11 +211,11 @@ class Roles:
             changes["settled_epoch"] = record.leader_epoch
         partition.takeover.clear()
         role = Role.FOLLOWER if dead else Role.LEADER
-        self._save(record, role, {**(persisted or {}), **changes})
+        self._save(record, role, {**(persisted or {}), **changes}, durable=durable)
         self.role = Role.LEADER
         # Looked at only now that every lease is refused for the epoch before.
         hold_until = self.promises.until if hold_until is None else hold_until
-        partition.leading.begin(record, hold_until=hold_until)
+        partition.leading.begin(record, hold_until=hold_until, saved=durable)
         if dead:
             partition.takeover.restore_dead()
             return

@@ -114,10 +114,14 @@ class ProducerStream:
         message: Message,
         *,
         last: bool = False,
+        tell: bool = True,
         on_sent: Callable[[], None] | None = None,
     ) -> None:
-        """Send a message once all entries below `offset` are sent; `last` ends the stream."""
-        self.channel.add_control(self, Control(offset, message, last, on_sent))
+        """Send a message once all entries below `offset` are sent; `last` ends the stream.
+
+        The sender is told, unless the caller says that it will push (`tell`).
+        """
+        self.channel.add_control(self, Control(offset, message, last, on_sent), tell=tell)
 
     def end(self, reason: str, leader: NodeId | None = None, epoch: int | None = None) -> None:
         """Send StreamEnd at once, in place of all that was still to be sent."""
@@ -148,6 +152,11 @@ class ProducerStream:
     def add(self, control: Control) -> None:
         """Queue a message behind the entries; under the channel's lock."""
         self._controls.append(control)
+
+    @property
+    def lacks(self) -> int:
+        """The rows that are still to be sent."""
+        return self.source.log_end - self.sent_offset
 
     @property
     def idle(self) -> bool:

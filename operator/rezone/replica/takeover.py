@@ -3,8 +3,8 @@
     old leader                                   candidate
     PENDING (persisted): sends what it
       has, then Pending                    --> PENDING: applies and indexes eagerly, holds writes
-    stops its indexer; waits until the
-      candidate has indexed as much        <-- acks with its indexed offset (DCP-08)
+    stops its indexer; waits until the     <-- acks that it is ready, with its
+      candidate has indexed as much              indexed offset (DCP-08)
     DEAD: appends nothing more
       sends the rest, then Active           --> leads with the next epoch, answers held writes
     follows, answers what is left: NotLeader
@@ -65,7 +65,7 @@ class _Attempt:
     stream: ProducerStream | None = None
     deadline: float = 0.0
     end_offset: int = 0
-    pending_sent: bool = False
+    prepared: bool = False
     persisted: bool = False
     index: IndexPosition | None = None
 
@@ -101,6 +101,19 @@ class TakeoverProcess:
     def eager(self) -> bool:
         """Whether this replica is about to lead: it applies at once and holds writes."""
         return self._now.side is Side.NEW and self._now.state is TakeoverState.PENDING
+
+    @property
+    def ready_epoch(self) -> int:
+        """The epoch this replica waits to lead in, its job having run for that; 0 for none."""
+        return self._now.epoch if self.eager and self._now.prepared else 0
+
+    def prepared(self) -> None:
+        """Note that the job has run since this replica is a candidate; under the lock.
+
+        The old leader waits for it, while writes go on there: whatever a candidate does first
+        would stand in the write gap, and one that does nothing at all is noticed in time.
+        """
+        self._now.prepared = self.eager
 
     @property
     def hands_over(self) -> bool:
@@ -186,13 +199,7 @@ class TakeoverProcess:
         self._now = attempt
         partition.look_again(attempt.deadline)
         partition.log.info("handing over", candidate=attempt.candidate, next_epoch=attempt.epoch)
-
-        def sent() -> None:
-            with partition.lock:
-                attempt.pending_sent = True
-            partition.wake()
-
-        stream.send_at(attempt.end_offset, self._message(TakeoverState.PENDING), on_sent=sent)
+        stream.send_at(attempt.end_offset, self._message(TakeoverState.PENDING))
         partition.touched(at_once=True)
 
     def persist(self) -> None:
@@ -215,45 +222,47 @@ class TakeoverProcess:
             attempt.persisted = True
         partition.wake()
 
-    def step(self) -> None:
-        """Go on when the candidate is near, or give up before anything is lost by it."""
+    def step(self) -> ProducerStream | None:
+        """Go on when the candidate is ready and near, or give up before anything is lost by it.
+
+        Return the stream that has the last message to send, for the caller to push.
+        """
         partition, now = self._partition, self._now
         if not self.hands_over:
-            return
+            return None
         assert now.stream is not None, "a pending takeover has a stream"  # noqa: S101 - invariant
         missing = partition.store.log_end - now.stream.acked_offset
-        ready = now.persisted and now.pending_sent
+        candidate = partition.leading.require_state().follower(now.candidate)
+        ready = now.persisted and candidate.ready_epoch == now.epoch
         stopped = partition.index.still_wanted(now.index)
-        history = partition.store.meta.failover_log
-        lacks = index_lacks(history, stopped, self._candidate_index())
+        lacks = index_lacks(partition.store.meta.failover_log, stopped, candidate.index)
         if now.stream.ended:
             self._fail("the candidate's stream has ended")
         elif lacks.final:
             self._fail(f"the candidate's {lacks}")
         elif ready and not lacks and missing <= partition.settings.takeover_rows_max:
             self._die()
+            return now.stream
         elif partition.clock.monotonic() > now.deadline:
             why = f"candidate's {lacks}" if lacks else f"candidate still misses {missing} rows"
             self._fail(f"the {why} after the time given")
-
-    def _candidate_index(self) -> IndexPosition | None:
-        state = self._partition.leading.require_state()
-        return state.follower(self._now.candidate).index
+        return None
 
     def _die(self) -> None:
         partition, now = self._partition, self._now
         now.state = TakeoverState.DEAD
         now.end_offset = partition.store.log_end
-        self._finish_on_stream()
+        self._finish_on_stream(tell=False)
         partition.touched(at_once=True)
 
-    def _finish_on_stream(self) -> None:
+    def _finish_on_stream(self, *, tell: bool = True) -> None:
         now = self._now
         assert now.stream is not None, "who finishes has a stream"  # noqa: S101 - invariant
         now.stream.send_at(
             now.end_offset,
             self._message(TakeoverState.ACTIVE),
             last=True,
+            tell=tell,
             on_sent=lambda: self._handed_over(now),
         )
 
@@ -368,7 +377,8 @@ class TakeoverProcess:
         # The old leader has given up its leases with its last message.
         hold_until = partition.clock.monotonic() + message.hold_ms / 1000
         partition.intake.time_floor = max(partition.intake.time_floor, message.time_floor)
-        partition.roles.become_leader(record, hold_until=hold_until)
+        # In the write gap: the disk comes in before anything is committed.
+        partition.roles.become_leader(record, hold_until=hold_until, durable=False)
         attempt.state = TakeoverState.ACTIVE
 
     def tick(self, now: float) -> None:
@@ -378,7 +388,8 @@ class TakeoverProcess:
             attempt.state = TakeoverState.FAILED
             attempt.error = "the leader's state change did not come in time"
             partition.touched(at_once=True)
-        self.step()
+        if self.hands_over:
+            partition.wake()  # its job takes the step
         if self.eager or self.hands_over:
             partition.look_again(attempt.deadline)
         partition.intake.tick(partition.not_leader_or_not_ready(), now)

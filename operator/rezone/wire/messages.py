@@ -707,7 +707,7 @@ class FetchLog(Message, frozen=True):
 
     `opaque` is that of the stream's request: an ack of an earlier stream counts for nothing.
     `leaving`: the consumer is about to stop, and had better not be waited for. `index` is said by
-    the candidate of a takeover alone (DCP-08).
+    the candidate of a takeover alone (DCP-08), as is `ready_epoch`: the epoch it waits to lead in.
     """
 
     partition: PartitionId
@@ -717,6 +717,7 @@ class FetchLog(Message, frozen=True):
     opaque: int = 0
     leaving: bool = False
     index: IndexPosition | None = None
+    ready_epoch: int = 0
 
 
 class SetState(Message, frozen=True):
