@@ -41,7 +41,9 @@ def crash_points(scenario: Scenario) -> Iterator[int]:
     long = bool(os.environ.get("REZONE_SIMULATION_SEEDS"))
     # Pods are replaced one after the other, so the same points come again and again.
     step = 1 if long else POINTS_STEP * (4 if scenario in PODS else 1)
-    point = 1 if long else 1 + ALL.index(scenario) % step
+    # Scenarios that seeds do not choose from have no number: those would choose others then.
+    number = ALL.index(scenario) if scenario in ALL else len(scenario.name)
+    point = 1 if long else 1 + number % step
     while True:
         yield point
         point += step

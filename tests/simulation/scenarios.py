@@ -480,6 +480,116 @@ MIGRATION_CANCELS = tuple(
     )
 )
 
+
+def chosen(world: World) -> NodeId:
+    """Return who shall lead partition 0, or a follower of it."""
+    record = world.checks.routes[0]
+    if record.next_leader is not None:
+        return record.next_leader
+    return min(n for n in record.replicas if n != record.leader)
+
+
+def kill_chosen(world: World) -> None:
+    """Kill who shall lead partition 0."""
+    world.kubelet.kill(chosen(world), 8.0)
+    world.disturbed()
+
+
+def kill_opened(world: World) -> None:
+    """Kill the node whose replica of partition 0 was opened last, for long."""
+    world.kubelet.kill(world.checks.routes[0].replicas[-1], 30.0)
+    world.disturbed()
+
+
+def kill_both(world: World) -> None:
+    """Kill partition 0's leader and who shall lead it."""
+    kill_chosen(world)
+    kill_leader(world)
+
+
+def part_from_chosen(world: World) -> None:
+    """Cut partition 0's leader off from who shall lead it, for a minute."""
+    pair = frozenset((world.checks.routes[0].leader, chosen(world)))
+    world.network.cut.add(pair)
+    world.loop.call_later(60.0, world.network.cut.discard, pair)
+    world.disturbed()
+
+
+MIGRATION_FAULTS = tuple(
+    Scenario(
+        f"migration, {name}",
+        start,
+        (
+            Order(at_once, migrate("new" if state == M.OPEN_CANDIDATE else "replica")),
+            Order(in_state(MIGRATION, state), fault),
+        ),
+        ends=frozenset({"Succeeded", "RolledBack", "Failed"}),
+    )
+    for name, start, state, fault in (
+        ("its leader dies in the handover", Start(replicas=3), M.DOWNGRADE_LEADER, kill_leader),
+        ("its candidate dies in the handover", Start(replicas=3), M.DOWNGRADE_LEADER, kill_chosen),
+        ("both die in the handover", Start(replicas=3), M.DOWNGRADE_LEADER, kill_both),
+        ("its opened candidate dies", SMALL, M.OPEN_CANDIDATE, kill_opened),
+    )
+)
+
+PARTED = Scenario(
+    "migration between parted nodes",
+    Start(replicas=3),
+    (
+        Order(at_once, migrate("replica")),
+        Order(in_state(MIGRATION, M.DOWNGRADE_LEADER), part_from_chosen),
+    ),
+    ends=frozenset({"Succeeded", "RolledBack"}),
+)
+"""Tries again for a minute: a thousand crash points, of which most are the same."""
+
+UNKNOWN_NODE = 99
+REFUSALS = (
+    Scenario(
+        "move to a node that is none",
+        SMALL,
+        (
+            Order(
+                at_once,
+                lambda w: w.apply_task(
+                    "t",
+                    type="Moves",
+                    moves=[{"partition": 0, "replicas": [UNKNOWN_NODE, 0]}],
+                ),
+            ),
+        ),
+        ends=frozenset({"Failed"}),
+    ),
+    Scenario(
+        "migration to a node that is none",
+        SMALL,
+        (Order(at_once, lambda w: w.apply_migration("m", partition=0, target=UNKNOWN_NODE)),),
+        ends=frozenset({"Failed"}),
+    ),
+    Scenario(
+        "migration to its leader",
+        SMALL,
+        (
+            Order(
+                at_once,
+                lambda w: w.apply_migration("m", partition=0, target=w.checks.routes[0].leader),
+            ),
+        ),
+    ),
+    Scenario(
+        "migration cancelled while the zone is paused",
+        SMALL,
+        (
+            Order(at_once, lambda w: w.patch_zone(rebalance={"paused": True})),
+            Order(at_once, migrate("new")),
+            Order(in_state(MIGRATION, M.SELECT_CANDIDATE), cancel_all(MIGRATION)),
+            Order(later(3.0), lambda w: w.patch_zone(rebalance={"paused": False})),
+        ),
+        ends=frozenset({"RolledBack"}),
+    ),
+)
+
 ROTATE_CANCEL = Scenario(
     "cancel while leaders are handed over",
     Start(partitions=3),

@@ -7,16 +7,38 @@ from __future__ import annotations
 
 import pytest
 
+from rezone.domain import migration_table, rebalance_table
+from rezone.domain.machine import Table
+from rezone.resources.migration import MigrationState as M
 from simulation.pod_scenarios import PODS
 from simulation.runs import RUN_SECONDS_MAX, crash_at, crash_points, pair, seeds
 from simulation.scenarios import (
     CANCELS,
     MIGRATION_CANCELS,
+    MIGRATION_FAULTS,
     MIGRATIONS,
+    PARTED,
     REBALANCES,
+    REFUSALS,
     ROTATE_CANCEL,
     Scenario,
 )
+from simulation.test_lost_quorum_recovered import LOSSES
+
+TABLES = (rebalance_table.TABLE, migration_table.TABLE)
+WITHOUT_LUCK = {
+    (M.DOWNGRADE_LEADER, "leader is gone"),
+    (M.DOWNGRADE_LEADER, "takeover failed"),
+    (M.DOWNGRADE_LEADER, "route has changed"),
+    (M.DOWNGRADE_LEADER, "deadline"),
+    (M.OPEN_CANDIDATE, "candidate failed"),
+    (M.UPDATE_METADATA_ROLLBACK, "try again"),
+    (M.UPDATE_METADATA_ROLLBACK, "cleaned"),
+    (M.SELECT_CANDIDATE, "leads already"),
+    (M.SELECT_CANDIDATE, "refused"),
+    (M.SELECT_CANDIDATE, "cancel"),
+}
+"""What only a fault or a refusal leads through; no run without one would notice its loss."""
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -84,6 +106,38 @@ def test_migrations_survive_the_operators_death(scenario: Scenario) -> None:
 def test_rollbacks_survive_the_operators_death(scenario: Scenario) -> None:
     """A cancelled migration would leave two leaders, an authorization, or an opened candidate."""
     die_everywhere(scenario)
+
+
+@pytest.mark.proves("OP-02", "RM-01", "RM-02")
+@pytest.mark.parametrize("scenario", [*MIGRATION_FAULTS, *REFUSALS], ids=name_of)
+def test_failed_migrations_survive_the_operators_death(scenario: Scenario) -> None:
+    """A migration whose leader or candidate has died would be left between two leaders."""
+    die_everywhere(scenario)
+
+
+@pytest.mark.proves("OP-02", "RM-01")
+def test_the_scenarios_lead_through_every_state(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The operator would never die in a new state, or in one that only faults lead to."""
+    taken: dict[str, set[tuple[str, str, str]]] = {t.title: set() for t in TABLES}
+    follow = Table.follow
+
+    def noted(table: Table, source: str, event: str) -> str:
+        target = follow(table, source, event)
+        taken[table.title].add((source, event, target))
+        return target
+
+    monkeypatch.setattr(Table, "follow", noted)
+    rebalances, migrations = [*REBALANCES, *CANCELS], [*MIGRATIONS, *MIGRATION_CANCELS]
+    for scenario in (*rebalances, *migrations, *MIGRATION_FAULTS, PARTED, *REFUSALS, *LOSSES):
+        with scenario.world() as world:
+            world.run(RUN_SECONDS_MAX)
+            scenario.check(world)
+    for table in TABLES:
+        first = {table.states[0].name}
+        reached = first | {target for _, _, target in taken[table.title]}
+        assert reached == {state.name for state in table.states}, table.title
+    migrated = {(source, event) for source, event, _ in taken[migration_table.TABLE.title]}
+    assert migrated >= WITHOUT_LUCK, "edges of the seed's diagram that faults must lead through"
 
 
 @pytest.mark.proves("OP-02", "ZR-13", "ZR-14", "RM-02")
