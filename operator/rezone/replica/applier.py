@@ -32,7 +32,8 @@ from rezone.replica.engines.base import (
     time_of,
     time_suffix,
 )
-from rezone.replica.entry import Entry, EntryHeader, EntryKind, iter_entries
+from rezone.replica.entry import IMPORT_KINDS, Entry, EntryHeader, EntryKind, iter_entries
+from rezone.replica.imports import ImportTable, rows_of, version_time
 from rezone.replica.intents import owner_of
 from rezone.replica.log import PartitionLog
 from rezone.replica.snapshot import Snapshots
@@ -90,6 +91,7 @@ class Applier:
         changed: threading.Condition,
         *,
         transactions: TransactionTable,
+        imports: ImportTable,
         slice_bytes: int,
         slice_rows: int,
         committed: Callable[[], int],
@@ -99,6 +101,7 @@ class Applier:
         self._log = log
         self._writers = writers
         self._transactions = transactions
+        self._imports = imports
         self._committed = committed
         self._snapshots = snapshots
         self._changed = changed
@@ -115,6 +118,7 @@ class Applier:
         self.state = AppliedState.load(state)
         self._writers.load(state)
         self._transactions.load(state)
+        self._imports.load(state)
         self.flushed = self.state.offset
         # Whatever versions the engine came with, nobody has looked at them yet.
         self.changed_from = 0
@@ -150,6 +154,7 @@ class Applier:
         if any(header.kind for header in headers):
             with self._changed:
                 self._transactions.note(group)
+                self._imports.note(group)
         if len(group) == 1 and self._is_large(headers[0]):
             self._log.sync()
             pairs = list(self._sliced(pairs_of(group[0])))
@@ -157,7 +162,7 @@ class Applier:
             pairs = [[pair for entry in group for pair in pairs_of(entry)]]
         for part in pairs[:-1]:
             self._write(part, None)
-        self._write(pairs[-1], headers)
+        self._write(pairs[-1], group)
 
     def _is_large(self, header: EntryHeader) -> bool:
         """Whether an entry is cut; not for a little more than a slice."""
@@ -166,7 +171,7 @@ class Applier:
     def _sliced(self, pairs: Pairs) -> Iterator[Pairs]:
         return slices_of(pairs, self._slice_bytes, self._slice_rows)
 
-    def _write(self, pairs: Pairs, finished: list[EntryHeader] | None) -> None:
+    def _write(self, pairs: Pairs, finished: list[Entry] | None) -> None:
         """Write one slice; `finished` are the entries that it completes."""
         self.engine.make_room()
         with self._changed:
@@ -177,14 +182,16 @@ class Applier:
                 self.mid_entry = True
                 self.engine.apply(pairs, (), {})
                 return
-            last = finished[-1]
+            headers = [entry.header for entry in finished]
+            last = headers[-1]
             state = AppliedState(last.end_offset, last.commit_time, last.leader_epoch)
-            changes = self._writers.advance(finished)
-            changes.update(self._transactions.advance(finished, self._committed()))
+            changes = self._writers.advance(headers)
+            changes.update(self._transactions.advance(headers, self._committed()))
+            changes.update(self._imports.advance(finished))
             self.engine.apply(pairs, (), {**changes, **state.record()})
             self.state = state
             self.mid_entry = False
-            self.changed_from = min(self.changed_from, finished[0].commit_time)
+            self.changed_from = min(self.changed_from, *map(version_time, finished))
             self._changed.notify_all()
 
     def undo(self, offset: int) -> None:
@@ -206,6 +213,8 @@ class Applier:
                 )
                 changes = self._writers.set_back(undone, kept, offset, time)
                 changes.update(self._transactions.set_back(offset))
+                imports = (h.base_offset for h in undone if h.kind in IMPORT_KINDS)
+                changes.update(self._imports.set_back(map(self._entry_at, imports)))
                 self.engine.apply((), (), {**changes, **state.record()})
                 self.state = state
             for entry in self._entries(offset, before):
@@ -214,6 +223,9 @@ class Applier:
             self.mid_entry = False
             self.engine.flush()
             self.flushed = offset
+
+    def _entry_at(self, offset: int) -> Entry:
+        return next(iter_entries(self._log.read(offset, 1)))
 
     def _entries(self, offset: int, last_base: int) -> Iterator[Entry]:
         """Yield the entries from `offset` on that begin at or before `last_base`.
@@ -326,8 +338,8 @@ def pairs_of(entry: Entry) -> Pairs:
     """Return the entry's rows as engine keys and values; an abort has none."""
     if entry.header.kind == EntryKind.ABORT:
         return []
-    row_ids, ops, values = entry.batch().columns
-    suffix = time_suffix(entry.header.commit_time)
+    row_ids, ops, values = rows_of(entry).columns
+    suffix = time_suffix(version_time(entry))
     owner = entry.header.writer_id if entry.header.kind == EntryKind.INTENTS else b""
     try:
         flags = [FLAGS[op] + owner for op in ops.to_pylist()]

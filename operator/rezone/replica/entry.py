@@ -13,6 +13,7 @@ at base offset b covers the offsets [b, b + n).
 `kind` (`EntryKind`) tells entries of transactions from plain ones: their writer id is that of the
 transaction, their sequence its own count. Intents are rows of `OP_INTENT` (`replica.intents`); a
 commit carries the transaction's rows once more, as a plain write would; an abort its row ids.
+Import entries are those of another partition that was re-sharded into this one (`replica.imports`).
 """
 
 import enum
@@ -40,6 +41,7 @@ OP_UPSERT: Final = 0
 OP_DELETE: Final = 1
 OP_INTENT: Final = 2
 OP_ABORT: Final = 3
+OP_NOTE: Final = 4
 
 # The checksum covers everything after the crc field: from the leader epoch on.
 _CHECKED_FROM: Final = 8
@@ -47,12 +49,24 @@ _STAMP: Final = struct.Struct("<IIQQ16sQB7x")
 
 
 class EntryKind(enum.IntEnum):
-    """What an entry is to transactions."""
+    """What an entry is: plain, of a transaction of this partition, or imported."""
 
     PLAIN = 0
     INTENTS = 1
     COMMIT = 2
     ABORT = 3
+    IMPORT = 4
+    IMPORTED_COMMIT = 5
+    IMPORTED_ABORT = 6
+
+
+IMPORT_KINDS: Final = frozenset(
+    {EntryKind.IMPORT, EntryKind.IMPORTED_COMMIT, EntryKind.IMPORTED_ABORT}
+)
+TRANSACTION_KINDS: Final = frozenset(EntryKind) - {EntryKind.PLAIN, EntryKind.IMPORT}
+"""Entries by which a transaction is known."""
+WRITER_KINDS: Final = frozenset({EntryKind.PLAIN, EntryKind.IMPORT})
+"""Entries by which a writer is known."""
 
 
 class EntryHeader(NamedTuple):

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from rezone.replica import imports, transactions
 from rezone.replica.applier import AppliedState, Applier
 from rezone.replica.bulk import BulkLoader, continues
 from rezone.replica.engines.base import Engine
@@ -25,7 +26,6 @@ from rezone.replica.log import PartitionLog
 from rezone.replica.meta import CopyMeta
 from rezone.replica.segment import sync_directory
 from rezone.replica.store_config import StoreConfig
-from rezone.replica.transactions import engine_state
 from rezone.replica.writers import WriterTable
 from rezone.wire.errors import ConflictError, CorruptionError
 from rezone.wire.messages import CopyState, HeldFiles, SnapshotHeader
@@ -119,7 +119,9 @@ class Incoming:
         if copy is None:
             self._store.reset()
             state = self._writers.take_over(header.writers)
-            self.engine.apply((), (), {**state, **engine_state(header.transactions)})
+            state.update(transactions.engine_state(header.transactions))
+            state.update(imports.engine_state(header.imports))
+            self.engine.apply((), (), state)
             self.engine.flush()  # before the meta says that a copy is under way
             copy = _copy_of(header, attempt)
         dropped = tuple(index for index in copy.indexes if index not in arriving.ids)

@@ -14,7 +14,8 @@ import pyarrow.compute as pc
 
 from rezone.replica.columns import Columns, columns_of, engine_keys, fixed_array
 from rezone.replica.engines.base import FLAG_VALUE, INDEX_PREFIX, Pairs, SortedRun
-from rezone.replica.entry import OP_UPSERT
+from rezone.replica.entry import OP_UPSERT, Entry
+from rezone.replica.imports import version_time
 from rezone.wire.indexes import IndexCodec, index_codecs
 from rezone.wire.pieces import content_of, slices
 from rezone.wire.rows import RowCodec, keys_of
@@ -140,12 +141,12 @@ class Arriving:
             run.add([key for key, _ in pairs], [value for _, value in pairs])
 
 
-def upserts_of(batch: pa.RecordBatch, commit_time: int) -> Versions:
+def upserts_of(entry: Entry) -> Versions:
     """Return the versions with a value that a log entry makes; intents are none until committed."""
-    row_ids, ops, values = batch.columns
+    row_ids, ops, values = entry.batch().columns
     mask = pc.equal(ops, pa.scalar(OP_UPSERT, pa.uint8()))
     row_ids, values = row_ids.filter(mask), values.filter(mask)
-    return Versions(row_ids, np.full(len(row_ids), commit_time, np.uint64), values)
+    return Versions(row_ids, np.full(len(row_ids), version_time(entry), np.uint64), values)
 
 
 def _with_values(columns: Columns) -> Versions:

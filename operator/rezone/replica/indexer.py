@@ -337,7 +337,7 @@ class Indexer:
             if entry.header.end_offset > self._applier.state.offset:
                 break
             end, commit_time = entry.header.end_offset, entry.header.commit_time
-            parts.append(upserts_of(entry.batch(), commit_time))
+            parts.append(upserts_of(entry))
         entries = self._maker.entries(joined(parts))
         self._write(entries, offset=end, commit_time=commit_time)
 
@@ -448,7 +448,7 @@ class Indexer:
         # All of them: after a crash the entries behind the indexed offset may be there in part.
         while data := self._log.read(offset, _LOG_READ_BYTES):
             for entry in iter_entries(data):
-                rows = upserts_of(entry.batch(), entry.header.commit_time)
+                rows = upserts_of(entry)
                 offset = entry.header.end_offset
                 self._delete(self._maker.entries(rows), counted=offset <= indexed)
 

@@ -16,6 +16,7 @@ import structlog
 
 from rezone.replica.applier import Applier
 from rezone.replica.checkpoints import Checkpoints, FileSnapshot
+from rezone.replica.imports import ImportTable
 from rezone.replica.indexer import Indexer
 from rezone.replica.meta import branches_until
 from rezone.replica.snapshot import Snapshots, SnapshotSource
@@ -39,6 +40,7 @@ class Outgoing:
         snapshots: Snapshots,
         writers: WriterTable,
         transactions: TransactionTable,
+        imports: ImportTable,
         indexer: Indexer,
         changed: threading.Condition,
         history: Callable[[], tuple[FailoverEntry, ...]],
@@ -48,6 +50,7 @@ class Outgoing:
         self._snapshots = snapshots
         self._writers = writers
         self._transactions = transactions
+        self._imports = imports
         self._indexer = indexer
         self._changed = changed
         self._history = history
@@ -121,6 +124,7 @@ class Outgoing:
             failover_log=branches_until(self._history(), state.offset),
             writers=self._writers.export(),
             transactions=self._transactions.export(state.offset),
+            imports=self._imports.export(),
             rows_estimate=self._indexer.versions_estimate(),
         )
 

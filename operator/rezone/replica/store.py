@@ -26,6 +26,7 @@ from rezone.replica.engines.base import Engine, OnDamage
 from rezone.replica.engines.rocks import manifest_of
 from rezone.replica.entry import EntryKind, iter_entries
 from rezone.replica.facts import Facts
+from rezone.replica.imports import ImportTable
 from rezone.replica.incoming import Incoming
 from rezone.replica.indexer import Indexer
 from rezone.replica.log import PartitionLog
@@ -37,6 +38,7 @@ from rezone.replica.store_config import StoreConfig
 from rezone.replica.transactions import TransactionTable
 from rezone.replica.writers import WriterState, WriterTable
 from rezone.wire.errors import ConflictError, CorruptionError
+from rezone.wire.messages import ImportPosition, PartitionId
 
 
 class ResetNeededError(ConflictError):
@@ -77,6 +79,7 @@ class PartitionStore:
         self._transactions = TransactionTable(
             config.transactions_known_max, int(config.transaction_seconds_max * 1_000_000)
         )
+        self._imports = ImportTable()
         engine = self._open_engine()
         try:
             self._begin(engine)
@@ -93,6 +96,7 @@ class PartitionStore:
             self._snapshots,
             self._changed,
             transactions=self._transactions,
+            imports=self._imports,
             slice_bytes=self._config.apply_slice_bytes,
             slice_rows=self._config.apply_slice_rows,
             committed=lambda: self._facts.committed,
@@ -106,6 +110,7 @@ class PartitionStore:
             snapshots=self._snapshots,
             writers=self._writers,
             transactions=self._transactions,
+            imports=self._imports,
             indexer=self.indexer,
             changed=self._changed,
             history=lambda: self.meta.failover_log,
@@ -175,7 +180,7 @@ class PartitionStore:
             self.update_meta(needs_snapshot=True)
         else:
             self._writers.rebuild(self._log.headers(state.offset))
-            self._note_transactions(state.offset)
+            self._note_special(state.offset)
         if self.meta.serial and not self.meta.needs_snapshot:
             self.forget_damaged()
 
@@ -267,7 +272,9 @@ class PartitionStore:
         with self._changed:
             self._writers.note(headers)
             if any(header.kind for header in headers):
-                self._transactions.note(iter_entries(entries))
+                whole = list(iter_entries(entries))
+                self._transactions.note(whole)
+                self._imports.note(whole)
         return self._log.end
 
     def sync(self) -> int:
@@ -306,6 +313,8 @@ class PartitionStore:
             with self._changed:
                 self._writers.rebuild(self._log.headers(self.applied))
                 self._transactions.set_back(offset)
+                self._imports.forget_appended()
+                self._note_special(self.applied)
 
     def reset(self) -> None:
         """Drop everything but epochs and revision: empty engine, empty log at 0 (RM: start over).
@@ -414,11 +423,18 @@ class PartitionStore:
         """Whether any transaction is open; without a lock, so as of about now."""
         return self._transactions.open_count > 0
 
-    def _note_transactions(self, offset: int) -> None:
-        """Take into account what the log holds of transactions from `offset` on."""
+    def import_position(self, source: PartitionId) -> ImportPosition | None:
+        """Return how far the log has imported another partition's; None when not at all."""
+        with self._changed:
+            return self._imports.get(source)
+
+    def _note_special(self, offset: int) -> None:
+        """Take into account what the log holds of transactions and imports from `offset` on."""
         for header in self._log.headers(offset):
             if header.kind != EntryKind.PLAIN:
-                self._transactions.note(iter_entries(self._log.read(header.base_offset, 1)))
+                entries = list(iter_entries(self._log.read(header.base_offset, 1)))
+                self._transactions.note(entries)
+                self._imports.note(entries)
 
     def writer_state(self, writer_id: bytes) -> WriterState | None:
         """Return (sequence, end offset, commit time) of a writer's last batch in the log or before.
@@ -437,6 +453,8 @@ class PartitionStore:
         if self.indexer.enabled:
             # The entry of a version that is not indexed yet would come when the version is gone.
             bound = min(bound, self.indexer.indexed_time)
+            if self._imports.sources and self.indexer.lag_rows:
+                bound = 0  # what is imported comes with any time
         return self._applier.collect(bound, cursor, bytes_max, self.indexer.collected)
 
     def begin_collection(self) -> None:

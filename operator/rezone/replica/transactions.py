@@ -20,12 +20,17 @@ from typing import Final
 
 import msgspec
 
-from rezone.replica.entry import Entry, EntryHeader, EntryKind
+from rezone.replica.entry import TRANSACTION_KINDS, Entry, EntryHeader, EntryKind
+from rezone.replica.imports import version_time
 from rezone.replica.intents import ID_BYTES, times_of
 from rezone.wire.messages import TransactionRecord
 
 _PREFIX: Final = b"t"
 _RECORD_OVERHEAD_BYTES: Final = 64
+_ENDS: Final[Mapping[EntryKind, EntryKind]] = {
+    EntryKind.IMPORTED_COMMIT: EntryKind.COMMIT,
+    EntryKind.IMPORTED_ABORT: EntryKind.ABORT,
+}
 
 
 @dataclasses.dataclass(slots=True)
@@ -122,7 +127,7 @@ class TransactionTable:
         """
         for entry in entries:
             header = entry.header
-            if header.kind == EntryKind.PLAIN:
+            if header.kind not in TRANSACTION_KINDS:
                 continue
             found = self._known.get(header.writer_id)
             if found is None or found.last.end_offset < header.end_offset:
@@ -137,7 +142,7 @@ class TransactionTable:
         newest = 0
         for header in headers:
             newest = header.commit_time
-            if header.kind == EntryKind.PLAIN:
+            if header.kind not in TRANSACTION_KINDS:
                 continue
             found = self._known[header.writer_id]
             record = next(r for r in found.records if r.end_offset == header.end_offset)
@@ -232,14 +237,14 @@ class TransactionTable:
 
 
 def record_of(entry: Entry) -> TransactionRecord:
-    """Return the record of a transaction's entry."""
+    """Return the record of a transaction's entry; an imported end is an end like any other."""
     header = entry.header
     record = TransactionRecord(
         transaction=header.writer_id,
         sequence=header.sequence,
-        kind=header.kind,
+        kind=_ENDS.get(EntryKind(header.kind), EntryKind(header.kind)),
         end_offset=header.end_offset,
-        commit_time=header.commit_time,
+        commit_time=version_time(entry),
     )
     if header.kind != EntryKind.INTENTS:
         return record

@@ -10,7 +10,7 @@ import uuid
 from collections.abc import Iterable, Mapping
 from typing import Final, NamedTuple
 
-from rezone.replica.entry import NO_WRITER, EntryHeader, EntryKind
+from rezone.replica.entry import NO_WRITER, WRITER_KINDS, EntryHeader
 
 _RECORD: Final = struct.Struct(">QQQ")
 _PREFIX: Final = b"w"
@@ -143,7 +143,7 @@ class WriterTable:
 
 
 def _is_of_writer(header: EntryHeader) -> bool:
-    return header.kind == EntryKind.PLAIN and header.writer_id != NO_WRITER
+    return header.kind in WRITER_KINDS and header.writer_id != NO_WRITER
 
 
 def _state_of(header: EntryHeader) -> WriterState:

@@ -813,6 +813,19 @@ class TransactionRecord(msgspec.Struct, frozen=True, array_like=True):
     row_ids: tuple[bytes, ...] = ()
 
 
+class ImportPosition(msgspec.Struct, frozen=True, array_like=True):
+    """How far a partition has taken over another one, of the layout before (`replica.imports`).
+
+    All below `offset` of the source, an offset on its branch `partition_uuid`; `commit_time` is
+    that of the last row there.
+    """
+
+    source: PartitionId
+    offset: int
+    commit_time: int
+    partition_uuid: str
+
+
 class SnapshotHeader(Message, frozen=True):
     """What the receiver must keep of the source.
 
@@ -820,7 +833,8 @@ class SnapshotHeader(Message, frozen=True):
     `writers` is the source's duplicate table (writer id, last sequence, its end offset, time),
     `transactions` what it knows of transactions, open ones and others.
     `format` names the form: empty for rows, else that of the engine files in `files`, which are
-    those of the engine `engine_id` and hold these tables too.
+    those of the engine `engine_id` and hold these tables too. `imports`: how far the source itself
+    has taken over partitions of the layout before.
     """
 
     snapshot_id: str
@@ -834,6 +848,7 @@ class SnapshotHeader(Message, frozen=True):
     engine_id: str = ""
     files: tuple[SnapshotFile, ...] = ()
     transactions: tuple[TransactionRecord, ...] = ()
+    imports: tuple[ImportPosition, ...] = ()
 
 
 class FileChunk(Message, frozen=True):

@@ -1,0 +1,59 @@
+"""What a partition's log means for a range of its hashes: the source's side of a re-sharding.
+
+Of each committed entry the rows in the range, with the commit time their versions have. Intents
+stay behind: a commit brings the rows again (docs/decisions/0085), and no open transaction outlives
+the cut-over. How transactions have ended goes to every range, with rows in it or without.
+"""
+
+from collections.abc import Iterator
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from rezone.replica.digest import hash_bound
+from rezone.replica.entry import Entry, EntryKind
+from rezone.replica.history import branch_at
+from rezone.replica.imports import KINDS, RangeEntry, rows_of, version_time
+from rezone.wire.layouts import HashRange
+from rezone.wire.messages import FailoverEntry
+
+_SOURCE_KINDS = {imported: kind for kind, imported in KINDS.items()}
+
+
+def range_entries(
+    entries: Iterator[Entry], hashes: HashRange, failover_log: tuple[FailoverEntry, ...]
+) -> Iterator[RangeEntry]:
+    """Yield what the entries mean for a range; those that mean nothing are left out.
+
+    The caller gives committed entries alone: what is imported is never taken back.
+    """
+    for entry in entries:
+        header = entry.header
+        # An entry that was imported itself, when the re-sharding before is not long ago.
+        kind = _SOURCE_KINDS.get(EntryKind(header.kind), EntryKind(header.kind))
+        if kind is EntryKind.INTENTS:
+            continue
+        rows = rows_of(entry)
+        inside = rows.slice(0, 0) if kind is EntryKind.ABORT else rows.filter(_mask(rows, hashes))
+        if kind is EntryKind.PLAIN and not inside.num_rows:
+            continue
+        yield RangeEntry(
+            rows=inside,
+            kind=kind,
+            writer_id=header.writer_id,
+            sequence=header.sequence,
+            base_offset=header.base_offset,
+            end_offset=header.end_offset,
+            commit_time=version_time(entry),
+            branch=branch_at(failover_log, header.end_offset),
+        )
+
+
+def _mask(rows: pa.RecordBatch, hashes: HashRange) -> pa.Array:
+    """Return which rows are in the range: row ids begin with their hash, big-endian."""
+    row_ids = rows.column(0)
+    low, high = hash_bound(hashes.start) or b"", hash_bound(hashes.end)
+    mask = pc.greater_equal(row_ids, pa.scalar(low, pa.binary()))
+    if high is not None:
+        mask = pc.and_(mask, pc.less(row_ids, pa.scalar(high, pa.binary())))
+    return mask

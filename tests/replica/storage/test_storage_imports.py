@@ -1,0 +1,407 @@
+"""Import entries over each engine: a new partition has its range of the old ones, each row once."""
+
+import contextlib
+import random
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from storage_kit import (
+    ENGINES,
+    Transactor,
+    Version,
+    Writer,
+    config,
+    copy_directory,
+    rid,
+    stored_rows,
+    stored_versions,
+)
+from test_storage_indexes import TABLE, Row, look_up, put, remove, visible_rows
+from test_storage_transactions import FORMS, apply, copy, follow, opened
+
+from rezone.replica.engines.base import INDEX_PREFIX
+from rezone.replica.entry import NO_WRITER, iter_entries
+from rezone.replica.imports import RangeEntry, import_entry
+from rezone.replica.range_tail import range_entries
+from rezone.replica.store import PartitionStore
+from rezone.wire.errors import ConflictError
+from rezone.wire.layouts import HashRange, Layout, Overlap, sources_of
+from rezone.wire.messages import EngineKind, FailoverEntry
+
+OLD, NEW = Layout(0, 2), Layout(1, 3)
+BRANCH = (FailoverEntry("u0", 0),)
+T1, T2, T3 = b"1" * 16, b"2" * 16, b"3" * 16
+W1, W2 = b"w" * 16, b"v" * 16
+
+
+@pytest.fixture(params=ENGINES)
+def kind(request: pytest.FixtureRequest) -> EngineKind:
+    """Each engine."""
+    return request.param
+
+
+@pytest.fixture(params=FORMS)
+def form(request: pytest.FixtureRequest) -> str:
+    """Each form of a snapshot, on each engine that has it."""
+    return request.param
+
+
+@contextlib.contextmanager
+def stores(path: Path, kind: EngineKind, *names: str) -> Iterator[list[PartitionStore]]:
+    """Yield some stores, and close them after use."""
+    with contextlib.ExitStack() as stack:
+        yield [
+            stack.enter_context(contextlib.closing(PartitionStore.open(path / name, config(kind))))
+            for name in names
+        ]
+
+
+def ranged(store: PartitionStore, hashes: HashRange, since: int = 0) -> list[RangeEntry]:
+    """Return what a store's log from an offset on means for a range."""
+    found: list[RangeEntry] = []
+    while data := store.read(since, 1 << 20):
+        found += range_entries(iter_entries(data), hashes, BRANCH)
+        *_, last = iter_entries(data)
+        since = last.header.end_offset
+    return found
+
+
+def imported(
+    source: PartitionStore,
+    heir: PartitionStore,
+    part: Overlap,
+    *,
+    since: int = 0,
+    most: int = 999,
+    ahead: int = 1000,
+) -> int:
+    """Import a part as the heir's leader does, as if the source sent it from an offset on.
+
+    The heir's clock is `ahead` of its last entry. Return how many entries were not imported before.
+    """
+    count = 0
+    for entry in ranged(source, HashRange(part.start, part.end), since)[:most]:
+        raw = import_entry(
+            part.old,
+            entry,
+            heir.import_position(part.old),
+            leader_epoch=1,
+            base_offset=heir.log_end,
+            commit_time=heir.last_commit_time + ahead,
+        )
+        if raw is not None:
+            heir.append(raw)
+            count += 1
+    return count
+
+
+def inside(versions: list[Version], part: Overlap) -> list[Version]:
+    """Return the versions of rows in a part."""
+    return [v for v in versions if part.start <= int.from_bytes(v[0][:8], "big") < part.end]
+
+
+WHOLE = Overlap(0, 1 << 64, 0, NEW.ids[0])
+
+
+@pytest.mark.proves("B-08")
+@pytest.mark.parametrize("seed", range(8))
+def test_a_new_partition_has_its_range_whatever_happens(
+    tmp_path: Path, kind: EngineKind, seed: int
+) -> None:
+    """A row would be lost or doubled when entries are sent twice, undone, or a node restarts."""
+    rng = random.Random(seed)
+    heir_id = rng.choice(NEW.ids)
+    parts = list(sources_of(heir_id, OLD, NEW))
+    with stores(tmp_path, kind, "a", "b") as sources:
+        writers = [Writer(source) for source in sources]
+        heir = PartitionStore.open(tmp_path / "heir", config(kind))
+        ends = [0]
+        for _ in range(60):
+            step = rng.randrange(7)
+            part = rng.choice(parts)
+            if step <= 1:
+                rows = {
+                    rid(rng.randrange(40)): rng.choice([None, b"%d" % rng.randrange(9)])
+                    for _ in range(rng.randrange(1, 9))
+                }
+                rng.choice(writers).write(rows)
+            elif step <= 3:
+                source = sources[part.old]
+                position = heir.import_position(part.old)
+                since = position.offset if position and rng.random() < 0.7 else 0
+                imported(source, heir, part, since=since, most=rng.randrange(1, 6))
+                ends.append(heir.log_end)
+            elif step == 4:
+                heir.apply_to(rng.choice(ends))
+            elif step == 5:
+                heir.truncate(cut := rng.choice(ends))
+                ends = [end for end in ends if end <= cut]
+            elif kind is EngineKind.ROCKSDB:
+                heir.sync()
+                heir.close()
+                heir = PartitionStore.open(tmp_path / "heir", config(kind))
+        for part in parts:
+            imported(sources[part.old], heir, part)
+        heir.apply_to(heir.log_end)
+        wanted = [
+            version
+            for part in parts
+            for version in inside(writers[part.old].versions(1 << 60), part)
+        ]
+        assert stored_versions(heir) == sorted(wanted)
+        ranges = [(sources[part.old], HashRange(part.start, part.end)) for part in parts]
+        entries = sum(len(ranged(source, hashes)) for source, hashes in ranges)
+        assert len(ranged(heir, HashRange(0, 1 << 64))) == entries, "an entry is there twice"
+        for part in parts:
+            assert imported(sources[part.old], heir, part) == 0, "a repeat is imported"
+        heir.close()
+
+
+@pytest.mark.proves("B-04", "B-08")
+def test_both_sides_are_equal_as_of_any_time(tmp_path: Path, kind: EngineKind) -> None:
+    """A read as of a time before the cut-over would change by it, and copies never be verified."""
+    with stores(tmp_path, kind, "source", "heir") as (source, heir):
+        writer = Writer(source)
+        times = []
+        for turn in range(12):
+            writer.write({rid(key): b"%d" % turn for key in range(turn, turn + 9)})
+            writer.write({rid(turn): None})
+            times.append(source.last_commit_time)
+        apply(source)
+        part = next(iter(sources_of(NEW.ids[0], OLD, NEW)))
+        imported(source, heir, part, ahead=1)  # its clock is behind the source's
+        apply(heir)
+        for time in times:
+            args = (time, part.start, part.end)
+            assert heir.reader.digest(*args) == source.reader.digest(*args)
+            rows = [
+                v for v in stored_rows(source, time).items() if inside([(v[0], 0, 0, b"")], part)
+            ]
+            assert stored_rows(heir, time) == dict(rows)
+        assert any(heir.reader.digest(times[-1])[1])
+
+
+@pytest.mark.proves("B-08")
+def test_a_retried_write_is_known_at_each_new_partition_that_has_a_part(
+    tmp_path: Path, kind: EngineKind
+) -> None:
+    """A write whose answer was lost at the cut-over would be applied over somebody else's."""
+    with stores(tmp_path, kind, "source", "low", "high") as (source, low, high):
+        writer = Writer(source)
+        writer.write({rid(key): b"1" for key in range(20)}, W1, 4)
+        below = next(rid(k) for k in range(99) if rid(k)[0] < 0x80)
+        writer.write({below: b"2"}, W2, 7)
+        halves = [
+            Overlap(0, 1 << 63, 0, NEW.ids[0]),
+            Overlap(1 << 63, 1 << 64, 0, NEW.ids[1]),
+        ]
+        for heir, part in zip((low, high), halves, strict=True):
+            imported(source, heir, part)
+        known = [(h.writer_state(W1), h.writer_state(W2)) for h in (low, high)]
+        apply(low)
+        assert (low.writer_state(W1), low.writer_state(W2)) == known[0]
+        sequences = [[s and s.sequence for s in pair] for pair in known]
+        assert sequences == [[4, 7], [4, None]]
+        # What is undone is known no more, and comes again with the same entries.
+        low.truncate(0)
+        undone = low.writer_state(W2)
+        assert undone is not None
+        assert undone.sequence == 6
+        assert imported(source, low, halves[0]) == 2
+
+
+@pytest.mark.proves("B-08")
+def test_of_transactions_come_committed_rows_and_how_they_ended(
+    tmp_path: Path, kind: EngineKind
+) -> None:
+    """Intents would stay for ever, or a commit whose answer was lost be unknown."""
+    with stores(tmp_path, kind, "source", "heir", "other") as (source, heir, other):
+        tx = Transactor(source)
+        tx.intend(T1, {rid(1): b"a", rid(2): None})
+        tx.intend(T2, {rid(3): b"b"})
+        tx.intend(T3, {rid(4): b"c"})
+        apply(source)
+        tx.commit(T1)
+        tx.abort(T2)
+        apply(source)
+        committed = source.last_commit_time - 10
+        imported(source, heir, WHOLE)
+        apply(heir)
+        assert stored_rows(heir) == {rid(1): b"a"}
+        assert [v[1] for v in stored_versions(heir)] == [committed] * 2
+        with heir.transactions() as table, source.transactions() as there:
+            for transaction in (T1, T2):
+                mine, its = table.get(transaction), there.get(transaction)
+                assert mine is not None
+                assert its is not None
+                assert (mine.is_open, mine.last.kind) == (False, its.last.kind)
+                assert mine.last.commit_time == its.last.commit_time
+            assert table.get(T3) is None
+            assert not table.all_open()
+        # A range without rows of it hears of the end too: it may be asked.
+        nowhere = Overlap((1 << 64) - 1, 1 << 64, 0, NEW.ids[2])
+        imported(source, other, nowhere)
+        apply(other)
+        with other.transactions() as table:
+            assert table.get(T1) is not None
+        assert stored_rows(other) == {}
+
+
+@pytest.mark.proves("B-08")
+def test_positions_and_writers_travel_to_the_followers_of_a_new_partition(
+    tmp_path: Path, form: str
+) -> None:
+    """The next leader would import everything again, or know nothing of retried writes."""
+    engine = FORMS[form][0]
+    with (
+        stores(tmp_path, engine, "source") as (source,),
+        opened(tmp_path / "heir", form) as heir,
+        opened(tmp_path / "follower", form) as follower,
+    ):
+        writer = Writer(source)
+        for turn in range(8):
+            writer.write({rid(turn): b"x"}, W1, turn + 1)
+        imported(source, heir, WHOLE, most=5)
+        apply(heir)
+        heir.flush()
+        follower.reset()
+        copy(heir, follower)
+        assert follower.import_position(0) == heir.import_position(0)
+        # What comes by the log counts as soon as it is appended, and undoing it takes it back.
+        imported(source, heir, WHOLE)
+        kept = follower.log_end
+        follow(heir, follower)
+        apply(heir)
+        assert follower.import_position(0) == heir.import_position(0)
+        state = follower.writer_state(W1)
+        assert state is not None
+        assert state.sequence == 8
+        assert stored_versions(follower) == stored_versions(heir)
+        follower.truncate(kept)
+        position = follower.import_position(0)
+        assert position is not None
+        assert position.offset == 5
+
+
+def test_a_restart_knows_what_only_the_log_has_imported(tmp_path: Path) -> None:
+    """After a crash entries that are durable, and not applied, would be imported a second time."""
+    with stores(tmp_path, EngineKind.ROCKSDB, "source", "heir") as (source, heir):
+        writer = Writer(source)
+        for turn in range(6):
+            writer.write({rid(turn): b"x"}, W1, turn + 1)
+        imported(source, heir, WHOLE)
+        heir.apply_to(6)  # three entries of a note and a row each
+        heir.flush()
+        heir.sync()
+        copy_directory(tmp_path / "heir", tmp_path / "crashed")
+        with stores(tmp_path, EngineKind.ROCKSDB, "crashed") as (crashed,):
+            assert crashed.applied == 6
+            assert crashed.import_position(0) == heir.import_position(0)
+            assert crashed.writer_state(W1) == heir.writer_state(W1)
+            assert imported(source, crashed, WHOLE) == 0
+
+
+def test_imported_entries_are_a_source_s_entries_in_the_next_re_sharding(
+    tmp_path: Path, kind: EngineKind
+) -> None:
+    """Two re-shardings one after the other would give rows the time of the first one's copy."""
+    with stores(tmp_path, kind, "a", "b", "c") as (first, second, third):
+        writer = Writer(first)
+        writer.write({rid(1): b"x", rid(2): None}, W1, 3)
+        tx = Transactor(first)
+        tx.intend(T1, {rid(5): b"y"})
+        apply(first)
+        tx.commit(T1)
+        apply(first)
+        imported(first, second, WHOLE)
+        apply(second)
+        imported(second, third, WHOLE._replace(old=NEW.ids[0]))
+        apply(third)
+        assert stored_versions(third) == stored_versions(second)
+        state = third.writer_state(W1)
+        assert state is not None
+        assert state.sequence == 3
+        with third.transactions() as table:
+            found = table.get(T1)
+            assert found is not None
+            assert not found.is_open
+
+
+def test_an_entry_that_is_imported_in_part_is_refused(tmp_path: Path, kind: EngineKind) -> None:
+    """A source with another history would mix its rows with those of before."""
+    with stores(tmp_path, kind, "source", "heir") as (source, heir):
+        Writer(source).write({rid(1): b"x"})
+        Writer(source).write({rid(2): b"y", rid(3): b"z"})
+        imported(source, heir, WHOLE, most=1)
+        position = heir.import_position(0)
+        (entry,) = ranged(source, HashRange(0, 1 << 64), 1)
+        moved = entry._replace(base_offset=0)
+        with pytest.raises(ConflictError, match="imported up to 1"):
+            import_entry(0, moved, position, leader_epoch=1, base_offset=2, commit_time=9)
+
+
+def test_what_is_of_no_row_in_the_range_is_left_out(tmp_path: Path, kind: EngineKind) -> None:
+    """Each of many new partitions would have the whole log of the old one."""
+    with stores(tmp_path, kind, "source") as (source,):
+        row = rid(1)
+        Writer(source).write({row: b"x"}, NO_WRITER, 0)
+        at = int.from_bytes(row[:8], "big")
+        assert len(ranged(source, HashRange(at, at + 1))) == 1
+        assert ranged(source, HashRange(at + 1, 1 << 64)) == []
+        assert ranged(source, HashRange(0, at)) == []
+
+
+def test_indexes_have_imported_rows_at_their_own_times(tmp_path: Path, kind: EngineKind) -> None:
+    """A lookup as of a time before the cut-over would miss rows, or old entries never go."""
+    with stores(tmp_path, kind, "source") as (source,):
+        writer = Writer(source)
+        rows: list[Row] = [(i, f"owner {i % 3}", i) for i in range(12)]
+        put(writer, *rows)
+        early = source.last_commit_time
+        put(writer, *[(i, "nobody", age) for i, _, age in rows[:6]])
+        remove(writer, 11)
+        heir = PartitionStore.open(tmp_path / "heir", config(kind, table=TABLE))
+        with contextlib.closing(heir):
+            heir.update_meta(failover_log=BRANCH)
+            imported(source, heir, WHOLE)
+            apply(heir)
+            heir.indexer.catch_up()
+            now = look_up(heir, "by_age")
+            assert sorted(now) == sorted(visible_rows(heir))
+            assert sorted(look_up(heir, "by_age", as_of=early)) == sorted(rows)
+            entries = heir.indexer.entries
+            # Undone and imported again it has the same entries.
+            heir.truncate(0)
+            assert look_up(heir, "by_age") == []
+            imported(source, heir, WHOLE)
+            apply(heir)
+            heir.indexer.catch_up()
+            assert (look_up(heir, "by_age"), heir.indexer.entries) == (now, entries)
+
+
+def test_versions_are_not_collected_before_they_are_indexed(
+    tmp_path: Path, kind: EngineKind
+) -> None:
+    """An index entry would come when its version is gone, and stay for ever."""
+    with stores(tmp_path, kind, "a", "b") as sources:
+        for source in sources:
+            writer = Writer(source)
+            put(writer, *[(i, "first", i) for i in range(8)])
+            put(writer, *[(i, "second", i) for i in range(8)])
+        heir = PartitionStore.open(tmp_path / "heir", config(kind, table=TABLE))
+        with contextlib.closing(heir):
+            heir.update_meta(failover_log=BRANCH)
+            imported(sources[1], heir, WHOLE._replace(old=1, start=1 << 63))
+            apply(heir)
+            heir.indexer.catch_up()
+            imported(sources[0], heir, WHOLE._replace(end=1 << 63))
+            apply(heir)
+            late = heir.last_commit_time
+            heir.collect(late, b"", 1 << 20)
+            heir.indexer.catch_up()
+            heir.collect(late, b"", 1 << 20)
+            assert len(stored_versions(heir)) == 8
+            end = INDEX_PREFIX + b"\xff"
+            entries = heir.engine.scan_chains(INDEX_PREFIX, end, rows_max=999, bytes_max=1 << 20)
+            assert len(entries.keys) == 16
