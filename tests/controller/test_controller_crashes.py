@@ -155,9 +155,13 @@ async def _check_moved(api: KubeApi, partition: int, replicas: tuple[int, ...], 
     return found
 
 
+CANCEL_STATES = (TaskState.CANCELLING, TaskState.CANCELLED)
+
+
 @pytest.mark.parametrize("after", [False, True], ids=["before-write", "after-write"])
+@pytest.mark.parametrize("state", CANCEL_STATES)
 async def test_cancel_goes_on_after_a_crash(
-    cluster: TestCluster, api: KubeApi, zone: str, *, after: bool
+    cluster: TestCluster, api: KubeApi, zone: str, state: TaskState, *, after: bool
 ) -> None:
     """A coordinator that dies while it takes a rebalance back would leave the zone between two."""
     before = await api.get(ZONE_PATH)
@@ -168,7 +172,7 @@ async def test_cancel_goes_on_after_a_crash(
         cluster.apply(task_manifest(NAMESPACE, name, zone, {partition: replicas}))
         await crash_at(cluster, Kind.TASK, TaskState.TRANSFERRING, after=True)
         await api.patch(f"{TASKS}/{name}", {"spec": {"cancel": True}})
-        await crash_at(cluster, Kind.TASK, TaskState.CANCELLING, after=after)
+        await crash_at(cluster, Kind.TASK, state, after=after)
         async with InProcessOperator(cluster.kubeconfig, NAMESPACE, next(epochs)):
             task = await until(api, TASKS, name, ends(TERMINAL_TASKS))
             assert state_of(task) == "Cancelled", task["status"]
@@ -240,10 +244,14 @@ async def _put_back(cluster: TestCluster, api: KubeApi, partition: int, node: in
     await check_settled(api, NAMESPACE, ZONE)
 
 
+ROLLBACK_STATES = (MigrationState.UPDATE_METADATA_ROLLBACK, MigrationState.ROLLED_BACK)
+
+
 @pytest.mark.proves("RM-08", "DCP-11")
 @pytest.mark.parametrize("after", [False, True], ids=["before-write", "after-write"])
+@pytest.mark.parametrize("state", ROLLBACK_STATES)
 async def test_rollback_goes_on_after_a_crash(
-    cluster: TestCluster, api: KubeApi, zone: str, *, after: bool
+    cluster: TestCluster, api: KubeApi, zone: str, state: MigrationState, *, after: bool
 ) -> None:
     """A coordinator that dies while it restores the old leader would leave a partition unled."""
     before = await api.get(ZONE_PATH)
@@ -255,9 +263,7 @@ async def test_rollback_goes_on_after_a_crash(
         # The intent is written, the takeover was not asked for yet.
         await crash_at(cluster, Kind.MIGRATION, MigrationState.DOWNGRADE_LEADER, after=True)
         await api.patch(f"{MIGRATIONS}/{name}", {"spec": {"cancel": True}})
-        await crash_at(
-            cluster, Kind.MIGRATION, MigrationState.UPDATE_METADATA_ROLLBACK, after=after
-        )
+        await crash_at(cluster, Kind.MIGRATION, state, after=after)
         async with InProcessOperator(cluster.kubeconfig, NAMESPACE, next(epochs)):
             ended = await until(api, MIGRATIONS, name, ends(TERMINAL_MIGRATIONS))
             assert state_of(ended) == "RolledBack", ended["status"]
@@ -266,3 +272,42 @@ async def test_rollback_goes_on_after_a_crash(
     assert restored.leader == record.leader
     assert restored.leader_epoch > record.leader_epoch + 1, "the candidate's epoch is not fenced"
     await asyncio.to_thread(writer.check)
+
+
+UNKNOWN_NODE = 99
+FAILED = TaskState.FAILED.value
+"""The end of that name which tasks and migrations both have."""
+
+
+@pytest.mark.parametrize("after", [False, True], ids=["before-write", "after-write"])
+@pytest.mark.parametrize("kind", [Kind.TASK, Kind.MIGRATION])
+async def test_what_cannot_be_done_fails_after_a_crash(
+    cluster: TestCluster, api: KubeApi, zone: str, kind: Kind, *, after: bool
+) -> None:
+    """A plan that nobody can carry out would be tried for ever by one operator after the other."""
+    before = await api.get(ZONE_PATH)
+    name = f"refused-{next(numbers)}"
+    if kind is Kind.TASK:
+        cluster.apply(task_manifest(NAMESPACE, name, zone, {0: (UNKNOWN_NODE, 0)}))
+    else:
+        cluster.apply(migration_manifest(NAMESPACE, name, zone, 0, UNKNOWN_NODE))
+    await crash_at(cluster, kind, FAILED, after=after)
+    async with InProcessOperator(cluster.kubeconfig, NAMESPACE, next(epochs)):
+        path = TASKS if kind is Kind.TASK else MIGRATIONS
+        await until(api, path, name, ends(frozenset({FAILED})))
+        found = await check_settled(api, NAMESPACE, zone)
+    assert stable_of(found) == stable_of(before)
+
+
+NEVER_STORED = {MigrationState.UPGRADE_CANDIDATE, MigrationState.UPDATE_METADATA_UP}
+"""On the way of a takeover nothing is written (RM-02), or only when the coordinator was away."""
+SIMULATED = {MigrationState.RECOVER_UNSAFELY}
+"""Needs disks that are lost: `tests/simulation/test_lost_quorum_recovered.py`."""
+
+
+def test_every_stored_state_has_its_crash() -> None:
+    """A new state would come without anybody dying in it."""
+    assert {*TASK_STATES, *CANCEL_STATES, FAILED} == set(TaskState)
+    assert {*MIGRATION_STATES, *ROLLBACK_STATES, FAILED} | NEVER_STORED | SIMULATED == set(
+        MigrationState
+    )
