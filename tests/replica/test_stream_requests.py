@@ -12,6 +12,7 @@ import pytest
 from rezone.replica.lease import Rounds
 from rezone.replica.producer import ProducerChannel
 from rezone.replica.settings import NodeSettings, SystemClock
+from rezone.replica.stream import Source
 from rezone.wire.channel import Channel
 from rezone.wire.errors import NotReadyError, UnknownPartitionError
 from rezone.wire.messages import (
@@ -231,7 +232,12 @@ def test_an_answer_tells_the_commit_offset_and_nothing_repeats_it() -> None:
     candidate, wire = Candidate(), Wire()
     candidate.leads = True
     channel = ProducerChannel(
-        "c", 1, wire, lambda _: candidate, settings=NodeSettings(streams_max=1), clock=SystemClock()
+        "c",
+        1,
+        cast("Channel", wire),
+        lambda _: cast("Source", candidate),
+        settings=NodeSettings(streams_max=1),
+        clock=SystemClock(),
     )
     thread = threading.Thread(target=channel.run, daemon=True)
     thread.start()

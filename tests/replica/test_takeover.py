@@ -323,7 +323,7 @@ class SlowDisk:
     ) -> None:
         self.waits, self.go = threading.Event(), threading.Event()
         self.late = False
-        store = c.nodes[node].node.find(PARTITION).store
+        store = c.replica(node, PARTITION).store
         original = store.update_meta
 
         def update_meta(*, durable: bool = True, **changes: Any) -> PartitionMeta:

@@ -38,13 +38,15 @@ W1, W2 = b"w" * 16, b"v" * 16
 @pytest.fixture(params=ENGINES)
 def kind(request: pytest.FixtureRequest) -> EngineKind:
     """Each engine."""
-    return request.param
+    chosen: EngineKind = request.param
+    return chosen
 
 
 @pytest.fixture(params=FORMS)
 def form(request: pytest.FixtureRequest) -> str:
     """Each form of a snapshot, on each engine that has it."""
-    return request.param
+    chosen: str = request.param
+    return chosen
 
 
 @contextlib.contextmanager
