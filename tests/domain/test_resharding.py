@@ -48,7 +48,6 @@ def waiting(zone: Zone) -> str:
     return zone.decide().status.waiting_for
 
 
-@pytest.mark.proves("ZR-02")
 @pytest.mark.parametrize(("first", "second"), [(1, 1), (2, 4), (4, 2), (3, 5), (5, 3), (4, 4)])
 def test_any_count_becomes_any_other(first: int, second: int) -> None:
     """A count that is no multiple of the other would never come to its end."""
