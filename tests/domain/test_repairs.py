@@ -45,6 +45,25 @@ def test_a_leaders_proposal_is_accepted() -> None:
 
 
 @pytest.mark.parametrize(
+    ("leaving", "away", "isr"),
+    [
+        ({0, 1}, set(), (0, 1, 2)),  # 2 is there and stays
+        ({0, 1}, {2}, (0, 1)),  # it would wait for nobody
+        ({0}, set(), (0, 1)),  # 1 stays
+        ({0, 1, 2}, set(), (0, 1)),  # nobody stays
+    ],
+)
+def test_a_set_is_not_left_to_nodes_that_stop(
+    leaving: set[int], away: set[int], isr: tuple[int, ...]
+) -> None:
+    """What a stopping leader acknowledges alone would go with its disk."""
+    world = World(leaving=leaving, silent=dict.fromkeys(away, 0.1))
+    world.reports[0, 0] = {"proposal": proposal()}
+    after = mended(world).get(0, world.routes[0])
+    assert after.isr == isr
+
+
+@pytest.mark.parametrize(
     "wrong",
     [
         {"partition_epoch": 8},

@@ -11,6 +11,7 @@ from rezone.resources.task import TaskState
 from rezone.wire.messages import FIRST_PARTITION_EPOCH, IsrProposal, LeaderAndIsr, NodeId, Role
 from simulation.apiserver import Key
 from simulation.kubelet import NAMESPACE
+from simulation.pod_scenarios import delete_pod_of_leader
 from simulation.process import SETTINGS
 from simulation.scenarios import (
     TASK,
@@ -62,6 +63,24 @@ def test_a_new_leader_that_loses_its_disk_does_not_lead_empty() -> None:
         world.run(SECONDS_MAX)
         assert world.checks.rows(0) > 0
         assert leader in world.checks.routes[0].isr
+
+
+@pytest.mark.proves("B-06", "B-07")
+def test_a_leader_that_stops_acknowledges_nothing_alone() -> None:
+    """A leader cut off from its follower while its pod went away took rows along with its disk."""
+
+    def stop(world: World) -> None:
+        delete_pod_of_leader(world)
+        world.crash()
+
+    def cut(world: World) -> None:
+        world.network.cut.add(frozenset(world.checks.routes[0].replicas))
+        world.loop.call_later(100.0, world.network.cut.clear)
+
+    with world_of(Start(replicas=2)) as world:
+        world.orders = [Order(later(2.0), stop), Order(later(0.2), cut)]
+        world.run(SECONDS_MAX)
+        assert world.checks.rows(0) > 0
 
 
 @pytest.mark.proves("ZR-14", "OP-02")

@@ -17,6 +17,7 @@ from rezone.domain.changes import Step, combine, stop_of
 from rezone.domain.world import Copy, RouteChange, StopReplica, ZoneView
 from rezone.wire.messages import (
     FIRST_PARTITION_EPOCH,
+    IsrProposal,
     LeaderAndIsr,
     NodeId,
     PartitionId,
@@ -149,12 +150,26 @@ def _adjusted(view: ZoneView, partition: PartitionId, record: LeaderAndIsr) -> L
     report = view.report(partition, record.leader)
     if report is None or report.role is not Role.LEADER or report.proposal is None:
         return None
+    if _would_go_alone(view, record, report.proposal):
+        return None
     answer = routes.adjust_isr(
         record, report.proposal, view.coordinator_epoch, minimum=view.min_in_sync
     )
     if answer is record and report.proposal.partition_epoch == record.partition_epoch:
         answer = routes.confirm(record, view.coordinator_epoch)
     return _changed(answer)
+
+
+def _would_go_alone(view: ZoneView, record: LeaderAndIsr, proposal: IsrProposal) -> bool:
+    """Return whether a set would be left to nodes that are about to stop, though others are there.
+
+    What only they acknowledge from then on goes with them, for good if their disks do. Writes wait
+    instead, until one of the others leads: at the latest when the pods have stopped.
+    """
+    staying = {n for n, seen in view.nodes.items() if seen.reachable and not seen.leaving}
+    leaving = {n for n, seen in view.nodes.items() if seen.leaving}
+    dropped = set(record.isr) - set(proposal.new_isr)
+    return leaving.issuperset(proposal.new_isr) and not staying.isdisjoint(dropped)
 
 
 def _opened(view: ZoneView, partition: PartitionId, record: LeaderAndIsr) -> LeaderAndIsr | None:
