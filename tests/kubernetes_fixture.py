@@ -8,6 +8,7 @@ from __future__ import annotations
 import ipaddress
 import itertools
 import socket
+import subprocess
 from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +23,7 @@ from lightkube.resources.apiextensions_v1 import CustomResourceDefinition
 from lightkube.resources.core_v1 import Namespace, ServiceAccount
 
 from rezone.local.controlplane import CONTEXT, ControlPlane, ControlPlaneSettings
+from rezone.local.tools import find_tools
 from rezone.resources.crd import custom_resource_definitions
 
 # A test that deletes namespaces must never meet somebody's real cluster.
@@ -75,6 +77,12 @@ def establish(kubeconfig: Path, definitions: Sequence[dict[str, Any]]) -> None:
         for body in definitions:
             name = body["metadata"]["name"]
             client.wait(CustomResourceDefinition, name, for_conditions=["Established"])
+    # The server opens a kind's storage at the first request for it, and puts who asks meanwhile
+    # off with status 429. kubectl asks again.
+    kinds = ",".join(body["metadata"]["name"] for body in definitions)
+    kubectl = find_tools(["kubectl"])["kubectl"]
+    look = [kubectl, f"--kubeconfig={kubeconfig}", "get", kinds, "--all-namespaces"]
+    subprocess.run(look, check=True, capture_output=True, timeout=60)
 
 
 @pytest.fixture(scope="session")
