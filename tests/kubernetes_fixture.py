@@ -81,7 +81,7 @@ def establish(kubeconfig: Path, definitions: Sequence[dict[str, Any]]) -> None:
     # off with status 429. kubectl asks again.
     kinds = ",".join(body["metadata"]["name"] for body in definitions)
     kubectl = find_tools(["kubectl"])["kubectl"]
-    look = [kubectl, f"--kubeconfig={kubeconfig}", "get", kinds, "--all-namespaces"]
+    look = [str(kubectl), f"--kubeconfig={kubeconfig}", "get", kinds, "--all-namespaces"]
     subprocess.run(look, check=True, capture_output=True, timeout=60)
 
 
