@@ -16,13 +16,14 @@ is that of the medians to the zone without indexes.
 """
 
 import argparse
+import contextlib
 import functools
 import shutil
 import statistics
 import tempfile
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Self
 
@@ -84,61 +85,58 @@ def _caught_up(report: ReplicaReport | None) -> bool:
     return report.index is None or report.index.offset >= report.log_end_offset
 
 
-def _run(directory: Path, indexes: int, count: int) -> dict[str, float]:
-    table = TableSchema(_COLUMNS, ("id",), _INDEXES[:indexes])
+@contextlib.contextmanager
+def _zone(directory: Path, table: TableSchema) -> Iterator[tuple[Zone, TableClient]]:
+    """Give one partition on three disks, which takes writes, and a client of it."""
     config = ZoneConfig(
         zone="bench", zone_uid="bench", partitions=1, table=table, min_in_sync_replicas=3
     )
-    inserts, updates = (_batches(table, count, change) for change in (0, 5))
     with cluster(directory, 3, processes=True, config=config) as coordinator:
         coordinator.create(0, (0, 1, 2))
         zone = Zone(coordinator)
         try:
             zone.wait("all streams", lambda: zone.streaming(0))
             with zone.client() as client:
-                client.write(inserts[0])
-                before = sum(zone.cpu_seconds().values())
-                found = {}
-                for what, batches in (("inserts", inserts), ("updates", updates)):
-                    begun = time.monotonic()
-                    found[what] = count / _timed(functools.partial(write_all, client, batches))
-                    zone.wait("indexed", lambda: _caught_up(zone.replica(0, 0)))
-                    found[f"{what}, indexed"] = count / (time.monotonic() - begun)
-                cpu = sum(zone.cpu_seconds().values()) - before
-                found["CPU us per row"] = cpu * 1e6 / (2 * count)
-                if indexes:
-                    found |= _lookups(client, count)
-            return found
+                yield zone, client
         finally:
             zone.close()
+
+
+def _run(directory: Path, indexes: int, count: int) -> dict[str, float]:
+    table = TableSchema(_COLUMNS, ("id",), _INDEXES[:indexes])
+    inserts, updates = (_batches(table, count, change) for change in (0, 5))
+    with _zone(directory, table) as (zone, client):
+        client.write(inserts[0])
+        before = sum(zone.cpu_seconds().values())
+        found = {}
+        for what, batches in (("inserts", inserts), ("updates", updates)):
+            begun = time.monotonic()
+            found[what] = count / _timed(functools.partial(write_all, client, batches))
+            zone.wait("indexed", lambda: _caught_up(zone.replica(0, 0)))
+            found[f"{what}, indexed"] = count / (time.monotonic() - begun)
+        cpu = sum(zone.cpu_seconds().values()) - before
+        found["CPU us per row"] = cpu * 1e6 / (2 * count)
+        if indexes:
+            found |= _lookups(client, count)
+        return found
 
 
 def _added(directory: Path, count: int) -> dict[str, float]:
     """Return what it takes to add indexes to rows that are there, under updates and at rest."""
     table = TableSchema(_COLUMNS, ("id",))
-    config = ZoneConfig(
-        zone="bench", zone_uid="bench", partitions=1, table=table, min_in_sync_replicas=3
-    )
     inserts, updates = (_batches(table, count, change) for change in (0, 5))
-    with cluster(directory, 3, processes=True, config=config) as coordinator:
-        coordinator.create(0, (0, 1, 2))
-        zone = Zone(coordinator)
-        try:
-            zone.wait("all streams", lambda: zone.streaming(0))
-            with zone.client() as client:
-                write_all(client, inserts)
-                before = count / _timed(lambda: write_all(client, updates))
-                zone.wait("applied", lambda: all(_applied(zone.replica(n, 0)) for n in range(3)))
-                found: dict[str, float] = {}
-                with Updates(client, updates) as load:
-                    found["added, updates, s"] = _timed(lambda: _add(zone, 1, (0,)))
-                    found["added, updates keep"] = load.rate() / before
-                    found["on all replicas, s"] = _timed(lambda: _add(zone, 1, (0, 1, 2)))
-                found["on all replicas, s"] += found["added, updates, s"]
-                found["added, at rest, s"] = _timed(lambda: _add(zone, 2, (0,)))
-            return found
-        finally:
-            zone.close()
+    with _zone(directory, table) as (zone, client):
+        write_all(client, inserts)
+        before = count / _timed(lambda: write_all(client, updates))
+        zone.wait("applied", lambda: all(_applied(zone.replica(n, 0)) for n in range(3)))
+        found: dict[str, float] = {}
+        with Updates(client, updates) as load:
+            found["added, updates, s"] = _timed(lambda: _add(zone, 1, (0,)))
+            found["added, updates keep"] = load.rate() / before
+            found["on all replicas, s"] = _timed(lambda: _add(zone, 1, (0, 1, 2)))
+        found["on all replicas, s"] += found["added, updates, s"]
+        found["added, at rest, s"] = _timed(lambda: _add(zone, 2, (0,)))
+        return found
 
 
 class Updates:

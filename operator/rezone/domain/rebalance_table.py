@@ -7,7 +7,7 @@ CANCEL = Command.CANCEL.value
 AWAITING_SECONDS_MAX = 1800.0
 STOPPING_SECONDS_MAX = 600.0
 
-_RUNNING = (Command.CANCEL, Command.SUSPEND)
+RUNNING = (Command.CANCEL, Command.SUSPEND)
 
 TABLE = Table(
     title="RebalanceTask: the states",
@@ -16,34 +16,34 @@ TABLE = Table(
         State(
             name=S.PLANNED,
             does="plans, and under manual approval waits for a person's word on exactly that plan",
-            commands=(Command.APPROVE, *_RUNNING),
+            commands=(Command.APPROVE, *RUNNING),
         ),
         State(
             name=S.APPROVED,
             does="waits until the zone's pending assignment is this task's",
-            commands=_RUNNING,
+            commands=RUNNING,
         ),
         State(
             name=S.AWAITING_REPLICAS,
             does="adds the new replicas to the routes and waits until all of them are open",
             deadline_seconds=AWAITING_SECONDS_MAX,
-            commands=_RUNNING,
+            commands=RUNNING,
         ),
         State(
             name=S.TRANSFERRING,
             does="copies by Spark or node to node; partitions that are ready already switch",
-            commands=_RUNNING,
+            commands=RUNNING,
         ),
         State(
             name=S.SWITCHING,
             does="verifies copies and moves leaders within the limits: in batches where only the "
             "takeover is left to do, else one RegionMigration each",
-            commands=_RUNNING,
+            commands=RUNNING,
         ),
         State(
             name=S.FINALIZING,
             does="writes the zone's stable assignment in one atomic write",
-            commands=_RUNNING,
+            commands=RUNNING,
         ),
         State(
             name=S.STOPPING_REDUNDANT,

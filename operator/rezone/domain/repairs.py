@@ -166,10 +166,11 @@ def _would_go_alone(view: ZoneView, record: LeaderAndIsr, proposal: IsrProposal)
     What only they acknowledge from then on goes with them, for good if their disks do. Writes wait
     instead, until one of the others leads: at the latest when the pods have stopped.
     """
-    staying = {n for n, seen in view.nodes.items() if seen.reachable and not seen.leaving}
-    leaving = {n for n, seen in view.nodes.items() if seen.leaving}
-    dropped = set(record.isr) - set(proposal.new_isr)
-    return leaving.issuperset(proposal.new_isr) and not staying.isdisjoint(dropped)
+    kept = [view.nodes.get(node) for node in proposal.new_isr]
+    if not all(seen is not None and seen.leaving for seen in kept):
+        return False
+    dropped = [view.nodes.get(node) for node in set(record.isr) - set(proposal.new_isr)]
+    return any(seen is not None and seen.reachable and not seen.leaving for seen in dropped)
 
 
 def _opened(view: ZoneView, partition: PartitionId, record: LeaderAndIsr) -> LeaderAndIsr | None:

@@ -1,14 +1,16 @@
 """The states of a re-sharding, which is a RebalanceTask too, and its edges, as a table."""
 
 from rezone.domain.machine import DEADLINE, Command, Edge, State, Table
-from rezone.domain.rebalance_table import AWAITING_SECONDS_MAX, STOPPING_SECONDS_MAX
+from rezone.domain.rebalance_table import (
+    AWAITING_SECONDS_MAX,
+    CANCEL,
+    RUNNING,
+    STOPPING_SECONDS_MAX,
+)
 from rezone.resources.task import TaskState as S
 
-CANCEL = Command.CANCEL.value
 GRACE_SECONDS = 300.0
 """So long old partitions stay after the last cut-over, for scans that began before it."""
-
-_RUNNING = (Command.CANCEL, Command.SUSPEND)
 
 TABLE = Table(
     title="Re-sharding: the states",
@@ -17,29 +19,29 @@ TABLE = Table(
         State(
             name=S.PLANNED,
             does="plans, and under manual approval waits for a person's word on exactly that plan",
-            commands=(Command.APPROVE, *_RUNNING),
+            commands=(Command.APPROVE, *RUNNING),
         ),
         State(
             name=S.APPROVED,
             does="waits while the zone is paused",
-            commands=_RUNNING,
+            commands=RUNNING,
         ),
         State(
             name=S.AWAITING_REPLICAS,
             does="opens the first replica of each new partition",
             deadline_seconds=AWAITING_SECONDS_MAX,
-            commands=_RUNNING,
+            commands=RUNNING,
         ),
         State(
             name=S.TRANSFERRING,
             does="fills new partitions, which then import what old ones go on writing; "
             "cuts over old partitions whose heirs are ready",
-            commands=_RUNNING,
+            commands=RUNNING,
         ),
         State(
             name=S.SWITCHING,
             does="cuts over the rest, one old partition at a time by itself",
-            commands=_RUNNING,
+            commands=RUNNING,
         ),
         State(
             name=S.FINALIZING,

@@ -24,6 +24,12 @@ from rezone.wire.keyspace import hash_key, row_id
 from rezone.wire.messages import EngineKind
 
 ENGINES = [EngineKind.ROCKSDB, EngineKind.MEMORY]
+FORMS = {
+    "rows": (EngineKind.ROCKSDB, 1 << 62),
+    "files": (EngineKind.ROCKSDB, 0),
+    "memory": (EngineKind.MEMORY, 1 << 62),
+}
+"""Engine, and from how many bytes on a source sends files."""
 
 Version = tuple[bytes, int, int, bytes]  # row id, commit time, flag, value
 

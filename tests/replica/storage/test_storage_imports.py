@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from storage_kit import (
-    ENGINES,
+    FORMS,
     Transactor,
     Version,
     Writer,
@@ -18,7 +18,7 @@ from storage_kit import (
     stored_versions,
 )
 from test_storage_indexes import TABLE, Row, look_up, put, remove, visible_rows
-from test_storage_transactions import FORMS, apply, copy, follow, opened
+from test_storage_transactions import apply, copy, follow, opened
 
 from rezone.replica.engines.base import INDEX_PREFIX
 from rezone.replica.entry import NO_WRITER, iter_entries
@@ -33,20 +33,6 @@ OLD, NEW = Layout(0, 2), Layout(1, 3)
 BRANCH = (FailoverEntry("u0", 0),)
 T1, T2, T3 = b"1" * 16, b"2" * 16, b"3" * 16
 W1, W2 = b"w" * 16, b"v" * 16
-
-
-@pytest.fixture(params=ENGINES)
-def kind(request: pytest.FixtureRequest) -> EngineKind:
-    """Each engine."""
-    chosen: EngineKind = request.param
-    return chosen
-
-
-@pytest.fixture(params=FORMS)
-def form(request: pytest.FixtureRequest) -> str:
-    """Each form of a snapshot, on each engine that has it."""
-    chosen: str = request.param
-    return chosen
 
 
 @contextlib.contextmanager

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from storage_kit import ENGINES, Writer, config, copy_directory, stored_rows, stored_versions
+from storage_kit import Writer, config, copy_directory, stored_rows, stored_versions
 
 from rezone.replica.engines.base import FLAG_VALUE, INDEX_PREFIX, TIME_MAX
 from rezone.replica.indexer import IndexPart, IndexState
@@ -151,13 +151,6 @@ def check_each(store: PartitionStore, table: TableSchema) -> None:
     rows = sorted(visible_rows(store), key=repr)
     for index in table.indexes:
         assert sorted(look_up(store, index.name, table=table), key=repr) == rows
-
-
-@pytest.fixture(params=ENGINES)
-def kind(request: pytest.FixtureRequest) -> EngineKind:
-    """Each engine."""
-    found: EngineKind = request.param
-    return found
 
 
 def test_rows_are_found_where_their_present_columns_put_them(

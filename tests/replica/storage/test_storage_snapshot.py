@@ -21,7 +21,6 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 from storage_kit import (
-    ENGINES,
     Clock,
     Version,
     Writer,
@@ -40,13 +39,6 @@ from rezone.replica.snapshot import BatchMark, SnapshotBatch, SnapshotSource
 from rezone.replica.store import PartitionStore
 from rezone.wire.errors import ConflictError, CorruptionError, SnapshotExpiredError
 from rezone.wire.messages import EngineKind, FailoverEntry
-
-
-@pytest.fixture(params=ENGINES)
-def kind(request: pytest.FixtureRequest) -> EngineKind:
-    """Each engine."""
-    chosen: EngineKind = request.param
-    return chosen
 
 
 @contextlib.contextmanager

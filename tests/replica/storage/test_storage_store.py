@@ -33,13 +33,6 @@ from rezone.wire.messages import EngineKind, FailoverEntry, Role
 W1, W2 = b"1" * 16, b"2" * 16
 
 
-@pytest.fixture(params=ENGINES)
-def kind(request: pytest.FixtureRequest) -> EngineKind:
-    """Each engine."""
-    chosen: EngineKind = request.param
-    return chosen
-
-
 @pytest.fixture
 def store(kind: EngineKind, tmp_path: Path) -> Iterator[PartitionStore]:
     """Open an empty partition on each engine."""

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from storage_kit import (
-    ENGINES,
+    FORMS,
     Transactor,
     Writer,
     batch_versions,
@@ -29,26 +29,6 @@ from rezone.wire.copyticket import ticket_for
 from rezone.wire.messages import EngineKind
 
 T1, T2 = b"1" * 16, b"2" * 16
-FORMS = {
-    "rows": (EngineKind.ROCKSDB, 1 << 62),
-    "files": (EngineKind.ROCKSDB, 0),
-    "memory": (EngineKind.MEMORY, 1 << 62),
-}
-"""Engine, and from how many bytes on a source sends files."""
-
-
-@pytest.fixture(params=FORMS)
-def form(request: pytest.FixtureRequest) -> str:
-    """Each form of a snapshot, on each engine that has it."""
-    chosen: str = request.param
-    return chosen
-
-
-@pytest.fixture(params=ENGINES)
-def kind(request: pytest.FixtureRequest) -> EngineKind:
-    """Each engine."""
-    chosen: EngineKind = request.param
-    return chosen
 
 
 @contextlib.contextmanager
