@@ -32,6 +32,7 @@ from rezone.replica.settings import NodeSettings
 from rezone.replica.store_config import StoreConfig
 from rezone.wire.channel import CHANNEL_ERRORS, Channel
 from rezone.wire.errors import (
+    ConflictError,
     NotReadyError,
     RezoneError,
     error_from,
@@ -450,9 +451,21 @@ class Coordinator:
         )
 
     def move(self, partition: int, candidate: int) -> None:
-        """Make a whole takeover."""
+        """Make a whole takeover.
+
+        The old leader is asked until it agrees, as the operator does pass by pass: it refuses while
+        the candidate's stream is being made again, after either of them was killed.
+        """
         self.authorise(partition, candidate)
-        self.takeover(partition)
+
+        def agreed() -> bool:
+            try:
+                self.takeover(partition)
+            except ConflictError:
+                return False
+            return True
+
+        self.until(f"node {candidate} may take over", agreed)
 
         def led() -> bool:
             return self.report(candidate, partition).role is Role.LEADER
