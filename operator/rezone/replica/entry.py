@@ -13,7 +13,9 @@ at base offset b covers the offsets [b, b + n).
 `kind` (`EntryKind`) tells entries of transactions from plain ones: their writer id is that of the
 transaction, their sequence its own count. Intents are rows of `OP_INTENT` (`replica.intents`); a
 commit carries the transaction's rows once more, as a plain write would; an abort its row ids.
-Import entries are those of another partition that was re-sharded into this one (`replica.imports`).
+Import entries are those of another partition that was re-sharded into this one
+(`replica.imports`): what that one's log has after a position, its seal at last, and before all that
+the rows that were there already, as fills. A seal ends a partition: nothing is written after it.
 """
 
 import enum
@@ -58,12 +60,29 @@ class EntryKind(enum.IntEnum):
     IMPORT = 4
     IMPORTED_COMMIT = 5
     IMPORTED_ABORT = 6
+    SEAL = 7
+    IMPORTED_SEAL = 8
+    IMPORT_FILL = 9
 
 
 IMPORT_KINDS: Final = frozenset(
-    {EntryKind.IMPORT, EntryKind.IMPORTED_COMMIT, EntryKind.IMPORTED_ABORT}
+    {
+        EntryKind.IMPORT,
+        EntryKind.IMPORTED_COMMIT,
+        EntryKind.IMPORTED_ABORT,
+        EntryKind.IMPORTED_SEAL,
+        EntryKind.IMPORT_FILL,
+    }
 )
-TRANSACTION_KINDS: Final = frozenset(EntryKind) - {EntryKind.PLAIN, EntryKind.IMPORT}
+TRANSACTION_KINDS: Final = frozenset(
+    {
+        EntryKind.INTENTS,
+        EntryKind.COMMIT,
+        EntryKind.ABORT,
+        EntryKind.IMPORTED_COMMIT,
+        EntryKind.IMPORTED_ABORT,
+    }
+)
 """Entries by which a transaction is known."""
 WRITER_KINDS: Final = frozenset({EntryKind.PLAIN, EntryKind.IMPORT})
 """Entries by which a writer is known."""

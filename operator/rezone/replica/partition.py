@@ -33,7 +33,7 @@ from rezone.replica.transacting import Transacting
 from rezone.replica.upkeep import Upkeep
 from rezone.replica.workers import Job
 from rezone.replica.write import Change, PreparedRows, WriteIntake
-from rezone.wire import keyspace
+from rezone.wire import layouts
 from rezone.wire.errors import (
     ConflictError,
     CorruptionError,
@@ -133,7 +133,7 @@ class Partition:
     @property
     def hash_range(self) -> tuple[int, int]:
         """The half-open range of key hashes that are this partition's."""
-        return keyspace.range_of(self.partition_id, self.config.partitions)
+        return layouts.range_in(self.config, self.partition_id)
 
     @property
     def is_standby(self) -> bool:

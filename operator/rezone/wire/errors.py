@@ -5,6 +5,7 @@ RezoneError
   StaleEpochError           the caller's coordinator or leader epoch is behind (fencing)
   StaleRevisionError        the trigger's revision is behind (ZR-17)
   UnknownPartitionError     no such replica on this node
+  ReshardedError            the partition's range is served by those of the next layout
   UnknownIndexError         the zone has no index of that name, or another one under it
   IndexNotBuiltError        the index is new and does not have all rows yet
   NotReadyError             the replica is there but cannot serve yet; ask again
@@ -77,6 +78,17 @@ class UnknownPartitionError(RezoneError):
     """Raised when the node holds no replica of the partition."""
 
     code = "UnknownPartition"
+    retryable = True
+
+
+class ReshardedError(RezoneError):
+    """Raised when a partition is sealed, or of a layout that is over (docs/decisions/0120).
+
+    Details: `partition`; `generation` and `partitions` of its layout; `next_partitions`. Nothing of
+    the request was applied by this partition: its range is served by partitions of the next layout.
+    """
+
+    code = "Resharded"
     retryable = True
 
 
@@ -181,6 +193,7 @@ _BY_CODE: dict[str, type[RezoneError]] = {
         StaleEpochError,
         StaleRevisionError,
         UnknownPartitionError,
+        ReshardedError,
         UnknownIndexError,
         IndexNotBuiltError,
         NotReadyError,

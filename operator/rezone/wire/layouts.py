@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from rezone.wire import keyspace
 from rezone.wire.keyspace import PARTITIONS_MAX
-from rezone.wire.messages import PartitionId
+from rezone.wire.messages import PartitionId, ZoneConfig
 
 
 class HashRange(NamedTuple):
@@ -66,6 +66,24 @@ class Layout(NamedTuple):
     def next(self, partitions: int) -> "Layout":
         """Return the layout that a re-sharding to so many partitions leads to."""
         return Layout(self.generation + 1, partitions)
+
+
+def layout_of(config: ZoneConfig) -> Layout:
+    """Return the layout that a zone has, or comes from while it is re-sharded."""
+    return Layout(config.generation, config.partitions)
+
+
+def next_layout_of(config: ZoneConfig) -> Layout | None:
+    """Return the layout that a zone is re-sharded to, None when it is not."""
+    return layout_of(config).next(config.next_partitions) if config.next_partitions else None
+
+
+def range_in(config: ZoneConfig, partition: PartitionId) -> HashRange:
+    """Return the range of a partition of either layout; ValueError for one of another."""
+    new = next_layout_of(config)
+    if new is not None and generation_of(partition) == new.generation:
+        return new.range_of(partition)
+    return layout_of(config).range_of(partition)
 
 
 def generation_of(partition: PartitionId) -> int:

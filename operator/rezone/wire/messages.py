@@ -123,11 +123,17 @@ class LeaderAndIsr(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True
 
 
 class ZoneConfig(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """What a data node must know of its zone; sent by `ConfigureNode`, persisted by the node."""
+    """What a data node must know of its zone; sent by `ConfigureNode`, persisted by the node.
+
+    `partitions` and `generation` are the zone's layout; `next_partitions` is the count of the
+    layout after it while the zone is re-sharded, 0 when it is not (`wire.layouts`).
+    """
 
     zone: str
     zone_uid: str
     partitions: int
+    generation: int = 0
+    next_partitions: int = 0
     table: TableSchema = TableSchema()
     limits: RowLimits = RowLimits()
     copy_bytes_per_second_max: int = 0
@@ -231,6 +237,18 @@ class Takeover(Message, frozen=True):
     next_epoch: int
 
 
+class Seal(Message, frozen=True):
+    """Have the leader end its partition: the partitions of the next layout serve its range.
+
+    Answered when it has begun, or is done; the leader's report says what comes of it. Refused
+    unless its record authorizes it (`sealing`), in this leader epoch.
+    """
+
+    fence: Fence
+    partition: PartitionId
+    leader_epoch: int
+
+
 class UpgradeCandidate(Message, frozen=True):
     """Replay to `last_offset` and lead with `next_epoch` (RM-05); done already is success.
 
@@ -245,11 +263,15 @@ class UpgradeCandidate(Message, frozen=True):
 
 
 class DigestRequest(Message, frozen=True):
-    """Digest the rows visible as of `as_of` in `ranges` even cuts of the hashes (B-04)."""
+    """Digest the rows visible as of `as_of` in `ranges` even cuts of the hashes (B-04).
+
+    `hashes`: only from the first to the last of these, both included; None: all the partition's.
+    """
 
     partition: PartitionId
     as_of: int | None = None
     ranges: int = 16
+    hashes: tuple[int, int] | None = None
 
 
 class DigestReply(Message, frozen=True):
@@ -298,6 +320,36 @@ class CopyProgress(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True
     error: str = ""
 
 
+class SealState(enum.StrEnum):
+    """What a leader knows of the seal that ends its partition (docs/decisions/0120).
+
+    `UNKNOWN`: it does not lead, or a follower that does not follow it yet may have a seal in its
+    log. `NONE`: there is none, and nobody has one who might lead. `SEALED`: it is committed.
+    """
+
+    UNKNOWN = "unknown"
+    NONE = "none"
+    SEALED = "sealed"
+
+
+class ImportProgress(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """How far a leader has imported one source, a partition of the layout before.
+
+    `rows` were there when its range was read, `filled` says that all of it is; `lag_rows` are
+    those of the source's log that are not imported yet, None while nothing is known of that.
+    `broken`: the source's log does not lead on from where the import stands. `sealed`: the import
+    of the source's seal is committed, so this partition serves the source's part of its range.
+    """
+
+    source: PartitionId
+    rows: int = 0
+    filled: bool = False
+    lag_rows: int | None = None
+    broken: bool = False
+    sealed: bool = False
+    error: str = ""
+
+
 class IsrProposal(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     """A leader's AdjustIsr request (HS-04), carried in its report until it is answered."""
 
@@ -342,6 +394,8 @@ class ReplicaReport(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=Tru
     error: str = ""
     damage: str = ""
     paced_rows_per_second: int = 0
+    seal: SealState = SealState.UNKNOWN
+    imports: tuple[ImportProgress, ...] = ()
 
 
 class NodeReport(Message, frozen=True):
