@@ -3,11 +3,12 @@
 import shutil
 from pathlib import Path
 
+import msgspec
 import pytest
 from replica_cluster import Client, cluster
 
 from rezone.wire.errors import ConflictError, StaleEpochError
-from rezone.wire.messages import Ack, BeginEmpty, Role
+from rezone.wire.messages import FIRST_PARTITION_EPOCH, Ack, BeginEmpty, Role
 
 P = 0
 
@@ -67,3 +68,33 @@ def test_rows_that_are_there_are_not_given_up(tmp_path: Path) -> None:
         with pytest.raises(ConflictError, match="has rows"):
             c.call(1, BeginEmpty(fence=c.fence(), partition=P, state=later))
         assert c.report(0, P).log_end_offset == c.report(1, P).log_end_offset == 1
+
+
+@pytest.mark.proves("B-08")
+def test_a_first_record_of_a_later_epoch_begins_the_partition_anew(tmp_path: Path) -> None:
+    """A new partition of a re-sharding that is filled anew would keep rows that its source gave up.
+
+    A late call of before must not bring them back, nor may a repeat delete what came after.
+    """
+    with cluster(tmp_path, 2) as c:
+        c.create(P, (0, 1))
+        k = Client(c)
+        k.put(P, {b"old": b"1"})
+        before = c.records[P]
+        assert before.partition_epoch > FIRST_PARTITION_EPOCH
+        anew = msgspec.structs.replace(
+            before, leader=1, leader_epoch=7, partition_epoch=FIRST_PARTITION_EPOCH
+        )
+        c.send(P, anew)
+        for node in (0, 1):
+            with pytest.raises(StaleEpochError, match="are behind"):
+                c.send(P, before, node)
+        c.records[P] = anew
+        c.change(P, isr=(0, 1))  # the second epoch: all replicas are open
+        k.put(P, {b"new": b"2"})
+        c.send(P, c.records[P])
+        with pytest.raises(StaleEpochError, match="are behind"):
+            c.send(P, anew)
+        assert k.get(P, [b"old", b"new"]) == {b"new": b"2"}
+        c.until("node 0 has it", lambda: c.report(0, P).log_end_offset == 1)
+        k.close()

@@ -3,6 +3,7 @@
 import itertools
 import math
 
+import msgspec
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
@@ -10,6 +11,7 @@ from hypothesis import strategies as st
 from rezone.wire import keyspace, layouts
 from rezone.wire.keyspace import HASH_SPACE, PARTITIONS_MAX
 from rezone.wire.layouts import HashRange, Layout
+from rezone.wire.messages import ZoneConfig
 
 COUNTS = st.integers(1, 64) | st.sampled_from([127, 256, 257])
 HASHES = st.integers(0, HASH_SPACE - 1)
@@ -103,3 +105,13 @@ def test_segments_begin_as_the_old_layout_and_end_as_the_new_one(first: int, sec
     assert whole == [(old.range_of(p), p) for p in old.ids]
     assert layouts.segments(old, new) == layouts.segments(old)
     assert layouts.segments(old, new, old.ids) == layouts.segments(new)
+
+
+def test_the_generation_of_a_cancelled_re_sharding_is_not_used_again() -> None:
+    """Its ids would name other ranges, to nodes and clients that remember the first ones."""
+    config = ZoneConfig(zone="z", zone_uid="u", partitions=3, generation=4, next_partitions=5)
+    assert layouts.next_layout_of(config) == Layout(5, 5)
+    after = msgspec.structs.replace(config, next_generation=7)
+    assert layouts.next_layout_of(after) == Layout(7, 5)
+    assert layouts.range_in(after, 7 * PARTITIONS_MAX) == Layout(7, 5).range_of(7 * PARTITIONS_MAX)
+    assert layouts.next_layout_of(msgspec.structs.replace(after, next_partitions=0)) is None

@@ -13,6 +13,7 @@ from typing import Any
 from rezone.replica.copies import current_state
 from rezone.replica.foreground import CopySteps
 from rezone.replica.node import DataNode
+from rezone.replica.partition import Partition
 from rezone.replica.read import reading, wait_readable
 from rezone.replica.statistics import node_statistics
 from rezone.wire.errors import ConflictError, RezoneError, UnknownPartitionError
@@ -30,6 +31,7 @@ from rezone.wire.messages import (
     CopyStateRequest,
     DigestReply,
     DigestRequest,
+    Fence,
     Message,
     NodeReport,
     NodeStatistics,
@@ -111,9 +113,8 @@ class Control:
 
     def _notify_one(self, request: NotifyLeaderAndIsr, assignment: PartitionAssignment) -> None:
         node, record = self._node, assignment.state
-        try:
-            partition = node.find(assignment.partition)
-        except UnknownPartitionError:
+        partition = self._replica_of(request.fence, assignment)
+        if partition is None:
             # Also keeps a late call of an earlier assignment from opening it again.
             node.zone.note_record(assignment.partition, record)
             if node.node_id not in {*record.replicas, *record.isr}:
@@ -126,6 +127,33 @@ class Control:
             partition = node.replicas.open(assignment.partition, learner=learner)
         partition.roles.notify(request.fence, record)
         node.zone.note_record(assignment.partition, record)
+
+    def _replica_of(self, fence: Fence, assignment: PartitionAssignment) -> Partition | None:
+        """Return the replica that a record is about, None without one.
+
+        By a first record of a later leader epoch the partition begins anew, empty in all its
+        replicas (`domain.routes.begin_anew`): what is here of it before is deleted.
+        """
+        record = assignment.state
+        try:
+            partition = self._node.find(assignment.partition)
+        except UnknownPartitionError:
+            return None
+        if not FIRST_PARTITION_EPOCH == record.partition_epoch <= partition.record.partition_epoch:
+            return partition
+        if record.leader_epoch <= partition.leader_epoch:
+            return partition
+        partition.log.warning("beginning anew, empty", leader_epoch=record.leader_epoch)
+        partition.retire(
+            StopReplica(
+                fence=fence,
+                partition=partition.partition_id,
+                leader_epoch=record.leader_epoch,
+                partition_epoch=record.partition_epoch,
+            )
+        )
+        self._node.replicas.drop(partition)
+        return None
 
     def await_replica(self, request: AwaitReplica) -> AwaitReplicaReply:
         """Say which of the replicas are open (ZR-06)."""

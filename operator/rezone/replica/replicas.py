@@ -97,12 +97,15 @@ class Replicas:
 
     def open(self, partition: PartitionId, *, learner: bool) -> Partition:
         """Return the replica, opened and empty when it is new; a learner first needs a copy."""
-        with self._lock:
-            lock = self._opening.setdefault(partition, threading.Lock())
-        with lock:
+        with self._opening_of(partition):
             with self._lock:
                 found = self._open.get(partition)
             return found or self._make(partition, learner=learner)
+
+    def _opening_of(self, partition: PartitionId) -> threading.Lock:
+        """Return what is held while a replica is opened or deleted: one directory has room for one."""
+        with self._lock:
+            return self._opening.setdefault(partition, threading.Lock())
 
     def _make(self, partition: PartitionId, *, learner: bool) -> Partition:
         zone, settings = self._host.config, self._host.settings
@@ -130,11 +133,14 @@ class Replicas:
 
     def drop(self, partition: Partition) -> None:
         """Stop a replica and delete its data."""
-        with self._lock:
-            self._open.pop(partition.partition_id, None)
-        self._memory.share_tails(self.all())
-        partition.stop()
-        self._host.restream(partition)
-        with partition.applying:
-            partition.store.destroy()
+        with self._opening_of(partition.partition_id):
+            with self._lock:
+                if self._open.get(partition.partition_id) is not partition:
+                    return  # another call has dropped it, and it may be open anew by now
+                del self._open[partition.partition_id]
+            self._memory.share_tails(self.all())
+            partition.stop()
+            self._host.restream(partition)
+            with partition.applying:
+                partition.store.destroy()
         self._host.touched(partition.partition_id, at_once=True)

@@ -75,7 +75,9 @@ def layout_of(config: ZoneConfig) -> Layout:
 
 def next_layout_of(config: ZoneConfig) -> Layout | None:
     """Return the layout that a zone is re-sharded to, None when it is not."""
-    return layout_of(config).next(config.next_partitions) if config.next_partitions else None
+    if not config.next_partitions:
+        return None
+    return Layout(config.next_generation or config.generation + 1, config.next_partitions)
 
 
 def range_in(config: ZoneConfig, partition: PartitionId) -> HashRange:

@@ -126,7 +126,9 @@ class ZoneConfig(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     """What a data node must know of its zone; sent by `ConfigureNode`, persisted by the node.
 
     `partitions` and `generation` are the zone's layout; `next_partitions` is the count of the
-    layout after it while the zone is re-sharded, 0 when it is not (`wire.layouts`).
+    layout after it while the zone is re-sharded, 0 when it is not (`wire.layouts`). That one's
+    generation is `next_generation`, or when this is 0 the one after `generation`: a re-sharding
+    that was cancelled has used its generation up, for its ids must never mean other ranges.
     """
 
     zone: str
@@ -134,6 +136,7 @@ class ZoneConfig(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     partitions: int
     generation: int = 0
     next_partitions: int = 0
+    next_generation: int = 0
     table: TableSchema = TableSchema()
     limits: RowLimits = RowLimits()
     copy_bytes_per_second_max: int = 0
