@@ -103,7 +103,7 @@ class Replicas:
             return found or self._make(partition, learner=learner)
 
     def _opening_of(self, partition: PartitionId) -> threading.Lock:
-        """Return what is held while a replica is opened or deleted: one directory has room for one."""
+        """Return what is held while a replica is opened or deleted: there is one directory."""
         with self._lock:
             return self._opening.setdefault(partition, threading.Lock())
 
