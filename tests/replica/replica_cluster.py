@@ -59,6 +59,7 @@ from rezone.wire.messages import (
     ReplicaReport,
     ReportRequest,
     Role,
+    SentAs,
     Takeover,
     TransactionBegin,
     TransactionBegun,
@@ -518,6 +519,7 @@ class Client:
         rows: dict[bytes, bytes],
         *,
         delete: bool = False,
+        sent_as: tuple[SentAs, ...] = (),
         retry: bool = True,
         seconds: float = DEADLINE_SECONDS,
     ) -> WriteResult:
@@ -535,6 +537,7 @@ class Client:
                 writer_id=self.writer_id,
                 sequence=sequence,
                 delete=delete,
+                sent_as=sent_as,
             )
 
         result, _ = self._call(partition, request, body, retry=retry, seconds=seconds)

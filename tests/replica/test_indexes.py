@@ -24,6 +24,7 @@ from rezone.wire.errors import (
     UnknownIndexError,
 )
 from rezone.wire.indexes import id_of, index_codec
+from rezone.wire.keyspace import range_of
 from rezone.wire.messages import (
     Ack,
     FailoverEntry,
@@ -124,9 +125,36 @@ def test_a_lookup_of_damaged_rows_is_asked_for_again(
 
     monkeypatch.setattr(partition.store.reader, "lookup", damaged)
     start, end = index_codec(TABLE, "by_value").all
-    ticket = IndexTicket(PARTITION, 1, "by_value", start=start, end=end, limit=1)
+    ticket = IndexTicket(PARTITION, "by_value", start=start, end=end, limit=1)
     with pytest.raises(NotReadyError, match="damaged"):
         next(lookup_batches(partition, ticket, c.node(0).zone.codec))
+
+
+def test_a_lookup_of_a_range_of_hashes_fills_its_page_with_rows_of_it(tmp_path: Path) -> None:
+    """While a zone is re-sharded a page would have rows twice, or lack some."""
+    with cluster(tmp_path, 1, config=CONFIG) as c:
+        c.create(PARTITION, (0,))
+        user = Client(c)
+        keys = {part: sorted(keys_in(part, 4, 30)) for part in range(4)}
+        user.put(PARTITION, {key: b"v" for part in keys.values() for key in part})
+        user.close()
+        start, end = index_codec(TABLE, "by_value").all
+        partition, codec = c.replica(0, PARTITION), c.node(0).zone.codec
+        for first, last, limit in ((0, 3, 500), (1, 2, 50), (2, 2, 10), (3, 3, 500)):
+            ticket = IndexTicket(
+                PARTITION,
+                "by_value",
+                start=start,
+                end=end,
+                limit=limit,
+                hash_start=range_of(first, 4)[0],
+                hash_end_inclusive=range_of(last, 4)[1] - 1,
+            )
+            batches = lookup_batches(partition, ticket, codec)
+            found = [key for batch in batches for key in batch.column("key").to_pylist()]
+            asked = {key for part in range(first, last + 1) for key in keys[part]}
+            assert len(found) == len(set(found)) == min(limit, len(asked))
+            assert set(found) <= asked
 
 
 def test_lookups_go_over_all_partitions_in_order_page_by_page(tmp_path: Path) -> None:

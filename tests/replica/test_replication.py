@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import uuid
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from rezone.replica.settings import NodeSettings
 from rezone.wire.errors import (
     ConflictError,
     InvalidRowError,
+    LimitExceededError,
     NotEnoughReplicasError,
     NotLeaderError,
     NotReadyError,
@@ -32,6 +34,7 @@ from rezone.wire.messages import (
     RoutesRequest,
     RouteTable,
     ScanTicket,
+    SentAs,
     StreamEnd,
     StreamNeedsSnapshot,
     StreamOk,
@@ -319,6 +322,29 @@ def test_deletes_repeats_and_old_sequences(tmp_path: Path) -> None:
         assert k.get(P, [b"a", b"b"], as_of=first.commit_time) == {b"a": b"1", b"b": b"1"}
         assert c.report(0, P).log_end_offset == 3
         k.close()
+
+
+@pytest.mark.proves("B-08")
+def test_a_batch_sent_before_under_another_name_is_applied_once(tmp_path: Path) -> None:
+    """A write whose answer was lost at a seal would undo what others wrote of its rows since."""
+    with cluster(tmp_path, 1) as c:
+        c.create(P, (0,))
+        before, after = Client(c), Client(c)
+        first = before.send(P, 3, {b"a": b"1"})
+        after.send(P, 1, {b"a": b"2"})
+        names = (SentAs(uuid.uuid4().hex, 9), SentAs(before.writer_id, 3))
+        repeat = after.send(P, 2, {b"a": b"1"}, sent_as=names)
+        assert (repeat.end_offset, repeat.commit_time) == (first.end_offset, first.commit_time)
+        assert after.get(P, [b"a"]) == {b"a": b"2"}
+        unapplied = (SentAs(before.writer_id, 4),)
+        written = after.send(P, 2, {b"a": b"3"}, sent_as=unapplied)
+        again = after.send(P, 2, {b"a": b"3"}, sent_as=unapplied)
+        assert again.end_offset == written.end_offset > first.end_offset
+        assert after.get(P, [b"a"]) == {b"a": b"3"}
+        with pytest.raises(LimitExceededError, match="more than 8"):
+            after.send(P, 3, {b"a": b"4"}, sent_as=unapplied * 9)
+        before.close()
+        after.close()
 
 
 def test_pending_writes_are_bounded(tmp_path: Path) -> None:

@@ -54,11 +54,10 @@ class Lookup:
         self._after = after
         self._limit = limit
 
-    def ticket(self, partition: PartitionId, partitions: int, as_of: int | None) -> IndexTicket:
+    def ticket(self, partition: PartitionId, as_of: int | None) -> IndexTicket:
         """Return what to ask one of all partitions: all the rows of the page could be its."""
         return IndexTicket(
             partition=partition,
-            partitions=partitions,
             index=self._index.name,
             start=self._keys.start,
             end=self._keys.end,

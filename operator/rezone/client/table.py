@@ -275,7 +275,7 @@ class TableClient:
             found = Lookup(codec, index, low=low, high=high, limit=limit, after=after)
 
             def rows_of(partition: PartitionId) -> list[Any]:
-                ticket = found.ticket(partition, partitions, as_of)
+                ticket = found.ticket(partition, as_of)
                 return list(self.stream_partition(ticket, whole=True))
 
             with ThreadPoolExecutor(min(partitions, LOOKUPS_AT_ONCE)) as pool:

@@ -6,8 +6,10 @@ two copies agree if and only if their rows do, however many old versions each st
 """
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.compute as pc
 import xxhash
 
@@ -15,6 +17,7 @@ from rezone.replica.columns import columns_of, fixed_array, visible
 from rezone.replica.engines.base import Engine, behind
 from rezone.replica.foreground import Rest, no_rest
 from rezone.wire.keyspace import HASH_SPACE
+from rezone.wire.layouts import HashRange
 
 _SLICE_BYTES = 512 << 10
 _SLICE_ROWS = 2048
@@ -23,6 +26,15 @@ _SLICE_ROWS = 2048
 def hash_bound(key_hash: int) -> bytes | None:
     """Return the lowest row id with this hash or a higher one; None when it is past all rows."""
     return key_hash.to_bytes(8, "big") if key_hash < HASH_SPACE else None
+
+
+def in_range(row_ids: Any, hashes: HashRange) -> Any:
+    """Return which of the row ids, an Arrow array, have a hash of the range, as a mask."""
+    low, high = hash_bound(hashes.start) or b"", hash_bound(hashes.end)
+    mask = pc.greater_equal(row_ids, pa.scalar(low, pa.binary()))
+    if high is not None:
+        mask = pc.and_(mask, pc.less(row_ids, pa.scalar(high, pa.binary())))
+    return mask
 
 
 def cuts(start_hash: int, end_hash: int, ranges: int) -> list[int]:

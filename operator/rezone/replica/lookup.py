@@ -2,8 +2,8 @@
 
 A lookup waits as a read does (`read`), then until the indexes have everything that was applied
 when it came: so it sees what was acknowledged before. All of its rows are as of one time. One that
-was cut for another definition of the index, or another number of partitions, is refused: its
-caller has older routes than this node, or newer ones.
+was cut for another definition of the index is refused: its caller has older routes than this node,
+or newer ones.
 
 Concurrency: runs in its caller's Flight thread.
 """
@@ -11,10 +11,14 @@ Concurrency: runs in its caller's Flight thread.
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+from rezone.replica.digest import in_range
 from rezone.replica.engines.base import behind
+from rezone.replica.indexer import Found
 from rezone.replica.read import reading, time_to_read_at
-from rezone.wire.errors import ConflictError, LimitExceededError, UnknownIndexError
+from rezone.wire import keyspace
+from rezone.wire.errors import LimitExceededError, UnknownIndexError
 from rezone.wire.indexes import KeyRange, index_codec
+from rezone.wire.layouts import HashRange
 from rezone.wire.messages import IndexTicket
 from rezone.wire.rows import RowCodec, keys_of
 
@@ -28,7 +32,7 @@ _ENTRIES_MIN = 256
 def lookup_batches(partition: "Partition", ticket: IndexTicket, codec: RowCodec) -> Iterator[Any]:
     """Yield the rows of a range of an index as typed batches, in the index's order.
 
-    UnknownIndexError, ConflictError and LimitExceededError before anything is waited for.
+    UnknownIndexError and LimitExceededError before anything is waited for.
     """
     index = index_codec(codec.table, ticket.index)
     keys = KeyRange(ticket.start, ticket.end)
@@ -36,12 +40,6 @@ def lookup_batches(partition: "Partition", ticket: IndexTicket, codec: RowCodec)
         raise UnknownIndexError(
             f"index {ticket.index!r} is defined otherwise here; fetch the routes again",
             index=ticket.index,
-        )
-    if ticket.partitions != partition.config.partitions:
-        raise ConflictError(
-            f"the zone has {partition.config.partitions} partitions, not {ticket.partitions}; "
-            "fetch the routes again",
-            partition=ticket.partition,
         )
     rows_max = partition.settings.lookup_rows_max
     if not 0 < ticket.limit <= rows_max:
@@ -58,6 +56,7 @@ def lookup_batches(partition: "Partition", ticket: IndexTicket, codec: RowCodec)
     while left:
         with reading(partition, as_of):
             found = partition.store.reader.lookup(index, keys, as_of, max(left, _ENTRIES_MIN))
+        found = _inside(found, ticket)
         # It may have begun to be made anew, was rolled back, or dropped.
         partition.index.require(index, applied, dropped)
         if len(found.row_ids):
@@ -67,3 +66,12 @@ def lookup_batches(partition: "Partition", ticket: IndexTicket, codec: RowCodec)
         if found.cursor is None:
             return
         keys = keys._replace(start=found.cursor)
+
+
+def _inside(found: Found, ticket: IndexTicket) -> Found:
+    """Return those of the rows that are in the ticket's range of hashes."""
+    hashes = HashRange(ticket.hash_start, ticket.hash_end_inclusive + 1)
+    if hashes == (0, keyspace.HASH_SPACE) or not len(found.row_ids):
+        return found
+    mask = in_range(found.row_ids, hashes)
+    return found._replace(row_ids=found.row_ids.filter(mask), values=found.values.filter(mask))

@@ -7,10 +7,7 @@ the cut-over. How transactions have ended goes to every range, with rows in it o
 
 from collections.abc import Iterator
 
-import pyarrow as pa
-import pyarrow.compute as pc
-
-from rezone.replica.digest import hash_bound
+from rezone.replica.digest import in_range
 from rezone.replica.entry import Entry, EntryKind
 from rezone.replica.history import branch_at
 from rezone.replica.imports import KINDS, RangeEntry, rows_of, version_time
@@ -34,7 +31,11 @@ def range_entries(
         if kind is EntryKind.INTENTS:
             continue
         rows = rows_of(entry)
-        inside = rows.slice(0, 0) if kind is EntryKind.ABORT else rows.filter(_mask(rows, hashes))
+        inside = (
+            rows.slice(0, 0)
+            if kind is EntryKind.ABORT
+            else rows.filter(in_range(rows.column(0), hashes))
+        )
         if kind is EntryKind.PLAIN and not inside.num_rows:
             continue
         yield RangeEntry(
@@ -47,13 +48,3 @@ def range_entries(
             commit_time=version_time(entry),
             branch=branch_at(failover_log, header.end_offset),
         )
-
-
-def _mask(rows: pa.RecordBatch, hashes: HashRange) -> pa.Array:
-    """Return which rows are in the range: row ids begin with their hash, big-endian."""
-    row_ids = rows.column(0)
-    low, high = hash_bound(hashes.start) or b"", hash_bound(hashes.end)
-    mask = pc.greater_equal(row_ids, pa.scalar(low, pa.binary()))
-    if high is not None:
-        mask = pc.and_(mask, pc.less(row_ids, pa.scalar(high, pa.binary())))
-    return mask

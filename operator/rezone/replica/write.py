@@ -19,11 +19,13 @@ from rezone.replica.writers import writer_key
 from rezone.wire.errors import (
     ConflictError,
     InvalidRowError,
+    LimitExceededError,
     NotReadyError,
     RezoneError,
     TransactionEndedError,
 )
 from rezone.wire.messages import (
+    SENT_AS_MAX,
     TransactionEnd,
     TransactionOutcome,
     TransactionResult,
@@ -79,8 +81,11 @@ def prepare(
     """Check a write whole and encode it; of rows with the same key the last one stays.
 
     InvalidRowError when the batch breaks the schema or a limit; ConflictError when a key is
-    not the partition's, which means that the client counts other partitions than the node.
+    not the partition's, which means that the client counts other partitions than the node;
+    LimitExceededError when it was sent to too many partitions before.
     """
+    if len(request.sent_as) > SENT_AS_MAX:
+        raise LimitExceededError(f"a write sent as more than {SENT_AS_MAX} others before")
     batch = from_ipc(body, codec.key_schema if request.delete else codec.arrow_schema)
     codec.check(batch, delete=request.delete)
     count = batch.num_rows
@@ -212,6 +217,11 @@ class WriteIntake:
             )
         if known is not None and request.sequence == known[0]:
             return Earlier(known[1], known[2])
+        for sent in request.sent_as:
+            # Where the writer is known by imports alone: nothing is appended under such a name.
+            known = self._partition.store.writer_state(log_key("writer_id", sent.writer_id))
+            if known is not None and known[0] >= sent.sequence:
+                return Earlier(known[1], known[2])
         self._partition.transacting.require_free(prepared.rows)
         return NewEntry(prepared.rows, prepared.size, writer, request.sequence)
 

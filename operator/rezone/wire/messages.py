@@ -519,6 +519,17 @@ class TransactionTimes(msgspec.Struct, frozen=True, array_like=True):
     begun: int
 
 
+SENT_AS_MAX = 8
+"""Under so many names a write may have been sent before: one for each re-sharding that it met."""
+
+
+class SentAs(msgspec.Struct, frozen=True, array_like=True):
+    """As what a batch was sent to a partition that was sealed then; it may have been applied."""
+
+    writer_id: str
+    sequence: int
+
+
 class WriteRequest(Message, frozen=True):
     """Write one batch to a partition; body: one Arrow IPC stream of one record batch.
 
@@ -526,7 +537,9 @@ class WriteRequest(Message, frozen=True):
     `sequence` rises by one per batch of the writer in the partition; a repeat of the last one is
     answered as before and not applied again. `answers_seen` counts the answers that the client has
     read on this channel. With `transaction` the rows become intents of the transaction that
-    `writer_id` names, and `sequence` counts that one's writes from 1.
+    `writer_id` names, and `sequence` counts that one's writes from 1. `sent_as`: the rows were a
+    part of these batches; if one of them was applied, it is answered as a repeat
+    (docs/decisions/0162).
     """
 
     opaque: int
@@ -536,6 +549,7 @@ class WriteRequest(Message, frozen=True):
     delete: bool = False
     answers_seen: int = 0
     transaction: TransactionTimes | None = None
+    sent_as: tuple[SentAs, ...] = ()
 
 
 class WriteResult(Message, frozen=True):
@@ -989,18 +1003,19 @@ class IndexTicket(Message, frozen=True):
 
     `start` and `end` bound the index keys (`wire.indexes`); they are of one definition of the
     index, and refused by any other. At most `limit` rows; a page goes on `after` the last row of
-    the one before, which is named by its index key and row id. `partitions` is how many the
-    caller asks: with another number it would miss rows.
+    the one before, which is named by its index key and row id. Of rows whose hash is not in the
+    range none is returned: another partition may be asked for them.
     """
 
     partition: PartitionId
-    partitions: int
     index: str
     start: bytes
     end: bytes
     limit: int
     after: bytes = b""
     as_of: int | None = None
+    hash_start: int = 0
+    hash_end_inclusive: int = (1 << 64) - 1
 
 
 def _leaves(kind: type[Message]) -> list[type[Message]]:
