@@ -36,6 +36,7 @@ from rezone.replica.entry import IMPORT_KINDS, Entry, EntryHeader, EntryKind, it
 from rezone.replica.imports import ImportTable, rows_of, version_time
 from rezone.replica.intents import owner_of
 from rezone.replica.log import PartitionLog
+from rezone.replica.seal import LogSeal
 from rezone.replica.snapshot import Snapshots
 from rezone.replica.transactions import TransactionTable
 from rezone.replica.writers import WriterTable
@@ -92,6 +93,7 @@ class Applier:
         *,
         transactions: TransactionTable,
         imports: ImportTable,
+        seal: LogSeal,
         slice_bytes: int,
         slice_rows: int,
         committed: Callable[[], int],
@@ -102,6 +104,7 @@ class Applier:
         self._writers = writers
         self._transactions = transactions
         self._imports = imports
+        self._seal = seal
         self._committed = committed
         self._snapshots = snapshots
         self._changed = changed
@@ -119,6 +122,7 @@ class Applier:
         self._writers.load(state)
         self._transactions.load(state)
         self._imports.load(state)
+        self._seal.load(state)
         self.flushed = self.state.offset
         # Whatever versions the engine came with, nobody has looked at them yet.
         self.changed_from = 0
@@ -188,6 +192,7 @@ class Applier:
             changes = self._writers.advance(headers)
             changes.update(self._transactions.advance(headers, self._committed()))
             changes.update(self._imports.advance(finished))
+            changes.update(self._seal.advance(headers))
             self.engine.apply(pairs, (), {**changes, **state.record()})
             self.state = state
             self.mid_entry = False
@@ -215,6 +220,7 @@ class Applier:
                 changes.update(self._transactions.set_back(offset))
                 imports = (h.base_offset for h in undone if h.kind in IMPORT_KINDS)
                 changes.update(self._imports.set_back(map(self._entry_at, imports)))
+                changes.update(self._seal.set_back(offset))
                 self.engine.apply((), (), {**changes, **state.record()})
                 self.state = state
             for entry in self._entries(offset, before):

@@ -36,6 +36,7 @@ KINDS: Final[Mapping[EntryKind, EntryKind]] = {
     EntryKind.PLAIN: EntryKind.IMPORT,
     EntryKind.COMMIT: EntryKind.IMPORTED_COMMIT,
     EntryKind.ABORT: EntryKind.IMPORTED_ABORT,
+    EntryKind.SEAL: EntryKind.IMPORTED_SEAL,
 }
 """The kind of an import entry by that of the source's entry."""
 
@@ -43,8 +44,8 @@ KINDS: Final[Mapping[EntryKind, EntryKind]] = {
 class RangeEntry(NamedTuple):
     """What an entry of a source's log means for a range of hashes; offsets are the source's.
 
-    `kind` is the source's, never of an import: plain, commit or abort. `branch` is the source's
-    branch of history at `end_offset`.
+    `kind` is the source's, never of an import: plain, commit, abort or seal. `branch` is the
+    source's branch of history at `end_offset`.
     """
 
     rows: pa.RecordBatch
@@ -91,6 +92,7 @@ def import_entry(
         offset=entry.end_offset,
         commit_time=entry.commit_time,
         partition_uuid=entry.branch,
+        sealed_at=base_offset + 1 if entry.kind is EntryKind.SEAL else 0,
     )
     note = msgspec.msgpack.encode(_Note(after, position))
     head = rows_batch([b""], [OP_NOTE], [note])
@@ -112,9 +114,10 @@ def is_import(entry: Entry) -> bool:
 
 
 def rows_of(entry: Entry) -> pa.RecordBatch:
-    """Return an entry's rows, without the note of an import."""
+    """Return an entry's rows, without the note of an import or a seal."""
     batch = entry.batch()
-    return batch.slice(1) if is_import(entry) else batch
+    noted = is_import(entry) or entry.header.kind == EntryKind.SEAL
+    return batch.slice(1) if noted else batch
 
 
 def version_time(entry: Entry) -> int:

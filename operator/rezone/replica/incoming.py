@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from rezone.replica import imports, transactions
+from rezone.replica import imports, seal, transactions
 from rezone.replica.applier import AppliedState, Applier
 from rezone.replica.bulk import BulkLoader, continues
 from rezone.replica.engines.base import Engine
@@ -121,6 +121,7 @@ class Incoming:
             state = self._writers.take_over(header.writers)
             state.update(transactions.engine_state(header.transactions))
             state.update(imports.engine_state(header.imports))
+            state.update(seal.engine_state(header.seal))
             self.engine.apply((), (), state)
             self.engine.flush()  # before the meta says that a copy is under way
             copy = _copy_of(header, attempt)

@@ -21,7 +21,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from rezone.replica.engines.base import OnDamage
-from rezone.replica.entry import HEADER_BYTES, EntryHeader, header_at, iter_entries
+from rezone.replica.entry import HEADER_BYTES, EntryHeader, EntryKind, header_at, iter_entries
 from rezone.replica.segment import SUFFIX, Descriptor, Segment, sync_directory
 from rezone.replica.tail import Tail
 from rezone.wire.errors import ConflictError, CorruptionError, NotReadyError, SnapshotExpiredError
@@ -99,11 +99,12 @@ class PartitionLog:
         with self._lock:
             self._tail.limit(bytes_max)
 
-    def append(self, data: bytes | memoryview) -> list[EntryHeader]:
+    def append(self, data: bytes | memoryview, *, sealed: bool = False) -> list[EntryHeader]:
         """Append whole entries that begin at `end`; return their headers. Not durable yet.
 
         `CorruptionError` for a bad checksum, `ConflictError` when offsets do not join, the leader
-        epoch falls or a commit time does not rise; nothing is appended then.
+        epoch falls or a commit time does not rise, or an entry would follow a seal, such as one
+        that the log is `sealed` with; nothing is appended then.
         """
         kept = data if isinstance(data, bytes) else bytes(data)
         headers = [entry.header for entry in iter_entries(kept)]
@@ -111,7 +112,7 @@ class PartitionLog:
             return headers
         with self._lock:
             self._check_usable()
-            self._check_joins(headers)
+            self._check_joins(headers, sealed=sealed)
             if self._segments[-1].size >= self._segment_bytes:
                 self._roll()
             segment = self._segments[-1]
@@ -130,9 +131,11 @@ class PartitionLog:
         if self._failed:
             raise NotReadyError(f"the log failed and must be opened again: {self._failed}")
 
-    def _check_joins(self, headers: list[EntryHeader]) -> None:
+    def _check_joins(self, headers: list[EntryHeader], *, sealed: bool) -> None:
         offset, time, epoch = self.end, self.last_time, self.last_epoch
         for header in headers:
+            if sealed:
+                raise ConflictError(f"entry at {header.base_offset}, but the log is sealed")
             if header.base_offset != offset:
                 raise ConflictError(f"entry at {header.base_offset}, but the log ends at {offset}")
             if header.leader_epoch < epoch:
@@ -140,6 +143,7 @@ class PartitionLog:
             if header.commit_time <= time:
                 raise ConflictError(f"commit time {header.commit_time} is not above {time}")
             offset, time, epoch = header.end_offset, header.commit_time, header.leader_epoch
+            sealed = header.kind == EntryKind.SEAL
 
     def _roll(self) -> None:
         self._fdatasync(self._active)

@@ -19,6 +19,7 @@ from rezone.replica.checkpoints import Checkpoints, FileSnapshot
 from rezone.replica.imports import ImportTable
 from rezone.replica.indexer import Indexer
 from rezone.replica.meta import branches_until
+from rezone.replica.seal import LogSeal
 from rezone.replica.snapshot import Snapshots, SnapshotSource
 from rezone.replica.store_config import StoreConfig
 from rezone.replica.transactions import TransactionTable
@@ -41,6 +42,7 @@ class Outgoing:
         writers: WriterTable,
         transactions: TransactionTable,
         imports: ImportTable,
+        seal: LogSeal,
         indexer: Indexer,
         changed: threading.Condition,
         history: Callable[[], tuple[FailoverEntry, ...]],
@@ -51,6 +53,7 @@ class Outgoing:
         self._writers = writers
         self._transactions = transactions
         self._imports = imports
+        self._seal = seal
         self._indexer = indexer
         self._changed = changed
         self._history = history
@@ -125,6 +128,7 @@ class Outgoing:
             writers=self._writers.export(),
             transactions=self._transactions.export(state.offset),
             imports=self._imports.export(),
+            seal=self._seal.export(),
             rows_estimate=self._indexer.versions_estimate(),
         )
 

@@ -2,7 +2,8 @@
 
 Of each committed entry the rows in the range, with the commit time their versions have. Intents
 stay behind: a commit brings the rows again (docs/decisions/0085), and no open transaction outlives
-the cut-over. How transactions have ended goes to every range, with rows in it or without.
+the cut-over. How transactions have ended goes to every range, with rows in it or without, and so
+does the partition's seal.
 """
 
 from collections.abc import Iterator
@@ -28,14 +29,11 @@ def range_entries(
         header = entry.header
         # An entry that was imported itself, when the re-sharding before is not long ago.
         kind = _SOURCE_KINDS.get(EntryKind(header.kind), EntryKind(header.kind))
-        if kind is EntryKind.INTENTS:
-            continue
+        if kind is EntryKind.INTENTS or header.kind == EntryKind.IMPORTED_SEAL:
+            continue  # that seal is another partition's, of the layout before this one's
         rows = rows_of(entry)
-        inside = (
-            rows.slice(0, 0)
-            if kind is EntryKind.ABORT
-            else rows.filter(in_range(rows.column(0), hashes))
-        )
+        without_rows = kind in {EntryKind.ABORT, EntryKind.SEAL}
+        inside = rows.slice(0, 0) if without_rows else rows.filter(in_range(rows.column(0), hashes))
         if kind is EntryKind.PLAIN and not inside.num_rows:
             continue
         yield RangeEntry(

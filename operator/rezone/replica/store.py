@@ -33,12 +33,13 @@ from rezone.replica.log import PartitionLog
 from rezone.replica.meta import PartitionMeta
 from rezone.replica.outgoing import Outgoing
 from rezone.replica.row_reader import RowReader
+from rezone.replica.seal import LogSeal
 from rezone.replica.snapshot import Snapshots
 from rezone.replica.store_config import StoreConfig
 from rezone.replica.transactions import TransactionTable
 from rezone.replica.writers import WriterState, WriterTable
 from rezone.wire.errors import ConflictError, CorruptionError
-from rezone.wire.messages import ImportPosition, PartitionId
+from rezone.wire.messages import ImportPosition, PartitionId, SealMark
 
 
 class ResetNeededError(ConflictError):
@@ -80,6 +81,7 @@ class PartitionStore:
             config.transactions_known_max, int(config.transaction_seconds_max * 1_000_000)
         )
         self._imports = ImportTable()
+        self._seal = LogSeal()
         engine = self._open_engine()
         try:
             self._begin(engine)
@@ -97,6 +99,7 @@ class PartitionStore:
             self._changed,
             transactions=self._transactions,
             imports=self._imports,
+            seal=self._seal,
             slice_bytes=self._config.apply_slice_bytes,
             slice_rows=self._config.apply_slice_rows,
             committed=lambda: self._facts.committed,
@@ -111,6 +114,7 @@ class PartitionStore:
             writers=self._writers,
             transactions=self._transactions,
             imports=self._imports,
+            seal=self._seal,
             indexer=self.indexer,
             changed=self._changed,
             history=lambda: self.meta.failover_log,
@@ -266,15 +270,16 @@ class PartitionStore:
         """Append whole raw entries at `log_end`; return the new one. Not durable before `sync`.
 
         All or nothing: `CorruptionError` for a bad checksum, `ConflictError` when offsets do not
-        join, a leader epoch falls or a commit time does not rise.
+        join, a leader epoch falls, a commit time does not rise, or the log is sealed.
         """
-        headers = self._log.append(entries)
+        headers = self._log.append(entries, sealed=self._seal.mark is not None)
         with self._changed:
             self._writers.note(headers)
             if any(header.kind for header in headers):
                 whole = list(iter_entries(entries))
                 self._transactions.note(whole)
                 self._imports.note(whole)
+                self._seal.note(headers)
         return self._log.end
 
     def sync(self) -> int:
@@ -314,6 +319,7 @@ class PartitionStore:
                 self._writers.rebuild(self._log.headers(self.applied))
                 self._transactions.set_back(offset)
                 self._imports.forget_appended()
+                self._seal.forget_appended()
                 self._note_special(self.applied)
 
     def reset(self) -> None:
@@ -428,13 +434,19 @@ class PartitionStore:
         with self._changed:
             return self._imports.get(source)
 
+    @property
+    def seal(self) -> SealMark | None:
+        """The seal that the log ends with, committed or not; None while it goes on."""
+        return self._seal.mark
+
     def _note_special(self, offset: int) -> None:
-        """Take into account what the log holds of transactions and imports from `offset` on."""
+        """Take into account what the log holds from `offset` on beside rows and writers."""
         for header in self._log.headers(offset):
             if header.kind != EntryKind.PLAIN:
                 entries = list(iter_entries(self._log.read(header.base_offset, 1)))
                 self._transactions.note(entries)
                 self._imports.note(entries)
+                self._seal.note([header])
 
     def writer_state(self, writer_id: bytes) -> WriterState | None:
         """Return (sequence, end offset, commit time) of a writer's last batch in the log or before.

@@ -888,13 +888,22 @@ class ImportPosition(msgspec.Struct, frozen=True, array_like=True):
     """How far a partition has taken over another one, of the layout before (`replica.imports`).
 
     All below `offset` of the source, an offset on its branch `partition_uuid`; `commit_time` is
-    that of the last row there.
+    that of the last row there. `sealed_at`: the offset, of this partition, after the import of the
+    source's seal; 0 before.
     """
 
     source: PartitionId
     offset: int
     commit_time: int
     partition_uuid: str
+    sealed_at: int = 0
+
+
+class SealMark(msgspec.Struct, frozen=True, array_like=True):
+    """The seal of a partition: the offset after it, where its log ends, and its commit time."""
+
+    end_offset: int
+    commit_time: int
 
 
 class SnapshotHeader(Message, frozen=True):
@@ -905,7 +914,7 @@ class SnapshotHeader(Message, frozen=True):
     `transactions` what it knows of transactions, open ones and others.
     `format` names the form: empty for rows, else that of the engine files in `files`, which are
     those of the engine `engine_id` and hold these tables too. `imports`: how far the source itself
-    has taken over partitions of the layout before.
+    has taken over partitions of the layout before; `seal`: it ends with it.
     """
 
     snapshot_id: str
@@ -920,6 +929,7 @@ class SnapshotHeader(Message, frozen=True):
     files: tuple[SnapshotFile, ...] = ()
     transactions: tuple[TransactionRecord, ...] = ()
     imports: tuple[ImportPosition, ...] = ()
+    seal: SealMark | None = None
 
 
 class FileChunk(Message, frozen=True):
