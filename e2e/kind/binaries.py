@@ -6,16 +6,13 @@ a real node needs is built from the modules under `go/`.
 
 from __future__ import annotations
 
-import functools
-import hashlib
-import json
 import os
 from pathlib import Path
 
-from e2e.kind.command import run, say
+from e2e.gomodules import STRIPPED, GoModule
+from e2e.kind.command import say
 from e2e.kind.places import Places
-from rezone.local.gobuild import GoProgram, build
-from rezone.local.tools import build_tools, find_go, kubernetes_linker_flags
+from rezone.local.tools import build_tools, kubernetes_linker_flags
 
 MODULES = Path(__file__).with_name("go")
 _CONTROL_PLANE = (
@@ -26,7 +23,6 @@ _CONTROL_PLANE = (
     "kubectl",
     "helm",
 )
-_STRIPPED = "-s -w"
 # Program -> (directory of its module, package).
 _PROGRAMS = {
     "kubelet": ("kubernetes", "k8s.io/kubernetes/cmd/kubelet"),
@@ -46,34 +42,12 @@ def build_programs(places: Places) -> dict[str, Path]:
     Raises MissingToolError without a usable Go, LocalError if a build fails.
     """
     found = build_tools(_CONTROL_PLANE, os.environ, say)
-    go = find_go(os.environ)
     for name, (module, package) in _PROGRAMS.items():
-        kubernetes = module == "kubernetes"
-        program = GoProgram(
-            package=package,
-            module=MODULES / module,
-            linker_flags=kubernetes_linker_flags() if kubernetes else _STRIPPED,
-            target=places.programs / module_digest(module) / name,
-        )
-        found[name] = program.built() or build(program, go, os.environ, say)
+        flags = kubernetes_linker_flags() if module == "kubernetes" else STRIPPED
+        found[name] = GoModule(MODULES / module).program(name, package, places, flags)
     return found
-
-
-@functools.cache
-def module_digest(module: str) -> str:
-    """Return what names a module's text: its versions and our own sources in it."""
-    digest = hashlib.sha256()
-    for path in sorted((MODULES / module).iterdir()):
-        digest.update(path.name.encode() + b"\0" + path.read_bytes())
-    return f"{module}-{digest.hexdigest()[:12]}"
 
 
 def kind_files() -> Path:
     """Return the directory of the files that kind puts into its own node images."""
-    env = {**os.environ, "GOFLAGS": "-mod=readonly"}
-    answer = run(
-        [find_go(os.environ), "mod", "download", "-json", "sigs.k8s.io/kind"],
-        cwd=MODULES / "kind",
-        env=env,
-    )
-    return Path(json.loads(answer)["Dir"], "images", "base", "files")
+    return GoModule(MODULES / "kind").sources_of("sigs.k8s.io/kind") / "images" / "base" / "files"

@@ -15,7 +15,8 @@ import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from e2e.kind.binaries import MODULES, kind_files, module_digest
+from e2e.gomodules import GoModule
+from e2e.kind.binaries import MODULES, kind_files
 from e2e.kind.command import CommandError, Step, run, succeeds
 from e2e.kind.places import Places
 from rezone.local.tools import KUBERNETES_VERSION
@@ -92,7 +93,7 @@ def _digest() -> str:
     for path in (Path(__file__), *sorted(_FILES.iterdir())):
         digest.update(path.name.encode() + b"\0" + path.read_bytes())
     for module in sorted(MODULES.iterdir()):
-        digest.update(module_digest(module.name).encode())
+        digest.update(GoModule(module).name.encode())
     return digest.hexdigest()[:16]
 
 
