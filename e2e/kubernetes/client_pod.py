@@ -17,15 +17,12 @@ from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 from rezone.cli.demo.ledger import Ledger
-from rezone.cli.demo.proof import Proof, prove
+from rezone.cli.demo.proof import Proof, known_routes, prove
 from rezone.cli.demo.table import generated_table
 from rezone.cli.demo.traffic import Traffic
 from rezone.client import TableClient
 from rezone.transfer.generated import generated_batch
 from rezone.wire.errors import RezoneError
-from rezone.wire.flight import NodeClient
-from rezone.wire.messages import LeaderAndIsr, RoutesRequest, RouteTable
-from rezone.wire.tls import tls_from_environment
 
 BOOTSTRAP = os.environ["BOOTSTRAP"]
 PARTITIONS = int(os.environ["PARTITIONS"])
@@ -97,7 +94,7 @@ class Client:
         table = generated_table(self._rows)
         while True:
             try:
-                routes, addresses = _routes()
+                routes, addresses = known_routes(BOOTSTRAP)
                 return prove([BOOTSTRAP], table, self._ledger.book(), routes, addresses)
             except RezoneError as error:
                 if not error.retryable or time.monotonic() > deadline:
@@ -109,31 +106,6 @@ def _longest_gap(acks: list[Any], started: float) -> float:
     """Return the longest time between two answers; up to the first one counts, too."""
     times: list[float] = [started, *(ack.at for ack in acks)]
     return max(after - before for before, after in itertools.pairwise(times))
-
-
-def _routes() -> tuple[list[LeaderAndIsr], dict[int, str]]:
-    """Return the newest record of each partition that any data node knows, and all addresses."""
-    tls = tls_from_environment()
-    newest: dict[int, LeaderAndIsr] = {}
-    peers = _ask(BOOTSTRAP, tls).peers
-    for address in peers.values():
-        for one in _ask(address, tls).partitions:
-            known = newest.get(one.partition)
-            if known is None or _age(one.state) > _age(known):
-                newest[one.partition] = one.state
-    return [newest[p] for p in sorted(newest)], peers
-
-
-def _ask(address: str, tls: Any) -> RouteTable:
-    client = NodeClient(address, tls)
-    try:
-        return client.call(RoutesRequest(), RouteTable)
-    finally:
-        client.close()
-
-
-def _age(state: LeaderAndIsr) -> tuple[int, int]:
-    return state.leader_epoch, state.partition_epoch
 
 
 class Handler(BaseHTTPRequestHandler):

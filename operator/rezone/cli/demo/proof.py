@@ -21,8 +21,10 @@ from rezone.wire.messages import (
     LeaderAndIsr,
     NodeReport,
     ReportRequest,
+    RoutesRequest,
+    RouteTable,
 )
-from rezone.wire.tls import tls_from_environment
+from rezone.wire.tls import TlsSource, tls_from_environment
 
 KEYS_PER_READ = 2000
 APPLY_SECONDS_MAX = 60.0
@@ -77,6 +79,34 @@ def prove(
         replicas_compared=compared,
         problems=tuple(problems),
     )
+
+
+def known_routes(bootstrap: str) -> tuple[list[LeaderAndIsr], dict[int, str]]:
+    """Return the newest record of each partition that any data node knows, and all addresses.
+
+    For who has no way to the API server. Raises RezoneError when a data node does not answer.
+    """
+    tls = tls_from_environment()
+    newest: dict[int, LeaderAndIsr] = {}
+    peers = _routes_of(bootstrap, tls).peers
+    for address in peers.values():
+        for one in _routes_of(address, tls).partitions:
+            known = newest.get(one.partition)
+            if known is None or _age(one.state) > _age(known):
+                newest[one.partition] = one.state
+    return [newest[p] for p in sorted(newest)], peers
+
+
+def _routes_of(address: str, tls: TlsSource | None) -> RouteTable:
+    client = NodeClient(address, tls)
+    try:
+        return client.call(RoutesRequest(), RouteTable)
+    finally:
+        client.close()
+
+
+def _age(state: LeaderAndIsr) -> tuple[int, int]:
+    return state.leader_epoch, state.partition_epoch
 
 
 def _check_rows(bootstrap: list[str], table: DemoTable, book: Book) -> list[str]:
