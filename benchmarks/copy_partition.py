@@ -1,13 +1,14 @@
 """One partition copied between two data nodes, beside other ways to move the same bytes.
 
     PYTHONPATH=operator python benchmarks/copy_partition.py [--mb 1000] [--small-mb 200]
-        [--runs 3] [--peers redis,postgres] [--only rows,files]
+        [--runs 3] [--peers redis,postgres] [--only rows,files] [--shares 80,0]
 
 Rows of 1 KiB and of 100 bytes (8 of them the key) in one partition, whose leader has all of them
 and takes 100 writes a second of 10 rows meanwhile, and as many reads. MB/s: 10^6 bytes of keys
 and values by the time from the order to copy until the receiver has everything durable.
 
 - rows, files: `PullSnapshot`, the receiver copies by itself; as rows, or as the engine's files.
+  Each with every value of `rebalance.foregroundPercent` in `--shares`, the number behind it.
 - rows, files, relayed: read and passed on by a third process, as a Spark task does.
 - sendfile: the same number of bytes from one process's file to another's, with fsync.
 - redis: `redis-cli --cluster reshard` of all slots to an empty node, pipeline 200, the log on
@@ -15,10 +16,10 @@ and values by the time from the order to copy until the receiver has everything 
 - postgres: the initial copy of a logical subscription, fsync on; the same writes meanwhile.
 
 Then the foreground: writers and readers as fast as they can be, alone and while the partition is
-copied away; throughput and 99th percentile, before -> during. All runs of one size happen one
-after another on the same disk; the figures are medians. The first copy of each form and the first
-sendfile do not count: on a virtual machine the first touch of a page of memory may take ten times
-as long as its next use, and whoever comes first would pay for all.
+copied away with the first of the shares; throughput and 99th percentile, before -> during. All runs
+of one size happen one after another on the same disk; the figures are medians. The first copy of
+each form and the first sendfile do not count: on a virtual machine the first touch of a page of
+memory may take ten times as long as its next use, and whoever comes first would pay for all.
 """
 
 import argparse
@@ -31,6 +32,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
+import msgspec
 from harness.peers import postgres_copy, redis_reshard, sendfile_copy
 from harness.traffic import ROWS_PER_TURN, Turn, batch_of, traffic
 from harness.zone import percentile
@@ -87,6 +89,12 @@ def restart(c: Coordinator, form: str) -> None:
     c.until("leads", lambda: c.report(0, P).role is Role.LEADER)
 
 
+def set_share(c: Coordinator, percent: int) -> None:
+    """Change the zone's `rebalance.foregroundPercent` at all nodes."""
+    c.config = msgspec.structs.replace(c.config, foreground_percent=percent)
+    c.configure()
+
+
 def prepare(c: Coordinator) -> None:
     """Make node 1 an empty learner."""
     c.change(P, replicas=(0, 1))
@@ -139,17 +147,25 @@ def relayed(c: Coordinator) -> float:
     return time.monotonic() - begun
 
 
+WAYS: tuple[tuple[str, Callable[[Coordinator], float]], ...] = (
+    ("", pulled),
+    (", relayed", relayed),
+)
+
+
 def ours(
-    directory: Path, size: int, value_bytes: int, runs: int, forms: Sequence[str]
+    directory: Path,
+    size: int,
+    value_bytes: int,
+    *,
+    runs: int,
+    forms: Sequence[str],
+    shares: Sequence[int],
 ) -> dict[str, float]:
     """Measure this system; return MB/s by way, and print the foreground's figures."""
     rows = size // (value_bytes + KEY_BYTES)
     seconds: dict[str, list[float]] = {}
     with source_zone(directory, rows, value_bytes) as c:
-        ways: tuple[tuple[str, Callable[[Coordinator], float]], ...] = (
-            ("", pulled),
-            (", relayed", relayed),
-        )
         for form in forms:
             restart(c, form)
             with traffic([c.nodes[0].address], rows, value_bytes, TURNS_PER_SECOND) as turns:
@@ -158,10 +174,13 @@ def ours(
                 pulled(c)  # does not count: see above
                 discard(c)
                 for _ in range(runs):
-                    for name, way in ways:
-                        prepare(c)
-                        seconds.setdefault(form + name, []).append(way(c))
-                        discard(c)
+                    for share in shares:
+                        set_share(c, share)
+                        for name, way in WAYS:
+                            prepare(c)
+                            seconds.setdefault(f"{form}{name} {share}", []).append(way(c))
+                            discard(c)
+            set_share(c, shares[0])
         for form in forms:
             restart(c, form)
             foreground(c, rows, value_bytes, form)
@@ -207,6 +226,7 @@ def main() -> None:
     parser.add_argument("--small-mb", type=int, default=200, help="of 100-byte rows")
     parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--only", default="rows,files")
+    parser.add_argument("--shares", default="80,0")
     parser.add_argument("--peers", default="redis,postgres", help="may be empty")
     given = parser.parse_args()
     for row_bytes, megabytes in ((1024, given.mb), (100, given.small_mb)):
@@ -216,7 +236,14 @@ def main() -> None:
         print(f"rows of {row_bytes} bytes, {megabytes} MB, median of {given.runs}")
         directory = Path(tempfile.mkdtemp(prefix="rezone-copy-"))
         try:
-            figures = ours(directory, size, value_bytes, given.runs, given.only.split(","))
+            figures = ours(
+                directory,
+                size,
+                value_bytes,
+                runs=given.runs,
+                forms=given.only.split(","),
+                shares=[int(share) for share in given.shares.split(",")],
+            )
             shutil.rmtree(directory / "node0")
             shutil.rmtree(directory / "node1")
             sends = [sendfile_copy(directory, size) for _ in range(given.runs + 1)][1:]
@@ -231,7 +258,7 @@ def main() -> None:
         for name, figure in figures.items():
             others = [n for n in ("redis", "postgres", "sendfile") if n in figures and n != name]
             ratios = ", ".join(f"{figure / figures[n]:.2f} x {n}" for n in others)
-            print(f"  {name:16} {figure:8,.0f} MB/s  {ratios}", flush=True)
+            print(f"  {name:18} {figure:8,.0f} MB/s  {ratios}", flush=True)
 
 
 if __name__ == "__main__":

@@ -26,8 +26,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-import msgspec
-from copy_partition import discard, prepare, pulled, restart, source_zone, wait_for
+from copy_partition import discard, prepare, pulled, restart, set_share, source_zone, wait_for
 from harness.peers import sendfile_copy
 from harness.traffic import Turn, traffic
 from harness.zone import percentile
@@ -69,12 +68,6 @@ class Windows(NamedTuple):
 def nothing_yet() -> Windows:
     """Return windows without turns."""
     return Windows(*(Window([], []) for _ in Windows._fields))
-
-
-def set_share(c: Coordinator, percent: int) -> None:
-    """Change the zone's setting at all nodes."""
-    c.config = msgspec.structs.replace(c.config, foreground_percent=percent)
-    c.configure()
 
 
 def measure(
