@@ -1,9 +1,12 @@
 """Receiving a snapshot: sorted files into the engine, progress that survives (SS-08, B-05).
 
 Batches in scan order go to a sorted run; early batches go to the engine as ordinary writes. Every
-`checkpoint_bytes` the run is ingested, the engine flushed, and only then the progress persisted:
-up to `resume_after` every row is durable, early ones included, because the source sends an early
-row before the batch that passes it.
+`checkpoint_bytes` the run is written to the disk and synced, then ingested, the engine flushed, and
+only then the progress persisted: up to `resume_after` every row is durable, early ones included,
+because the source sends an early row before the batch that passes it.
+
+A second thread does all that while the next run is received (decision 0145); the one after waits
+for it, so two runs at most are in memory.
 
 Why a copy may go on with another, newer snapshot: rows up to `resume_after` are as of the first
 snapshot's offset S, rows behind it as of the newer one's S2 > S. The receiver then follows the log
@@ -17,6 +20,8 @@ persisted progress, so what was written twice is the same versions under the sam
 """
 
 import threading
+from collections.abc import Sequence
+from concurrent.futures import Executor, Future
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -26,7 +31,7 @@ import xxhash
 
 from rezone.replica.columns import content_bytes, engine_pairs
 from rezone.replica.engines.base import TIME_BYTES, SortedRun, slices_of
-from rezone.replica.index_entries import Arriving
+from rezone.replica.index_entries import Arriving, Entries, add_sorted
 from rezone.replica.meta import CopyMeta, branch_end
 from rezone.replica.snapshot import BatchMark
 from rezone.wire.errors import CorruptionError
@@ -39,8 +44,9 @@ if TYPE_CHECKING:
 class BulkLoader:
     """One attempt at receiving a snapshot; made by `Incoming.begin`.
 
-    One thread writes. `arriving` makes the index entries of each batch, which go to the engine
-    with the next progress: indexes are rebuilt while the rows come (SS-05).
+    One thread writes, and `beside` makes durable what it has written. `arriving` makes the index
+    entries of each batch, which go to the engine with the next progress: indexes are rebuilt while
+    the rows come (SS-05).
     """
 
     def __init__(
@@ -53,6 +59,7 @@ class BulkLoader:
         slice_bytes: int,
         slice_rows: int,
         arriving: Arriving,
+        beside: Executor,
     ) -> None:
         self._incoming = incoming
         self._copy = copy
@@ -61,6 +68,8 @@ class BulkLoader:
         self._slice_bytes = slice_bytes
         self._slice_rows = slice_rows
         self._arriving = arriving
+        self._beside = beside
+        self._checkpoint: Future[CopyMeta] | None = None
         self._lock = threading.Lock()
         self._files = 0
         self._run = self._new_run()
@@ -72,11 +81,6 @@ class BulkLoader:
         self._new_bytes = 0
 
     @property
-    def copy(self) -> CopyMeta:
-        """The progress that is durable."""
-        return self._copy
-
-    @property
     def received(self) -> SnapshotTrailer:
         """What this attempt has received so far, durable or not."""
         return SnapshotTrailer(versions=self._versions, bytes=self._bytes)
@@ -85,7 +89,7 @@ class BulkLoader:
         """Take the next batch. A batch in scan order that was already taken is passed over.
 
         `ConflictError` when a newer attempt has begun, `CorruptionError` when rows are out of
-        order.
+        order; and whatever kept earlier batches from becoming durable.
         """
         with self._lock:
             self._incoming.check(self)
@@ -96,7 +100,7 @@ class BulkLoader:
             if not mark.early:
                 self._last = mark.last_row_id
             if self._run_bytes >= self._checkpoint_bytes:
-                self._checkpoint()
+                self._begin_checkpoint()
 
     def _take(self, batch: pa.RecordBatch, mark: BatchMark) -> None:
         keys, values = engine_pairs(batch)
@@ -119,22 +123,49 @@ class BulkLoader:
         for part in slices_of(pairs, self._slice_bytes, self._slice_rows):
             self._incoming.engine.apply(part, (), {})
 
-    def _checkpoint(self) -> None:
-        """Make everything taken part of the engine and durable, then persist the progress."""
-        self._run.ingest()
-        entries = self._new_run()
-        self._arriving.add_to(entries)
-        entries.ingest()
-        self._incoming.engine.flush()
-        self._copy = msgspec.structs.replace(
+    def _begin_checkpoint(self) -> None:
+        """Have everything taken made durable beside; what was begun before that is over first."""
+        self._end_checkpoint()
+        progress = msgspec.structs.replace(
             self._copy,
             resume_after=self._last,
             rows=self._copy.rows + self._new_rows,
             bytes=self._copy.bytes + self._new_bytes,
         )
-        self._incoming.update_meta(copy=self._copy)
+        runs = (self._run, self._new_run())
+        entries = self._arriving.given()
+        self._checkpoint = self._beside.submit(self._persist, runs, entries, progress)
         self._run_bytes = self._new_rows = self._new_bytes = 0
         self._run = self._new_run()
+
+    def _end_checkpoint(self) -> None:
+        """Wait for the checkpoint under way, if any; raises what it has failed with."""
+        if self._checkpoint is not None:
+            checkpoint, self._checkpoint = self._checkpoint, None
+            self._copy = checkpoint.result()
+
+    def _persist(
+        self, runs: tuple[SortedRun, SortedRun], entries: Sequence[Entries], progress: CopyMeta
+    ) -> CopyMeta:
+        """Make two runs, of rows and of index entries, durable parts of the engine.
+
+        Then persist the progress, which is returned. Nothing of it when the attempt is fenced:
+        the engine may be another copy's by then.
+        """
+        try:
+            add_sorted(entries, runs[1])
+            for run in runs:
+                run.seal()
+            with self._incoming.going_on(self):
+                for run in runs:
+                    run.ingest()
+                self._incoming.engine.flush()
+                self._incoming.update_meta(copy=progress)
+        except BaseException:
+            for run in runs:
+                run.abort()
+            raise
+        return progress
 
     def _new_run(self) -> SortedRun:
         self._files += 1
@@ -155,13 +186,19 @@ class BulkLoader:
                     f"received {self._versions} versions, {self._bytes} bytes; "
                     f"sent were {trailer.versions} versions, {trailer.bytes} bytes"
                 )
-            self._checkpoint()
+            self._begin_checkpoint()
+            self._end_checkpoint()
             self._copy = msgspec.structs.replace(self._copy, done=True)
             self._incoming.finish_rows(self, self._copy)
+            self._beside.shutdown()
 
     def abort(self) -> None:
-        """Give this attempt up; its persisted progress stays for the next one."""
+        """Give this attempt up; its persisted progress stays for the next one.
+
+        A checkpoint under way comes to its end first: what it has is good.
+        """
         with self._lock:
+            self._beside.shutdown()
             self._run.abort()
             self._incoming.drop(self)
 

@@ -9,8 +9,10 @@ Concurrency: an attempt begins and ends under the applier's mutex; a newer attem
 end of the copy fences the one before (`check`).
 """
 
+import contextlib
 import shutil
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -141,6 +143,7 @@ class Incoming:
             slice_bytes=self._config.apply_slice_bytes,
             slice_rows=self._config.apply_slice_rows,
             arriving=arriving,
+            beside=self._config.beside(),
         )
 
     def _begin_files(self, header: SnapshotHeader, attempt: str, copy: CopyMeta | None) -> Loader:
@@ -165,6 +168,13 @@ class Incoming:
         """Refuse a loader that another attempt, a reset or the end of the copy has fenced off."""
         if self._loader is not loader:
             raise ConflictError("another attempt at this copy has begun, or it is done")
+
+    @contextlib.contextmanager
+    def going_on(self, loader: Loader) -> Iterator[None]:
+        """Let no other attempt begin meanwhile; refuse as `check` does."""
+        with self._applier.mutex:
+            self.check(loader)
+            yield
 
     def drop(self, loader: Loader) -> None:
         """Forget a loader that was given up."""

@@ -128,17 +128,22 @@ class Arriving:
         self._taken.append(entries)
         return entries.size
 
-    def add_to(self, run: SortedRun) -> None:
-        """Give what was taken to a sorted run, and forget it."""
+    def given(self) -> list[Entries]:
+        """Return what was taken, and forget it."""
         taken, self._taken = self._taken, []
-        if not taken:
-            return
-        entries = Entries(
-            pa.concat_arrays([entries.keys for entries in taken]),
-            pa.concat_arrays([entries.values for entries in taken]),
-        )
-        for pairs in entries.sorted().slices():
-            run.add([key for key, _ in pairs], [value for _, value in pairs])
+        return taken
+
+
+def add_sorted(taken: Sequence[Entries], run: SortedRun) -> None:
+    """Add the entries of several batches to a sorted run that has none yet."""
+    if not taken:
+        return
+    entries = Entries(
+        pa.concat_arrays([entries.keys for entries in taken]),
+        pa.concat_arrays([entries.values for entries in taken]),
+    )
+    for pairs in entries.sorted().slices():
+        run.add([key for key, _ in pairs], [value for _, value in pairs])
 
 
 def upserts_of(entry: Entry) -> Versions:

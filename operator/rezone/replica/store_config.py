@@ -3,6 +3,7 @@
 import time
 import uuid
 from collections.abc import Callable
+from concurrent.futures import Executor, ThreadPoolExecutor
 
 import msgspec
 
@@ -17,6 +18,10 @@ def _new_id() -> str:
     return uuid.uuid4().hex
 
 
+def _one_thread() -> Executor:
+    return ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
+
+
 class StoreConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Settings of one partition's storage; sizes in bytes, times in seconds.
 
@@ -24,7 +29,10 @@ class StoreConfig(msgspec.Struct, frozen=True, kw_only=True):
     and for how long after their end: for as long as a transaction may be open at most.
     The engine is written to in slices of `apply_slice_bytes` or `apply_slice_rows`: it holds the
     interpreter for each, which is about a millisecond then.
-    `clock` (monotonic) and `new_id` are injected so that tests decide about time and ids.
+    `beside` makes what a copy's rows are made durable by while the next are received, one job at a
+    time; it is shut down with the copy.
+    `clock` (monotonic), `new_id` and `beside` are injected so that tests decide about time, ids and
+    order.
     """
 
     partition: int = 0
@@ -44,3 +52,4 @@ class StoreConfig(msgspec.Struct, frozen=True, kw_only=True):
     table: TableSchema = TableSchema()
     clock: Callable[[], float] = time.monotonic
     new_id: Callable[[], str] = _new_id
+    beside: Callable[[], Executor] = _one_thread

@@ -1,7 +1,8 @@
 """What the storage tests share: rows, entries, a clock that is set by hand, a model."""
 
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from concurrent.futures import Executor, Future
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +46,19 @@ class Clock:
         return self.now
 
 
+class AtOnce(Executor):
+    """Has done each job when it is given: a copy's progress then does not depend on threads."""
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        """Do the job."""
+        future: Future[Any] = Future()
+        try:
+            future.set_result(fn(*args, **kwargs))
+        except Exception as error:  # noqa: BLE001 - as any executor does
+            future.set_exception(error)
+        return future
+
+
 def rid(key: bytes | int) -> bytes:
     """Return a row id."""
     data = key if isinstance(key, bytes) else b"k%d" % key
@@ -60,6 +74,7 @@ def config(kind: EngineKind = EngineKind.ROCKSDB, **changes: Any) -> StoreConfig
         "apply_slice_bytes": 2048,
         "bulk_checkpoint_bytes": 1024,
         "clock": Clock(),
+        "beside": AtOnce,
         "snapshot": SnapshotLimits(slice_bytes=256, join_seconds=0.0),
     }
     return StoreConfig(**(small | changes))

@@ -199,13 +199,19 @@ def test_sorted_run_shows_when_ingested_and_may_repeat(engine: Engine, tmp_path:
         run = engine.sorted_run(tmp_path, f"run{attempt}")
         run.add(keys[:20], values[:20])
         run.add(keys[20:], values[20:])
+        run.seal()
         if attempt == 0:
             assert engine.newest([rid(1)], TIME_MAX) == [None]
         run.ingest()
     aborted = engine.sorted_run(tmp_path, "aborted")
     aborted.add([rid(99) + time_suffix(1)], [b"\x00x"])
     aborted.abort()
+    sealed = engine.sorted_run(tmp_path, "sealed")
+    sealed.add([rid(99) + time_suffix(1)], [b"\x00x"])
+    sealed.seal()
+    sealed.abort()
     empty = engine.sorted_run(tmp_path, "empty")
+    empty.seal()
     empty.ingest()
     assert engine.newest([rid(1), rid(3), rid(99)], TIME_MAX) == [b"v1", b"newer", None]
     assert len(engine.scan_chains(b"", None, rows_max=ALL, bytes_max=ALL).keys) == 51

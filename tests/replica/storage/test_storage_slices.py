@@ -53,6 +53,8 @@ def test_a_sorted_file_meets_the_disk_when_it_is_whole(tmp_path: Path) -> None:
     run = engine.sorted_run(tmp_path, "run")
     run.add([KEY + bytes([i]) * 8 for i in range(100)], [b"\1" + bytes(1000)] * 100)
     assert not (tmp_path / "run.sst").exists()
+    run.seal()
+    assert (tmp_path / "run.sst").exists()
     run.ingest()
     assert not (tmp_path / "run.sst").exists()
     assert engine.scan_chains(b"", None, rows_max=1000, bytes_max=1 << 20).end

@@ -100,8 +100,14 @@ class SortedRun(Protocol):
     def add(self, keys: Sequence[bytes], values: Sequence[bytes]) -> None:
         """Take the next versions."""
 
+    def seal(self) -> None:
+        """Take no more: what was added is written out, and synced where the engine is durable.
+
+        Waits for the disk, without holding the interpreter. Nothing shows in the engine yet.
+        """
+
     def ingest(self) -> None:
-        """Make all added versions part of the engine; durable when `Engine.flush` returns."""
+        """Make all versions part of the engine, which are sealed; durable after `Engine.flush`."""
 
     def abort(self) -> None:
         """Drop what was added and not ingested."""

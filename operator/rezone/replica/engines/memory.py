@@ -36,6 +36,9 @@ class _MemoryRun:
         """Take the next versions."""
         self._pairs.extend(zip(keys, values, strict=True))
 
+    def seal(self) -> None:
+        """Do nothing: there is no disk."""
+
     def ingest(self) -> None:
         """Put all versions into the engine."""
         self._engine.apply(self._pairs, (), {})

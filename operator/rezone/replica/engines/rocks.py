@@ -66,6 +66,7 @@ class _SstRun:
         self._path = path
         self._writer: Any = None
         self._memory: io.FileIO | None = None
+        self._sealed = False
 
     def add(self, keys: Sequence[bytes], values: Sequence[bytes]) -> None:
         """Append the next versions to the file."""
@@ -77,8 +78,8 @@ class _SstRun:
         for key, value in zip(keys, values, strict=True):
             writer[key] = value
 
-    def ingest(self) -> None:
-        """Finish the file, make it durable and move it into the database."""
+    def seal(self) -> None:
+        """Finish the file and make it durable."""
         if self._writer is None or self._memory is None:
             return
         self._writer.finish()
@@ -87,7 +88,12 @@ class _SstRun:
             os.fsync(file.fileno())
         sync_directory(self._path.parent)
         self._writer = self._memory = None
-        self._engine.ingest(self._path)
+        self._sealed = True
+
+    def ingest(self) -> None:
+        """Move the file into the database."""
+        if self._sealed:
+            self._engine.ingest(self._path)
 
     def abort(self) -> None:
         """Remove the unfinished file."""
