@@ -11,11 +11,11 @@ import msgspec
 from rezone.domain import resharding, routes, world
 from rezone.domain import resharding_view as views
 from rezone.domain.rebalance_run import NoPlan, Planned
-from rezone.domain.resharding_view import HeirView, PartView, ReshardingView, Seed, SourceView
+from rezone.domain.resharding_view import HeirView, PartView, ReshardingView, SourceView
 from rezone.domain.statuses import Decision
 from rezone.resources.task import PlanSummary, RebalanceTaskSpec, RebalanceTaskStatus
 from rezone.wire.layouts import Layout, Overlap, heirs_of, sources_of
-from rezone.wire.messages import LeaderAndIsr, PartitionId
+from rezone.wire.messages import FIRST_PARTITION_EPOCH, LeaderAndIsr, PartitionId
 
 REVISION = 7
 LAG_ROWS_MAX = 100
@@ -33,24 +33,31 @@ class OldPartition:
 
 @dataclasses.dataclass
 class NewPart:
-    """A part as its heir has it; `lag_rows` None: nothing is imported."""
+    """A part as its heir has it; `lag_rows` None: nothing is known of its source."""
 
     overlap: Overlap
+    filled: bool = False
     lag_rows: int | None = None
     broken: bool = False
     verified: bool = False
+    differs: bool = False
     sealed: bool = False
 
 
 @dataclasses.dataclass
 class NewPartition:
-    """An heir."""
+    """An heir; `held`: nodes have replicas of it."""
 
     parts: list[NewPart]
-    seed: Seed = Seed.NONE
     record: LeaderAndIsr | None = None
     in_sync: bool = False
     nodes: tuple[int, ...] = NODES
+    held: bool = False
+
+    @property
+    def open(self) -> bool:
+        """Whether it takes entries."""
+        return self.record is not None and self.record.partition_epoch > FIRST_PARTITION_EPOCH
 
     @property
     def serves(self) -> bool:
@@ -74,10 +81,11 @@ class Zone:
         }
         self.overlaps = {p: tuple(heirs_of(p, old, new)) for p in old.ids}
         self.pending, self.done, self.cancel_written = True, False, False
-        self.old_left = tuple(old.ids)
+        self.old_held = set(old.ids)
         self.paused = self.manual_approval = False
+        self.others_left, self.fills = False, True
         self.no_plan: NoPlan | None = None
-        self.fills_max, self.cut_overs_max = 2, 2
+        self.cut_overs_max = 2
 
     # --- what the machine sees ---------------------------------------------------------------
 
@@ -94,21 +102,24 @@ class Zone:
                     nodes=h.nodes,
                     parts=tuple(PartView(**vars(part)) for part in h.parts),
                     record=h.record,
-                    seed=h.seed,
                     in_sync=h.in_sync,
+                    leader_epoch=h.record.leader_epoch if h.record is not None else None,
                 )
                 for p, h in self.heirs.items()
             },
+            generation=1,
+            stable=(NODES,),
+            pending=(NODES,),
             holds_pending=self.pending,
             done=self.done,
             cancel_written=self.cancel_written,
             coordinator_epoch=1,
             paused=self.paused,
             manual_approval=self.manual_approval,
-            max_concurrent_fills=self.fills_max,
             max_concurrent_cut_overs=self.cut_overs_max,
             lag_rows_max=LAG_ROWS_MAX,
-            old_left=self.old_left,
+            others_left=self.others_left,
+            held=frozenset({*self.old_held, *(p for p, h in self.heirs.items() if h.held)}),
         )
 
     @staticmethod
@@ -138,22 +149,21 @@ class Zone:
 
     # --- what actions do ---------------------------------------------------------------------
 
-    def carry_out(self, action: world.Action) -> None:  # noqa: C901, PLR0912 - a case per kind
+    def carry_out(self, action: world.Action) -> None:  # noqa: C901 - a case per kind
         """Do what an action asks for, if its guard lets it."""
         match action:
-            case views.OpenSeed(partition=p):
-                if self.heirs[p].seed is Seed.NONE:
-                    self.heirs[p].seed = Seed.OPEN
-            case views.FillSeed(partition=p):
-                self.heirs[p].seed = Seed.FILLED
+            case views.CreateHeirs(nodes=nodes):
+                for heir, row in zip(self.heirs.values(), nodes, strict=True):
+                    heir.record = heir.record or routes.initial(row, 1)
+                    heir.held = True
             case world.ChangeRoutes(changes=changes):
                 for change in changes:
                     self._write(change)
-            case views.VerifyPart(overlap=overlap) | views.ReimportPart(overlap=overlap):
+            case views.VerifyPart(overlap=overlap):
                 part = next(x for x in self.heirs[overlap.new].parts if x.overlap == overlap)
-                part.verified, part.broken = isinstance(action, views.VerifyPart), False
-            case views.DropHeir(partition=p):
-                self._drop(p)
+                part.verified = part.filled and not part.broken
+            case views.DropLayout(generation=generation):
+                self._drop(generation)
             case views.RequestSeal():
                 self._seal(action)
             case world.WriteCancel():
@@ -161,33 +171,37 @@ class Zone:
             case world.ClearPending():
                 assert self.cancel_written
                 self.pending = False
-            case views.CompleteResharding(revision=revision):
+            case world.WriteStable(revision=revision):
                 assert revision == REVISION
                 assert all(part.sealed for h in self.heirs.values() for part in h.parts)
+                assert all(source.record.sealed for source in self.sources.values())
                 self.done, self.pending = True, False
-            case views.RemoveOld(partitions=partitions):
-                assert self.done, "rows of the old layout are deleted before the new one is stable"
-                self.old_left = tuple(p for p in self.old_left if p not in partitions)
             case _:
                 raise AssertionError(action)
 
     def _write(self, change: world.RouteChange) -> None:
         p = change.partition
         holder = self.sources.get(p) or self.heirs[p]
-        known = holder.record.partition_epoch if holder.record is not None else 0
-        if known != change.expected_epoch:
+        if holder.record is None or holder.record.partition_epoch != change.expected_epoch:
             return
-        if holder.record is None:
+        if change.state.partition_epoch == FIRST_PARTITION_EPOCH:
             assert isinstance(holder, NewPartition)
-            assert holder.seed is Seed.FILLED, "it would lead without its rows"
-            for part in holder.parts:
-                part.lag_rows = 500
+            assert not holder.serves, "rows that clients wrote are deleted"
+            assert change.state.leader_epoch > holder.record.leader_epoch, "nodes would keep rows"
+            parts = [NewPart(part.overlap) for part in holder.parts]
+            self.heirs[p] = NewPartition(parts, nodes=holder.nodes, held=True, record=change.state)
+            return
         holder.record = change.state
 
-    def _drop(self, partition: PartitionId) -> None:
-        heir = self.heirs[partition]
-        assert not heir.serves, "rows that clients wrote are deleted"
-        self.heirs[partition] = NewPartition([NewPart(part.overlap) for part in heir.parts])
+    def _drop(self, generation: int) -> None:
+        if generation == 0:
+            assert self.done, "rows of the old layout are deleted before the new one is stable"
+            self.sources = {}
+            return
+        for p, heir in self.heirs.items():
+            assert not heir.serves, "rows that clients wrote are deleted"
+            parts = [NewPart(part.overlap) for part in heir.parts]
+            self.heirs[p] = NewPartition(parts, nodes=heir.nodes, held=heir.held)
 
     def _seal(self, request: views.RequestSeal) -> None:
         source = self.sources[request.partition]
@@ -197,7 +211,7 @@ class Zone:
         for overlap in self.overlaps[request.partition]:
             heir = self.heirs[overlap.new]
             part = next(x for x in heir.parts if x.overlap == overlap)
-            if part.broken or not part.verified:
+            if part.broken or not part.verified or not heir.open:
                 return  # the leader has no importer that is near
         source.seal = "appended"
 
@@ -209,15 +223,27 @@ class Zone:
             source.reachable = True
             if source.seal:
                 source.seal = "committed"
+        if not self.sources:
+            self.old_held.clear()
         for heir in self.heirs.values():
-            if heir.record is None:
+            heir.held = heir.record is not None
+            if heir.record is not None:
+                self._settle(heir, heir.record)
+
+    def _settle(self, heir: NewPartition, record: LeaderAndIsr) -> None:
+        if not heir.open:
+            opened = routes.confirm(record)
+            assert isinstance(opened, LeaderAndIsr)
+            heir.record = opened
+        heir.in_sync = record.replicas == heir.nodes
+        for part in heir.parts:
+            if part.broken:
                 continue
-            heir.in_sync = heir.record.replicas == heir.nodes
-            for part in heir.parts:
-                if part.broken:
-                    continue
-                part.lag_rows = 0
-                part.sealed = part.sealed or self.sources[part.overlap.old].seal == "committed"
+            part.filled, part.lag_rows = part.filled or self.fills, 0
+            if not part.filled:
+                continue
+            source = self.sources.get(part.overlap.old)
+            part.sealed = part.sealed or (source is not None and source.seal == "committed")
 
     def fail_over(self, partition: PartitionId, *, keeps_seal: bool) -> None:
         """Give a source another leader; a seal that is not committed may be lost with the old."""

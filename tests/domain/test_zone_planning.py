@@ -131,3 +131,91 @@ def test_first_placement_waits_for_slow_nodes(age: float, placed: bool) -> None:
     assert (made.place is not None) == placed
     assert made.stalled is None
     assert run(zone(), nodes("a", "b", "c")).place is not None
+
+
+def resharded(
+    partitions: int, keys: Assignments, data_nodes: tuple[DataNodeStatus, ...], revision: int = 50
+) -> Assignments:
+    """Return the keys after a pass of a zone whose spec wants so many partitions."""
+    what = zone(partitions=partitions)
+    what = what.model_copy(
+        update={"metadata": what.metadata.model_copy(update={"resource_version": str(revision)})}
+    )
+    known = DistributionZoneStatus(data_nodes=data_nodes, assignments=keys)
+    after = ZonePlanning(what, known, leaders=(0, 1, 2, 0), now=NOW).run().status.assignments
+    assert assignments.violations(after) == ()
+    return after
+
+
+@pytest.mark.proves("ZR-02")
+def test_another_number_of_partitions_is_asked_for_at_once() -> None:
+    """A change of spec.partitions would be served by the old count, without a word."""
+    found = nodes("a", "b", "c", n0=DataNodeState.LOST)
+    stable = assignments.first(Assignments(), planned(nodes("a", "b", "c")), 10)
+    more = nodes("a", "b", "c", "d", n0=DataNodeState.LOST)
+    after = resharded(7, stable, more)
+    assert after.stable == stable.stable
+    assert after.pending is not None
+    assert (after.pending.generation, after.pending.revision) == (1, 50)
+    target = assignments.parse(after.pending.replicas)
+    assert len(target) == 7
+    assert all(0 not in row for row in target)
+    assert resharded(7, after, more) == after
+    assert resharded(7, stable, found) == stable  # two nodes have no place for three replicas
+
+
+@pytest.mark.proves("ZR-02", "ZR-04")
+def test_another_number_meanwhile_waits_and_the_old_one_takes_it_back() -> None:
+    """A second change would replace what is under way, or be forgotten."""
+    found = nodes("a", "b", "c")
+    keys = resharded(8, assignments.first(Assignments(), planned(found), 10), found)
+    waits = resharded(5, keys, found, 60)
+    assert waits.planned is not None
+    assert (waits.planned.generation, waits.pending) == (2, keys.pending)
+    assert len(assignments.parse(waits.planned.replicas)) == 5
+    back = resharded(8, waits, found, 70)
+    assert (back.planned, back.pending) == (None, keys.pending)
+    assert keys.pending is not None
+    target = assignments.parse(keys.pending.replicas)
+    done = assignments.complete(waits, 50, target)
+    assert isinstance(done, Assignments)
+    assert done.stable is not None
+    assert done.pending is not None
+    assert (done.stable.generation, done.pending.generation) == (1, 2)
+
+
+@pytest.mark.proves("ZR-02", "ZR-20")
+def test_a_cancelled_number_is_not_begun_again_before_it_changes() -> None:
+    """What a person has cancelled would begin again at once, under ids with other ranges."""
+    found = nodes("a", "b", "c")
+    first = assignments.first(Assignments(), planned(found), 10)
+    keys = resharded(5, resharded(8, first, found), found, 60)
+    assert keys.pending is not None
+    _, keys = assignments.intend_cancel(
+        keys, 50, planned(found), assignments.parse(keys.pending.replicas)
+    )
+    cleared = assignments.clear_pending(keys, 50)
+    assert isinstance(cleared, Assignments)
+    assert (cleared.pending, cleared.planned) == (None, None)
+    assert resharded(8, cleared, found, 70) == cleared
+    other = resharded(5, cleared, found, 80)
+    assert other.pending is not None
+    assert other.pending.generation == 3
+    as_before = resharded(4, cleared, found, 80)
+    assert as_before.declined_partitions == 0
+    assert resharded(8, as_before, found, 90).pending is not None
+
+
+def test_other_triggers_keep_the_partitions_that_there_are() -> None:
+    """A node that joins would begin what was cancelled, or be placed by the wrong count."""
+    found = nodes("a", "b", "c")
+    stable = assignments.first(Assignments(), planned(found), 10)
+    declined = stable.model_copy(update={"declined_partitions": 8})
+    after = resharded(8, declined, nodes("a", "b", "c", "d"))
+    assert after.pending is not None
+    assert after.pending.generation == 0
+    assert len(assignments.parse(after.pending.replicas)) == 4
+    while_it_runs = resharded(8, resharded(8, stable, found), nodes("a", "b", "c", "d"), 60)
+    assert while_it_runs.planned is not None
+    assert while_it_runs.planned.generation == 1
+    assert len(assignments.parse(while_it_runs.planned.replicas)) == 8

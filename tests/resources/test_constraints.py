@@ -337,6 +337,8 @@ RULE_ROWS: tuple[RuleRow, ...] = (
             {"spec.type": "Leaders", "spec.nodes": []}, {"spec.nodes": [1]}),
     RuleRow(T, "spec.moves is only for tasks of type Moves",
             {"spec.type": "Zone", "spec.moves": []}, {"spec.moves": moves(1)}),
+    RuleRow(T, "a task of type Reshard is made by the operator: change spec.partitions of the zone",
+            {"spec.type": "Reshard", "spec.revision": 7}, {"spec.type": "Reshard"}),
     RuleRow(T, "zoneName cannot be changed: apply a new RebalanceTask",
             {"spec.suspend": True}, {"spec.zoneName": "other"}, before={}),
     RuleRow(T, "type cannot be changed: apply a new RebalanceTask",

@@ -9,11 +9,12 @@ from pathlib import Path
 
 import click
 
-from rezone.domain import machine, migration_table, rebalance_table
+from rezone.domain import machine, migration_table, rebalance_table, resharding_table
 
 PAGES: Mapping[str, str] = {
     "migration-states.md": machine.page(migration_table.TABLE, migration_table.INTRODUCTION),
     "rebalance-states.md": machine.page(rebalance_table.TABLE, rebalance_table.INTRODUCTION),
+    "re-sharding-states.md": machine.page(resharding_table.TABLE, resharding_table.INTRODUCTION),
 }
 """The text of each page by its name in docs/operations."""
 

@@ -48,7 +48,7 @@ def _request(task: RebalanceTask, seen: ZonePass) -> planner.PlanRequest:
                 request,
                 {move.partition: move.replicas for move in task.spec.moves},
             )
-        case TaskType.ZONE:
+        case TaskType.ZONE | TaskType.RESHARD:
             return request
 
 

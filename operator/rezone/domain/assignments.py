@@ -3,7 +3,8 @@
 A topology is written compactly in the zone's status, by `domain.topology_text`. `request` and
 `complete` are the two pseudo-codes of the zone rebalance design (ZR-04, ZR-10), `intend_cancel` is
 its third (ZR-19), `clear_pending` ends a cancel, `first` sets a new zone's keys, and `settle`
-follows a leader that a person has moved.
+follows a leader that a person has moved. An assignment of another generation than the stable one is
+a re-sharding (docs/decisions/0120); all other triggers ask for the generation that there will be.
 
 All functions are pure and return new values; the caller writes the result by compare-and-set, so
 that each of them is one atomic write. Whoever loses that race reads again and asks again.
@@ -27,9 +28,11 @@ __all__ = [
     "complete",
     "first",
     "intend_cancel",
+    "is_resharding",
     "parse",
     "request",
     "settle",
+    "settle_declined",
     "topology_of",
     "violations",
 ]
@@ -71,8 +74,12 @@ def first(assignments: Assignments, topology: Topology, revision: int) -> Assign
     return _changed(assignments, stable=stable, change=max(assignments.change, revision))
 
 
-def request(assignments: Assignments, new: Topology, revision: int) -> Assignments | Skip:
+def request(
+    assignments: Assignments, new: Topology, revision: int, generation: int | None = None
+) -> Assignments | Skip:
     """Return the keys after the trigger of `revision` asked for `new` (ZR-04, first pseudo-code).
+
+    `new` is of `generation`, by default that of the newest assignment.
 
     SKIP when the trigger is not newer than `change` (ZR-05). As in the seed, a trigger that asks
     for what is pending only takes back what was planned, and leaves `change` as it is.
@@ -90,13 +97,17 @@ def request(assignments: Assignments, new: Topology, revision: int) -> Assignmen
     wanted = compact(new)
     if not (assignments.change == 0 or assignments.change < revision):
         return SKIP
-    assignment = Assignment(revision=revision, replicas=wanted)
-    if assignments.pending is None and _differs(assignments.stable, wanted):
-        return _changed(assignments, pending=assignment, change=revision)
+    newest = assignments.planned or assignments.pending or assignments.stable
+    if generation is None:
+        generation = newest.generation if newest is not None else 0
+    assignment = Assignment(revision=revision, replicas=wanted, generation=generation)
+    used = max(generation, assignments.last_generation)
+    if assignments.pending is None and _differs(assignments.stable, assignment):
+        return _changed(assignments, pending=assignment, change=revision, last_generation=used)
     if assignments.pending is None:
         return _changed(assignments, planned=None, change=revision)
-    if _differs(assignments.pending, wanted):
-        return _changed(assignments, planned=assignment, change=revision)
+    if _differs(assignments.pending, assignment):
+        return _changed(assignments, planned=assignment, change=revision, last_generation=used)
     return _changed(assignments, planned=None)
 
 
@@ -110,7 +121,9 @@ def complete(assignments: Assignments, revision: int, new_peers: Topology) -> As
     peers = compact(new_peers)
     if assignments.pending is None or assignments.pending.revision != revision:
         return SKIP
-    stable = Assignment(revision=revision, replicas=peers)
+    stable = Assignment(
+        revision=revision, replicas=peers, generation=assignments.pending.generation
+    )
     return _changed(
         assignments, stable=stable, cancel=None, pending=assignments.planned, planned=None
     )
@@ -127,7 +140,9 @@ def settle(
     revision is a new one, as for every other change of `stable`: what was planned before is stale.
     """
     stable = topology_of(assignments.stable)
-    if assignments.pending is not None or stable is None or not 0 <= partition < len(stable):
+    if assignments.stable is None or stable is None or assignments.pending is not None:
+        return SKIP
+    if not 0 <= partition < len(stable):
         return SKIP
     nodes = stable[partition]
     if new_leader in nodes:
@@ -136,9 +151,8 @@ def settle(
     after = (new_leader, *(node for node in nodes if node != gone))
     revision = assignments.change + 1
     replicas = compact((*stable[:partition], after, *stable[partition + 1 :]))
-    return _changed(
-        assignments, stable=Assignment(revision=revision, replicas=replicas), change=revision
-    )
+    moved = assignments.stable.model_copy(update={"revision": revision, "replicas": replicas})
+    return _changed(assignments, stable=moved, change=revision)
 
 
 def intend_cancel(
@@ -175,13 +189,37 @@ def clear_pending(assignments: Assignments, revision: int) -> Assignments | Skip
 
     What was planned becomes pending, else pending is empty; `cancel` goes. SKIP unless pending
     and cancel both have this revision, so that no rebalance is dropped without its intent.
+
+    Of a re-sharding: its number of partitions is declined until the spec asks for another one, and
+    what was planned goes, for it was planned on its partitions; its trigger is found again.
     """
     pending, cancel = assignments.pending, assignments.cancel
     if pending is None or pending.revision != revision:
         return SKIP
     if cancel is None or cancel.revision != revision:
         return SKIP
+    if is_resharding(assignments):
+        declined = len(parse(pending.replicas))
+        return _changed(
+            assignments, pending=None, planned=None, cancel=None, declined_partitions=declined
+        )
     return _changed(assignments, pending=assignments.planned, planned=None, cancel=None)
+
+
+def settle_declined(assignments: Assignments, wanted: int) -> Assignments:
+    """Return the keys after the spec was seen to ask for `wanted` partitions.
+
+    Another number than the declined one, so that asking for that again means it.
+    """
+    if assignments.declined_partitions in {0, wanted}:
+        return assignments
+    return _changed(assignments, declined_partitions=0)
+
+
+def is_resharding(assignments: Assignments) -> bool:
+    """Return whether what is pending is of another generation of partitions than the stable one."""
+    stable, pending = assignments.stable, assignments.pending
+    return stable is not None and pending is not None and stable.generation != pending.generation
 
 
 def violations(assignments: Assignments) -> tuple[str, ...]:
@@ -194,7 +232,13 @@ def violations(assignments: Assignments) -> tuple[str, ...]:
         found.append("planned is not newer than pending")
     if pending is not None and stable is not None and pending.revision <= stable.revision:
         found.append("pending is not newer than stable")
-    newest = max((a.revision for a in (stable, pending, planned) if a is not None), default=0)
+    there = [a for a in (stable, pending, planned) if a is not None]
+    generations = [a.generation for a in there]
+    if generations != sorted(generations):
+        found.append("an assignment is of an older generation than the one before it")
+    if assignments.last_generation < max(generations, default=0):
+        found.append("a generation is not counted as used")
+    newest = max((a.revision for a in there), default=0)
     if assignments.change < newest:
         found.append("change is older than an assignment")
     if assignments.cancel is not None and (
@@ -204,8 +248,11 @@ def violations(assignments: Assignments) -> tuple[str, ...]:
     return tuple(found)
 
 
-def _differs(assignment: Assignment | None, wanted: str) -> bool:
-    return assignment is None or assignment.replicas != wanted
+def _differs(assignment: Assignment | None, wanted: Assignment) -> bool:
+    if assignment is None:
+        return True
+    there = (assignment.generation, assignment.replicas)
+    return there != (wanted.generation, wanted.replicas)
 
 
 def _changed(assignments: Assignments, **changes: object) -> Assignments:

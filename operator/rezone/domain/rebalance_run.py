@@ -148,30 +148,44 @@ class TaskRun(Run):
             return
         old = self.status.progress
         new = progress_of(self.survey, old, self.now)
-        if self.status != self.before or _step_of(old) != _step_of(new):
+        if self.status != self.before or is_a_step(old, new):
             self.update(progress=new)
 
 
 def progress_of(found: Survey, old: TaskProgress, now: datetime) -> TaskProgress:
-    """Return how far the task is; the rate is the mean since the first bytes arrived (B-10)."""
-    started = old.copy_started_time
-    if started is None and found.bytes_done:
-        started = now.replace(microsecond=0)
-    rate = old.bytes_per_second
-    if started is not None and started < now and found.bytes_done != old.bytes_done:
-        rate = int(found.bytes_done / (now - started).total_seconds())
-    left = max(0, found.bytes_total - found.bytes_done)
-    return TaskProgress(
+    """Return how far the task is."""
+    counted = TaskProgress(
         moves_total=found.copies_total,
         moves_done=found.copies_done,
         leader_moves_total=found.leaders_total,
         leader_moves_done=found.leaders_done,
         bytes_total=found.bytes_total,
         bytes_done=found.bytes_done,
-        copy_started_time=started,
-        bytes_per_second=rate,
-        seconds_left=left // rate if rate else None,
     )
+    return with_rate(counted, old, now)
+
+
+def with_rate(new: TaskProgress, old: TaskProgress, now: datetime) -> TaskProgress:
+    """Return the progress with its rate, the mean since the first bytes arrived (B-10)."""
+    started = old.copy_started_time
+    if started is None and new.bytes_done:
+        started = now.replace(microsecond=0)
+    rate = old.bytes_per_second
+    if started is not None and started < now and new.bytes_done != old.bytes_done:
+        rate = int(new.bytes_done / (now - started).total_seconds())
+    left = max(0, new.bytes_total - new.bytes_done)
+    return new.model_copy(
+        update={
+            "copy_started_time": started,
+            "bytes_per_second": rate,
+            "seconds_left": left // rate if rate else None,
+        }
+    )
+
+
+def is_a_step(old: TaskProgress, new: TaskProgress) -> bool:
+    """Return whether progress has come far enough to be written."""
+    return _step_of(old) != _step_of(new)
 
 
 def _step_of(progress: TaskProgress) -> tuple[int, ...]:

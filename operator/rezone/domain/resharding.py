@@ -1,8 +1,9 @@
 """Re-sharding: from one layout of a zone to the next, while clients read and write (ZR-02, B-08).
 
 `decide` is pure and total, as for every machine; what was reached is observed, and every action
-may be lost or repeated. Partitions run side by side: heirs are opened, filled, lead and import, and
-each source is cut over by itself as soon as all of its heirs are ready (`resharding_steps`).
+may be lost or repeated. Partitions run side by side: heirs are made as a new zone's partitions are,
+fill and import by themselves, and each source is cut over by itself as soon as all of its heirs are
+ready (`resharding_steps`).
 
 Until the first source has sealed its log a cancel brings everything back; from then on it comes
 too late, for the rows of that range are the heirs' (ZR-20).
@@ -19,20 +20,14 @@ from rezone.domain.rebalance_run import NoPlan, Planner
 from rezone.domain.resharding_run import ReshardingRun
 from rezone.domain.resharding_steps import Heirs, advance
 from rezone.domain.resharding_table import GRACE_SECONDS
-from rezone.domain.resharding_view import (
-    CompleteResharding,
-    DropHeir,
-    OpenSeed,
-    RemoveOld,
-    ReshardingView,
-    Seed,
-)
+from rezone.domain.resharding_view import CreateHeirs, DropLayout, ReshardingView
 from rezone.domain.statuses import Decision, entered_time
 from rezone.domain.task_run import WAKE_SOON_SECONDS
-from rezone.domain.world import ChangeRoutes, ClearPending, WriteCancel
+from rezone.domain.world import ChangeRoutes, ClearPending, WriteCancel, WriteStable
 from rezone.resources.conditions import Reason
 from rezone.resources.task import TERMINAL_TASK_STATES, RebalanceTaskSpec, RebalanceTaskStatus
 from rezone.resources.task import TaskState as S
+from rezone.wire.layouts import index_of
 
 STEPS_MAX = 12
 
@@ -71,7 +66,11 @@ def planned(run: ReshardingRun) -> bool:
         made = run.plan()
         if isinstance(made, NoPlan):
             return run.give_up("no plan", made.reason, made.message)
-        run.update(target=assignments.compact(made.target), plan=made.summary)
+        run.update(
+            target=assignments.compact(made.target),
+            plan=made.summary,
+            generation=run.view.generation,
+        )
     return run.await_approval(manual=run.view.manual_approval)
 
 
@@ -79,43 +78,64 @@ def approved(run: ReshardingRun) -> bool:
     """Begin, unless nothing may be begun."""
     if run.cancelled:
         return run.undo()
-    return run.wait_paused() if run.paused else run.go("goes on")
+    if run.paused:
+        return run.wait_paused()
+    if run.view.others_left:
+        return run.wait("Conflict: partitions of the re-sharding before are still there")
+    return run.go("goes on")
 
 
 def awaiting_replicas(run: ReshardingRun) -> bool:
-    """Open the first replica of each heir."""
+    """Make the heirs as a new zone's partitions are made, and wait for all of their replicas."""
     if run.cancelled:
         return run.undo()
-    unopened = [
-        heir for heir in run.view.heirs.values() if heir.record is None and heir.seed is Seed.NONE
-    ]
-    if not unopened:
-        return run.go("all open")
     if run.paused:
         return run.wait_paused()
+    heirs = run.view.heirs.values()
+    waiting = [heir for heir in heirs if not heir.open or not heir.in_sync]
+    if not waiting:
+        return run.go("all open")
     if run.late:
-        why = f"{len(unopened)} new partitions did not open, {unopened[0].partition} is the first"
+        why = f"{len(waiting)} new partitions did not open, {index_of(waiting[0].partition)} first"
         return run.give_up(DEADLINE, Reason.FAILED, why)
-    run.act(*(OpenSeed(partition=h.partition, node=h.nodes[0]) for h in unopened if h.nodes))
-    return run.wait(f"Opening: {len(unopened)} new partitions")
+    if not run.view.created and all(heir.nodes for heir in heirs):
+        nodes = tuple(heir.nodes for heir in heirs)
+        run.act(CreateHeirs(generation=run.view.generation, nodes=nodes))
+    return run.wait(f"Opening: {len(waiting)} new partitions")
 
 
 def transferring(run: ReshardingRun) -> bool:
-    """Fill heirs; those that are ready take over already."""
+    """Let heirs fill; those that are ready take over already."""
     if run.cancelled:
         return run.undo()
+    if why := _differs(run):
+        return run.give_up("unrecoverable", Reason.FAILED, why)
     heirs = advance(run)
     return _wait(run, heirs) if heirs.unfilled else run.go("all filled")
 
 
 def switching(run: ReshardingRun) -> bool:
-    """Cut over the rest; an heir whose seed is gone is filled anew."""
+    """Cut over the rest; an heir that is begun anew is waited for in the state before."""
     if run.cancelled:
         return run.undo()
+    if why := _differs(run):
+        return run.give_up("unrecoverable", Reason.FAILED, why)
     heirs = advance(run)
     if heirs.unfilled:
         return run.go("copy lost", message=heirs.waiting)
     return _wait(run, heirs) if heirs.waiting else run.go("all cut over")
+
+
+def _differs(run: ReshardingRun) -> str:
+    """Return what is wrong with a part, while the old layout can still be gone back to."""
+    if run.view.cut_over:
+        return ""
+    parts = (part for heir in run.view.heirs.values() for part in heir.parts)
+    wrong = next((part.overlap for part in parts if part.differs), None)
+    if wrong is None:
+        return ""
+    pair = f"{index_of(wrong.new)} differs from old partition {index_of(wrong.old)}"
+    return f"new partition {pair} in the range that they have in common"
 
 
 def _wait(run: ReshardingRun, heirs: Heirs) -> bool:
@@ -125,7 +145,8 @@ def _wait(run: ReshardingRun, heirs: Heirs) -> bool:
     if run.paused:
         run.waiting = why
         return run.wait_paused()
-    return run.wait(why, reason=Reason.FAILED if heirs.stuck else Reason.WAITING)
+    reason = Reason.FAILED if heirs.stuck else Reason.WAITING
+    return run.wait(why, reason=reason, stalled=heirs.stuck)
 
 
 def finalizing(run: ReshardingRun) -> bool:
@@ -134,24 +155,27 @@ def finalizing(run: ReshardingRun) -> bool:
         return run.go("stable is written", message="the new layout is stable")
     if run.spec.suspend:
         return run.wait_paused()
-    run.act(CompleteResharding(revision=run.status.revision))
+    target = assignments.parse(run.status.target)
+    run.act(WriteStable(revision=run.status.revision, target=target))
     return run.wait("Writing: the stable assignment", seconds=WAKE_SOON_SECONDS)
 
 
 def stopping(run: ReshardingRun) -> bool:
-    """Stop the old partitions, after the time that scans have to come to their end."""
-    left = run.view.old_left
-    if not left:
+    """Delete the old layout, after the time that scans have to come to their end."""
+    old, held = run.view.old_generation, run.view.old_held
+    if old is None and not held:
         return run.go("all stopped", message=f"{len(run.view.heirs)} partitions serve all rows")
     if run.spec.suspend:
         return run.wait_paused()
     rest = GRACE_SECONDS - (run.now - entered_time(run.status, run.now)).total_seconds()
     if rest > 0:
-        return run.wait(f"Stopping: {len(left)} old partitions, after a while", seconds=rest)
+        return run.wait("Stopping: the old partitions, after a while", seconds=rest)
+    if old is not None:
+        run.act(DropLayout(generation=old))
+        return run.wait("Writing: the old routes are being deleted", seconds=WAKE_SOON_SECONDS)
     if run.late:
-        return run.go(DEADLINE, message=f"done, except for stopping {len(left)} old partitions")
-    run.act(RemoveOld(partitions=left))
-    return run.wait(f"Stopping: {len(left)} old partitions")
+        return run.go(DEADLINE, message=f"done, except for stopping {held} old partitions")
+    return run.wait(f"Stopping: {held} old partitions")
 
 
 def cancelling(run: ReshardingRun) -> bool:
@@ -161,19 +185,27 @@ def cancelling(run: ReshardingRun) -> bool:
         why = f"the cancel came too late: {len(view.cut_over)} old partitions have cut over"
         return run.go("already new", message=why)
     if view.holds_pending and not view.cancel_written:
-        run.act(WriteCancel(revision=run.status.revision, old=(), new=()))
+        old, new = view.stable, view.pending
+        run.act(WriteCancel(revision=run.status.revision, old=old, new=new))
         return run.wait("Writing: the cancel intent", seconds=WAKE_SOON_SECONDS)
     if why := _unsealed(run):
         return run.wait(why)
-    left = [h for h in view.heirs.values() if h.record is not None or h.seed is not Seed.NONE]
-    if left:
-        run.act(*(DropHeir(partition=heir.partition) for heir in left))
-        return run.wait(f"Stopping: {len(left)} new partitions")
-    if view.holds_pending:
-        run.act(ClearPending(revision=run.status.revision))
-        return run.wait("Writing: the zone's keys are being cleared", seconds=WAKE_SOON_SECONDS)
+    if view.created or view.new_held or view.holds_pending:
+        return _remove_heirs(run)
     error = run.status.last_error
     return run.go("all is as before", message=error.message if error else "cancelled")
+
+
+def _remove_heirs(run: ReshardingRun) -> bool:
+    """Delete the new table, wait for its replicas, and then clear the zone's keys."""
+    view = run.view
+    if view.created:
+        run.act(DropLayout(generation=view.generation))
+        return run.wait("Writing: the new routes are being deleted", seconds=WAKE_SOON_SECONDS)
+    if view.new_held:
+        return run.wait(f"Stopping: {view.new_held} new partitions")
+    run.act(ClearPending(revision=run.status.revision))
+    return run.wait("Writing: the zone's keys are being cleared", seconds=WAKE_SOON_SECONDS)
 
 
 def _unsealed(run: ReshardingRun) -> str:
@@ -190,7 +222,7 @@ def _unsealed(run: ReshardingRun) -> str:
         run.act(ChangeRoutes(changes=changes))
         return f"Switching: {len(changes)} seals are being revoked"
     silent = [source.partition for source in sources if source.sealed is None]
-    if silent and any(heir.record is not None for heir in run.view.heirs.values()):
+    if silent and run.view.created:
         return f"Unreachable: the leaders of {len(silent)} old partitions, {silent[0]} first"
     return ""
 

@@ -2,8 +2,8 @@
 
 A new partition inherits the nodes that hold most of its range, and the planner makes of that
 an assignment like any other: even, spread over failure domains, with the fewest replicas on nodes
-that inherit nothing. Its first replica, the one that shall lead, is its *seed*: it is filled from
-the old partitions, and the other replicas from it (docs/decisions/0120).
+that inherit nothing. Its leader fills it from the old partitions, and its followers take the rows
+from its log (docs/decisions/0120).
 
 Bytes are taken as spread evenly over an old partition's range, as hashes are.
 """
@@ -12,9 +12,10 @@ import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 
 from rezone.domain.planner import NodeInfo, PlanRequest, plan
+from rezone.domain.planner_outcome import plan_hash
 from rezone.domain.world import Topology
 from rezone.wire.layouts import Layout, Overlap, index_of, sources_of
-from rezone.wire.messages import NodeId, PartitionId
+from rezone.wire.messages import NodeId
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -28,25 +29,16 @@ class OldZone:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Fill:
-    """One new partition's rows: from these parts of old partitions, in hash order, to its seed."""
-
-    partition: PartitionId
-    seed: NodeId
-    parts: tuple[Overlap, ...]
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
 class ReshardingPlan:
-    """The next layout's assignment, the fills that lead there, and what they move.
+    """The next layout's assignment, and what it moves.
 
-    `bytes_copied` are those of all new replicas; `bytes_sent` only of ranges that their node does
-    not hold yet. `hash` is what a person approves (B-01).
+    `replicas` are all new ones. `bytes_copied` are theirs; `bytes_sent` only those of ranges that
+    their node does not hold yet. `hash` is what a person approves (B-01).
     """
 
     layout: Layout
     target: Topology
-    fills: tuple[Fill, ...]
+    replicas: int
     bytes_copied: int
     bytes_sent: int
     hash: str
@@ -54,20 +46,19 @@ class ReshardingPlan:
 
 def plan_resharding(
     old: OldZone,
-    partitions: int,
+    layout: Layout,
     *,
     replicas: int,
     nodes: tuple[NodeInfo, ...],
     revision: int,
 ) -> ReshardingPlan:
-    """Return the plan from one layout to the next; NotPlaceableError as the planner's."""
-    layout = old.layout.next(partitions)
+    """Return the plan from one layout to `layout`; NotPlaceableError as the planner's."""
     sources = {p: tuple(sources_of(p, old.layout, layout)) for p in layout.ids}
     usable = frozenset(node.id for node in nodes if node.available)
     inherited = tuple(_inherited(old, sources[p], replicas, usable) for p in layout.ids)
     made = plan(
         PlanRequest(
-            partitions=partitions,
+            partitions=layout.partitions,
             replicas=replicas,
             nodes=nodes,
             current=inherited,
@@ -75,17 +66,19 @@ def plan_resharding(
             revision=revision,
         )
     )
-    fills = tuple(
-        Fill(partition=p, seed=made.target[index_of(p)][0], parts=sources[p]) for p in layout.ids
-    )
-    copied, sent = _traffic(old, fills, made.target)
+    return plan_for(old, layout, made.target, revision)
+
+
+def plan_for(old: OldZone, layout: Layout, target: Topology, revision: int) -> ReshardingPlan:
+    """Return the plan that leads to an assignment which stands already."""
+    copied, sent = _traffic(old, layout, target)
     return ReshardingPlan(
         layout=layout,
-        target=made.target,
-        fills=fills,
+        target=target,
+        replicas=sum(map(len, target)),
         bytes_copied=copied,
         bytes_sent=sent,
-        hash=made.hash,
+        hash=plan_hash(old.topology, target, revision),
     )
 
 
@@ -125,12 +118,13 @@ def _bytes_of(old: OldZone, parts: Iterable[Overlap]) -> int:
     return sum(_part_bytes(old, part) for part in parts)
 
 
-def _traffic(old: OldZone, fills: Iterable[Fill], target: Topology) -> tuple[int, int]:
+def _traffic(old: OldZone, layout: Layout, target: Topology) -> tuple[int, int]:
     """Return the bytes of all new replicas, and of what their nodes do not hold yet."""
     copied = sent = 0
-    for fill in fills:
-        size, held = _bytes_of(old, fill.parts), _held(old, fill.parts)
-        for node in target[index_of(fill.partition)]:
+    for partition in layout.ids:
+        parts = tuple(sources_of(partition, old.layout, layout))
+        size, held = _bytes_of(old, parts), _held(old, parts)
+        for node in target[index_of(partition)]:
             copied += size
             sent += size - held.get(node, 0)
     return copied, sent

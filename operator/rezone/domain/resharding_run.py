@@ -2,12 +2,12 @@
 
 from datetime import datetime
 
-from rezone.domain.rebalance_run import Planner
+from rezone.domain.rebalance_run import Planner, is_a_step, with_rate
 from rezone.domain.resharding_table import TABLE
 from rezone.domain.resharding_view import ReshardingView
 from rezone.domain.task_run import Run
 from rezone.resources.conditions import Reason
-from rezone.resources.task import RebalanceTaskSpec, RebalanceTaskStatus
+from rezone.resources.task import RebalanceTaskSpec, RebalanceTaskStatus, TaskProgress
 
 
 class ReshardingRun(Run):
@@ -34,3 +34,21 @@ class ReshardingRun(Run):
     def undo(self) -> bool:
         """Go to the cancel, because a person wants it so."""
         return self.give_up("cancel", Reason.CANCELLED, "cancelled by spec.cancel")
+
+    def settle_progress(self) -> None:
+        """Write the progress in steps: parts that are filled, sources that have cut over."""
+        if not self.view.created or not self.view.sources:
+            return
+        parts = [part for heir in self.view.heirs.values() for part in heir.parts]
+        counted = TaskProgress(
+            moves_total=len(parts),
+            moves_done=sum(part.filled or part.sealed for part in parts),
+            leader_moves_total=len(self.view.sources),
+            leader_moves_done=len(self.view.cut_over),
+            bytes_total=sum(part.bytes_total for part in parts),
+            bytes_done=sum(part.bytes_done for part in parts),
+        )
+        old = self.status.progress
+        new = with_rate(counted, old, self.now)
+        if self.status != self.before or is_a_step(old, new):
+            self.update(progress=new)

@@ -1,10 +1,10 @@
 """What is done for each heir and each source of a re-sharding while it runs.
 
-An heir: its seed is opened and filled, the record that makes it lead is written, its followers
-are added, its parts are verified; one that breaks is dropped and begun anew, unless it serves.
-A source: when all its heirs are ready it is authorized to seal, in its record, and asked in the
-next pass; when its leader says that the seal is committed, the record says so too. Suspended,
-nothing is begun, but what was authorized comes to its end.
+An heir fills and imports by itself; its parts are verified, and one that is broken is begun anew,
+unless it serves or a source of it may be sealing. A source: when all its heirs are ready it is
+authorized to seal, in its record, and asked in the next pass; when its leader says that the seal is
+committed, the record says so too. Suspended, nothing is begun, but what was authorized comes to its
+end.
 """
 
 import collections
@@ -13,30 +13,27 @@ from rezone.domain import route_seals, routes
 from rezone.domain.changes import change_of
 from rezone.domain.resharding_run import ReshardingRun
 from rezone.domain.resharding_view import (
-    DropHeir,
-    FillSeed,
     HeirView,
-    OpenSeed,
     PartView,
-    ReimportPart,
     RequestSeal,
     ReshardingView,
-    Seed,
     SourceView,
     VerifyPart,
 )
 from rezone.domain.world import ChangeRoutes, RouteChange
-from rezone.wire.messages import FIRST_PARTITION_EPOCH, LeaderAndIsr
+from rezone.wire.messages import LeaderAndIsr
 
 _NO_NODE = "Unreachable: no node of a new partition is left"
+_BROKEN = "Broken: a part that cannot be imported, of a new partition that serves"
+_DIFFERS = "Broken: a part that differs from its source"
+_STUCK = (_NO_NODE, _BROKEN, _DIFFERS)
 
 
 class Heirs:
-    """What a pass has found: heirs that are not filled, and why the rest is not over (B-14)."""
+    """What a pass has found: parts that are not filled, and why the rest is not over (B-14)."""
 
     def __init__(self) -> None:
         self.unfilled = 0
-        self.stuck = False
         self._reasons: collections.Counter[str] = collections.Counter()
 
     def waits(self, why: str) -> None:
@@ -44,28 +41,24 @@ class Heirs:
         self._reasons[why] += 1
 
     @property
+    def stuck(self) -> bool:
+        """Whether only a person can help."""
+        return any(why in self._reasons for why in _STUCK)
+
+    @property
     def waiting(self) -> str:
         """Return the reasons with their counts, empty when nothing is left to do.
 
         What only a person can help comes first.
         """
-        found = sorted(self._reasons.items(), key=lambda each: (each[0] != _NO_NODE, each[0]))
+        found = sorted(self._reasons.items(), key=lambda each: (each[0] not in _STUCK, each[0]))
         return ", ".join(f"{why}: {count}" for why, count in found)
 
 
 def advance(run: ReshardingRun) -> Heirs:
     """Do what is due for all heirs and sources; return what is left."""
     view, found = run.view, Heirs()
-    changes: list[RouteChange | None] = []
-    fills = view.max_concurrent_fills
-    for heir in view.heirs.values():
-        if heir.record is None:
-            found.unfilled += 1
-            filling = heir.seed is Seed.OPEN and fills > 0
-            fills -= filling
-            changes.append(_seed(run, heir, found, may_fill=filling))
-        else:
-            changes.append(_follow(run, heir, heir.record, found))
+    changes = [_look_after(run, heir, found) for heir in view.heirs.values()]
     room = view.max_concurrent_cut_overs - sum(s.record.sealing for s in view.sources.values())
     for source in view.sources.values():
         change = _cut_over(run, source, found, may_begin=room > 0 and not run.paused)
@@ -77,54 +70,68 @@ def advance(run: ReshardingRun) -> Heirs:
     return found
 
 
-def _seed(
-    run: ReshardingRun, heir: HeirView, found: Heirs, *, may_fill: bool
-) -> RouteChange | None:
-    """Open and fill the seed; return the record by which it leads, alone in sync, when it may."""
+def _look_after(run: ReshardingRun, heir: HeirView, found: Heirs) -> RouteChange | None:
+    """Verify an heir's parts; return the record by which it is begun anew, where it has to be."""
+    unfilled = sum(not part.filled and not part.sealed for part in heir.parts)
+    found.unfilled += unfilled
+    if heir.broken:
+        return _mend(run, heir, found)
     if not heir.nodes:
-        found.stuck = True
         found.waits(_NO_NODE)
-    elif heir.seed is Seed.FILLED:
+        return None
+    if not heir.open:
         found.waits("Opening")
-        state = routes.initial(heir.nodes[:1], run.view.coordinator_epoch)
-        before = FIRST_PARTITION_EPOCH - 1
-        return RouteChange(partition=heir.partition, expected_epoch=before, state=state)
-    elif heir.seed is Seed.NONE:
-        found.waits("Opening")
-        if not run.paused:
-            run.act(OpenSeed(partition=heir.partition, node=heir.nodes[0]))
-    else:
-        found.waits("Copying" if may_fill else "Limit: new partitions are filled in turn")
-        if may_fill and not run.paused:
-            parts = tuple(part.overlap for part in heir.parts)
-            run.act(FillSeed(partition=heir.partition, node=heir.nodes[0], parts=parts))
+    elif unfilled:
+        found.waits("Copying")
+    for part in heir.parts:
+        if part.differs and not part.sealed:
+            found.waits(_DIFFERS)
+        elif not part.verified and not part.sealed and _is_near(run.view, part):
+            found.waits("Verifying")
+            _verify(run, heir, part)
     return None
 
 
-def _follow(
-    run: ReshardingRun, heir: HeirView, record: LeaderAndIsr, found: Heirs
-) -> RouteChange | None:
-    """Add an heir's followers and verify its parts; one that is broken is begun anew."""
-    if heir.broken and not heir.serves:
-        found.waits("Copying anew")
-        run.act(DropHeir(partition=heir.partition))
-        return None
-    for part in heir.parts:
-        if part.broken:
-            # Its other parts have clients' rows: only this one can be replaced.
-            found.waits("Copying anew")
-            run.act(ReimportPart(overlap=part.overlap))
-        elif not part.verified and not part.sealed and _is_near(run.view, part):
-            found.waits("Verifying")
-            run.act(VerifyPart(overlap=part.overlap))
-    if run.paused:
-        return None
-    return change_of(
-        heir.partition,
-        record,
-        run.view.coordinator_epoch,
-        lambda r: routes.add_replicas(r, heir.nodes),
+def _verify(run: ReshardingRun, heir: HeirView, part: PartView) -> None:
+    source = run.view.sources.get(part.overlap.old)
+    if source is None or heir.record is None or heir.leader_epoch is None:
+        return
+    run.act(
+        VerifyPart(
+            overlap=part.overlap,
+            source=source.record.leader,
+            heir=heir.record.leader,
+            leader_epoch=heir.leader_epoch,
+        )
     )
+
+
+def _mend(run: ReshardingRun, heir: HeirView, found: Heirs) -> RouteChange | None:
+    """Return the record by which a broken heir begins anew, None while it must not.
+
+    Not while another part may begin to be served by the next word of its source: then clients'
+    rows would be in it. One that is broken cannot.
+    """
+    found.unfilled += not heir.serves
+    if heir.serves:
+        found.waits(_BROKEN)
+        return None
+    found.waits("Copying anew")
+    record = heir.record
+    if record is None or record.next_leader is not None or heir.leader_epoch is None:
+        return None
+    if not heir.nodes or run.paused or not all(_is_idle(run.view, part) for part in heir.parts):
+        return None
+    state = routes.begin_anew(record, heir.nodes, run.view.coordinator_epoch)
+    if isinstance(state, routes.Refusal):
+        return None
+    before = record.partition_epoch
+    return RouteChange(partition=heir.partition, expected_epoch=before, state=state)
+
+
+def _is_idle(view: ReshardingView, part: PartView) -> bool:
+    source = view.sources.get(part.overlap.old)
+    return part.broken or (source is not None and source.open)
 
 
 def _cut_over(
@@ -132,20 +139,18 @@ def _cut_over(
 ) -> RouteChange | None:
     """Bring one source to its seal; return the change of its record that is due."""
     record, epoch = source.record, run.view.coordinator_epoch
+    parts = run.view.parts[source.partition]
     if source.sealed or record.sealed:
-        if any(not part.sealed for _, part in run.view.parts[source.partition]):
+        if not record.sealed or any(not part.sealed for _, part in parts):
             found.waits("CuttingOver")
         return change_of(source.partition, record, epoch, route_seals.note_sealed)
     if record.sealing:
         found.waits("CuttingOver")
-        if any(part.broken for _, part in run.view.parts[source.partition]):
-            # It would seal for an heir that cannot take its rows over.
+        if any(part.broken or (heir.broken and not heir.serves) for heir, part in parts):
+            # It would seal for an heir that cannot take its rows over, or that could not be begun
+            # anew any more for the sake of another part.
             return change_of(source.partition, record, epoch, route_seals.revoke_seal)
-        run.act(
-            RequestSeal(
-                partition=source.partition, node=record.leader, leader_epoch=record.leader_epoch
-            )
-        )
+        _request_seal(run, source.partition, record)
         return None
     why = _not_ready(run.view, source)
     found.waits(why or "CuttingOver")
@@ -154,13 +159,18 @@ def _cut_over(
     return change_of(source.partition, record, epoch, route_seals.authorize_seal)
 
 
+def _request_seal(run: ReshardingRun, partition: int, record: LeaderAndIsr) -> None:
+    epoch = record.leader_epoch
+    run.act(RequestSeal(partition=partition, node=record.leader, leader_epoch=epoch))
+
+
 def _not_ready(view: ReshardingView, source: SourceView) -> str:
     """Return why a source cannot be sealed yet, "" when it can."""
     if source.record.next_leader is not None:
         return "Switching: a leader is on its way"
     for heir, part in view.parts[source.partition]:
         # Of every part, not only this source's: an heir that serves can be begun anew no more.
-        if heir.record is None or any(p.broken or p.lag_rows is None for p in heir.parts):
+        if not heir.open or any(not (_is_whole(p) or p.sealed) for p in heir.parts):
             return "Copying"
         if not heir.in_sync:
             return "CatchingUp: followers of new partitions"
@@ -171,5 +181,9 @@ def _not_ready(view: ReshardingView, source: SourceView) -> str:
     return ""
 
 
+def _is_whole(part: PartView) -> bool:
+    return part.filled and not part.broken and part.lag_rows is not None
+
+
 def _is_near(view: ReshardingView, part: PartView) -> bool:
-    return part.lag_rows is not None and part.lag_rows <= view.lag_rows_max
+    return _is_whole(part) and part.lag_rows is not None and part.lag_rows <= view.lag_rows_max

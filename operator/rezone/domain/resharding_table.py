@@ -23,19 +23,19 @@ TABLE = Table(
         ),
         State(
             name=S.APPROVED,
-            does="waits while the zone is paused",
+            does="waits while the zone is paused, or has old partitions of a re-sharding before",
             commands=RUNNING,
         ),
         State(
             name=S.AWAITING_REPLICAS,
-            does="opens the first replica of each new partition",
+            does="makes the new partitions, empty, and waits until all their replicas are in sync",
             deadline_seconds=AWAITING_SECONDS_MAX,
             commands=RUNNING,
         ),
         State(
             name=S.TRANSFERRING,
-            does="fills new partitions, which then import what old ones go on writing; "
-            "cuts over old partitions whose heirs are ready",
+            does="lets new partitions fill, and import what old ones go on writing; verifies them, "
+            "and cuts over old partitions whose heirs are ready",
             commands=RUNNING,
         ),
         State(
@@ -50,7 +50,7 @@ TABLE = Table(
         ),
         State(
             name=S.STOPPING_REDUNDANT,
-            does="stops the old partitions, after a while for scans that began before",
+            does="deletes the old partitions, after a while for scans that began before",
             deadline_seconds=GRACE_SECONDS + STOPPING_SECONDS_MAX,
             commands=(Command.SUSPEND,),
         ),
@@ -74,9 +74,11 @@ TABLE = Table(
         Edge(S.AWAITING_REPLICAS, DEADLINE, S.CANCELLING),
         Edge(S.AWAITING_REPLICAS, CANCEL, S.CANCELLING),
         Edge(S.TRANSFERRING, "all filled", S.SWITCHING),
+        Edge(S.TRANSFERRING, "unrecoverable", S.CANCELLING),
         Edge(S.TRANSFERRING, CANCEL, S.CANCELLING),
         Edge(S.SWITCHING, "all cut over", S.FINALIZING),
         Edge(S.SWITCHING, "copy lost", S.TRANSFERRING),
+        Edge(S.SWITCHING, "unrecoverable", S.CANCELLING),
         Edge(S.SWITCHING, CANCEL, S.CANCELLING),
         Edge(S.FINALIZING, "stable is written", S.STOPPING_REDUNDANT),
         Edge(S.STOPPING_REDUNDANT, "all stopped", S.SUCCEEDED),
@@ -85,3 +87,10 @@ TABLE = Table(
         Edge(S.CANCELLING, "all is as before", S.CANCELLED),
     ),
 )
+
+INTRODUCTION = """
+A re-sharding of a zone: `spec.partitions` has changed. The states are those of every other
+RebalanceTask, what is done in them is not. Every state is persisted when it is entered; a
+coordinator that dies looks at the cluster again and goes on from there.
+[re-sharding.md](re-sharding.md) goes through it step by step.
+"""

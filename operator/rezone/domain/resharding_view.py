@@ -5,52 +5,55 @@ in common.
 """
 
 import dataclasses
-import enum
 import functools
 from collections.abc import Mapping
 
-from rezone.wire.layouts import Overlap
-from rezone.wire.messages import LeaderAndIsr, NodeId, PartitionId
-
-
-class Seed(enum.Enum):
-    """How far the first replica of an heir is, before it leads."""
-
-    NONE = enum.auto()  # no node has it open
-    OPEN = enum.auto()  # it may be filled, and perhaps is just now
-    FILLED = enum.auto()  # all parts are durable there
+from rezone.wire.layouts import Overlap, generation_of
+from rezone.wire.messages import FIRST_PARTITION_EPOCH, LeaderAndIsr, NodeId, PartitionId
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PartView:
     """What an heir's leader says of one part.
 
-    `lag_rows` are those of the source that it has not imported, None while it imports nothing.
-    `broken`: the source's log does not lead on from where it stands. `verified`: the part was equal
-    at both sides as of one time (B-04). `sealed`: the seal's import is committed, it serves.
+    `filled`: all rows that were there when it began are in its log. `lag_rows` are those of the
+    source's log that it has not imported, None while nothing is known of that. `broken`: the
+    source's log does not lead on from where it stands. `verified`: the part was equal at both sides
+    as of one time (B-04), `differs`: it was not. `sealed`: the seal's import is committed, it
+    serves. Bytes are estimates.
     """
 
     overlap: Overlap
+    filled: bool = False
     lag_rows: int | None = None
     broken: bool = False
     verified: bool = False
+    differs: bool = False
     sealed: bool = False
+    bytes_done: int = 0
+    bytes_total: int = 0
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class HeirView:
-    """A new partition; `record` is None until its seed is filled.
+    """A new partition; `record` is None until the next layout's table is written.
 
-    `nodes` are those of its target that are not lost, the first shall be its seed; `seed` is that
-    one's state. `in_sync`: all of `nodes` are, their indexes and standbys too.
+    `nodes` are those of its target that are not lost; the first shall lead. `in_sync`: all of
+    `nodes` are, their indexes too. `leader_epoch` is the epoch in which its leader reports, None
+    while that does not answer as the leader of the record's epoch.
     """
 
     partition: PartitionId
     nodes: tuple[NodeId, ...]
     parts: tuple[PartView, ...]
     record: LeaderAndIsr | None = None
-    seed: Seed = Seed.NONE
     in_sync: bool = False
+    leader_epoch: int | None = None
+
+    @property
+    def open(self) -> bool:
+        """Whether all of its replicas have been opened, so that it takes entries."""
+        return self.record is not None and self.record.partition_epoch > FIRST_PARTITION_EPOCH
 
     @property
     def serves(self) -> bool:
@@ -76,28 +79,39 @@ class SourceView:
     record: LeaderAndIsr
     sealed: bool | None = None
 
+    @property
+    def open(self) -> bool:
+        """Whether it is sure that it is not sealed, and is not to be."""
+        return self.sealed is False and not self.record.sealing and not self.record.sealed
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ReshardingView:
     """One observation of a zone that is re-sharded.
 
     `holds_pending`: the zone's pending assignment is this one's; `done`: it is the stable one.
-    `cancel_written`: the intent to cancel it stands in the zone's keys. `old_left` are partitions
-    of the old layout that have a record or a replica still.
+    `cancel_written`: the intent to cancel it stands in the zone's keys. `generation` is the next
+    layout's. Its table stands as a whole or not at all: all heirs have a record, or none has;
+    `sources` are empty when the old one has been deleted. `others_left`: a third one is there
+    still, of a re-sharding before. `held` are the partitions of which a data node that answers has
+    a replica.
     """
 
     sources: Mapping[PartitionId, SourceView]
     heirs: Mapping[PartitionId, HeirView]
+    generation: int
+    stable: tuple[tuple[NodeId, ...], ...]
+    pending: tuple[tuple[NodeId, ...], ...]
     holds_pending: bool
     done: bool
     cancel_written: bool
     coordinator_epoch: int
     paused: bool
     manual_approval: bool
-    max_concurrent_fills: int
     max_concurrent_cut_overs: int
     lag_rows_max: int
-    old_left: tuple[PartitionId, ...] = ()
+    others_left: bool = False
+    held: frozenset[PartitionId] = frozenset()
 
     @functools.cached_property
     def parts(self) -> Mapping[PartitionId, tuple[tuple[HeirView, PartView], ...]]:
@@ -105,7 +119,8 @@ class ReshardingView:
         found: dict[PartitionId, list[tuple[HeirView, PartView]]] = {p: [] for p in self.sources}
         for heir in self.heirs.values():
             for part in heir.parts:
-                found[part.overlap.old].append((heir, part))
+                if part.overlap.old in found:
+                    found[part.overlap.old].append((heir, part))
         return {partition: tuple(pairs) for partition, pairs in found.items()}
 
     @functools.cached_property
@@ -119,43 +134,49 @@ class ReshardingView:
             or any(part.sealed for _, part in self.parts[partition])
         )
 
+    @property
+    def created(self) -> bool:
+        """Whether the next layout's table stands."""
+        return any(heir.record is not None for heir in self.heirs.values())
+
+    @property
+    def old_generation(self) -> int | None:
+        """The generation of the old table, None when it has been deleted."""
+        return next((generation_of(partition) for partition in self.sources), None)
+
+    @property
+    def old_held(self) -> int:
+        """How many old partitions have a replica on a node that answers."""
+        return sum(generation_of(partition) < self.generation for partition in self.held)
+
+    @property
+    def new_held(self) -> int:
+        """How many heirs have a replica on a node that answers."""
+        return sum(generation_of(partition) == self.generation for partition in self.held)
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class OpenSeed:
-    """Open the first replica of an heir on a node, to be filled."""
+class CreateHeirs:
+    """Write the table of the next layout beside the old one, unless it is there.
 
-    partition: PartitionId
-    node: NodeId
+    `nodes` has the replicas of each heir in the order of their ids; the first leads.
+    """
 
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class FillSeed:
-    """Copy the parts of an heir to its seed, going on where an earlier try has stopped."""
-
-    partition: PartitionId
-    node: NodeId
-    parts: tuple[Overlap, ...]
+    generation: int
+    nodes: tuple[tuple[NodeId, ...], ...]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class VerifyPart:
-    """Compare the digests of a part at both sides as of one time (B-04)."""
+    """Compare the digests of a part at both leaders as of one time (B-04).
+
+    `leader_epoch` is the heir's: what leads it later is compared anew.
+    """
 
     overlap: Overlap
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class ReimportPart:
-    """Have an heir that serves other parts drop this one, and import it anew through its log."""
-
-    overlap: Overlap
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class DropHeir:
-    """Delete an heir that serves nothing: its record first, then its replicas."""
-
-    partition: PartitionId
+    source: NodeId
+    heir: NodeId
+    leader_epoch: int
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -168,26 +189,14 @@ class RequestSeal:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class RemoveOld:
-    """Stop the replicas of old partitions and delete their records."""
+class DropLayout:
+    """Delete the table of a generation that is over, or was never served.
 
-    partitions: tuple[PartitionId, ...]
+    Its replicas are stopped where they are reported without a record (`repairs.strays`).
+    """
 
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class CompleteResharding:
-    """ZR-10 with the next generation: `stable` becomes what is pending with `revision`."""
-
-    revision: int
+    generation: int
 
 
-ReshardingAction = (
-    OpenSeed
-    | FillSeed
-    | VerifyPart
-    | ReimportPart
-    | DropHeir
-    | RequestSeal
-    | RemoveOld
-    | CompleteResharding
-)
+ReshardingAction = CreateHeirs | VerifyPart | RequestSeal | DropLayout
+"""What only a re-sharding asks for."""

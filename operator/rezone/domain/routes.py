@@ -80,6 +80,22 @@ def initial(replicas: tuple[NodeId, ...], coordinator_epoch: int) -> LeaderAndIs
     )
 
 
+def begin_anew(
+    record: LeaderAndIsr, replicas: tuple[NodeId, ...], coordinator_epoch: int
+) -> Answer:
+    """Return the first record of a partition that begins anew, under a later leader epoch.
+
+    Data nodes delete what they have of it when they take this record. Only for a partition that no
+    client has ever been served by: its rows must be in another one.
+    """
+    if coordinator_epoch < record.coordinator_epoch:
+        return Refusal(
+            RefusalReason.COORDINATOR_FENCED, f"coordinator epoch {coordinator_epoch} is over"
+        )
+    first = initial(replicas, coordinator_epoch)
+    return msgspec.structs.replace(first, leader_epoch=highest_epoch(record) + 1)
+
+
 def adjust_isr(
     record: LeaderAndIsr, proposal: IsrProposal, coordinator_epoch: int, *, minimum: int
 ) -> Answer:

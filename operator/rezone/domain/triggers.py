@@ -1,4 +1,4 @@
-"""When a zone needs another assignment (ZR-01, ZR-03), and how long that may wait.
+"""When a zone needs another assignment (ZR-01..03), and how long that may wait.
 
 A trigger is a difference, looked at anew each pass: the nodes that partitions are assigned to are
 not the nodes they may live on, or have another weight or failure domain than when that was
@@ -9,8 +9,10 @@ arranged by hand is therefore left alone until one of these changes.
 import enum
 from datetime import datetime, timedelta
 
+from rezone.domain.assignments import topology_of
 from rezone.domain.world import Topology
 from rezone.resources.zone import AutoAdjustSpec
+from rezone.resources.zone_status import Assignments
 
 
 class Trigger(enum.StrEnum):
@@ -20,6 +22,16 @@ class Trigger(enum.StrEnum):
     NODES_LEFT = "NodesLeft"
     NODES_CHANGED = "NodesChanged"
     REPLICAS_CHANGED = "ReplicasChanged"
+    PARTITIONS_CHANGED = "PartitionsChanged"
+
+
+def wants_partitions(keys: Assignments, wanted: int) -> bool:
+    """Return whether a zone shall have another number of partitions than its newest assignment.
+
+    One that was cancelled is not wanted again before `wanted` has been another number meanwhile.
+    """
+    newest = topology_of(keys.planned or keys.pending or keys.stable)
+    return newest is not None and wanted not in {len(newest), keys.declined_partitions}
 
 
 def find_trigger(
@@ -57,7 +69,7 @@ def due_in(
 
     The start is persisted in the zone's status, so that a restart does not begin the wait anew.
     """
-    if by_hand or trigger is Trigger.REPLICAS_CHANGED:
+    if by_hand or trigger in {Trigger.REPLICAS_CHANGED, Trigger.PARTITIONS_CHANGED}:
         return timedelta(0)
     left = trigger is Trigger.NODES_LEFT
     seconds = settings.scale_down_seconds if left else settings.scale_up_seconds

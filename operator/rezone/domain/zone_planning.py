@@ -7,22 +7,30 @@ from datetime import datetime, timedelta
 from typing import Self
 
 from rezone.domain import assignments
-from rezone.domain.assignments import SKIP, topology_of
+from rezone.domain.assignments import SKIP
 from rezone.domain.data_nodes import changed_ids, eligible_ids, placed, planner_nodes
 from rezone.domain.planner import NotPlaceableError, PlanRequest, plan
-from rezone.domain.triggers import Trigger, due_in, find_trigger
+from rezone.domain.resharding_plan import OldZone, plan_resharding
+from rezone.domain.triggers import Trigger, due_in, find_trigger, wants_partitions
 from rezone.domain.world import Topology
 from rezone.resources.conditions import Reason
 from rezone.resources.zone import DistributionZone
-from rezone.resources.zone_status import Assignments, DataNodeState, DistributionZoneStatus
+from rezone.resources.zone_status import (
+    Assignment,
+    DataNodeState,
+    DistributionZoneStatus,
+)
+from rezone.wire.layouts import Layout
 from rezone.wire.messages import NodeId
 
 PLACEMENT_GRACE = timedelta(seconds=60)
 """So long the first placement waits for all data nodes; then for as many as there are replicas."""
+PARTITION_BYTES_TAKEN = 1 << 20
+"""What a partition counts when heirs are placed: all old ones alike, so that ranges decide."""
 
 
 class ZonePlanning:
-    """Decides about one zone at one time, `now`; `leaders` are those of its partitions so far.
+    """Decides about one zone at one time, `now`; `leaders` are those of its stable partitions.
 
     Then `status` is the next one, `place` the first assignment when there is none yet, `stalled`
     why there can be none, and after `wake_seconds` a trigger is due at the earliest.
@@ -46,10 +54,14 @@ class ZonePlanning:
 
     def run(self) -> Self:
         """Decide, and return itself."""
-        newest = _newest(self.status.assignments)
+        keys = assignments.settle_declined(self.status.assignments, self.zone.spec.partitions)
+        self.status = self.status.model_copy(update={"assignments": keys})
+        newest = keys.planned or keys.pending or keys.stable
         try:
             if newest is None:
                 self._first_placement()
+            elif wants_partitions(keys, self.zone.spec.partitions):
+                self._ask_for_partitions(keys.pending or keys.stable or newest)
             else:
                 self._look_for_trigger(newest)
         except NotPlaceableError as error:
@@ -67,7 +79,41 @@ class ZonePlanning:
         if len(eligible) == len(wanted) or (waited and len(eligible) >= self.zone.spec.replicas):
             self.place = plan(self._request(None, eligible)).target
 
-    def _look_for_trigger(self, newest: Topology) -> None:
+    def _ask_for_partitions(self, before: Assignment) -> None:
+        """Ask for another number of partitions than those of the assignment before (ZR-02)."""
+        keys, wanted = self.status.assignments, self.zone.spec.partitions
+        current = assignments.parse(before.replicas)
+        if len(current) == wanted:
+            # What is under way already: only what was to come after it is taken back.
+            self._request_keys(current, before.generation)
+            return
+        eligible = eligible_ids(self.status.data_nodes)
+        generation = keys.last_generation + 1
+        made = plan_resharding(
+            OldZone(
+                layout=Layout(before.generation, len(current)),
+                topology=current,
+                leaders=self._leaders_of(before) or tuple(nodes[0] for nodes in current),
+                partition_bytes=(PARTITION_BYTES_TAKEN,) * len(current),
+            ),
+            Layout(generation, wanted),
+            replicas=self.zone.spec.replicas,
+            nodes=planner_nodes(self.status.data_nodes, eligible),
+            revision=int(self.zone.metadata.resource_version),
+        )
+        self._request_keys(made.target, generation)
+
+    def _request_keys(self, target: Topology, generation: int) -> None:
+        """Write what a trigger asks for into the keys, unless a newer one was (ZR-04, ZR-05)."""
+        revision = int(self.zone.metadata.resource_version)
+        keys = assignments.request(self.status.assignments, target, revision, generation)
+        if keys is not SKIP:
+            update = {"assignments": keys, "trigger_time": None}
+            self.status = self.status.model_copy(update=update)
+            self._mark_placed(anew=True)
+
+    def _look_for_trigger(self, assignment: Assignment) -> None:
+        newest = assignments.parse(assignment.replicas)
         self._mark_placed(anew=False)
         eligible = eligible_ids(self.status.data_nodes)
         replicas = self.zone.spec.replicas
@@ -89,18 +135,20 @@ class ZonePlanning:
         if left > timedelta(0):
             self.wake_seconds = left.total_seconds()
             return
-        target = plan(self._request(newest, eligible)).target
+        request = self._request(newest, eligible, leaders=self._leaders_of(assignment))
+        target = plan(request).target
         if target == newest:
             # Nothing better can be had, such as for a node whose failure domain is full already.
             # To ask for it again would write a new revision in every pass, for ever.
             self._mark_placed(anew=True)
             return
-        revision = int(self.zone.metadata.resource_version)
-        keys = assignments.request(self.status.assignments, target, revision)
-        if keys is not SKIP:
-            update = {"assignments": keys, "trigger_time": None}
-            self.status = self.status.model_copy(update=update)
-            self._mark_placed(anew=True)
+        self._request_keys(target, assignment.generation)
+
+    def _leaders_of(self, assignment: Assignment) -> tuple[NodeId, ...] | None:
+        """Return who leads the partitions of an assignment, None for those of another layout."""
+        stable = self.status.assignments.stable
+        there = stable is not None and stable.generation == assignment.generation
+        return self._leaders or None if there else None
 
     def _mark_placed(self, *, anew: bool) -> None:
         nodes = placed(self.status.data_nodes, anew=anew)
@@ -110,15 +158,16 @@ class ZonePlanning:
         draining = any(n.state is DataNodeState.DRAINING for n in self.status.data_nodes)
         return trigger is Trigger.NODES_LEFT and draining
 
-    def _request(self, current: Topology | None, eligible: frozenset[int]) -> PlanRequest:
+    def _request(
+        self,
+        current: Topology | None,
+        eligible: frozenset[int],
+        leaders: tuple[NodeId, ...] | None = None,
+    ) -> PlanRequest:
         return PlanRequest(
-            partitions=self.zone.spec.partitions,
+            partitions=self.zone.spec.partitions if current is None else len(current),
             replicas=self.zone.spec.replicas,
             nodes=planner_nodes(self.status.data_nodes, eligible),
             current=current,
-            leaders=self._leaders or None,
+            leaders=leaders,
         )
-
-
-def _newest(keys: Assignments) -> Topology | None:
-    return topology_of(keys.planned or keys.pending or keys.stable)

@@ -30,6 +30,7 @@ class TaskType(enum.StrEnum):
     DRAIN = "Drain"  # move everything off the named data nodes
     LEADERS = "Leaders"  # even out leaders, copy nothing
     MOVES = "Moves"  # exactly the moves listed
+    RESHARD = "Reshard"  # another number of partitions; made by the operator alone
 
 
 class TaskState(enum.StrEnum):
@@ -95,6 +96,12 @@ class RebalanceTaskSpec(Model):
             rule="self.type == 'Moves' || !has(self.moves) || size(self.moves) == 0",
             message="spec.moves is only for tasks of type Moves",
             field_path=".moves",
+        ),
+        Rule(
+            rule="self.type != 'Reshard' || (has(self.revision) && self.revision > 0)",
+            message="a task of type Reshard is made by the operator: change spec.partitions of the "
+            "zone",
+            field_path=".type",
         ),
         Rule(
             rule="self.zoneName == oldSelf.zoneName",
@@ -187,6 +194,10 @@ class RebalanceTaskStatus(MachineStatus):
     source: CompactText = Field(default="", description="The assignment before, compact.")
     target: CompactText = Field(default="", description="The assignment after, compact.")
     revision: Count = Field(default=0, description="The revision of the assignment it works on.")
+    generation: Count = Field(
+        default=0,
+        description="Of a re-sharding: the generation of the new partitions.",
+    )
     plan: PlanSummary | None = None
     progress: TaskProgress = TaskProgress()
     spark_application: ShortText = Field(

@@ -48,10 +48,15 @@ class Assignment(Model):
 
     Texts over 64 KiB have their ids in base 36, as `domain.topology_text` says. The first of a
     partition's nodes is its preferred leader. `revision` is the revision of the trigger that made
-    it; it compares like ZR-04's timestamps.
+    it; it compares like ZR-04's timestamps. Partitions of two generations have other ranges and
+    ids: a pending assignment of another one than the stable one's is a re-sharding.
     """
 
     revision: Count = Field(description="The revision of the trigger that made it.")
+    generation: Count = Field(
+        default=0,
+        description="Which cut of the rows into partitions it is of: a re-sharding makes another.",
+    )
     replicas: CompactText = Field(
         description="The data nodes of each partition, as in 0,1,2;1,2,3; in large zones as in "
         "base36x2:000102;010203, ids with two digits of base 36 each.",
@@ -80,6 +85,15 @@ class Assignments(Model):
     planned: Assignment | None = Field(default=None, description="The one after the pending one.")
     change: Count = Field(default=0, description="The revision of the newest trigger seen.")
     cancel: CancelIntent | None = Field(default=None, description="A rebalance to be cancelled.")
+    last_generation: Count = Field(
+        default=0,
+        description="The newest generation that any assignment has had; none is used again.",
+    )
+    declined_partitions: Annotated[int, Field(ge=0, le=16_384)] = Field(
+        default=0,
+        description="The number of partitions whose re-sharding was cancelled: it is not begun "
+        "again before spec.partitions changes.",
+    )
 
 
 class RolloutStatus(Model):
