@@ -20,6 +20,7 @@ from rezone.controller.monitor import NodeMonitor, WatchedNode
 from rezone.controller.notify import PARTITIONS_PER_CALL, Notifier
 from rezone.controller.verify import CopyDiffersError, verify_copy
 from rezone.domain import routes
+from rezone.domain.route_table import RouteTable
 from rezone.wire.errors import NotReadyError, RezoneError
 from rezone.wire.flight import NodeClient, answer_action
 from rezone.wire.messages import (
@@ -28,7 +29,6 @@ from rezone.wire.messages import (
     DigestReply,
     DigestRequest,
     Fence,
-    LeaderAndIsr,
     Message,
     NodeReport,
     NotifyLeaderAndIsr,
@@ -249,9 +249,9 @@ async def notifier(
     return Notifier(executor, monitor, 5.0)
 
 
-def table(count: int = 4) -> list[LeaderAndIsr]:
+def table(count: int = 4) -> RouteTable:
     """Return first records."""
-    return [routes.initial((0, 1, 2), 1) for _ in range(count)]
+    return RouteTable([routes.initial((0, 1, 2), 1) for _ in range(count)])
 
 
 def partitions_in(calls: list[NotifyLeaderAndIsr]) -> list[int]:
@@ -268,7 +268,7 @@ async def test_only_what_is_not_confirmed_is_sent(notifier: Notifier, node: Node
     assert partitions_in(node.take(NotifyLeaderAndIsr)) == [0, 1, 2, 3]
     assert await notifier.notify(CONFIG, PEERS, records, FENCE)
     assert node.calls == []
-    records[2] = msgspec.structs.replace(records[2], partition_epoch=9)
+    records = records.changed({2: msgspec.structs.replace(records[2], partition_epoch=9)})
     assert await notifier.notify(CONFIG, PEERS, records, FENCE)
     assert [type(call) for call in node.calls] == [NotifyLeaderAndIsr]
     assert partitions_in(node.take(NotifyLeaderAndIsr)) == [2]
@@ -278,8 +278,8 @@ async def test_a_table_that_is_read_again_is_not_sent_again(notifier: Notifier, 
     """Each doubt about the table would send all of it to all nodes; or what has changed is lost."""
     await notifier.notify(CONFIG, PEERS, table(), FENCE)
     node.take(Message)
-    await notifier.notify(CONFIG, PEERS, [], FENCE)
-    read = [*table(3), msgspec.structs.replace(table()[3], partition_epoch=9)]
+    await notifier.notify(CONFIG, PEERS, RouteTable(), FENCE)
+    read = table().changed({3: msgspec.structs.replace(table()[3], partition_epoch=9)})
     await notifier.notify(CONFIG, PEERS, read, FENCE)
     assert partitions_in(node.take(NotifyLeaderAndIsr)) == [3]
 
@@ -287,7 +287,7 @@ async def test_a_table_that_is_read_again_is_not_sent_again(notifier: Notifier, 
 class Overtaken(Notifier):
     """The table changes while its first records are on their way."""
 
-    later: tuple[LeaderAndIsr, ...] = ()
+    later = RouteTable()
 
     async def _call(
         self,
@@ -307,7 +307,8 @@ async def test_changes_during_a_call_are_sent_afterwards(
     monitor.watch({0: node.address})
     await news.until(lambda: reachable(monitor))
     notifier, records = Overtaken(executor, monitor, 5.0), table()
-    notifier.later = (*records[:3], msgspec.structs.replace(records[3], partition_epoch=9))
+    newer = msgspec.structs.replace(records[3], partition_epoch=9)
+    notifier.later = records.changed({3: newer})
     await notifier.notify(CONFIG, PEERS, records, FENCE)
     assert partitions_in(node.take(NotifyLeaderAndIsr)) == [0, 1, 2, 3]
     await notifier.notify(CONFIG, PEERS, notifier.later, FENCE)
@@ -347,7 +348,7 @@ async def test_restarted_process_gets_everything_again(
 async def test_failed_call_is_repeated(notifier: Notifier, node: Node, good_calls: int) -> None:
     """A lost call would leave a node with old routes for ever (ZR-13)."""
     if good_calls:
-        await notifier.notify(CONFIG, PEERS, [], FENCE)
+        await notifier.notify(CONFIG, PEERS, RouteTable(), FENCE)
         node.take(Message)
     node.fails = [NotReadyError("busy")]
     assert not await notifier.notify(CONFIG, PEERS, table(), FENCE)

@@ -10,6 +10,7 @@ from kube_helpers import records_of, stored_zone, zone_of
 
 from rezone.domain import routes
 from rezone.domain.route_shards import shard_name
+from rezone.domain.route_table import RouteTable
 from rezone.domain.world import RouteChange
 from rezone.kube.client import ConfigMap, Kube
 from rezone.kube.errors import ForeignObjectError
@@ -38,7 +39,7 @@ async def test_table_over_several_shards(api: Kube, namespace: str) -> None:
     store = RouteStore(api, zone)
     records = records_of(600)
     await store.create(records)
-    assert await store.load() == records
+    assert await store.load() == RouteTable(records)
     await store.create(records)
     with pytest.raises(ValueError, match="600 partitions, not 8"):
         await store.create(records_of(8))
@@ -54,9 +55,9 @@ async def test_unfinished_creation_is_no_table_and_is_finished(api: Kube, namesp
     store = RouteStore(api, zone)
     await store.create(records_of(300, coordinator_epoch=1))
     await api.delete(ConfigMap, namespace, shard_name("orders", 0))
-    assert await store.load() == ()
+    assert await store.load() == RouteTable()
     await RouteStore(api, zone).create(records_of(300, coordinator_epoch=2))
-    assert await store.load() == records_of(300, coordinator_epoch=2)
+    assert await store.load() == RouteTable(records_of(300, coordinator_epoch=2))
 
 
 async def test_used_table_without_its_first_shard_is_damage(api: Kube, namespace: str) -> None:
@@ -89,7 +90,7 @@ async def test_two_writers_of_one_shard(api: Kube, namespace: str) -> None:
     records = records_of(8)
     one, two = RouteStore(api, zone), RouteStore(api, zone)
     await one.create(records)
-    assert await two.load() == records
+    assert await two.load() == RouteTable(records)
     first = [moved(p, records[p], leader=5) for p in range(4)]
     second = [moved(p, records[p], leader=6) for p in range(3, 8)]
 
@@ -118,7 +119,7 @@ async def test_many_writers_make_progress_and_count_right(api: Kube, namespace: 
 
     await asyncio.gather(*(write(p) for p in range(4)))
     stored = await RouteStore(api, zone).load()
-    assert [r.partition_epoch for r in stored] == [4, 4, 4, 4, 1, 1, 1, 1]
+    assert [r.partition_epoch for r in stored.values()] == [4, 4, 4, 4, 1, 1, 1, 1]
 
 
 async def test_stale_change_is_left_alone_and_repeat_is_done(api: Kube, namespace: str) -> None:
@@ -172,7 +173,7 @@ async def test_foreign_shard_is_refused(api: Kube, namespace: str) -> None:
     name = shard_name("orders", 0)
     await api.create(ConfigMap, {"metadata": {"name": name, "namespace": namespace}})
     store = RouteStore(api, zone)
-    assert await store.load() == ()
+    assert await store.load() == RouteTable()
     with pytest.raises(ForeignObjectError):
         await store.create(records_of(8))
     with pytest.raises(ForeignObjectError):

@@ -36,7 +36,7 @@ def partition_map(zone: str, namespace: str | None) -> None:
         routes = await RouteStore(kube, found).load()
         if not routes:
             return f"zone {zone} has no partitions yet"
-        return f"{picture(marks_of_routes(routes))}\n{LEGEND}"
+        return f"{picture(marks_of_routes(routes.of(routes.layout.generation)))}\n{LEGEND}"
 
     click.echo(_ask(load))
 

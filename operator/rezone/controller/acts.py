@@ -27,6 +27,7 @@ from rezone.resources.task import RebalanceTask
 from rezone.resources.zone import DistributionZone
 from rezone.resources.zone_status import Assignments, DistributionZoneStatus
 from rezone.wire.errors import RezoneError
+from rezone.wire.layouts import index_of
 from rezone.wire.messages import (
     Ack,
     BeginEmpty,
@@ -120,7 +121,8 @@ class Acts:
             case world.ClearPending(revision=revision):
                 await self._assign(lambda keys: assignments.clear_pending(keys, revision))
             case world.SettleLeader(partition=partition, old_leader=left, new_leader=taken):
-                await self._assign(lambda keys: assignments.settle(keys, partition, left, taken))
+                index = index_of(partition)
+                await self._assign(lambda keys: assignments.settle(keys, index, left, taken))
             case world.NotifyFailureDetector():
                 self._c.wake_zone(ZoneKey(self._zone.metadata.namespace, self._zone.metadata.name))
 
@@ -170,7 +172,7 @@ class Acts:
             ),
             spec=RegionMigrationSpec(
                 zone_name=meta.name,
-                partition=action.partition,
+                partition=index_of(action.partition),
                 target=action.target,
             ),
         )

@@ -130,9 +130,9 @@ class Coordinator:
         if runtime is not None:
             runtime.close()
 
-    def follow(self, zone: ZoneKey, key: ObjectKey, partition: PartitionId | None) -> None:
+    def follow(self, zone: ZoneKey, key: ObjectKey, index: int | None) -> None:
         """Wake `key` with the zone's news, all or those of one partition, until `unfollow`."""
-        self._followers.setdefault(zone, {})[key] = partition
+        self._followers.setdefault(zone, {})[key] = index
 
     def unfollow(self, key: ObjectKey) -> None:
         """Wake `key` with no zone's news any more: the object is gone or at its end."""
@@ -143,8 +143,8 @@ class Coordinator:
         """Wake whom a data node's news concern: at once, or soon when it is only progress."""
         if news.urgent:
             self.queue.put(zone.object_key)
-        for key, partition in self._followers.get(zone, {}).items():
-            if news.changes(partition):
+        for key, index in self._followers.get(zone, {}).items():
+            if news.changes(index):
                 self.queue.put(key)
             elif news.progress:
                 self.queue.put(key, PROGRESS_SECONDS)

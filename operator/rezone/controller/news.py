@@ -6,7 +6,9 @@ Without this difference every acknowledged write would cost the API server a few
 """
 
 import dataclasses
+import functools
 
+from rezone.wire.layouts import index_of
 from rezone.wire.messages import PartitionId, ReplicaReport
 
 
@@ -22,11 +24,18 @@ class News:
         """Return whether anything but progress has changed."""
         return self.partitions is None or bool(self.partitions)
 
-    def changes(self, partition: PartitionId | None) -> bool:
-        """Return whether the state of a partition may have changed; with None, of any."""
-        if self.partitions is None or partition is None:
+    def changes(self, index: int | None) -> bool:
+        """Return whether the partition that people call by `index` may have; with None, any.
+
+        Whoever waits for one of the layout to come is woken by the old one's news, too.
+        """
+        if self.partitions is None or index is None:
             return self.urgent
-        return partition in self.partitions
+        return index in self._indexes
+
+    @functools.cached_property
+    def _indexes(self) -> frozenset[int]:
+        return frozenset(index_of(partition) for partition in self.partitions or ())
 
 
 EVERYTHING = News(None)

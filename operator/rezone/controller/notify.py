@@ -12,21 +12,21 @@ the partitions that have changed after the last round it has confirmed.
 import asyncio
 import dataclasses
 import functools
-from collections.abc import Sequence
 from concurrent.futures import Executor
 
 import structlog
 
 from rezone.controller.monitor import NodeMonitor, WatchedNode
+from rezone.domain.route_table import RouteTable
 from rezone.wire.errors import RezoneError
 from rezone.wire.messages import (
     Ack,
     ConfigureNode,
     Fence,
-    LeaderAndIsr,
     NodeId,
     NotifyLeaderAndIsr,
     PartitionAssignment,
+    PartitionId,
     ZoneConfig,
     encode,
 )
@@ -58,30 +58,27 @@ class ChangedRoutes:
 
     def __init__(self) -> None:
         self.round = 0
-        self._routes: tuple[LeaderAndIsr, ...] = ()
-        self._changed_in: list[int] = []
+        self._routes = RouteTable()
+        self._changed_in: dict[PartitionId, int] = {}
         self._behind: dict[int, tuple[PartitionAssignment, ...]] = {}
 
-    def take(self, routes: Sequence[LeaderAndIsr]) -> None:
-        """Take the table as it is now; a table of another size is new as a whole."""
-        if not routes:
+    def take(self, routes: RouteTable) -> None:
+        """Take the table as it is now; what it has no longer needs no telling."""
+        if not routes or routes is self._routes:
             return
-        if len(routes) != len(self._routes):
-            changed = list(range(len(routes)))
-            self._changed_in = [0] * len(routes)
-        else:
-            changed = [
-                partition
-                for partition, (old, new) in enumerate(zip(self._routes, routes, strict=True))
-                if old is not new and old.partition_epoch != new.partition_epoch
-            ]
-        if not changed:
-            return
-        self.round += 1
-        self._routes = tuple(routes)
-        self._behind = {}
-        for partition in changed:
-            self._changed_in[partition] = self.round
+        known = self._routes
+        changed = [
+            partition
+            for partition, record in routes.items()
+            if record is not (old := known.get(partition)) and record != old
+        ]
+        self._routes = routes
+        for partition in known.keys() - routes.keys():
+            del self._changed_in[partition]
+        if changed or len(routes) != len(known):
+            self.round += 1
+            self._behind = {}
+            self._changed_in.update(dict.fromkeys(changed, self.round))
 
     def since(self, confirmed: int) -> tuple[PartitionAssignment, ...]:
         """Return the records that have changed after a round; nodes mostly ask for the same one."""
@@ -89,7 +86,7 @@ class ChangedRoutes:
         if found is None:
             found = self._behind[confirmed] = tuple(
                 PartitionAssignment(partition=partition, state=self._routes[partition])
-                for partition, changed in enumerate(self._changed_in)
+                for partition, changed in self._changed_in.items()
                 if changed > confirmed
             )
         return found
@@ -138,7 +135,7 @@ class Notifier:
         self,
         config: ZoneConfig,
         peers: dict[NodeId, str],
-        routes: Sequence[LeaderAndIsr],
+        routes: RouteTable,
         fence: Fence,
     ) -> bool:
         """Send each node what it has not confirmed yet; returns whether all reachable ones have."""

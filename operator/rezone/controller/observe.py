@@ -6,18 +6,20 @@ from rezone.controller.monitor import NodeMonitor
 from rezone.controller.runtime import ZoneRuntime
 from rezone.controller.zone_config import index_names
 from rezone.domain.assignments import topology_of
+from rezone.domain.route_table import RouteTable
 from rezone.domain.world import MigrationView, NodeView, SparkView, ZoneView
 from rezone.resources.migration import TERMINAL_MIGRATION_STATES, MigrationState, RegionMigration
 from rezone.resources.zone import ApprovalMode, DistributionZone
 from rezone.resources.zone_status import DataNodeState, DataNodeStatus, DistributionZoneStatus
-from rezone.wire.messages import LeaderAndIsr, NodeId
+from rezone.wire.layouts import id_of
+from rezone.wire.messages import NodeId
 
 
 def build_view(
     zone: DistributionZone,
     runtime: ZoneRuntime,
     *,
-    routes: tuple[LeaderAndIsr, ...],
+    routes: RouteTable,
     migrations: Sequence[RegionMigration],
     spark: SparkView | None,
     leader_lease_seconds: float,
@@ -46,7 +48,9 @@ def build_view(
         leader_lease_seconds=leader_lease_seconds,
         min_in_sync=zone.spec.min_in_sync,
         hot_standbys=zone.spec.hot_standbys,
-        migrations=tuple(migration_view(m) for m in migrations),
+        generation=routes.layout.generation,
+        pending_generation=routes.layout.generation,
+        migrations=tuple(migration_view(m, routes.layout.generation) for m in migrations),
         spark=spark,
         verified=frozenset(runtime.verified),
         mismatched=frozenset(runtime.mismatched),
@@ -78,25 +82,32 @@ def node_views(
     return views
 
 
-def migration_view(migration: RegionMigration) -> MigrationView:
-    """Return a RegionMigration as decisions see it."""
+def migration_view(migration: RegionMigration, generation: int) -> MigrationView:
+    """Return a RegionMigration as decisions see it; `generation` is that of the zone's layout."""
     status = migration.status
     state = status.state if status is not None else ""
     context = status.context if status is not None else None
-    owners = [o.name for o in migration.metadata.owner_references if o.kind == "RebalanceTask"]
     return MigrationView(
         name=migration.metadata.name,
-        partition=migration.spec.partition,
+        partition=context.partition
+        if context is not None
+        else id_of(generation, migration.spec.partition),
         target=migration.spec.target,
         state=state,
         terminal=state in TERMINAL_MIGRATION_STATES,
         succeeded=state == MigrationState.SUCCEEDED,
-        owner_task=owners[0] if owners else "",
+        owner_task=owner_task_of(migration),
         source=context.from_node if context is not None else None,
         candidate=context.to_node if context is not None else None,
         error=_error_of(migration),
         ended=status.finished_time if status is not None else None,
     )
+
+
+def owner_task_of(migration: RegionMigration) -> str:
+    """Return the name of the RebalanceTask that a RegionMigration is a child of, "" for none."""
+    owners = [o.name for o in migration.metadata.owner_references if o.kind == "RebalanceTask"]
+    return owners[0] if owners else ""
 
 
 def _error_of(migration: RegionMigration) -> str:

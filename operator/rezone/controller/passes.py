@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from rezone.controller.coordinator import Coordinator
 from rezone.controller.keys import ObjectKey, ZoneKey
-from rezone.controller.observe import build_view, migration_view
+from rezone.controller.observe import build_view, owner_task_of
 from rezone.controller.runtime import ZoneRuntime
 from rezone.domain.migration_table import NOT_BEGUN
 from rezone.domain.world import SparkView, ZoneView
@@ -35,9 +35,9 @@ async def begin_pass(
     The object is woken by the zone's news from here on, of one partition when it is about one,
     until `Coordinator.unfollow` ends it.
     """
-    partition = migration.spec.partition if migration is not None else None
+    index = migration.spec.partition if migration is not None else None
     zone_key = ZoneKey(key.namespace, zone_name)
-    coordinator.follow(zone_key, key, partition)
+    coordinator.follow(zone_key, key, index)
     zone = await coordinator.store.find(DistributionZone, key.namespace, zone_name)
     if zone is None or zone.metadata.deletion_timestamp is not None:
         return None
@@ -72,6 +72,6 @@ async def _migrations(
         state = migration.status.state if migration.status is not None else ""
         if state not in NOT_BEGUN:
             return (migration,)
-        if migration_view(migration).owner_task:
+        if owner_task_of(migration):
             fields["spec.partition"] = str(migration.spec.partition)
     return await coordinator.store.list(RegionMigration, namespace, fields=fields)

@@ -57,15 +57,18 @@ def _zone_request(seen: ZonePass, revision: int) -> planner.PlanRequest:
     status = seen.zone.status or DistributionZoneStatus()
     eligible = eligible_ids(status.data_nodes)
     sizes = []
-    for partition, record in enumerate(view.routes):
-        report = view.report(partition, record.leader)
+    leaders = []
+    for partition in view.layout.ids:
+        leader = view.routes[partition].leader
+        leaders.append(leader)
+        report = view.report(partition, leader)
         sizes.append(report.bytes_estimate if report is not None else 0)
     return planner.PlanRequest(
         partitions=seen.zone.spec.partitions,
         replicas=seen.zone.spec.replicas,
         nodes=planner_nodes(status.data_nodes, eligible),
         current=view.stable,
-        leaders=tuple(record.leader for record in view.routes),
+        leaders=tuple(leaders),
         partition_bytes=tuple(sizes),
         revision=revision,
     )

@@ -17,13 +17,14 @@ from rezone.controller.news import News
 from rezone.controller.notify import Notifier
 from rezone.controller.settings import CoordinatorSettings
 from rezone.controller.volumes import SeenVolumes
+from rezone.domain.route_table import RouteTable
 from rezone.domain.world import RouteChange
 from rezone.domain.zone_status import Obstacle
 from rezone.kube.client import Kube
 from rezone.kube.routes import RouteStore
 from rezone.resources.zone import DistributionZone
 from rezone.wire.flight import NodeClient
-from rezone.wire.messages import Fence, LeaderAndIsr, NodeId, PartitionId, ZoneConfig
+from rezone.wire.messages import Fence, NodeId, PartitionId, ZoneConfig
 
 UNSURE_LEASES = 2
 """For how many durations of the Lease a new coordinator expects late writes of the one before."""
@@ -63,6 +64,14 @@ def together(
     return taken, others
 
 
+def _of_known_partitions(batch: Sequence[WantedChanges], routes: RouteTable) -> list[WantedChanges]:
+    """Return those that can be made; the others are about a layout whose records are gone."""
+    for each in batch:
+        if not each.partitions <= routes.keys():
+            each.answer(made=False)
+    return [each for each in batch if not each.answered]
+
+
 class ZoneRuntime:
     """The monitor, the notifier and the caches of one zone."""
 
@@ -96,7 +105,7 @@ class ZoneRuntime:
         self.config: ZoneConfig | None = None
         self.peers: dict[NodeId, str] = {}
         self.fence: Fence | None = None
-        self._routes: list[LeaderAndIsr] | None = None
+        self._routes: RouteTable | None = None
         self._authorized: dict[tuple[PartitionId, int], float] = {}
         self._read_at = 0.0
         lease = settings.lease_duration_seconds
@@ -113,10 +122,10 @@ class ZoneRuntime:
             self._store = RouteStore(kube, zone)
         return self._store
 
-    async def routes(self, store: RouteStore) -> tuple[LeaderAndIsr, ...]:
+    async def routes(self, store: RouteStore) -> RouteTable:
         """Return the route table, empty when the zone has none yet."""
         async with self._table:
-            return tuple(await self._loaded(store))
+            return await self._loaded(store)
 
     def forget_routes(self) -> None:
         """Have the next pass read the route table again."""
@@ -129,11 +138,13 @@ class ZoneRuntime:
         this the nodes would refuse this one's records as outdated, and it their proposals as too
         new, until it makes a change to the same ConfigMap of its own.
         """
+        known = self._routes
+        if known is None:
+            return
         for seen in self.monitor.nodes().values():
             for report in seen.heard.replicas.values() if seen.heard is not None else ():
-                if self._routes is None or report.partition >= len(self._routes):
-                    return
-                if report.partition_epoch > self._routes[report.partition].partition_epoch:
+                record = known.get(report.partition)
+                if record is not None and report.partition_epoch > record.partition_epoch:
                     self._routes = None
                     return
 
@@ -143,7 +154,7 @@ class ZoneRuntime:
         since = self._authorized
         self._authorized = {
             (partition, record.next_epoch): since.get((partition, record.next_epoch), now)
-            for partition, record in enumerate(self._routes or ())
+            for partition, record in (self._routes or RouteTable()).items()
             if record.next_epoch is not None
         }
         return frozenset(
@@ -178,6 +189,7 @@ class ZoneRuntime:
         batch, self._wanted = together(self._wanted)
         try:
             routes = await self._loaded(store)
+            batch = _of_known_partitions(batch, routes)
             self._routes = None
             made = await store.change([change for each in batch for change in each.changes])
         except Exception as error:  # noqa: BLE001 - every one who waits gets it
@@ -192,18 +204,16 @@ class ZoneRuntime:
         for each in batch:
             each.answer(made=each.partitions <= made)
         if all(each.made for each in batch):
-            for each in batch:
-                for change in each.changes:
-                    routes[change.partition] = change.state
-            self._routes = routes
+            changes = (change for each in batch for change in each.changes)
+            self._routes = routes.changed({each.partition: each.state for each in changes})
 
-    async def _loaded(self, store: RouteStore) -> list[LeaderAndIsr]:
+    async def _loaded(self, store: RouteStore) -> RouteTable:
         now = asyncio.get_running_loop().time()
         # The coordinator before may have been frozen in the middle of a write: what was read in
         # the first time after its Lease is read again.
         doubtful = self._read_at < self._sure_from and now - self._read_at >= READ_AGAIN_SECONDS
         if self._routes is None or doubtful:
-            self._routes = list(await store.load())
+            self._routes = await store.load()
             self._read_at = now
         return self._routes
 

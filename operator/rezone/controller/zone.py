@@ -32,6 +32,7 @@ from rezone.domain import announcements, assignments, handover, routes
 from rezone.domain.data_nodes import KubeNode, Presence, plan_data_nodes
 from rezone.domain.repairs import lease_ends_in, missing_copies, repairs, strays
 from rezone.domain.rollout import RolloutDecision
+from rezone.domain.route_table import RouteTable
 from rezone.domain.standbys import standby_changes
 from rezone.domain.volumes import Growth
 from rezone.domain.world import Topology, ZoneView
@@ -56,7 +57,7 @@ from rezone.resources.zone_status import (
     DataNodeStatus,
     DistributionZoneStatus,
 )
-from rezone.wire.messages import Fence, LeaderAndIsr
+from rezone.wire.messages import Fence
 
 log = structlog.get_logger(__name__)
 
@@ -75,7 +76,7 @@ class Observed:
     pods: tuple[PodView, ...]
     presence: dict[int, Presence]
     tasks: tuple[RebalanceTask, ...]
-    routes: tuple[LeaderAndIsr, ...]
+    routes: RouteTable
 
     @property
     def outdated(self) -> frozenset[int]:
@@ -200,7 +201,8 @@ class ZoneReconciler:
                 "selector": selector_text(zone.metadata.name),
             },
         )
-        leaders = tuple(record.leader for record in observed.routes)
+        generation = observed.routes.layout.generation
+        leaders = tuple(record.leader for record in observed.routes.of(generation))
         await _others_turn()
         planned = ZonePlanning(zone, status, leaders=leaders, now=observed.now).run()
         await _others_turn()
@@ -340,7 +342,8 @@ class ZoneReconciler:
                 zone.metadata.namespace,
                 fields={"spec.zoneName": zone.metadata.name},
             )
-            view = dataclasses.replace(view, migrations=tuple(migration_view(m) for m in own))
+            migrations = tuple(migration_view(each, view.generation) for each in own)
+            view = dataclasses.replace(view, migrations=migrations)
             handed = handover.handovers(view, utc_now(), overdue=overdue, avoid=observed.outdated)
             await Acts(self._c, zone, runtime, zone).carry_out((*strays(view), *handed))
             changes = () if handed else standby_changes(view)
@@ -388,18 +391,18 @@ def _volumes_in(before: SeenVolumes | None, after: SeenVolumes | None) -> float:
 
 def _with_first_stable(
     keys: Assignments,
-    records: tuple[LeaderAndIsr, ...],
+    records: RouteTable,
     zone: DistributionZone,
 ) -> Assignments:
     """Return the keys with `stable` as placed; the route table is written before it."""
     if keys.stable is not None or not records:
         return keys
-    topology = tuple(record.replicas for record in records)
+    topology = tuple(record.replicas for record in records.values())
     return assignments.first(keys, topology, int(zone.metadata.resource_version))
 
 
-def _assigned(keys: Assignments, records: tuple[LeaderAndIsr, ...]) -> frozenset[int]:
-    ids = {node for record in records for node in record.replicas}
+def _assigned(keys: Assignments, records: RouteTable) -> frozenset[int]:
+    ids = {node for record in records.values() for node in record.replicas}
     for key in (keys.stable, keys.pending, keys.planned):
         if key is not None:
             ids.update(node for nodes in assignments.parse(key.replicas) for node in nodes)

@@ -57,7 +57,7 @@ def is_wanted(view: ZoneView) -> bool:
     leaving = _leaving(view)
     return any(
         r.next_leader is not None or r.leader in leaving or _is_damaged(view, p, r.leader)
-        for p, r in enumerate(view.routes)
+        for p, r in view.routes.items()
     )
 
 
@@ -77,7 +77,7 @@ def handovers(
     busy = {m.partition: m.candidate for m in view.migrations if is_under_way(m)}
     leaving = _leaving(view)
     work = _Handovers(view, now, frozenset(overdue), frozenset(avoid))
-    for partition, record in enumerate(view.routes):
+    for partition, record in view.routes.items():
         # One that has begun in the same moment as another's takeover was authorized waits for that.
         if partition in busy and record.next_leader in {None, busy[partition]}:
             continue
@@ -113,8 +113,8 @@ class _Handovers:
         self._avoid = avoid
         self._changes: list[RouteChange] = []
         self._calls: list[Action] = []
-        self._leads = collections.Counter(r.leader for r in view.routes)
-        self._under_way = sum(r.next_leader is not None for r in view.routes)
+        self._leads = collections.Counter(r.leader for r in view.routes.values())
+        self._under_way = sum(r.next_leader is not None for r in view.routes.values())
 
     @property
     def actions(self) -> tuple[Action, ...]:

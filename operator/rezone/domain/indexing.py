@@ -31,7 +31,7 @@ def indexing(view: ZoneView) -> str:
 
 
 def _reports(view: ZoneView) -> Iterator[ReplicaReport | None]:
-    for partition, record in enumerate(view.routes):
+    for partition, record in view.routes.items():
         for node in record.replicas:
             report = view.report(partition, node)
             if report is not None or node == record.leader:

@@ -37,7 +37,7 @@ class Survivor:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Loss:
-    """A partition that nobody leads and nobody takes over by itself.
+    """A partition that nobody leads and nobody takes over by itself; `name` is for people.
 
     `gone` are those who held all rows and say that they have lost them, `silent` those that do
     not answer. `survivors` answer and have rows, the best first; `empty` answer and have none.
@@ -45,6 +45,7 @@ class Loss:
     """
 
     partition: PartitionId
+    name: str
     gone: tuple[NodeId, ...]
     silent: tuple[NodeId, ...]
     given_up: bool
@@ -55,7 +56,7 @@ class Loss:
     @property
     def text(self) -> str:
         """What is known, for people."""
-        parts = [f"partition {self.partition}:"]
+        parts = [f"{self.name}:"]
         if self.gone:
             parts.append(f"nodes {list(self.gone)} have lost their data,")
         if self.silent:
@@ -94,6 +95,7 @@ def loss_of(view: ZoneView, partition: PartitionId) -> Loss | None:
     survivors.sort(key=lambda s: (not s.complete, -s.last_epoch, -s.log_end, s.node))
     return Loss(
         partition=partition,
+        name=view.routes.name_of(partition),
         gone=tuple(n for n in counted if n in lost),
         silent=silent,
         given_up=all(n not in view.nodes or view.nodes[n].lost for n in silent),

@@ -37,7 +37,7 @@ from rezone.resources.migration import (
     RegionMigrationStatus,
 )
 from rezone.resources.migration import MigrationState as S
-from rezone.wire.messages import NodeId
+from rezone.wire.messages import NodeId, PartitionId
 
 STEPS_MAX = 16
 """More edges than the table has in a row: a pass that walks further runs in a circle."""
@@ -64,9 +64,9 @@ def decide(
         return Decision(status=status)
     run = Run(spec, status, view, now, name)
     run.begin()
-    if run.state != S.SELECT_CANDIDATE and run.partition >= len(view.routes):
+    if run.state != S.SELECT_CANDIDATE and run.partition not in view.routes:
         # The routes are not there, or the zone was re-sharded: nothing can be said or done.
-        run.wait(f"partition {run.partition} has no route", seconds=WAKE_BLOCKED_SECONDS)
+        run.wait(f"partition {run.spec.partition} has no route", seconds=WAKE_BLOCKED_SECONDS)
         return run.decision(generation)
     for _ in range(STEPS_MAX):
         if run.state in TERMINAL_MIGRATION_STATES or not STEPS[run.state](run):
@@ -119,8 +119,9 @@ def select_candidate(run: Run) -> bool:  # noqa: PLR0911 - one return for each e
 
 
 def _refusal(run: Run) -> str:  # noqa: PLR0911 - one return for each reason
-    if run.partition >= len(run.view.routes):
-        return f"partition {run.partition} does not exist: the zone has {len(run.view.routes)}"
+    if run.partition not in run.view.routes:
+        count = run.view.layout.partitions
+        return f"partition {run.spec.partition} does not exist: the zone has {count}"
     target = run.spec.target
     if target is None or run.spec.unsafe is not None:
         return ""
@@ -165,11 +166,9 @@ def _goes_first(other: MigrationView, run: Run) -> bool:
     return other.name < run.name
 
 
-def _is_pending(view: ZoneView, partition: int) -> bool:
-    if view.pending is None or partition >= len(view.pending):
-        return False
-    stable = view.stable[partition] if view.stable and partition < len(view.stable) else None
-    return view.pending[partition] != stable
+def _is_pending(view: ZoneView, partition: PartitionId) -> bool:
+    target = view.target(partition)
+    return target is not None and target != view.assigned(partition)
 
 
 def _has_slot(run: Run, target: NodeId) -> bool:
@@ -183,7 +182,7 @@ def choose(run: Run) -> NodeId | None:
     from (RM-11: from hot nodes to idle ones, from failed ones to available ones).
     """
     view, record = run.view, run.record
-    leads = collections.Counter(r.leader for r in view.routes)
+    leads = collections.Counter(r.leader for r in view.routes.values())
 
     def usable(node: NodeId) -> bool:
         seen = view.nodes.get(node)

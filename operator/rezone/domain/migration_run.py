@@ -29,7 +29,8 @@ from rezone.resources.migration import (
     RegionMigrationSpec,
     RegionMigrationStatus,
 )
-from rezone.wire.messages import LeaderAndIsr, NodeId
+from rezone.wire.layouts import id_of
+from rezone.wire.messages import LeaderAndIsr, NodeId, PartitionId
 
 WAKE_SECONDS = 1.0
 WAKE_TAKEOVER_SECONDS = 0.1
@@ -66,14 +67,20 @@ class Run:
         self.wake_seconds = WAKE_SECONDS
 
     @property
-    def partition(self) -> int:
-        """Return the partition whose leader moves."""
-        return self.spec.partition
+    def partition(self) -> PartitionId:
+        """Return the id of the partition whose leader moves.
+
+        Chosen with the candidate, from the layout of that time: the index alone would be another
+        partition's after a re-sharding.
+        """
+        if self.status.context is not None:
+            return self.status.context.partition
+        return id_of(self.view.generation, self.spec.partition)
 
     @property
     def record(self) -> LeaderAndIsr:
         """Return the partition's persisted route."""
-        return self.view.routes[self.spec.partition]
+        return self.view.routes[self.partition]
 
     @property
     def context(self) -> MigrationContext:
@@ -144,10 +151,8 @@ class Run:
 
     def leaves_stable(self, node: NodeId) -> bool:
         """Return whether a person moves the leader to a node that `stable` does not have."""
-        stable = self.view.stable
-        if not self.by_person or stable is None or self.partition >= len(stable):
-            return False
-        return node not in stable[self.partition]
+        assigned = self.view.assigned(self.partition)
+        return self.by_person and assigned is not None and node not in assigned
 
     def set_context(self, **changes: int | bool) -> None:
         """Change fields of the persistent context."""

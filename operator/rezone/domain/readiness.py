@@ -113,11 +113,11 @@ def _why_not_built(
 def was_copied(view: ZoneView, partition: PartitionId, node: NodeId) -> bool:
     """Return whether a replica was made by a copy, so that B-04 asks for its verification.
 
-    A replica of the stable assignment has been verified before that was written.
+    A replica of the stable assignment has been verified before that was written, one of a new
+    layout began empty.
     """
-    if view.stable is None or partition >= len(view.stable):
-        return False
-    return node not in view.stable[partition]
+    assigned = view.assigned(partition)
+    return assigned is not None and node not in assigned
 
 
 def is_verified(

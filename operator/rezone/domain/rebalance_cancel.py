@@ -21,6 +21,7 @@ from rezone.domain.world import (
     WriteCancel,
 )
 from rezone.resources.task import TaskState
+from rezone.wire.layouts import index_of
 
 BACK = "back-"
 """How the names of the migrations back begin, behind the task's; a cancel does not cancel them."""
@@ -77,7 +78,8 @@ def _cleaned(run: TaskRun) -> tuple[bool, str]:
         return False, f"Switching: {len(running)} migrations end, {running[0].name} first"
     handed = under_way(run)
     if handed:
-        return False, f"Switching: {len(handed)} leaders are on their way, partition {handed[0]}'s"
+        first = f"partition {index_of(handed[0])}'s"
+        return False, f"Switching: {len(handed)} leaders are on their way, {first}"
     reasons = withdraw(run, keep=run.source, leave=run.target, purpose=BACK)
     late = is_late(run.status, run.now) and reasons.only_stopping
     return late or not reasons.text(), reasons.text()
@@ -94,7 +96,8 @@ def _ends(run: TaskRun) -> str:
         return "nothing was moved"
     counts: collections.Counter[str] = collections.Counter()
     begun = has_begun(run)
-    for record, old, new in zip(run.view.routes, run.source, run.target, strict=False):
+    records = run.view.routes.of(run.view.generation)
+    for record, old, new in zip(records, run.source, run.target, strict=False):
         if old == new or not begun:
             counts["kept"] += 1
         elif record.leader == new[0] != old[0] and set(record.replicas) >= set(new):

@@ -18,6 +18,7 @@ from rezone.domain.world import (
     WriteStable,
 )
 from rezone.resources.conditions import Reason
+from rezone.wire.layouts import index_of
 from rezone.wire.messages import NodeId, PartitionId
 
 
@@ -63,12 +64,12 @@ def withdraw(run: TaskRun, *, keep: Topology, leave: Topology, purpose: str = "p
     """
     reasons = Reasons()
     slots = Slots(run.view)
-    later = None if run.holds_pending else run.view.pending
+    later = None if run.holds_pending or run.view.resharding else run.view.pending
     changes: list[RouteChange] = []
-    for partition, (kept, left) in enumerate(zip(keep, leave, strict=True)):
+    for partition, kept, left in zip(run.view.layout.ids, keep, leave, strict=True):
         if kept == left:
             continue
-        wanted = (*kept, *later[partition]) if later is not None else kept
+        wanted = (*kept, *later[index_of(partition)]) if later is not None else kept
         extra = tuple(n for n in left if n not in wanted)
         if not extra:
             continue
@@ -148,5 +149,5 @@ def _stray(run: TaskRun) -> Iterator[tuple[PartitionId, NodeId]]:
         if not seen.reachable:
             continue
         for partition in seen.replicas:
-            if partition < len(known) and node not in known[partition].replicas:
+            if partition in known and node not in known[partition].replicas:
                 yield partition, node

@@ -88,7 +88,7 @@ class Batch:
 
     def _is_over(self, partition: PartitionId) -> bool:
         run = self._run
-        led = run.view.routes[partition].leader == run.target[partition][0]
+        led = run.view.routes[partition].leader == run.wanted(partition)[0]
         return led or partition in run.children
 
     def _may_join(self, partition: PartitionId, node: NodeId) -> bool:

@@ -19,7 +19,8 @@ from rezone.resources.task import (
     RebalanceTaskStatus,
     TaskProgress,
 )
-from rezone.wire.messages import PartitionId
+from rezone.wire.layouts import index_of
+from rezone.wire.messages import NodeId, PartitionId
 
 NAME_LENGTH_MAX = 63
 SUFFIX_LENGTH_MAX = 20  # "-back-16383-99999" and its like
@@ -85,6 +86,10 @@ class TaskRun(Run):
         """Return the assignment after the rebalance."""
         return assignments.parse(self.status.target)
 
+    def wanted(self, partition: PartitionId) -> tuple[NodeId, ...]:
+        """Return the nodes of one partition after the rebalance."""
+        return self.target[index_of(partition)]
+
     @functools.cached_property
     def survey(self) -> Survey:
         """Return where the partitions stand; found out once a pass."""
@@ -114,9 +119,9 @@ class TaskRun(Run):
         """Return whether the zone's pending assignment is the one of this task."""
         if self.view.pending is None or not self.status.revision:
             return False
-        return self.view.pending_revision == self.status.revision and (
-            not self.status.target or self.view.pending == self.target
-        )
+        if self.view.resharding or self.view.pending_revision != self.status.revision:
+            return False
+        return not self.status.target or self.view.pending == self.target
 
     @property
     def superseded(self) -> bool:
@@ -130,7 +135,7 @@ class TaskRun(Run):
     @property
     def fits_routes(self) -> bool:
         """Return whether the task is about the partitions that there are; not after a re-shard."""
-        return len(self.source) == len(self.target) == len(self.view.routes)
+        return len(self.source) == len(self.target) == self.view.layout.partitions
 
     @property
     def already_new(self) -> bool:

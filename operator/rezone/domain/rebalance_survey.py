@@ -13,6 +13,7 @@ from rezone.domain import routes
 from rezone.domain.changes import change_of
 from rezone.domain.readiness import is_close
 from rezone.domain.world import Copy, RouteChange, Topology, ZoneView
+from rezone.wire.layouts import index_of
 from rezone.wire.messages import LeaderAndIsr, NodeId, PartitionId, ReplicaReport
 
 
@@ -42,7 +43,7 @@ class Reasons:
         """Count one partition; the first of each kind is the example."""
         self._counts[wait] += 1
         if wait not in self._first:
-            self._first[wait] = f"partition {partition}: {why}"
+            self._first[wait] = f"partition {index_of(partition)}: {why}"
 
     def text(self) -> str:
         """Return the whole in words, "" when nothing waits; it begins with the first kind."""
@@ -102,7 +103,7 @@ def survey(view: ZoneView, source: Topology, target: Topology) -> Survey:
     found = Survey(partitions=len(target))
     wanted = {n for nodes in target for n in nodes}
     found.lost = sorted(n for n in wanted if n not in view.nodes or view.nodes[n].lost)
-    for partition, (old, new) in enumerate(zip(source, target, strict=True)):
+    for partition, old, new in zip(view.layout.ids, source, target, strict=True):
         record = view.routes[partition]
         at_target = record.leader == new[0] and set(new) <= set(record.isr)
         if old == new and at_target:

@@ -11,6 +11,7 @@ from rezone.domain.rebalance_run import TaskRun, child_name
 from rezone.domain.rebalance_survey import Reasons, Wait
 from rezone.domain.slots import Slots
 from rezone.domain.world import EnsureMigration, MigrationView, VerifyCopy
+from rezone.wire.layouts import index_of
 from rezone.wire.messages import NodeId, PartitionId
 
 MIGRATION_ATTEMPTS_MAX = 5
@@ -51,7 +52,7 @@ def switch(run: TaskRun) -> None:
     """Start handovers and migrations of the partitions that are ready (B-03)."""
     batch, slots = Batch(run), Slots(run.view)
     for partition in run.survey.ready:
-        node = run.target[partition][0]
+        node = run.wanted(partition)[0]
         if not batch.take(partition, node):
             move_leader(run, partition, node, slots, run.survey.reasons)
     batch.settle()
@@ -71,7 +72,8 @@ def move_leader(
     The name counts the children that have ended: the same until the next one is due, so that a
     repeat creates nothing twice. `purpose` keeps the way back apart from the way there.
     """
-    stem = child_name(run.name, f"{purpose}{partition}")
+    index = index_of(partition)
+    stem = child_name(run.name, f"{purpose}{index}")
     children = run.children.get(partition, [])
     if any(not c.terminal for c in children):
         reasons.add(Wait.SWITCHING, partition, f"its leader moves to node {node}")
@@ -89,7 +91,7 @@ def move_leader(
     if not slots.take(run.view.routes[partition].leader, node):
         reasons.add(Wait.LIMIT, partition, f"its leader shall move to node {node}")
         return
-    suffix = f"{purpose}{partition}-{len(ended)}" if ended else f"{purpose}{partition}"
+    suffix = f"{purpose}{index}-{len(ended)}" if ended else f"{purpose}{index}"
     reasons.add(Wait.SWITCHING, partition, f"its leader moves to node {node}")
     name = child_name(run.name, suffix)
     run.act(EnsureMigration(name=name, partition=partition, target=node))

@@ -28,7 +28,7 @@ from rezone.wire.messages import (
 def repairs(view: ZoneView, now: datetime) -> tuple[RouteChange, ...]:
     """Return the changes that the reports of this moment call for."""
     changes = []
-    for partition, record in enumerate(view.routes):
+    for partition, record in view.routes.items():
         after = (
             _without_lost_data(view, partition, record)
             or _adjusted(view, partition, record)
@@ -59,14 +59,14 @@ def missing_copies(view: ZoneView, *, task_copies: bool) -> tuple[Copy, ...]:
     if task_copies or view.paused:
         return ()
     copies = []
-    for partition, record in enumerate(view.routes):
+    for partition, record in view.routes.items():
         leader = view.report(partition, record.leader)
         if leader is None or leader.role is not Role.LEADER:
             continue
         targets = tuple(
             n
             for n in record.replicas
-            if (view.pending is None or _is_stable(view, partition, n))
+            if (view.pending is None or n in (view.assigned(partition) or ()))
             and _wants_copy(view, partition, n)
         )
         if targets:
@@ -88,15 +88,10 @@ def strays(view: ZoneView) -> tuple[StopReplica, ...]:
         for node, seen in view.nodes.items()
         if seen.reachable
         for partition in seen.replicas
-        if partition < len(view.routes)
+        if partition in view.routes
         and partition not in moving
         and node not in view.routes[partition].replicas
     )
-
-
-def _is_stable(view: ZoneView, partition: PartitionId, node: NodeId) -> bool:
-    stable = view.stable
-    return stable is not None and partition < len(stable) and node in stable[partition]
 
 
 def _wants_copy(view: ZoneView, partition: PartitionId, node: NodeId) -> bool:

@@ -92,7 +92,7 @@ def lagging_nodes(view: ZoneView) -> frozenset[NodeId]:
     """
     return frozenset(
         node
-        for partition, record in enumerate(view.routes)
+        for partition, record in view.routes.items()
         for node in record.replicas
         if not _is_in_sync(view, partition, record, node)
     )
@@ -107,12 +107,12 @@ def _is_in_sync(view: ZoneView, partition: PartitionId, record: LeaderAndIsr, no
 
 def counted_nodes(view: ZoneView) -> frozenset[NodeId]:
     """Return the nodes that may have to lead a partition: in sync, or eligible."""
-    return frozenset(n for r in view.routes for n in (*r.isr, *r.eligible))
+    return frozenset(n for r in view.routes.values() for n in (*r.isr, *r.eligible))
 
 
 def sole_holders(view: ZoneView) -> frozenset[NodeId]:
     """Return the nodes that have the only in-sync replica of a partition."""
-    return frozenset(r.isr[0] for r in view.routes if len(r.isr) == 1)
+    return frozenset(r.isr[0] for r in view.routes.values() if len(r.isr) == 1)
 
 
 def decide(

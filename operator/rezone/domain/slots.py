@@ -46,6 +46,6 @@ def _is_running(migration: MigrationView) -> bool:
 
 def _nodes(migration: MigrationView, view: ZoneView) -> set[NodeId]:
     source = migration.source
-    if source is None and migration.partition < len(view.routes):
+    if source is None and migration.partition in view.routes:
         source = view.routes[migration.partition].leader
     return {n for n in (source, migration.target) if n is not None}

@@ -20,9 +20,9 @@ from rezone.wire.messages import LeaderAndIsr, NodeId, PartitionId
 def standby_changes(view: ZoneView) -> tuple[RouteChange, ...]:
     """Return the changes that bring partitions at rest closer to `view.hot_standbys`."""
     moving = {m.partition for m in view.migrations if not m.terminal}
-    load = Counter(node for record in view.routes for node in routes.hot_standbys(record))
+    load = Counter(node for record in view.routes.values() for node in routes.hot_standbys(record))
     changes = []
-    for partition, record in enumerate(view.routes):
+    for partition, record in view.routes.items():
         if partition in moving or _is_moving(view, partition, record):
             continue
         change = _change(view, partition, record, load)
@@ -38,11 +38,9 @@ def _is_moving(view: ZoneView, partition: PartitionId, record: LeaderAndIsr) -> 
     leader = view.nodes.get(record.leader)
     if record.next_leader is not None or (leader is not None and leader.leaving):
         return True
-    if view.pending is None or view.stable is None or partition >= len(view.pending):
-        return False
-    target = view.pending[partition]
+    target = view.target(partition)
     # A task may also only bring the leader back to where it belongs.
-    return target != view.stable[partition] or target[0] != record.leader
+    return target is not None and (target != view.assigned(partition) or target[0] != record.leader)
 
 
 def _change(

@@ -10,11 +10,13 @@ from collections.abc import Mapping
 from datetime import datetime
 
 from rezone.domain.resharding_view import ReshardingAction
+from rezone.domain.route_table import RouteTable
+from rezone.wire.layouts import Layout, generation_of, index_of
 from rezone.wire.messages import IndexPosition, LeaderAndIsr, NodeId, PartitionId, ReplicaReport
 from rezone.wire.schema import IndexId
 
 Topology = tuple[tuple[NodeId, ...], ...]
-"""For each partition its data nodes; the first is the preferred leader."""
+"""For each partition of a layout, by index, its data nodes; the first is the preferred leader."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -70,7 +72,10 @@ class SparkView:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ZoneView:
-    """One observation of a zone; `routes[p]` is partition p's persisted record.
+    """One observation of a zone; `routes` are its persisted records by partition id.
+
+    `generation` is that of the layout that `stable` is of, `pending_generation` that of `pending`:
+    a higher one while the zone is re-sharded.
 
     `verified` are the copies whose digest equalled their source's in this process's life, as
     (partition, node, the source's leader epoch) (B-04); `mismatched` are those whose did not.
@@ -79,7 +84,7 @@ class ZoneView:
     """
 
     name: str
-    routes: tuple[LeaderAndIsr, ...]
+    routes: RouteTable
     nodes: Mapping[NodeId, NodeView]
     stable: Topology | None
     pending: Topology | None
@@ -96,6 +101,8 @@ class ZoneView:
     spark_threshold_bytes: int
     leader_lease_seconds: float
     min_in_sync: int
+    generation: int = 0
+    pending_generation: int = 0
     hot_standbys: int = 0
     migrations: tuple[MigrationView, ...] = ()
     spark: SparkView | None = None
@@ -109,6 +116,36 @@ class ZoneView:
         if view is None or not view.reachable:
             return None
         return view.replicas.get(partition)
+
+    @property
+    def layout(self) -> Layout:
+        """The layout that `stable` is of; without partitions while there are no records of it."""
+        found = (each for each in self.routes.layouts if each.generation == self.generation)
+        return next(found, Layout(self.generation, 0))
+
+    @property
+    def resharding(self) -> bool:
+        """Whether what is pending is another layout."""
+        return self.pending is not None and self.pending_generation != self.generation
+
+    def assigned(self, partition: PartitionId) -> tuple[NodeId, ...] | None:
+        """Return where a partition has its place: by `stable`, or by the layout to come.
+
+        None for one that neither has, as those of a layout that is over.
+        """
+        generation, index = generation_of(partition), index_of(partition)
+        topology = self.stable if generation == self.generation else None
+        if self.resharding and generation == self.pending_generation:
+            topology = self.pending
+        return topology[index] if topology is not None and index < len(topology) else None
+
+    def target(self, partition: PartitionId) -> tuple[NodeId, ...] | None:
+        """Return where a rebalance that is pending brings a partition; None without one."""
+        if self.pending is None or generation_of(partition) != self.pending_generation:
+            return None
+        index = index_of(partition)
+        moves = not self.resharding and index < len(self.pending)
+        return self.pending[index] if moves else None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

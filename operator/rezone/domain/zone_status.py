@@ -60,7 +60,7 @@ def health_of(view: ZoneView, *, replicas: int, wanted_nodes: int) -> ZoneHealth
     """
     led = in_sync = 0
     losses: list[Loss] = []
-    for partition, record in enumerate(view.routes):
+    for partition, record in view.routes.items():
         report = view.report(partition, record.leader)
         leads = report is not None and report.role is Role.LEADER
         if report is not None and leads and report.partition_epoch > FIRST_PARTITION_EPOCH:

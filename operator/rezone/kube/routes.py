@@ -25,6 +25,7 @@ from rezone.domain.route_shards import (
     shard_name,
     shard_of,
 )
+from rezone.domain.route_table import RouteTable
 from rezone.domain.world import RouteChange
 from rezone.kube.client import ConfigMap, Kube, Manifest
 from rezone.kube.errors import (
@@ -62,8 +63,8 @@ class RouteStore:
         self._zone = zone
         self._bases: dict[int, Manifest] = {}
 
-    async def load(self) -> tuple[LeaderAndIsr, ...]:
-        """Return partition p's record at index p, read from the API server now (ZR-14).
+    async def load(self) -> RouteTable:
+        """Return the records, read from the API server now (ZR-14).
 
         Empty when the table was never created, or not to its end. Raises DamagedRoutesError when
         a part of it is missing or does not parse. ConfigMaps of another owner are not ours to
@@ -76,10 +77,11 @@ class RouteStore:
         self._bases = dict(shards)
         if 0 not in shards:
             self._refuse_used(shards.values())
-            return ()
+            return RouteTable()
         count = _partitions_of(shards[0])
         try:
-            return decode_routes([each.get("data") or {} for each in shards.values()], count)
+            data = [each.get("data") or {} for each in shards.values()]
+            return RouteTable(decode_routes(data, count))
         except RouteShardError as error:
             raise self._damaged(str(error)) from error
 

@@ -150,7 +150,10 @@ class RegionMigrationSpec(Model):
 class MigrationContext(Model):
     """The persistent context of RM-02: all that a crash must not lose."""
 
-    partition: Count = Field(description="The partition whose leader moves.")
+    partition: Count = Field(
+        description="The id of the partition whose leader moves: its index, and 16384 more for "
+        "each re-sharding before.",
+    )
     from_node: NodeNumber = Field(description="The data node that led at the start.")
     to_node: NodeNumber = Field(description="The data node that shall lead.")
     close_old_leader: bool = Field(

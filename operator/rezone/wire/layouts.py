@@ -93,6 +93,11 @@ def generation_of(partition: PartitionId) -> int:
     return partition // PARTITIONS_MAX
 
 
+def id_of(generation: int, index: int) -> PartitionId:
+    """Return the id of the partition at a place in the layout of a generation."""
+    return generation * PARTITIONS_MAX + index
+
+
 def index_of(partition: PartitionId) -> int:
     """Return the place of a partition in its layout: what people call it by."""
     return partition % PARTITIONS_MAX
