@@ -141,10 +141,11 @@ class MemoryStore:
         return self.applied
 
     def _advance(self, before: int) -> None:
-        raws = filter(None, self.rows[before : self.applied])
+        raws = list(filter(None, self.rows[before : self.applied]))
         headers = [header for raw in raws if (header := header_at(raw, 0))]
         if any(header.kind for header in headers):
-            self._table.advance(headers, self._committed)
+            entries = (entry for raw in raws for entry in iter_entries(raw))
+            self._table.advance(entries, self._committed)
 
     @property
     def engine(self) -> MemoryEngine:

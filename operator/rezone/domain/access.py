@@ -47,6 +47,9 @@ _ACTS: Mapping[type[messages.Message], Act] = {
     messages.DigestRequest: Act.INSPECT,
     messages.StatisticsRequest: Act.INSPECT,
     messages.SnapshotTicket: Act.SNAPSHOT,
+    messages.BeginImport: Act.SNAPSHOT,
+    messages.FillImport: Act.SNAPSHOT,
+    messages.TailImports: Act.SNAPSHOT,
     messages.BulkInsert: Act.COPY,
     messages.CopyStateRequest: Act.COPY,
 }

@@ -18,6 +18,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
+from rezone.replica.columns import engine_pairs
 from rezone.replica.engines.base import (
     FLAG_INTENT,
     FLAG_TOMBSTONE,
@@ -33,7 +34,14 @@ from rezone.replica.engines.base import (
     time_suffix,
 )
 from rezone.replica.entry import IMPORT_KINDS, Entry, EntryHeader, EntryKind, iter_entries
-from rezone.replica.imports import ImportTable, rows_of, version_time
+from rezone.replica.imports import (
+    ImportTable,
+    earliest_time,
+    filled_versions,
+    rows_of,
+    version_time,
+    writers_of,
+)
 from rezone.replica.intents import owner_of
 from rezone.replica.log import PartitionLog
 from rezone.replica.seal import LogSeal
@@ -189,14 +197,14 @@ class Applier:
             headers = [entry.header for entry in finished]
             last = headers[-1]
             state = AppliedState(last.end_offset, last.commit_time, last.leader_epoch)
-            changes = self._writers.advance(headers)
-            changes.update(self._transactions.advance(headers, self._committed()))
+            changes = self._writers.advance(headers, writers_of(finished))
+            changes.update(self._transactions.advance(finished, self._committed()))
             changes.update(self._imports.advance(finished))
             changes.update(self._seal.advance(headers))
             self.engine.apply(pairs, (), {**changes, **state.record()})
             self.state = state
             self.mid_entry = False
-            self.changed_from = min(self.changed_from, *map(version_time, finished))
+            self.changed_from = min(self.changed_from, *map(earliest_time, finished))
             self._changed.notify_all()
 
     def undo(self, offset: int) -> None:
@@ -216,10 +224,12 @@ class Applier:
                 kept = itertools.takewhile(
                     lambda header: header.end_offset <= offset, self._log.headers(self._log.start)
                 )
-                changes = self._writers.set_back(undone, kept, offset, time)
+                imports = [self._entry_at(h.base_offset) for h in undone if h.kind in IMPORT_KINDS]
+                changes = self._writers.set_back(
+                    undone, kept, offset, time, filled=writers_of(imports)
+                )
                 changes.update(self._transactions.set_back(offset))
-                imports = (h.base_offset for h in undone if h.kind in IMPORT_KINDS)
-                changes.update(self._imports.set_back(map(self._entry_at, imports)))
+                changes.update(self._imports.set_back(imports))
                 changes.update(self._seal.set_back(offset))
                 self.engine.apply((), (), {**changes, **state.record()})
                 self.state = state
@@ -344,6 +354,8 @@ def pairs_of(entry: Entry) -> Pairs:
     """Return the entry's rows as engine keys and values; an abort has none."""
     if entry.header.kind == EntryKind.ABORT:
         return []
+    if entry.header.kind == EntryKind.IMPORT_FILL:
+        return list(zip(*engine_pairs(filled_versions(entry)), strict=True))
     row_ids, ops, values = rows_of(entry).columns
     suffix = time_suffix(version_time(entry))
     owner = entry.header.writer_id if entry.header.kind == EntryKind.INTENTS else b""

@@ -6,7 +6,12 @@ Its kind says what the source's was; writer id and sequence are the source's, so
 write is known at the new partition as it was at the old one, and an end of a transaction too.
 The first row is no row but a note: from which source, when the rows were committed there, and where
 the import stood before and stands after. The rows' versions have that commit time; the
-entry's own is one of this partition's, and not below it.
+entry's own is one of this partition's, and not below it. An entry of a note alone says that the
+source's log had nothing for the range up to there.
+
+What was written before comes in fill entries (docs/decisions/0155): versions with commit times of
+their own, which stand in the note. The first one of a source has no versions, but what the source
+knew at the position from which its log is followed: its writers, and how transactions had ended.
 
 Positions change in the same step of the engine as the rows, and an entry that is undone takes its
 position back. So each offset of a source counts once, whoever leads and however often it is sent.
@@ -16,10 +21,14 @@ from collections.abc import Iterable, Mapping
 from typing import Final, NamedTuple
 
 import msgspec
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
+from rezone.replica.columns import VERSIONS_SCHEMA
 from rezone.replica.entry import (
     IMPORT_KINDS,
+    NO_WRITER,
     OP_NOTE,
     ROWS_SCHEMA,
     Entry,
@@ -27,8 +36,9 @@ from rezone.replica.entry import (
     build_entry,
     rows_batch,
 )
+from rezone.replica.writers import WriterState, writer_key
 from rezone.wire.errors import ConflictError, CorruptionError
-from rezone.wire.messages import ImportPosition, PartitionId
+from rezone.wire.messages import ImportPosition, PartitionId, TransactionRecord
 
 _PREFIX: Final = b"p"
 _SOURCE_BYTES: Final = 8
@@ -40,12 +50,17 @@ KINDS: Final[Mapping[EntryKind, EntryKind]] = {
 }
 """The kind of an import entry by that of the source's entry."""
 
+WriterRow = tuple[str, int, int, int]
+"""A writer as a snapshot's header has it: id, last sequence, its end offset, its commit time."""
+
+_NO_ROWS: Final = rows_batch([], [], [])
+
 
 class RangeEntry(NamedTuple):
     """What an entry of a source's log means for a range of hashes; offsets are the source's.
 
     `kind` is the source's, never of an import: plain, commit, abort or seal. `branch` is the
-    source's branch of history at `end_offset`.
+    source's branch of history at `end_offset`, `leader_epoch` the epoch of the entry.
     """
 
     rows: pa.RecordBatch
@@ -56,28 +71,41 @@ class RangeEntry(NamedTuple):
     end_offset: int
     commit_time: int
     branch: str
+    leader_epoch: int = 0
+
+
+class Stand(NamedTuple):
+    """Where an entry comes to stand in the importing log.
+
+    Its leader's epoch, the log's end and the next commit time; the entry's is that, or the last one
+    of what it imports, if that is later.
+    """
+
+    leader_epoch: int
+    base_offset: int
+    commit_time: int
 
 
 class _Note(msgspec.Struct, frozen=True, array_like=True):
-    """The first row of an import entry; `before` is None for the first one of its source."""
+    """The first row of an import entry; `before` is None for the first one of its source.
+
+    Of a fill alone: `times` are its versions' commit times (unsigned 64-bit, little-endian), the
+    rest is what the source knew at the position where its log begins to be followed.
+    """
 
     position: ImportPosition
     before: ImportPosition | None
+    times: bytes = b""
+    writers: tuple[WriterRow, ...] = ()
+    transactions: tuple[TransactionRecord, ...] = ()
 
 
 def import_entry(
-    source: PartitionId,
-    entry: RangeEntry,
-    position: ImportPosition | None,
-    *,
-    leader_epoch: int,
-    base_offset: int,
-    commit_time: int,
+    source: PartitionId, entry: RangeEntry, position: ImportPosition | None, stand: Stand
 ) -> bytes | None:
     """Return the log entry that imports a source's entry; None when that is imported already.
 
-    `position` is where the import of the source stands, None before its first entry. `commit_time`
-    is this partition's next; the entry's is that or the source's, if that is later. ConflictError
+    `position` is where the import of the source stands, None before its first entry. ConflictError
     when a part of the entry is imported: it is not of the history that the import has followed.
     """
     if position is not None and entry.end_offset <= position.offset:
@@ -87,24 +115,75 @@ def import_entry(
             f"partition {source} has an entry from {entry.base_offset} to {entry.end_offset}, but "
             f"is imported up to {position.offset}"
         )
-    after = ImportPosition(
-        source=source,
+    after = msgspec.structs.replace(
+        position or ImportPosition(source, 0, 0, ""),
         offset=entry.end_offset,
         commit_time=entry.commit_time,
         partition_uuid=entry.branch,
-        sealed_at=base_offset + 1 if entry.kind is EntryKind.SEAL else 0,
+        leader_epoch=entry.leader_epoch,
     )
-    note = msgspec.msgpack.encode(_Note(after, position))
-    head = rows_batch([b""], [OP_NOTE], [note])
-    batches = pa.Table.from_batches([head, entry.rows], schema=ROWS_SCHEMA).combine_chunks()
+    if entry.kind is EntryKind.SEAL:
+        after = msgspec.structs.replace(after, sealed_at=stand.base_offset + 1)
+    return _entry(
+        _Note(after, position),
+        entry.rows,
+        stand._replace(commit_time=max(stand.commit_time, entry.commit_time)),
+        KINDS[entry.kind],
+        entry.writer_id,
+        entry.sequence,
+    )
+
+
+def begin_entry(
+    position: ImportPosition,
+    writers: tuple[WriterRow, ...],
+    transactions: tuple[TransactionRecord, ...],
+    stand: Stand,
+) -> bytes:
+    """Return the entry that begins to import a source, all of whose log is there from a position.
+
+    `transactions` are the last entries of those that had ended by then.
+    """
+    note = _Note(position, None, writers=writers, transactions=transactions)
+    time = max(stand.commit_time, position.commit_time)
+    return _entry(note, _NO_ROWS, stand._replace(commit_time=time), EntryKind.IMPORT_FILL)
+
+
+def fill_entry(
+    versions: pa.RecordBatch, before: ImportPosition, after: ImportPosition, stand: Stand
+) -> bytes:
+    """Return the entry of the source's next versions, without intents: whole chains, in order.
+
+    Their schema is that of snapshots (`columns.VERSIONS_SCHEMA`); there may be none at the end.
+    """
+    row_ids, times, flags, values = versions.columns
+    known = times.to_numpy()
+    note = _Note(after, before, known.astype("<u8").tobytes())
+    # A version's flag is the operation that makes it.
+    rows = pa.RecordBatch.from_arrays([row_ids, flags, values], schema=ROWS_SCHEMA)
+    newest = int(known.max()) if len(known) else 0
+    stand = stand._replace(commit_time=max(stand.commit_time, newest))
+    return _entry(note, rows, stand, EntryKind.IMPORT_FILL)
+
+
+def _entry(  # noqa: PLR0917 - a note, and what stands in a header
+    note: _Note,
+    rows: pa.RecordBatch,
+    stand: Stand,
+    kind: EntryKind,
+    writer_id: bytes = NO_WRITER,
+    sequence: int = 0,
+) -> bytes:
+    head = rows_batch([b""], [OP_NOTE], [msgspec.msgpack.encode(note)])
+    batches = pa.Table.from_batches([head, rows], schema=ROWS_SCHEMA).combine_chunks()
     return build_entry(
         batches.to_batches()[0],
-        leader_epoch=leader_epoch,
-        base_offset=base_offset,
-        commit_time=max(commit_time, entry.commit_time),
-        writer_id=entry.writer_id,
-        sequence=entry.sequence,
-        kind=KINDS[entry.kind],
+        leader_epoch=stand.leader_epoch,
+        base_offset=stand.base_offset,
+        commit_time=stand.commit_time,
+        writer_id=writer_id,
+        sequence=sequence,
+        kind=kind,
     )
 
 
@@ -121,8 +200,50 @@ def rows_of(entry: Entry) -> pa.RecordBatch:
 
 
 def version_time(entry: Entry) -> int:
-    """Return the commit time of the versions that an entry makes."""
+    """Return the commit time of the versions that an entry makes, which is no fill."""
     return _note_of(entry).position.commit_time if is_import(entry) else entry.header.commit_time
+
+
+def version_times(entry: Entry) -> npt.NDArray[np.uint64]:
+    """Return the commit time of each version that an entry makes, in the order of its rows."""
+    if entry.header.kind == EntryKind.IMPORT_FILL:
+        return np.frombuffer(_note_of(entry).times, "<u8").astype(np.uint64)
+    rows = entry.header.rows - is_import(entry)
+    return np.full(rows, version_time(entry), np.uint64)
+
+
+def earliest_time(entry: Entry) -> int:
+    """Return the earliest commit time of the versions that an entry makes; its own without any."""
+    if entry.header.kind != EntryKind.IMPORT_FILL:
+        return version_time(entry)
+    return int(version_times(entry).min(initial=entry.header.commit_time))
+
+
+def filled_versions(entry: Entry) -> pa.RecordBatch:
+    """Return the versions of a fill as a snapshot has them."""
+    row_ids, ops, values = rows_of(entry).columns
+    columns = [row_ids, pa.array(version_times(entry)), ops, values]
+    return pa.RecordBatch.from_arrays(columns, schema=VERSIONS_SCHEMA)
+
+
+def writers_of(entries: Iterable[Entry]) -> list[tuple[bytes, WriterState]]:
+    """Return the writers that fills bring along, by the keys of the table of writers.
+
+    A writer's batch has the offset here at which it came, and the source's commit time.
+    """
+    return [
+        (writer_key(name), WriterState(sequence, entry.header.end_offset, time))
+        for entry in entries
+        if entry.header.kind == EntryKind.IMPORT_FILL
+        for name, sequence, _, time in _note_of(entry).writers
+    ]
+
+
+def transactions_of(entry: Entry) -> list[TransactionRecord]:
+    """Return how transactions had ended at the source that a fill begins to import."""
+    offset = entry.header.end_offset
+    records = _note_of(entry).transactions
+    return [msgspec.structs.replace(record, end_offset=offset) for record in records]
 
 
 def _note_of(entry: Entry) -> _Note:
@@ -137,7 +258,8 @@ class ImportTable:
 
     def __init__(self) -> None:
         self._applied: dict[PartitionId, ImportPosition] = {}
-        self._appended: dict[PartitionId, ImportPosition] = {}
+        # With the offset after the entry that says so; 0 when the engine does.
+        self._appended: dict[PartitionId, tuple[int, ImportPosition]] = {}
 
     def load(self, state: Mapping[bytes, bytes]) -> None:
         """Take everything from an engine's named state."""
@@ -147,26 +269,32 @@ class ImportTable:
             if name.startswith(_PREFIX) and len(name) == len(_PREFIX) + _SOURCE_BYTES
         )
         self._applied = {position.source: position for position in found}
-        self._appended = dict(self._applied)
+        self.forget_appended()
 
     @property
     def sources(self) -> int:
         """From how many sources there are imports."""
         return len(self._appended)
 
+    @property
+    def filling(self) -> bool:
+        """Whether rows are to come that are older than others that are here."""
+        return any(position.filling for _, position in self._appended.values())
+
     def get(self, source: PartitionId) -> ImportPosition | None:
         """Return how far a source is imported, in the log at least; None when not at all."""
-        return self._appended.get(source)
+        known = self._appended.get(source)
+        return known[1] if known is not None else None
 
     def note(self, entries: Iterable[Entry]) -> None:
         """Take appended entries into account; those that are known change nothing."""
         for entry in entries:
             if not is_import(entry):
                 continue
-            position = _note_of(entry).position
+            position, end = _note_of(entry).position, entry.header.end_offset
             known = self._appended.get(position.source)
-            if known is None or known.offset < position.offset:
-                self._appended[position.source] = position
+            if known is None or known[0] < end:
+                self._appended[position.source] = (end, position)
 
     def advance(self, entries: Iterable[Entry]) -> dict[bytes, bytes | None]:
         """Return the engine state that must change when these entries are applied."""
@@ -198,7 +326,7 @@ class ImportTable:
 
     def forget_appended(self) -> None:
         """Forget what was only appended: the log was cut, and its rest will be noted again."""
-        self._appended = dict(self._applied)
+        self._appended = {source: (0, position) for source, position in self._applied.items()}
 
     def export(self) -> tuple[ImportPosition, ...]:
         """Return the applied positions, as a snapshot's header carries them."""

@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from rezone.replica.columns import Columns, columns_of, engine_keys, fixed_array
 from rezone.replica.engines.base import FLAG_VALUE, INDEX_PREFIX, Pairs, SortedRun
 from rezone.replica.entry import OP_UPSERT, Entry
-from rezone.replica.imports import version_time
+from rezone.replica.imports import rows_of, version_times
 from rezone.wire.indexes import IndexCodec, index_codecs
 from rezone.wire.pieces import content_of, slices
 from rezone.wire.rows import RowCodec, keys_of
@@ -148,10 +148,10 @@ def add_sorted(taken: Sequence[Entries], run: SortedRun) -> None:
 
 def upserts_of(entry: Entry) -> Versions:
     """Return the versions with a value that a log entry makes; intents are none until committed."""
-    row_ids, ops, values = entry.batch().columns
+    row_ids, ops, values = rows_of(entry).columns
     mask = pc.equal(ops, pa.scalar(OP_UPSERT, pa.uint8()))
-    row_ids, values = row_ids.filter(mask), values.filter(mask)
-    return Versions(row_ids, np.full(len(row_ids), version_time(entry), np.uint64), values)
+    times = version_times(entry)[mask.to_numpy(zero_copy_only=False)]
+    return Versions(row_ids.filter(mask), times, values.filter(mask))
 
 
 def _with_values(columns: Columns) -> Versions:

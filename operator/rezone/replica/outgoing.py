@@ -16,6 +16,7 @@ import structlog
 
 from rezone.replica.applier import Applier
 from rezone.replica.checkpoints import Checkpoints, FileSnapshot
+from rezone.replica.history import branch_at
 from rezone.replica.imports import ImportTable
 from rezone.replica.indexer import Indexer
 from rezone.replica.meta import branches_until
@@ -24,7 +25,14 @@ from rezone.replica.snapshot import Snapshots, SnapshotSource
 from rezone.replica.store_config import StoreConfig
 from rezone.replica.transactions import TransactionTable
 from rezone.replica.writers import WriterTable
-from rezone.wire.messages import FailoverEntry, HeldFiles, SnapshotHeader, SnapshotTicket
+from rezone.wire.messages import (
+    FailoverEntry,
+    HeldFiles,
+    ImportBegun,
+    ImportPosition,
+    SnapshotHeader,
+    SnapshotTicket,
+)
 
 _log = structlog.get_logger(__name__)
 
@@ -131,6 +139,29 @@ class Outgoing:
             seal=self._seal.export(),
             rows_estimate=self._indexer.versions_estimate(),
         )
+
+    def begin_import(self) -> ImportBegun:
+        """Return from where the log is to be followed by who imports this partition's rows.
+
+        It is where the applied state stands; so that must be committed.
+        """
+        with self._changed:
+            while self._applier.mid_entry:
+                self._changed.wait(0.1)
+            state = self._applier.state
+            position = ImportPosition(
+                source=self._config.partition,
+                offset=state.offset,
+                commit_time=state.commit_time,
+                partition_uuid=branch_at(self._history(), state.offset),
+                leader_epoch=state.leader_epoch,
+                filling=True,
+            )
+            return ImportBegun(
+                position=position,
+                writers=self._writers.export(),
+                transactions=self._transactions.ended(state.offset),
+            )
 
     def end_beyond(self, offset: int, reason: str) -> None:
         """End the snapshots that stand above `offset`; frees an applier that waits for them.

@@ -3,7 +3,7 @@
 Of each committed entry the rows in the range, with the commit time their versions have. Intents
 stay behind: a commit brings the rows again (docs/decisions/0085), and no open transaction outlives
 the cut-over. How transactions have ended goes to every range, with rows in it or without, and so
-does the partition's seal.
+does the seal that ends the partition.
 """
 
 from collections.abc import Iterator
@@ -12,10 +12,12 @@ from rezone.replica.digest import in_range
 from rezone.replica.entry import Entry, EntryKind
 from rezone.replica.history import branch_at
 from rezone.replica.imports import KINDS, RangeEntry, rows_of, version_time
+from rezone.wire.errors import ConflictError
 from rezone.wire.layouts import HashRange
 from rezone.wire.messages import FailoverEntry
 
 _SOURCE_KINDS = {imported: kind for kind, imported in KINDS.items()}
+_WITHOUT_ROWS = frozenset({EntryKind.ABORT, EntryKind.SEAL})
 
 
 def range_entries(
@@ -23,17 +25,22 @@ def range_entries(
 ) -> Iterator[RangeEntry]:
     """Yield what the entries mean for a range; those that mean nothing are left out.
 
-    The caller gives committed entries alone: what is imported is never taken back.
+    The caller gives committed entries alone: what is imported is never taken back. ConflictError
+    for a fill: a partition is a source when it has all of its own rows.
     """
     for entry in entries:
         header = entry.header
+        if header.kind == EntryKind.IMPORT_FILL:
+            raise ConflictError(f"rows are still being filled in at {header.base_offset}")
         # An entry that was imported itself, when the re-sharding before is not long ago.
         kind = _SOURCE_KINDS.get(EntryKind(header.kind), EntryKind(header.kind))
         if kind is EntryKind.INTENTS or header.kind == EntryKind.IMPORTED_SEAL:
             continue  # that seal is another partition's, of the layout before this one's
         rows = rows_of(entry)
-        without_rows = kind in {EntryKind.ABORT, EntryKind.SEAL}
-        inside = rows.slice(0, 0) if without_rows else rows.filter(in_range(rows.column(0), hashes))
+        if kind in _WITHOUT_ROWS:
+            inside = rows.slice(0, 0)
+        else:
+            inside = rows.filter(in_range(rows.column(0), hashes))
         if kind is EntryKind.PLAIN and not inside.num_rows:
             continue
         yield RangeEntry(
@@ -45,4 +52,5 @@ def range_entries(
             end_offset=header.end_offset,
             commit_time=version_time(entry),
             branch=branch_at(failover_log, header.end_offset),
+            leader_epoch=header.leader_epoch,
         )

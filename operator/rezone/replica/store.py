@@ -24,9 +24,9 @@ from rezone.replica.applier import Applier, Collected
 from rezone.replica.engines import open_engine
 from rezone.replica.engines.base import Engine, OnDamage
 from rezone.replica.engines.rocks import manifest_of
-from rezone.replica.entry import EntryKind, iter_entries
+from rezone.replica.entry import Entry, EntryKind, iter_entries
 from rezone.replica.facts import Facts
-from rezone.replica.imports import ImportTable
+from rezone.replica.imports import ImportTable, writers_of
 from rezone.replica.incoming import Incoming
 from rezone.replica.indexer import Indexer
 from rezone.replica.log import PartitionLog
@@ -276,10 +276,7 @@ class PartitionStore:
         with self._changed:
             self._writers.note(headers)
             if any(header.kind for header in headers):
-                whole = list(iter_entries(entries))
-                self._transactions.note(whole)
-                self._imports.note(whole)
-                self._seal.note(headers)
+                self._note_entries(list(iter_entries(entries)))
         return self._log.end
 
     def sync(self) -> int:
@@ -443,10 +440,13 @@ class PartitionStore:
         """Take into account what the log holds from `offset` on beside rows and writers."""
         for header in self._log.headers(offset):
             if header.kind != EntryKind.PLAIN:
-                entries = list(iter_entries(self._log.read(header.base_offset, 1)))
-                self._transactions.note(entries)
-                self._imports.note(entries)
-                self._seal.note([header])
+                self._note_entries(list(iter_entries(self._log.read(header.base_offset, 1))))
+
+    def _note_entries(self, entries: list[Entry]) -> None:
+        self._writers.note_filled(writers_of(entries))
+        self._transactions.note(entries)
+        self._imports.note(entries)
+        self._seal.note(entry.header for entry in entries)
 
     def writer_state(self, writer_id: bytes) -> WriterState | None:
         """Return (sequence, end offset, commit time) of a writer's last batch in the log or before.
@@ -467,6 +467,8 @@ class PartitionStore:
             bound = min(bound, self.indexer.indexed_time)
             if self._imports.sources and self.indexer.lag_rows:
                 bound = 0  # what is imported comes with any time
+        if self._imports.filling:
+            bound = 0  # a tombstone may be removed before what it covers has come
         return self._applier.collect(bound, cursor, bytes_max, self.indexer.collected)
 
     def begin_collection(self) -> None:

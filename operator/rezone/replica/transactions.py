@@ -15,13 +15,13 @@ the leader enforces (`replica.transacting`), and by `known_max` on what is over.
 
 import dataclasses
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
 import msgspec
 
-from rezone.replica.entry import TRANSACTION_KINDS, Entry, EntryHeader, EntryKind
-from rezone.replica.imports import version_time
+from rezone.replica.entry import TRANSACTION_KINDS, Entry, EntryKind
+from rezone.replica.imports import transactions_of, version_time
 from rezone.replica.intents import ID_BYTES, times_of
 from rezone.wire.messages import TransactionRecord
 
@@ -127,31 +127,44 @@ class TransactionTable:
         """
         for entry in entries:
             header = entry.header
+            if header.kind == EntryKind.IMPORT_FILL:
+                for record in transactions_of(entry):
+                    # Two sources may both have it from a re-sharding before.
+                    if record.transaction not in self._known:
+                        self._add(record)
             if header.kind not in TRANSACTION_KINDS:
                 continue
             found = self._known.get(header.writer_id)
             if found is None or found.last.end_offset < header.end_offset:
                 self._add(record_of(entry))
 
-    def advance(self, headers: Iterable[EntryHeader], committed: int) -> dict[bytes, bytes | None]:
+    def advance(self, entries: Iterable[Entry], committed: int) -> dict[bytes, bytes | None]:
         """Return the engine state that must change when these entries are applied.
 
         What is known of transactions whose end is `committed` shrinks with it.
         """
         changes: dict[bytes, bytes | None] = {}
         newest = 0
-        for header in headers:
-            newest = header.commit_time
-            if header.kind not in TRANSACTION_KINDS:
-                continue
-            found = self._known[header.writer_id]
-            record = next(r for r in found.records if r.end_offset == header.end_offset)
-            changes[_name(record)] = msgspec.msgpack.encode(record)
-            if record.kind != EntryKind.INTENTS:
-                self._ended(record)
+        for entry in entries:
+            newest = entry.header.commit_time
+            for record in self._records_at(entry):
+                changes[_name(record)] = msgspec.msgpack.encode(record)
+                if record.kind != EntryKind.INTENTS:
+                    self._ended(record)
         changes.update(self._shrink(committed))
         changes.update(self._forget(newest, committed))
         return changes
+
+    def _records_at(self, entry: Entry) -> Iterator[TransactionRecord]:
+        """Yield what is known by an entry that has been noted, and by none before it."""
+        header = entry.header
+        transactions = [header.writer_id] if header.kind in TRANSACTION_KINDS else []
+        if header.kind == EntryKind.IMPORT_FILL:
+            transactions = [record.transaction for record in transactions_of(entry)]
+        for transaction in transactions:
+            found = self._known.get(transaction)
+            records = found.records if found is not None else ()
+            yield from (r for r in records if r.end_offset == header.end_offset)
 
     def set_back(self, offset: int) -> dict[bytes, bytes | None]:
         """Forget the entries from `offset` on; return the engine state that must change with it."""
@@ -176,6 +189,15 @@ class TransactionTable:
             for name, content in state.items()
             if name.startswith(_PREFIX) and len(name) == len(_PREFIX) + ID_BYTES + 8
         )
+
+    def ended(self, offset: int) -> tuple[TransactionRecord, ...]:
+        """Return the last records of those that have ended below `offset`, in that order."""
+        over = [
+            found.last
+            for found in self._known.values()
+            if not found.is_open and found.last.end_offset <= offset
+        ]
+        return tuple(sorted(over, key=lambda record: record.end_offset))
 
     def export(self, offset: int) -> tuple[TransactionRecord, ...]:
         """Return the records of entries below `offset`, as a snapshot's header carries them."""

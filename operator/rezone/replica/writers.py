@@ -25,6 +25,10 @@ class WriterState(NamedTuple):
     commit_time: int
 
 
+FilledWriter = tuple[bytes, WriterState]
+"""A writer that a fill has brought along (`imports.writers_of`), by its key."""
+
+
 def writer_key(writer_id: str) -> bytes:
     """Return the 16 bytes of a writer's UUID as entries carry it."""
     return uuid.UUID(writer_id).bytes
@@ -65,26 +69,40 @@ class WriterTable:
             if _is_of_writer(header):
                 self._appended[header.writer_id] = _state_of(header)
 
+    def note_filled(self, filled: Iterable[FilledWriter]) -> None:
+        """Take the writers of appended fills into account; of a writer that is known, the later."""
+        for writer, state in filled:
+            known = self.get(writer)
+            if known is None or known.sequence < state.sequence:
+                self._appended[writer] = state
+
     def rebuild(self, headers: Iterable[EntryHeader]) -> None:
         """Replace the appended layer by what these entries say."""
         self._appended = {}
         self.note(headers)
 
-    def advance(self, headers: Iterable[EntryHeader]) -> dict[bytes, bytes | None]:
+    def advance(
+        self, headers: Iterable[EntryHeader], filled: Iterable[FilledWriter] = ()
+    ) -> dict[bytes, bytes | None]:
         """Move entries to the applied layer; return the engine state that must change with it."""
         changes: dict[bytes, bytes | None] = {}
         for header in headers:
-            if not _is_of_writer(header):
-                continue
-            state = _state_of(header)
-            self.applied[header.writer_id] = state
-            changes[_PREFIX + header.writer_id] = _RECORD.pack(*state)
-            newest = self._appended.get(header.writer_id)
-            if newest is not None and newest.end_offset <= state.end_offset:
-                del self._appended[header.writer_id]
+            if _is_of_writer(header):
+                self._apply(header.writer_id, _state_of(header), changes)
+        for writer, state in filled:
+            known = self.applied.get(writer)
+            if known is None or known.sequence < state.sequence:
+                self._apply(writer, state, changes)
         if len(self.applied) > self._writers_max:
             changes.update(self._evict())
         return changes
+
+    def _apply(self, writer: bytes, state: WriterState, changes: dict[bytes, bytes | None]) -> None:
+        self.applied[writer] = state
+        changes[_PREFIX + writer] = _RECORD.pack(*state)
+        newest = self._appended.get(writer)
+        if newest is not None and newest.end_offset <= state.end_offset:
+            del self._appended[writer]
 
     def _evict(self) -> dict[bytes, bytes | None]:
         by_age = sorted(self.applied, key=lambda writer: self.applied[writer].commit_time)
@@ -94,15 +112,24 @@ class WriterTable:
         return {_PREFIX + writer: None for writer in evicted}
 
     def set_back(
-        self, undone: Iterable[EntryHeader], kept: Iterable[EntryHeader], offset: int, time: int
+        self,
+        undone: Iterable[EntryHeader],
+        kept: Iterable[EntryHeader],
+        offset: int,
+        time: int,
+        *,
+        filled: Iterable[FilledWriter] = (),
     ) -> dict[bytes, bytes | None]:
         """Undo entries in the applied layer; return the engine state that must change with it.
 
-        `kept` are the headers of the log that stays, below `offset`. Where a writer's batch
+        `kept` are the headers of the log that stays, below `offset`; `filled` are the writers of
+        fills that are undone, which come before all else of their source. Where a writer's batch
         before is no longer in it, its sequence still follows from the undone ones: a writer sends
         a batch only when the one before was answered, so nobody will ask for that one's offset.
         """
         first: dict[bytes, int] = {}
+        for writer, filled_state in filled:
+            first.setdefault(writer, filled_state.sequence)
         for header in undone:
             if _is_of_writer(header):
                 first.setdefault(header.writer_id, header.sequence)

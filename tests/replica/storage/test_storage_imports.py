@@ -22,7 +22,7 @@ from test_storage_transactions import apply, copy, follow, opened
 
 from rezone.replica.engines.base import INDEX_PREFIX
 from rezone.replica.entry import NO_WRITER, iter_entries
-from rezone.replica.imports import RangeEntry, import_entry
+from rezone.replica.imports import RangeEntry, Stand, import_entry
 from rezone.replica.range_tail import range_entries
 from rezone.replica.store import PartitionStore
 from rezone.wire.errors import ConflictError
@@ -74,9 +74,7 @@ def imported(
             part.old,
             entry,
             heir.import_position(part.old),
-            leader_epoch=1,
-            base_offset=heir.log_end,
-            commit_time=heir.last_commit_time + ahead,
+            Stand(1, heir.log_end, heir.last_commit_time + ahead),
         )
         if raw is not None:
             heir.append(raw)
@@ -326,7 +324,7 @@ def test_an_entry_that_is_imported_in_part_is_refused(tmp_path: Path, kind: Engi
         (entry,) = ranged(source, HashRange(0, 1 << 64), 1)
         moved = entry._replace(base_offset=0)
         with pytest.raises(ConflictError, match="imported up to 1"):
-            import_entry(0, moved, position, leader_epoch=1, base_offset=2, commit_time=9)
+            import_entry(0, moved, position, Stand(1, 2, 9))
 
 
 def test_what_is_of_no_row_in_the_range_is_left_out(tmp_path: Path, kind: EngineKind) -> None:
