@@ -28,6 +28,7 @@ def build_view(
     status = zone.status or DistributionZoneStatus()
     keys = status.assignments
     rebalance = zone.spec.rebalance
+    generation = keys.stable.generation if keys.stable else routes.layout.generation
     return ZoneView(
         name=zone.metadata.name,
         routes=routes,
@@ -48,9 +49,9 @@ def build_view(
         leader_lease_seconds=leader_lease_seconds,
         min_in_sync=zone.spec.min_in_sync,
         hot_standbys=zone.spec.hot_standbys,
-        generation=routes.layout.generation,
-        pending_generation=routes.layout.generation,
-        migrations=tuple(migration_view(m, routes.layout.generation) for m in migrations),
+        generation=generation,
+        pending_generation=keys.pending.generation if keys.pending else generation,
+        migrations=tuple(migration_view(m, generation) for m in migrations),
         spark=spark,
         verified=frozenset(runtime.verified),
         mismatched=frozenset(runtime.mismatched),

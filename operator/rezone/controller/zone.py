@@ -201,7 +201,7 @@ class ZoneReconciler:
                 "selector": selector_text(zone.metadata.name),
             },
         )
-        generation = observed.routes.layout.generation
+        generation = keys.stable.generation if keys.stable is not None else 0
         leaders = tuple(record.leader for record in observed.routes.of(generation))
         await _others_turn()
         planned = ZonePlanning(zone, status, leaders=leaders, now=observed.now).run()

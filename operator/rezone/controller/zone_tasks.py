@@ -7,6 +7,7 @@ so whose a pending assignment is can always be told, and no second task is made 
 from collections.abc import Sequence
 
 from rezone.controller.coordinator import Coordinator
+from rezone.domain import assignments
 from rezone.resources.model import ObjectMeta
 from rezone.resources.task import RebalanceTask, RebalanceTaskSpec, TaskState, TaskType
 from rezone.resources.zone import DistributionZone
@@ -36,7 +37,12 @@ _COPYING = frozenset(
 
 
 def copies_now(task: RebalanceTask) -> bool:
-    """Return whether a task is in a state in which it copies whatever its zone misses."""
+    """Return whether a task is in a state in which it copies whatever its zone misses.
+
+    A re-sharding does not: new partitions take their rows from old ones, not from one another.
+    """
+    if task.spec.type is TaskType.RESHARD:
+        return False
     return task.status is not None and task.status.state in _COPYING and not task.spec.suspend
 
 
@@ -63,7 +69,9 @@ class ZoneTasks:
             return
         if any(task.metadata.name == status.current_task for task in found):
             return
-        spec = RebalanceTaskSpec(zone_name=meta.name, type=TaskType.ZONE, revision=revision)
+        resharding = assignments.is_resharding(status.assignments)
+        kind = TaskType.RESHARD if resharding else TaskType.ZONE
+        spec = RebalanceTaskSpec(zone_name=meta.name, type=kind, revision=revision)
         await self._create(zone, status.current_task, spec)
 
     async def even_out(self, zone: DistributionZone, name: str) -> None:

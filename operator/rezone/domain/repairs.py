@@ -15,6 +15,7 @@ from datetime import datetime, timedelta
 from rezone.domain import route_leaders, routes
 from rezone.domain.changes import Step, combine, stop_of
 from rezone.domain.world import Copy, RouteChange, StopReplica, ZoneView
+from rezone.wire.layouts import generation_of
 from rezone.wire.messages import (
     FIRST_PARTITION_EPOCH,
     IsrProposal,
@@ -81,16 +82,43 @@ def strays(view: ZoneView) -> tuple[StopReplica, ...]:
     report tells of the copy. What a task or a migration is at work on is theirs to stop.
     """
     if view.pending is not None:
-        return ()
+        return _of_no_layout(view)
     moving = {m.partition for m in view.migrations if not m.terminal}
+    return (
+        *_of_no_layout(view),
+        *(
+            stop_of(partition, node, view.routes[partition])
+            for node, seen in view.nodes.items()
+            if seen.reachable
+            for partition in seen.replicas
+            if partition in view.routes
+            and partition not in moving
+            and node not in view.routes[partition].replicas
+        ),
+    )
+
+
+def _of_no_layout(view: ZoneView) -> tuple[StopReplica, ...]:
+    """Return what stops the replicas of layouts that are over: re-sharded, or cancelled.
+
+    By the zone's keys and its routes: a generation that neither has is never used again. Its
+    leaders stop, too, for a later epoch than theirs asks for it.
+    """
+    there = {each.generation for each in view.routes.layouts}
+    there.add(view.generation)
+    if view.pending is not None and view.cancel_revision != view.pending_revision:
+        there.add(view.pending_generation)
     return tuple(
-        stop_of(partition, node, view.routes[partition])
+        StopReplica(
+            partition=partition,
+            node=node,
+            leader_epoch=report.leader_epoch + 1,
+            partition_epoch=report.partition_epoch + 1,
+        )
         for node, seen in view.nodes.items()
         if seen.reachable
-        for partition in seen.replicas
-        if partition in view.routes
-        and partition not in moving
-        and node not in view.routes[partition].replicas
+        for partition, report in seen.replicas.items()
+        if generation_of(partition) not in there
     )
 
 

@@ -24,6 +24,7 @@ from rezone.domain.world import ChangeRoutes, RouteChange
 from rezone.wire.messages import LeaderAndIsr
 
 _NO_NODE = "Unreachable: no node of a new partition is left"
+_SILENT = "Unreachable: leaders of new partitions"
 _BROKEN = "Broken: a part that cannot be imported, of a new partition that serves"
 _DIFFERS = "Broken: a part that differs from its source"
 _STUCK = (_NO_NODE, _BROKEN, _DIFFERS)
@@ -72,13 +73,18 @@ def advance(run: ReshardingRun) -> Heirs:
 
 def _look_after(run: ReshardingRun, heir: HeirView, found: Heirs) -> RouteChange | None:
     """Verify an heir's parts; return the record by which it is begun anew, where it has to be."""
+    if not heir.nodes:
+        found.waits(_NO_NODE)
+        found.unfilled += not heir.serves
+        return None
+    if heir.leader_epoch is None and heir.open:
+        # What it has filled is not known: that is no reason to go back to the state before.
+        found.waits(_SILENT)
+        return None
     unfilled = sum(not part.filled and not part.sealed for part in heir.parts)
     found.unfilled += unfilled
     if heir.broken:
         return _mend(run, heir, found)
-    if not heir.nodes:
-        found.waits(_NO_NODE)
-        return None
     if not heir.open:
         found.waits("Opening")
     elif unfilled:
@@ -168,17 +174,22 @@ def _not_ready(view: ReshardingView, source: SourceView) -> str:
     """Return why a source cannot be sealed yet, "" when it can."""
     if source.record.next_leader is not None:
         return "Switching: a leader is on its way"
-    for heir, part in view.parts[source.partition]:
-        # Of every part, not only this source's: an heir that serves can be begun anew no more.
-        if not heir.open or any(not (_is_whole(p) or p.sealed) for p in heir.parts):
-            return "Copying"
-        if not heir.in_sync:
-            return "CatchingUp: followers of new partitions"
-        if not part.verified:
-            return "Verifying"
-        if not _is_near(view, part):
-            return "CatchingUp: imports"
-    return ""
+    found = (_why_not(view, heir, part) for heir, part in view.parts[source.partition])
+    return next(filter(None, found), "")
+
+
+def _why_not(view: ReshardingView, heir: HeirView, part: PartView) -> str:
+    """Return why an heir cannot take a part over yet, "" when it can."""
+    if heir.open and heir.leader_epoch is None:
+        return _SILENT
+    # Of every part, not only this one: an heir that serves can be begun anew no more.
+    if not heir.open or any(not (_is_whole(p) or p.sealed) for p in heir.parts):
+        return "Copying"
+    if not heir.in_sync:
+        return "CatchingUp: followers of new partitions"
+    if not part.verified:
+        return "Verifying"
+    return "" if _is_near(view, part) else "CatchingUp: imports"
 
 
 def _is_whole(part: PartView) -> bool:
