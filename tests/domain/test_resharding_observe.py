@@ -170,9 +170,9 @@ def test_an_heir_is_in_sync_when_all_its_nodes_that_are_left_are() -> None:
 def test_an_heir_is_not_in_sync_before_its_indexes_are() -> None:
     """Lookups would be refused after the cut-over, where they were answered before."""
     view = with_heirs(
-        world().view(), n0={"index": IndexPosition(100, "u", ("i",)), "committed_offset": 100}
+        world().view(), n0={"index": IndexPosition(100, "u", (b"i",)), "committed_offset": 100}
     )
-    view = dataclasses.replace(view, indexes={"i": "by_name"})
+    view = dataclasses.replace(view, indexes={b"i": "by_name"})
     assert heir(seen(view), 0).in_sync
     assert not heir(seen(view), 1).in_sync
 
