@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 from worlds import LEASE_SECONDS, NOW, World, child, record
 
+from rezone.domain import routes
 from rezone.domain.repairs import repairs, strays
 from rezone.domain.route_checks import violations
 from rezone.wire.messages import FIRST_PARTITION_EPOCH, IsrProposal, LeaderAndIsr, Role
@@ -238,3 +239,24 @@ def test_a_new_partition_is_led_by_a_replica_that_is_open() -> None:
     assert mended(world) == {}
     del world.reports[0, 2]
     assert mended(world)[0].leader == 2
+
+
+@pytest.mark.proves("B-08")
+def test_what_is_there_of_a_partition_that_begins_anew_is_not_yet_open() -> None:
+    """It would take writes in its second epoch while a replica still has the rows of before."""
+    before = record(leader_epoch=4, partition_epoch=9)
+    anew = routes.begin_anew(before, (0, 1, 2), 2)
+    assert isinstance(anew, LeaderAndIsr)
+    assert (anew.leader_epoch, anew.partition_epoch) == (5, FIRST_PARTITION_EPOCH)
+    world = World(routes=[anew])
+    world.reported(0, 1, leader_epoch=4, partition_epoch=9)
+    assert repairs(world.view(), NOW) == ()
+    world.reported(0, 1, leader_epoch=5, partition_epoch=FIRST_PARTITION_EPOCH)
+    (change,) = repairs(world.view(), NOW)
+    assert change.state.partition_epoch == FIRST_PARTITION_EPOCH + 1
+
+
+def test_a_coordinator_that_is_fenced_begins_nothing_anew() -> None:
+    """A process that lost its Lease would delete rows."""
+    answer = routes.begin_anew(record(coordinator_epoch=3), (0, 1, 2), 2)
+    assert isinstance(answer, routes.Refusal)

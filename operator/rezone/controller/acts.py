@@ -15,10 +15,11 @@ import structlog
 from rezone.controller.coordinator import Coordinator
 from rezone.controller.keys import ZoneKey
 from rezone.controller.news import News
+from rezone.controller.resharding import ReshardingActs
 from rezone.controller.runtime import ZoneRuntime
 from rezone.controller.transfers import Transfers
 from rezone.controller.verify import CopyDiffersError, verify_copy
-from rezone.domain import assignments, world
+from rezone.domain import assignments, resharding_view, world
 from rezone.domain.assignments import Skip
 from rezone.kube.errors import ConflictWriteError, KubeError, MissingError
 from rezone.resources.migration import RegionMigration, RegionMigrationSpec
@@ -34,6 +35,7 @@ from rezone.wire.messages import (
     Fence,
     Message,
     NodeId,
+    Seal,
     StopReplica,
     Takeover,
     UpgradeCandidate,
@@ -46,7 +48,13 @@ ASSIGNMENT_ATTEMPTS_MAX = 5
 # once, whatever wakes the passes meanwhile.
 COMPARE_AGAIN_SECONDS = 0.5
 
-NodeCall = world.StopReplica | world.RequestTakeover | world.BeginEmpty | world.RequestUpgrade
+NodeCall = (
+    world.StopReplica
+    | world.RequestTakeover
+    | world.BeginEmpty
+    | world.RequestUpgrade
+    | resharding_view.RequestSeal
+)
 
 
 class Acts:
@@ -64,6 +72,7 @@ class Acts:
         self._runtime = runtime
         self._owner = owner
         self._transfers = Transfers(coordinator, zone, runtime)
+        self._resharding = ReshardingActs(coordinator, zone, runtime)
 
     async def carry_out(self, actions: Sequence[world.Action]) -> None:
         """Carry out all actions in order; failures are logged and left to the next pass.
@@ -123,6 +132,8 @@ class Acts:
             case world.SettleLeader(partition=partition, old_leader=left, new_leader=taken):
                 index = index_of(partition)
                 await self._assign(lambda keys: assignments.settle(keys, index, left, taken))
+            case resharding_view.VerifyPart():
+                self._resharding.verify(action)
             case world.NotifyFailureDetector():
                 self._c.wake_zone(ZoneKey(self._zone.metadata.namespace, self._zone.metadata.name))
 
@@ -241,6 +252,10 @@ def _call_of(action: NodeCall, fence: Fence) -> tuple[NodeId, Message]:
                 fence=fence,
                 partition=action.partition,
                 state=action.state,
+            )
+        case resharding_view.RequestSeal():
+            return action.node, Seal(
+                fence=fence, partition=action.partition, leader_epoch=action.leader_epoch
             )
         case world.RequestUpgrade():
             return action.candidate, UpgradeCandidate(

@@ -9,7 +9,7 @@ import dataclasses
 import functools
 
 from rezone.wire.layouts import index_of
-from rezone.wire.messages import PartitionId, ReplicaReport
+from rezone.wire.messages import ImportProgress, PartitionId, ReplicaReport
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,4 +63,12 @@ def _state(replica: ReplicaReport) -> tuple[object, ...]:
         replica.error,
         None if copy is None else (copy.done, copy.error),
         frozenset(replica.follower_offsets),
+        replica.seal,
+        tuple(_import_state(each) for each in replica.imports),
     )
+
+
+def _import_state(progress: ImportProgress) -> tuple[object, ...]:
+    """Return what a re-sharding decides by, without the rows that go by meanwhile."""
+    known = progress.lag_rows is not None
+    return (progress.source, progress.filled, known, progress.broken, progress.sealed)

@@ -16,6 +16,7 @@ from rezone.controller.monitor import NodeMonitor
 from rezone.controller.news import News
 from rezone.controller.notify import Notifier
 from rezone.controller.settings import CoordinatorSettings
+from rezone.controller.verify import Comparisons
 from rezone.controller.volumes import SeenVolumes
 from rezone.domain.route_table import RouteTable
 from rezone.domain.world import RouteChange
@@ -100,6 +101,7 @@ class ZoneRuntime:
         self.verified: set[tuple[PartitionId, NodeId, int]] = set()
         self.mismatched: set[tuple[PartitionId, NodeId, int]] = set()
         self.verifying: set[tuple[PartitionId, NodeId, int]] = set()
+        self.parts = Comparisons()
         self.obstacle: Obstacle | None = None
         self.volumes: SeenVolumes | None = None
         self.config: ZoneConfig | None = None
@@ -144,7 +146,10 @@ class ZoneRuntime:
         for seen in self.monitor.nodes().values():
             for report in seen.heard.replicas.values() if seen.heard is not None else ():
                 record = known.get(report.partition)
-                if record is not None and report.partition_epoch > record.partition_epoch:
+                # What is of a leader epoch before may be of a partition that begins anew.
+                if record is None or report.leader_epoch < record.leader_epoch:
+                    continue
+                if report.partition_epoch > record.partition_epoch:
                     self._routes = None
                     return
 

@@ -13,11 +13,17 @@ from rezone.controller.outside_machine import (
 )
 from rezone.controller.passes import ZonePass, begin_pass
 from rezone.controller.plans import make_plan
-from rezone.domain import announcements
-from rezone.domain.rebalance import decide
+from rezone.controller.resharding import make_resharding_plan
+from rezone.domain import announcements, rebalance, resharding, resharding_observe
+from rezone.domain.statuses import Decision
 from rezone.domain.world import SparkView
 from rezone.kube.errors import ConflictWriteError
-from rezone.resources.task import TERMINAL_TASK_STATES, RebalanceTask, RebalanceTaskStatus
+from rezone.resources.task import (
+    TERMINAL_TASK_STATES,
+    RebalanceTask,
+    RebalanceTaskStatus,
+    TaskType,
+)
 
 log = structlog.get_logger(__name__)
 
@@ -56,15 +62,7 @@ class TaskReconciler:
         return await self._c.spark.state(task.metadata.namespace, status.spark_application)
 
     async def _pass(self, key: ObjectKey, task: RebalanceTask, seen: ZonePass) -> float | None:
-        decision = decide(
-            task.spec,
-            task.status,
-            seen.view,
-            utc_now(),
-            task.metadata.generation,
-            name=key.name,
-            plan=lambda: make_plan(task, seen),
-        )
+        decision = _decide(task, seen)
         try:
             await self._c.write_status(key, task, decision.status)
         except ConflictWriteError:
@@ -75,3 +73,32 @@ class TaskReconciler:
             log.info("task advanced", path=list(decision.path))
         await Acts(self._c, seen.zone, seen.runtime, task).carry_out(decision.actions)
         return decision.wake_seconds
+
+
+def _decide(task: RebalanceTask, seen: ZonePass) -> Decision[RebalanceTaskStatus]:
+    """Ask the machine of the task's type."""
+    generation, now = task.metadata.generation, utc_now()
+    if task.spec.type is TaskType.RESHARD:
+        parts = seen.runtime.parts
+        return resharding.decide(
+            task.spec,
+            task.status,
+            resharding_observe.observe(
+                seen.view,
+                task.spec,
+                task.status or RebalanceTaskStatus(),
+                resharding_observe.Compared(verified=parts.verified, differing=parts.differing),
+            ),
+            now,
+            generation,
+            plan=lambda: make_resharding_plan(task, seen),
+        )
+    return rebalance.decide(
+        task.spec,
+        task.status,
+        seen.view,
+        now,
+        generation,
+        name=task.metadata.name,
+        plan=lambda: make_plan(task, seen),
+    )

@@ -150,8 +150,8 @@ def _blocked(run: Run) -> tuple[Reason, str] | None:
         return Reason.CONFLICT, f"a takeover by node {run.record.next_leader} is authorized"
     if not run.by_person:
         return None
-    if _is_pending(view, run.partition):
-        return Reason.CONFLICT, "the zone's pending rebalance moves the same partition"
+    if why := _pending_conflict(view, run.partition):
+        return Reason.CONFLICT, why
     if view.paused:
         return Reason.PAUSED, "the zone is paused: spec.rebalance.paused"
     return None
@@ -166,9 +166,14 @@ def _goes_first(other: MigrationView, run: Run) -> bool:
     return other.name < run.name
 
 
-def _is_pending(view: ZoneView, partition: PartitionId) -> bool:
+def _pending_conflict(view: ZoneView, partition: PartitionId) -> str:
+    """Return why a partition is not for people to move while something is pending, "" if it is."""
+    if view.resharding:
+        return "the zone is re-sharded: leaders move when its partitions are those of the spec"
     target = view.target(partition)
-    return target is not None and target != view.assigned(partition)
+    if target is None or target == view.assigned(partition):
+        return ""
+    return "the zone's pending rebalance moves the same partition"
 
 
 def _has_slot(run: Run, target: NodeId) -> bool:

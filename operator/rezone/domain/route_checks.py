@@ -3,7 +3,7 @@
 For assertions: tests, the simulator and paired checks at write and read. Nothing is decided here.
 """
 
-from rezone.wire.messages import LeaderAndIsr
+from rezone.wire.messages import FIRST_PARTITION_EPOCH, LeaderAndIsr
 
 
 def violations(record: LeaderAndIsr) -> tuple[str, ...]:
@@ -42,11 +42,23 @@ def _takeover_violations(record: LeaderAndIsr) -> list[str]:
     return found
 
 
+def begins_anew(before: LeaderAndIsr, after: LeaderAndIsr) -> bool:
+    """Return whether a record is the first one of a partition that begins anew after another."""
+    first = after.partition_epoch == FIRST_PARTITION_EPOCH <= before.partition_epoch
+    return first and after.leader_epoch > before.leader_epoch
+
+
 def regressions(before: LeaderAndIsr, after: LeaderAndIsr) -> tuple[str, ...]:
-    """Return what went backwards from one record to a later one, in words."""
+    """Return what went backwards from one record to a later one, in words.
+
+    The partition epoch of one that begins anew is the first one again (`routes.begin_anew`).
+    """
+    names = ["leader_epoch", "coordinator_epoch"]
+    if not begins_anew(before, after):
+        names.append("partition_epoch")
     found = [
         f"{name} fell from {getattr(before, name)} to {getattr(after, name)}"
-        for name in ("leader_epoch", "partition_epoch", "coordinator_epoch")
+        for name in names
         if getattr(after, name) < getattr(before, name)
     ]
     if before.sealed and not after.sealed:

@@ -256,7 +256,8 @@ def _apply(
 
 
 def _check(change: RouteChange) -> None:
-    if change.state.partition_epoch != change.expected_epoch + 1:
+    # A record that begins a partition anew follows any other; `regressions` guards its epoch.
+    if change.state.partition_epoch not in {change.expected_epoch + 1, FIRST_PARTITION_EPOCH}:
         raise ValueError(
             f"partition {change.partition}: epoch {change.state.partition_epoch} does not follow "
             f"{change.expected_epoch}",

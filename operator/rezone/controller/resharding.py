@@ -1,0 +1,96 @@
+"""Carries out what only a re-sharding asks for, and plans it."""
+
+import asyncio
+
+import structlog
+
+from rezone.controller.coordinator import Coordinator
+from rezone.controller.passes import ZonePass
+from rezone.controller.runtime import ZoneRuntime
+from rezone.controller.verify import CopyDiffersError, verify_part
+from rezone.domain import assignments
+from rezone.domain.estimates import seconds_for
+from rezone.domain.rebalance_run import NoPlan, Planned
+from rezone.domain.resharding_observe import PartKey
+from rezone.domain.resharding_plan import OldZone, plan_for
+from rezone.domain.resharding_view import VerifyPart
+from rezone.resources.conditions import Reason
+from rezone.resources.task import PlanSummary, RebalanceTask
+from rezone.resources.zone import DistributionZone
+from rezone.wire.errors import RezoneError
+from rezone.wire.layouts import Layout
+
+log = structlog.get_logger(__name__)
+
+COMPARE_AGAIN_SECONDS = 2.0
+FILL_BYTES_PER_SECOND_GUESSED = 50_000_000
+"""What a plan's time is estimated with when the zone has no limit; the table of benchmarks."""
+
+
+def make_resharding_plan(task: RebalanceTask, seen: ZonePass) -> Planned | NoPlan:
+    """Return the plan that leads to the zone's pending assignment, as the zone is now."""
+    view, status = seen.view, seen.zone.status
+    pending = status.assignments.pending if status is not None else None
+    if pending is None or view.stable is None:
+        return NoPlan(Reason.PLAN_STALE, "the zone has no pending assignment any more")
+    target = assignments.parse(pending.replicas)
+    records = view.routes.of(view.generation)
+    reports = [view.report(p, r.leader) for p, r in zip(view.layout.ids, records, strict=True)]
+    old = OldZone(
+        layout=view.layout,
+        topology=view.stable,
+        leaders=tuple(record.leader for record in records),
+        partition_bytes=tuple(r.bytes_estimate if r is not None else 0 for r in reports),
+    )
+    layout = Layout(pending.generation, len(target))
+    made = plan_for(old, layout, target, task.spec.revision)
+    rate = seen.zone.spec.rebalance.max_bytes_per_second
+    summary = PlanSummary(
+        hash=made.hash,
+        moves=made.replicas,
+        moves_lower_bound=made.replicas,
+        leader_moves=layout.partitions,
+        bytes_estimate=made.bytes_copied,
+        seconds_estimate=seconds_for(made.bytes_copied, rate, FILL_BYTES_PER_SECOND_GUESSED),
+    )
+    return Planned(target, summary)
+
+
+class ReshardingActs:
+    """Carries out actions for the re-sharding of one zone."""
+
+    def __init__(
+        self, coordinator: Coordinator, zone: DistributionZone, runtime: ZoneRuntime
+    ) -> None:
+        self._c = coordinator
+        self._zone = zone
+        self._runtime = runtime
+
+    def verify(self, action: VerifyPart) -> None:
+        """Start a comparison, at most one per part; its outcome wakes the zone."""
+        overlap, parts = action.overlap, self._runtime.parts
+        key: PartKey = (overlap.old, overlap.new, action.leader_epoch)
+        if key in parts.under_way or key in parts.verified or key in parts.differing:
+            return
+        source = self._runtime.monitor.get(action.source)
+        heir = self._runtime.monitor.get(action.heir)
+        full = len(parts.under_way) >= self._zone.spec.rebalance.max_concurrent_migrations
+        if source is None or heir is None or full:
+            return
+
+        async def compare() -> None:
+            try:
+                if await verify_part(self._c.executor, overlap, source, heir):
+                    parts.verified.add(key)
+            except CopyDiffersError as error:
+                log.error("part differs from its source", error=str(error))  # noqa: TRY400 - no trace helps here
+                parts.differing.add(key)
+            except RezoneError as error:
+                log.warning("part not compared", error=str(error))
+                await asyncio.sleep(COMPARE_AGAIN_SECONDS)
+            finally:
+                parts.under_way.discard(key)
+                self._c.wake_zone(self._runtime.key)
+
+        parts.under_way.add(key)
+        self._runtime.background(compare())
