@@ -6,8 +6,16 @@ from datetime import UTC, datetime
 
 import pytest
 
-from rezone.cli.show import index_lines, stream_lines
+from rezone.cli.show import index_lines, stream_lines, task_line
 from rezone.resources.conditions import ConditionType, Reason, condition_of
+from rezone.resources.model import ObjectMeta
+from rezone.resources.task import (
+    RebalanceTask,
+    RebalanceTaskSpec,
+    RebalanceTaskStatus,
+    TaskProgress,
+    TaskType,
+)
 from rezone.resources.zone_status import DistributionZoneStatus
 from rezone.wire.messages import ConnectionStatistics, NodeStatistics, StreamStatistics
 
@@ -32,6 +40,38 @@ def test_a_connection_is_shown_under_its_name_with_all_its_streams() -> None:
         "node 0: z:1->0, to node 1, 1 streams",
         "  partition 3: sent 1.5 MB in 2 frames, up to offset 9, 4 rows not acknowledged",
     ]
+
+
+@pytest.mark.proves("B-10")
+@pytest.mark.parametrize(
+    ("kind", "words"),
+    [
+        (TaskType.ZONE, "moves 3/4, leaders 1/2"),
+        (TaskType.RESHARD, "ranges 3/4, cut over 1/2"),
+    ],
+)
+def test_a_task_has_a_line_of_what_it_moves(kind: TaskType, words: str) -> None:
+    """Who re-shards would read of leaders that move, and not how much has cut over."""
+    progress = TaskProgress(
+        moves_total=4,
+        moves_done=3,
+        leader_moves_total=2,
+        leader_moves_done=1,
+        bytes_total=8_000_000,
+        bytes_done=6_000_000,
+        bytes_per_second=2_000_000,
+        seconds_left=1,
+    )
+    task = RebalanceTask(
+        metadata=ObjectMeta(name="z-7"),
+        spec=RebalanceTaskSpec(zone_name="z", type=kind, revision=7),
+        status=RebalanceTaskStatus(
+            state="Switching", progress=progress, waiting_for="CuttingOver: 1"
+        ),
+    )
+    assert task_line(task) == (
+        f"z-7: Switching, {words}, 6 of 8 MB, 2 MB/s, 1 s left, (CuttingOver: 1)"
+    )
 
 
 def test_indexes_that_are_built_have_a_line_each() -> None:

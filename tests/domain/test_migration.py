@@ -22,7 +22,7 @@ from migration_case import (
     with_world,
 )
 from simulated_zone import Zone
-from worlds import World, child, followed, record
+from worlds import OLD, World, child, followed, record
 
 from rezone.domain import world
 from rezone.domain.migration_table import TABLE
@@ -151,9 +151,10 @@ def test_selected_candidate(tweak: Callable[[Case], None], wanted: int) -> None:
             Reason.CONFLICT,
         ),
         (with_world(World.authorize), Reason.CONFLICT),
+        (with_world(lambda w: w.pend(OLD).settings.update(pending_generation=1)), Reason.CONFLICT),
         (with_world(lambda w: w.settings.update(max_concurrent_migrations=0)), Reason.WAITING),
     ],
-    ids=["pending", "paused", "other migration", "other takeover", "limit"],
+    ids=["pending", "paused", "other migration", "other takeover", "re-sharding", "limit"],
 )
 @pytest.mark.proves("B-01", "B-03", "B-14")
 def test_selection_waits_and_says_why(tweak: Callable[[Case], None], reason: Reason) -> None:

@@ -12,7 +12,7 @@ from rezone.kube.errors import KubeError
 from rezone.kube.routes import RouteStore
 from rezone.kube.store import StatusStore
 from rezone.resources.conditions import ConditionType
-from rezone.resources.task import RebalanceTask, TaskProgress
+from rezone.resources.task import RebalanceTask, TaskProgress, TaskType
 from rezone.resources.zone import DistributionZone
 from rezone.resources.zone_status import DistributionZoneStatus
 from rezone.wire.errors import RezoneError
@@ -62,13 +62,19 @@ def progress(zone: str, namespace: str | None) -> None:
 
 
 def task_line(task: RebalanceTask) -> str:
-    """Return one line about a task: how far it is, how fast, how long still, and why it waits."""
+    """Return one line about a task: how far it is, how fast, how long still, and why it waits.
+
+    What a re-sharding moves are the ranges that old and new partitions have in common, and what
+    follows is how many old partitions have cut over.
+    """
     status = task.status
     done = status.progress if status is not None else TaskProgress()
+    resharding = task.spec.type is TaskType.RESHARD
+    moves, leaders = ("ranges", "cut over") if resharding else ("moves", "leaders")
     parts = [
         f"{task.metadata.name}: {(status.state if status is not None else '') or 'new'}",
-        f"moves {done.moves_done}/{done.moves_total}",
-        f"leaders {done.leader_moves_done}/{done.leader_moves_total}",
+        f"{moves} {done.moves_done}/{done.moves_total}",
+        f"{leaders} {done.leader_moves_done}/{done.leader_moves_total}",
         f"{done.bytes_done / 1e6:,.0f} of {done.bytes_total / 1e6:,.0f} MB",
         f"{done.bytes_per_second / 1e6:,.0f} MB/s",
     ]

@@ -24,6 +24,7 @@ from rezone.domain.world import ChangeRoutes, RouteChange
 from rezone.wire.messages import LeaderAndIsr
 
 _NO_NODE = "Unreachable: no node of a new partition is left"
+_FAR = "CatchingUp: imports"
 _SILENT = "Unreachable: leaders of new partitions"
 _BROKEN = "Broken: a part that cannot be imported, of a new partition that serves"
 _DIFFERS = "Broken: a part that differs from its source"
@@ -151,12 +152,14 @@ def _cut_over(
             found.waits("CuttingOver")
         return change_of(source.partition, record, epoch, route_seals.note_sealed)
     if record.sealing:
-        found.waits("CuttingOver")
-        if any(part.broken or (heir.broken and not heir.serves) for heir, part in parts):
+        why = _not_ready(run.view, source)
+        found.waits(why or "CuttingOver")
+        if why and why != _FAR:
             # It would seal for an heir that cannot take its rows over, or that could not be begun
             # anew any more for the sake of another part.
             return change_of(source.partition, record, epoch, route_seals.revoke_seal)
-        _request_seal(run, source.partition, record)
+        if not why:
+            _request_seal(run, source.partition, record)
         return None
     why = _not_ready(run.view, source)
     found.waits(why or "CuttingOver")
@@ -189,7 +192,7 @@ def _why_not(view: ReshardingView, heir: HeirView, part: PartView) -> str:
         return "CatchingUp: followers of new partitions"
     if not part.verified:
         return "Verifying"
-    return "" if _is_near(view, part) else "CatchingUp: imports"
+    return "" if _is_near(view, part) else _FAR
 
 
 def _is_whole(part: PartView) -> bool:
