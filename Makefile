@@ -54,8 +54,8 @@ e2e-up: prepare ## Make the cluster of the end-to-end suite and leave it running
 e2e-down: env ## End what a run with REZONE_E2E_KEEP=1, or one that was killed, has left
 	$(RUN) -m e2e.kind down
 
-chaos: env ## Run the long simulation: every crash point, and SEEDS= (1500) pairs of faults and storms
-	REZONE_SIMULATION_SEEDS=$(or $(SEEDS),1500) $(RUN) -m pytest tests/simulation $(TEST_ARGS)
+chaos: prepare ## Kill the operator at every point: its process, and simulated with SEEDS= (1500) pairs of faults and storms
+	REZONE_SIMULATION_SEEDS=$(or $(SEEDS),1500) $(RUN) -m pytest tests/controller/test_controller_killed.py tests/simulation $(TEST_ARGS)
 
 images: ## Build the three images; OUTPUT=directory writes archives that kind can load
 	@python3 hack/images.py $(if $(OUTPUT),--output $(OUTPUT)) $(IMAGES_ARGS)

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import dataclasses
 from pathlib import Path
 from typing import Any, Self
 
+from crash_points import Crash, CrashingStore, CrashPoint
 from operated_cluster import abort_connections, open_connections, path_of
 
 from rezone.controller.coordinator import Coordinator
@@ -21,45 +21,14 @@ from rezone.controller.migration import MigrationReconciler
 from rezone.controller.settings import CoordinatorSettings
 from rezone.controller.task import TaskReconciler
 from rezone.controller.zone import ZoneReconciler
-from rezone.kube.client import Kube, connect
-from rezone.kube.store import O, StatusStore
+from rezone.kube.client import connect
 from rezone.local.api import KubeApi
-from rezone.resources.model import Model
 
 PLURALS = {
     Kind.ZONE: "distributionzones",
     Kind.TASK: "rebalancetasks",
     Kind.MIGRATION: "regionmigrations",
 }
-
-
-@dataclasses.dataclass(frozen=True)
-class CrashPoint:
-    """The first write in which an object of a kind has a state; before it, or after it."""
-
-    kind: Kind
-    state: str
-    after: bool
-
-
-class CrashingStore(StatusStore):
-    """Writes until the crash point is reached."""
-
-    def __init__(self, kube: Kube, point: CrashPoint, crash: Any) -> None:
-        super().__init__(kube)
-        self._point = point
-        self._crash = crash
-
-    async def write_status(self, obj: O, new_status: Model) -> O:
-        """Write, and crash where it was asked for."""
-        point = self._point
-        hit = type(obj).__name__ == point.kind and getattr(new_status, "state", "") == point.state
-        if hit and not point.after:
-            self._crash()
-        written = await super().write_status(obj, new_status)
-        if hit:
-            self._crash()
-        return written
 
 
 class InProcessOperator:
@@ -79,7 +48,7 @@ class InProcessOperator:
         settings = CoordinatorSettings(leader_lease_seconds=2.0)
         self.coordinator = Coordinator(self._kube, settings, epoch)
         if crash is not None:
-            self.coordinator.store = CrashingStore(self._kube, crash, self._crash)
+            self.coordinator.store = CrashingStore(self._kube, Crash(crash, self._crash))
         self.coordinator.register(Kind.ZONE, ZoneReconciler(self.coordinator).reconcile)
         self.coordinator.register(Kind.TASK, TaskReconciler(self.coordinator).reconcile)
         self.coordinator.register(Kind.MIGRATION, MigrationReconciler(self.coordinator).reconcile)

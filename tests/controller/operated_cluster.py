@@ -6,15 +6,11 @@ import asyncio
 import contextlib
 import dataclasses
 import json
-import os
-import signal
-import socket
 import subprocess
-import sys
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, Self
 
@@ -24,7 +20,6 @@ import pyarrow as pa
 from rezone.client import TableClient
 from rezone.client.settings import ClientSettings, OutcomeUnknownError
 from rezone.controller.heard import request_after, with_answer
-from rezone.controller.process import EXIT_LEASE_LOST
 from rezone.local.agent.records import load_record
 from rezone.local.api import Json, KubeApi
 from rezone.wire.errors import RezoneError
@@ -402,103 +397,3 @@ async def abort_connections(foreign: set[Any]) -> None:
         transport.abort()
     for _ in range(3):
         await asyncio.sleep(0)
-
-
-def free_port() -> int:
-    """Return a port that was free a moment ago."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
-
-
-class OperatorProcess:
-    """The operator as users run it, to be killed.
-
-    A thread does the kubelet's part: an operator that ends by itself is started again. On a busy
-    machine a Lease of a few seconds is lost now and then, which ends the process.
-    """
-
-    def __init__(
-        self, cluster: TestCluster, namespace: str, logs: Path, **environment: str
-    ) -> None:
-        self._log = logs / "operator.log"
-        self.port = free_port()
-        self.ended: list[int] = []
-        self._env = {
-            **os.environ,
-            "PYTHONPATH": str(ROOT / "operator"),
-            "KUBECONFIG": str(cluster.kubeconfig),
-            "REZONE_NAMESPACES": namespace,
-            "REZONE_LEASE_NAMESPACE": namespace,
-            "REZONE_HEALTH_PORT": str(self.port),
-            "REZONE_LEASE_DURATION_SECONDS": "3",
-            "REZONE_LEADER_LEASE_SECONDS": "1",
-            **environment,
-        }
-        self._lock = threading.Lock()
-        self._process: subprocess.Popen[bytes] | None = None
-        self._keeper: threading.Thread | None = None
-
-    def start(self) -> None:
-        """Start it."""
-        with self._lock:
-            self._process = process = self._spawn()
-        self._keeper = threading.Thread(target=self._keep, args=(process,), daemon=True)
-        self._keeper.start()
-
-    def _spawn(self) -> subprocess.Popen[bytes]:
-        with self._log.open("ab") as log:
-            return subprocess.Popen(
-                [sys.executable, "-m", "rezone.cli.main", "operator"],
-                env=self._env,
-                stdout=log,
-                stderr=log,
-            )
-
-    def _keep(self, process: subprocess.Popen[bytes]) -> None:
-        while True:
-            code = process.wait()
-            with self._lock:
-                if self._process is not process:
-                    return
-                self.ended.append(code)
-                self._process = process = self._spawn()
-
-    @contextlib.contextmanager
-    def running(self) -> Iterator[None]:
-        """Run it; in the end it must stop in order, and have died of nothing but a lost Lease."""
-        self.start()
-        yield
-        assert self.stop() == 0, self.log()
-        assert set(self.ended) <= {EXIT_LEASE_LOST}, (self.ended, self.log())
-
-    def kill(self) -> None:
-        """SIGKILL, by pid."""
-        self._end(signal.SIGKILL)
-
-    def stop(self) -> int:
-        """SIGTERM; returns the exit code."""
-        return self._end(signal.SIGTERM)
-
-    def _end(self, number: int) -> int:
-        with self._lock:
-            process, self._process = self._process, None
-        if process is None or self._keeper is None:
-            return 0
-        os.kill(process.pid, number)
-        self._keeper.join(30)
-        if process.returncode is None:
-            os.kill(process.pid, signal.SIGKILL)
-            self._keeper.join()
-            raise AssertionError("the operator did not end on a signal")
-        return process.returncode
-
-    def restart(self) -> None:
-        """Kill it and start it again."""
-        self.kill()
-        self.start()
-
-    def log(self) -> str:
-        """Return the end of its log."""
-        return "\n".join(line[:300] for line in self._log.read_text().splitlines()[-15:])

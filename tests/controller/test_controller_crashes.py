@@ -1,7 +1,7 @@
 """The coordinator dies at every state it persists, before and after the write (issue 3).
 
 Deterministic: the reconcile loops run in this process against the real API server and real data
-nodes, and end exactly at the write. `test_controller_operator` kills the real process besides.
+nodes, and end exactly at the write. `test_controller_killed` kills the real process besides.
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ import itertools
 from collections.abc import Callable, Iterator
 
 import pytest
-from crashing_operator import CrashPoint, InProcessOperator
+from crash_points import CrashPoint
+from crashing_operator import InProcessOperator
 from operated_cluster import (
     TERMINAL_MIGRATIONS,
     TERMINAL_TASKS,
@@ -84,7 +85,7 @@ async def a_move(api: KubeApi) -> tuple[int, tuple[int, ...], int]:
 
 async def crash_at(cluster: TestCluster, kind: Kind, state: str, *, after: bool) -> None:
     """Run the operator until it dies at this state."""
-    point = CrashPoint(kind, state, after)
+    point = CrashPoint(f"{kind} {state}", after)
     async with InProcessOperator(cluster.kubeconfig, NAMESPACE, next(epochs), point) as operator:
         await operator.until_crash()
 

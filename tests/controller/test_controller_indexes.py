@@ -10,7 +10,6 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 from operated_cluster import (
-    OperatorProcess,
     TestCluster,
     addresses_of,
     condition,
@@ -19,6 +18,7 @@ from operated_cluster import (
     remove_zone,
     until_zone,
 )
+from operator_process import OperatorProcess
 
 from rezone.client import TableClient
 from rezone.local.api import Json, KubeApi

@@ -15,7 +15,6 @@ from pathlib import Path
 
 import pytest
 from operated_cluster import (
-    OperatorProcess,
     TestCluster,
     Writer,
     addresses_of,
@@ -25,6 +24,7 @@ from operated_cluster import (
     until,
     until_zone,
 )
+from operator_process import OperatorProcess
 
 from rezone.local.agent.nodes import add_node
 from rezone.local.api import Json, KubeApi

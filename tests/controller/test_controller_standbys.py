@@ -13,7 +13,6 @@ from typing import Any
 
 import pytest
 from operated_cluster import (
-    OperatorProcess,
     TestCluster,
     Writer,
     addresses_of,
@@ -22,6 +21,7 @@ from operated_cluster import (
     routes_of,
     until,
 )
+from operator_process import OperatorProcess
 
 from rezone.local.api import KubeApi
 from rezone.wire.messages import LeaderAndIsr

@@ -16,7 +16,6 @@ import yaml
 from operated_cluster import (
     ROOT,
     SCHEMA,
-    OperatorProcess,
     TestCluster,
     addresses_of,
     make_zone,
@@ -26,6 +25,7 @@ from operated_cluster import (
     task_manifest,
     until,
 )
+from operator_process import OperatorProcess
 
 from rezone.client import ClientSettings, TableClient
 from rezone.kube.certificates import AUTHORITY_SECRET

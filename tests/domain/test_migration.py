@@ -345,6 +345,17 @@ def test_the_old_leader_stays_or_goes_as_asked(keep: OldLeader) -> None:
     assert (state.leader, state.isr, state.replicas) == (1, wanted, wanted)
 
 
+@pytest.mark.proves("B-09")
+def test_closing_waits_until_the_leader_counts_without_the_old_one() -> None:
+    """An operator that dies now would leave a leader that waits for a stopped replica."""
+    case = Case(S.CLOSE_OLD_LEADER)
+    case.context |= {"close_old_leader": True}
+    case.world.routes[0] = record(leader=1, leader_epoch=5, isr=(1, 2), replicas=(1, 2))
+    case.world.reports |= {(0, 0): {}, (0, 1): {"partition_epoch": 8}}
+    decision = case.decide()
+    assert (decision.actions, decision.path) == ((), ())
+
+
 @pytest.mark.proves("RM-09")
 def test_closing_ignores_what_cannot_be_closed() -> None:
     """A migration would never end because a dead node does not answer."""

@@ -141,7 +141,7 @@ def test_stable_is_written_with_the_tasks_revision() -> None:
     assert (written.revision, written.target) == (2, NEW)
 
 
-@pytest.mark.proves("ZR-11", "ZR-12")
+@pytest.mark.proves("ZR-11", "ZR-12", "B-09")
 def test_redundant_replicas_leave_the_route_and_then_stop() -> None:
     """A replica would be stopped while the route still sends readers to it."""
     case = Case(S.STOPPING_REDUNDANT)
@@ -151,7 +151,11 @@ def test_redundant_replicas_leave_the_route_and_then_stop() -> None:
     assert (change.state.replicas, change.state.isr) == ((1, 2, 3), (1, 2, 3))
     assert len(decision.actions) == 1
     stopped(case)
-    case.world.reports[0, 0] = {}
+    leader = case.world.routes[0].leader
+    case.world.reports |= {(0, 0): {}, (0, leader): {"partition_epoch": 1}}
+    decision = case.decide()
+    assert (decision.actions, decision.path) == ((), ()), "its leader still counts on it"
+    del case.world.reports[0, leader]
     decision = case.decide()
     assert only(decision, world.StopReplica).node == 0
     assert decision.path == ()

@@ -260,3 +260,13 @@ def test_a_coordinator_that_is_fenced_begins_nothing_anew() -> None:
     """A process that lost its Lease would delete rows."""
     answer = routes.begin_anew(record(coordinator_epoch=3), (0, 1, 2), 2)
     assert isinstance(answer, routes.Refusal)
+
+
+@pytest.mark.proves("B-09")
+def test_a_stray_waits_until_its_leader_counts_without_it() -> None:
+    """A leader that nobody has told would wait for a stopped replica with every write."""
+    world = stray_world()
+    world.reports[0, 0] = {"partition_epoch": 8}
+    assert strays(world.view()) == ()
+    world.silent[0] = 1.0
+    assert len(strays(world.view())) == 1, "who cannot be asked holds nothing up"

@@ -13,6 +13,7 @@ from rezone.domain.readiness import (
     is_mismatched,
     is_reachable,
     is_verified,
+    leader_knows,
     node_is_gone,
     verification,
     was_copied,
@@ -310,10 +311,11 @@ def _cleaned(run: Run) -> bool:
 
 
 def _stop(run: Run, node: int) -> bool:
-    """Ask a node to stop its replica; False when it has none or cannot be asked (RM-09)."""
+    """Have a node stop its replica; False when it has none or cannot be asked (RM-09)."""
     if node in run.record.replicas or run.view.report(run.partition, node) is None:
         return False
-    run.act(stop_of(run.partition, node, run.record))
+    if leader_knows(run.view, run.partition):
+        run.act(stop_of(run.partition, node, run.record))
     return True
 
 

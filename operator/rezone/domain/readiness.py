@@ -37,6 +37,17 @@ def is_reachable(view: ZoneView, node: NodeId) -> bool:
     return seen is not None and seen.reachable
 
 
+def leader_knows(view: ZoneView, partition: PartitionId) -> bool:
+    """Return whether a partition's leader has the newest record, as far as it can be asked.
+
+    Only then is a replica stopped that the record no longer names: with an older record the leader
+    waits for it with every write, for as long as no coordinator tells it the newer one (B-09).
+    """
+    record = view.routes[partition]
+    report = view.report(partition, record.leader)
+    return report is None or report.partition_epoch >= record.partition_epoch
+
+
 def lag_rows(
     view: ZoneView,
     partition: PartitionId,

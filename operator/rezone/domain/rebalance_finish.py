@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from rezone.domain import routes
 from rezone.domain.changes import change_of, stop_of
 from rezone.domain.machine import DEADLINE
+from rezone.domain.readiness import leader_knows
 from rezone.domain.rebalance_run import TaskRun
 from rezone.domain.rebalance_survey import Reasons, Wait
 from rezone.domain.rebalance_switch import move_leader
@@ -87,7 +88,8 @@ def withdraw(run: TaskRun, *, keep: Topology, leave: Topology, purpose: str = "p
         run.act(ChangeRoutes(changes=tuple(changes)))
     for partition, node in _stray(run):
         reasons.add(Wait.STOPPING, partition, f"node {node}")
-        run.act(stop_of(partition, node, run.view.routes[partition]))
+        if leader_knows(run.view, partition):
+            run.act(stop_of(partition, node, run.view.routes[partition]))
     return reasons
 
 

@@ -14,6 +14,7 @@ from datetime import datetime, timedelta
 
 from rezone.domain import route_leaders, routes
 from rezone.domain.changes import Step, combine, stop_of
+from rezone.domain.readiness import leader_knows
 from rezone.domain.world import Copy, RouteChange, StopReplica, ZoneView
 from rezone.wire.layouts import generation_of
 from rezone.wire.messages import (
@@ -94,6 +95,7 @@ def strays(view: ZoneView) -> tuple[StopReplica, ...]:
             if partition in view.routes
             and partition not in moving
             and node not in view.routes[partition].replicas
+            and leader_knows(view, partition)
         ),
     )
 

@@ -1,0 +1,114 @@
+"""Where an operator dies: before or after one of the deeds by which it changes the outside.
+
+A deed has a name in words: `RebalanceTask Planned` (a state is stored), `create RegionMigration`,
+`authorize` and `lead` (a route record with, or without, an authorized takeover), `call Takeover`,
+`create SparkApplication`. What the end is, is said by whoever hands it over: tasks that are
+cancelled, or a process that is killed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from rezone.domain.world import RouteChange
+from rezone.kube.client import Kube
+from rezone.kube.names import AnyObject
+from rezone.kube.routes import RouteStore
+from rezone.kube.spark import SparkStore
+from rezone.kube.store import O, StatusStore
+from rezone.resources.model import Model
+from rezone.resources.zone import DistributionZone
+from rezone.wire.flight import NodeClient
+from rezone.wire.messages import Message, PartitionId
+
+
+@dataclasses.dataclass(frozen=True)
+class CrashPoint:
+    """The first time that a deed of this name is about to be done; or has been, and answered."""
+
+    deed: str
+    after: bool
+
+
+class Crash:
+    """What ends an operator at a point."""
+
+    def __init__(self, point: CrashPoint, end: Callable[[], Any]) -> None:
+        self._point = point
+        self._end = end
+
+    @contextlib.contextmanager
+    def around(self, *deeds: str) -> Iterator[None]:
+        """End before or after what is done inside, if it is one of these deeds that was chosen."""
+        hit = self._point.deed in deeds
+        if hit and not self._point.after:
+            self._end()
+        yield
+        if hit:
+            self._end()
+
+
+class CrashingStore(StatusStore):
+    """Stores states, and makes children, until the crash point is reached."""
+
+    def __init__(self, kube: Kube, crash: Crash) -> None:
+        super().__init__(kube)
+        self._crash = crash
+
+    async def write_status(self, obj: O, new_status: Model) -> O:
+        """Store the status."""
+        with self._crash.around(f"{type(obj).__name__} {getattr(new_status, 'state', '')}"):
+            return await super().write_status(obj, new_status)
+
+    async def create(self, obj: O, owner: AnyObject | None = None) -> O:
+        """Make the object."""
+        with self._crash.around(f"create {type(obj).__name__}"):
+            return await super().create(obj, owner)
+
+
+class CrashingRoutes(RouteStore):
+    """Changes route records until the crash point is reached."""
+
+    def __init__(self, kube: Kube, zone: DistributionZone, crash: Crash) -> None:
+        super().__init__(kube, zone)
+        self._crash = crash
+
+    async def change(self, changes: Sequence[RouteChange]) -> frozenset[PartitionId]:
+        """Change the records."""
+        deeds = {"lead" if c.state.next_leader is None else "authorize" for c in changes}
+        with self._crash.around(*deeds):
+            return await super().change(changes)
+
+
+class CrashingSpark(SparkStore):
+    """Starts and ends SparkApplications until the crash point is reached."""
+
+    def __init__(self, *args: Any, crash: Crash) -> None:
+        super().__init__(*args)
+        self._crash = crash
+
+    async def ensure(self, *args: Any, **options: Any) -> bool:
+        """Make the SparkApplication and its plan."""
+        with self._crash.around("create SparkApplication"):
+            return await super().ensure(*args, **options)
+
+    async def delete(self, namespace: str, name: str) -> bool:
+        """Delete the SparkApplication and its plan."""
+        with self._crash.around("delete SparkApplication"):
+            return await super().delete(namespace, name)
+
+
+class CrashingClient(NodeClient):
+    """Calls a data node until the crash point is reached."""
+
+    def __init__(self, *args: Any, crash: Crash, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._crash = crash
+
+    def call(self, request: Message, *args: Any, **options: Any) -> Any:
+        """Call the data node."""
+        with self._crash.around(f"call {type(request).__name__}"):
+            return super().call(request, *args, **options)

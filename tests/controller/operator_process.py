@@ -1,0 +1,187 @@
+"""The operator as a process of its own: as users run it, and as it dies at a chosen point."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Self
+
+from crash_points import CrashPoint
+from operated_cluster import DEADLINE_SECONDS, ROOT, TestCluster
+
+from rezone.controller.process import EXIT_LEASE_LOST
+
+DYING_OPERATOR = Path(__file__).with_name("dying_operator.py")
+LOG_LINES = 15
+
+
+def free_port() -> int:
+    """Return a port that was free a moment ago."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def environment_of(cluster: TestCluster, namespace: str, port: int) -> dict[str, str]:
+    """Return what an operator is told: one namespace, its kubeconfig, short leases."""
+    return {
+        **os.environ,
+        "PYTHONPATH": str(ROOT / "operator"),
+        "KUBECONFIG": str(cluster.kubeconfig),
+        "REZONE_NAMESPACES": namespace,
+        "REZONE_LEASE_NAMESPACE": namespace,
+        "REZONE_HEALTH_PORT": str(port),
+        "REZONE_LEASE_DURATION_SECONDS": "3",
+        "REZONE_LEADER_LEASE_SECONDS": "1",
+    }
+
+
+def end_of(log: Path) -> str:
+    """Return the last lines of a log."""
+    return "\n".join(line[:300] for line in log.read_text().splitlines()[-LOG_LINES:])
+
+
+class OperatorProcess:
+    """The operator as users run it, to be killed.
+
+    A thread does the kubelet's part: an operator that ends by itself is started again. On a busy
+    machine a Lease of a few seconds is lost now and then, which ends the process.
+    """
+
+    def __init__(
+        self, cluster: TestCluster, namespace: str, logs: Path, **environment: str
+    ) -> None:
+        self._log = logs / "operator.log"
+        self.port = free_port()
+        self.ended: list[int] = []
+        self._env = environment_of(cluster, namespace, self.port) | environment
+        self._lock = threading.Lock()
+        self._process: subprocess.Popen[bytes] | None = None
+        self._keeper: threading.Thread | None = None
+
+    def start(self) -> None:
+        """Start it."""
+        with self._lock:
+            self._process = process = self._spawn()
+        self._keeper = threading.Thread(target=self._keep, args=(process,), daemon=True)
+        self._keeper.start()
+
+    def _spawn(self) -> subprocess.Popen[bytes]:
+        with self._log.open("ab") as log:
+            return subprocess.Popen(
+                [sys.executable, "-m", "rezone.cli.main", "operator"],
+                env=self._env,
+                stdout=log,
+                stderr=log,
+            )
+
+    def _keep(self, process: subprocess.Popen[bytes]) -> None:
+        while True:
+            code = process.wait()
+            with self._lock:
+                if self._process is not process:
+                    return
+                self.ended.append(code)
+                self._process = process = self._spawn()
+
+    @contextlib.contextmanager
+    def running(self) -> Iterator[None]:
+        """Run it; in the end it must stop in order, and have died of nothing but a lost Lease."""
+        self.start()
+        yield
+        assert self.stop() == 0, self.log()
+        assert set(self.ended) <= {EXIT_LEASE_LOST}, (self.ended, self.log())
+
+    def kill(self) -> None:
+        """SIGKILL, by pid."""
+        self._end(signal.SIGKILL)
+
+    def stop(self) -> int:
+        """SIGTERM; returns the exit code."""
+        return self._end(signal.SIGTERM)
+
+    def _end(self, number: int) -> int:
+        with self._lock:
+            process, self._process = self._process, None
+        if process is None or self._keeper is None:
+            return 0
+        os.kill(process.pid, number)
+        self._keeper.join(30)
+        if process.returncode is None:
+            os.kill(process.pid, signal.SIGKILL)
+            self._keeper.join()
+            raise AssertionError("the operator did not end on a signal")
+        return process.returncode
+
+    def restart(self) -> None:
+        """Kill it and start it again."""
+        self.kill()
+        self.start()
+
+    def log(self) -> str:
+        """Return the end of its log."""
+        return end_of(self._log)
+
+
+class DyingOperator:
+    """The operator of one pod, one life after the other; each is killed at the point it was given.
+
+    A pod that starts again takes its own Lease over at once, and the process of the next life is
+    loaded while this one runs: so a test can afford many lives.
+    """
+
+    POD = "dying-operator"
+
+    def __init__(self, cluster: TestCluster, namespace: str, logs: Path) -> None:
+        self._log = logs / "dying-operator.log"
+        self._env = environment_of(cluster, namespace, free_port()) | {"POD_NAME": self.POD}
+        self._living: subprocess.Popen[bytes] | None = None
+        self._next = self._load()
+
+    def __enter__(self) -> Self:
+        """Be there to live."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """End what is loaded, or lives since its test has failed."""
+        for process in filter(None, (self._living, self._next)):
+            process.kill()
+            process.communicate()
+
+    async def dies(self, deed: str, *, after: bool) -> None:
+        """Live until SIGKILL before or after a deed; a life that loses its Lease does not count."""
+        point = CrashPoint(deed, after)
+        while (code := await asyncio.to_thread(self._live, point)) == EXIT_LEASE_LOST:
+            continue
+        assert code == -signal.SIGKILL, f"{point}: it ended with {code}\n{end_of(self._log)}"
+
+    def _live(self, point: CrashPoint) -> int:
+        self._living, self._next = self._next, self._load()
+        word = json.dumps(dataclasses.asdict(point)).encode()
+        try:
+            self._living.communicate(word, timeout=DEADLINE_SECONDS)
+        except subprocess.TimeoutExpired:
+            raise AssertionError(f"{point} was never reached\n{end_of(self._log)}") from None
+        process, self._living = self._living, None
+        return process.returncode
+
+    def _load(self) -> subprocess.Popen[bytes]:
+        with self._log.open("ab") as log:
+            return subprocess.Popen(
+                [sys.executable, str(DYING_OPERATOR)],
+                env=self._env,
+                stdin=subprocess.PIPE,
+                stdout=log,
+                stderr=log,
+            )
