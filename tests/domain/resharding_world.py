@@ -11,6 +11,7 @@ import msgspec
 from rezone.domain import resharding, routes, world
 from rezone.domain import resharding_view as views
 from rezone.domain.rebalance_run import NoPlan, Planned
+from rezone.domain.resharding_table import GRACE_SECONDS
 from rezone.domain.resharding_view import HeirView, PartView, ReshardingView, SourceView
 from rezone.domain.statuses import Decision
 from rezone.resources.task import PlanSummary, RebalanceTaskSpec, RebalanceTaskStatus
@@ -118,6 +119,7 @@ class Zone:
             manual_approval=self.manual_approval,
             max_concurrent_cut_overs=self.cut_overs_max,
             lag_rows_max=LAG_ROWS_MAX,
+            grace_seconds=GRACE_SECONDS,
             others_left=self.others_left,
             held=frozenset({*self.old_held, *(p for p, h in self.heirs.items() if h.held)}),
         )

@@ -58,7 +58,7 @@ def with_heirs(view: ZoneView, **reports: dict[str, Any]) -> ZoneView:
 
 def seen(view: ZoneView, status: RebalanceTaskStatus = STATUS, **compared: Any) -> ReshardingView:
     """Return what the task sees."""
-    return observe(view, SPEC, status, Compared(**compared))
+    return observe(view, SPEC, status, Compared(**compared), grace_seconds=300.0)
 
 
 def heir(found: ReshardingView, index: int) -> HeirView:

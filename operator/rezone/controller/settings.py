@@ -6,6 +6,7 @@ import os
 from collections.abc import Mapping
 from typing import Any, Self
 
+from rezone.domain.resharding_table import GRACE_SECONDS
 from rezone.kube.certificates import AUTHORITY_SECRET
 
 LOG_LEVELS = ("debug", "info", "warning", "error")
@@ -20,11 +21,13 @@ class CoordinatorSettings:
     `namespaces` empty means all. `leader_lease_seconds` is how long an unreachable leader is
     waited for before an in-sync replica takes over; it must be longer than a restart of a pod
     that you do not want to notice. `lease_duration_seconds` is how long a dead operator's Lease
-    keeps the next one waiting. `tls` is "issued" (the operator issues all certificates, by the
-    authority in `tls_authority_secret` beside it), "provided" (somebody else fills the Secrets,
-    and REZONE_TLS_DIRECTORY has the operator's own) or "off": plaintext, which is right on one
-    machine only. The chart says "issued" unless told otherwise. `client_login` "off" leaves the
-    requests of clients for certificates to people; it counts with `tls` "issued" only.
+    keeps the next one waiting. `resharding_grace_seconds` is how long old partitions stay after the
+    last cut-over, for scans that began before. `tls` is "issued" (the operator issues all
+    certificates, by the authority in `tls_authority_secret` beside it), "provided" (somebody else
+    fills the Secrets, and REZONE_TLS_DIRECTORY has the operator's own) or "off": plaintext, which
+    is right on one machine only. The chart says "issued" unless told otherwise. `client_login`
+    "off" leaves the requests of clients for certificates to people; it counts with `tls` "issued"
+    only.
     """
 
     namespaces: tuple[str, ...] = ()
@@ -33,6 +36,7 @@ class CoordinatorSettings:
     lease_duration_seconds: int = 15
     leader_lease_seconds: float = 8.0
     lost_after_seconds: float = 300.0
+    resharding_grace_seconds: float = GRACE_SECONDS
     report_timeout_seconds: float = 2.0
     call_timeout_seconds: float = 10.0
     resync_seconds: float = 20.0

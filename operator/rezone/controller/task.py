@@ -1,5 +1,7 @@
 """The reconcile loop of a RebalanceTask: read, plan if it is new, decide, write, act."""
 
+import functools
+
 import structlog
 
 from rezone.controller.acts import Acts
@@ -62,7 +64,8 @@ class TaskReconciler:
         return await self._c.spark.state(task.metadata.namespace, status.spark_application)
 
     async def _pass(self, key: ObjectKey, task: RebalanceTask, seen: ZonePass) -> float | None:
-        decision = _decide(task, seen)
+        grace = self._c.settings.resharding_grace_seconds
+        decision = _decide(task, seen, grace_seconds=grace)
         try:
             await self._c.write_status(key, task, decision.status)
         except ConflictWriteError:
@@ -75,24 +78,22 @@ class TaskReconciler:
         return decision.wake_seconds
 
 
-def _decide(task: RebalanceTask, seen: ZonePass) -> Decision[RebalanceTaskStatus]:
+def _decide(
+    task: RebalanceTask, seen: ZonePass, *, grace_seconds: float
+) -> Decision[RebalanceTaskStatus]:
     """Ask the machine of the task's type."""
     generation, now = task.metadata.generation, utc_now()
     if task.spec.type is TaskType.RESHARD:
         parts = seen.runtime.parts
-        return resharding.decide(
+        view = resharding_observe.observe(
+            seen.view,
             task.spec,
-            task.status,
-            resharding_observe.observe(
-                seen.view,
-                task.spec,
-                task.status or RebalanceTaskStatus(),
-                resharding_observe.Compared(verified=parts.verified, differing=parts.differing),
-            ),
-            now,
-            generation,
-            plan=lambda: make_resharding_plan(task, seen),
+            task.status or RebalanceTaskStatus(),
+            resharding_observe.Compared(verified=parts.verified, differing=parts.differing),
+            grace_seconds=grace_seconds,
         )
+        plan = functools.partial(make_resharding_plan, task, seen)
+        return resharding.decide(task.spec, task.status, view, now, generation, plan=plan)
     return rebalance.decide(
         task.spec,
         task.status,
@@ -100,5 +101,5 @@ def _decide(task: RebalanceTask, seen: ZonePass) -> Decision[RebalanceTaskStatus
         now,
         generation,
         name=task.metadata.name,
-        plan=lambda: make_plan(task, seen),
+        plan=functools.partial(make_plan, task, seen),
     )

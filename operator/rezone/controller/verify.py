@@ -3,6 +3,7 @@
 import asyncio
 import dataclasses
 import functools
+from collections.abc import Sequence
 from concurrent.futures import Executor
 
 import structlog
@@ -68,6 +69,8 @@ async def verify_part(
     overlap: Overlap,
     source: WatchedNode,
     heir: WatchedNode,
+    *,
+    pauses_seconds: Sequence[float] = PART_PAUSES_SECONDS,
 ) -> bool:
     """Return whether a new partition equals an old one in the range that they have in common.
 
@@ -80,7 +83,7 @@ async def verify_part(
     there = await _digest(executor, source, first)
     again = DigestRequest(partition=overlap.new, as_of=there.as_of, ranges=RANGES, hashes=hashes)
     here = there
-    for pause in PART_PAUSES_SECONDS:
+    for pause in pauses_seconds:
         await asyncio.sleep(pause)
         here = await _digest(executor, heir, again)
         if here.digests == there.digests:

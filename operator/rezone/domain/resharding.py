@@ -19,7 +19,6 @@ from rezone.domain.machine import DEADLINE
 from rezone.domain.rebalance_run import NoPlan, Planner
 from rezone.domain.resharding_run import ReshardingRun
 from rezone.domain.resharding_steps import Heirs, advance
-from rezone.domain.resharding_table import GRACE_SECONDS
 from rezone.domain.resharding_view import CreateHeirs, DropLayout, ReshardingView
 from rezone.domain.statuses import Decision, entered_time
 from rezone.domain.task_run import WAKE_SOON_SECONDS
@@ -167,7 +166,7 @@ def stopping(run: ReshardingRun) -> bool:
         return run.go("all stopped", message=f"{len(run.view.heirs)} partitions serve all rows")
     if run.spec.suspend:
         return run.wait_paused()
-    rest = GRACE_SECONDS - (run.now - entered_time(run.status, run.now)).total_seconds()
+    rest = run.view.grace_seconds - (run.now - entered_time(run.status, run.now)).total_seconds()
     if rest > 0:
         return run.wait("Stopping: the old partitions, after a while", seconds=rest)
     if old is not None:

@@ -40,6 +40,8 @@ def observe(
     spec: RebalanceTaskSpec,
     status: RebalanceTaskStatus,
     compared: Compared,
+    *,
+    grace_seconds: float,
 ) -> ReshardingView:
     """Return what the task of a re-sharding sees of its zone."""
     revision = status.revision or spec.revision
@@ -63,6 +65,7 @@ def observe(
         manual_approval=view.manual_approval,
         max_concurrent_cut_overs=max(1, view.max_concurrent_handovers),
         lag_rows_max=CLOSE_ROWS,
+        grace_seconds=grace_seconds,
         others_left=any(
             e.generation not in {generation, view.generation} for e in view.routes.layouts
         ),

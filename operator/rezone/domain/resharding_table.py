@@ -10,7 +10,8 @@ from rezone.domain.rebalance_table import (
 from rezone.resources.task import TaskState as S
 
 GRACE_SECONDS = 300.0
-"""So long old partitions stay after the last cut-over, for scans that began before it."""
+"""So long old partitions stay after the last cut-over, for scans that began before it, unless the
+operator's settings say otherwise."""
 
 TABLE = Table(
     title="Re-sharding: the states",

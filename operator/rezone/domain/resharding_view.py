@@ -92,9 +92,9 @@ class ReshardingView:
     `holds_pending`: the zone's pending assignment is this one's; `done`: it is the stable one.
     `cancel_written`: the intent to cancel it stands in the zone's keys. `generation` is the next
     layout's. Its table stands as a whole or not at all: all heirs have a record, or none has;
-    `sources` are empty when the old one has been deleted. `others_left`: a third one is there
-    still, of a re-sharding before. `held` are the partitions of which a data node that answers has
-    a replica.
+    `sources` are empty when the old one has been deleted, `grace_seconds` after the last cut-over.
+    `others_left`: a third one is there still, of a re-sharding before. `held` are the partitions of
+    which a data node that answers has a replica.
     """
 
     sources: Mapping[PartitionId, SourceView]
@@ -110,6 +110,7 @@ class ReshardingView:
     manual_approval: bool
     max_concurrent_cut_overs: int
     lag_rows_max: int
+    grace_seconds: float
     others_left: bool = False
     held: frozenset[PartitionId] = frozenset()
 
