@@ -8,11 +8,12 @@ migrations, and every state of a task. All functions are pure.
 import dataclasses
 import enum
 
+from rezone.domain.topology_text import parse
 from rezone.resources.conditions import Condition, ConditionStatus, ConditionType
 from rezone.resources.machine_status import MachineStatus
 from rezone.resources.migration import TERMINAL_MIGRATION_STATES, MigrationState
 from rezone.resources.task import TaskState
-from rezone.resources.zone_status import DataNodeState, DistributionZoneStatus
+from rezone.resources.zone_status import Assignment, DataNodeState, DistributionZoneStatus
 
 
 class EventReason(enum.StrEnum):
@@ -154,13 +155,22 @@ def _moves(before: DistributionZoneStatus, after: DistributionZoneStatus) -> lis
     found = []
     if old is not None and (new is None or new.revision != old.revision):
         key = f"done/{old.revision}"
-        text = f"the rebalance of revision {old.revision} has ended"
+        text = f"{_what(before, old)} has ended"
         found.append(Announcement(reason=EventReason.REBALANCE_DONE, message=text, key=key))
     if new is not None and (old is None or new.revision != old.revision):
         key = f"started/{new.revision}"
-        text = f"the rebalance of revision {new.revision} begins"
+        text = f"{_what(after, new)} begins"
         found.append(Announcement(reason=EventReason.REBALANCE_STARTED, message=text, key=key))
     return found
+
+
+def _what(status: DistributionZoneStatus, pending: Assignment) -> str:
+    """Return what a pending assignment is, in words."""
+    stable = status.assignments.stable
+    if stable is None or stable.generation == pending.generation:
+        return f"the rebalance of revision {pending.revision}"
+    count = len(parse(pending.replicas))
+    return f"the re-sharding of revision {pending.revision} to {count} partitions"
 
 
 def _update(before: DistributionZoneStatus, after: DistributionZoneStatus) -> list[Announcement]:
