@@ -177,7 +177,12 @@ def addresses_of(zone: Json) -> dict[int, str]:
 
 
 async def routes_of(api: KubeApi, namespace: str, zone: str) -> tuple[LeaderAndIsr, ...]:
-    """Return the zone's route table as stored."""
+    """Return the zone's route table as stored, by index."""
+    return tuple((await records_of(api, namespace, zone)).values())
+
+
+async def records_of(api: KubeApi, namespace: str, zone: str) -> dict[int, LeaderAndIsr]:
+    """Return the zone's route table as stored, by partition id and in their order."""
     labels = f"rezone.dev/zone={zone},app.kubernetes.io/component=routes"
     path = f"/api/v1/namespaces/{namespace}/configmaps"
     texts = {
@@ -185,7 +190,7 @@ async def routes_of(api: KubeApi, namespace: str, zone: str) -> tuple[LeaderAndI
         for shard in (await api.get(path, labelSelector=labels))["items"]
         for key, text in shard["data"].items()
     }
-    return tuple(msgspec.json.decode(texts[p], type=LeaderAndIsr) for p in sorted(texts))
+    return {p: msgspec.json.decode(texts[p], type=LeaderAndIsr) for p in sorted(texts)}
 
 
 def reports_of(addresses: dict[int, str]) -> dict[int, dict[int, ReplicaReport]]:
@@ -339,13 +344,14 @@ async def check_settled(api: KubeApi, namespace: str, name: str) -> Json:
 
 
 async def _left_over(api: KubeApi, namespace: str, name: str, zone: Json) -> list[str]:
-    routes = await routes_of(api, namespace, name)
+    routes = await records_of(api, namespace, name)
     try:
         reports = await asyncio.to_thread(reports_of, addresses_of(zone))
     except RezoneError as error:
         return [str(error)]
-    left = []
-    for partition, record in enumerate(routes):
+    held = {partition for replicas in reports.values() for partition in replicas}
+    left = [f"partition {partition} is held without a record" for partition in held - set(routes)]
+    for partition, record in routes.items():
         holders = {node for node, replicas in reports.items() if partition in replicas}
         if holders != set(record.replicas):
             left.append(f"partition {partition} is held by {holders}: {record}")
