@@ -1,9 +1,10 @@
 """Receiving a snapshot: sorted files into the engine, progress that survives (SS-08, B-05).
 
-Batches in scan order go to a sorted run; early batches go to the engine as ordinary writes. Every
-`checkpoint_bytes` the run is written to the disk and synced, then ingested, the engine flushed, and
-only then the progress persisted: up to `resume_after` every row is durable, early ones included,
-because the source sends an early row before the batch that passes it.
+Batches in scan order go to a sorted run. Early rows are kept until the batch that passes them, and
+go to the run among its rows; those for which there is no room (`early`) go to the engine as
+ordinary writes. Every `checkpoint_bytes` the run is written to the disk and synced, then ingested,
+the engine flushed, and only then the progress persisted: up to `resume_after` every row is durable,
+early ones included, because the source sends an early row before the batch that passes it.
 
 A second thread does all that while the next run is received (decision 0145); the one after waits
 for it, so two runs at most are in memory.
@@ -29,7 +30,8 @@ import msgspec
 import pyarrow as pa
 import xxhash
 
-from rezone.replica.columns import content_bytes, engine_pairs
+from rezone.replica.columns import content_bytes, engine_pairs, in_order
+from rezone.replica.early import EarlyRows
 from rezone.replica.engines.base import TIME_BYTES, SortedRun, slices_of
 from rezone.replica.index_entries import Arriving, Entries, add_sorted
 from rezone.replica.meta import CopyMeta, branch_end
@@ -56,6 +58,7 @@ class BulkLoader:
         staging: Path,
         *,
         checkpoint_bytes: int,
+        early_bytes_max: int,
         slice_bytes: int,
         slice_rows: int,
         arriving: Arriving,
@@ -69,6 +72,7 @@ class BulkLoader:
         self._slice_rows = slice_rows
         self._arriving = arriving
         self._beside = beside
+        self._early = EarlyRows(early_bytes_max)
         self._checkpoint: Future[CopyMeta] | None = None
         self._lock = threading.Lock()
         self._files = 0
@@ -104,24 +108,39 @@ class BulkLoader:
 
     def _take(self, batch: pa.RecordBatch, mark: BatchMark) -> None:
         keys, values = engine_pairs(batch)
-        first, last = keys[0][:-TIME_BYTES], keys[-1][:-TIME_BYTES]
         if mark.early:
-            self._write_early(keys, values)
-        elif first <= self._last or last > mark.last_row_id:
+            self._take_early(keys, values)
+        elif keys[0][:-TIME_BYTES] <= self._last or keys[-1][:-TIME_BYTES] > mark.last_row_id:
             raise CorruptionError("a snapshot batch is out of row order")
         else:
+            self._count(batch.num_rows, content_bytes(batch), self._arriving.take(batch))
+            early = self._early.passed(mark.last_row_id)
+            if early[0]:
+                self._count_early(*early)
+                keys, values = in_order(keys + early[0], values + early[1])
             self._run.add(keys, values)
-        size = content_bytes(batch)
         self._versions += batch.num_rows
-        self._bytes += size
-        self._new_rows += batch.num_rows
-        self._new_bytes += size
-        self._run_bytes += size + self._arriving.take(batch)
+        self._bytes += content_bytes(batch)
 
-    def _write_early(self, keys: list[bytes], values: list[bytes]) -> None:
-        pairs = zip(keys, values, strict=True)
-        for part in slices_of(pairs, self._slice_bytes, self._slice_rows):
-            self._incoming.engine.apply(part, (), {})
+    def _take_early(self, keys: list[bytes], values: list[bytes]) -> None:
+        """Keep early rows, or write those that have no place among the ones to come, or no room."""
+        # Passed already: sent for the sake of another receiver, which is not as far.
+        passed = keys[0][:-TIME_BYTES] <= self._last
+        if passed or not self._early.take(keys, values):
+            pairs = zip(keys, values, strict=True)
+            for part in slices_of(pairs, self._slice_bytes, self._slice_rows):
+                self._incoming.engine.apply(part, (), {})
+            self._count_early(keys, values)
+
+    def _count_early(self, keys: list[bytes], values: list[bytes]) -> None:
+        size = sum(len(key) - TIME_BYTES for key in keys) + sum(len(value) - 1 for value in values)
+        self._count(len(keys), size, self._arriving.take_stored(keys, values))
+
+    def _count(self, versions: int, size: int, entries_size: int) -> None:
+        """Count what goes to the engine with the next progress."""
+        self._new_rows += versions
+        self._new_bytes += size
+        self._run_bytes += size + entries_size
 
     def _begin_checkpoint(self) -> None:
         """Have everything taken made durable beside; what was begun before that is over first."""
@@ -186,6 +205,10 @@ class BulkLoader:
                     f"received {self._versions} versions, {self._bytes} bytes; "
                     f"sent were {trailer.versions} versions, {trailer.bytes} bytes"
                 )
+            rest = self._early.rest()
+            if rest[0]:
+                self._count_early(*rest)
+                self._run.add(*rest)
             self._begin_checkpoint()
             self._end_checkpoint()
             self._copy = msgspec.structs.replace(self._copy, done=True)

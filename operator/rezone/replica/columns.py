@@ -146,9 +146,14 @@ def engine_pairs(batch: pa.RecordBatch) -> tuple[list[bytes], list[bytes]]:
     if not pc.all(
         pc.not_equal(row_ids.slice(1), row_ids.slice(0, max(len(row_ids) - 1, 0)))
     ).as_py():
-        order = sorted(range(len(keys)), key=keys.__getitem__)
-        keys, contents = [keys[i] for i in order], [contents[i] for i in order]
+        return in_order(keys, contents)
     return keys, contents
+
+
+def in_order(keys: list[bytes], values: list[bytes]) -> tuple[list[bytes], list[bytes]]:
+    """Return keys and their values in ascending key order."""
+    order = sorted(range(len(keys)), key=keys.__getitem__)
+    return [keys[i] for i in order], [values[i] for i in order]
 
 
 def content_bytes(batch: pa.RecordBatch) -> int:

@@ -140,6 +140,7 @@ class Incoming:
             copy,
             self._staging,
             checkpoint_bytes=self._config.bulk_checkpoint_bytes,
+            early_bytes_max=self._config.bulk_early_bytes_max,
             slice_bytes=self._config.apply_slice_bytes,
             slice_rows=self._config.apply_slice_rows,
             arriving=arriving,

@@ -124,7 +124,13 @@ class Arriving:
             return 0
         row_ids, times, flags, values = batch.columns
         columns = Columns(row_ids, times.to_numpy(), flags.to_numpy(), values)
-        entries = self._maker.entries(_with_values(columns))
+        return self._keep(self._maker.entries(_with_values(columns)))
+
+    def take_stored(self, keys: Sequence[bytes], values: Sequence[bytes]) -> int:
+        """Take versions as the engine has them; return the bytes of their entries."""
+        return self._keep(self._maker.entries_of(keys, values)) if self._maker.ids else 0
+
+    def _keep(self, entries: Entries) -> int:
         self._taken.append(entries)
         return entries.size
 

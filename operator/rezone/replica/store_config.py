@@ -29,6 +29,8 @@ class StoreConfig(msgspec.Struct, frozen=True, kw_only=True):
     and for how long after their end: for as long as a transaction may be open at most.
     The engine is written to in slices of `apply_slice_bytes` or `apply_slice_rows`: it holds the
     interpreter for each, which is about a millisecond then.
+    Of a copy's rows `bulk_checkpoint_bytes` are received at a time, and as many made durable; of
+    those that come before their turn at most `bulk_early_bytes_max` are kept in memory.
     `beside` makes what a copy's rows are made durable by while the next are received, one job at a
     time; it is shut down with the copy.
     `clock` (monotonic), `new_id` and `beside` are injected so that tests decide about time, ids and
@@ -45,6 +47,7 @@ class StoreConfig(msgspec.Struct, frozen=True, kw_only=True):
     snapshot: SnapshotLimits = SnapshotLimits()
     checkpoints: CheckpointLimits = CheckpointLimits()
     bulk_checkpoint_bytes: int = 32 << 20
+    bulk_early_bytes_max: int = 16 << 20
     file_checkpoint_bytes: int = 64 << 20
     writers_max: int = 10_000
     transactions_known_max: int = 50_000

@@ -383,9 +383,15 @@ def test_a_receiver_builds_its_indexes_while_rows_come(
         if dies_after is not None:
             with source.outgoing.open_rows("r", batch_bytes=2000) as snapshot:
                 loader = target.incoming.begin(snapshot.header, "a0")
-                for item, _ in zip(snapshot, range(dies_after), strict=False):
+                for step, item in zip(range(dies_after), snapshot, strict=False):
                     loader.write(item.batch, item.mark)
+                    if step == 0:  # rows that come early, and are in memory alone at the end
+                        put(writer, *[(i, "early", 8) for i in range(1, 120, 2)])
+                        source.apply_to(source.log_end)
                 loader.abort()
+            source.note_committed(source.applied)
+            source.indexer.catch_up()
+            assert source.collect(TIME_MAX, b"", 1 << 20).removed
         state = target.incoming.state()
         with source.outgoing.open_rows("r", state.resume_after, batch_bytes=2000) as snapshot:
             loader = target.incoming.begin(snapshot.header, "a1")
