@@ -568,13 +568,13 @@ class Client:
         batch = from_ipc(body, SCHEMA)
         return dict(zip(batch[0].to_pylist(), batch[1].to_pylist(), strict=True))
 
-    def begin(self, partition: int) -> Transaction:
+    def begin(self, partition: int, *, retry: bool = True) -> Transaction:
         """Begin a transaction."""
 
         def request(opaque: int) -> Message:
             return TransactionBegin(opaque=opaque, partition=partition)
 
-        begun, _ = self._call(partition, request, b"", retry=True)
+        begun, _ = self._call(partition, request, b"", retry=retry)
         assert isinstance(begun, TransactionBegun)
         times = TransactionTimes(begun.read_time, begun.begun)
         return Transaction(self, partition, times)

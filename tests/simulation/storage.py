@@ -17,14 +17,14 @@ import msgspec
 from rezone.replica.applier import pairs_of
 from rezone.replica.engines.base import OnDamage
 from rezone.replica.engines.memory import MemoryEngine
-from rezone.replica.entry import header_at, iter_entries
+from rezone.replica.entry import EntryKind, header_at, iter_entries
 from rezone.replica.meta import PartitionMeta, branches_until
 from rezone.replica.partition import Partition
 from rezone.replica.row_reader import RowReader
 from rezone.replica.store import ResetNeededError
 from rezone.replica.transactions import TransactionTable
 from rezone.wire.errors import CorruptionError
-from rezone.wire.messages import FailoverEntry, IndexPosition, NodeId, PartitionId
+from rezone.wire.messages import FailoverEntry, IndexPosition, NodeId, PartitionId, SealMark
 
 READ_ENTRIES_MAX = 8
 TRANSACTIONS_MAX = 10_000
@@ -97,6 +97,15 @@ class MemoryStore:
     def last_commit_time(self) -> int:
         """The time of the last entry."""
         return self.times[-1] if self.times else 0
+
+    @property
+    def seal(self) -> SealMark | None:
+        """The seal that the log ends with."""
+        raw = next(filter(None, reversed(self.rows)), None)
+        header = header_at(raw, 0) if raw is not None else None
+        if header is None or header.kind != EntryKind.SEAL:
+            return None
+        return SealMark(header.end_offset, header.commit_time)
 
     def update_meta(self, *, durable: bool = True, **changes: Any) -> PartitionMeta:
         """Change facts, durably unless said otherwise; the commit offset goes along."""

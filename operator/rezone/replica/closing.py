@@ -36,6 +36,8 @@ class Closing:
             state = partition.leading.state
             if state is None or not state.serving or partition.takeover.blocks_writes:
                 return None
+            if partition.store.seal is not None:
+                return None  # later times are those of other partitions
             time = min(partition.clock.micros() - 1, state.told_time)
             if time <= partition.store.last_commit_time:
                 return None

@@ -16,6 +16,7 @@ from rezone.replica.node import DataNode
 from rezone.replica.partition import Partition
 from rezone.replica.read import reading, wait_readable
 from rezone.replica.statistics import node_statistics
+from rezone.wire import layouts
 from rezone.wire.errors import ConflictError, RezoneError, UnknownPartitionError
 from rezone.wire.messages import (
     FIRST_PARTITION_EPOCH,
@@ -41,6 +42,7 @@ from rezone.wire.messages import (
     ReportRequest,
     RoutesRequest,
     RouteTable,
+    Seal,
     StatisticsRequest,
     StopReplica,
     Takeover,
@@ -65,6 +67,7 @@ class Control:
             BeginEmpty: self.begin_empty,
             PullSnapshot: self.pull_snapshot,
             Takeover: self.takeover,
+            Seal: self.seal,
             UpgradeCandidate: self.upgrade,
             DigestRequest: self.digest,
             WaitForPersistence: self.wait_for_persistence,
@@ -113,6 +116,10 @@ class Control:
 
     def _notify_one(self, request: NotifyLeaderAndIsr, assignment: PartitionAssignment) -> None:
         node, record = self._node, assignment.state
+        if not layouts.is_known(node.config, assignment.partition):
+            raise ConflictError(
+                f"partition {assignment.partition} is of no layout of zone {node.config.zone}"
+            )
         partition = self._replica_of(request.fence, assignment)
         if partition is None:
             # Also keeps a late call of an earlier assignment from opening it again.
@@ -200,6 +207,16 @@ class Control:
         partition.takeover.persist()
         return Ack()
 
+    def seal(self, request: Seal) -> Ack:
+        """Have a partition end."""
+        self._node.zone.check_fence(request.fence)
+        partition = self._node.find(request.partition)
+        with partition.lock:
+            partition.fencing.persist(request.fence)
+            partition.sealing.start(request)
+        partition.wake()
+        return Ack()
+
     def upgrade(self, request: UpgradeCandidate) -> Ack:
         """Lead, if the log reaches far enough (RM-05)."""
         self._node.zone.check_fence(request.fence)
@@ -214,7 +231,7 @@ class Control:
         partition = self._node.find(request.partition)
         as_of = request.as_of
         if as_of is None:
-            if partition.leads:
+            if partition.leads and not partition.sealing.done:
                 wait_readable(partition, None)
             # Not a closed time after it, of which the others may not have heard yet.
             as_of = partition.positions.rows_time

@@ -158,7 +158,8 @@ class DataChannel:
                 )
                 self._answer(result, to_ipc(rows))
 
-        partition.reads.submit(read.answered_as_of, answer)
+        served = partition.serving.rows(read.row_ids)
+        partition.reads.submit(read.answered_as_of, answer, served)
 
     def _reply_to(self, opaque: int) -> Reply:
         def reply(outcome: WriteResult | TransactionResult | RezoneError) -> None:

@@ -18,6 +18,7 @@ import structlog
 
 from rezone.replica.journal import Journal
 from rezone.replica.partition import Partition
+from rezone.wire import layouts
 from rezone.wire.errors import (
     ConflictError,
     CorruptionError,
@@ -198,6 +199,11 @@ class KnownZone:
                     configured_number=number,
                 )
             )
+            self._records = {
+                partition: record
+                for partition, record in self._records.items()
+                if layouts.is_known(config, partition)
+            }
             self.save()
 
     def update_peers(self, peers: dict[NodeId, str]) -> bool:
@@ -228,14 +234,20 @@ class KnownZone:
             self._records[partition] = record
 
     def routes(self, replicas: Sequence[Partition]) -> RouteTable:
-        """Return where every partition is led, as far as this node and its replicas know."""
+        """Return where every partition of the zone's layouts is led, and which are sealed.
+
+        As far as this node and its replicas know.
+        """
         with self.lock:
-            records = dict(self._records)
+            records, state = dict(self._records), self.state
         for partition in replicas:
             # A takeover changes a leader before the coordinator says so.
-            if partition.record.leader_epoch >= 0 and partition.record.leader >= 0:
-                records[partition.partition_id] = partition.record
-        state = self.state
+            known = layouts.is_known(state.config, partition.partition_id)
+            if known and partition.record.leader_epoch >= 0 and partition.record.leader >= 0:
+                record = partition.record
+                # That is its log's to say, too.
+                sealed = record.sealed or partition.sealing.done
+                records[partition.partition_id] = msgspec.structs.replace(record, sealed=sealed)
         return RouteTable(config=state.config, partitions=_assignments(records), peers=state.peers)
 
 

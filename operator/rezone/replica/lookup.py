@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Any
 from rezone.replica.digest import in_range
 from rezone.replica.engines.base import behind
 from rezone.replica.indexer import Found
-from rezone.replica.read import reading, time_to_read_at
-from rezone.wire import keyspace
+from rezone.replica.read import hashes_of, reading, time_to_read_at
 from rezone.wire.errors import LimitExceededError, UnknownIndexError
 from rezone.wire.indexes import KeyRange, index_codec
 from rezone.wire.layouts import HashRange
@@ -47,7 +46,8 @@ def lookup_batches(partition: "Partition", ticket: IndexTicket, codec: RowCodec)
             f"a lookup of {ticket.limit} rows; from 1 to {rows_max} go at once, page by page",
             limit=rows_max,
         )
-    as_of = time_to_read_at(partition, ticket.as_of)
+    hashes = hashes_of(partition, ticket)
+    as_of = time_to_read_at(partition, ticket.as_of, hashes)
     applied = partition.store.applied
     dropped = partition.index.wait_for(index, applied)
     if ticket.after:
@@ -56,7 +56,7 @@ def lookup_batches(partition: "Partition", ticket: IndexTicket, codec: RowCodec)
     while left:
         with reading(partition, as_of):
             found = partition.store.reader.lookup(index, keys, as_of, max(left, _ENTRIES_MIN))
-        found = _inside(found, ticket)
+        found = _inside(found, hashes, partition.hash_range)
         # It may have begun to be made anew, was rolled back, or dropped.
         partition.index.require(index, applied, dropped)
         if len(found.row_ids):
@@ -68,10 +68,9 @@ def lookup_batches(partition: "Partition", ticket: IndexTicket, codec: RowCodec)
         keys = keys._replace(start=found.cursor)
 
 
-def _inside(found: Found, ticket: IndexTicket) -> Found:
-    """Return those of the rows that are in the ticket's range of hashes."""
-    hashes = HashRange(ticket.hash_start, ticket.hash_end_inclusive + 1)
-    if hashes == (0, keyspace.HASH_SPACE) or not len(found.row_ids):
+def _inside(found: Found, hashes: HashRange, whole: HashRange) -> Found:
+    """Return those of a partition's rows that are in a range of hashes."""
+    if hashes == whole or not len(found.row_ids):
         return found
     mask = in_range(found.row_ids, hashes)
     return found._replace(row_ids=found.row_ids.filter(mask), values=found.values.filter(mask))

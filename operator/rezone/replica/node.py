@@ -36,6 +36,7 @@ from rezone.replica.snapshot import SnapshotSource
 from rezone.replica.store_config import StoreConfig
 from rezone.replica.workers import Job, Workers
 from rezone.replica.write import warm_up
+from rezone.wire import layouts
 from rezone.wire.channel import Channel
 from rezone.wire.errors import LimitExceededError, NotReadyError
 from rezone.wire.flight import NodeClient
@@ -231,6 +232,12 @@ class DataNode:
         """Return a replica; UnknownPartitionError when the node has none."""
         return self.replicas.find(partition)
 
+    def find_for_client(self, partition: PartitionId) -> Partition:
+        """Return a replica; ReshardedError for one of a layout that is over, here or not."""
+        if self.zone.configured and layouts.is_over(self.config, partition):
+            raise layouts.resharded(self.config, partition)
+        return self.find(partition)
+
     # --- what partitions need of their node ------------------------------------------------------
 
     def wake(self, job: Job) -> None:
@@ -267,7 +274,11 @@ class DataNode:
     def serve_data(self, channel: Channel) -> None:
         """Serve a client's channel to its end."""
         served = DataChannel(
-            channel, self.find, lambda: self.zone.codec, self.foreground, self.memory.answers
+            channel,
+            self.find_for_client,
+            lambda: self.zone.codec,
+            self.foreground,
+            self.memory.answers,
         )
         with self._lock:
             self._require_room()

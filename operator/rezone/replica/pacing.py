@@ -157,6 +157,8 @@ class WritePacer:
     def _look(self, now: float) -> None:
         """Bring limit and tokens up to date."""
         state = self._partition.leading.state
+        if self._partition.store.seal is not None:
+            state = None  # nothing more is written
         catching_up = {} if state is None else state.catching_up()
         if not catching_up and not self.log_full and self.rows_per_second is None:
             return

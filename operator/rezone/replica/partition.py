@@ -27,6 +27,8 @@ from rezone.replica.pacing import WritePacer
 from rezone.replica.positions import Positions
 from rezone.replica.read import ReadQueue
 from rezone.replica.roles import Roles
+from rezone.replica.sealing import Sealing
+from rezone.replica.serving import Serving
 from rezone.replica.store import PartitionStore
 from rezone.replica.takeover import TakeoverProcess
 from rezone.replica.transacting import Transacting
@@ -39,8 +41,10 @@ from rezone.wire.errors import (
     CorruptionError,
     NotLeaderError,
     NotReadyError,
+    ReshardedError,
     RezoneError,
 )
+from rezone.wire.layouts import HashRange
 from rezone.wire.messages import (
     CopyProgress,
     LeaderAndIsr,
@@ -48,6 +52,7 @@ from rezone.wire.messages import (
     PartitionId,
     Role,
     StopReplica,
+    TransactionEnd,
     ZoneConfig,
 )
 
@@ -87,6 +92,8 @@ class Partition:
         self.reads = ReadQueue(self)
         self.index = IndexDuties(self)
         self.takeover = TakeoverProcess(self)
+        self.sealing = Sealing(self)
+        self.serving = Serving(self)
         self.damage = Damage(self)
         self.upkeep = Upkeep(self)
         self.roles.resume()
@@ -123,17 +130,22 @@ class Partition:
         """Whether writes would wait if this node stopped now, and need not if it waits a little.
 
         A leader can hand over to whoever else is in sync. A follower is waited for while it is in
-        the in-sync set, and leaves that if enough others stay.
+        the in-sync set, and leaves that if enough others stay. To a sealed one nobody writes.
         """
         isr = self.record.isr
+        if self.sealing.done:
+            return False
         if self.leads:
             return len({*isr} - {self.node_id}) > 0
         return self.node_id in isr and len(isr) > self.config.min_in_sync_replicas
 
     @property
-    def hash_range(self) -> tuple[int, int]:
-        """The half-open range of key hashes that are this partition's."""
-        return layouts.range_in(self.config, self.partition_id)
+    def hash_range(self) -> HashRange:
+        """The range of key hashes that are this partition's; ReshardedError when it is over."""
+        try:
+            return layouts.range_in(self.config, self.partition_id)
+        except ValueError as error:
+            raise self.resharded() from error
 
     @property
     def is_standby(self) -> bool:
@@ -158,6 +170,10 @@ class Partition:
             address=self.host.address(leader),
             epoch=self.record.leader_epoch,
         )
+
+    def resharded(self) -> ReshardedError:
+        """Return the error that sends a client to the partitions of the next layout."""
+        return layouts.resharded(self.config, self.partition_id)
 
     def not_leader_or_not_ready(self) -> RezoneError:
         """Return why a write cannot be taken now."""
@@ -227,11 +243,26 @@ class Partition:
     def write_now(
         self, request: Change, prepared: PreparedRows, reply: Reply, *, tell: bool = True
     ) -> None:
-        """Append a write, or hold it while nobody leads; under the lock; `tell` the streams."""
-        if self.takeover.blocks_writes or self.takeover.eager:
+        """Append a write, or hold it while it has to wait; under the lock; `tell` the streams."""
+        if self.must_wait(request, prepared):
             self.intake.hold(request, prepared, reply)
         else:
             self.intake.append(request, prepared, reply, tell=tell)
+
+    def must_wait(self, request: Change, prepared: PreparedRows) -> bool:
+        """Whether it will soon be known who takes a write, which is not yet; under the lock.
+
+        Nobody leads, or it is not certain that this leader's seal stays, or the rows' part of the
+        range is being taken over: who sends them here knows that their source is sealed.
+        """
+        if self.takeover.blocks_writes or self.takeover.eager:
+            return True
+        if not self.leads:
+            return False
+        begun_in = request.begun_in if isinstance(request, TransactionEnd) else None
+        if begun_in is not None and not self.serving.has_source(begun_in):
+            return True
+        return self.sealing.under_way or not self.serving.has_rows(prepared.rows.column(0))
 
     # --- the job ---------------------------------------------------------------------------------
 
@@ -272,6 +303,7 @@ class Partition:
         with self.lock:
             handing_over = self.takeover.step()
             self.pacer.release()
+            self.intake.release()
             self.changed.notify_all()
         if handing_over is not None:
             handing_over.push()

@@ -18,32 +18,32 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pyarrow as pa
 
+from rezone.replica.digest import hash_bound
 from rezone.replica.intents import overlaid
+from rezone.replica.serving import Served
 from rezone.replica.write import require_inside
-from rezone.wire import keyspace
 from rezone.wire.errors import CorruptionError, NotReadyError, OverloadedError, RezoneError
-from rezone.wire.messages import OwnWrites, ReadRequest, Role, ScanTicket
+from rezone.wire.layouts import HashRange
+from rezone.wire.messages import IndexTicket, OwnWrites, ReadRequest, Role, ScanTicket
 from rezone.wire.rows import RowCodec, from_ipc, hash_of, keys_of, row_ids
 
 if TYPE_CHECKING:
     from rezone.replica.partition import Partition
     from rezone.replica.protocol import Leadership
 
-_HASH_BYTES = 8
-
-
 Readable = Callable[[], bool]
 """Whether a read may be answered now; NotLeaderError when it will not be here. Under the lock."""
 
 
-def readable(partition: "Partition", as_of: int | None) -> Readable:
-    """Return when a read that comes now may be answered; under the lock."""
+def readable(partition: "Partition", as_of: int | None, served: Served = lambda: True) -> Readable:
+    """Return when a read that comes now, of what is `served`, may be answered; under the lock."""
     since = partition.clock.monotonic()
     if as_of is None:
-        return lambda: _newest_is_here(partition, since)
+        return lambda: _newest_is_here(partition, since) and served()
     if as_of > partition.positions.readable_time:
         partition.following.apply_now()
-    return _PastRead(partition, as_of, since).may_be_answered
+    past = _PastRead(partition, as_of, since)
+    return lambda: past.may_be_answered() and served()
 
 
 def _may_close(partition: "Partition", as_of: int, since: float) -> bool:
@@ -77,6 +77,9 @@ class _PastRead:
         partition, intake = self._partition, self._partition.intake
         if self._as_of <= partition.positions.readable_time:
             return True
+        seal = partition.store.seal
+        if seal is not None and self._as_of > seal.commit_time and partition.sealing.done:
+            raise partition.resharded()
         if self._leadership is None or partition.leading.state is not self._leadership:
             self._end = None
             if _may_close(partition, self._as_of, self._since):
@@ -87,11 +90,11 @@ class _PastRead:
         )
 
 
-def wait_readable(partition: "Partition", as_of: int | None) -> None:
+def wait_readable(partition: "Partition", as_of: int | None, served: Served = lambda: True) -> None:
     """Return when a read is right; NotLeaderError or NotReadyError when it will not soon be."""
     deadline = partition.clock.monotonic() + partition.settings.hold_ms_max / 1000
     with partition.changed:
-        may_answer = readable(partition, as_of)
+        may_answer = readable(partition, as_of, served)
         if not may_answer():
             partition.leading.ask_leases()
         while not may_answer():
@@ -113,10 +116,14 @@ def _is_newest(partition: "Partition", since: float) -> bool:
     state = partition.leading.state
     if state is None or not state.serving or partition.takeover.blocks_writes:
         return False
+    if partition.store.seal is not None:
+        return False
     return state.vouched(partition.clock.monotonic(), since)
 
 
 def _newest_is_here(partition: "Partition", since: float) -> bool:
+    if partition.sealing.done:
+        raise partition.resharded()
     if partition.role is not Role.LEADER and not partition.takeover.eager:
         raise partition.not_leader()
     # What the leadership began with must be applied, and nothing uncommitted may be seen.
@@ -136,14 +143,20 @@ class ReadQueue:
         self._partition = partition
         self._waiting: deque[_WaitingRead] = deque()
 
-    def submit(self, as_of: int | None, answer: Callable[[RezoneError | None], None]) -> None:
+    def submit(
+        self,
+        as_of: int | None,
+        answer: Callable[[RezoneError | None], None],
+        served: Served = lambda: True,
+    ) -> None:
         """Have `answer(None)` called once the read may be answered, now or soon; else the error.
 
-        NotLeaderError at once where another replica leads, OverloadedError when too many wait.
+        NotLeaderError at once where another replica leads, ReshardedError where others serve,
+        OverloadedError when too many wait.
         """
         partition = self._partition
         with partition.lock:
-            may_answer = readable(partition, as_of)
+            may_answer = readable(partition, as_of, served)
             if not may_answer():
                 self._hold(may_answer, answer)
                 return
@@ -243,6 +256,8 @@ def _time_within(partition: "Partition", max_age_ms: int) -> int:
         oldest = partition.clock.micros() - max_age_ms * 1000
         if partition.positions.readable_time >= oldest:
             return partition.positions.readable_time
+        if partition.sealing.done:
+            raise partition.resharded()
         if partition.leads:
             return oldest
     partition.following.apply_now()
@@ -273,6 +288,9 @@ def read_keys(partition: "Partition", read: KeyRead, codec: RowCodec) -> Any:
         if read.own is None:
             values = partition.store.reader.newest(read.row_ids, read.as_of)
         else:
+            row_ids = pa.array(read.row_ids, pa.binary())
+            with partition.lock:
+                partition.serving.require_since(row_ids, read.own.times.read_time)
             values = own_values(partition, read.row_ids, read.own)
     found = [index for index, value in enumerate(values) if value is not None]
     return codec.decode(
@@ -290,28 +308,36 @@ def own_values(partition: "Partition", row_ids: list[bytes], own: OwnWrites) -> 
     return overlaid(row_ids, values, partition.store.reader.intents(transaction, row_ids))
 
 
-def time_to_read_at(partition: "Partition", as_of: int | None) -> int:
+def time_to_read_at(partition: "Partition", as_of: int | None, hashes: HashRange) -> int:
     """Return the one time of a read that takes several steps, when it may be read at.
 
-    Without `as_of` a time at which everything committed is to be seen.
+    Without `as_of` a time at which everything committed is to be seen. It is of the rows of a
+    range, all of which must be served.
     """
+    served = partition.serving.hashes(hashes)
     if as_of is None:
-        wait_readable(partition, None)
+        wait_readable(partition, None, served)
         with partition.lock:
             # One time, whatever is written meanwhile.
             as_of = partition.intake.time_floor = max(
                 partition.intake.time_floor, partition.store.last_commit_time
             )
-    wait_readable(partition, as_of)
+    wait_readable(partition, as_of, served)
     return as_of
+
+
+def hashes_of(partition: "Partition", ticket: ScanTicket | IndexTicket) -> HashRange:
+    """Return which of a partition's hashes a ticket is for; an empty range when none."""
+    start, end = partition.hash_range
+    start = min(max(start, ticket.hash_start), end)
+    return HashRange(start, max(start, min(end, ticket.hash_end_inclusive + 1)))
 
 
 def scan_batches(partition: "Partition", ticket: ScanTicket, codec: RowCodec) -> Iterator[Any]:
     """Yield the visible rows in a range of hashes as typed batches, in row-id order."""
-    as_of = time_to_read_at(partition, ticket.as_of)
-    cursor: bytes | None = ticket.hash_start.to_bytes(_HASH_BYTES, "big")
-    end = ticket.hash_end_inclusive + 1
-    bound = None if end >= keyspace.HASH_SPACE else end.to_bytes(_HASH_BYTES, "big")
+    hashes = hashes_of(partition, ticket)
+    as_of = time_to_read_at(partition, ticket.as_of, hashes)
+    cursor, bound = hash_bound(hashes.start), hash_bound(hashes.end)
     while cursor is not None:
         with reading(partition, as_of):
             ids, values, cursor = partition.store.reader.scan(

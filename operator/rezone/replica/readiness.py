@@ -12,6 +12,7 @@ route table, and find pods that are not ready by the zone's Service too.
 
 from rezone.replica.node import DataNode
 from rezone.replica.partition import Partition
+from rezone.wire import layouts
 
 
 def unready_reason(node: DataNode) -> str:
@@ -20,7 +21,7 @@ def unready_reason(node: DataNode) -> str:
         return "not configured: the operator has not told it its zone yet"
     if node.leaving or node.stopping:
         return "leaving: told to stop"
-    partitions = node.partitions()
+    partitions = [p for p in node.partitions() if layouts.is_known(node.config, p.partition_id)]
     reasons = [text for p in partitions if (text := _lag_of(node, p))]
     if not reasons:
         return ""

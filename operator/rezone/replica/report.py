@@ -167,4 +167,5 @@ def replica_report(partition: "Partition") -> ReplicaReport:
             error=partition.failure or partition.damage.reason or stream_error,
             damage=partition.damage.reason,
             paced_rows_per_second=round(partition.pacer.rows_per_second or 0),
+            seal=partition.sealing.state,
         )

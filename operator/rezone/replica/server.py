@@ -97,7 +97,7 @@ class NodeServer(flight.FlightServerBase):  # type: ignore[misc]
             stream = snapshot_stream(source, self._node.foreground)
             return flight.GeneratorStream(source.schema, _carrying_errors(stream))
         if isinstance(request, ScanTicket | IndexTicket):
-            partition = self._node.find(request.partition)
+            partition = self._node.find_for_client(request.partition)
             codec = self._node.zone.codec
             if isinstance(request, ScanTicket):
                 rows = scan_batches(partition, request, codec)

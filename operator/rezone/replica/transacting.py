@@ -23,6 +23,7 @@ import pyarrow.compute as pc
 
 from rezone.replica.engines.base import TIME_MAX
 from rezone.replica.entry import OP_ABORT, EntryKind, iter_entries, rows_batch
+from rezone.replica.imports import rows_of, version_time
 from rezone.replica.insync import Reply
 from rezone.replica.intents import commit_rows, intent_rows
 from rezone.replica.transactions import Transaction, TransactionTable
@@ -205,6 +206,7 @@ class Transacting:
             raise refusal
         if holder is not None:
             raise self._conflict(f"transaction {writer_name(holder)} has written one of them")
+        self._partition.serving.require_since(prepared.rows.column(0), times.read_time)
         changed = max(prepared.newest_time, self._newest_in_log(prepared))
         if changed > times.read_time:
             raise self._conflict(f"one was written at {changed}, after {times.read_time}")
@@ -251,10 +253,11 @@ class Transacting:
         while offset < store.log_end:
             for entry in iter_entries(store.read(offset, _READ_BYTES)):
                 offset = entry.header.end_offset
-                if entry.header.kind not in (EntryKind.PLAIN, EntryKind.COMMIT):
+                if entry.header.kind in {EntryKind.INTENTS, EntryKind.ABORT}:
                     continue
-                if pc.any(pc.is_in(entry.batch().column(0), value_set=wanted)).as_py():
-                    newest = entry.header.commit_time
+                found = pc.is_in(rows_of(entry).column(0), value_set=wanted)
+                if pc.any(found).as_py():
+                    newest = max(newest, version_time(entry))
         return newest
 
     def _conflict(self, why: str) -> TransactionConflictError:
@@ -319,10 +322,21 @@ class Transacting:
         if oldest < TIME_MAX:
             partition.look_again(now + (oldest - micros) / 1e6)
 
+    def abort_all(self) -> None:
+        """Abort what is open: nothing can be committed here any more."""
+        with self._partition.store.transactions() as table:
+            everyone = table.all_open()
+        for found in everyone:
+            self._abort(found)
+
+    def _abort(self, found: Transaction) -> None:
+        entry = _abort(found.last.transaction, found)
+        self._partition.intake.append_entry(entry, 0, _nobody_asked)
+
     def _expire(self, found: Transaction) -> bool:
         partition, last = self._partition, found.last
         try:
-            partition.intake.append_entry(_abort(last.transaction, found), 0, _nobody_asked)
+            self._abort(found)
         except (RezoneError, OSError) as error:
             partition.log.warning("an old transaction cannot be aborted yet", error=str(error))
             return False

@@ -146,7 +146,7 @@ def log_key(what: str, text: str) -> bytes:
 
 @dataclass(slots=True)
 class HeldWrite:
-    """A write that arrived while leadership was changing hands."""
+    """A write that arrived while it was not certain who takes it."""
 
     request: Change
     prepared: PreparedRows
@@ -174,7 +174,7 @@ class WriteIntake:
         return self._budget.used
 
     def hold(self, request: Change, prepared: PreparedRows, reply: Reply) -> None:
-        """Keep a write until it is known who leads; OverloadedError at the limit."""
+        """Keep a write until it is known who takes it; OverloadedError at the limit."""
         self._take(prepared.size)
         settings, now = self._partition.settings, self._partition.clock.monotonic()
         deadline = now + settings.hold_ms_max / 1000
@@ -229,6 +229,8 @@ class WriteIntake:
         """Append an entry to the leader's log, to be answered when it is committed."""
         partition = self._partition
         state = partition.leading.require_state()
+        if partition.sealing.done:
+            raise partition.resharded()
         state.require_open()
         state.require_enough(partition.config.min_in_sync_replicas)
         self._take(plan.size)
@@ -306,9 +308,12 @@ class WriteIntake:
             self._partition.look_again(self._held[0].deadline)
 
     def release(self) -> None:
-        """Append what was held: this replica leads."""
-        while self._held:
-            held = self._held.popleft()
+        """Append what was held and has to wait no more."""
+        waiting, self._held = self._held, deque()
+        for held in waiting:
+            if self._partition.must_wait(held.request, held.prepared):
+                self._held.append(held)
+                continue
             self._give(held.prepared.size)
             try:
                 self.append(held.request, held.prepared, held.reply)
@@ -316,6 +321,8 @@ class WriteIntake:
                 held.reply(error)
             except OSError as error:
                 held.reply(NotReadyError(f"the log cannot be written: {error}"))
+        if len(self._held) < len(waiting):
+            self._partition.wake()
 
     def _repeat(self, opaque: int, earlier: Earlier, reply: Reply) -> None:
         """Answer a repeat as the first time, once that is committed."""

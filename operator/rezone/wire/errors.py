@@ -84,8 +84,10 @@ class UnknownPartitionError(RezoneError):
 class ReshardedError(RezoneError):
     """Raised when a partition is sealed, or of a layout that is over (docs/decisions/0120).
 
-    Details: `partition`; `generation` and `partitions` of its layout; `next_partitions`. Nothing of
-    the request was applied by this partition: its range is served by partitions of the next layout.
+    Details: `partition`; of the zone's layouts, as the node knows them, `generation`, `partitions`,
+    `next_partitions` and `next_generation`, with the meaning they have in `ZoneConfig`. Partitions
+    of the layout after its own serve its range, and know what was applied of the request by an
+    earlier try.
     """
 
     code = "Resharded"

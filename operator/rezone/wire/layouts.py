@@ -13,6 +13,7 @@ from collections.abc import Collection, Iterator
 from typing import NamedTuple
 
 from rezone.wire import keyspace
+from rezone.wire.errors import ReshardedError
 from rezone.wire.keyspace import PARTITIONS_MAX
 from rezone.wire.messages import PartitionId, ZoneConfig
 
@@ -86,6 +87,29 @@ def range_in(config: ZoneConfig, partition: PartitionId) -> HashRange:
     if new is not None and generation_of(partition) == new.generation:
         return new.range_of(partition)
     return layout_of(config).range_of(partition)
+
+
+def is_known(config: ZoneConfig, partition: PartitionId) -> bool:
+    """Return whether a partition is of one of the zone's layouts."""
+    new = next_layout_of(config)
+    return partition in layout_of(config).ids or (new is not None and partition in new.ids)
+
+
+def is_over(config: ZoneConfig, partition: PartitionId) -> bool:
+    """Return whether a partition is of a layout that the zone had before."""
+    return generation_of(partition) < config.generation
+
+
+def resharded(config: ZoneConfig, partition: PartitionId) -> ReshardedError:
+    """Return the error that says of a partition that others serve its range."""
+    return ReshardedError(
+        f"partition {partition} is re-sharded; fetch the routes again",
+        partition=partition,
+        generation=config.generation,
+        partitions=config.partitions,
+        next_partitions=config.next_partitions,
+        next_generation=config.next_generation,
+    )
 
 
 def generation_of(partition: PartitionId) -> int:

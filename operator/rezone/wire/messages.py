@@ -572,7 +572,9 @@ class TransactionEnd(Message, frozen=True):
     """Commit or abort a transaction, unless it is over; answered by TransactionResult either way.
 
     `sequence` of a commit is one more than that of the last write. An abort needs none, and is also
-    how to ask for the outcome: after it the answer is final.
+    how to ask for the outcome: after it the answer is final. `begun_in`: the transaction is of that
+    partition, which was sealed since, and this one has the start of its range: only it may have to
+    be heard before nothing is known of the transaction.
     """
 
     opaque: int
@@ -580,6 +582,7 @@ class TransactionEnd(Message, frozen=True):
     transaction: str
     sequence: int = 0
     commit: bool = False
+    begun_in: PartitionId | None = None
 
 
 class TransactionOutcome(enum.StrEnum):
