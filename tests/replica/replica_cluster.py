@@ -648,11 +648,13 @@ class Client:
 class Transaction:
     """A transaction of a client, request by request."""
 
-    def __init__(self, client: Client, partition: int, times: TransactionTimes) -> None:
+    def __init__(
+        self, client: Client, partition: int, times: TransactionTimes, known_as: str | None = None
+    ) -> None:
         self.client = client
         self.partition = partition
         self.times = times
-        self.id = uuid.uuid4().hex
+        self.id = known_as or uuid.uuid4().hex
         self.sequence = 0
 
     def put(self, rows: dict[bytes, bytes], **options: Any) -> WriteResult:
@@ -694,7 +696,9 @@ class Transaction:
         """Commit."""
         return self.end(commit=True, **options)
 
-    def end(self, *, commit: bool = False, retry: bool = True) -> TransactionResult:
+    def end(
+        self, *, commit: bool = False, retry: bool = True, begun_in: int | None = None
+    ) -> TransactionResult:
         """Commit or abort."""
 
         def request(opaque: int) -> Message:
@@ -704,6 +708,7 @@ class Transaction:
                 transaction=self.id,
                 sequence=self.sequence + 1,
                 commit=commit,
+                begun_in=begun_in,
             )
 
         result, _ = self.client._call(self.partition, request, b"", retry=retry)

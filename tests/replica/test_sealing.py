@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
-import contextlib
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
 import pytest
 from replica_cluster import FAST, Client, Coordinator, cluster
+from resharding_kit import (
+    ask_to_seal,
+    begin_to_seal,
+    hold_disk,
+    in_background,
+    scan,
+    seal,
+    wait_sealed,
+)
 
 from rezone.replica.entry import NO_WRITER, EntryKind
 from rezone.replica.partition import Partition
@@ -20,15 +27,12 @@ from rezone.wire.errors import (
     NotEnoughReplicasError,
     NotReadyError,
     ReshardedError,
-    RezoneError,
     StaleEpochError,
     TransactionEndedError,
 )
-from rezone.wire.flight import NodeClient, from_flight_error
 from rezone.wire.messages import (
     RoutesRequest,
     RouteTable,
-    ScanTicket,
     Seal,
     SealState,
     TransactionOutcome,
@@ -50,79 +54,13 @@ def c(tmp_path: Path) -> Iterator[Coordinator]:
         yield made
 
 
-def ask_to_seal(c: Coordinator) -> None:
-    """Ask the leader of the record, once."""
-    record = c.records[P]
-    c.call(record.leader, Seal(fence=c.fence(), partition=P, leader_epoch=record.leader_epoch))
-
-
-def seal(c: Coordinator) -> None:
-    """Seal the partition as the operator does: authorized, and asked until it has begun."""
-    c.change(P, sealing=True)
-
-    def begun() -> bool:
-        try:
-            ask_to_seal(c)
-        except NotReadyError:
-            return False
-        return True
-
-    c.until("it begins to seal", begun)
-
-
-def sealed(c: Coordinator) -> None:
-    """Wait until the leader says that it has sealed."""
-    leader = c.records[P].leader
-    c.until("it is sealed", lambda: c.report(leader, P).seal is SealState.SEALED)
-
-
-def hold_disk(partition: Partition) -> Callable[[], None]:
-    """Have a replica acknowledge nothing more until what is returned is called."""
-    go, sync = threading.Event(), partition.store.sync
-
-    def waiting() -> int:
-        assert go.wait(20)
-        return sync()
-
-    partition.store.sync = waiting  # type: ignore[method-assign]
-    return go.set
-
-
-def in_background(act: Callable[[], object]) -> tuple[threading.Thread, list[object]]:
-    """Call something in a thread of its own; its result or RezoneError is put into the list."""
-    outcome: list[object] = []
-
-    def run() -> None:
-        try:
-            outcome.append(act())
-        except RezoneError as error:
-            outcome.append(error)
-
-    thread = threading.Thread(target=run, daemon=True)
-    thread.start()
-    return thread, outcome
-
-
-def scan(c: Coordinator, node: int, as_of: int | None) -> list[bytes]:
-    """Return the keys of a scan."""
-    with contextlib.closing(NodeClient(c.nodes[node].address)) as client:
-        try:
-            chunks = [chunk.data for chunk in client.get(ScanTicket(partition=P, as_of=as_of))]
-        except Exception as error:
-            raise from_flight_error(error) from error
-    return [key for batch in chunks for key in batch[0].to_pylist()]
-
-
 @pytest.mark.proves("B-08")
 def test_a_sealed_partition_sends_everybody_on_but_tells_its_past(c: Coordinator) -> None:
     """It would serve beside the new partitions, or a retried write be applied there again."""
     client = Client(c)
     written = client.put(P, {KEY: b"v"})
-    seal(c)
-    sealed(c)
-    mark = c.replica(0).store.seal
-    assert mark is not None
-    assert mark.commit_time > written.commit_time
+    sealed = seal(c, P)
+    assert sealed > written.commit_time
     end = c.replica(0).store.log_end
     with pytest.raises(ReshardedError) as refused:
         client.put(P, {KEY: b"w"}, retry=False)
@@ -131,8 +69,8 @@ def test_a_sealed_partition_sends_everybody_on_but_tells_its_past(c: Coordinator
     assert (told["partitions"], told["next_partitions"]) == (1, 2)
     for read in (
         lambda: client.get(P, [KEY], retry=False),
-        lambda: client.get(P, [KEY], as_of=mark.commit_time + 1, retry=False),
-        lambda: scan(c, 0, None),
+        lambda: client.get(P, [KEY], as_of=sealed + 1, retry=False),
+        lambda: scan(c, 0, P),
         lambda: client.begin(P, retry=False),
     ):
         with pytest.raises(ReshardedError):
@@ -142,13 +80,13 @@ def test_a_sealed_partition_sends_everybody_on_but_tells_its_past(c: Coordinator
     for node in (0, 1, 2):
         c.until(
             "it has heard of the seal",
-            lambda node=node: c.replica(node).positions.readable_time >= mark.commit_time,
+            lambda node=node: c.replica(node).positions.readable_time >= sealed,
         )
-        assert client.get(P, [KEY], as_of=mark.commit_time, node=node) == {KEY: b"v"}
-        assert scan(c, node, mark.commit_time) == [KEY]
+        assert client.get(P, [KEY], as_of=sealed, node=node) == {KEY: b"v"}
+        assert scan(c, node, P, as_of=sealed) == [KEY]
         routes = c.call(node, RoutesRequest(), RouteTable)
         assert [(a.partition, a.state.sealed) for a in routes.partitions] == [(P, True)]
-    ask_to_seal(c)
+    ask_to_seal(c, P)
     assert c.replica(0).store.log_end == end, "a repeat has appended something"
     assert not any(c.replica(node).is_needed for node in (0, 1, 2))
 
@@ -156,7 +94,7 @@ def test_a_sealed_partition_sends_everybody_on_but_tells_its_past(c: Coordinator
 def test_only_the_leader_of_the_record_that_says_so_seals(c: Coordinator) -> None:
     """A late call would end a partition whose re-sharding was cancelled."""
     with pytest.raises(ConflictError, match="not authorised"):
-        ask_to_seal(c)
+        ask_to_seal(c, P)
     c.change(P, sealing=True)
     late = Seal(fence=c.fence(), partition=P, leader_epoch=c.records[P].leader_epoch)
     c.change(P, sealing=False, leader_epoch=2)  # as a seal is revoked
@@ -169,7 +107,7 @@ def test_only_the_leader_of_the_record_that_says_so_seals(c: Coordinator) -> Non
     c.takeover(P)
     c.change(P, sealing=True)
     with pytest.raises(ConflictError, match="takeover"):
-        ask_to_seal(c)
+        ask_to_seal(c, P)
     let_go()
     write.join(20)
     c.until("node 1 leads", lambda: c.replica(1).leads)
@@ -188,14 +126,14 @@ def test_a_seal_that_would_have_to_wait_for_somebody_is_not_begun(tmp_path: Path
         c.nodes[2].stop()
         c.until("its stream ends", lambda: 2 not in c.replica(0).leading.streams)
         with pytest.raises(NotReadyError, match="no stream"):
-            ask_to_seal(c)
+            ask_to_seal(c, P)
         c.change(P, isr=(0,))
         with pytest.raises(NotEnoughReplicasError):
-            ask_to_seal(c)
+            ask_to_seal(c, P)
         c.change(P, isr=(0, 1))
         client.put(P, {KEY: b"w"})
-        ask_to_seal(c)
-        sealed(c)
+        ask_to_seal(c, P)
+        wait_sealed(c, P)
 
 
 @pytest.mark.proves("B-08")
@@ -203,7 +141,7 @@ def test_until_the_seal_is_committed_nobody_is_sent_on(c: Coordinator) -> None:
     """A failover could undo a seal by which others serve already."""
     Client(c).put(P, {KEY: b"v"})
     let_go = hold_disk(c.replica(1))
-    seal(c)
+    begin_to_seal(c, P)
     assert c.replica(0).store.seal is not None
     assert c.report(0, P).seal is SealState.UNKNOWN
     write, written = in_background(lambda: Client(c).put(P, {KEY: b"w"}, retry=False))
@@ -229,14 +167,12 @@ def test_what_was_on_its_way_is_acknowledged_before_the_seal(c: Coordinator) -> 
     client = Client(c)
     write, written = in_background(lambda: client.put(P, {KEY: b"v"}, retry=False))
     c.until("it is appended", lambda: c.replica(0).store.log_end == 1)
-    seal(c)
+    begin_to_seal(c, P)
     let_go()
     write.join(20)
     assert isinstance(written[0], WriteResult)
-    sealed(c)
-    mark = c.replica(0).store.seal
-    assert mark is not None
-    assert client.get(P, [KEY], as_of=mark.commit_time) == {KEY: b"v"}
+    sealed = wait_sealed(c, P)
+    assert client.get(P, [KEY], as_of=sealed) == {KEY: b"v"}
 
 
 def test_open_transactions_are_aborted_and_their_ends_told(c: Coordinator) -> None:
@@ -246,15 +182,12 @@ def test_open_transactions_are_aborted_and_their_ends_told(c: Coordinator) -> No
     open_one.put({b"a": b"1"})
     done.put({b"b": b"2"})
     assert done.commit().outcome is TransactionOutcome.COMMITTED
-    seal(c)
-    sealed(c)
+    sealed = seal(c, P)
     assert open_one.commit(retry=False).outcome is TransactionOutcome.ABORTED
     assert done.commit(retry=False).outcome is TransactionOutcome.COMMITTED
     with pytest.raises(TransactionEndedError):
         open_one.put({b"a": b"2"}, retry=False)
-    mark = c.replica(0).store.seal
-    assert mark is not None
-    assert client.get(P, [b"a", b"b"], as_of=mark.commit_time) == {b"b": b"2"}
+    assert client.get(P, [b"a", b"b"], as_of=sealed) == {b"b": b"2"}
 
 
 @pytest.mark.proves("B-08")
@@ -262,21 +195,20 @@ def test_open_transactions_are_aborted_and_their_ends_told(c: Coordinator) -> No
 def test_the_next_leader_of_a_sealed_partition_is_sealed(c: Coordinator, *, planned: bool) -> None:
     """It would take writes into a range that others serve."""
     Client(c).put(P, {KEY: b"v"})
-    seal(c)
-    sealed(c)
+    seal(c, P)
     if planned:
         c.change(P, sealing=False, sealed=True)
         c.move(P, 1)
     else:
         c.nodes[0].stop()
         c.change(P, leader=1, isr=(1, 2), leader_epoch=2)
-    sealed(c)
+    wait_sealed(c, P)
     assert c.records[P].leader == 1
     with pytest.raises(ReshardedError):
         Client(c).put(P, {KEY: b"w"}, retry=False)
     # Authorized again it has nothing to do.
     c.change(P, sealing=True)
-    ask_to_seal(c)
+    ask_to_seal(c, P)
 
 
 @pytest.mark.proves("B-08")

@@ -195,8 +195,11 @@ def is_import(entry: Entry) -> bool:
 def rows_of(entry: Entry) -> pa.RecordBatch:
     """Return an entry's rows, without the note of an import or a seal."""
     batch = entry.batch()
-    noted = is_import(entry) or entry.header.kind == EntryKind.SEAL
-    return batch.slice(1) if noted else batch
+    return batch.slice(1) if _has_note(entry) else batch
+
+
+def _has_note(entry: Entry) -> bool:
+    return is_import(entry) or entry.header.kind == EntryKind.SEAL
 
 
 def version_time(entry: Entry) -> int:
@@ -208,7 +211,7 @@ def version_times(entry: Entry) -> npt.NDArray[np.uint64]:
     """Return the commit time of each version that an entry makes, in the order of its rows."""
     if entry.header.kind == EntryKind.IMPORT_FILL:
         return np.frombuffer(_note_of(entry).times, "<u8").astype(np.uint64)
-    rows = entry.header.rows - is_import(entry)
+    rows = entry.header.rows - _has_note(entry)
     return np.full(rows, version_time(entry), np.uint64)
 
 

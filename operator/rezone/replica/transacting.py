@@ -23,7 +23,7 @@ import pyarrow.compute as pc
 
 from rezone.replica.engines.base import TIME_MAX
 from rezone.replica.entry import OP_ABORT, EntryKind, iter_entries, rows_batch
-from rezone.replica.imports import rows_of, version_time
+from rezone.replica.imports import rows_of, version_times
 from rezone.replica.insync import Reply
 from rezone.replica.intents import commit_rows, intent_rows
 from rezone.replica.transactions import Transaction, TransactionTable
@@ -64,6 +64,7 @@ _TAIL_ROWS_MAX = 50_000
 """A leader that has more than this still to apply is not asked to look through it per write."""
 _READ_BYTES = 4 << 20
 _EXPIRE_AGAIN_SECONDS = 1.0
+_WITHOUT_VERSIONS = frozenset({EntryKind.INTENTS, EntryKind.ABORT, EntryKind.SEAL})
 _OUTCOMES = {
     EntryKind.COMMIT: TransactionOutcome.COMMITTED,
     EntryKind.ABORT: TransactionOutcome.ABORTED,
@@ -253,11 +254,11 @@ class Transacting:
         while offset < store.log_end:
             for entry in iter_entries(store.read(offset, _READ_BYTES)):
                 offset = entry.header.end_offset
-                if entry.header.kind in {EntryKind.INTENTS, EntryKind.ABORT}:
+                if entry.header.kind in _WITHOUT_VERSIONS:
                     continue
                 found = pc.is_in(rows_of(entry).column(0), value_set=wanted)
-                if pc.any(found).as_py():
-                    newest = max(newest, version_time(entry))
+                times = version_times(entry)[found.to_numpy(zero_copy_only=False)]
+                newest = max(newest, int(times.max(initial=0)))
         return newest
 
     def _conflict(self, why: str) -> TransactionConflictError:

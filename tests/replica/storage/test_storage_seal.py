@@ -1,10 +1,12 @@
 """The seal of a partition's log: nothing follows it, and whoever has the log knows it."""
 
+import contextlib
 from pathlib import Path
 
 import pytest
 from storage_kit import FORMS, Writer, config, copy_directory, rid, stored_rows
 from test_storage_imports import NEW, WHOLE, imported, ranged, stores
+from test_storage_indexes import TABLE, Row, look_up, put
 from test_storage_transactions import apply, copy, follow, opened
 
 from rezone.replica.entry import EntryKind, build_entry
@@ -51,6 +53,19 @@ def test_nothing_follows_a_seal(tmp_path: Path, kind: EngineKind) -> None:
         with pytest.raises(ConflictError, match="sealed"):
             batch.append(bytes(joined))
         assert (batch.log_end, batch.seal) == (0, None)
+
+
+def test_a_seal_is_in_no_index(tmp_path: Path, kind: EngineKind) -> None:
+    """The indexer of a sealed partition would stand still, and a cut-over wait for it."""
+    store = PartitionStore.open(tmp_path, config(kind, table=TABLE))
+    with contextlib.closing(store):
+        rows: list[Row] = [(i, f"owner {i % 3}", i) for i in range(4)]
+        put(Writer(store), *rows)
+        seal(store)
+        apply(store)
+        store.indexer.catch_up()
+        assert store.indexer.lag_rows == 0
+        assert sorted(look_up(store, "by_age")) == sorted(rows)
 
 
 @pytest.mark.parametrize("applied", [False, True])
