@@ -77,11 +77,12 @@ def test_a_sealed_partition_sends_everybody_on_but_tells_its_past(c: Coordinator
             read()
     again = client.send(P, 1, {KEY: b"v"})
     assert (again.end_offset, again.commit_time) == (written.end_offset, written.commit_time)
+    c.until_each(
+        "it has heard of the seal",
+        (0, 1, 2),
+        lambda n: c.replica(n).positions.readable_time >= sealed,
+    )
     for node in (0, 1, 2):
-        c.until(
-            "it has heard of the seal",
-            lambda node=node: c.replica(node).positions.readable_time >= sealed,
-        )
         assert client.get(P, [KEY], as_of=sealed, node=node) == {KEY: b"v"}
         assert scan(c, node, P, as_of=sealed) == [KEY]
         routes = c.call(node, RoutesRequest(), RouteTable)

@@ -47,7 +47,7 @@ def make(c: Coordinator, old: Layout, new: Layout) -> None:
         c.create(partition, (0, 1, 2))
     for partition in new.ids:
         c.create(partition, (1, 2))
-        c.until("it follows", lambda p=partition: 2 in c.replica(1, p).leading.streams)
+    c.until_each("it follows", new.ids, lambda p: 2 in c.replica(1, p).leading.streams)
 
 
 def split(c: Coordinator) -> None:
@@ -91,10 +91,13 @@ def test_nothing_is_served_before_the_source_s_seal_is_here(tmp_path: Path) -> N
         assert changed.commit_time > sealed
         assert client.get(LOW, IN_A[:1]) == {IN_A[0]: b"new"}
         assert sorted(scan(c, 1, LOW)) == sorted(IN_A)
+        c.until_each(
+            "all is applied",
+            (1, 2),
+            lambda n: c.replica(n, LOW).positions.readable_time >= changed.commit_time,
+        )
         for time in (written, sealed):
             for node in (1, 2):
-                ready = c.replica(node, LOW).positions
-                c.until("applied", lambda r=ready: r.readable_time >= changed.commit_time)
                 there = client.get(LOW, IN_A, as_of=time, node=node)
                 assert there == client.get(0, IN_A, as_of=time) == dict.fromkeys(IN_A, b"old")
         with pytest.raises(NotReadyError):
