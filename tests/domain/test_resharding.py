@@ -297,6 +297,35 @@ def test_any_word_of_a_seal_makes_a_cancel_come_too_late(heard: str) -> None:
     assert zone.view().cut_over == (0,)
 
 
+def test_it_is_not_over_before_every_record_says_so() -> None:
+    """A coordinator that dies then would take the old partition for one that serves."""
+    zone = Zone(1, 2)
+    sealing(zone)
+    zone.run()
+    zone.settle()
+    for _ in range(3):
+        zone.run(frozenset(range(99)))
+    assert zone.status.state == S.SWITCHING
+    go_on(zone)
+    assert zone.status.state == S.SUCCEEDED
+
+
+@pytest.mark.proves("ZR-20")
+def test_a_cancel_is_not_over_while_nodes_hold_replicas_of_heirs() -> None:
+    """The next re-sharding would find data nodes full of what nobody needs."""
+    zone = Zone(1, 2)
+    zone.cut_overs_max = 0
+    go_on(zone, S.SWITCHING)
+    change(zone, cancel=True)
+    for _ in range(6):
+        zone.run()
+    assert (zone.status.state, zone.pending) == (S.CANCELLING, True)
+    assert all(heir.record is None for heir in zone.heirs.values())
+    assert waiting(zone) == "Stopping: 2 new partitions"
+    go_on(zone)
+    assert zone.status.state == S.CANCELLED
+
+
 def test_an_heir_that_serves_is_never_begun_anew() -> None:
     """Rows that clients have written to one part would go with the copy of another one."""
     zone = Zone(2, 1)
