@@ -11,9 +11,7 @@ after each. `test_controller_crashes` has every state by itself, with loops that
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import os
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -34,7 +32,7 @@ from operated_cluster import (
     task_manifest,
     until,
 )
-from operator_process import DyingOperator, OperatorProcess
+from operator_process import DyingOperator, OperatorProcess, led_by
 
 from rezone.local.api import Json, KubeApi
 from rezone.resources.migration import MigrationState as M
@@ -42,7 +40,6 @@ from rezone.resources.task import TaskState as T
 
 pytestmark = [pytest.mark.apiserver, pytest.mark.slow, pytest.mark.timeout(240)]
 
-EVERY_POINT = bool(os.environ.get("REZONE_SIMULATION_SEEDS"))
 NAMESPACE = "killed"
 ZONE = "main"
 NODES = ("worker-1", "worker-2", "worker-3", "worker-4")
@@ -71,9 +68,6 @@ MIGRATING = (
     M.CLOSE_OLD_LEADER,
     M.SUCCEEDED,
 )
-ONLY_AFTER = {M.CLOSE_OLD_LEADER}
-"""A life that ends before it is stored is followed by one that may pass it without a word: it has
-not heard of the old leader yet, and its zone stops what is left (RM-09)."""
 ROLLING_BACK = (M.UPDATE_METADATA_ROLLBACK, "lead", M.ROLLED_BACK)
 
 
@@ -108,31 +102,6 @@ def lives(cluster: TestCluster, heir: OperatorProcess, logs: Path) -> Iterator[D
         yield operator
 
 
-def deed_of(step: str) -> str:
-    """Return a step's deed: that of a state is to store it."""
-    if isinstance(step, T):
-        return f"RebalanceTask {step}"
-    return f"RegionMigration {step}" if isinstance(step, M) else step
-
-
-async def in_all(lives: DyingOperator, *steps: str) -> None:
-    """Kill one operator after the other, in each of these steps."""
-    for number, each in enumerate(steps):
-        points = {number % 2 == 1} | ({False, True} if EVERY_POINT else set())
-        for after in sorted(points if each not in ONLY_AFTER else {True}):
-            await lives.dies(deed_of(each), after=after)
-
-
-@contextlib.asynccontextmanager
-async def led_by(api: KubeApi, operator: OperatorProcess) -> AsyncIterator[None]:
-    """Let an operator lead that does not die."""
-    path = f"/apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases"
-    dead = (await api.get(f"{path}/rezone-operator"))["spec"]["leaseTransitions"]
-    with operator.running():
-        await until(api, path, "rezone-operator", lambda o: o["spec"]["leaseTransitions"] > dead)
-        yield
-
-
 async def settings_of(api: KubeApi, **rebalance: object) -> None:
     """Change the zone's settings of rebalances."""
     await api.patch(f"{ZONES}/{ZONE}", {"spec": {"rebalance": rebalance}})
@@ -156,13 +125,13 @@ async def test_killed_at_every_state_of_a_rebalance(
     await settings_of(api, approval="Manual")
     with Writer(addresses_of(zone).values()) as writer:
         cluster.apply(task_manifest(NAMESPACE, "move", ZONE, {0: replicas}))
-        await lives.dies(deed_of(T.PLANNED), after=False)
-        await lives.dies(deed_of(T.PLANNED), after=True)
+        await lives.dies(T.PLANNED, after=False)
+        await lives.dies(T.PLANNED, after=True)
         plan = (await api.get(f"{TASKS}/move"))["status"]["plan"]
         await api.patch(f"{TASKS}/move", {"spec": {"approvedPlan": plan["hash"]}})
-        await in_all(lives, *MOVING)
+        await lives.die_in(*MOVING)
         await asyncio.to_thread(writer.wait_for_more)
-        async with led_by(api, other_pod):
+        async with led_by(api, NAMESPACE, other_pod):
             task = await until(api, TASKS, "move", lambda t: state_of(t) in TERMINAL_TASKS)
             assert state_of(task) == T.SUCCEEDED, task["status"]
             settled = await check_settled(api, NAMESPACE, ZONE)
@@ -182,11 +151,11 @@ async def test_killed_at_every_state_of_a_migration(
     await settings_of(api, paused=True)
     with Writer(addresses_of(zone).values()) as writer:
         cluster.apply(migration_manifest(NAMESPACE, "m", ZONE, 1, new, oldLeader="Removed"))
-        await in_all(lives, M.SELECT_CANDIDATE)
+        await lives.die_in(M.SELECT_CANDIDATE)
         await settings_of(api, paused=False)
-        await in_all(lives, *MIGRATING)
+        await lives.die_in(*MIGRATING)
         await asyncio.to_thread(writer.wait_for_more)
-        async with led_by(api, heir):
+        async with led_by(api, NAMESPACE, heir):
             ended = await until(api, MIGRATIONS, "m", lambda m: state_of(m) in TERMINAL_MIGRATIONS)
             assert state_of(ended) == M.SUCCEEDED, ended["status"]
             after = await check_settled(api, NAMESPACE, ZONE)
@@ -205,10 +174,10 @@ async def test_killed_while_a_rebalance_is_cancelled(
     await settings_of(api, approval="Automatic")
     with Writer(addresses_of(zone).values()) as writer:
         cluster.apply(task_manifest(NAMESPACE, "cancelled", ZONE, {2: replicas}))
-        await lives.dies(deed_of(T.TRANSFERRING), after=True)
+        await lives.dies(T.TRANSFERRING, after=True)
         await api.patch(f"{TASKS}/cancelled", {"spec": {"cancel": True}})
-        await in_all(lives, *CANCELLING)
-        async with led_by(api, heir):
+        await lives.die_in(*CANCELLING)
+        async with led_by(api, NAMESPACE, heir):
             after = await check_settled(api, NAMESPACE, ZONE)
     assert state_of(await api.get(f"{TASKS}/cancelled")) == T.CANCELLED
     record = (await routes_of(api, NAMESPACE, ZONE))[2]
@@ -226,10 +195,10 @@ async def test_killed_while_a_migration_is_rolled_back(
     target = next(n for n in before.isr if n != before.leader)
     with Writer(addresses_of(zone).values()) as writer:
         cluster.apply(migration_manifest(NAMESPACE, "rolled-back", ZONE, 3, target))
-        await lives.dies(deed_of(M.DOWNGRADE_LEADER), after=True)
+        await lives.dies(M.DOWNGRADE_LEADER, after=True)
         await api.patch(f"{MIGRATIONS}/rolled-back", {"spec": {"cancel": True}})
-        await in_all(lives, *ROLLING_BACK)
-        async with led_by(api, heir):
+        await lives.die_in(*ROLLING_BACK)
+        async with led_by(api, NAMESPACE, heir):
             await check_settled(api, NAMESPACE, ZONE)
     assert state_of(await api.get(f"{MIGRATIONS}/rolled-back")) == M.ROLLED_BACK
     record = (await routes_of(api, NAMESPACE, ZONE))[3]
@@ -246,10 +215,10 @@ async def test_killed_where_nothing_can_be_done(
 ) -> None:
     """What is refused would be tried by one operator after the other."""
     cluster.apply(task_manifest(NAMESPACE, "refused", ZONE, {0: (UNKNOWN_NODE, 0)}))
-    await in_all(lives, T.FAILED)
+    await lives.die_in(T.FAILED)
     cluster.apply(migration_manifest(NAMESPACE, "refused", ZONE, 0, UNKNOWN_NODE))
-    await in_all(lives, M.FAILED)
-    async with led_by(api, heir):
+    await lives.die_in(M.FAILED)
+    async with led_by(api, NAMESPACE, heir):
         await until(api, TASKS, "refused", lambda t: state_of(t) == T.FAILED)
         await until(api, MIGRATIONS, "refused", lambda m: state_of(m) == M.FAILED)
         after = await check_settled(api, NAMESPACE, ZONE)

@@ -45,7 +45,8 @@ def leader_knows(view: ZoneView, partition: PartitionId) -> bool:
     """
     record = view.routes[partition]
     report = view.report(partition, record.leader)
-    return report is None or report.partition_epoch >= record.partition_epoch
+    known = (record.leader_epoch, record.partition_epoch)
+    return report is None or (report.leader_epoch, report.partition_epoch) >= known
 
 
 def lag_rows(
