@@ -58,6 +58,7 @@ def test_what_nobody_has_listed_is_control() -> None:
         *("RoutesRequest", "ScanTicket", "ReadRequest", "WriteRequest", "ReportRequest"),
         *("TransactionBegin", "TransactionEnd", "DigestRequest", "StatisticsRequest"),
         *("SnapshotTicket", "BulkInsert", "CopyStateRequest", "IndexTicket"),
+        *("BeginImport", "FillImport", "TailImports"),
     }
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import itertools
+import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -15,6 +16,8 @@ from rezone.controller.heard import Heard, with_answer
 from rezone.controller.news import has_changed
 from rezone.replica.control import Control
 from rezone.replica.foreground import Foreground
+from rezone.replica.import_pulls import ImportPulls
+from rezone.replica.import_source import ImportSource
 from rezone.replica.index_builds import IndexBuilds
 from rezone.replica.insync import Budget
 from rezone.replica.known_zone import KnownZone
@@ -29,6 +32,7 @@ from rezone.replica.settings import NodeSettings
 from rezone.replica.store_config import StoreConfig
 from rezone.replica.workers import Job
 from rezone.wire.errors import ConflictError, NotReadyError, RezoneError
+from rezone.wire.flight import NodeClient
 from rezone.wire.messages import (
     CopyProgress,
     DigestReply,
@@ -198,8 +202,10 @@ class SimulatedNode(DataNode):
         self.pulls = Pulls(self)  # type: ignore[assignment]
         self.foreground = Foreground(loop, lambda: 0)
         self._builds = IndexBuilds(self.partitions, lambda: None, self.foreground)
+        self.import_source = ImportSource(self.find, self.foreground, loop, threading.Event())
         self.control = Control(self)
         self.zone = KnownZone(node_id)
+        self.imports = ImportPulls(self, NodeClient)
         self.replicas: MemoryReplicas = MemoryReplicas(self)
         self.promises: dict[NodeId, Promise] = {}
         self._jobs: dict[Job, None] = {}

@@ -14,7 +14,7 @@ from rezone.replica.copies import current_state
 from rezone.replica.foreground import CopySteps
 from rezone.replica.node import DataNode
 from rezone.replica.partition import Partition
-from rezone.replica.read import reading, wait_readable
+from rezone.replica.read import reading, wait_applied, wait_readable
 from rezone.replica.statistics import node_statistics
 from rezone.wire import layouts
 from rezone.wire.errors import ConflictError, RezoneError, UnknownPartitionError
@@ -26,6 +26,7 @@ from rezone.wire.messages import (
     AwaitReplica,
     AwaitReplicaReply,
     BeginEmpty,
+    BeginImport,
     CloseStream,
     ConfigureNode,
     CopyState,
@@ -33,6 +34,7 @@ from rezone.wire.messages import (
     DigestReply,
     DigestRequest,
     Fence,
+    FillImport,
     Message,
     NodeReport,
     NodeStatistics,
@@ -45,6 +47,7 @@ from rezone.wire.messages import (
     Seal,
     StatisticsRequest,
     StopReplica,
+    TailImports,
     Takeover,
     UpgradeCandidate,
     WaitForPersistence,
@@ -77,6 +80,9 @@ class Control:
             AddStream: self.add_stream,
             CloseStream: self.close_stream,
             StatisticsRequest: self.statistics,
+            BeginImport: node.import_source.begin,
+            FillImport: node.import_source.fill,
+            TailImports: node.import_source.tail,
         }
 
     @property
@@ -236,7 +242,13 @@ class Control:
             # Not a closed time after it, of which the others may not have heard yet.
             as_of = partition.positions.rows_time
         wait_readable(partition, as_of)
+        if partition.importing.parts():
+            # Versions that are imported are older than the entries that they come in.
+            wait_applied(partition, partition.store.log_end)
         start, end = partition.hash_range
+        if request.hashes is not None:
+            first, last = request.hashes
+            start, end = max(start, first), min(end, last + 1)
         rest = CopySteps(self._node.foreground).rest
         with reading(partition, as_of):
             digests, rows = partition.store.reader.digest(as_of, start, end, request.ranges, rest)

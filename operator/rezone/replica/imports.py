@@ -115,6 +115,20 @@ def import_entry(
             f"partition {source} has an entry from {entry.base_offset} to {entry.end_offset}, but "
             f"is imported up to {position.offset}"
         )
+    return _entry(
+        _Note(position_after(source, entry, position, stand), position),
+        entry.rows,
+        stand._replace(commit_time=max(stand.commit_time, entry.commit_time)),
+        KINDS[entry.kind],
+        entry.writer_id,
+        entry.sequence,
+    )
+
+
+def position_after(
+    source: PartitionId, entry: RangeEntry, position: ImportPosition | None, stand: Stand
+) -> ImportPosition:
+    """Return where the import of a source stands when an entry has come to stand there."""
     after = msgspec.structs.replace(
         position or ImportPosition(source, 0, 0, ""),
         offset=entry.end_offset,
@@ -124,14 +138,7 @@ def import_entry(
     )
     if entry.kind is EntryKind.SEAL:
         after = msgspec.structs.replace(after, sealed_at=stand.base_offset + 1)
-    return _entry(
-        _Note(after, position),
-        entry.rows,
-        stand._replace(commit_time=max(stand.commit_time, entry.commit_time)),
-        KINDS[entry.kind],
-        entry.writer_id,
-        entry.sequence,
-    )
+    return after
 
 
 def begin_entry(

@@ -233,6 +233,11 @@ class KnownZone:
                 )
             self._records[partition] = record
 
+    def record(self, partition: PartitionId) -> LeaderAndIsr | None:
+        """Return a partition's newest record; None when nothing was heard of it."""
+        with self.lock:
+            return self._records.get(partition)
+
     def routes(self, replicas: Sequence[Partition]) -> RouteTable:
         """Return where every partition of the zone's layouts is led, and which are sealed.
 

@@ -92,6 +92,7 @@ class LeaderDuties:
         """End the leadership, and tell every follower who leads now."""
         self.state = None
         self.end_streams("another replica leads", leader, epoch)
+        self._partition.importers.ring()
 
     def end_streams(self, reason: str, leader: NodeId | None, epoch: int | None) -> None:
         """End all streams with StreamEnd."""
@@ -243,6 +244,7 @@ class LeaderDuties:
             if state.advance(store.durable_end, now, partition.config.min_in_sync_replicas):
                 partition.positions.commit(state.committed)
                 partition.look_again(self._next_broadcast())
+                partition.importers.ring()
             committed = state.committed
             self._propose(state)
         if committed > store.applied:

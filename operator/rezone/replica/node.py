@@ -19,6 +19,8 @@ from rezone.replica.checkpoints import FileSnapshot
 from rezone.replica.copies import Pulls
 from rezone.replica.data import DataChannel
 from rezone.replica.foreground import Foreground
+from rezone.replica.import_pulls import ImportPulls
+from rezone.replica.import_source import ImportSource
 from rezone.replica.index_builds import IndexBuilds
 from rezone.replica.insync import Budget
 from rezone.replica.known_zone import KnownZone
@@ -75,11 +77,14 @@ class DataNode:
         self.budget = Budget(self.settings.pending_bytes_node_max, "pending writes of the node")
         self.process_id = f"{os.getpid()}-{uuid.uuid4().hex[:8]}"
         self.leaving = False
+        self._stopping = threading.Event()
         self.memory = NodeMemory(self.settings)
         self.board = ReportBoard(self.clock, self.settings, self.process_id)
         self.zone = KnownZone(node_id)
         self.foreground = Foreground(self.clock, lambda: self.zone.foreground_percent)
         self.pulls = Pulls(connect, self.foreground)
+        self.import_source = ImportSource(self.find, self.foreground, self.clock, self._stopping)
+        self.imports = ImportPulls(self, connect)
         self._builds = IndexBuilds(self.partitions, lambda: self.zone.table, self.foreground)
         self._directory = directory
         self._lock = threading.Lock()
@@ -91,7 +96,6 @@ class DataNode:
             connect=connect,
         )
         self._data_channels: set[DataChannel] = set()
-        self._stopping = threading.Event()
         self.snapshot_bytes_max = store_config.snapshot.memory_bytes_max
         self._slots = SnapshotSlots(
             self.settings.snapshots_max,
@@ -121,6 +125,7 @@ class DataNode:
             self.restream(partition)
         self.threads.start()
         self._builds.start()
+        self.imports.look()
 
     def leave(self) -> None:
         """Ask to be relieved: the coordinator moves leaders off, leaders no longer count on this.
@@ -148,6 +153,7 @@ class DataNode:
         self.foreground.close()
         self._builds.close(seconds)
         self.pulls.close(seconds)
+        self.imports.close(seconds)
         for channel in channels:
             channel.close("the node is stopping")
         for consumer in self.links.consumers():
@@ -196,6 +202,7 @@ class DataNode:
             if first:
                 self.replicas.open_found()
         self._builds.look()
+        self.imports.look()
         self._new_addresses(peers)
         for partition in self.partitions():
             # With fewer in-sync replicas asked for, what waits may be committed.

@@ -2,7 +2,8 @@
 
 A replica that catches up must take rows faster than writers bring them, or it never arrives. So
 while one does, writers get at most `catch_up_percent_max` of the rows per second it has lately
-made durable; what is left over is what it gains. Nobody is slowed to less than
+made durable; what is left over is what it gains. A partition of the next layout that imports this
+one counts as a replica that catches up. Nobody is slowed to less than
 `catch_up_rows_min` rows per second for that: a replica slower than this is ill, and not the
 writers' business. The same floor holds while the log that is kept for copies is over
 `kept_log_bytes_max`.
@@ -31,6 +32,7 @@ from rezone.wire.messages import NodeId, TransactionResult, WriteResult
 
 if TYPE_CHECKING:
     from rezone.replica.partition import Partition
+    from rezone.replica.protocol import Leadership
     from rezone.replica.write import Change, PreparedRows
 
 _BURST_SECONDS = 0.05
@@ -159,7 +161,7 @@ class WritePacer:
         state = self._partition.leading.state
         if self._partition.store.seal is not None:
             state = None  # nothing more is written
-        catching_up = {} if state is None else state.catching_up()
+        catching_up = {} if state is None else self._those_catching_up(state)
         if not catching_up and not self.log_full and self.rows_per_second is None:
             return
         limit = self._catching_up.look(
@@ -179,6 +181,15 @@ class WritePacer:
         if limit is not None:
             earned = (now - self._then) * limit
             self._tokens, self._then = min(limit * _BURST_SECONDS, self._tokens + earned), now
+
+    def _those_catching_up(self, state: "Leadership") -> dict[int, int]:
+        """Return up to where each has the rows: replicas, and partitions that import this one.
+
+        Those are named by numbers below zero, which no node has.
+        """
+        silent_seconds = self._partition.settings.channel_silent_ms_max / 1000
+        importing = self._partition.importers.catching_up(silent_seconds)
+        return {**state.catching_up(), **{-1 - heir: at for heir, at in importing.items()}}
 
     def _may_pass(self, rows: int) -> bool:
         """Whether a write of so many rows may be appended now; if so, it counts."""

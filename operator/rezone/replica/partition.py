@@ -20,6 +20,8 @@ from rezone.replica.damage import Damage
 from rezone.replica.fencing import Fencing
 from rezone.replica.follower import FollowerDuties
 from rezone.replica.host import Host
+from rezone.replica.importers import Importers
+from rezone.replica.importing import ImportDuties
 from rezone.replica.indexing import IndexDuties
 from rezone.replica.insync import Reply
 from rezone.replica.leader import LeaderDuties
@@ -95,6 +97,8 @@ class Partition:
         self.sealing = Sealing(self)
         self.serving = Serving(self)
         self.damage = Damage(self)
+        self.importing = ImportDuties(self)
+        self.importers = Importers(self.clock.monotonic, self.settings.copy_handover_ms / 1000)
         self.upkeep = Upkeep(self)
         self.roles.resume()
 

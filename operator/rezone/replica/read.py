@@ -104,6 +104,18 @@ def wait_readable(partition: "Partition", as_of: int | None, served: Served = la
             partition.changed.wait(left)
 
 
+def wait_applied(partition: "Partition", offset: int) -> None:
+    """Return when all below an offset is committed and applied; NotReadyError when not soon."""
+    seconds = partition.settings.hold_ms_max / 1000
+    with partition.changed:
+        positions, store = partition.positions, partition.store
+        partition.changed.wait_for(
+            lambda: min(positions.committed, store.applied) >= offset or partition.closed, seconds
+        )
+        if min(positions.committed, store.applied) < offset:
+            raise _cannot_answer(partition)
+
+
 def _cannot_answer(partition: "Partition") -> NotReadyError:
     return NotReadyError(
         f"partition {partition.partition_id} cannot answer this read yet; retry",

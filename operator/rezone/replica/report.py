@@ -168,4 +168,5 @@ def replica_report(partition: "Partition") -> ReplicaReport:
             damage=partition.damage.reason,
             paced_rows_per_second=round(partition.pacer.rows_per_second or 0),
             seal=partition.sealing.state,
+            imports=partition.importing.progress(),
         )

@@ -58,7 +58,9 @@ class Serving:
         """Return whether all is here of what a source has, and how its transactions ended."""
         position = self._partition.store.import_position(source)
         done = min(self._partition.store.applied, self._partition.positions.committed)
-        return position is not None and 0 < position.sealed_at <= done
+        if position is None or position.filling:
+            return False
+        return 0 < position.sealed_at <= done
 
     def require_since(self, row_ids: Any, read_time: int) -> None:
         """Refuse rows to a transaction that reads as of a time before they came here."""

@@ -81,6 +81,11 @@ class NodeSettings(msgspec.Struct, frozen=True, kw_only=True):
     - `commit_interval_ms`: how late a follower may hear of a commit offset when no entries follow.
     - `leisure_rows_max`: a thread that waits for frames does a partition's work itself when at
       most this many rows are to be applied, and leaves more to the workers.
+    - `import_chunk_bytes`: of a partition of the layout before, how much is asked for at once while
+      a zone is re-sharded; `import_threads`: how many such requests for rows a node has under way.
+      `import_poll_ms`: how long a node waits for news of the logs that it follows meanwhile.
+      `import_mark_rows`: after so many rows of which none are its own a new partition notes how far
+      it has read a log, so that the log before that can go.
     - `connections_max`, `replication_connections_max`, `streams_max`: DCP-13's limits.
     - `leave_ms_max`: how long a node that shall stop serves until others have taken its place; a
       pod's grace period must be longer. `coordinator_silent_ms_max`: it does not wait when nobody
@@ -124,6 +129,10 @@ class NodeSettings(msgspec.Struct, frozen=True, kw_only=True):
     index_rows_max: int = 5_000
     lookup_rows_max: int = 10_000
     leisure_rows_max: int = 200
+    import_chunk_bytes: int = 1 << 20
+    import_threads: int = 2
+    import_poll_ms: int = 500
+    import_mark_rows: int = 20_000
     commit_interval_ms: int = 100
     progress_interval_ms: int = 100
     tick_interval_ms: int = 20

@@ -64,6 +64,7 @@ class Upkeep:
         if state is not None:
             keep_from = min([keep_from, *state.needed_offsets()])
             claims += state.catching_up().values()
+            claims += partition.importers.claims()
         size = partition.store.log_bytes
         partition.pacer.log_full = bool(claims) and size > settings.kept_log_bytes_max
         if size > 2 * settings.kept_log_bytes_max:

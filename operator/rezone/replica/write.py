@@ -253,12 +253,16 @@ class WriteIntake:
             raise
         self._pending.append(PendingWrite(end_offset, commit_time, opaque, plan.size, reply))
 
-    def _next_time(self, plan: NewEntry) -> int:
+    def next_time(self) -> int:
         """Return a commit time above every time that was read at: what was read never changes."""
         partition = self._partition
-        commit_time = max(
+        return max(
             partition.clock.micros(), partition.store.last_commit_time + 1, self.time_floor + 1
         )
+
+    def _next_time(self, plan: NewEntry) -> int:
+        """Return the commit time of a write, if it may have that."""
+        commit_time = self.next_time()
         if commit_time < plan.since:
             raise NotReadyError("this leader's clock is behind the one before it; retry")
         if commit_time > plan.until:

@@ -40,6 +40,18 @@ class RateLimit:
         if rate <= 0:
             self._tokens = 0.0  # nothing is owed: a limit that comes later counts from then on
 
+    @property
+    def owed_seconds(self) -> float:
+        """For how long to wait until nothing is owed, at the present rate."""
+        self._earn()
+        rate = self.bytes_per_second
+        return max(0.0, -self._tokens / rate) if rate > 0 else 0.0
+
+    def owe(self, size: int) -> None:
+        """Account for `size` bytes without waiting: for a thread that looks before it goes on."""
+        self._earn()
+        self._tokens = self._tokens - size if self.bytes_per_second > 0 else 0.0
+
     def _earn(self) -> None:
         now, rate = self._clock(), self.bytes_per_second
         self._tokens = min(float(rate), self._tokens + (now - self._then) * rate)

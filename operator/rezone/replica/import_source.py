@@ -1,0 +1,244 @@
+"""What a partition answers to those of the next layout that import it (docs/decisions/0120).
+
+Only its leader answers, each request is complete in itself, and nothing but the log is kept for
+who asks: from where the log is to be followed, the next versions of a range, and what the log has
+committed for a range since. One request follows any number of partitions that a node leads, so
+that an importing node has one under way for each other node, however many partitions there are.
+
+Reading versions gives way to clients as every copy does. Following the log does not: it is
+replication, and the cut-over waits for it.
+
+Concurrency: runs in the Flight threads of the calls, or in those of a node that imports from
+itself.
+"""
+
+import threading
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
+from rezone.replica.copies import ROWS_WEIGHT
+from rezone.replica.entry import Entry, EntryHeader, iter_entries
+from rezone.replica.foreground import CopySteps, Foreground
+from rezone.replica.history import branch_at
+from rezone.replica.importers import Importers, listening
+from rezone.replica.imports import RangeEntry
+from rezone.replica.range_fill import range_versions
+from rezone.replica.range_tail import range_entries
+from rezone.replica.settings import Clock
+from rezone.wire.errors import (
+    ConflictError,
+    NotReadyError,
+    RezoneError,
+    SnapshotExpiredError,
+)
+from rezone.wire.layouts import HashRange
+from rezone.wire.messages import (
+    BeginImport,
+    FailoverEntry,
+    FilledVersions,
+    FillImport,
+    ImportBegun,
+    ImportedPart,
+    ImportPosition,
+    ImportTail,
+    ImportTails,
+    PartitionId,
+    TailedPart,
+    TailEntry,
+    TailImports,
+)
+
+if TYPE_CHECKING:
+    from rezone.replica.partition import Partition
+
+CHUNK_BYTES_MAX = 4 << 20
+"""The most that one answer has, but for its last row: who asks for more gets this."""
+
+TAIL_PARTS_MAX = 32_768
+WAIT_SECONDS_MAX = 5.0
+_READ_BYTES = 1 << 20
+_READS_MAX = 8
+"""How often the log is read for one part and one answer: others want to be answered, too."""
+
+_IS_BROKEN = (ConflictError, SnapshotExpiredError)
+
+
+def is_broken(error: RezoneError) -> bool:
+    """Return whether a source's log does not lead on from where an import stands."""
+    return isinstance(error, _IS_BROKEN)
+
+
+class _Cursor:
+    """Where the log of one part is read on, over the turns of one request."""
+
+    def __init__(self, tailed: TailedPart) -> None:
+        self.part = tailed.part
+        self.offset = tailed.offset
+        self.branch = tailed.partition_uuid
+        self.reached: ImportPosition | None = None
+
+
+class ImportSource:
+    """The answers of one node; `find` raises UnknownPartitionError, `closed` ends what waits."""
+
+    def __init__(
+        self,
+        find: Callable[[PartitionId], "Partition"],
+        foreground: Foreground,
+        clock: Clock,
+        closed: threading.Event,
+    ) -> None:
+        self._find = find
+        self._foreground = foreground
+        self._clock = clock
+        self._closed = closed
+
+    def begin(self, request: BeginImport) -> ImportBegun:
+        """Say from where the log is to be followed: from where all is committed and applied."""
+        partition = self._leading(request.part)
+        begun = partition.store.outgoing.begin_import()
+        with partition.lock:
+            self._require_committed(partition, begun.position.offset)
+            partition.importers.heard(request.part.heir, begun.position.offset)
+        return begun
+
+    def fill(self, request: FillImport) -> FilledVersions:
+        """Return the next versions of a part."""
+        partition, part = self._leading(request.part), request.part
+        steps = CopySteps(self._foreground, ROWS_WEIGHT)
+        found = range_versions(
+            partition.store.engine,
+            _hashes_of(part),
+            request.after,
+            min(request.bytes_max, CHUNK_BYTES_MAX),
+            step_bytes=steps.step_bytes,
+            rest=steps.rest,
+        )
+        # What was read may not be undone, and not be of rows that were replaced meanwhile.
+        self._leading(part)
+        self._require_committed(partition, partition.store.applied)
+        return FilledVersions(
+            versions=found.batch.serialize().to_pybytes(), reached=found.reached, end=found.end
+        )
+
+    def _require_committed(self, partition: "Partition", offset: int) -> None:
+        if offset > partition.positions.committed:
+            raise NotReadyError(
+                f"partition {partition.partition_id} has applied rows that may be undone; retry"
+            )
+
+    def _leading(self, part: ImportedPart, read_to: int | None = None) -> "Partition":
+        """Return the partition if it leads, and knows as much as the importer does."""
+        partition = self._find(part.source)
+        with partition.lock:
+            state = partition.leading.state
+            if state is None:
+                raise partition.not_leader()
+            if partition.closed or not state.serving or partition.leader_epoch < part.leader_epoch:
+                raise NotReadyError(f"partition {part.source} does not serve yet; retry")
+            if part.keep_from is not None:
+                partition.importers.heard(part.heir, part.keep_from, read_to)
+        return partition
+
+    # --- following logs --------------------------------------------------------------------------
+
+    def tail(self, request: TailImports) -> ImportTails:
+        """Return what is committed, once something is for one of the parts, or time is over."""
+        seconds = min(request.timeout_ms / 1000, WAIT_SECONDS_MAX)
+        until = self._clock.monotonic() + seconds
+        cursors = [_Cursor(tailed) for tailed in request.parts[:TAIL_PARTS_MAX]]
+        bell = threading.Event()
+        room = min(request.bytes_max, CHUNK_BYTES_MAX)
+        with listening(self._partitions_of(cursors), bell):
+            while True:
+                bell.clear()
+                tails = self._tails(cursors, room)
+                left = until - self._clock.monotonic()
+                news = any(tail.entries or tail.error for tail in tails)
+                if news or left <= 0 or self._closed.is_set():
+                    return ImportTails(tails=tuple(tails))
+                bell.wait(left)
+
+    def _partitions_of(self, cursors: list[_Cursor]) -> Iterator[tuple[Importers, threading.RLock]]:
+        for source in {cursor.part.source for cursor in cursors}:
+            try:
+                partition = self._find(source)
+            except RezoneError:
+                continue  # its tail says so
+            yield partition.importers, partition.lock
+
+    def _tails(self, cursors: list[_Cursor], room: int) -> list[ImportTail]:
+        """Read on for each part in turn, for all together about `room` bytes."""
+        tails: list[ImportTail] = []
+        for cursor in cursors:
+            try:
+                tail = self._tail(cursor, room)
+            except RezoneError as error:
+                tail = ImportTail(error=error.info())
+            room -= sum(len(entry.rows) for entry in tail.entries)
+            tails.append(tail)
+        return tails
+
+    def _tail(self, cursor: _Cursor, room: int) -> ImportTail:
+        partition = self._leading(cursor.part, cursor.offset)
+        with partition.lock:
+            # In this order: all rows up to that time are below that offset.
+            time = partition.positions.readable_time
+            committed = partition.positions.committed
+            failover_log = partition.store.meta.failover_log
+        if cursor.offset > committed or branch_at(failover_log, cursor.offset) != cursor.branch:
+            raise ConflictError(
+                f"partition {cursor.part.source} has another history than was imported up to "
+                f"{cursor.offset}"
+            )
+        entries: list[TailEntry] = []
+        for _ in range(_READS_MAX):
+            if cursor.offset >= committed or room <= 0:
+                break
+            for entry in self._read_on(partition, cursor, committed, failover_log):
+                room -= len(entry.rows)
+                entries.append(entry)
+        return ImportTail(
+            entries=tuple(entries), reached=cursor.reached, committed=committed, time=time
+        )
+
+    def _read_on(
+        self,
+        partition: "Partition",
+        cursor: _Cursor,
+        committed: int,
+        failover_log: tuple[FailoverEntry, ...],
+    ) -> list[TailEntry]:
+        """Return what the next committed entries mean for the part; the cursor is behind them."""
+        raw = partition.store.read(cursor.offset, _READ_BYTES)
+        whole = [entry for entry in iter_entries(raw) if entry.header.end_offset <= committed]
+        found = [
+            _sent(e) for e in range_entries(iter(whole), _hashes_of(cursor.part), failover_log)
+        ]
+        if whole:
+            cursor.reached = _position_at(cursor.part.source, whole[-1], failover_log)
+            cursor.offset, cursor.branch = cursor.reached.offset, cursor.reached.partition_uuid
+        return found
+
+
+def _hashes_of(part: ImportedPart) -> HashRange:
+    return HashRange(part.first_hash, part.last_hash + 1)
+
+
+def _position_at(
+    source: PartitionId, entry: Entry, failover_log: tuple[FailoverEntry, ...]
+) -> ImportPosition:
+    header: EntryHeader = entry.header
+    return ImportPosition(
+        source=source,
+        offset=header.end_offset,
+        commit_time=header.commit_time,
+        partition_uuid=branch_at(failover_log, header.end_offset),
+        leader_epoch=header.leader_epoch,
+    )
+
+
+def _sent(entry: RangeEntry) -> TailEntry:
+    rows = entry.rows.serialize().to_pybytes()
+    kind = int(entry.kind)
+    return TailEntry(rows, kind, *entry[2:])

@@ -1,0 +1,423 @@
+"""New partitions on real nodes import their sources: every row once, whoever dies meanwhile."""
+
+from __future__ import annotations
+
+import functools
+import random
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import msgspec
+import pytest
+from replica_cluster import FAST, Client, Coordinator, ProcessNode, cluster, keys_in
+
+from rezone.wire import layouts
+from rezone.wire.errors import (
+    ConflictError,
+    NotLeaderError,
+    NotReadyError,
+    SnapshotExpiredError,
+    error_from,
+)
+from rezone.wire.layouts import Layout, Overlap
+from rezone.wire.messages import (
+    BeginImport,
+    DigestReply,
+    DigestRequest,
+    FilledVersions,
+    FillImport,
+    ImportBegun,
+    ImportedPart,
+    ImportProgress,
+    ImportTails,
+    TailedPart,
+    TailImports,
+    ZoneConfig,
+)
+
+SMALL = msgspec.structs.replace(
+    FAST, import_chunk_bytes=2_000, import_poll_ms=100, import_mark_rows=200
+)
+
+
+def zone(partitions: int, **changes: object) -> ZoneConfig:
+    """Return a zone of so many partitions."""
+    return ZoneConfig(zone="test", zone_uid="uid-test", partitions=partitions, **changes)  # type: ignore[arg-type]
+
+
+def create_old(c: Coordinator) -> None:
+    """Make the partitions of the layout that there is, led by one node after the other."""
+    for index, partition in enumerate(layouts.layout_of(c.config).ids):
+        c.create(partition, placed(c, index))
+
+
+def reshard(c: Coordinator, partitions: int) -> Layout:
+    """Tell the nodes of the next layout, and make its partitions."""
+    c.config = msgspec.structs.replace(c.config, next_partitions=partitions)
+    c.configure()
+    new = layouts.next_layout_of(c.config)
+    assert new is not None
+    for index, partition in enumerate(new.ids):
+        c.create(partition, placed(c, index + 1))
+    return new
+
+
+def placed(c: Coordinator, index: int) -> tuple[int, ...]:
+    """Return all nodes, the leader first."""
+    nodes = sorted(c.nodes)
+    turn = index % len(nodes)
+    return tuple(nodes[turn:] + nodes[:turn])
+
+
+def parts_of(c: Coordinator) -> tuple[Overlap, ...]:
+    """Return all pairs of an old and a new partition."""
+    new = layouts.next_layout_of(c.config)
+    assert new is not None
+    return layouts.overlaps(layouts.layout_of(c.config), new)
+
+
+def progress(c: Coordinator, part: Overlap) -> ImportProgress:
+    """Return how far a part is imported, by the report of whoever leads; NotReadyError else."""
+    for node in c.nodes:
+        try:
+            found = c.report(node, part.new)
+        except NotReadyError:
+            continue
+        for each in found.imports:
+            if each.source == part.old:
+                return each
+    raise NotReadyError(f"nobody imports {part}")
+
+
+def imported(c: Coordinator, part: Overlap, since: int = 0) -> bool:
+    """Whether a part is filled, and has all that was committed up to a time."""
+    found = progress(c, part)
+    return found.filled and found.lag_rows == 0 and found.time >= since
+
+
+def require_equal(c: Coordinator, last_times: dict[int, int]) -> int:
+    """Compare each part at both sides as of one time that both have reached; return the rows."""
+    rows = 0
+    for part in parts_of(c):
+        wanted = functools.partial(imported, c, part, last_times.get(part.old, 0))
+        c.until(f"{part} is imported", wanted)
+        as_of = progress(c, part).time
+        here, there = (
+            c.until(f"{part} can be digested", functools.partial(digest, c, side, part, as_of))
+            for side in (part.new, part.old)
+        )
+        assert (here.digests, here.rows) == (there.digests, there.rows)
+        rows += sum(here.rows)
+    return rows
+
+
+def digest(c: Coordinator, partition: int, part: Overlap, as_of: int) -> DigestReply:
+    """Digest a part at one of its sides."""
+    request = DigestRequest(
+        partition=partition, as_of=as_of, ranges=4, hashes=(part.start, part.end - 1)
+    )
+    reply: DigestReply = c.call(c.records[partition].leader, request, DigestReply)
+    return reply
+
+
+class Writing:
+    """A client of each partition that writes, overwrites and deletes until it is stopped."""
+
+    def __init__(self, c: Coordinator, seed: int) -> None:
+        self._c = c
+        self._rng = random.Random(seed)
+        self._stop = threading.Event()
+        self.rows: dict[int, dict[bytes, bytes]] = {}
+        self.last_times: dict[int, int] = {}
+        self.written = 0
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self.failure: BaseException | None = None
+
+    def _run(self) -> None:
+        try:
+            self._write_on()
+        except BaseException as error:  # noqa: BLE001 - told to the test
+            self.failure = error
+
+    def _write_on(self) -> None:
+        old = layouts.layout_of(self._c.config)
+        clients = {p: Client(self._c) for p in old.ids}
+        keys = {p: keys_in(p, old.partitions, 300) for p in old.ids}
+        while not self._stop.is_set():
+            for partition, client in clients.items():
+                some = self._rng.sample(keys[partition], 8)
+                rows = self.rows.setdefault(partition, {})
+                client.sequence += 1
+                if self._rng.random() < 0.2:
+                    result = client.send(
+                        partition, client.sequence, dict.fromkeys(some, b""), delete=True
+                    )
+                    for key in some:
+                        rows.pop(key, None)
+                else:
+                    new = {key: b"%d" % self._rng.randrange(1 << 60) for key in some}
+                    result = client.send(partition, client.sequence, new)
+                    rows.update(new)
+                self.last_times[partition] = result.commit_time
+                self.written += 1
+
+    def start(self) -> None:
+        """Begin."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End, and raise what has gone wrong."""
+        self._stop.set()
+        self._thread.join(30)
+        assert not self._thread.is_alive()
+        if self.failure is not None:
+            raise self.failure
+
+    @property
+    def count(self) -> int:
+        """How many rows there are."""
+        return sum(map(len, self.rows.values()))
+
+
+@contextmanager
+def writing(c: Coordinator, seed: int = 1) -> Iterator[Writing]:
+    """Write meanwhile."""
+    writer = Writing(c, seed)
+    writer.start()
+    try:
+        yield writer
+    finally:
+        writer.stop()
+
+
+def fill_old(c: Coordinator, rows: int = 400) -> None:
+    """Have rows in each old partition before anything is imported."""
+    client, old = Client(c), layouts.layout_of(c.config)
+    for partition in old.ids:
+        keys = keys_in(partition, old.partitions, rows, prefix="early")
+        for at in range(0, rows, 50):
+            client.put(partition, dict.fromkeys(keys[at : at + 50], b"early" * 5))
+
+
+@pytest.mark.proves("B-08")
+@pytest.mark.parametrize(("before", "after"), [(1, 2), (2, 3), (3, 1)])
+def test_new_partitions_have_what_old_ones_have_while_these_are_written(
+    tmp_path: Path, before: int, after: int
+) -> None:
+    """Rows would be missing or wrong at the cut-over, of one source or of several."""
+    with cluster(tmp_path, 3, config=zone(before), settings=SMALL) as c:
+        create_old(c)
+        fill_old(c)
+        with writing(c) as writer:
+            c.until("writes", lambda: writer.written > 20)
+            reshard(c, after)
+            c.until_each("filled", parts_of(c), lambda part: imported(c, part))
+            written = writer.written
+            c.until("more writes", lambda: writer.written > written + 20)
+        assert require_equal(c, writer.last_times) == writer.count + 400 * before
+        for part in parts_of(c):
+            found = progress(c, part)
+            assert found.rows > 0
+            assert not found.broken
+            assert not found.error
+
+
+@pytest.mark.proves("B-05", "B-08")
+def test_leaders_of_both_sides_change_and_nothing_begins_anew(tmp_path: Path) -> None:
+    """An import would be lost with its leader, or follow a source that leads no more."""
+    with cluster(tmp_path, 3, config=zone(1), settings=SMALL) as c:
+        create_old(c)
+        fill_old(c, 2_000)
+        with writing(c) as writer:
+            new = reshard(c, 2)
+            first = parts_of(c)[0]
+            c.until("a fill has begun", lambda: progress(c, first).rows > 0)
+            c.move(new.ids[0], 0)
+            begun = progress(c, first).rows
+            assert begun > 0, "the fill was begun anew"
+            c.move(0, 1)
+            c.until_each("filled", parts_of(c), lambda part: imported(c, part))
+            c.move(0, 2)
+            c.move(new.ids[0], 2)
+        assert require_equal(c, writer.last_times) == writer.count + 2_000
+
+
+@pytest.mark.proves("B-05", "B-08")
+@pytest.mark.parametrize("victim", ["heir", "source", "both"])
+def test_nodes_that_are_killed_lose_nothing_of_an_import(
+    tmp_path: Path, victim: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was filled or followed would be lost or come twice when a process dies."""
+    for name, value in (("CHUNK_BYTES", "2000"), ("POLL_MS", "100"), ("MARK_ROWS", "200")):
+        monkeypatch.setenv(f"REZONE_NODE_IMPORT_{name}", value)
+    arguments = ("--replica-lag-ms-max=400",)
+    with cluster(tmp_path, 3, config=zone(1), processes=True, arguments=arguments) as c:
+        create_old(c)
+        fill_old(c, 3_000)
+        with writing(c) as writer:
+            reshard(c, 2)
+            part = parts_of(c)[0]
+            heir, source = c.records[part.new].leader, c.records[part.old].leader
+            assert heir != source
+            victims = {"heir": [heir], "source": [source], "both": [heir, source]}[victim]
+            c.until("the fill has begun", lambda: progress(c, part).rows > 0)
+            assert not progress(c, part).filled
+            kill_all(c, writer, victims)
+            c.until_each("filled", parts_of(c), lambda each: imported(c, each))
+            kill_all(c, writer, victims)
+        c.watch()
+        assert require_equal(c, writer.last_times) == writer.count + 3_000
+
+
+def kill(c: Coordinator, node: int) -> None:
+    """Kill a node's process."""
+    victim = c.nodes[node]
+    assert isinstance(victim, ProcessNode)
+    victim.kill()
+
+
+def kill_all(c: Coordinator, writer: Writing, victims: list[int]) -> None:
+    """Kill nodes, start them again, and wait until there are writes again."""
+    for node in victims:
+        kill(c, node)
+        c.nodes[node].start()
+        c.wait_up(node)
+    written = writer.written
+    c.until_settled("writes", lambda: writer.written > written + 5)
+
+
+@pytest.mark.proves("B-08")
+def test_a_failed_heir_is_replaced_and_goes_on_from_its_log(tmp_path: Path) -> None:
+    """A new partition would have to be made anew with each leader that it loses."""
+    with cluster(tmp_path, 3, config=zone(1), processes=True) as c:
+        create_old(c)
+        fill_old(c)
+        with writing(c) as writer:
+            reshard(c, 1)
+            (part,) = parts_of(c)
+            c.until("imported", lambda: imported(c, part))
+            heir, source = c.records[part.new].leader, c.records[part.old].leader
+            other = 3 - heir - source
+            kill(c, heir)
+            record = c.records[part.new]
+            c.change(
+                part.new,
+                leader=other,
+                leader_epoch=record.leader_epoch + 1,
+                isr=(other, source),
+                replicas=record.replicas,
+            )
+            c.watch()
+            c.until("the next leader imports", lambda: imported(c, part))
+            c.nodes[heir].start()
+        assert require_equal(c, writer.last_times) == writer.count + 400
+
+
+# --- the source's answers ------------------------------------------------------------------------
+
+
+def whole(source: int = 0, **changes: object) -> ImportedPart:
+    """Return a part that is the whole range."""
+    values = {"source": source, "heir": 16384, "first_hash": 0, "last_hash": (1 << 64) - 1}
+    return ImportedPart(**(values | changes))  # type: ignore[arg-type]
+
+
+def tail_of(c: Coordinator, node: int, tailed: TailedPart, timeout_ms: int = 0) -> ImportTails:
+    """Follow one part."""
+    request = TailImports(parts=(tailed,), timeout_ms=timeout_ms)
+    reply: ImportTails = c.call(node, request, ImportTails)
+    return reply
+
+
+@pytest.mark.proves("B-08")
+def test_only_a_leader_answers_and_only_what_is_committed(tmp_path: Path) -> None:
+    """A row that is given up by a failover would live on at the new partition."""
+    with cluster(tmp_path, 3, config=zone(1, min_in_sync_replicas=2)) as c:
+        create_old(c)
+        client = Client(c)
+        client.put(0, {b"a": b"1"})
+        begun: ImportBegun = c.call(0, BeginImport(part=whole()), ImportBegun)
+        at = TailedPart(whole(), begun.position.offset, begun.position.partition_uuid)
+        assert begun.position.offset == 1
+        for request, reply in (
+            (BeginImport(part=whole()), ImportBegun),
+            (FillImport(part=whole()), FilledVersions),
+        ):
+            with pytest.raises(NotLeaderError) as refused:
+                c.call(1, request, reply)
+            assert refused.value.details["leader"] == 0
+        (refusal,) = tail_of(c, 1, at).tails
+        assert refusal.error is not None
+        assert refusal.error.code == "NotLeader"
+        # Its followers take nothing more: what is written is not committed.
+        for node in (1, 2):
+            c.nodes[node].stop()
+        writer = threading.Thread(
+            target=lambda: client.put(0, {b"b": b"2"}, retry=False), daemon=True
+        )
+        source = c.replica(0)
+        threads = [writer]
+        try:
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(threading, "excepthook", lambda _: None)
+                writer.start()
+                c.until("the row is in the log", lambda: source.store.log_end == 2)
+                (tail,) = tail_of(c, 0, at).tails
+                assert (tail.entries, tail.error, tail.committed) == ((), None, 1)
+                for node in (1, 2):
+                    c.nodes[node].start()
+                    c.wait_up(node)
+                writer.join(20)
+        finally:
+            assert not any(thread.is_alive() for thread in threads)
+        (tail,) = tail_of(c, 0, at, timeout_ms=5_000).tails
+        assert [entry.end_offset for entry in tail.entries] == [2]
+
+
+def test_another_history_or_a_trimmed_log_is_told_from_one_that_is_not_known_yet(
+    tmp_path: Path,
+) -> None:
+    """A new partition would be made anew for nothing, or mix two histories."""
+    with cluster(tmp_path, 1, config=zone(1)) as c:
+        create_old(c)
+        client = Client(c)
+        client.put(0, {b"a": b"1", b"b": b"1"})
+        for offset, branch in ((2, "another"), (7, "another")):
+            (tail,) = tail_of(c, 0, TailedPart(whole(), offset, branch)).tails
+            assert tail.error is not None
+            assert isinstance(error_from(tail.error), ConflictError)
+        (tail,) = tail_of(c, 0, TailedPart(whole(leader_epoch=9), 2, "another")).tails
+        assert tail.error is not None
+        assert isinstance(error_from(tail.error), NotReadyError), "it may be a leader of before"
+        source = c.replica(0)
+        at = TailedPart(whole(), 0, "")
+        assert tail_of(c, 0, at).tails[0].entries
+        with source.lock:
+            source.store._log.restart(2, source.store.last_commit_time, 1)
+        (tail,) = tail_of(c, 0, at).tails
+        assert tail.error is not None
+        assert isinstance(error_from(tail.error), SnapshotExpiredError)
+
+
+def test_who_waits_for_a_source_s_log_hears_of_a_commit_at_once(tmp_path: Path) -> None:
+    """The cut-over's gap would be as long as an importer waits."""
+    with cluster(tmp_path, 1, config=zone(1)) as c:
+        create_old(c)
+        client = Client(c)
+        client.put(0, {b"a": b"1"})
+        begun: ImportBegun = c.call(0, BeginImport(part=whole()), ImportBegun)
+        at = TailedPart(whole(), begun.position.offset, begun.position.partition_uuid)
+        answers: list[ImportTails] = []
+        waiting = threading.Thread(
+            target=lambda: answers.append(tail_of(c, 0, at, timeout_ms=4_900)), daemon=True
+        )
+        source = c.replica(0)
+        waiting.start()
+        c.until("it waits", lambda: source.importers.waiting == 1)
+        client.put(0, {b"b": b"2"})
+        waiting.join(4)
+        assert not waiting.is_alive()
+        assert answers[0].tails[0].entries
+        assert source.importers.waiting == 0
