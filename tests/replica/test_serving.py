@@ -26,8 +26,9 @@ from rezone.wire.messages import (
     ZoneConfig,
 )
 
-HURRIED = msgspec.structs.replace(FAST, hold_ms_max=100)
-PATIENT = msgspec.structs.replace(FAST, hold_ms_max=20_000)
+# Nodes do not import by themselves: the tests decide what has come by when.
+HURRIED = msgspec.structs.replace(FAST, hold_ms_max=100, import_threads=0)
+PATIENT = msgspec.structs.replace(FAST, hold_ms_max=20_000, import_threads=0)
 ONE, TWO = Layout(0, 1), Layout(0, 2)
 A, B = TWO.ids
 HEIR = Layout(1, 1).ids[0]

@@ -97,6 +97,8 @@ class ImportPulls:
         """Look whether there is something to import: the zone's configuration has changed."""
         self._woken.set()
         zone = self._host.zone
+        if not self._host.settings.import_threads:
+            return
         if zone.configured and layouts.next_layout_of(zone.state.config) is not None:
             self._start("imports", self._look_on)
 

@@ -82,7 +82,8 @@ class NodeSettings(msgspec.Struct, frozen=True, kw_only=True):
     - `leisure_rows_max`: a thread that waits for frames does a partition's work itself when at
       most this many rows are to be applied, and leaves more to the workers.
     - `import_chunk_bytes`: of a partition of the layout before, how much is asked for at once while
-      a zone is re-sharded; `import_threads`: how many such requests for rows a node has under way.
+      a zone is re-sharded; `import_threads`: how many such requests for rows a node has under way;
+      with 0 it imports nothing.
       `import_poll_ms`: how long a node waits for news of the logs that it follows meanwhile.
       `import_mark_rows`: after so many rows of which none are its own a new partition notes how far
       it has read a log, so that the log before that can go.
