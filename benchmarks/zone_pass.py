@@ -260,9 +260,9 @@ async def measure(given: argparse.Namespace) -> None:
     pods_of(zone, given.nodes, api)
     confirmed = [routes.confirm(record, 1) for record in first]
     table = [record for record in confirmed if isinstance(record, LeaderAndIsr)]
-    for name, data in route_shards.encode_routes("large", table).items():
-        shard = json.loads(api.objects["ConfigMap", name])
-        api.put("ConfigMap", {**shard, "data": data})
+    for shard, data in route_shards.encode_routes(table).items():
+        stored = json.loads(api.objects["ConfigMap", route_shards.shard_name("large", shard)])
+        api.put("ConfigMap", {**stored, "data": data})
     runtime = coordinator.runtime(ZoneKey(NAMESPACE, "large"), "uid-zone")
     reports = [report_of(n, table) for n in range(given.nodes)]
     for n, report in enumerate(reports):
@@ -274,7 +274,7 @@ async def measure(given: argparse.Namespace) -> None:
     key = ObjectKey(Kind.ZONE, NAMESPACE, "large")
 
     async def first_pass() -> None:
-        runtime.forget_routes()
+        runtime._routes = None  # noqa: SLF001 - as after a doubt
         await passes.reconcile(key)
 
     await timed("zone, the first pass", first_pass, 1)

@@ -20,7 +20,7 @@ from rezone.controller.monitor import NodeMonitor, WatchedNode
 from rezone.controller.notify import PARTITIONS_PER_CALL, Notifier
 from rezone.controller.verify import CopyDiffersError, verify_copy
 from rezone.domain import routes
-from rezone.domain.route_table import RouteTable
+from rezone.domain.route_records import RouteRecords
 from rezone.wire.errors import NotReadyError, RezoneError
 from rezone.wire.flight import NodeClient, answer_action
 from rezone.wire.messages import (
@@ -249,9 +249,9 @@ async def notifier(
     return Notifier(executor, monitor, 5.0)
 
 
-def table(count: int = 4) -> RouteTable:
+def table(count: int = 4) -> RouteRecords:
     """Return first records."""
-    return RouteTable([routes.initial((0, 1, 2), 1) for _ in range(count)])
+    return RouteRecords([routes.initial((0, 1, 2), 1) for _ in range(count)])
 
 
 def partitions_in(calls: list[NotifyLeaderAndIsr]) -> list[int]:
@@ -278,7 +278,7 @@ async def test_a_table_that_is_read_again_is_not_sent_again(notifier: Notifier, 
     """Each doubt about the table would send all of it to all nodes; or what has changed is lost."""
     await notifier.notify(CONFIG, PEERS, table(), FENCE)
     node.take(Message)
-    await notifier.notify(CONFIG, PEERS, RouteTable(), FENCE)
+    await notifier.notify(CONFIG, PEERS, RouteRecords(), FENCE)
     read = table().changed({3: msgspec.structs.replace(table()[3], partition_epoch=9)})
     await notifier.notify(CONFIG, PEERS, read, FENCE)
     assert partitions_in(node.take(NotifyLeaderAndIsr)) == [3]
@@ -287,7 +287,7 @@ async def test_a_table_that_is_read_again_is_not_sent_again(notifier: Notifier, 
 class Overtaken(Notifier):
     """The table changes while its first records are on their way."""
 
-    later = RouteTable()
+    later = RouteRecords()
 
     async def _call(
         self,
@@ -348,7 +348,7 @@ async def test_restarted_process_gets_everything_again(
 async def test_failed_call_is_repeated(notifier: Notifier, node: Node, good_calls: int) -> None:
     """A lost call would leave a node with old routes for ever (ZR-13)."""
     if good_calls:
-        await notifier.notify(CONFIG, PEERS, RouteTable(), FENCE)
+        await notifier.notify(CONFIG, PEERS, RouteRecords(), FENCE)
         node.take(Message)
     node.fails = [NotReadyError("busy")]
     assert not await notifier.notify(CONFIG, PEERS, table(), FENCE)

@@ -16,7 +16,7 @@ from rezone.controller.heard import Heard
 from rezone.controller.monitor import WatchedNode
 from rezone.controller.notify import NODES_AT_ONCE, PARTITIONS_PER_CALL, Notifier
 from rezone.domain import routes
-from rezone.domain.route_table import RouteTable
+from rezone.domain.route_records import RouteRecords
 from rezone.wire.messages import (
     Ack,
     ConfigureNode,
@@ -77,7 +77,7 @@ async def test_all_nodes_are_told_by_few_threads_and_each_record_is_encoded_once
     network: Any = Network()
     watched = {n: WatchedNode(n, f"10.0.0.{n}:1", network, heard=HEARD) for n in range(NODES)}
     monitor: Any = SimpleNamespace(nodes=lambda: watched)
-    table = RouteTable([routes.initial((0, 1, 2), 1)] * (PARTITIONS_PER_CALL + 1))
+    table = RouteRecords([routes.initial((0, 1, 2), 1)] * (PARTITIONS_PER_CALL + 1))
     config = ZoneConfig(zone="z", zone_uid="u", partitions=len(table))
     notifier = Notifier(executor, monitor, 5.0)
     assert await notifier.notify(config, {0: "10.0.0.0:1"}, table, Fence(coordinator_epoch=1))

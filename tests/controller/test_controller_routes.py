@@ -14,7 +14,7 @@ from rezone.controller.keys import ZoneKey
 from rezone.controller.runtime import ZoneRuntime
 from rezone.controller.settings import CoordinatorSettings
 from rezone.domain import routes
-from rezone.domain.route_table import RouteTable
+from rezone.domain.route_records import RouteRecords
 from rezone.domain.world import RouteChange
 from rezone.kube.errors import UnavailableError
 
@@ -24,6 +24,8 @@ PARTITIONS = 64
 class SlowTable:
     """A route store whose writes wait for the test; a partition in `refused` has another epoch."""
 
+    retired: frozenset[int] = frozenset()
+
     def __init__(self) -> None:
         self.gate = asyncio.Event()
         self.records = [routes.initial((0, 1, 2), 1) for _ in range(PARTITIONS)]
@@ -31,9 +33,9 @@ class SlowTable:
         self.refused: set[int] = set()
         self.error: Exception | None = None
 
-    async def load(self) -> RouteTable:
+    async def load(self) -> RouteRecords:
         """Return the table."""
-        return RouteTable(self.records)
+        return RouteRecords(self.records)
 
     async def change(self, changes: Sequence[RouteChange]) -> frozenset[int]:
         """Carry out what is not refused."""
@@ -98,7 +100,7 @@ async def test_changes_that_come_together_are_one_write(runtime: ZoneRuntime, ta
     table.gate.set()
     assert all(await asyncio.gather(*asked))
     assert [len(w) for w in table.writes] == [1, PARTITIONS - 1], "the first one waits for nobody"
-    assert await runtime.routes(table) == RouteTable(table.records)
+    assert await runtime.routes(table) == RouteRecords(table.records)
 
 
 async def test_a_second_change_of_a_partition_waits_for_the_first(
@@ -119,7 +121,7 @@ async def test_each_is_told_of_its_own(runtime: ZoneRuntime, table: Any) -> None
     await parked()
     table.gate.set()
     assert await asyncio.gather(*asked) == [True, False, True]
-    assert await runtime.routes(table) == RouteTable(table.records), "the cache was thrown away"
+    assert await runtime.routes(table) == RouteRecords(table.records), "the cache was thrown away"
 
 
 async def test_an_error_is_everybodys(runtime: ZoneRuntime, table: Any) -> None:

@@ -16,7 +16,7 @@ from simulated_replicas import Replicas
 
 from rezone.domain import assignments, migration, rebalance, repairs, route_checks, routes, world
 from rezone.domain.rebalance_run import NoPlan, Planned
-from rezone.domain.route_table import RouteTable
+from rezone.domain.route_records import RouteRecords
 from rezone.domain.statuses import Decision
 from rezone.resources.conditions import ConditionType
 from rezone.resources.migration import (
@@ -99,7 +99,7 @@ class Zone:
         }
         return world.ZoneView(
             name="z",
-            routes=RouteTable(self.routes),
+            routes=RouteRecords(self.routes),
             nodes=self.seen or {n: self._node_view(n) for n in self.replicas.nodes},
             stable=_topology(self.keys.stable),
             pending=_topology(pending),

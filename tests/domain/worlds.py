@@ -9,7 +9,7 @@ import pytest
 
 from rezone.domain import assignments
 from rezone.domain.machine import Table
-from rezone.domain.route_table import RouteTable
+from rezone.domain.route_records import RouteRecords
 from rezone.domain.world import MigrationView, NodeView, SparkView, Topology, ZoneView
 from rezone.wire.messages import LeaderAndIsr, ReplicaReport, Role, TakeoverState
 
@@ -90,7 +90,7 @@ class World:
         }
         return ZoneView(
             name="z",
-            routes=RouteTable(self.routes),
+            routes=RouteRecords(self.routes),
             nodes={n: self._node(n) for n in range(self.nodes)},
             coordinator_epoch=2,
             leader_lease_seconds=LEASE_SECONDS,

@@ -9,8 +9,8 @@ import pytest
 from kube_helpers import records_of, stored_zone, zone_of
 
 from rezone.domain import routes
+from rezone.domain.route_records import RouteRecords
 from rezone.domain.route_shards import shard_name
-from rezone.domain.route_table import RouteTable
 from rezone.domain.world import RouteChange
 from rezone.kube.client import ConfigMap, Kube
 from rezone.kube.errors import ForeignObjectError
@@ -39,7 +39,7 @@ async def test_table_over_several_shards(api: Kube, namespace: str) -> None:
     store = RouteStore(api, zone)
     records = records_of(600)
     await store.create(records)
-    assert await store.load() == RouteTable(records)
+    assert await store.load() == RouteRecords(records)
     await store.create(records)
     with pytest.raises(ValueError, match="600 partitions, not 8"):
         await store.create(records_of(8))
@@ -55,9 +55,9 @@ async def test_unfinished_creation_is_no_table_and_is_finished(api: Kube, namesp
     store = RouteStore(api, zone)
     await store.create(records_of(300, coordinator_epoch=1))
     await api.delete(ConfigMap, namespace, shard_name("orders", 0))
-    assert await store.load() == RouteTable()
+    assert await store.load() == RouteRecords()
     await RouteStore(api, zone).create(records_of(300, coordinator_epoch=2))
-    assert await store.load() == RouteTable(records_of(300, coordinator_epoch=2))
+    assert await store.load() == RouteRecords(records_of(300, coordinator_epoch=2))
 
 
 async def test_used_table_without_its_first_shard_is_damage(api: Kube, namespace: str) -> None:
@@ -90,7 +90,7 @@ async def test_two_writers_of_one_shard(api: Kube, namespace: str) -> None:
     records = records_of(8)
     one, two = RouteStore(api, zone), RouteStore(api, zone)
     await one.create(records)
-    assert await two.load() == RouteTable(records)
+    assert await two.load() == RouteRecords(records)
     first = [moved(p, records[p], leader=5) for p in range(4)]
     second = [moved(p, records[p], leader=6) for p in range(3, 8)]
 
@@ -161,8 +161,9 @@ async def test_changes_that_are_bugs(api: Kube) -> None:
     """An epoch that is skipped would break every later compare."""
     store = RouteStore(api, zone_of())
     record = routes.initial((0, 1), 1)
+    later = moved(0, record).state
     with pytest.raises(ValueError, match="does not follow"):
-        await store.change([RouteChange(partition=0, expected_epoch=5, state=record)])
+        await store.change([RouteChange(partition=0, expected_epoch=5, state=later)])
     with pytest.raises(ValueError, match="two changes of partition 0"):
         await store.change([moved(0, record), moved(0, record)])
 
@@ -173,7 +174,7 @@ async def test_foreign_shard_is_refused(api: Kube, namespace: str) -> None:
     name = shard_name("orders", 0)
     await api.create(ConfigMap, {"metadata": {"name": name, "namespace": namespace}})
     store = RouteStore(api, zone)
-    assert await store.load() == RouteTable()
+    assert await store.load() == RouteRecords()
     with pytest.raises(ForeignObjectError):
         await store.create(records_of(8))
     with pytest.raises(ForeignObjectError):

@@ -17,7 +17,7 @@ from concurrent.futures import Executor
 import structlog
 
 from rezone.controller.monitor import NodeMonitor, WatchedNode
-from rezone.domain.route_table import RouteTable
+from rezone.domain.route_records import RouteRecords
 from rezone.wire.errors import RezoneError
 from rezone.wire.messages import (
     Ack,
@@ -58,11 +58,11 @@ class ChangedRoutes:
 
     def __init__(self) -> None:
         self.round = 0
-        self._routes = RouteTable()
+        self._routes = RouteRecords()
         self._changed_in: dict[PartitionId, int] = {}
         self._behind: dict[int, tuple[PartitionAssignment, ...]] = {}
 
-    def take(self, routes: RouteTable) -> None:
+    def take(self, routes: RouteRecords) -> None:
         """Take the table as it is now; what it has no longer needs no telling."""
         if not routes or routes is self._routes:
             return
@@ -135,7 +135,7 @@ class Notifier:
         self,
         config: ZoneConfig,
         peers: dict[NodeId, str],
-        routes: RouteTable,
+        routes: RouteRecords,
         fence: Fence,
     ) -> bool:
         """Send each node what it has not confirmed yet; returns whether all reachable ones have."""

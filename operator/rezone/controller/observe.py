@@ -6,7 +6,7 @@ from rezone.controller.monitor import NodeMonitor
 from rezone.controller.runtime import ZoneRuntime
 from rezone.controller.zone_config import index_names
 from rezone.domain.assignments import topology_of
-from rezone.domain.route_table import RouteTable
+from rezone.domain.route_records import RouteRecords
 from rezone.domain.world import MigrationView, NodeView, SparkView, ZoneView
 from rezone.resources.migration import TERMINAL_MIGRATION_STATES, MigrationState, RegionMigration
 from rezone.resources.zone import ApprovalMode, DistributionZone
@@ -19,7 +19,7 @@ def build_view(
     zone: DistributionZone,
     runtime: ZoneRuntime,
     *,
-    routes: RouteTable,
+    routes: RouteRecords,
     migrations: Sequence[RegionMigration],
     spark: SparkView | None,
     leader_lease_seconds: float,

@@ -18,14 +18,15 @@ from rezone.controller.notify import Notifier
 from rezone.controller.settings import CoordinatorSettings
 from rezone.controller.verify import Comparisons
 from rezone.controller.volumes import SeenVolumes
-from rezone.domain.route_table import RouteTable
+from rezone.controller.zone_config import zone_config
+from rezone.domain.route_records import RouteRecords
 from rezone.domain.world import RouteChange
 from rezone.domain.zone_status import Obstacle
 from rezone.kube.client import Kube
 from rezone.kube.routes import RouteStore
 from rezone.resources.zone import DistributionZone
 from rezone.wire.flight import NodeClient
-from rezone.wire.messages import Fence, NodeId, PartitionId, ZoneConfig
+from rezone.wire.messages import Fence, LeaderAndIsr, NodeId, PartitionId
 
 UNSURE_LEASES = 2
 """For how many durations of the Lease a new coordinator expects late writes of the one before."""
@@ -65,7 +66,9 @@ def together(
     return taken, others
 
 
-def _of_known_partitions(batch: Sequence[WantedChanges], routes: RouteTable) -> list[WantedChanges]:
+def _of_known_partitions(
+    batch: Sequence[WantedChanges], routes: RouteRecords
+) -> list[WantedChanges]:
     """Return those that can be made; the others are about a layout whose records are gone."""
     for each in batch:
         if not each.partitions <= routes.keys():
@@ -104,10 +107,10 @@ class ZoneRuntime:
         self.parts = Comparisons()
         self.obstacle: Obstacle | None = None
         self.volumes: SeenVolumes | None = None
-        self.config: ZoneConfig | None = None
+        self.zone: DistributionZone | None = None
         self.peers: dict[NodeId, str] = {}
         self.fence: Fence | None = None
-        self._routes: RouteTable | None = None
+        self._routes: RouteRecords | None = None
         self._authorized: dict[tuple[PartitionId, int], float] = {}
         self._read_at = 0.0
         lease = settings.lease_duration_seconds
@@ -124,14 +127,24 @@ class ZoneRuntime:
             self._store = RouteStore(kube, zone)
         return self._store
 
-    async def routes(self, store: RouteStore) -> RouteTable:
+    async def routes(self, store: RouteStore) -> RouteRecords:
         """Return the route table, empty when the zone has none yet."""
         async with self._table:
             return await self._loaded(store)
 
-    def forget_routes(self) -> None:
-        """Have the next pass read the route table again."""
-        self._routes = None
+    async def create_layout(
+        self, store: RouteStore, records: Sequence[LeaderAndIsr], generation: int
+    ) -> None:
+        """Write the records of a layout unless they are there; see `RouteStore.create`."""
+        async with self._table:
+            self._routes = None
+            await store.create(records, generation)
+
+    async def delete_layout(self, store: RouteStore, generation: int) -> None:
+        """Delete the records of a layout that is over; see `RouteStore.delete`."""
+        async with self._table:
+            self._routes = None
+            await store.delete(generation)
 
     def doubt_routes(self) -> None:
         """Forget the route table when a data node knows a newer record than is remembered here.
@@ -159,7 +172,7 @@ class ZoneRuntime:
         since = self._authorized
         self._authorized = {
             (partition, record.next_epoch): since.get((partition, record.next_epoch), now)
-            for partition, record in (self._routes or RouteTable()).items()
+            for partition, record in (self._routes or RouteRecords()).items()
             if record.next_epoch is not None
         }
         return frozenset(
@@ -195,6 +208,8 @@ class ZoneRuntime:
         try:
             routes = await self._loaded(store)
             batch = _of_known_partitions(batch, routes)
+            if not batch:
+                return
             self._routes = None
             made = await store.change([change for each in batch for change in each.changes])
         except Exception as error:  # noqa: BLE001 - every one who waits gets it
@@ -212,21 +227,27 @@ class ZoneRuntime:
             changes = (change for each in batch for change in each.changes)
             self._routes = routes.changed({each.partition: each.state for each in changes})
 
-    async def _loaded(self, store: RouteStore) -> RouteTable:
+    async def _loaded(self, store: RouteStore) -> RouteRecords:
         now = asyncio.get_running_loop().time()
         # The coordinator before may have been frozen in the middle of a write: what was read in
         # the first time after its Lease is read again.
         doubtful = self._read_at < self._sure_from and now - self._read_at >= READ_AGAIN_SECONDS
         if self._routes is None or doubtful:
-            self._routes = await store.load()
-            self._read_at = now
+            self._routes = None
+            loaded = await store.load()
+            for generation in sorted(store.retired):
+                # Its deletion was begun, perhaps by the coordinator before.
+                await store.delete(generation)
+            self._routes, self._read_at = loaded, now
         return self._routes
 
     async def notify(self) -> bool:
         """Send nodes what they have not confirmed; returns whether all reachable ones have."""
-        if self.config is None or self.fence is None or self._routes is None:
+        if self.zone is None or self.fence is None or not self._routes:
             return False
-        return await self.notifier.notify(self.config, self.peers, self._routes, self.fence)
+        # By the very records that are sent: nodes know the layouts before they get these.
+        config = zone_config(self.zone, self._routes)
+        return await self.notifier.notify(config, self.peers, self._routes, self.fence)
 
     def background(self, work: Coroutine[Any, Any, None]) -> None:
         """Run something beside the passes; it ends with the zone."""

@@ -26,13 +26,12 @@ from rezone.controller.rollouts import decide_rollout
 from rezone.controller.runtime import ZoneRuntime
 from rezone.controller.transfers import Transfers
 from rezone.controller.volumes import GROWING_SECONDS, SeenVolumes, grow_volumes
-from rezone.controller.zone_config import zone_config
 from rezone.controller.zone_tasks import ZoneTasks, copies_now, task_name
 from rezone.domain import announcements, assignments, handover, routes
 from rezone.domain.data_nodes import KubeNode, Presence, plan_data_nodes
 from rezone.domain.repairs import lease_ends_in, missing_copies, repairs, strays
 from rezone.domain.rollout import RolloutDecision
-from rezone.domain.route_table import RouteTable
+from rezone.domain.route_records import RouteRecords
 from rezone.domain.standbys import standby_changes
 from rezone.domain.volumes import Growth
 from rezone.domain.world import Topology, ZoneView
@@ -76,7 +75,7 @@ class Observed:
     pods: tuple[PodView, ...]
     presence: dict[int, Presence]
     tasks: tuple[RebalanceTask, ...]
-    routes: RouteTable
+    routes: RouteRecords
 
     @property
     def outdated(self) -> frozenset[int]:
@@ -266,8 +265,8 @@ class ZoneReconciler:
         if decided.rollout.even_out:
             await self._tasks.even_out(zone, decided.rollout.even_out)
         if decided.place is not None and not observed.routes:
-            await store.create([routes.initial(r, self._c.epoch) for r in decided.place])
-            runtime.forget_routes()
+            first = [routes.initial(replicas, self._c.epoch) for replicas in decided.place]
+            await runtime.create_layout(store, first, 0)
             return True
         changed = await self._mend(zone, runtime, store, observed)
         self._inform(zone, runtime, status)
@@ -358,10 +357,9 @@ class ZoneReconciler:
         runtime: ZoneRuntime,
         status: DistributionZoneStatus,
     ) -> None:
-        stable = status.assignments.stable
-        if stable is None:
+        if status.assignments.stable is None:
             return
-        runtime.config = zone_config(zone, len(assignments.parse(stable.replicas)))
+        runtime.zone = zone
         runtime.peers = {node.id: node.address for node in status.data_nodes if node.address}
         runtime.fence = Fence(
             coordinator_epoch=self._c.epoch,
@@ -391,7 +389,7 @@ def _volumes_in(before: SeenVolumes | None, after: SeenVolumes | None) -> float:
 
 def _with_first_stable(
     keys: Assignments,
-    records: RouteTable,
+    records: RouteRecords,
     zone: DistributionZone,
 ) -> Assignments:
     """Return the keys with `stable` as placed; the route table is written before it."""
@@ -401,7 +399,7 @@ def _with_first_stable(
     return assignments.first(keys, topology, int(zone.metadata.resource_version))
 
 
-def _assigned(keys: Assignments, records: RouteTable) -> frozenset[int]:
+def _assigned(keys: Assignments, records: RouteRecords) -> frozenset[int]:
     ids = {node for record in records.values() for node in record.replicas}
     for key in (keys.stable, keys.pending, keys.planned):
         if key is not None:

@@ -1,13 +1,15 @@
-"""What data nodes must know of a zone, from its spec."""
+"""What data nodes must know of a zone, from its spec and its route table."""
 
+from rezone.domain.route_records import RouteRecords
 from rezone.resources.zone import DistributionZone
 from rezone.wire.indexes import id_of
+from rezone.wire.layouts import Layout
 from rezone.wire.messages import ZoneConfig
 from rezone.wire.schema import Column, Index, IndexId, TableSchema
 
 
-def zone_config(zone: DistributionZone, partitions: int) -> ZoneConfig:
-    """Return the config that goes to the data nodes; `partitions` are those of the route table."""
+def zone_config(zone: DistributionZone, routes: RouteRecords) -> ZoneConfig:
+    """Return the config that goes to the data nodes; its layouts are those that have records."""
     spec = zone.spec
     table = TableSchema()
     if spec.table_schema is not None:
@@ -20,10 +22,14 @@ def zone_config(zone: DistributionZone, partitions: int) -> ZoneConfig:
             primary_key=spec.table_schema.primary_key,
             indexes=_indexes(zone),
         )
+    new = routes.next_layout or Layout(0, 0)
     return ZoneConfig(
         zone=zone.metadata.name,
         zone_uid=zone.metadata.uid,
-        partitions=partitions,
+        partitions=routes.layout.partitions,
+        generation=routes.layout.generation,
+        next_partitions=new.partitions,
+        next_generation=new.generation,
         table=table,
         copy_bytes_per_second_max=spec.rebalance.max_bytes_per_second,
         foreground_percent=spec.rebalance.foreground_percent,

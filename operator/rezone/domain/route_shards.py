@@ -1,8 +1,11 @@
 """Route records as JSON, and their place in ConfigMaps: 256 partitions in each shard.
 
 The routes of thousands of partitions have no room in one Kubernetes object. Shard i of a zone
-holds partitions [256 i, 256 (i + 1)), one key per partition ("17") with the record's JSON text;
-each entry's `partition_epoch` is its own version. Version 1 records are still read (HS-01).
+holds the ids [256 i, 256 (i + 1)), one key per partition ("17") with the record's JSON text; each
+entry's `partition_epoch` is its own version. Version 1 records are still read (HS-01).
+
+Ids tell of which generation a partition is (`wire.layouts`), so a shard is of one, too: generation
+g has the shards from 64 g on, as many as its layout needs.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -10,10 +13,12 @@ from collections.abc import Iterable, Mapping, Sequence
 import msgspec
 
 from rezone.wire.keyspace import PARTITIONS_MAX
+from rezone.wire.layouts import Layout
 from rezone.wire.messages import LeaderAndIsr, PartitionId
 
 PARTITIONS_PER_SHARD = 256
 SHARD_BYTES_MAX = 1 << 20  # Kubernetes refuses larger ConfigMaps
+SHARDS_PER_GENERATION = PARTITIONS_MAX // PARTITIONS_PER_SHARD
 RECORD_VERSION = 2
 
 
@@ -23,19 +28,24 @@ class RouteShardError(ValueError):
 
 def shard_of(partition: PartitionId) -> int:
     """Return the number of the shard that holds a partition. Raises RouteShardError."""
-    if not 0 <= partition < PARTITIONS_MAX:
-        raise RouteShardError(f"partition {partition} is not 0 to {PARTITIONS_MAX - 1}")
+    if partition < 0:
+        raise RouteShardError(f"partition {partition} is below 0")
     return partition // PARTITIONS_PER_SHARD
+
+
+def first_shard(generation: int) -> int:
+    """Return the number of the shard that has the first partitions of a generation."""
+    return generation * SHARDS_PER_GENERATION
+
+
+def generation_of_shard(shard: int) -> int:
+    """Return the generation whose partitions a shard has."""
+    return shard // SHARDS_PER_GENERATION
 
 
 def shard_name(zone: str, shard: int) -> str:
     """Return the name of the ConfigMap of a shard."""
     return f"{zone}-routes-{shard}"
-
-
-def shard_count(partitions: int) -> int:
-    """Return how many shards a zone with so many partitions has."""
-    return -(-partitions // PARTITIONS_PER_SHARD)
 
 
 def encode_record(record: LeaderAndIsr) -> str:
@@ -89,23 +99,27 @@ def decode_shard(data: Mapping[str, str]) -> dict[PartitionId, LeaderAndIsr]:
     return records
 
 
-def encode_routes(zone: str, records: Sequence[LeaderAndIsr]) -> dict[str, dict[str, str]]:
-    """Return the data of all ConfigMaps of a zone by name; `records[p]` is partition p's.
+def encode_routes(
+    records: Sequence[LeaderAndIsr], generation: int = 0
+) -> dict[int, dict[str, str]]:
+    """Return the data of the ConfigMaps of one layout by shard; its records come by index.
 
     Raises RouteShardError when there are more than 16,384 records, or a shard is over 1 MiB.
     """
     if len(records) > PARTITIONS_MAX:
         raise RouteShardError(f"{len(records)} records, {PARTITIONS_MAX} are the most")
-    shards = {}
-    for shard in range(shard_count(len(records))):
-        first = shard * PARTITIONS_PER_SHARD
-        part = records[first : first + PARTITIONS_PER_SHARD]
-        shards[shard_name(zone, shard)] = encode_shard(dict(enumerate(part, start=first)))
-    return shards
+    by_id = list(zip(Layout(generation, len(records)).ids, records, strict=True))
+    starts = range(0, len(records), PARTITIONS_PER_SHARD)
+    return {
+        shard: encode_shard(dict(by_id[start : start + PARTITIONS_PER_SHARD]))
+        for shard, start in enumerate(starts, start=first_shard(generation))
+    }
 
 
-def decode_routes(shards: Iterable[Mapping[str, str]], partitions: int) -> tuple[LeaderAndIsr, ...]:
-    """Return all records of a zone in the order of partitions; shards may come in any order.
+def decode_routes(
+    shards: Iterable[Mapping[str, str]], partitions: int, generation: int = 0
+) -> tuple[LeaderAndIsr, ...]:
+    """Return the records of one layout by index; its shards may come in any order.
 
     Raises RouteShardError when a partition is missing, beyond `partitions` or there twice.
     """
@@ -116,12 +130,13 @@ def decode_routes(shards: Iterable[Mapping[str, str]], partitions: int) -> tuple
         if twice:
             raise RouteShardError(f"partition {twice[0]} is in two shards")
         found |= records
-    beyond = [partition for partition in found if partition >= partitions]
+    ids = Layout(generation, partitions).ids
+    beyond = [partition for partition in found if partition not in ids]
     if beyond:
-        raise RouteShardError(f"partition {min(beyond)} is beyond the zone's {partitions}")
-    missing = [partition for partition in range(partitions) if partition not in found]
+        raise RouteShardError(f"partition {min(beyond)} is none of the {partitions} from {ids[0]}")
+    missing = [partition for partition in ids if partition not in found]
     if missing:
         raise RouteShardError(
             f"{len(missing)} partitions have no record, {missing[0]} is the first"
         )
-    return tuple(found[partition] for partition in range(partitions))
+    return tuple(found[partition] for partition in ids)

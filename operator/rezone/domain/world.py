@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from datetime import datetime
 
 from rezone.domain.resharding_view import ReshardingAction
-from rezone.domain.route_table import RouteTable
+from rezone.domain.route_records import RouteRecords
 from rezone.wire.layouts import Layout, generation_of, index_of
 from rezone.wire.messages import IndexPosition, LeaderAndIsr, NodeId, PartitionId, ReplicaReport
 from rezone.wire.schema import IndexId
@@ -84,7 +84,7 @@ class ZoneView:
     """
 
     name: str
-    routes: RouteTable
+    routes: RouteRecords
     nodes: Mapping[NodeId, NodeView]
     stable: Topology | None
     pending: Topology | None

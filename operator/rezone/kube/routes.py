@@ -1,12 +1,15 @@
 """The route table of one zone, sharded over ConfigMaps that the zone owns.
 
 ConfigMap `<zone>-routes-<n>` holds 256 partitions, one JSON text each under the partition's
-number. A change is one PUT per shard guarded by its resourceVersion, and applies a record only if
+id. A change is one PUT per shard guarded by its resourceVersion, and applies a record only if
 its partition_epoch is the expected one, so it cannot overwrite what somebody else decided. A
 record never goes back: neither its epochs nor its coordinator's.
 
-Shard 0 is created last: with it the table exists as a whole, without it not at all. Later a hole
-is damage and reported, never filled in: new records would begin with old epochs.
+A layout's first shard is created last: with it the layout has its records as a whole, without it
+not at all. Later a hole is damage and reported, never filled in: new records would begin with old
+epochs. While the zone is re-sharded it has two layouts. One that is over is deleted the same way:
+its first shard is annotated as retired, by which all of its records are gone at once, and deleted
+last. No generation is used twice, so a deletion that comes late finds nothing of another's.
 
 Concurrency: one store per zone and leading process; its calls may overlap. The shards last read
 are kept only as the base of the next guarded PUT: a stale base costs a re-read, no more.
@@ -15,6 +18,7 @@ are kept only as the base of the next guarded PUT: a stale base costs a re-read,
 from collections.abc import Iterable, Mapping, Sequence
 
 from rezone.domain.route_checks import regressions
+from rezone.domain.route_records import RouteRecords
 from rezone.domain.route_shards import (
     RouteShardError,
     decode_record,
@@ -22,10 +26,11 @@ from rezone.domain.route_shards import (
     decode_shard,
     encode_record,
     encode_routes,
+    first_shard,
+    generation_of_shard,
     shard_name,
     shard_of,
 )
-from rezone.domain.route_table import RouteTable
 from rezone.domain.world import RouteChange
 from rezone.kube.client import ConfigMap, Kube, Manifest
 from rezone.kube.errors import (
@@ -49,6 +54,12 @@ from rezone.wire.messages import FIRST_PARTITION_EPOCH, LeaderAndIsr, PartitionI
 CHANGE_ATTEMPTS_MAX = 10
 SHARD_LABEL = "rezone.dev/routes-shard"
 PARTITIONS_ANNOTATION = "rezone.dev/partitions"
+"""On each shard, how many partitions its layout has."""
+RETIRED_ANNOTATION = "rezone.dev/retired"
+"""On the first shard of a layout that is being deleted."""
+
+Shards = Mapping[int, Manifest]
+"""ConfigMaps by the numbers of their shards."""
 
 
 class DamagedRoutesError(UnreadableError):
@@ -62,46 +73,70 @@ class RouteStore:
         self._kube = kube
         self._zone = zone
         self._bases: dict[int, Manifest] = {}
+        self.retired: frozenset[int] = frozenset()
+        """Generations whose deletion was begun by somebody, as of the last `load`."""
 
-    async def load(self) -> RouteTable:
+    async def load(self) -> RouteRecords:
         """Return the records, read from the API server now (ZR-14).
 
         Empty when the table was never created, or not to its end. Raises DamagedRoutesError when
         a part of it is missing or does not parse. ConfigMaps of another owner are not ours to
-        read; `create` and `change` refuse them.
+        read; `create`, `delete` and `change` refuse them.
         """
-        zone = self._zone.metadata
-        labels = {ZONE_LABEL: zone.name, COMPONENT_LABEL: ROUTES}
-        found = await self._kube.list(ConfigMap, zone.namespace, labels=labels)
-        shards = {_number_of(each): each for each in found if is_owned(each, self._zone)}
-        self._bases = dict(shards)
-        if 0 not in shards:
-            self._refuse_used(shards.values())
-            return RouteTable()
-        count = _partitions_of(shards[0])
-        try:
-            data = [each.get("data") or {} for each in shards.values()]
-            return RouteTable(decode_routes(data, count))
-        except RouteShardError as error:
-            raise self._damaged(str(error)) from error
+        table = RouteRecords()
+        for generation, shards in sorted((await self._shards()).items()):
+            records = self._records(generation, shards)
+            if not records:
+                continue
+            try:
+                table = table.with_next(records, generation)
+            except ValueError as error:
+                raise self._damaged(str(error)) from error
+        return table
 
-    async def create(self, records: Sequence[LeaderAndIsr]) -> None:
-        """Create the table; what an unfinished creation left is overwritten.
+    async def create(self, records: Sequence[LeaderAndIsr], generation: int = 0) -> None:
+        """Create the records of a layout; what an unfinished creation left is overwritten.
 
-        A table that exists is left as it is. Raises ForeignObjectError when a name is held by
-        another owner, DamagedRoutesError when shards of a used table are there without the first,
-        ValueError when a table exists with another number of partitions.
+        A layout that has its records is left as it is. Raises ForeignObjectError when a name is
+        held by another owner, DamagedRoutesError when shards of a used layout are there without the
+        first, ValueError when it exists with another number of partitions, or cannot follow what
+        exists.
         """
-        if not records:
-            raise ValueError("a route table has at least one partition")
-        present = await self.load()
+        table = await self.load()
+        present = table.of(generation)
         if present:
             if len(present) != len(records):
                 raise ValueError(f"the table has {len(present)} partitions, not {len(records)}")
             return
-        shards = encode_routes(self._zone.metadata.name, records)
-        for number, (name, data) in reversed(list(enumerate(shards.items()))):
-            await self._create_shard(number, name, data, len(records))
+        table.with_next(records, generation)  # says whether that can be
+        wanted = encode_routes(records, generation)
+        kept = {*self.retired, *(layout.generation for layout in table.layouts)}
+        for number in self._bases.keys() - wanted.keys():
+            if generation_of_shard(number) not in kept:
+                # Of an unfinished creation that was given up.
+                await self._delete_shard(number)
+        for number, data in sorted(wanted.items(), reverse=True):
+            await self._create_shard(number, data, len(records))
+
+    async def delete(self, generation: int) -> None:
+        """Delete the records of a layout, also those of an unfinished creation or deletion.
+
+        Nothing of it is fine. Raises ConflictWriteError when a record of its first shard changes
+        meanwhile, ValueError for the zone's only layout.
+        """
+        table = await self.load()
+        if [layout.generation for layout in table.layouts] == [generation]:
+            raise ValueError(f"the zone has no other layout than generation {generation}")
+        first = first_shard(generation)
+        base = self._bases.get(first)
+        if base is not None and not _is_retired(base):
+            metadata = base["metadata"]
+            annotations = {**(metadata.get("annotations") or {}), RETIRED_ANNOTATION: "true"}
+            body = {**base, "metadata": {**metadata, "annotations": annotations}}
+            await self._kube.replace(ConfigMap, body)
+        numbers = [n for n in self._bases if generation_of_shard(n) == generation]
+        for number in sorted(numbers, reverse=True):
+            await self._delete_shard(number)
 
     async def change(self, changes: Sequence[RouteChange]) -> frozenset[PartitionId]:
         """Apply the changes whose expected epoch is the stored one; return their partitions.
@@ -154,24 +189,52 @@ class RouteStore:
             return done
         raise ConflictWriteError(f"shard {number} changed under {CHANGE_ATTEMPTS_MAX} attempts")
 
+    async def _shards(self) -> dict[int, dict[int, Manifest]]:
+        """Return the zone's shards, read now, by generation and number."""
+        zone = self._zone.metadata
+        labels = {ZONE_LABEL: zone.name, COMPONENT_LABEL: ROUTES}
+        found = await self._kube.list(ConfigMap, zone.namespace, labels=labels)
+        self._bases = {_number_of(each): each for each in found if is_owned(each, self._zone)}
+        shards: dict[int, dict[int, Manifest]] = {}
+        for number, each in self._bases.items():
+            shards.setdefault(generation_of_shard(number), {})[number] = each
+        self.retired = frozenset(
+            generation
+            for generation, those in shards.items()
+            if _is_retired(those.get(first_shard(generation)))
+        )
+        return shards
+
+    def _records(self, generation: int, shards: Shards) -> tuple[LeaderAndIsr, ...]:
+        """Return the records of one layout by index, none when it has not got them or lost them."""
+        first = shards.get(first_shard(generation))
+        if first is None:
+            self._refuse_used(shards.values())
+        if first is None or generation in self.retired:
+            return ()
+        data = [each.get("data") or {} for each in shards.values()]
+        try:
+            return decode_routes(data, _partitions_of(first), generation)
+        except RouteShardError as error:
+            raise self._damaged(str(error)) from error
+
     async def _read_shard(self, number: int) -> Manifest:
         zone = self._zone.metadata
         found = await self._kube.get(ConfigMap, zone.namespace, shard_name(zone.name, number))
         return require_owned(found, self._zone)
 
-    async def _create_shard(
-        self,
-        number: int,
-        name: str,
-        data: Mapping[str, str],
-        partitions: int,
-    ) -> None:
+    async def _delete_shard(self, number: int) -> None:
+        zone = self._zone.metadata
+        await self._kube.delete(ConfigMap, zone.namespace, shard_name(zone.name, number))
+        self._bases.pop(number, None)
+
+    async def _create_shard(self, number: int, data: Mapping[str, str], partitions: int) -> None:
         zone = self._zone.metadata
         body: Manifest = {
             "apiVersion": "v1",
             "kind": "ConfigMap",
             "metadata": {
-                "name": name,
+                "name": shard_name(zone.name, number),
                 "namespace": zone.namespace,
                 "labels": {**labels_of(zone.name, ROUTES), SHARD_LABEL: str(number)},
                 "annotations": {PARTITIONS_ANNOTATION: str(partitions)},
@@ -271,9 +334,15 @@ def _partitions_of(shard: Manifest) -> int:
     return int(text)
 
 
-def _number_of(manifest: Manifest) -> int:
-    label = manifest["metadata"].get("labels", {}).get(SHARD_LABEL, "")
-    return int(label) if label.isdecimal() else -1
+def _number_of(shard: Manifest) -> int:
+    label = (shard["metadata"].get("labels") or {}).get(SHARD_LABEL, "")
+    if not label.isdecimal():
+        raise DamagedRoutesError(f"{_where(shard)} has lost its label {SHARD_LABEL}")
+    return int(label)
+
+
+def _is_retired(shard: Manifest | None) -> bool:
+    return shard is not None and RETIRED_ANNOTATION in (shard["metadata"].get("annotations") or {})
 
 
 def _where(manifest: Manifest) -> str:

@@ -10,7 +10,7 @@ from rezone.wire.layouts import Layout, generation_of, heirs_of, index_of
 from rezone.wire.messages import LeaderAndIsr, PartitionId
 
 
-class RouteTable(Mapping[PartitionId, LeaderAndIsr]):
+class RouteRecords(Mapping[PartitionId, LeaderAndIsr]):
     """Each partition's persisted record, in the order of ids: the older layout's first."""
 
     def __init__(self, records: Sequence[LeaderAndIsr] = (), generation: int = 0) -> None:
@@ -72,26 +72,27 @@ class RouteTable(Mapping[PartitionId, LeaderAndIsr]):
         heirs = {each.new for partition in sealed for each in heirs_of(partition, old, new)}
         return frozenset(old.ids).difference(sealed) | heirs
 
-    def changed(self, changes: Mapping[PartitionId, LeaderAndIsr]) -> "RouteTable":
+    def changed(self, changes: Mapping[PartitionId, LeaderAndIsr]) -> "RouteRecords":
         """Return the table with other records; KeyError for a partition that it does not have."""
         unknown = changes.keys() - self._records.keys()
         if unknown:
             raise KeyError(min(unknown))
         return self._made(self.layouts, {**self._records, **changes})
 
-    def with_next(self, records: Sequence[LeaderAndIsr], generation: int) -> "RouteTable":
+    def with_next(self, records: Sequence[LeaderAndIsr], generation: int) -> "RouteRecords":
         """Return the table with the records of the layout to come, by index, beside the others.
 
-        Raises ValueError for what no zone has: a third layout, one of none or of an older
+        Raises ValueError for what no zone has: a third layout, one that is not of a later
         generation, and one without partitions.
         """
         layout = Layout(generation, len(records))
-        if len(self.layouts) != 1 or generation <= self.layout.generation or not records:
+        later = all(each.generation < generation for each in self.layouts)
+        if self.next_layout is not None or not later or not records:
             raise ValueError(f"{layout} cannot follow {list(self.layouts)}")
         added = dict(zip(layout.ids, records, strict=True))
         return self._made((*self.layouts, layout), {**self._records, **added})
 
-    def without(self, generation: int) -> "RouteTable":
+    def without(self, generation: int) -> "RouteRecords":
         """Return the table without the records of one layout."""
         layouts = tuple(layout for layout in self.layouts if layout.generation != generation)
         kept = {p: self._records[p] for layout in layouts for p in layout.ids}
@@ -100,8 +101,8 @@ class RouteTable(Mapping[PartitionId, LeaderAndIsr]):
     @staticmethod
     def _made(
         layouts: tuple[Layout, ...], records: dict[PartitionId, LeaderAndIsr]
-    ) -> "RouteTable":
-        table = RouteTable()
+    ) -> "RouteRecords":
+        table = RouteRecords()
         table.layouts, table._records = layouts, records
         return table
 
