@@ -183,6 +183,16 @@ def test_a_seal_is_authorized_before_it_is_asked_for() -> None:
     )
 
 
+def test_the_next_coordinator_asks_for_a_seal_that_was_authorized() -> None:
+    """It has not compared the parts itself: each restart would fence the leaders of all sources."""
+    zone = Zone(1, 2)
+    sealing(zone)
+    for heir in zone.heirs.values():
+        heir.parts[0].verified = False
+    assert len(asked(zone, views.RequestSeal)) == 1
+    assert not asked(zone, world.ChangeRoutes)
+
+
 @pytest.mark.parametrize("lag", [None, LAG_ROWS_MAX + 1])
 def test_an_heir_with_several_sources_serves_none_before_all_are_imported(lag: int | None) -> None:
     """It would serve one part while another may still have to be begun anew."""

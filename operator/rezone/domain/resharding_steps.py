@@ -177,11 +177,14 @@ def _not_ready(view: ReshardingView, source: SourceView) -> str:
     """Return why a source cannot be sealed yet, "" when it can."""
     if source.record.next_leader is not None:
         return "Switching: a leader is on its way"
-    found = (_why_not(view, heir, part) for heir, part in view.parts[source.partition])
+    parts = view.parts[source.partition]
+    # It is authorized when it is verified: which this process may not remember.
+    verified = source.record.sealing
+    found = (_why_not(view, heir, part, verified=verified) for heir, part in parts)
     return next(filter(None, found), "")
 
 
-def _why_not(view: ReshardingView, heir: HeirView, part: PartView) -> str:
+def _why_not(view: ReshardingView, heir: HeirView, part: PartView, *, verified: bool) -> str:
     """Return why an heir cannot take a part over yet, "" when it can."""
     if heir.open and heir.leader_epoch is None:
         return _SILENT
@@ -190,7 +193,7 @@ def _why_not(view: ReshardingView, heir: HeirView, part: PartView) -> str:
         return "Copying"
     if not heir.in_sync:
         return "CatchingUp: followers of new partitions"
-    if not part.verified:
+    if part.differs or not (part.verified or verified):
         return "Verifying"
     return "" if _is_near(view, part) else _FAR
 
