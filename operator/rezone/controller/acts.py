@@ -132,8 +132,12 @@ class Acts:
             case world.SettleLeader(partition=partition, old_leader=left, new_leader=taken):
                 index = index_of(partition)
                 await self._assign(lambda keys: assignments.settle(keys, index, left, taken))
-            case resharding_view.VerifyPart():
-                self._resharding.verify(action)
+            case (
+                resharding_view.CreateHeirs()
+                | resharding_view.DropLayout()
+                | resharding_view.VerifyPart()
+            ):
+                await self._resharding.carry_out(action)
             case world.NotifyFailureDetector():
                 self._c.wake_zone(ZoneKey(self._zone.metadata.namespace, self._zone.metadata.name))
 

@@ -1,4 +1,8 @@
-"""Carries out what only a re-sharding asks for, and plans it."""
+"""Carries out what only a re-sharding asks for, and plans it.
+
+Records of a layout are written and deleted together with the zone's cache of them, so what a pass
+decides on is what stands in the API server.
+"""
 
 import asyncio
 
@@ -8,12 +12,12 @@ from rezone.controller.coordinator import Coordinator
 from rezone.controller.passes import ZonePass
 from rezone.controller.runtime import ZoneRuntime
 from rezone.controller.verify import CopyDiffersError, verify_part
-from rezone.domain import assignments
+from rezone.domain import assignments, routes
 from rezone.domain.estimates import seconds_for
 from rezone.domain.rebalance_run import NoPlan, Planned
 from rezone.domain.resharding_observe import PartKey
 from rezone.domain.resharding_plan import OldZone, plan_for
-from rezone.domain.resharding_view import VerifyPart
+from rezone.domain.resharding_view import CreateHeirs, DropLayout, VerifyPart
 from rezone.resources.conditions import Reason
 from rezone.resources.task import PlanSummary, RebalanceTask
 from rezone.resources.zone import DistributionZone
@@ -66,7 +70,21 @@ class ReshardingActs:
         self._zone = zone
         self._runtime = runtime
 
-    def verify(self, action: VerifyPart) -> None:
+    async def carry_out(self, action: CreateHeirs | DropLayout | VerifyPart) -> None:
+        """Carry out one action; a repeat changes nothing."""
+        store = self._runtime.route_store(self._c.kube, self._zone)
+        match action:
+            case VerifyPart():
+                self._verify_in_background(action)
+                return
+            case CreateHeirs(generation=generation, nodes=nodes):
+                records = [routes.initial(each, self._c.epoch) for each in nodes]
+                await self._runtime.create_layout(store, records, generation)
+            case DropLayout(generation=generation):
+                await self._runtime.delete_layout(store, generation)
+        self._c.wake_zone(self._runtime.key)
+
+    def _verify_in_background(self, action: VerifyPart) -> None:
         """Start a comparison, at most one per part; its outcome wakes the zone."""
         overlap, parts = action.overlap, self._runtime.parts
         key: PartKey = (overlap.old, overlap.new, action.leader_epoch)
