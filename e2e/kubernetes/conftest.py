@@ -19,6 +19,7 @@ from e2e.kind.nodeimage import ensure_node_image
 from e2e.kind.places import Places, default_places
 from e2e.kubernetes.cluster import CONTEXTS, KEEP, Cluster, Nodes, allowed_context
 from e2e.kubernetes.zone import NAMESPACE, POOL, ROWS, ZONE, Zone, zone_manifest
+from e2e.spark.image import ensure_spark_image
 from rezone.local.tools import find_tools
 
 ROOT = Path(__file__).parents[2]
@@ -191,6 +192,14 @@ def zone(installed: Stage, tmp_path_factory: pytest.TempPathFactory) -> Zone:
     zone.start_client(installed.image, certificate, installed.client_node)
     say(f"loaded: {zone.call_client(f'load?rows={ROWS}')}")
     return zone
+
+
+@pytest.fixture(scope="session")
+def spark_image(stage: Stage) -> str:
+    """Return the name of an image that every node has, or can pull."""
+    if stage.cluster.nodes is None or TAG in os.environ:
+        return f"{stage.repository}-spark:{stage.tag}"
+    return ensure_spark_image(default_places(), stage.repository)
 
 
 @pytest.fixture(autouse=True)

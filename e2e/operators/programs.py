@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import subprocess
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -38,6 +37,13 @@ def cert_manager() -> ForeignOperator:
     )
 
 
+def spark_operator() -> ForeignOperator:
+    """Return kubeflow's spark-operator; skips the test when it can be neither found nor built."""
+    required = "github.com/kubeflow/spark-operator/v2"
+    version = "k8s.io/component-base/version.gitVersion"
+    return _operator("spark-operator", "spark", f"{required}/cmd/operator", required, version)
+
+
 def _operator(
     name: str, directory: str, package: str, required: str, version_variable: str
 ) -> ForeignOperator:
@@ -52,12 +58,14 @@ def _operator(
 
 
 @contextlib.contextmanager
-def serving(command: Sequence[str | Path], log: Path, **variables: str) -> Iterator[None]:
+def serving(
+    command: Sequence[str | Path], log: Path, env: Mapping[str, str] | None = None
+) -> Iterator[None]:
     """Run a program for a while; AssertionError when it has ended by itself meanwhile."""
     with log.open("ab") as output:
         process = subprocess.Popen(
             [str(word) for word in command],
-            env={**os.environ, **variables},
+            env=None if env is None else dict(env),
             stdout=output,
             stderr=output,
         )
@@ -74,8 +82,11 @@ def serving(command: Sequence[str | Path], log: Path, **variables: str) -> Itera
 
 
 def establish(cluster: Cluster, definitions: Path) -> None:
-    """Apply the definitions in a directory and wait until the API server serves their kinds."""
-    cluster.kubectl("apply", "--server-side", f"--filename={definitions}")
+    """Apply the definitions in a directory and wait until the API server serves their kinds.
+
+    They take the place of those that are there: our Spark runners bring one of their own.
+    """
+    cluster.kubectl("apply", "--server-side", "--force-conflicts", f"--filename={definitions}")
 
     def served() -> bool:
         # kubectl ends at once at a definition that has no conditions yet.
