@@ -89,6 +89,14 @@ def test_a_sealed_partition_sends_everybody_on_but_tells_its_past(c: Coordinator
         assert [(a.partition, a.state.sealed) for a in routes.partitions] == [(P, True)]
     ask_to_seal(c, P)
     assert c.replica(0).store.log_end == end, "a repeat has appended something"
+    leader = c.replica(0).leading
+
+    def told() -> bool:
+        leader.ask_leases()
+        return leader.require_state().told_time > sealed
+
+    c.until("those that may lead were told a later time", told)
+    assert c.replica(0).closing.close() is None, "later times are of other partitions"
     assert not any(c.replica(node).is_needed for node in (0, 1, 2))
 
 
@@ -150,7 +158,6 @@ def test_until_the_seal_is_committed_nobody_is_sent_on(c: Coordinator) -> None:
     c.until("the read waits", lambda: c.replica(0).reads.waits)
     c.until("the write is held", lambda: c.replica(0).intake.pending_bytes > 1024)
     assert (written, seen) == ([], [])
-    assert c.replica(0).closing.close() is None
     routes = c.call(0, RoutesRequest(), RouteTable)
     assert not routes.partitions[0].state.sealed
     let_go()

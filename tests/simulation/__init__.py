@@ -22,6 +22,7 @@ What stands in for the world, each as small as it can be:
 - `world`: all of it together, and the faults that can be put into it.
 - `checks`: what must hold after every step, and at the end.
 - `scenarios`: what is asked of a zone.
+- `cut_over`: data nodes alone, without an operator, in the middle of a re-sharding.
 
 A run is determined by its scenario, the crash point and the seed; a failing one prints them, and
 `REZONE_SIMULATION_SEED=<n>` runs that seed alone. `REZONE_SIMULATION_SEEDS=<n>` runs more of them.

@@ -1,0 +1,30 @@
+"""Cut-overs while data nodes die, lag and lose sight of each other, by many seeds."""
+
+from __future__ import annotations
+
+import collections
+
+import pytest
+
+from simulation.cut_over import CutOver
+from simulation.runs import seeds
+
+
+@pytest.mark.proves("B-08")
+@pytest.mark.parametrize("seed", seeds()[::4])
+def test_nothing_is_lost_doubled_or_served_by_both(seed: int) -> None:
+    """Some order of failovers around a seal would lose a row, or have two partitions serve it."""
+    run = CutOver(seed)
+    run.run()
+    assert run.counts["source"] > 0, run.counts
+
+
+def test_the_runs_reach_what_they_are_for() -> None:
+    """Runs in which nobody is sent on, or no seal is taken back, would prove nothing."""
+    counts: collections.Counter[str] = collections.Counter()
+    for seed in range(4):
+        run = CutOver(seed)
+        run.run()
+        counts.update(run.counts)
+    for what in ("source", "heir", "resharded", "read", "past", "denied"):
+        assert counts[what] > 0, counts
