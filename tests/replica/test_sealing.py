@@ -91,11 +91,11 @@ def test_a_sealed_partition_sends_everybody_on_but_tells_its_past(c: Coordinator
     assert c.replica(0).store.log_end == end, "a repeat has appended something"
     leader = c.replica(0).leading
 
-    def told() -> bool:
+    def is_told() -> bool:
         leader.ask_leases()
         return leader.require_state().told_time > sealed
 
-    c.until("those that may lead were told a later time", told)
+    c.until("those that may lead were told a later time", is_told)
     assert c.replica(0).closing.close() is None, "later times are of other partitions"
     assert not any(c.replica(node).is_needed for node in (0, 1, 2))
 

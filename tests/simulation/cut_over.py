@@ -269,11 +269,20 @@ class CutOver:
 
     def run(self) -> None:
         """Let it storm, then wait until all have cut over; everything must be there then."""
+        try:
+            self._storm()
+            self._calm()
+        finally:
+            self.loop.close()
+
+    def _storm(self) -> None:
         while self.loop.time() < STORM_SECONDS:
             self._disturb()
             if self.rng.random() < 0.3:
                 self._coordinate()
             self.step()
+
+    def _calm(self) -> None:
         self.network.cut.clear()
         for node in NODES:
             if node not in self.network.nodes:
