@@ -2,6 +2,10 @@
 
 All nodes share the committed state, as replicas with every row in sync would. What a node may do
 to a request is decided by `faults(node, request)`, called under the cluster's lock.
+
+A re-sharding is begun, each old partition sealed, and the re-sharding finished, by a test or by a
+fault. What a new partition knows of writers is what its own log has and what it imported: entries
+with rows in its range, and nothing else.
 """
 
 import dataclasses
@@ -9,7 +13,7 @@ import enum
 import threading
 import uuid
 from collections.abc import Callable
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import msgspec
 import pyarrow as pa
@@ -17,8 +21,23 @@ from pyarrow import flight
 
 from rezone.wire import keyspace, messages, rows
 from rezone.wire.channel import CHANNEL_ERRORS, Channel
-from rezone.wire.errors import ConflictError, NotLeaderError, NotReadyError, RezoneError
+from rezone.wire.errors import (
+    ConflictError,
+    NotLeaderError,
+    NotReadyError,
+    ReshardedError,
+    RezoneError,
+    UnknownPartitionError,
+)
 from rezone.wire.flight import answer_action, to_flight_error
+from rezone.wire.layouts import (
+    Layout,
+    generation_of,
+    heirs_of,
+    layout_of,
+    next_layout_of,
+    range_in,
+)
 from rezone.wire.messages import (
     Failure,
     LeaderAndIsr,
@@ -48,22 +67,46 @@ class Fault(enum.Enum):
     NO_HINT = enum.auto()  # NotLeader that names nobody
     MOVE_BEFORE = enum.auto()  # the leader moves away, then the request is looked at
     MOVE_AFTER = enum.auto()  # applied, the leader moves, NotLeader is answered
+    SEAL_BEFORE = enum.auto()  # the partition is sealed, then the request is looked at
+    SEAL_AFTER = enum.auto()  # applied, sealed, the connection dies with the answer
 
 
 class _BreakError(Exception):
     """Ends a channel."""
 
 
+class Entry(NamedTuple):
+    """A batch as a log has it: its rows by key, None for a deleted one."""
+
+    writer: str
+    sequence: int
+    rows: dict[bytes, bytes | None]
+
+
 @dataclasses.dataclass
 class Partition:
-    """The committed state of a partition and every batch that was applied."""
+    """The committed state of a partition, its log, and every batch that was applied here."""
 
     leader: int
     epoch: int = 1
     data: dict[bytes, bytes] = dataclasses.field(default_factory=dict)
     writers: dict[str, tuple[int, int]] = dataclasses.field(default_factory=dict)
+    log: list[Entry] = dataclasses.field(default_factory=list)
     applied: list[tuple[str, int, int]] = dataclasses.field(default_factory=list)
     offset: int = 0
+
+    def append(self, entry: Entry) -> int:
+        """Apply an entry and return the offset after it."""
+        for key, value in entry.rows.items():
+            if value is None:
+                self.data.pop(key, None)
+            else:
+                self.data[key] = value
+        self.offset += len(entry.rows)
+        last = self.writers.get(entry.writer, (0, 0))[0]
+        self.writers[entry.writer] = (max(last, entry.sequence), self.offset)
+        self.log.append(entry)
+        return self.offset
 
 
 class FakeNode(flight.FlightServerBase):  # type: ignore[misc]
@@ -117,10 +160,12 @@ class FakeCluster:
         self.codec = RowCodec(config.table, config.limits)
         self.faults = faults
         self.lock = threading.RLock()
-        self.partitions = [Partition(1 + p % nodes) for p in range(config.partitions)]
+        self.partitions = {p: Partition(1 + p % nodes) for p in layout_of(config).ids}
         self.nodes = {n: FakeNode(self, n) for n in range(1, nodes + 1)}
         self.routes_asked = 0
-        self.resharded = False
+        self.sealed: set[int] = set()
+        self.history: list[tuple[int, Entry]] = []
+        self.tells_seals = True
 
     @property
     def bootstrap(self) -> list[str]:
@@ -148,9 +193,10 @@ class FakeCluster:
                             leader_epoch=s.epoch,
                             isr=tuple(self.nodes),
                             coordinator_epoch=1,
+                            sealed=self.tells_seals and p in self.sealed,
                         ),
                     )
-                    for p, s in enumerate(self.partitions)
+                    for p, s in self.partitions.items()
                 ),
                 peers={n: node.address for n, node in self.nodes.items()},
             )
@@ -163,30 +209,103 @@ class FakeCluster:
             state.epoch += 1
 
     def reshard(self, partitions: int) -> None:
-        """Cut the zone into another number of partitions."""
+        """Cut the zone into another number of partitions, all at once."""
         with self.lock:
-            fresh = [Partition(1 + p % len(self.nodes), epoch=1) for p in range(partitions)]
-            for old in self.partitions:
-                for key, value in old.data.items():
-                    where = keyspace.partition_of(keyspace.hash_key(key), partitions)
-                    fresh[where].data[key] = value
-            for number, state in enumerate(fresh):
-                # What a node would do: the duplicate tables go with the ranges.
-                start, end = keyspace.range_of(number, partitions)
-                for parent, old in enumerate(self.partitions):
-                    low, high = keyspace.range_of(parent, len(self.partitions))
-                    if low < end and start < high:
-                        state.writers |= old.writers
-            self.resharded = True
-            self.partitions = fresh
-            self.config = msgspec.structs.replace(self.config, partitions=partitions)
+            self.begin_resharding(partitions)
+            self.go_over()
+
+    def begin_resharding(self, partitions: int) -> None:
+        """Make the partitions of the next layout; they serve nothing yet."""
+        with self.lock:
+            self.config = msgspec.structs.replace(self.config, next_partitions=partitions)
+            for partition in self._heirs().ids:
+                self.partitions[partition] = Partition(1 + partition % len(self.nodes))
+
+    def seal(self, partition: int) -> bool:
+        """Seal an old partition and have its heirs serve its range; False when it cannot be."""
+        with self.lock:
+            old = layout_of(self.config)
+            if not self.config.next_partitions or partition not in {*old.ids} - self.sealed:
+                return False
+            self.sealed.add(partition)
+            for part in heirs_of(partition, old, self._heirs()):
+                heir = self.partitions[part.new]
+                for entry in self.partitions[partition].log:
+                    inside = {
+                        key: value
+                        for key, value in entry.rows.items()
+                        if part.start <= keyspace.hash_key(key) < part.end
+                    }
+                    if inside:
+                        heir.append(entry._replace(rows=inside))
+            return True
+
+    def finish(self) -> None:
+        """Go over to the next layout: every old partition is sealed, and goes."""
+        with self.lock:
+            old, new = layout_of(self.config), self._heirs()
+            assert self.sealed == set(old.ids)
+            for partition in old.ids:
+                del self.partitions[partition]
+            self.sealed.clear()
+            self.config = msgspec.structs.replace(
+                self.config,
+                generation=new.generation,
+                partitions=new.partitions,
+                next_partitions=0,
+            )
+
+    def go_over(self) -> None:
+        """Seal what is not sealed yet, and finish."""
+        with self.lock:
+            for partition in layout_of(self.config).ids:
+                self.seal(partition)
+            self.finish()
+
+    def _heirs(self) -> Layout:
+        heirs = next_layout_of(self.config)
+        assert heirs is not None
+        return heirs
+
+    def _refuse_others_rows(self, partition: int, hashes: list[int]) -> None:
+        """Refuse what the partition does not serve: it is over, has other rows, or not yet."""
+        config = self.config
+        if generation_of(partition) < config.generation or partition in self.sealed:
+            raise ReshardedError(
+                "re-sharded",
+                partition=partition,
+                generation=config.generation,
+                partitions=config.partitions,
+                next_partitions=config.next_partitions,
+            )
+        if partition not in self.partitions:
+            raise UnknownPartitionError("no replica here")
+        start, end = range_in(config, partition)
+        if not all(start <= one < end for one in hashes):
+            raise ConflictError("a row of another partition", partition=partition)
+        old = layout_of(config)
+        if partition not in old.ids and not all(
+            old.partition_of(one) in self.sealed for one in hashes
+        ):
+            raise NotReadyError("not served yet")
 
     def scan(self, node: FakeNode, ticket: ScanTicket) -> Any:
-        """Return a partition's rows in row id order as a table of several batches."""
+        """Return a partition's rows in a range of hashes, in row id order, in several batches."""
         with self.lock:
+            self._refuse_others_rows(
+                ticket.partition, [ticket.hash_start, ticket.hash_end_inclusive]
+            )
             self._refuse_follower(node, ticket.partition)
             data = self.partitions[ticket.partition].data
-            keys = sorted(data, key=lambda k: keyspace.row_id(keyspace.hash_key(k), k))
+            places = {key: keyspace.hash_key(key) for key in data}
+            keys = sorted(
+                (
+                    key
+                    for key, place in places.items()
+                    if ticket.hash_start <= place <= ticket.hash_end_inclusive
+                ),
+                key=lambda key: keyspace.row_id(places[key], key),
+            )
             batch = self.codec.decode(keys, [data[k] for k in keys])
         return pa.Table.from_batches(
             pa.Table.from_batches([batch]).to_batches(max_chunksize=100),
@@ -221,13 +340,17 @@ class FakeCluster:
                 raise flight.FlightServerError("broken before")
             if fault is Fault.SWALLOW_BEFORE:
                 return []
-            if fault is Fault.MOVE_BEFORE:
+            if fault is Fault.MOVE_BEFORE and request.partition in self.partitions:
                 self.move(request.partition)
+            if fault is Fault.SEAL_BEFORE:
+                self.seal(request.partition)
             try:
                 answer = self._carry_out(node, request, body, fault)
             except RezoneError as error:
                 answer = (Failure(opaque=request.opaque, error=error.info()), b"")
-            if fault is Fault.BREAK_AFTER:
+            if fault is Fault.SEAL_AFTER:
+                self.seal(request.partition)
+            if fault in (Fault.BREAK_AFTER, Fault.SEAL_AFTER):
                 raise flight.FlightServerError("broken after")
             if fault is Fault.SWALLOW_AFTER:
                 return []
@@ -243,50 +366,48 @@ class FakeCluster:
     ) -> tuple[Message, bytes]:
         if fault is Fault.NOT_READY:
             raise NotReadyError("not yet")
+        delete = isinstance(request, ReadRequest) or request.delete
+        batch = rows.from_ipc(body, self.codec.key_schema if delete else self.codec.arrow_schema)
+        keys = self.codec.encode_keys(batch)
+        self._refuse_others_rows(request.partition, rows.hash_of(keys).tolist())
         self._refuse_follower(node, request.partition, hint=fault is not Fault.NO_HINT)
         if isinstance(request, ReadRequest):
-            return self._read(request, body)
-        answer = self._write(request, body), b""
+            return self._read(request, keys.to_pylist())
+        answer = self._write(request, keys.to_pylist(), batch), b""
         if fault is Fault.MOVE_AFTER:
             self.move(request.partition)
             self._refuse_follower(node, request.partition)
         return answer
 
-    def _write(self, request: WriteRequest, body: memoryview) -> WriteResult:
+    def _write(self, request: WriteRequest, keys: list[bytes], batch: Any) -> WriteResult:
         state = self.partitions[request.partition]
         uuid.UUID(request.writer_id)
         last, end = state.writers.get(request.writer_id, (0, 0))
-        # A lane's batches may be refused or rightly fit after a re-shard: then a gap is no fault.
-        assert request.sequence <= last + 1 or self.resharded, "a gap in the sequence"
-        if request.sequence > last:
-            schema = self.codec.key_schema if request.delete else self.codec.arrow_schema
-            batch = rows.from_ipc(body, schema)
-            self.codec.check(batch, delete=request.delete)
-            keys = self.codec.encode_keys(batch)
-            where = keyspace.partitions_of(rows.hash_of(keys), self.config.partitions)
-            if (where != request.partition).any():
-                raise ConflictError("a row of another partition", partition=request.partition)
-            if request.delete:
-                for key in keys.to_pylist():
-                    state.data.pop(key, None)
-            else:
-                values = self.codec.encode_values(batch).to_pylist()
-                state.data.update(zip(keys.to_pylist(), values, strict=True))
-            state.offset += batch.num_rows
-            end = state.offset
-            state.writers[request.writer_id] = (request.sequence, end)
-            state.applied.append((request.writer_id, request.sequence, batch.num_rows))
-        elif request.sequence < last:
+        assert request.sequence <= last + 1, "a gap in the sequence"
+        repeats = [
+            state.writers[sent.writer_id]
+            for sent in request.sent_as
+            if state.writers.get(sent.writer_id, (0, 0))[0] >= sent.sequence
+        ]
+        if request.sequence < last:
             raise RezoneError("an old sequence")
+        if request.sequence > last and repeats:
+            # As a leader does it: the name is not taken, which the next batch must allow for.
+            state.writers[request.writer_id] = (request.sequence, repeats[0][1])
+            end = repeats[0][1]
+        elif request.sequence > last:
+            self.codec.check(batch, delete=request.delete)
+            none: list[bytes | None] = [None] * len(keys)
+            values = none if request.delete else self.codec.encode_values(batch).to_pylist()
+            changes = dict(zip(keys, values, strict=True))
+            entry = Entry(request.writer_id, request.sequence, changes)
+            end = state.append(entry)
+            self.history.append((request.partition, entry))
+            state.applied.append((request.writer_id, request.sequence, batch.num_rows))
         return WriteResult(opaque=request.opaque, end_offset=end, commit_time=end)
 
-    def _read(self, request: ReadRequest, body: memoryview) -> tuple[Message, bytes]:
+    def _read(self, request: ReadRequest, keys: list[bytes]) -> tuple[Message, bytes]:
         state = self.partitions[request.partition]
-        array = self.codec.encode_keys(rows.from_ipc(body, self.codec.key_schema))
-        where = keyspace.partitions_of(rows.hash_of(array), self.config.partitions)
-        if (where != request.partition).any():
-            raise ConflictError("a key of another partition", partition=request.partition)
-        keys = array.to_pylist()
         found = [k for k in keys if k in state.data]
         batch = self.codec.decode(found, [state.data[k] for k in found])
         return ReadResult(opaque=request.opaque, rows=len(found)), rows.to_ipc(batch)

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 import pytest
-from replica_cluster import FAST, Client, Coordinator, ProcessNode, cluster, keys_in
+from replica_cluster import FAST, Client, Coordinator, ProcessNode, cluster
 
 from rezone.client import TableClient
 from rezone.replica import lookup
@@ -281,20 +281,6 @@ def test_lookups_are_requests_of_clients_and_do_not_ask_for_routes(
         assert len(keys_by(table, "by_value", b"v0")) == 500
         assert table._dispatcher.refreshes <= fetched + 1
     assert under_way[:4] == [1, 1, 1, 1]
-
-
-def test_a_lookup_by_another_number_of_partitions_is_refused(tmp_path: Path) -> None:
-    """It would miss the rows of partitions it does not know."""
-    with cluster(tmp_path, 1, config=with_indexes(BY_VALUE, partitions=2)) as c:
-        for partition in range(2):
-            c.create(partition, (0,))
-        with TableClient(list(c.peers.values())) as table:
-            rows = {key: b"v" for p in range(2) for key in keys_in(p, 2, 5)}
-            table.write(table_of(rows))
-            config = table.config
-            table._routes.config = msgspec.structs.replace(config, partitions=1)
-            assert keys_by(table, "by_value", b"v") == sorted(rows)
-            assert table.config.partitions == 2
 
 
 def in_sync(c: Coordinator, count: int = 3) -> bool:

@@ -1,17 +1,22 @@
 """Typed rows cut into requests: by partition, then by size; no loop over rows."""
 
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from rezone.wire import keyspace, rows
+from rezone.client.placement import PartitionIds
+from rezone.wire import rows
 from rezone.wire.errors import InvalidRowError
+from rezone.wire.keyspace import Hashes
 from rezone.wire.messages import PartitionId
 from rezone.wire.pieces import Ints
 from rezone.wire.rows import RowCodec
+
+PartitionsOf = Callable[[Hashes], PartitionIds]
+"""Which partition each of some hashes belongs to."""
 
 Rows = Any
 """A pyarrow RecordBatch or Table, or a sequence of mappings from column to value."""
@@ -60,36 +65,51 @@ def _cast(array: Any, field: Any) -> Any:
 
 
 def checked_parts(
-    codec: RowCodec, batch: Any, partitions: int, *, delete: bool, bytes_max: int
+    codec: RowCodec, batch: Any, partitions_of: PartitionsOf, *, delete: bool, bytes_max: int
 ) -> list[tuple[PartitionId, Any]]:
     """Return (partition, part) of a batch, each part within the limits of one request.
 
     Rows of one partition keep their order: of two with the same key the later one stays last.
     InvalidRowError for the first row that breaks the schema or a limit (`RowCodec.check`).
     """
-    parts = list(_split(codec, batch, partitions, delete=delete, bytes_max=bytes_max))
+    parts = list(_split(codec, batch, partitions_of, delete=delete, bytes_max=bytes_max))
     for _, part in parts:
         codec.check(part, delete=delete)
     return parts
 
 
-def _split(
-    codec: RowCodec, batch: Any, partitions: int, *, delete: bool, bytes_max: int
+def by_partition(
+    codec: RowCodec, batch: Any, partitions_of: PartitionsOf
 ) -> Iterator[tuple[PartitionId, Any]]:
-    if not batch.num_rows:
-        return
-    hashes = rows.hash_of(codec.encode_keys(batch))
-    where = keyspace.partitions_of(hashes, partitions)
-    if (where != where[0]).any():
-        order = np.argsort(where, kind="stable")
-        where = where[order]
-        batch = batch.take(pa.array(order))
+    """Yield (partition, rows) of a batch, which keep their order; nothing is checked again."""
+    batch, where, cuts = _gathered(codec, batch, partitions_of)
+    for start, end in itertools.pairwise(cuts):
+        yield int(where[start]), batch.slice(start, end - start)
+
+
+def _split(
+    codec: RowCodec, batch: Any, partitions_of: PartitionsOf, *, delete: bool, bytes_max: int
+) -> Iterator[tuple[PartitionId, Any]]:
+    batch, where, cuts = _gathered(codec, batch, partitions_of)
     sizes = codec.row_sizes(batch, delete=delete)
-    cuts = [0, *(np.flatnonzero(np.diff(where)) + 1).tolist(), batch.num_rows]
     limit = min(bytes_max, codec.limits.batch_bytes_max)
     for start, end in itertools.pairwise(cuts):
         for low, high in _chunks(sizes[start:end], limit, codec.limits.batch_rows_max):
             yield int(where[start]), batch.slice(start + low, high - low)
+
+
+def _gathered(
+    codec: RowCodec, batch: Any, partitions_of: PartitionsOf
+) -> tuple[Any, PartitionIds, list[int]]:
+    """Return rows with those of a partition together, where each belongs, and where to cut."""
+    where = partitions_of(rows.hash_of(codec.encode_keys(batch)))
+    if not batch.num_rows:
+        return batch, where, []
+    if (where != where[0]).any():
+        order = np.argsort(where, kind="stable")
+        where = where[order]
+        batch = batch.take(pa.array(order))
+    return batch, where, [0, *(np.flatnonzero(np.diff(where)) + 1).tolist(), batch.num_rows]
 
 
 def _chunks(sizes: Ints, bytes_max: int, rows_max: int) -> Iterator[tuple[int, int]]:

@@ -19,6 +19,11 @@ class Call:
         self._results: list[Any] = []
         self._error: BaseException | None = None
 
+    def expect(self, parts: int) -> None:
+        """Wait for so many parts more: one that is not answered yet was cut into them."""
+        with self._lock:
+            self._left += parts
+
     def add(self, result: Any) -> None:
         """Take one part's answer, answers (a list) or error.
 
@@ -57,6 +62,16 @@ class Budget:
                 lambda: self._requests > 0 and self._bytes >= size, self._timeout
             ):
                 raise OverloadedError("the client's queue stayed full; nothing of this was sent")
+            self._requests -= 1
+            self._bytes -= size
+        return size
+
+    def exceed(self, size: int) -> int:
+        """Take room for one request even where there is none; return what to give back.
+
+        For parts of what had room and was cut anew: it must go on before others can.
+        """
+        with self._room:
             self._requests -= 1
             self._bytes -= size
         return size

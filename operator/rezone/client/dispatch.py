@@ -7,10 +7,12 @@ A request is sent to the cached leader. What happens then:
 - NotLeader without a name, an unknown partition, a broken channel, no answer in time: routes are
   fetched from any node, and the request goes out again when they changed, at the latest after
   the pause.
+- Resharded, or known to be: the cache is corrected, and the request is done with that error. It
+  means that the placement names others now: who asks cuts anew by it, without a pause.
 - Other retryable errors: a pause, then again.
 - A request that any replica may answer (`anywhere`) goes to a follower first, and to the leader
   when that gives an error.
-- Any other error, the deadline, or routes that have no such partition: the request is done.
+- Any other error, the deadline, or an id that no layout has: the request is done.
 
 Concurrency: one lock guards the cache, the open requests and the pauses; it is never held while
 anything waits for the network. Threads: two per node (`connection`), one for pauses and
@@ -26,18 +28,21 @@ import threading
 from collections.abc import Callable
 
 from rezone.client.connection import Connection
+from rezone.client.placement import Placement
 from rezone.client.routes import Leader, RouteCache
 from rezone.client.settings import ClientSettings, backoff
 from rezone.wire.channel import Frame
 from rezone.wire.errors import (
-    ConflictError,
     ForbiddenError,
     NotLeaderError,
     NotReadyError,
+    ReshardedError,
     RezoneError,
+    UnknownPartitionError,
     error_from,
 )
 from rezone.wire.flight import NodeClient
+from rezone.wire.layouts import HashRange
 from rezone.wire.messages import (
     Failure,
     Message,
@@ -62,7 +67,9 @@ class Request:
     """One request and what has become of it so far.
 
     `message(opaque)` makes the header of an attempt. `done` gets the answer's frame, or the error
-    it ended with. `anywhere`: a follower may answer, too. All else belongs to the dispatcher.
+    it ended with. `anywhere`: a follower may answer, too. `deadline`: by the client's clock; none
+    given, it is the settings' timeout after the request was taken. All else belongs to the
+    dispatcher; `attempts` says how often it was sent.
     """
 
     partition: PartitionId
@@ -76,8 +83,8 @@ class Request:
     attempts: int = 0
     redirects: int = 0
     pauses: int = 0
-    parked: bool = False
-    gone: bool = False
+    parked: int = 0
+    refusal: RezoneError | None = None
     connection: Connection | None = None
     frames_before: int = 0
     last_error: RezoneError | None = None
@@ -118,11 +125,27 @@ class Dispatcher:
 
     def submit(self, request: Request) -> bool:
         """Take a request; its `done` will be called from another thread. False when closed."""
-        request.deadline = self._clock() + self._settings.timeout_seconds
+        request.deadline = request.deadline or self._clock() + self._settings.timeout_seconds
         with self._lock:
             if not self._closed:
                 self._route(request)
             return not self._closed
+
+    @property
+    def placement(self) -> Placement:
+        """Who serves which hash, by the routes that were fetched; there must have been some."""
+        with self._lock:
+            placement = self._routes.placement
+        assert placement is not None  # noqa: S101 - who asks has fetched the config with them
+        return placement
+
+    def heir_of(self, partition: PartitionId) -> PartitionId | None:
+        """Return who serves the start of a partition's range; None when that is not known."""
+        with self._lock:
+            hashes, placement = self._routes.range_of(partition), self._routes.placement
+        if hashes is None or placement is None:
+            return None
+        return placement.segments(HashRange(hashes.start, hashes.start + 1))[0].partition
 
     def leader(self, partition: PartitionId) -> Leader | None:
         """Return the cached leader of a partition."""
@@ -133,6 +156,11 @@ class Dispatcher:
         """Correct the cache by a NotLeader answer; returns the leader it names if that is news."""
         with self._lock:
             return self._routes.correct(partition, error)
+
+    def reshard(self, partition: PartitionId, error: ReshardedError) -> bool:
+        """Correct the placement by a Resharded answer; False when routes must be fetched for it."""
+        with self._lock:
+            return self._routes.reshard(partition, error)
 
     def pause(self, attempt: int) -> None:
         """Wait the jittered pause before a repeat; cut short by `close`."""
@@ -174,9 +202,8 @@ class Dispatcher:
         """End all threads; open requests are done with an error."""
         with self._lock:
             self._closed = True
-            parked = (request for _, _, request in self._parked)
-            # One that routes have freed stands there until its pause would have been over.
-            left = {*self._open.values(), *(request for request in parked if request.parked)}
+            parked = (one for _, number, one in self._parked if one.parked == number)
+            left = {*self._open.values(), *parked}
             self._open.clear()
             self._parked.clear()
             connections = list(self._connections.values())
@@ -195,11 +222,14 @@ class Dispatcher:
     # --- one attempt; the lock is held ------------------------------------------------------
 
     def _route(self, request: Request) -> None:
+        request.refusal = self._routes.refusal(request.partition)
+        if request.refusal is not None:
+            # Ended by the thread that watches: never from within `submit`.
+            self._park_until(request, self._clock())
+            return
         leader = self._routes.leader(request.partition)
         if leader is None:
-            config = self._routes.config
-            request.gone = config is not None and request.partition >= config.partitions
-            self._park(request, refresh=not request.gone)
+            self._park(request, refresh=True)
             return
         followers = self._routes.followers(request.partition)
         first = request.anywhere and request.attempts == 0 and followers
@@ -208,7 +238,7 @@ class Dispatcher:
         now = self._clock()
         request.opaque = next(self._numbers)
         request.attempts += 1
-        request.parked = False
+        request.parked = 0
         request.attempt_ends = min(now + self._settings.attempt_timeout_seconds, request.deadline)
         request.connection = connection
         request.frames_before = connection.received
@@ -227,17 +257,17 @@ class Dispatcher:
         return self._connections[address]
 
     def _park(self, request: Request, *, refresh: bool) -> None:
-        request.parked = True
         request.redirects = 0
         request.pauses += 1
         if request.pauses % FORGET_AFTER_PAUSES == 0:
             self._routes.forget(request.partition)
-        due = self._clock() + backoff(self._settings, request.pauses, self._rng)
-        heapq.heappush(
-            self._parked,
-            (min(due, request.deadline), next(self._numbers), request),
-        )
         self._stale = self._stale or refresh
+        due = self._clock() + backoff(self._settings, request.pauses, self._rng)
+        self._park_until(request, min(due, request.deadline))
+
+    def _park_until(self, request: Request, due: float) -> None:
+        request.parked = next(self._numbers)
+        heapq.heappush(self._parked, (due, request.parked, request))
         self._lock.notify_all()
 
     # --- answers ----------------------------------------------------------------------------
@@ -269,14 +299,24 @@ class Dispatcher:
                 self._on_error(request, error)
 
     def _on_error(self, request: Request, error: RezoneError) -> None:
-        request.last_error = error
         with self._lock:
-            closed = self._closed
-            over = self._clock() >= request.deadline
-            if not closed and not over and error.retryable:
+            if isinstance(error, ReshardedError):
+                error = self._taken_over(request.partition, error)
+            request.last_error = error
+            again = error.retryable and not isinstance(error, ReshardedError)
+            if again and not self._closed and self._clock() < request.deadline:
                 self._repeat(request, error)
                 return
         request.done(error)
+
+    def _taken_over(self, partition: PartitionId, error: ReshardedError) -> RezoneError:
+        """Return the error when it is known who serves instead; else one that is asked again.
+
+        Who gets a Resharded finds others in the placement, or would ask in a loop.
+        """
+        if self._routes.reshard(partition, error):
+            return error
+        return UnknownPartitionError(f"of a layout that is not known yet: {error}")
 
     def _repeat(self, request: Request, error: RezoneError) -> None:
         refused_by = request.connection.address if request.connection else ""
@@ -317,11 +357,8 @@ class Dispatcher:
                     continue
                 late = self._release_parked(now)
             for request in late:
-                if request.gone:
-                    request.done(no_such_partition(request.partition))
-                    continue
                 unknown = NotReadyError(f"partition {request.partition} has no known leader")
-                request.done(request.last_error or unknown)
+                request.done(request.refusal or request.last_error or unknown)
             if now >= next_sweep:
                 next_sweep = now + sweep_every
                 self._sweep(now)
@@ -329,11 +366,12 @@ class Dispatcher:
     def _release_parked(self, now: float) -> list[Request]:
         late = []
         while self._parked and self._parked[0][0] <= now:
-            request = heapq.heappop(self._parked)[2]
-            if not request.parked:
+            _, number, request = heapq.heappop(self._parked)
+            if request.parked != number:
+                # Routes have freed it before; by now it may wait for the end of another pause.
                 continue
-            if now >= request.deadline or request.gone:
-                request.parked = False
+            if now >= request.deadline or request.refusal is not None:
+                request.parked = 0
                 late.append(request)
             else:
                 self._route(request)
@@ -362,8 +400,8 @@ class Dispatcher:
             self.refreshes += 1
             if self._closed or not changed:
                 return
-            for _, _, request in list(self._parked):
-                if request.parked and request.partition in changed:
+            for _, number, request in list(self._parked):
+                if request.parked == number and request.partition in changed:
                     self._route(request)
 
     def _refresh_loop(self) -> None:
@@ -384,8 +422,3 @@ class Dispatcher:
                     # any node from being asked in a tight loop meanwhile.
                     pause = backoff(self._settings, failures, self._rng)
                     self._lock.wait_for(lambda: self._closed, pause)
-
-
-def no_such_partition(partition: PartitionId) -> ConflictError:
-    """Return the error a node gives to a request that was cut for more partitions (B-08)."""
-    return ConflictError(f"the zone has no partition {partition} any more", partition=partition)

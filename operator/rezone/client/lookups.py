@@ -1,7 +1,8 @@
 """Lookups by a secondary index over all partitions: what each is asked, and one page of it all.
 
 Partitions are ranges of key hashes, so an index is in all of them: each gives the first rows of
-the range, and the page is the first of those together.
+the range, and the page is the first of those together. A place in an index names no partition, so
+a page may be followed by one of other partitions, when the zone was re-sharded in between.
 """
 
 from collections.abc import Sequence
@@ -11,7 +12,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from rezone.wire.indexes import index_codec
-from rezone.wire.messages import IndexTicket, PartitionId
+from rezone.wire.layouts import Segment
+from rezone.wire.messages import IndexTicket
 from rezone.wire.rows import RowCodec, hash_of, row_ids
 
 LOOKUPS_AT_ONCE = 8
@@ -54,10 +56,12 @@ class Lookup:
         self._after = after
         self._limit = limit
 
-    def ticket(self, partition: PartitionId, as_of: int | None) -> IndexTicket:
-        """Return what to ask one of all partitions: all the rows of the page could be its."""
+    def ticket(self, segment: Segment, as_of: int | None) -> IndexTicket:
+        """Return what to ask who serves a segment: all the rows of the page could be its."""
         return IndexTicket(
-            partition=partition,
+            partition=segment.partition,
+            hash_start=segment.start,
+            hash_end_inclusive=segment.end - 1,
             index=self._index.name,
             start=self._keys.start,
             end=self._keys.end,

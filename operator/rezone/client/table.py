@@ -18,24 +18,18 @@ import pyarrow as pa
 
 from rezone.client import batches
 from rezone.client.calls import Budget, Call
-from rezone.client.dispatch import Dispatcher, Request, no_such_partition
+from rezone.client.dispatch import Dispatcher, Request
 from rezone.client.lookups import LOOKUPS_AT_ONCE, IndexPage, Lookup
 from rezone.client.routes import RouteCache
 from rezone.client.settings import ClientSettings
+from rezone.client.streams import Streams
 from rezone.client.transactions import Requests, Transaction
 from rezone.client.writes import Outcome, PartitionWrite, Writes, writer_uuid
-from rezone.wire import keyspace, rows
-from rezone.wire.channel import CHANNEL_ERRORS
-from rezone.wire.errors import (
-    ConflictError,
-    NotLeaderError,
-    NotReadyError,
-    RezoneError,
-    UnknownIndexError,
-)
-from rezone.wire.flight import NodeClient, from_flight_error
+from rezone.wire import rows
+from rezone.wire.errors import NotReadyError, ReshardedError, RezoneError, UnknownIndexError
+from rezone.wire.flight import NodeClient
+from rezone.wire.layouts import WHOLE, HashRange, Segment
 from rezone.wire.messages import (
-    IndexTicket,
     Message,
     PartitionId,
     ReadRequest,
@@ -101,6 +95,9 @@ class TableClient:
             self._routes, self._settings, clock=clock, rng=self._rng, connect=connect
         )
         self._requests = Requests(self._dispatcher, self._budget)
+        self._streams = Streams(
+            self._dispatcher, self._settings, clock=clock, fetch_routes=self._fetch_routes
+        )
         self._writes = Writes(
             self.writer_id,
             dispatcher=self._dispatcher,
@@ -139,13 +136,13 @@ class TableClient:
         """
         codec = self.codec
         batch = batches.conform(data, codec.arrow_schema)
-        return self._writes.submit(codec, batch, self.config.partitions, delete=False)
+        return self._writes.submit(codec, batch, delete=False)
 
     def submit_delete(self, keys: batches.Rows) -> "Future[list[PartitionWrite]]":
         """Delete rows by primary key; otherwise as `submit_write`. Absent keys are no error."""
         codec = self.codec
         batch = batches.conform(keys, codec.key_schema)
-        return self._writes.submit(codec, batch, self.config.partitions, delete=True)
+        return self._writes.submit(codec, batch, delete=True)
 
     def write(self, data: batches.Rows) -> list[PartitionWrite]:
         """Upsert rows and wait until they are acknowledged; see `submit_write`."""
@@ -205,30 +202,45 @@ class TableClient:
         return self._with_routes(read)
 
     def _with_routes(self, read: Callable[[RowCodec], R]) -> R:
-        """Read with the routes that are known, and again with newer ones if those were too old."""
+        """Read with the routes that are known, and again with newer ones if those were too old.
+
+        A partition that was re-sharded meanwhile has left the placement with its answer.
+        """
         deadline = self._clock() + self._settings.timeout_seconds
         attempt = 0
         while True:
             codec = self.codec
             try:
                 return read(codec)
-            except (ConflictError, UnknownIndexError) as error:
+            except ReshardedError:
+                if self._clock() >= deadline:
+                    raise
+            except UnknownIndexError as error:
                 attempt += 1
-                if not _is_stale(error, codec, attempt) or self._clock() >= deadline:
+                if not _may_have_come(error, codec, attempt) or self._clock() >= deadline:
                     raise
                 self._dispatcher.pause(attempt)
                 self._fetch_routes()
 
     def partition_of(self, key: Mapping[str, Any]) -> PartitionId:
-        """Return the partition that a primary key belongs to."""
+        """Return the id of the partition that serves a primary key, as far as is known now.
+
+        While the zone is re-sharded it changes once, to one of the next layout (`wire.layouts`).
+        """
         codec = self.codec
         keys = codec.encode_keys(batches.conform([key], codec.key_schema))
-        return int(keyspace.partitions_of(rows.hash_of(keys), self.config.partitions)[0])
+        return int(self._dispatcher.placement.partitions_of(rows.hash_of(keys))[0])
 
     def transaction(self, key: Mapping[str, Any]) -> Transaction:
         """Begin a transaction on the partition of a primary key; see `client.transactions`."""
-        partition, partitions = self.partition_of(key), self.config.partitions
-        return Transaction(self._requests, self.codec, partition, partitions, self._settings)
+
+        def begin(codec: RowCodec) -> Transaction:
+            placement = self._dispatcher.placement
+            keys = codec.encode_keys(batches.conform([key], codec.key_schema))
+            partition = int(placement.partitions_of(rows.hash_of(keys))[0])
+            return Transaction(self._requests, codec, partition, placement, self._settings)
+
+        return self._with_routes(begin)
 
     def transaction_outcome(self, partition: PartitionId, transaction: str) -> TransactionOutcome:
         """Return how a transaction has ended; one that is still open is aborted by this.
@@ -238,17 +250,30 @@ class TableClient:
         """
         return self._requests.end(partition, transaction).outcome
 
+    def segments(self) -> tuple[Segment, ...]:
+        """Return which partition serves which range of key hashes now, in order, without a gap.
+
+        They are the zone's partitions, but while it is re-sharded. Whoever reads range by range
+        needs no other ones when that changes: `stream` asks those who serve a range by then.
+        """
+        self._fetch_routes()
+        return self._dispatcher.placement.segments()
+
     def scan(self, as_of: int | None = None) -> Any:
         """Return all rows as a table, partition by partition; each at its own newest time."""
-        parts: list[Any] = []
-        self._fetch_routes()  # a scan by a stale number of partitions would miss some
-        for partition in range(self.config.partitions):
-            parts.extend(self.scan_partition(partition, as_of=as_of))
-        return pa.Table.from_batches(parts, schema=self.codec.arrow_schema)
+        schema = self.codec.arrow_schema
+        batches_of_all = self._streams.rows(WHOLE, _scan_ticket(as_of), whole=True)
+        return pa.Table.from_batches(batches_of_all, schema=schema)
 
-    def scan_partition(self, partition: PartitionId, *, as_of: int | None = None) -> list[Any]:
-        """Return a partition's rows as record batches, asked for again until it has all."""
-        return list(self.stream_partition(ScanTicket(partition=partition, as_of=as_of), whole=True))
+    def stream(self, hashes: HashRange = WHOLE, *, as_of: int | None = None) -> Iterator[Any]:
+        """Yield the rows of a range of key hashes as record batches, as they come from leaders.
+
+        In the order of row ids. A partition's scan that breaks before its first batch is started
+        again; later it raises, because rows already yielded cannot be taken back.
+        """
+        if self._routes.config is None:
+            self._fetch_routes()
+        return self._streams.rows(hashes, _scan_ticket(as_of))
 
     def lookup(
         self,
@@ -271,48 +296,19 @@ class TableClient:
         """
 
         def look_up(codec: RowCodec) -> IndexPage:
-            partitions = self.config.partitions
             found = Lookup(codec, index, low=low, high=high, limit=limit, after=after)
 
-            def rows_of(partition: PartitionId) -> list[Any]:
-                ticket = found.ticket(partition, as_of)
-                return list(self.stream_partition(ticket, whole=True))
+            def rows_of(segment: Segment) -> list[Any]:
+                hashes = HashRange(segment.start, segment.end)
+                ticket = functools.partial(found.ticket, as_of=as_of)
+                return list(self._streams.rows(hashes, ticket, whole=True))
 
-            with ThreadPoolExecutor(min(partitions, LOOKUPS_AT_ONCE)) as pool:
-                parts = pool.map(rows_of, range(partitions))
+            segments = self._dispatcher.placement.segments()
+            with ThreadPoolExecutor(min(len(segments), LOOKUPS_AT_ONCE)) as pool:
+                parts = pool.map(rows_of, segments)
                 return found.page([batch for part in parts for batch in part])
 
         return self._with_routes(look_up)
-
-    def stream_partition(
-        self, ticket: ScanTicket | IndexTicket, *, whole: bool = False
-    ) -> Iterator[Any]:
-        """Yield the batches of a scan or lookup as they come from the partition's leader.
-
-        A scan that breaks before its first batch is started again; later it raises, because rows
-        already yielded cannot be taken back. With `whole` all batches are gathered first, and any
-        break starts again.
-        """
-        deadline = self._clock() + self._settings.timeout_seconds
-        attempt = 0
-        while True:
-            yielded = False
-            gathered: list[Any] = []
-            try:
-                for batch in self._scan_once(ticket):
-                    if whole:
-                        gathered.append(batch)
-                        continue
-                    yielded = True
-                    yield batch
-            except RezoneError as error:
-                attempt += 1
-                if yielded or not error.retryable or self._clock() >= deadline:
-                    raise
-                self._wait_for_routes(ticket.partition, error, attempt)
-                continue
-            yield from gathered
-            return
 
     def close(self) -> None:
         """Close all connections; open futures end with an error."""
@@ -332,7 +328,7 @@ class TableClient:
         cut = batches.checked_parts(
             codec,
             batch,
-            self.config.partitions,
+            self._dispatcher.placement.partitions_of,
             delete=True,
             bytes_max=self._settings.request_bytes_max,
         )
@@ -391,26 +387,6 @@ class TableClient:
         if not self._dispatcher.submit(request):
             done(RezoneError("the client is closed"))
 
-    def _scan_once(self, ticket: ScanTicket | IndexTicket) -> Iterator[Any]:
-        if ticket.partition >= self.config.partitions:
-            raise no_such_partition(ticket.partition)
-        leader = self._dispatcher.leader(ticket.partition)
-        if leader is None:
-            raise NotReadyError(f"no leader is known for partition {ticket.partition}")
-        try:
-            reader = self._dispatcher.node(leader.address).get(ticket)
-            for chunk in reader:
-                if chunk.data is not None:
-                    yield chunk.data
-        except CHANNEL_ERRORS as error:
-            raise from_flight_error(error) from error
-
-    def _wait_for_routes(self, partition: PartitionId, error: RezoneError, attempt: int) -> None:
-        named = isinstance(error, NotLeaderError) and self._dispatcher.correct(partition, error)
-        if not named or attempt > self._settings.redirects_max:
-            self._dispatcher.pause(attempt)
-            self._fetch_routes()
-
     def _fetch_routes(self) -> None:
         deadline = self._clock() + self._settings.timeout_seconds
         attempt = 0
@@ -426,14 +402,20 @@ class TableClient:
                 return
 
 
-def _is_stale(error: RezoneError, codec: RowCodec, attempt: int) -> bool:
+def _scan_ticket(as_of: int | None) -> Callable[[Segment], ScanTicket]:
+    return lambda segment: ScanTicket(
+        partition=segment.partition,
+        as_of=as_of,
+        hash_start=segment.start,
+        hash_end_inclusive=segment.end - 1,
+    )
+
+
+def _may_have_come(error: UnknownIndexError, codec: RowCodec, attempt: int) -> bool:
     """Whether newer routes may bring an answer where older ones brought an error.
 
-    A request was cut for another number of partitions than the zone has by now (B-08), or for an
-    index as it was defined before: the index may be known to whoever was asked, or to this client,
-    before it is to the other.
+    An index may be known to whoever was asked, or to this client, before it is to the other; or
+    be known to one as it was defined before.
     """
-    if not isinstance(error, UnknownIndexError):
-        return "partition" in error.details
     named = error.details.get("index")
     return attempt == 1 or any(index.name == named for index in codec.table.indexes)

@@ -7,7 +7,9 @@
 It reads as of one moment, with its own writes on top. Others see all of its writes at once, when
 it has committed, or none. A row that somebody else has written since it began, or is about to, it
 may not write: TransactionConflictError, at once; begin again. Each request is repeated until it is
-answered, by whoever leads the partition then, and counts once.
+answered, by whoever leads the partition then, and counts once. When the partition is re-sharded,
+transactions that are open end: TransactionEndedError; begin again. How one has ended the partitions
+know that took the range over.
 
 Concurrency: any thread may call, one request at a time.
 """
@@ -27,9 +29,16 @@ import pyarrow as pa
 from rezone.client import batches
 from rezone.client.calls import Budget
 from rezone.client.dispatch import Answer, Dispatcher, Request
+from rezone.client.placement import Placement
 from rezone.client.settings import ClientSettings, TransactionOutcomeUnknownError
-from rezone.wire import keyspace, rows
-from rezone.wire.errors import ConflictError, InvalidRowError, RezoneError, TransactionEndedError
+from rezone.wire import rows
+from rezone.wire.errors import (
+    ConflictError,
+    InvalidRowError,
+    ReshardedError,
+    RezoneError,
+    TransactionEndedError,
+)
 from rezone.wire.messages import (
     Message,
     OwnWrites,
@@ -84,11 +93,17 @@ class Requests:
             self._budget.give(room)
 
     def end(
-        self, partition: PartitionId, transaction: str, *, commit_after: int | None = None
+        self,
+        partition: PartitionId,
+        transaction: str,
+        *,
+        commit_after: int | None = None,
+        begun_in: PartitionId | None = None,
     ) -> TransactionResult:
         """Commit a transaction of so many writes, or abort it; return how it has ended.
 
-        TransactionOutcomeUnknownError when no answer came to a commit that was sent.
+        Where the partition was re-sharded it is over, and whoever has the start of its range knows
+        how. TransactionOutcomeUnknownError when no answer came to a commit that was sent.
         """
 
         def message(opaque: int) -> Message:
@@ -98,17 +113,42 @@ class Requests:
                 transaction=transaction,
                 sequence=(commit_after or 0) + 1,
                 commit=commit_after is not None,
+                begun_in=begun_in,
             )
 
         answer, attempts = self.ask(partition, message)
+        committing = commit_after is not None and attempts > 0
+        if isinstance(answer, ReshardedError):
+            return self._end_of_sealed(partition, transaction, answer, committing=committing)
         if isinstance(answer, RezoneError):
-            if commit_after is None or not attempts or (attempts == 1 and not answer.retryable):
+            if not committing or (attempts == 1 and not answer.retryable):
                 raise answer
             raise _unknown(partition, transaction) from answer
         result = answer[0]
         assert isinstance(result, TransactionResult)  # noqa: S101 - the node answers in kind
-        forgotten = result.outcome is TransactionOutcome.UNKNOWN and attempts > 1
-        if forgotten and commit_after is not None:
+        if committing and attempts > 1 and result.outcome is TransactionOutcome.UNKNOWN:
+            raise _unknown(partition, transaction)
+        return result
+
+    def _end_of_sealed(
+        self,
+        partition: PartitionId,
+        transaction: str,
+        refusal: ReshardedError,
+        *,
+        committing: bool,
+    ) -> TransactionResult:
+        """Ask an heir how a transaction has ended; `committing`: a commit of it was sent."""
+        heir = self._dispatcher.heir_of(partition)
+        try:
+            if heir is None:
+                raise refusal
+            result = self.end(heir, transaction, begun_in=partition)
+        except RezoneError as error:
+            if committing:
+                raise _unknown(partition, transaction) from error
+            raise
+        if committing and result.outcome is TransactionOutcome.UNKNOWN:
             raise _unknown(partition, transaction)
         return result
 
@@ -125,14 +165,14 @@ class Transaction:
         requests: Requests,
         codec: RowCodec,
         partition: PartitionId,
-        partitions: int,
+        placement: Placement,
         settings: ClientSettings,
     ) -> None:
         self.id = str(uuid.uuid4())
         self.partition = partition
         self._requests = requests
         self._codec = codec
-        self._partitions = partitions
+        self._placement = placement
         self._settings = settings
         self._lock = threading.Lock()
         self._writes = 0
@@ -264,7 +304,7 @@ class Transaction:
             )
 
         answer, _ = self._requests.ask(self.partition, message, rows.to_ipc(part))
-        _frame(answer)
+        _frame_of_open(answer)
 
     def _read(self, part: Any) -> Any:
         self._require_open()
@@ -274,7 +314,7 @@ class Transaction:
             return ReadRequest(opaque=opaque, partition=self.partition, own=own)
 
         answer, _ = self._requests.ask(self.partition, message, rows.to_ipc(part))
-        return rows.from_ipc(_frame(answer)[1], self._codec.arrow_schema)
+        return rows.from_ipc(_frame_of_open(answer)[1], self._codec.arrow_schema)
 
     def _give_up(self) -> None:
         if self._writes:
@@ -294,7 +334,7 @@ class Transaction:
         """Return the batch; InvalidRowError when a row belongs to another partition."""
         if batch.num_rows:
             hashes = rows.hash_of(self._codec.encode_keys(batch))
-            where = keyspace.partitions_of(hashes, self._partitions)
+            where = self._placement.partitions_of(hashes)
             others = np.flatnonzero(where != self.partition)
             if others.size:
                 row = int(others[0])
@@ -311,7 +351,7 @@ class Transaction:
         cut = batches.checked_parts(
             self._codec,
             batch,
-            self._partitions,
+            self._placement.partitions_of,
             delete=delete,
             bytes_max=self._settings.request_bytes_max,
         )
@@ -322,6 +362,15 @@ def _frame(answer: Answer | RezoneError) -> Answer:
     if isinstance(answer, RezoneError):
         raise answer
     return answer
+
+
+def _frame_of_open(answer: Answer | RezoneError) -> Answer:
+    """As `_frame`, for a transaction that has begun: the seal of its partition has ended it."""
+    if isinstance(answer, ReshardedError):
+        raise TransactionEndedError(
+            "the partition was re-sharded: begin again", outcome=TransactionOutcome.ABORTED.value
+        ) from answer
+    return _frame(answer)
 
 
 def _unknown(partition: PartitionId, transaction: str) -> TransactionOutcomeUnknownError:

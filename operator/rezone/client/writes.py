@@ -5,12 +5,11 @@ sent again with the same number, which a node applies at most once. A batch that
 OutcomeUnknownError keeps its number taken: the next one takes a higher one, so a copy of it
 still on the wire can be told from the new one.
 
-When the zone's number of partitions changes (B-08), a node refuses a batch that was cut for the
-old number, and it is cut again by the new routes. Each lane has a writer id of its own, and a
-new one after such a change: a new partition inherits what its parents knew of writers, and one
-lane's number taken for another's would be an acknowledged write that was never applied. At that
-moment, and at no other, calls not waited for may overtake each other, and a batch whose first
-answer was lost may be applied twice (the same rows, so the table is the same).
+When a partition was re-sharded (B-08), its lane is moved: its batches are cut anew by key and put
+behind those of the lanes of whoever serves their rows by now. A batch that was sent says so there
+(`sent_as`), because it may have been applied before the seal. Rows that come meanwhile are put
+behind the lane that is moved, so that batches with a key in common always stand in one line
+(docs/decisions/0162).
 """
 
 import dataclasses
@@ -18,17 +17,29 @@ import logging
 import threading
 import uuid
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
+
+import numpy as np
 
 from rezone.client import batches
 from rezone.client.calls import Budget, Call
 from rezone.client.dispatch import Answer, Dispatcher, Request
+from rezone.client.placement import PartitionIds, Placement
 from rezone.client.settings import ClientSettings, OutcomeUnknownError
 from rezone.wire import rows
-from rezone.wire.errors import ConflictError, OverloadedError, RezoneError
-from rezone.wire.messages import Message, PartitionId, WriteRequest, WriteResult
+from rezone.wire.errors import OverloadedError, ReshardedError, RezoneError
+from rezone.wire.keyspace import Hashes
+from rezone.wire.layouts import HashRange, generation_of
+from rezone.wire.messages import (
+    SENT_AS_MAX,
+    Message,
+    PartitionId,
+    SentAs,
+    WriteRequest,
+    WriteResult,
+)
 from rezone.wire.rows import RowCodec
 
 Outcome = Answer | RezoneError
@@ -55,22 +66,30 @@ class PartitionWrite:
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
 class _Batch:
-    """One request of a lane: its rows, its room in the budget, the call it belongs to."""
+    """Rows of one request to come, their room in the budget, the call they belong to.
 
-    request: Request
+    `deadline` is that of the first attempt, 0 when there was none; `sent_as` its names before.
+    """
+
+    body: bytes
     codec: RowCodec
     rows: int
     room: int
     call: Call
     delete: bool
+    deadline: float = 0.0
+    sent_as: tuple[SentAs, ...] = ()
 
 
 @dataclasses.dataclass(eq=False)
 class _Lane:
-    """The batches of this writer for one partition of so many; one is on its way at most."""
+    """The batches of this writer for one partition; one is on its way at most.
+
+    `busy`: one is, or the lane is moved.
+    """
 
     partition: PartitionId
-    partitions: int
+    hashes: HashRange
     writer_id: str
     sequence: int = 0
     waiting: deque[_Batch] = dataclasses.field(default_factory=deque)
@@ -85,9 +104,9 @@ def writer_uuid(name: str) -> str:
         return str(uuid.uuid5(_WRITERS, name))
 
 
-def lane_writer(writer_id: str, generation: int, partition: PartitionId) -> str:
-    """Return a lane's writer id; `generation` counts changes of the number of partitions."""
-    return str(uuid.uuid5(uuid.UUID(writer_id), f"{generation}/{partition}"))
+def lane_writer(writer_id: str, partition: PartitionId) -> str:
+    """Return a lane's writer id: no two partitions of any layouts know a writer by the same."""
+    return str(uuid.uuid5(uuid.UUID(writer_id), str(partition)))
 
 
 class Writes:
@@ -111,18 +130,15 @@ class Writes:
         self._on_ack = on_ack
         self._lock = threading.Lock()
         self._lanes: dict[PartitionId, _Lane] = {}
-        self._partitions = 0
-        self._generation = -1
-        self._cutter = ThreadPoolExecutor(1, thread_name_prefix="rezone-cut")
+        self._generation = 0
+        self._mover = ThreadPoolExecutor(1, thread_name_prefix="rezone-move")
 
-    def submit(
-        self, codec: RowCodec, batch: Any, partitions: int, *, delete: bool
-    ) -> Future[list[PartitionWrite]]:
+    def submit(self, codec: RowCodec, batch: Any, *, delete: bool) -> Future[list[PartitionWrite]]:
         """Cut a batch by partition and size and send it; InvalidRowError before anything is."""
         parts = batches.checked_parts(
             codec,
             batch,
-            partitions,
+            self._lines(),
             delete=delete,
             bytes_max=self._settings.request_bytes_max,
         )
@@ -137,100 +153,123 @@ class Writes:
                 for _ in range(len(parts) - index):
                     call.add(error)
                 break
-            lane = self._lane(partitions, partition)
-            self._enqueue(
-                lane,
-                _Batch(
-                    request=self._request(lane, body, delete=delete),
-                    codec=codec,
-                    rows=part.num_rows,
-                    room=room,
-                    call=call,
-                    delete=delete,
-                ),
+            one = _Batch(
+                body=body, codec=codec, rows=part.num_rows, room=room, call=call, delete=delete
             )
+            self._put(partition, one)
         return call.future
 
     def close(self) -> None:
-        """End the thread that cuts again; the dispatcher is closed before."""
-        self._cutter.shutdown(wait=True, cancel_futures=False)
+        """End the thread that moves lanes; the dispatcher is closed before."""
+        self._mover.shutdown(wait=True, cancel_futures=False)
 
-    def _lane(self, partitions: int, partition: PartitionId) -> _Lane:
+    # --- lanes ------------------------------------------------------------------------------
+
+    def _lines(self, after_generation: int = -1) -> batches.PartitionsOf:
+        """Return behind whose batches rows stand: who serves them, or served them until lately.
+
+        A lane whose partition is over, but which is not empty yet, keeps the rows of its range; of
+        two that overlap the one of the earlier layout. Of lanes up to a generation nothing is
+        counted: theirs are the rows that are moved.
+        """
         with self._lock:
-            if partitions != self._partitions:
-                # Batches of the old lanes are still on their way; they keep their lanes alive.
-                self._generation += 1
-                self._partitions = partitions
-                self._lanes = {}
-            lane = self._lanes.get(partition)
-            if lane is None:
-                writer_id = lane_writer(self._writer_id, self._generation, partition)
-                lane = self._lanes[partition] = _Lane(partition, partitions, writer_id)
-            return lane
+            placement = self._dispatcher.placement
+            moving = [
+                lane
+                for partition, lane in self._lanes.items()
+                if lane.busy
+                and placement.is_over(partition)
+                and generation_of(partition) > after_generation
+            ]
+        moving.sort(key=lambda lane: lane.partition, reverse=True)
+        return lambda hashes: _line_of(hashes, placement, moving)
 
-    @staticmethod
-    def _request(lane: _Lane, body: bytes, *, delete: bool) -> Request:
+    def _put(self, partition: PartitionId, batch: _Batch, after_generation: int = -1) -> None:
+        """Put a batch behind its partition's others; cut it anew if it is too late for that."""
+        with self._lock:
+            lane = self._open_lane(partition)
+            if lane is not None:
+                lane.waiting.append(batch)
+                if lane.busy:
+                    return
+                lane.busy = True
+        if lane is None:
+            self._cut_anew(batch, after_generation)
+        else:
+            self._next(lane)
+
+    def _open_lane(self, partition: PartitionId) -> _Lane | None:
+        """Return a partition's lane; None when it was re-sharded and has no batches any more."""
+        placement = self._dispatcher.placement
+        lane = self._lanes.get(partition)
+        if placement.is_over(partition):
+            return lane if lane is not None and lane.busy else None
+        if placement.layout.generation != self._generation:
+            self._generation = placement.layout.generation
+            over = [p for p in self._lanes if placement.is_over(p) and not self._lanes[p].busy]
+            for one in over:
+                del self._lanes[one]
+        if lane is None:
+            lane = self._lanes[partition] = _Lane(
+                partition, placement.range_of(partition), lane_writer(self._writer_id, partition)
+            )
+        return lane
+
+    def _next(self, lane: _Lane) -> None:
+        """Send the lane's next batch."""
+        while True:
+            with self._lock:
+                if not lane.waiting:
+                    lane.busy = False
+                    return
+                batch = lane.waiting.popleft()
+                lane.sequence += 1
+                request = self._request(lane, batch, lane.sequence)
+            if self._dispatcher.submit(request):
+                return
+            self._end(batch, _closed(batch, lane.partition))
+
+    def _request(self, lane: _Lane, batch: _Batch, sequence: int) -> Request:
         def message(opaque: int) -> Message:
             return WriteRequest(
                 opaque=opaque,
                 partition=lane.partition,
                 writer_id=lane.writer_id,
-                # The lane's number stands still while one of its batches is on its way.
-                sequence=lane.sequence,
-                delete=delete,
+                sequence=sequence,
+                delete=batch.delete,
+                sent_as=batch.sent_as,
             )
 
-        return Request(partition=lane.partition, message=message, body=body, done=_not_yet)
+        def done(outcome: Outcome) -> None:
+            self._done(lane, batch, request, outcome)
 
-    def _enqueue(self, lane: _Lane, batch: _Batch) -> None:
-        batch.request.done = lambda outcome: self._done(lane, batch, outcome)
-        with self._lock:
-            lane.waiting.append(batch)
-            if lane.busy:
-                return
-            lane.busy = True
-        self._next(lane, sequence=lane.sequence)
+        request = Request(partition=lane.partition, message=message, body=batch.body, done=done)
+        request.deadline = batch.deadline
+        return request
 
-    def _next(self, lane: _Lane, *, sequence: int) -> None:
-        """Send the lane's next batch; `sequence` is the last number taken."""
-        while True:
-            with self._lock:
-                lane.sequence = sequence
-                if not lane.waiting:
-                    lane.busy = False
-                    return
-                lane.sequence += 1
-                batch = lane.waiting.popleft()
-            if self._dispatcher.submit(batch.request):
-                return
-            self._budget.give(batch.room)
-            batch.call.add(RezoneError("the client is closed"))
-
-    def _done(self, lane: _Lane, batch: _Batch, outcome: Outcome) -> None:
-        self._budget.give(batch.room)
-        stale = isinstance(outcome, ConflictError) and "partition" in outcome.details
-        if stale:
-            self._next(lane, sequence=lane.sequence - (batch.request.attempts == 1))
-            self._cut_later(lane, batch, outcome)
+    def _done(self, lane: _Lane, batch: _Batch, request: Request, outcome: Outcome) -> None:
+        if isinstance(outcome, ReshardedError):
+            self._refused_by_seal(lane, batch, request, outcome)
             return
-        result = self._result(batch, outcome)
+        result = self._result(batch, request, outcome)
         # A number that was surely not applied is free for the next batch: no gap.
-        unused = isinstance(result, BaseException) and not isinstance(result, TimeoutError)
-        self._next(lane, sequence=lane.sequence - unused)
+        if isinstance(result, BaseException) and not isinstance(result, TimeoutError):
+            lane.sequence -= 1
+        self._next(lane)
+        self._end(batch, result)
+
+    def _end(self, batch: _Batch, result: PartitionWrite | Exception) -> None:
+        self._budget.give(batch.room)
         batch.call.add(result)
 
-    def _result(self, batch: _Batch, outcome: Outcome) -> PartitionWrite | Exception:
-        request = batch.request
+    def _result(
+        self, batch: _Batch, request: Request, outcome: Outcome
+    ) -> PartitionWrite | Exception:
         if isinstance(outcome, RezoneError):
             refused = request.attempts == 1 and outcome.code in _REFUSALS
-            if refused or not request.attempts:
+            if not batch.sent_as and (refused or not request.attempts):
                 return outcome
-            unknown = OutcomeUnknownError(
-                f"partition {request.partition}: after {request.attempts} attempts the outcome "
-                f"of a write is unknown; the last error: {outcome}",
-            )
-            unknown.__cause__ = outcome
-            return unknown
+            return _unknown(request.partition, request.attempts, outcome)
         message = outcome[0]
         assert isinstance(message, WriteResult)  # noqa: S101 - the node answers in kind
         if self._on_ack is not None:
@@ -246,35 +285,78 @@ class Writes:
             leader_epoch=message.leader_epoch,
         )
 
-    # --- the number of partitions has changed -----------------------------------------------
+    # --- a lane is moved: its partition was re-sharded ---------------------------------------
 
-    def _cut_later(self, lane: _Lane, batch: _Batch, outcome: Outcome) -> None:
-        assert isinstance(outcome, ConflictError)  # noqa: S101 - the only caller checks it
+    def _refused_by_seal(
+        self, lane: _Lane, batch: _Batch, request: Request, refusal: ReshardedError
+    ) -> None:
+        """Put the batch back at the head of its lane, with the name it was sent under, and move."""
+        if request.attempts and len(batch.sent_as) == SENT_AS_MAX:
+            self._end(batch, _unknown(lane.partition, request.attempts, refusal))
+        else:
+            if request.attempts:
+                # Whether an attempt before the refused one was applied the heirs know.
+                name = SentAs(lane.writer_id, lane.sequence)
+                batch = dataclasses.replace(
+                    batch, sent_as=(*batch.sent_as, name), deadline=request.deadline
+                )
+            with self._lock:
+                lane.waiting.appendleft(batch)
+        self._move_later(lane)
+
+    def _move_later(self, lane: _Lane) -> None:
         try:
-            self._cutter.submit(self._cut_again, lane, batch, outcome)
+            self._mover.submit(self._move, lane)
         except RuntimeError:
-            batch.call.add(RezoneError("the client is closed"))
+            self._next(lane)
 
-    def _cut_again(self, lane: _Lane, batch: _Batch, refusal: ConflictError) -> None:
-        """Wait for routes with another number of partitions, then send the rows by them."""
-        attempt = 0
-        try:
-            while (partitions := self._partitions_now()) == lane.partitions:
-                attempt += 1
-                if self._clock() >= batch.request.deadline:
-                    raise refusal
-                self._dispatcher.pause(attempt)
-            schema = batch.codec.key_schema if batch.delete else batch.codec.arrow_schema
-            data = rows.from_ipc(batch.request.body, schema)
-            again = self.submit(batch.codec, data, partitions, delete=batch.delete)
-        except RezoneError as error:
-            batch.call.add(error)
-            return
-        again.add_done_callback(lambda f: batch.call.add(f.exception() or f.result()))
+    def _move(self, lane: _Lane) -> None:
+        """Put the lane's batches behind those of whoever serves their rows now, in order."""
+        while True:
+            with self._lock:
+                if not lane.waiting:
+                    # Not before the last batch has its place: from here on rows go to the others.
+                    lane.busy = False
+                    del self._lanes[lane.partition]
+                    return
+                batch = lane.waiting.popleft()
+            try:
+                self._cut_anew(batch, generation_of(lane.partition))
+            except Exception as error:  # noqa: BLE001 - a call without an end would hang its caller
+                _log.exception("a batch cannot be cut anew")
+                self._end(batch, error)
 
-    def _partitions_now(self) -> int:
-        return self._dispatcher.fetch_routes().config.partitions
+    def _cut_anew(self, batch: _Batch, after_generation: int) -> None:
+        """Send the rows of a batch whose partition is over by the present placement."""
+        schema = batch.codec.key_schema if batch.delete else batch.codec.arrow_schema
+        data = rows.from_ipc(batch.body, schema)
+        parts = list(batches.by_partition(batch.codec, data, self._lines(after_generation)))
+        batch.call.expect(len(parts) - 1)
+        self._budget.give(batch.room)
+        for partition, part in parts:
+            body = rows.to_ipc(part)
+            room = self._budget.exceed(len(body))
+            one = dataclasses.replace(batch, body=body, rows=part.num_rows, room=room)
+            self._put(partition, one, after_generation)
 
 
-def _not_yet(_outcome: Outcome) -> None:
-    raise AssertionError("a request was sent before its lane took it")
+def _line_of(hashes: Hashes, placement: Placement, moving: Iterable[_Lane]) -> PartitionIds:
+    found = placement.partitions_of(hashes)
+    for lane in moving:
+        start, end = np.uint64(lane.hashes.start), np.uint64(lane.hashes.end - 1)
+        found[(hashes >= start) & (hashes <= end)] = lane.partition
+    return found
+
+
+def _closed(batch: _Batch, partition: PartitionId) -> RezoneError | OutcomeUnknownError:
+    error = RezoneError("the client is closed")
+    return _unknown(partition, len(batch.sent_as), error) if batch.sent_as else error
+
+
+def _unknown(partition: PartitionId, attempts: int, error: RezoneError) -> OutcomeUnknownError:
+    unknown = OutcomeUnknownError(
+        f"partition {partition}: after {attempts} attempts the outcome of a write is unknown; "
+        f"the last error: {error}",
+    )
+    unknown.__cause__ = error
+    return unknown

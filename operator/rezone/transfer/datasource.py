@@ -11,7 +11,9 @@ against the zone's name when given; `asOf`, read as of this time in microseconds
 for writes, where a delete takes the primary key's columns; `tlsDirectory`, a directory on the
 driver and on every executor with the certificate to show, in place of REZONE_TLS_DIRECTORY.
 
-Reads: one task per partition of the zone, batches as they come from its leader.
+Reads: one task per partition of the zone, batches as they come from its leader. A task reads a
+range of key hashes, that of the partition when the read was planned; when the zone was re-sharded
+since, from whoever serves it by then.
 
 Writes are upserts, and there is no transaction over tasks: rows are visible as soon as they are
 acknowledged. A task that Spark repeats writes its rows again, which leaves the same rows; `abort`
@@ -53,7 +55,7 @@ from pyspark.sql.types import (
 )
 
 from rezone.client import PartitionWrite, TableClient
-from rezone.wire.messages import ScanTicket
+from rezone.wire.layouts import HashRange
 from rezone.wire.schema import ColumnType, TableSchema
 from rezone.wire.tls import TlsDirectory
 
@@ -155,12 +157,12 @@ class RezoneDataSource(DataSource):  # type: ignore[misc]
         return RezoneWriter(_Options.read(self.options), uuid.uuid4().hex)
 
 
-class _ZonePartition(InputPartition):  # type: ignore[misc]
-    """One partition of the zone."""
+class _ZoneRange(InputPartition):  # type: ignore[misc]
+    """The range of key hashes that one partition of the zone served when the read was planned."""
 
 
 class RezoneReader(DataSourceReader):  # type: ignore[misc]
-    """Scans each partition at its leader."""
+    """Scans each range at the leader of the partition that serves it."""
 
     def __init__(self, options: _Options, columns: tuple[str, ...]) -> None:
         self._options = options
@@ -169,16 +171,15 @@ class RezoneReader(DataSourceReader):  # type: ignore[misc]
     def partitions(self) -> Sequence[InputPartition]:
         """Return one input partition per partition of the zone."""
         with self._options.client() as client:
-            return [_ZonePartition(number) for number in range(client.config.partitions)]
+            return [_ZoneRange((one.start, one.end)) for one in client.segments()]
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
-        """Yield the partition's record batches.
+        """Yield the range's record batches.
 
         Not started again once a batch was yielded: Spark repeats the task instead.
         """
-        ticket = ScanTicket(partition=partition.value, as_of=self._options.as_of)
         with self._options.client() as client:
-            for batch in client.stream_partition(ticket):
+            for batch in client.stream(HashRange(*partition.value), as_of=self._options.as_of):
                 yield batch.select(list(self._columns))
 
 

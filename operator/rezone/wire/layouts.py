@@ -25,6 +25,10 @@ class HashRange(NamedTuple):
     end: int
 
 
+WHOLE = HashRange(0, keyspace.HASH_SPACE)
+"""All hashes."""
+
+
 class Segment(NamedTuple):
     """A half-open range of key hashes and the one partition that serves it."""
 
@@ -148,22 +152,25 @@ def sources_of(partition: PartitionId, old: Layout, new: Layout) -> Iterator[Ove
 
 
 def segments(
-    old: Layout, new: Layout | None = None, sealed: Collection[PartitionId] = ()
+    old: Layout,
+    new: Layout | None = None,
+    sealed: Collection[PartitionId] = (),
+    within: HashRange = WHOLE,
 ) -> tuple[Segment, ...]:
-    """Return who serves which range, in hash order and without a gap.
+    """Return who serves which part of a range of hashes, in hash order and without a gap.
 
     `sealed` are the old partitions that have cut over to `new`.
     """
     found: list[Segment] = []
-    for partition in old.ids:
-        if new is None or partition not in sealed:
-            found.append(Segment(*old.range_of(partition), partition))
+    for whole in _cut(within, old):
+        if new is None or whole.partition not in sealed:
+            found.append(whole)
             continue
-        for part in heirs_of(partition, old, new):
-            if found and found[-1].partition == part.new:
+        for part in _cut(HashRange(whole.start, whole.end), new):
+            if found and found[-1].partition == part.partition:
                 found[-1] = found[-1]._replace(end=part.end)
             else:
-                found.append(Segment(part.start, part.end, part.new))
+                found.append(part)
     return tuple(found)
 
 
