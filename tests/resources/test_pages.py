@@ -50,7 +50,7 @@ def test_pages_name_what_exists(page: Path) -> None:
     known = [path for path in paths if not path.endswith("/...")]
     assert [path for path in known if not (REPOSITORY / path).exists()] == []
     for block in re.findall(r"```yaml\n(.*?)```", text, re.DOTALL):
-        assert yaml.safe_load(block)["kind"]
+        assert all(document["kind"] for document in yaml.safe_load_all(block))
 
 
 def test_values_that_the_page_names_exist() -> None:
