@@ -12,7 +12,9 @@ from pathlib import Path
 import msgspec
 import pytest
 from replica_cluster import FAST, Client, Coordinator, ProcessNode, cluster, keys_in
+from resharding_kit import scan, seal
 
+from rezone.replica.importers import Importers
 from rezone.wire import layouts
 from rezone.wire.errors import (
     ConflictError,
@@ -21,6 +23,7 @@ from rezone.wire.errors import (
     SnapshotExpiredError,
     error_from,
 )
+from rezone.wire.keyspace import hash_key
 from rezone.wire.layouts import Layout, Overlap
 from rezone.wire.messages import (
     BeginImport,
@@ -421,3 +424,129 @@ def test_who_waits_for_a_source_s_log_hears_of_a_commit_at_once(tmp_path: Path) 
         assert not waiting.is_alive()
         assert answers[0].tails[0].entries
         assert source.importers.waiting == 0
+
+
+# --- cutting over --------------------------------------------------------------------------------
+
+
+@pytest.mark.proves("B-08")
+def test_new_partitions_serve_what_was_written_until_the_seal_and_go_on_from_there(
+    tmp_path: Path,
+) -> None:
+    """An acknowledged row would be missing after the cut-over, or one that was deleted be back."""
+    with cluster(tmp_path, 3, config=zone(3), settings=SMALL) as c:
+        create_old(c)
+        fill_old(c, 200)
+        with writing(c) as writer:
+            new = reshard(c, 2)
+            c.until_each("imported", parts_of(c), lambda part: imported(c, part))
+        for partition in layouts.layout_of(c.config).ids:
+            seal(c, partition)
+        c.until_each("sealed", parts_of(c), lambda part: progress(c, part).sealed)
+        expected = {key: value for rows in writer.rows.values() for key, value in rows.items()}
+        found: dict[bytes, bytes] = {}
+        for index, partition in enumerate(new.ids):
+            client, keys = Client(c), keys_in_part(expected, new, partition)
+            found.update(client.get(partition, keys))
+            assert len(scan(c, c.records[partition].leader, partition)) >= len(keys)
+            client.put(partition, {keys_in(index, 2, 1)[0]: b"new"})
+        assert found == expected
+        rows = sum(len(scan(c, c.records[p].leader, p)) for p in new.ids)
+        fresh = {keys_in(index, 2, 1)[0] for index in range(2)} - set(expected)
+        assert rows == writer.count + 3 * 200 + len(fresh)
+
+
+def keys_in_part(rows: dict[bytes, bytes], layout: Layout, partition: int) -> list[bytes]:
+    """Return the keys that are of a partition."""
+    return [key for key in rows if layout.partition_of(hash_key(key)) == partition]
+
+
+@pytest.mark.proves("B-08")
+def test_a_part_that_is_sealed_before_it_is_filled_is_not_served(tmp_path: Path) -> None:
+    """Rows that were there before would be missing until their fill comes."""
+    slow = msgspec.structs.replace(SMALL, import_chunk_bytes=400)
+    config = zone(1, copy_bytes_per_second_max=20_000)
+    with cluster(tmp_path, 3, config=config, settings=slow) as c:
+        create_old(c)
+        fill_old(c, 600)
+        (heir,) = reshard(c, 1).ids
+        (part,) = parts_of(c)
+        c.until("it has begun", lambda: progress(c, part).rows > 0)
+        seal(c, 0)
+        leader = c.replica(c.records[heir].leader, heir)
+
+        def seal_has_come() -> bool:
+            position = leader.store.import_position(0)
+            return position is not None and position.sealed_at > 0
+
+        c.until("the seal has come", seal_has_come)
+        assert not progress(c, part).sealed
+        with pytest.raises(NotReadyError):
+            Client(c).put(heir, {b"k": b"v"}, retry=False)
+        c.config = msgspec.structs.replace(c.config, copy_bytes_per_second_max=0)
+        c.configure()
+        c.until("it is filled", lambda: progress(c, part).sealed)
+        assert len(scan(c, leader.node_id, heir)) == 600
+
+
+# --- limits --------------------------------------------------------------------------------------
+
+
+@pytest.mark.proves("B-03", "B-08")
+def test_any_number_of_imports_takes_a_few_threads_and_all_get_their_turns(tmp_path: Path) -> None:
+    """A node with many new partitions would run out of threads, or fill some and not others."""
+    with cluster(tmp_path, 2, config=zone(4), settings=SMALL) as c:
+        create_old(c)
+        fill_old(c, 100)
+        reshard(c, 40)
+        most = 0
+
+        def all_imported() -> bool:
+            nonlocal most
+            most = max(most, len([t for t in threading.enumerate() if "import" in t.name]))
+            return all(imported(c, part) for part in parts_of(c))
+
+        c.until("all are imported", all_imported, seconds=60)
+        assert 0 < most <= 2 * (1 + 2), "one thread looks, and one follows each node"
+        assert require_equal(c, {}) == 400
+
+
+@pytest.mark.proves("B-16")
+def test_a_source_keeps_its_log_for_an_importer_and_forgets_one_that_is_gone(
+    tmp_path: Path,
+) -> None:
+    """The log would be trimmed away from an import, or be kept for ever for one that is gone."""
+    clock = FastClock()
+    source = Importers(clock, kept_seconds=60)
+    source.heard(16384, 100)
+    source.heard(16385, 200, read_to=250)
+    assert sorted(source.claims()) == [100, 200]
+    assert source.catching_up(3) == {16385: 250}
+    clock.now = 50
+    source.heard(16384, 150, read_to=170)
+    assert source.catching_up(3) == {16384: 170}
+    source.heard(16384, 160)
+    assert source.catching_up(3) == {16384: 170}, "a request for rows says nothing of the log"
+    clock.now = 70
+    assert source.claims() == [160]
+    with cluster(tmp_path, 1, config=zone(1), settings=SMALL) as c:
+        create_old(c)
+        Client(c).put(0, {b"a": b"1"})
+        c.call(0, BeginImport(part=whole()), ImportBegun)
+        tail_of(c, 0, TailedPart(whole(keep_from=0), 0, ""))
+        partition = c.replica(0)
+        with partition.lock:
+            assert partition.upkeep._log_needed_from() == 0
+            state = partition.leading.state
+            assert state is not None
+            assert partition.pacer._those_catching_up(state) == {-16385: 0}
+
+
+class FastClock:
+    """A clock that is set by hand."""
+
+    now = 0.0
+
+    def __call__(self) -> float:
+        """Return the time that was set."""
+        return self.now
