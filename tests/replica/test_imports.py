@@ -12,9 +12,10 @@ from pathlib import Path
 import msgspec
 import pytest
 from replica_cluster import FAST, Client, Coordinator, ProcessNode, cluster, keys_in
-from resharding_kit import scan, seal
+from resharding_kit import hold_disk, scan, seal
 
 from rezone.replica.importers import Importers
+from rezone.replica.importing import ImportPart
 from rezone.wire import layouts
 from rezone.wire.errors import (
     ConflictError,
@@ -316,6 +317,114 @@ def test_a_failed_heir_is_replaced_and_goes_on_from_its_log(tmp_path: Path) -> N
             c.until("the next leader imports", lambda: imported(c, part))
             c.nodes[heir].start()
         assert require_equal(c, writer.last_times) == writer.count + 400
+
+
+@pytest.mark.proves("B-08")
+def test_what_comes_late_counts_nothing(tmp_path: Path) -> None:
+    """An answer to a leader of before would be appended behind what its successor has, or twice."""
+    idle = msgspec.structs.replace(SMALL, import_threads=0)
+    with cluster(tmp_path, 2, config=zone(1), settings=idle) as c:
+        create_old(c)
+        fill_old(c, 100)
+        (heir,) = reshard(c, 1).ids
+        leader, source = c.replica(1, heir), c.node(0).import_source
+        c.until("it may begin", lambda: leader.importing.parts()[0].next_fill(100) is not None)
+        (part,) = leader.importing.parts()
+        begin = part.next_fill(1_000)
+        assert isinstance(begin, BeginImport)
+        begun = source.begin(begin)
+        part.begun(begun)
+        end = leader.store.log_end
+        part.begun(begun)
+        assert leader.store.log_end == end, "begun twice"
+        c.until("it is committed", lambda: leader.positions.committed == end)
+        fill = part.next_fill(1_000)
+        assert isinstance(fill, FillImport)
+        filled = source.fill(fill)
+        part.filled_with(fill, filled)
+        rows = progress(c, part.overlap).rows
+        part.filled_with(fill, filled)
+        assert progress(c, part.overlap).rows == rows > 0, "filled twice"
+        Client(c).put(0, {b"late": b"1"})
+        c.until("it may ask", lambda: part.next_tail() is not None)
+        asked = part.next_tail()
+        assert asked is not None
+        (tail,) = source.tail(TailImports(parts=(asked,))).tails
+        assert len(tail.entries) == 1
+        c.move(heir, 0)
+        c.move(heir, 1)
+        end = leader.store.log_end
+        part.tailed(asked, tail)
+        assert leader.store.log_end == end, "appended in another leadership"
+        assert leader.importing.parts()[0] is not part
+
+
+@pytest.mark.proves("B-04", "B-08")
+def test_a_time_counts_as_reached_when_what_is_older_is_committed(tmp_path: Path) -> None:
+    """A part that lacks rows when its leader is lost would have been verified."""
+    with cluster(tmp_path, 1, config=zone(1), settings=SMALL) as c:
+        create_old(c)
+        (heir,) = reshard(c, 1).ids
+        (part,) = parts_of(c)
+        c.until("imported", lambda: imported(c, part))
+        leader, heard = c.replica(0, heir), c.replica(0).importers
+        c.until("applied", lambda: leader.store.applied == leader.store.log_end)
+        let_go = hold_disk(leader)
+        try:
+            written = Client(c).put(0, {b"a": b"1"}).commit_time
+            c.until("it has come", lambda: heard.catching_up(99).get(heir) == 1)
+            told = heard._heard[heir].at
+            c.until("the source has told later times", lambda: heard._heard[heir].at > told)
+            assert progress(c, part).time < written
+        finally:
+            let_go()
+        assert require_equal(c, {0: written}) == 1
+
+
+@pytest.mark.proves("B-04", "B-08")
+def test_a_digest_waits_for_versions_that_are_older_than_what_is_applied(tmp_path: Path) -> None:
+    """A right copy would be found to differ: versions come with times long past."""
+    idle = msgspec.structs.replace(SMALL, import_threads=0)
+    with cluster(tmp_path, 1, config=zone(2), settings=idle) as c:
+        create_old(c)
+        (heir,) = reshard(c, 1).ids
+        leader = c.replica(0, heir)
+        first, second = leader.importing.parts()
+        c.until("it may begin", lambda: first.next_fill(100) is not None)
+        for part in (first, second):
+            fill_by_hand(c, part)
+        times = [Client(c).put(p, {keys_in(p, 2, 1)[0]: b"1"}).commit_time for p in (0, 1)]
+        assert times[0] < times[1]
+        follow_by_hand(c, second)
+        c.until("it is applied", lambda: leader.positions.rows_time >= times[1])
+        let_go = hold_disk(leader)
+        try:
+            follow_by_hand(c, first)
+            with pytest.raises(NotReadyError):
+                digest(c, heir, first.overlap, times[0])
+        finally:
+            let_go()
+        there = digest(c, 0, first.overlap, times[0])
+        assert digest(c, heir, first.overlap, times[0]).digests == there.digests
+
+
+def fill_by_hand(c: Coordinator, part: ImportPart) -> None:
+    """Begin a part, and fill it."""
+    source = c.node(0).import_source
+    while not part.filled:
+        request = c.until("it may be asked", functools.partial(part.next_fill, 1_000))
+        if isinstance(request, BeginImport):
+            part.begun(source.begin(request))
+        else:
+            part.filled_with(request, source.fill(request))
+
+
+def follow_by_hand(c: Coordinator, part: ImportPart) -> None:
+    """Append what a source has committed since."""
+    asked = c.until("it may be asked", part.next_tail)
+    (tail,) = c.node(0).import_source.tail(TailImports(parts=(asked,))).tails
+    assert tail.entries
+    part.tailed(asked, tail)
 
 
 # --- the source's answers ------------------------------------------------------------------------

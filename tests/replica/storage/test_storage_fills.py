@@ -33,6 +33,7 @@ from test_storage_imports import (
 from test_storage_indexes import TABLE, look_up, put, visible_rows
 from test_storage_transactions import apply, copy, follow, opened
 
+from rezone.replica.engines.base import FLAG_INTENT
 from rezone.replica.entry import EntryKind, build_entry, iter_entries, rows_batch
 from rezone.replica.imports import Stand, begin_entry, fill_entry
 from rezone.replica.range_fill import range_versions
@@ -183,6 +184,7 @@ def test_what_was_known_where_the_log_is_followed_from_comes_first(
                 assert (mine.is_open, mine.last.kind) == (False, its.last.kind)
             assert table.get(T3) is None, "an open transaction is the source's alone"
         assert stored_rows(heir) == {rid(1): b"x", rid(2): b"t"}
+        assert all(version[2] != FLAG_INTENT for version in stored_versions(heir))
         # What goes on at the source comes by the log, and how the open one ends.
         Writer(source).write({rid(1): b"y"}, W1, 5)
         tx.commit(T3)
@@ -195,6 +197,9 @@ def test_what_was_known_where_the_log_is_followed_from_comes_first(
         heir.truncate(0)
         assert heir.import_position(0) is None
         assert stored_versions(heir) == []
+        undone = heir.writer_state(W1)
+        assert undone is not None
+        assert undone.sequence == 3, "the batch that is undone would count as known"
         with heir.transactions() as table:
             assert table.get(T1) is None
 
