@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
+import msgspec
 import pytest
 
-from rezone.cli.show import index_lines, stream_lines, task_line
+from rezone.cli.show import index_lines, map_parts, stream_lines, task_line
+from rezone.domain import routes
+from rezone.domain.route_records import RouteRecords
 from rezone.resources.conditions import ConditionType, Reason, condition_of
 from rezone.resources.model import ObjectMeta
 from rezone.resources.task import (
@@ -17,6 +20,7 @@ from rezone.resources.task import (
     TaskType,
 )
 from rezone.resources.zone_status import DistributionZoneStatus
+from rezone.wire.layouts import id_of
 from rezone.wire.messages import ConnectionStatistics, NodeStatistics, StreamStatistics
 
 
@@ -24,7 +28,7 @@ from rezone.wire.messages import ConnectionStatistics, NodeStatistics, StreamSta
 def test_a_connection_is_shown_under_its_name_with_all_its_streams() -> None:
     """Who looks for the stream that holds up a move would not find it, or not what it waits for."""
     sent = StreamStatistics(
-        partition=3, active=True, frames=2, bytes=1_500_000, sent_offset=9, missing_rows=4
+        partition=id_of(2, 3), active=True, frames=2, bytes=1_500_000, sent_offset=9, missing_rows=4
     )
     received = StreamStatistics(partition=5, active=False, frames=1, bytes=0)
     found = NodeStatistics(
@@ -38,8 +42,22 @@ def test_a_connection_is_shown_under_its_name_with_all_its_streams() -> None:
         "node 0: z:0->2, from node 2, 1 streams",
         "  partition 5 (not running): received 0.0 MB in 1 frames",
         "node 0: z:1->0, to node 1, 1 streams",
-        "  partition 3: sent 1.5 MB in 2 frames, up to offset 9, 4 rows not acknowledged",
+        "  partition 3 of generation 2: sent 1.5 MB in 2 frames, up to offset 9, 4 rows not acknowledged",
     ]
+
+
+def test_both_layouts_of_a_zone_are_drawn_while_it_is_re_sharded() -> None:
+    """Who re-shards would see neither where the new partitions are, nor how many serve."""
+    old = [msgspec.structs.replace(routes.initial((0, 1), 1), sealed=p == 0) for p in range(2)]
+    (before,) = map_parts(RouteRecords(old))
+    assert "node 0  LL" in before
+    table = RouteRecords(old).with_next([routes.initial((2, 1), 1)] * 3, 1)
+    assert map_parts(table)[:3] == [
+        "1 of 2 partitions have cut over to 3 new ones\n",
+        before,
+        "new layout\n",
+    ]
+    assert "node 2  LLL" in map_parts(table)[3]
 
 
 @pytest.mark.proves("B-10")

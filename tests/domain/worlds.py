@@ -49,11 +49,16 @@ def report(partition: int, node: int, route: LeaderAndIsr, **changes: Any) -> Re
 
 @dataclasses.dataclass
 class World:
-    """A mutable description of one observation."""
+    """A mutable description of one observation.
+
+    `heirs` are the records of the layout after that of `routes`, which is of `generation`.
+    """
 
     routes: list[LeaderAndIsr] = dataclasses.field(
         default_factory=lambda: [record(), record(leader=1)],
     )
+    generation: int = 0
+    heirs: list[LeaderAndIsr] = dataclasses.field(default_factory=list)
     nodes: int = 5
     silent: dict[int, float] = dataclasses.field(default_factory=dict)
     lost: set[int] = dataclasses.field(default_factory=set)
@@ -70,6 +75,12 @@ class World:
     def reported(self, partition: int, node: int, **changes: Any) -> None:
         """Change what a node reports of a replica."""
         self.reports[partition, node] = {**(self.reports.get((partition, node)) or {}), **changes}
+
+    @property
+    def records(self) -> RouteRecords:
+        """All records by partition id."""
+        table = RouteRecords(self.routes, self.generation)
+        return table.with_next(self.heirs, self.generation + 1) if self.heirs else table
 
     def view(self) -> ZoneView:
         """Return the observation; `reports` of None means that the node has no such replica."""
@@ -90,7 +101,7 @@ class World:
         }
         return ZoneView(
             name="z",
-            routes=RouteRecords(self.routes),
+            routes=self.records,
             nodes={n: self._node(n) for n in range(self.nodes)},
             coordinator_epoch=2,
             leader_lease_seconds=LEASE_SECONDS,
@@ -104,7 +115,7 @@ class World:
     def _node(self, node: int) -> NodeView:
         silent = self.silent.get(node)
         replicas = {}
-        for partition, route in enumerate(self.routes):
+        for partition, route in self.records.items():
             changes = self.reports.get((partition, node), {})
             there = node in route.replicas or (partition, node) in self.reports
             if there and changes is not None:

@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 import click
 
 from rezone.domain.partition_map import LEGEND, marks_of_routes, picture
+from rezone.domain.route_records import RouteRecords
 from rezone.kube.client import Kube, connect
 from rezone.kube.errors import KubeError
 from rezone.kube.routes import RouteStore
@@ -17,6 +18,7 @@ from rezone.resources.zone import DistributionZone
 from rezone.resources.zone_status import DistributionZoneStatus
 from rezone.wire.errors import RezoneError
 from rezone.wire.flight import NodeClient
+from rezone.wire.layouts import generation_of, index_of
 from rezone.wire.messages import NodeStatistics, StatisticsRequest, StreamStatistics
 from rezone.wire.tls import tls_from_environment
 
@@ -36,9 +38,20 @@ def partition_map(zone: str, namespace: str | None) -> None:
         routes = await RouteStore(kube, found).load()
         if not routes:
             return f"zone {zone} has no partitions yet"
-        return f"{picture(marks_of_routes(routes.of(routes.layout.generation)))}\n{LEGEND}"
+        return "\n".join([*map_parts(routes), LEGEND])
 
     click.echo(_ask(load))
+
+
+def map_parts(routes: RouteRecords) -> list[str]:
+    """Return the map of a zone, and that of the layout to come while it is re-sharded."""
+    maps = [picture(marks_of_routes(routes.of(each.generation))) for each in routes.layouts]
+    if routes.next_layout is None:
+        return maps
+    sealed = sum(record.sealed for record in routes.of(routes.layout.generation))
+    count, new = routes.layout.partitions, routes.next_layout.partitions
+    titles = [f"{sealed} of {count} partitions have cut over to {new} new ones\n", "new layout\n"]
+    return [line for pair in zip(titles, maps, strict=True) for line in pair]
 
 
 @click.command("progress")
@@ -140,10 +153,13 @@ def stream_lines(found: NodeStatistics) -> list[str]:
 def _stream_line(stream: StreamStatistics, *, sent: bool) -> str:
     moved = f"{stream.bytes / 1e6:,.1f} MB in {stream.frames} frames"
     state = "" if stream.active else " (not running)"
+    generation = generation_of(stream.partition)
+    layout = f" of generation {generation}" if generation else ""
+    name = f"partition {index_of(stream.partition)}{layout}{state}"
     if not sent:
-        return f"partition {stream.partition}{state}: received {moved}"
+        return f"{name}: received {moved}"
     return (
-        f"partition {stream.partition}{state}: sent {moved}, up to offset {stream.sent_offset}, "
+        f"{name}: sent {moved}, up to offset {stream.sent_offset}, "
         f"{stream.missing_rows} rows not acknowledged"
     )
 

@@ -130,8 +130,7 @@ class Acts:
             case world.ClearPending(revision=revision):
                 await self._assign(lambda keys: assignments.clear_pending(keys, revision))
             case world.SettleLeader(partition=partition, old_leader=left, new_leader=taken):
-                index = index_of(partition)
-                await self._assign(lambda keys: assignments.settle(keys, index, left, taken))
+                await self._assign(lambda keys: assignments.settle(keys, partition, left, taken))
             case (
                 resharding_view.CreateHeirs()
                 | resharding_view.DropLayout()

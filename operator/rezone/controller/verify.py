@@ -10,7 +10,7 @@ import structlog
 
 from rezone.controller.monitor import WatchedNode
 from rezone.domain.resharding_observe import PartKey
-from rezone.wire.layouts import Overlap
+from rezone.wire.layouts import Overlap, index_of
 from rezone.wire.messages import DigestReply, DigestRequest, PartitionId
 
 log = structlog.get_logger(__name__)
@@ -57,8 +57,8 @@ async def verify_copy(
     for index, (wanted, found) in enumerate(zip(there.digests, here.digests, strict=True)):
         if wanted != found:
             raise CopyDiffersError(
-                f"partition {partition}: range {index} of {RANGES} on data node {target.node} "
-                f"differs from data node {source.node} as of {there.as_of}: "
+                f"partition {index_of(partition)}: range {index} of {RANGES} on data node "
+                f"{target.node} differs from data node {source.node} as of {there.as_of}: "
                 f"{here.rows[index]} rows against {there.rows[index]}",
             )
     return True

@@ -16,6 +16,7 @@ from typing import Final
 from rezone.domain.topology_text import DECIMAL_LENGTH_MAX, TopologyError, compact, parse
 from rezone.domain.world import Topology
 from rezone.resources.zone_status import Assignment, Assignments, CancelIntent
+from rezone.wire.layouts import Layout, index_of
 from rezone.wire.messages import NodeId, PartitionId
 
 __all__ = [
@@ -142,15 +143,16 @@ def settle(
     stable = topology_of(assignments.stable)
     if assignments.stable is None or stable is None or assignments.pending is not None:
         return SKIP
-    if not 0 <= partition < len(stable):
+    if partition not in Layout(assignments.stable.generation, len(stable)).ids:
         return SKIP
-    nodes = stable[partition]
+    index = index_of(partition)
+    nodes = stable[index]
     if new_leader in nodes:
         return SKIP
     gone = old_leader if old_leader in nodes else nodes[0]
     after = (new_leader, *(node for node in nodes if node != gone))
     revision = assignments.change + 1
-    replicas = compact((*stable[:partition], after, *stable[partition + 1 :]))
+    replicas = compact((*stable[:index], after, *stable[index + 1 :]))
     moved = assignments.stable.model_copy(update={"revision": revision, "replicas": replicas})
     return _changed(assignments, stable=moved, change=revision)
 

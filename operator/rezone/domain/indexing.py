@@ -32,6 +32,8 @@ def indexing(view: ZoneView) -> str:
 
 def _reports(view: ZoneView) -> Iterator[ReplicaReport | None]:
     for partition, record in view.routes.items():
+        if record.sealed:
+            continue  # nobody looks anything up there any more
         for node in record.replicas:
             report = view.report(partition, node)
             if report is not None or node == record.leader:

@@ -27,6 +27,7 @@ from rezone.resources.task import (
     RebalanceTaskStatus,
 )
 from rezone.resources.task import TaskState as S
+from rezone.wire.layouts import index_of
 
 STEPS_MAX = 16
 
@@ -144,7 +145,8 @@ def _interrupted(run: TaskRun) -> bool:
         return run.give_up("unrecoverable", Reason.FAILED, why)
     if found.mismatched:
         partition, node = found.mismatched[0]
-        why = f"the copy of partition {partition} on node {node} differs from its leader's rows"
+        copy = f"the copy of partition {index_of(partition)} on node {node}"
+        why = f"{copy} differs from its leader's rows"
         return run.give_up("unrecoverable", Reason.FAILED, why)
     return False
 

@@ -63,7 +63,8 @@ def missing_copies(view: ZoneView, *, task_copies: bool) -> tuple[Copy, ...]:
     copies = []
     for partition, record in view.routes.items():
         leader = view.report(partition, record.leader)
-        if leader is None or leader.role is not Role.LEADER:
+        # What is sealed ends soon, and its rows are elsewhere.
+        if record.sealed or leader is None or leader.role is not Role.LEADER:
             continue
         targets = tuple(
             n

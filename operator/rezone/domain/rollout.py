@@ -87,12 +87,14 @@ NOTHING = RolloutDecision()
 def lagging_nodes(view: ZoneView) -> frozenset[NodeId]:
     """Return the nodes with a replica that is not in sync, as far as anybody says.
 
-    The record alone may be of before a restart: the node itself must say that it has its rows, and
-    the leader that it has heard from it since.
+    Not of a partition that is sealed: nobody waits for it. The record alone may be of before a
+    restart: the node itself must say that it has its rows, and the leader that it has heard from
+    it since.
     """
     return frozenset(
         node
         for partition, record in view.routes.items()
+        if not record.sealed
         for node in record.replicas
         if not _is_in_sync(view, partition, record, node)
     )

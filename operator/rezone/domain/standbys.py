@@ -5,7 +5,8 @@ followers: in failure domains where neither the leader nor another standby is, t
 few standbys. They are made one after the other, as the route has room for one that is not in
 `iss` yet (HS-01). One that falls out of `iss` is nobody's standby any more, and another follows.
 
-A partition that something moves is left alone: a move makes the standby that it needs itself.
+A partition that something moves is left alone: a move makes the standby that it needs itself. One
+that is sealed needs none any more, and those of the next layout have theirs before they serve.
 """
 
 from collections import Counter
@@ -23,7 +24,7 @@ def standby_changes(view: ZoneView) -> tuple[RouteChange, ...]:
     load = Counter(node for record in view.routes.values() for node in routes.hot_standbys(record))
     changes = []
     for partition, record in view.routes.items():
-        if partition in moving or _is_moving(view, partition, record):
+        if partition in moving or record.sealed or _is_moving(view, partition, record):
             continue
         change = _change(view, partition, record, load)
         if change is not None:

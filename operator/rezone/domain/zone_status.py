@@ -35,6 +35,8 @@ class Obstacle:
 class ZoneHealth:
     """How many partitions are well: led by a node that answers, and with all replicas in sync.
 
+    Counted are those that serve: while the zone is re-sharded not the ones that have cut over, nor
+    new ones that nobody asks for anything yet.
     `lost_quorum` and `leaderless` tell of those that nobody can lead: for good, or for now.
     `damaged` counts replicas that have found damage; `damage` tells of one of them. `indexing` says
     which indexes are being built.
@@ -60,7 +62,10 @@ def health_of(view: ZoneView, *, replicas: int, wanted_nodes: int) -> ZoneHealth
     """
     led = in_sync = 0
     losses: list[Loss] = []
+    serving = view.routes.serving
     for partition, record in view.routes.items():
+        if partition not in serving:
+            continue
         report = view.report(partition, record.leader)
         leads = report is not None and report.role is Role.LEADER
         if report is not None and leads and report.partition_epoch > FIRST_PARTITION_EPOCH:
@@ -69,13 +74,13 @@ def health_of(view: ZoneView, *, replicas: int, wanted_nodes: int) -> ZoneHealth
             losses.append(loss)
         in_sync += len(record.isr) >= replicas
     damaged = [
-        f"data node {node}, partition {partition}: {report.damage}"
+        f"data node {node}, {view.routes.name_of(partition)}: {report.damage}"
         for node, seen in sorted(view.nodes.items())
         for partition, report in seen.replicas.items()
         if report.damage
     ]
     return ZoneHealth(
-        partitions=len(view.routes),
+        partitions=len(serving),
         led=led,
         in_sync=in_sync,
         ready_nodes=sum(node.reachable for node in view.nodes.values()),
