@@ -1,12 +1,15 @@
 """How long one pass of the coordinator over the largest zone takes, 16,384 partitions of 3.
 
-    PYTHONPATH=operator python benchmarks/zone_pass.py [--nodes 1000] [--profile]
+    PYTHONPATH=operator python benchmarks/zone_pass.py [--nodes 1000] [--resharding] [--profile]
 
 Only the operator's own work is measured: the API server is a dictionary of JSON texts, data nodes
 have reported and take calls at once. "zone" is a pass over the zone at rest, the first one of a
 coordinator tells every node everything; "zone, moving" and "task" are passes while half of the
 leaders move. The best of --repeat runs; with --profile where the time of each goes. "held" is the
 longest that the event loop went without a turn for others, by the clock and by its CPU time.
+
+With --resharding the zone has a second table of as many new partitions, and half of the old ones
+have cut over; then only the passes over the zone are measured.
 """
 
 import argparse
@@ -20,6 +23,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
+import msgspec
 import structlog
 
 from rezone.controller.coordinator import Coordinator
@@ -29,7 +33,8 @@ from rezone.controller.monitor import WatchedNode
 from rezone.controller.settings import CoordinatorSettings
 from rezone.controller.task import TaskReconciler
 from rezone.controller.zone import ZoneReconciler
-from rezone.domain import assignments, route_shards, routes
+from rezone.domain import assignments, routes
+from rezone.domain.route_records import RouteRecords
 from rezone.domain.world import Topology
 from rezone.kube.client import Manifest
 from rezone.kube.data_node import PodSettings, build_pod
@@ -172,7 +177,7 @@ def zone_of(topology: Topology, nodes: int) -> Manifest:
     }
 
 
-def report_of(node: int, table: list[LeaderAndIsr], version: int = 1) -> NodeReport:
+def report_of(node: int, table: RouteRecords, version: int = 1) -> NodeReport:
     """Return what a data node says when all is well."""
     return NodeReport(
         node=node,
@@ -189,7 +194,7 @@ def report_of(node: int, table: list[LeaderAndIsr], version: int = 1) -> NodeRep
                 partition_epoch=r.partition_epoch,
                 follower_offsets=dict.fromkeys(r.replicas, 0) if r.leader == node else {},
             )
-            for p, r in enumerate(table)
+            for p, r in table.items()
             if node in r.replicas
         ),
     )
@@ -255,14 +260,15 @@ async def measure(given: argparse.Namespace) -> None:
     coordinator = Coordinator(api, settings, epoch=1)
     # Passes run when they are measured, not when they are woken.
     await coordinator.queue.close()
-    first = [routes.initial(row, 1) for row in topology]
-    await RouteStore(api, zone).create(first)
     pods_of(zone, given.nodes, api)
-    confirmed = [routes.confirm(record, 1) for record in first]
-    table = [record for record in confirmed if isinstance(record, LeaderAndIsr)]
-    for shard, data in route_shards.encode_routes(table).items():
-        stored = json.loads(api.objects["ConfigMap", route_shards.shard_name("large", shard)])
-        api.put("ConfigMap", {**stored, "data": data})
+    table = RouteRecords(opened(topology))
+    if given.resharding:
+        pend_next(api, topology)
+        halves = [msgspec.structs.replace(r, sealed=p % 2 == 0) for p, r in table.items()]
+        table = RouteRecords(halves).with_next(opened(topology), 1)
+    for layout in table.layouts:
+        records = table.of(layout.generation)
+        await RouteStore(api, zone).create(records, layout.generation)
     runtime = coordinator.runtime(ZoneKey(NAMESPACE, "large"), "uid-zone")
     reports = [report_of(n, table) for n in range(given.nodes)]
     for n, report in enumerate(reports):
@@ -289,6 +295,9 @@ async def measure(given: argparse.Namespace) -> None:
             news_of(with_answer(None, old), with_answer(None, new))
 
     await timed("a report of each node", news, given.repeat)
+    if given.resharding:
+        await coordinator.close()
+        return
     moved = tuple((r[1], r[2], r[0]) if p % 2 else r for p, r in enumerate(topology))
     put_task(api, topology, moved)
     tasks = TaskReconciler(coordinator)
@@ -300,6 +309,21 @@ async def measure(given: argparse.Namespace) -> None:
         await profiled(lambda: tasks.reconcile(task_key))
         await profiled(lambda: passes.reconcile(key))
     await coordinator.close()
+
+
+def opened(topology: Topology) -> list[LeaderAndIsr]:
+    """Return the records of partitions that all their replicas have opened."""
+    confirmed = [routes.confirm(routes.initial(row, 1), 1) for row in topology]
+    return [record for record in confirmed if isinstance(record, LeaderAndIsr)]
+
+
+def pend_next(api: StoredApi, target: Topology) -> None:
+    """Make the assignment of the next layout pending."""
+    body = json.loads(api.objects["DistributionZone", "large"])
+    pending = {"revision": REVISION, "replicas": assignments.compact(target), "generation": 1}
+    changed = {"pending": pending, "change": REVISION, "lastGeneration": 1}
+    body["status"]["assignments"] |= changed
+    api.put("DistributionZone", body)
 
 
 def put_task(api: StoredApi, source: Topology, target: Topology) -> None:
@@ -335,6 +359,7 @@ def main() -> None:
     parser.add_argument("--partitions", type=int, default=16_384)
     parser.add_argument("--nodes", type=int, default=1000)
     parser.add_argument("--repeat", type=int, default=3)
+    parser.add_argument("--resharding", action="store_true")
     parser.add_argument("--profile", action="store_true")
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
     asyncio.run(measure(parser.parse_args()))

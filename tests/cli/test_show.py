@@ -38,11 +38,12 @@ def test_a_connection_is_shown_under_its_name_with_all_its_streams() -> None:
             ConnectionStatistics(name="z:1->0", peer=1, producing=True, streams=(sent,)),
         ),
     )
+    name = "partition 3 of generation 2"
     assert stream_lines(found) == [
         "node 0: z:0->2, from node 2, 1 streams",
         "  partition 5 (not running): received 0.0 MB in 1 frames",
         "node 0: z:1->0, to node 1, 1 streams",
-        "  partition 3 of generation 2: sent 1.5 MB in 2 frames, up to offset 9, 4 rows not acknowledged",
+        f"  {name}: sent 1.5 MB in 2 frames, up to offset 9, 4 rows not acknowledged",
     ]
 
 
