@@ -10,7 +10,7 @@ import uuid
 from collections.abc import Iterable, Mapping
 from typing import Final, NamedTuple
 
-from rezone.replica.entry import NO_WRITER, WRITER_KINDS, EntryHeader
+from rezone.replica.entry import NO_WRITER, WRITER_KINDS, EntryHeader, EntryKind
 
 _RECORD: Final = struct.Struct(">QQQ")
 _PREFIX: Final = b"w"
@@ -66,7 +66,7 @@ class WriterTable:
     def note(self, headers: Iterable[EntryHeader]) -> None:
         """Take appended entries into account."""
         for header in headers:
-            if _is_of_writer(header):
+            if _is_of_writer(header) and _counts(header, self.get(header.writer_id)):
                 self._appended[header.writer_id] = _state_of(header)
 
     def note_filled(self, filled: Iterable[FilledWriter]) -> None:
@@ -87,7 +87,7 @@ class WriterTable:
         """Move entries to the applied layer; return the engine state that must change with it."""
         changes: dict[bytes, bytes | None] = {}
         for header in headers:
-            if _is_of_writer(header):
+            if _is_of_writer(header) and _counts(header, self.applied.get(header.writer_id)):
                 self._apply(header.writer_id, _state_of(header), changes)
         for writer, state in filled:
             known = self.applied.get(writer)
@@ -171,6 +171,15 @@ class WriterTable:
 
 def _is_of_writer(header: EntryHeader) -> bool:
     return header.kind in WRITER_KINDS and header.writer_id != NO_WRITER
+
+
+def _counts(header: EntryHeader, known: WriterState | None) -> bool:
+    """Whether an entry has a later batch of its writer than is known.
+
+    Sources of one partition may both know a writer of the layout before theirs, one of them a later
+    batch: the earlier one without rows in its range (docs/decisions/0162).
+    """
+    return header.kind != EntryKind.IMPORT or known is None or known.sequence < header.sequence
 
 
 def _state_of(header: EntryHeader) -> WriterState:

@@ -235,6 +235,25 @@ def test_of_transactions_come_committed_rows_and_how_they_ended(
 
 
 @pytest.mark.proves("B-08")
+def test_of_a_writer_that_two_sources_know_the_later_batch_stays(
+    tmp_path: Path, kind: EngineKind
+) -> None:
+    """After a second re-sharding a batch retried over both would be applied a second time."""
+    with stores(tmp_path, kind, "a", "b", "heir") as (first, second, heir):
+        for source, sequence in ((first, 7), (second, 3)):
+            Writer(source).write({rid(1): b"x"}, W1, sequence)
+        for number, source in enumerate((first, second)):
+            imported(source, heir, WHOLE._replace(old=number))
+            appended = heir.writer_state(W1)
+            assert appended is not None
+            assert appended.sequence == 7
+        apply(heir)
+        heir.flush()
+        assert heir.writer_state(W1) == appended
+        assert heir.import_position(1) is not None
+
+
+@pytest.mark.proves("B-08")
 def test_positions_and_writers_travel_to_the_followers_of_a_new_partition(
     tmp_path: Path, form: str
 ) -> None:
