@@ -3,6 +3,8 @@
 Each partition has one write on its way at a time and, after its answer, the next one a pause
 later; so a partition that hands over slows nobody but itself, and the time between two answers is
 its write gap. While a partition's leader moves, its pause is short, to measure the gap finely.
+Partitions are those that the zone had when the traffic began: when it is re-sharded, what was
+measured of one goes on being measured of the rows of its range, whoever serves them.
 
 Concurrency: one thread sends writes that are due, one reads; answers come on the client's reader
 threads and only enter the ledger and set the partition's next due time.
