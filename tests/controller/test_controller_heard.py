@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,7 +16,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from rezone.controller.heard import Heard, follows, request_after, with_answer
 from rezone.replica import report
 from rezone.replica.report import ReportBoard
-from rezone.replica.settings import NodeSettings
+from rezone.replica.settings import NodeSettings, SystemClock
 from rezone.wire.messages import NodeReport, ReplicaReport, ReportRequest, Role
 
 PARTITIONS = st.integers(0, 4)
@@ -200,6 +201,37 @@ def test_a_poll_waits_only_for_what_it_does_not_know(node: Node) -> None:
     assert not node.board.has_news(seen)
     node.board.tick(1.0)
     assert node.board.has_news(seen)
+
+
+class Pausing(threading.Event):
+    """Notes for how long it was waited for, and does something meanwhile."""
+
+    def __init__(self, meanwhile: Callable[[], None]) -> None:
+        super().__init__()
+        self.seconds: list[float] = []
+        self._meanwhile = meanwhile
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Return at once."""
+        assert timeout is not None
+        self.seconds.append(timeout)
+        self._meanwhile()
+        return False
+
+
+def test_the_steps_of_a_move_come_in_one_answer() -> None:
+    """Reports of each step would be made while clients wait for the end of the move."""
+    board = ReportBoard(SystemClock(), NodeSettings(report_pause_ms=10), "life")
+    pausing = board._ended = Pausing(lambda: board.touched(2, at_once=True))
+    seen = ReportRequest(seen=board._version, process_id="life")
+    board.touched(1, at_once=True)
+    board.wait(seen, 60)
+    assert board._changed_at.keys() == {1, 2}
+    assert pausing.seconds == [pytest.approx(0.01)]
+    board.wait(seen, 0.002)
+    assert pausing.seconds[1] <= 0.002, "no longer than the caller waits"
+    board.wait(ReportRequest(seen=0, process_id="another life"), 60)
+    assert len(pausing.seconds) == 2, "who knows nothing of this process is told at once"
 
 
 def test_changes_count_only_on_top_of_what_they_were_asked_for(node: Node) -> None:

@@ -21,6 +21,7 @@ from rezone.wire.messages import (
     LeaseGrant,
     LeaseRequest,
     Message,
+    StreamEnd,
     StreamOk,
     StreamRefused,
     StreamRequest,
@@ -247,6 +248,34 @@ def test_an_answer_tells_the_commit_offset_and_nothing_repeats_it() -> None:
     candidate.committed = 6
     channel.statistics()[0].push()
     assert wire.sent[2:] == [CommitOffsets(streams=(CommitOffset(PARTITION, 2, 6),))]
+    wire.over.set()
+    thread.join(PATIENCE_SECONDS)
+
+
+def test_who_leads_no_more_sends_the_end_of_its_streams_itself() -> None:
+    """A thread would have to wake up for it in the middle of the write gap."""
+    candidate, wire = Candidate(), Wire()
+    candidate.leads = True
+    channel = ProducerChannel(
+        "c",
+        1,
+        cast("Channel", wire),
+        lambda _: cast("Source", candidate),
+        settings=NodeSettings(streams_max=1),
+        clock=SystemClock(),
+    )
+    thread = threading.Thread(target=channel.run, daemon=True)
+    thread.start()
+    assert wire.handled.wait(PATIENCE_SECONDS)
+    del wire.sent[:]
+    (stream,) = channel.statistics()
+    stream.end("another replica leads", 2, 3, tell=False)
+    assert not wire.sent, "its caller has locks"
+    channel.push()
+    reason = "another replica leads"
+    assert wire.sent == [StreamEnd(partition=PARTITION, reason=reason, leader=2, leader_epoch=3)]
+    channel.push()
+    assert len(wire.sent) == 1
     wire.over.set()
     thread.join(PATIENCE_SECONDS)
 

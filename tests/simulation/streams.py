@@ -95,8 +95,16 @@ class SimulatedStream:
         del tell  # every step looks
         self._controls.append(_Control(offset, message, last, on_sent))
 
-    def end(self, reason: str, leader: NodeId | None = None, epoch: int | None = None) -> None:
+    def end(
+        self,
+        reason: str,
+        leader: NodeId | None = None,
+        epoch: int | None = None,
+        *,
+        tell: bool = True,
+    ) -> None:
         """Send StreamEnd in place of all that was still to be sent."""
+        del tell  # every step looks
         if self.ended:
             return
         self.ended = True

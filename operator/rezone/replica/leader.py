@@ -89,15 +89,21 @@ class LeaderDuties:
             partition.store.update_meta(settled_epoch=partition.leader_epoch, durable=False)
 
     def end(self, leader: NodeId, epoch: int) -> None:
-        """End the leadership, and tell every follower who leads now."""
+        """End the leadership, and tell every follower who leads now.
+
+        The caller calls `host.restream` without locks, which sends that at once: in the write gap,
+        where every thread that must wake up first is felt.
+        """
         self.state = None
-        self.end_streams("another replica leads", leader, epoch)
+        self.end_streams("another replica leads", leader, epoch, tell=False)
         self._partition.importers.ring()
 
-    def end_streams(self, reason: str, leader: NodeId | None, epoch: int | None) -> None:
-        """End all streams with StreamEnd."""
+    def end_streams(
+        self, reason: str, leader: NodeId | None, epoch: int | None, *, tell: bool = True
+    ) -> None:
+        """End all streams with StreamEnd; the senders are told, or the caller pushes."""
         for stream in list(self.streams.values()):
-            stream.end(reason, leader, epoch)
+            stream.end(reason, leader, epoch, tell=tell)
         self.streams.clear()
 
     # --- what a producer channel calls -----------------------------------------------------------

@@ -70,9 +70,11 @@ class Links:
     def restream(self, partition: Partition) -> None:
         """Make the partition's stream fit its state: to its leader, in its epoch, or none.
 
-        Followers that asked for a stream before this replica led are answered as well.
+        Followers hear first that this replica leads no more, if so. Those that asked for a stream
+        before it led are answered as well.
         """
         for producer in self.producers():
+            producer.push()
             producer.resume(partition.partition_id)
         self._restream(partition)
 

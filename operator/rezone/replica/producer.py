@@ -144,6 +144,13 @@ class ProducerChannel:
             self._enqueue(stream)
         self._outbox.ask(here=here)
 
+    def push(self) -> None:
+        """Send what streams have queued, by the calling thread while that cannot block."""
+        with self._lock:
+            queued = bool(self._ready)
+        if queued:
+            self._outbox.ask(here=True)
+
     def add_control(self, stream: ProducerStream, control: Control, *, tell: bool) -> None:
         """Queue a message that has its place after the stream's entries; `tell` the sender."""
         with self._lock:
@@ -153,7 +160,13 @@ class ProducerChannel:
             self._outbox.ask()
 
     def end_stream(
-        self, stream: ProducerStream, reason: str, leader: NodeId | None, epoch: int | None
+        self,
+        stream: ProducerStream,
+        reason: str,
+        leader: NodeId | None,
+        epoch: int | None,
+        *,
+        tell: bool,
     ) -> None:
         """End a stream with StreamEnd (DCP-12: it goes into the send queue, the stream is dead)."""
         message = StreamEnd(
@@ -164,7 +177,8 @@ class ProducerChannel:
                 return
             stream.replace_controls(Control(0, message, last=True, on_sent=None))
             self._enqueue(stream)
-        self._outbox.ask()
+        if tell:
+            self._outbox.ask()
 
     def _enqueue(self, stream: ProducerStream) -> None:
         if not stream.queued and not stream.ended and not self._closed:

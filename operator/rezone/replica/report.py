@@ -8,6 +8,9 @@ partition that the node has had, so it needs no limit of its own.
 Concurrency: `touched` is cheap and may be called under any lock, before or after the change that
 it tells of if that is made under the replica's own lock, else after it; `wait` runs in the callers'
 threads. Changes of state count at once, progress at most every `progress_interval_ms`.
+
+An answer waits `report_pause_ms` for what else changes: the steps of a leader's move come within a
+few milliseconds, in which clients wait, and a report for each would be made meanwhile.
 """
 
 import threading
@@ -38,7 +41,9 @@ class ReportBoard:
         self._clock = clock
         self._process_id = process_id
         self._interval = settings.progress_interval_ms / 1000
+        self._pause = settings.report_pause_ms / 1000
         self._changed = threading.Condition()
+        self._ended = threading.Event()
         self._version = 1
         self._changed_at: dict[PartitionId, int] = {}
         self._progress: set[PartitionId] = set()
@@ -73,10 +78,18 @@ class ReportBoard:
         return request.seen != self._version or request.process_id != self._process_id
 
     def wait(self, request: ReportRequest, timeout_seconds: float) -> None:
-        """Return when there is news for the caller, at the latest after the time given."""
+        """Return when there is news for the caller, at the latest after the time given.
+
+        A moment after the news, unless the caller knows nothing yet.
+        """
+        until = self._clock.monotonic() + timeout_seconds
         with self._changed:
             self._waiting += 1
             self._changed.wait_for(lambda: self.has_news(request) or self._closed, timeout_seconds)
+        if request.process_id == self._process_id:
+            # Not on the condition: each change would wake this thread.
+            self._ended.wait(max(0.0, min(self._pause, until - self._clock.monotonic())))
+        with self._changed:
             self._waiting -= 1
             self._asked_at = self._clock.monotonic()
 
@@ -87,6 +100,7 @@ class ReportBoard:
 
     def close(self) -> None:
         """Let nobody wait any more."""
+        self._ended.set()
         with self._changed:
             self._closed = True
             self._changed.notify_all()

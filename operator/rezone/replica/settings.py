@@ -79,6 +79,8 @@ class NodeSettings(msgspec.Struct, frozen=True, kw_only=True):
     - `scrub_seconds`: every replica is read through for damage once in this time, at the same share
       of it; 0: never.
     - `commit_interval_ms`: how late a follower may hear of a commit offset when no entries follow.
+    - `report_pause_ms`: how late the coordinator may hear of a change of a replica's state;
+      `progress_interval_ms`: of progress.
     - `leisure_rows_max`: a thread that waits for frames does a partition's work itself when at
       most this many rows are to be applied, and leaves more to the workers.
     - `import_chunk_bytes`: of a partition of the layout before, how much is asked for at once while
@@ -135,6 +137,7 @@ class NodeSettings(msgspec.Struct, frozen=True, kw_only=True):
     import_poll_ms: int = 500
     import_mark_rows: int = 20_000
     commit_interval_ms: int = 100
+    report_pause_ms: int = 20
     progress_interval_ms: int = 100
     tick_interval_ms: int = 20
     trim_interval_ms: int = 5_000

@@ -123,9 +123,19 @@ class ProducerStream:
         """
         self.channel.add_control(self, Control(offset, message, last, on_sent), tell=tell)
 
-    def end(self, reason: str, leader: NodeId | None = None, epoch: int | None = None) -> None:
-        """Send StreamEnd at once, in place of all that was still to be sent."""
-        self.channel.end_stream(self, reason, leader, epoch)
+    def end(
+        self,
+        reason: str,
+        leader: NodeId | None = None,
+        epoch: int | None = None,
+        *,
+        tell: bool = True,
+    ) -> None:
+        """Send StreamEnd, in place of all that was still to be sent.
+
+        The sender is told, unless the caller says that it will push (`tell`).
+        """
+        self.channel.end_stream(self, reason, leader, epoch, tell=tell)
 
     def ask_lease(self) -> None:
         """Have the follower's node asked for leases, as soon as may be."""
