@@ -158,10 +158,10 @@ class BulkLoader:
         self._run = self._new_run()
 
     def _end_checkpoint(self) -> None:
-        """Wait for the checkpoint under way, if any; raises what it has failed with."""
+        """Wait for the checkpoint under way, if any; raises what it has failed with, ever again."""
         if self._checkpoint is not None:
-            checkpoint, self._checkpoint = self._checkpoint, None
-            self._copy = checkpoint.result()
+            self._copy = self._checkpoint.result()
+            self._checkpoint = None
 
     def _persist(
         self, runs: tuple[SortedRun, SortedRun], entries: Sequence[Entries], progress: CopyMeta
