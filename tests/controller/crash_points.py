@@ -1,9 +1,10 @@
 """Where an operator dies: before or after one of the deeds by which it changes the outside.
 
 A deed has a name in words: `RebalanceTask Planned` (a state is stored), `create RegionMigration`,
-`authorize` and `lead` (a route record with, or without, an authorized takeover), `call Takeover`,
-`create SparkApplication`. What the end is, is said by whoever hands it over: tasks that are
-cancelled, or a process that is killed.
+`authorize` and `lead` (a route record with, or without, an authorized takeover), `authorize seal`
+and `note seal`, `create layout` and `delete layout`, `call Takeover`, `create SparkApplication`.
+What the end is, is said by whoever hands it over: tasks that are cancelled, or a process that is
+killed.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from rezone.kube.store import O, StatusStore
 from rezone.resources.model import Model
 from rezone.resources.zone import DistributionZone
 from rezone.wire.flight import NodeClient
-from rezone.wire.messages import Message, PartitionId
+from rezone.wire.messages import LeaderAndIsr, Message, PartitionId
 
 
 @dataclasses.dataclass(frozen=True)
@@ -79,8 +80,20 @@ class CrashingRoutes(RouteStore):
     async def change(self, changes: Sequence[RouteChange]) -> frozenset[PartitionId]:
         """Change the records."""
         deeds = {"lead" if c.state.next_leader is None else "authorize" for c in changes}
+        deeds |= {"authorize seal" for c in changes if c.state.sealing}
+        deeds |= {"note seal" for c in changes if c.state.sealed}
         with self._crash.around(*deeds):
             return await super().change(changes)
+
+    async def create(self, records: Sequence[LeaderAndIsr], generation: int = 0) -> None:
+        """Write the records of a layout."""
+        with self._crash.around("create layout"):
+            await super().create(records, generation)
+
+    async def delete(self, generation: int) -> None:
+        """Delete the records of a layout."""
+        with self._crash.around("delete layout"):
+            await super().delete(generation)
 
 
 class CrashingSpark(SparkStore):

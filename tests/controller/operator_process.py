@@ -172,9 +172,12 @@ class DyingOperator:
 
     POD = "dying-operator"
 
-    def __init__(self, cluster: TestCluster, namespace: str, logs: Path) -> None:
+    def __init__(
+        self, cluster: TestCluster, namespace: str, logs: Path, **environment: str
+    ) -> None:
         self._log = logs / "dying-operator.log"
-        self._env = environment_of(cluster, namespace, free_port()) | {"POD_NAME": self.POD}
+        own = {"POD_NAME": self.POD, **environment}
+        self._env = environment_of(cluster, namespace, free_port()) | own
         self._living: subprocess.Popen[bytes] | None = None
         self._next = self._load()
 

@@ -285,8 +285,6 @@ RULE_ROWS: tuple[RuleRow, ...] = (
             {"spec.hotStandbys": 2}, {"spec.hotStandbys": 3}),
     RuleRow(Z, "partitions times replicas may be at most 49152, or the assignments have no room in one object: lower one of the two, or make two zones",
             {"spec.partitions": 16384, "spec.replicas": 3}, {"spec.partitions": 16384, "spec.replicas": 4}),
-    RuleRow(Z, "partitions cannot be changed until re-sharding exists: make a new zone with the wanted number and copy the rows",
-            {"spec.partitions": 8, "spec.replicas": 2}, {"spec.partitions": 16}, before={}),
     RuleRow(Z, KEPT, {"spec.schema": INDEXED_TWO}, {"spec.schema": {**TWO, "columns": TWO["columns"][::-1]}},
             before={"spec.schema": TWO}),
     RuleRow(Z, KEPT, {"spec.schema": TWO}, {"spec.schema": {**INDEXED_TWO, "primaryKey": ["d"]}},

@@ -326,13 +326,6 @@ class DistributionZoneSpec(Model):
             "room in one object: lower one of the two, or make two zones",
         ),
         Rule(
-            # The operator would keep serving the old count and say nothing.
-            rule="self.partitions == oldSelf.partitions",
-            message="partitions cannot be changed until re-sharding exists: make a new zone with "
-            "the wanted number and copy the rows",
-            field_path=".partitions",
-        ),
-        Rule(
             # The lists of names stand for the order, which a list of type map does not compare.
             rule="has(self.schema) == has(oldSelf.schema) && (!has(self.schema) || "
             "(self.schema.columns == oldSelf.schema.columns && "
@@ -358,7 +351,8 @@ class DistributionZoneSpec(Model):
     )
 
     partitions: Annotated[int, Field(ge=1, le=16_384)] = Field(
-        description="Into how many hash ranges the rows are cut.",
+        description="Into how many hash ranges the rows are cut. Another number re-shards the zone "
+        "while it is in use.",
     )
     replicas: Annotated[int, Field(ge=1, le=7)] = Field(
         description="On how many data nodes each partition is kept.",
