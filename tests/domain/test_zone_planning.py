@@ -198,6 +198,11 @@ def test_a_cancelled_number_is_not_begun_again_before_it_changes() -> None:
     assert isinstance(cleared, Assignments)
     assert (cleared.pending, cleared.planned) == (None, None)
     assert resharded(8, cleared, found, 70) == cleared
+    status = DistributionZoneStatus(data_nodes=found, assignments=cleared)
+    told = ZonePlanning(zone(partitions=8), status, leaders=(0, 1, 2, 0), now=NOW).run().stalled
+    assert told is not None
+    assert told[0] is Reason.CANCELLED
+    assert "set spec.partitions to 4" in told[1]
     other = resharded(5, cleared, found, 80)
     assert other.pending is not None
     assert other.pending.generation == 3

@@ -66,6 +66,9 @@ class ZonePlanning:
                 self._look_for_trigger(newest)
         except NotPlaceableError as error:
             self.stalled = (Reason.NOT_ENOUGH_DATA_NODES, str(error))
+        if self.stalled is None and newest is not None and keys.declined_partitions:
+            there = len(assignments.parse(newest.replicas))
+            self.stalled = (Reason.CANCELLED, _declined(keys.declined_partitions, there))
         return self
 
     def _first_placement(self) -> None:
@@ -171,3 +174,10 @@ class ZonePlanning:
             current=current,
             leaders=leaders,
         )
+
+
+def _declined(wanted: int, there: int) -> str:
+    return (
+        f"the re-sharding to {wanted} partitions was cancelled: set spec.partitions to {there}, "
+        f"which the zone has, and to {wanted} again if you want it after all"
+    )
