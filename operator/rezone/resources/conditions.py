@@ -63,7 +63,7 @@ class Reason(enum.StrEnum):
     RUNNING = "Running"  # the state machine advances
     WAITING = "Waiting"  # the state machine waits; the message says on what
     SUCCEEDED = "Succeeded"  # the task or migration has ended as asked
-    CANCELLED = "Cancelled"  # the task was cancelled; the message lists what was kept
+    CANCELLED = "Cancelled"  # the task, or the zone's re-sharding, was cancelled; what was kept
     FAILED = "Failed"  # the task ended without reaching its end; the message says why
     CONFLICT = "Conflict"  # another task works on the same partitions
     ZONE_NOT_FOUND = "ZoneNotFound"  # spec.zoneName names no zone in this namespace
