@@ -54,7 +54,8 @@ from simulation.streams import Follower, SimulatedStream
 if TYPE_CHECKING:
     from simulation.network import Network
 
-SETTINGS = NodeSettings(replica_lag_ms_max=2_000, takeover_timeout_ms=2_000)
+# What is imported is moved by the world, not by threads.
+SETTINGS = NodeSettings(replica_lag_ms_max=2_000, takeover_timeout_ms=2_000, import_threads=0)
 COPY_STEPS = 6
 ROW_BYTES = 1000
 JOB_ROUNDS_MAX = 50
