@@ -108,19 +108,20 @@ class BulkLoader:
 
     def _take(self, batch: pa.RecordBatch, mark: BatchMark) -> None:
         keys, values = engine_pairs(batch)
+        size = content_bytes(batch)
         if mark.early:
             self._take_early(keys, values)
         elif keys[0][:-TIME_BYTES] <= self._last or keys[-1][:-TIME_BYTES] > mark.last_row_id:
             raise CorruptionError("a snapshot batch is out of row order")
         else:
-            self._count(batch.num_rows, content_bytes(batch), self._arriving.take(batch))
+            self._count(batch.num_rows, size, self._arriving.take(batch))
             early = self._early.passed(mark.last_row_id)
             if early[0]:
                 self._count_early(*early)
                 keys, values = in_order(keys + early[0], values + early[1])
             self._run.add(keys, values)
         self._versions += batch.num_rows
-        self._bytes += content_bytes(batch)
+        self._bytes += size
 
     def _take_early(self, keys: list[bytes], values: list[bytes]) -> None:
         """Keep early rows, or write those that have no place among the ones to come, or no room."""
