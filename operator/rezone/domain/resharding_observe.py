@@ -5,7 +5,8 @@ source from whoever has it, for it is committed then, but that there is none onl
 """
 
 import dataclasses
-from collections.abc import Collection, Sequence
+import functools
+from collections.abc import Collection, Mapping, Sequence
 
 from rezone.domain.assignments import parse
 from rezone.domain.readiness import CLOSE_ROWS
@@ -105,14 +106,21 @@ def _leader_report(
     return report if report.leader_epoch == record.leader_epoch else None
 
 
+@functools.lru_cache(maxsize=16)
+def _overlaps(old: Layout, new: Layout) -> Mapping[PartitionId, tuple[Overlap, ...]]:
+    """Return the parts of each heir; every pass asks for the same ones, and there are thousands."""
+    return {partition: tuple(sources_of(partition, old, new)) for partition in new.ids}
+
+
 def _heirs(
     view: ZoneView, old: Layout | None, new: Layout, target: Topology, compared: Compared
 ) -> dict[PartitionId, HeirView]:
     found = {}
+    overlaps = _overlaps(old, new) if old is not None else {}
     for partition, nodes in zip(new.ids, target, strict=True):
         record = view.routes.get(partition)
         there = tuple(n for n in nodes if n in view.nodes and not view.nodes[n].lost)
-        parts = tuple(sources_of(partition, old, new)) if old is not None else ()
+        parts = overlaps.get(partition, ())
         report = _leader_report(view, partition, record) if record is not None else None
         found[partition] = HeirView(
             partition=partition,
