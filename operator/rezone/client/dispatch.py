@@ -134,8 +134,7 @@ class Dispatcher:
     @property
     def placement(self) -> Placement:
         """Who serves which hash, by the routes that were fetched; there must have been some."""
-        with self._lock:
-            placement = self._routes.placement
+        placement = self._routes.placement  # a value, replaced as a whole: no lock
         assert placement is not None  # noqa: S101 - who asks has fetched the config with them
         return placement
 

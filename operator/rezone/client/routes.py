@@ -178,8 +178,10 @@ class RouteCache:
             )
             return
         self.config = config
-        self.placement = Placement(layout_of(config), next_layout_of(config))
-        self._drop([p for p in self._leaders if not self.placement.knows(p)])
+        fresh = Placement(layout_of(config), next_layout_of(config))
+        if fresh != placement:
+            self.placement = fresh
+            self._drop([p for p in self._leaders if not fresh.knows(p)])
 
     def _remember(self, placement: Placement) -> None:
         self._past[placement.layout.generation] = placement.layout

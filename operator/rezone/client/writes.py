@@ -130,6 +130,8 @@ class Writes:
         self._on_ack = on_ack
         self._lock = threading.Lock()
         self._lanes: dict[PartitionId, _Lane] = {}
+        self._moving: list[_Lane] = []
+        self._looked_at: Placement | None = None
         self._generation = 0
         self._mover = ThreadPoolExecutor(1, thread_name_prefix="rezone-move")
 
@@ -174,12 +176,14 @@ class Writes:
         """
         with self._lock:
             placement = self._dispatcher.placement
+            lanes = self._lanes.values() if placement is not self._looked_at else self._moving
+            # Under one placement they only become fewer: most calls have none to look at.
+            self._moving = [
+                lane for lane in lanes if lane.busy and placement.is_over(lane.partition)
+            ]
+            self._looked_at = placement
             moving = [
-                lane
-                for partition, lane in self._lanes.items()
-                if lane.busy
-                and placement.is_over(partition)
-                and generation_of(partition) > after_generation
+                lane for lane in self._moving if generation_of(lane.partition) > after_generation
             ]
         moving.sort(key=lambda lane: lane.partition, reverse=True)
         return lambda hashes: _line_of(hashes, placement, moving)
