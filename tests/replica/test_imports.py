@@ -14,8 +14,9 @@ import pytest
 from replica_cluster import FAST, Client, Coordinator, ProcessNode, cluster, keys_in
 from resharding_kit import hold_disk, scan, seal
 
+from rezone.replica.entry import iter_entries
 from rezone.replica.importers import Importers
-from rezone.replica.importing import ImportPart
+from rezone.replica.importing import UNCOMMITTED_MAX, ImportPart
 from rezone.wire import layouts
 from rezone.wire.errors import (
     ConflictError,
@@ -659,3 +660,79 @@ class FastClock:
     def __call__(self) -> float:
         """Return the time that was set."""
         return self.now
+
+
+@pytest.mark.proves("B-08")
+def test_where_a_source_writes_elsewhere_its_log_is_let_go_all_the_same(tmp_path: Path) -> None:
+    """A quiet half of a range would hold all of the log that the other half has filled."""
+    with cluster(tmp_path, 1, config=zone(1), settings=SMALL) as c:
+        create_old(c)
+        _, high = reshard(c, 2).ids
+        low_part, high_part = parts_of(c)
+        c.until_each("imported", (low_part, high_part), lambda part: imported(c, part))
+        client, keys = Client(c), keys_in(0, 2, 50)
+        for turn in range(10):
+            last = client.put(0, dict.fromkeys(keys, b"%d" % turn))
+        c.until("it is far on", lambda: position_at(c, high, 0) >= last.end_offset - 250)
+        c.until_each(
+            "imported", (low_part, high_part), lambda part: imported(c, part, last.commit_time)
+        )
+        assert c.replica(0, high).store.log_end < 20, "a note for each entry that it has no rows of"
+        partition = c.replica(0)
+        claims = partition.importers.claims
+        c.until("the log may go", lambda: min(claims()) >= last.end_offset - 250)
+        assert require_equal(c, {0: last.commit_time}) == 50
+
+
+def position_at(c: Coordinator, heir: int, source: int) -> int:
+    """Return up to which offset of a source an heir has imported it."""
+    position = c.replica(c.records[heir].leader, heir).store.import_position(source)
+    return position.offset if position is not None else -1
+
+
+@pytest.mark.proves("B-08")
+def test_imports_that_are_not_committed_wait_and_go_on(tmp_path: Path) -> None:
+    """A follower that hangs would have the new leader's log grow by all that its sources have."""
+    with cluster(tmp_path, 1, config=zone(1), settings=SMALL) as c:
+        create_old(c)
+        fill_old(c, 1_000)
+        (heir,) = reshard(c, 1).ids
+        (part,) = parts_of(c)
+        c.until("the fill has begun", lambda: progress(c, part).rows > 0)
+        leader = c.replica(0, heir)
+        let_go = hold_disk(leader)
+        try:
+            c.until("it waits", lambda: leader.importing.parts()[0].next_fill(1) is None)
+            assert not progress(c, part).filled
+            rows = progress(c, part).rows
+            entries = list(iter_entries(leader.store.read(leader.positions.committed, 1 << 20)))
+            assert 0 < len(entries) <= 2 * UNCOMMITTED_MAX
+            assert progress(c, part).rows == rows, "it went on"
+        finally:
+            let_go()
+        assert require_equal(c, {}) == 1_000
+
+
+@pytest.mark.proves("B-08")
+def test_imports_end_when_there_is_no_next_layout_any_more(tmp_path: Path) -> None:
+    """After a cancel nodes would go on to read what nobody will serve."""
+    with cluster(tmp_path, 1, config=zone(1), settings=SMALL) as c:
+        create_old(c)
+        fill_old(c, 50)
+        (heir,) = reshard(c, 1).ids
+        (part,) = parts_of(c)
+        c.until("imported", lambda: imported(c, part))
+        c.config = msgspec.structs.replace(c.config, next_partitions=0)
+        c.configure()
+        assert c.report(0, heir).imports == ()
+
+        def following() -> list[str]:
+            return [t.name for t in threading.enumerate() if t.name.startswith("imports from")]
+
+        c.until("nobody follows", lambda: not following())
+        end = c.replica(0, heir).store.log_end
+        Client(c).put(0, {b"after": b"1"})
+        assert c.replica(0, heir).store.log_end == end
+        c.config = msgspec.structs.replace(c.config, next_partitions=1)
+        c.configure()
+        c.until("it goes on", lambda: c.replica(0, heir).store.log_end > end)

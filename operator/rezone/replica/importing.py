@@ -31,7 +31,7 @@ from rezone.replica.imports import (
 )
 from rezone.wire import layouts
 from rezone.wire.errors import NotLeaderError, RezoneError, error_from
-from rezone.wire.layouts import Overlap
+from rezone.wire.layouts import Layout, Overlap
 from rezone.wire.messages import (
     BeginImport,
     FilledVersions,
@@ -354,24 +354,24 @@ class ImportDuties:
         self._partition = partition
         self._parts: tuple[ImportPart, ...] = ()
         self._leadership: Leadership | None = None
+        self._layouts: tuple[Layout, Layout] | None = None
 
     def parts(self) -> tuple[ImportPart, ...]:
         """Return the parts of the present leadership; none where there is nothing to import."""
         partition = self._partition
-        new = layouts.next_layout_of(partition.config)
+        old, new = layouts.layout_of(partition.config), layouts.next_layout_of(partition.config)
         if new is None or partition.partition_id not in new.ids:
-            self._parts, self._leadership = (), None
             return ()
         with partition.lock:
             leadership = None if partition.closed else partition.leading.state
-            if leadership is not self._leadership:
-                self._leadership, self._parts = leadership, ()
-                if leadership is not None:
-                    old = layouts.layout_of(partition.config)
-                    self._parts = tuple(
-                        ImportPart(partition, overlap, leadership)
-                        for overlap in layouts.sources_of(partition.partition_id, old, new)
-                    )
+            if leadership is not self._leadership or self._layouts != (old, new):
+                self._leadership, self._layouts = leadership, (old, new)
+                overlaps = layouts.sources_of(partition.partition_id, old, new)
+                self._parts = tuple(
+                    ImportPart(partition, overlap, leadership)
+                    for overlap in overlaps
+                    if leadership is not None
+                )
             return self._parts
 
     def progress(self) -> tuple[ImportProgress, ...]:
