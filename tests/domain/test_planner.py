@@ -125,7 +125,7 @@ def test_nothing_moves_when_nothing_has_changed(
     assert made.target == request.current
 
 
-@pytest.mark.proves("B-02", "ZR-03")
+@pytest.mark.proves("B-02")
 @pytest.mark.parametrize(("partitions", "replicas", "count", "domains"), ZONES)
 @pytest.mark.parametrize("weights", [(1,), (1, 2)])
 def test_an_added_node_gets_its_share_and_nothing_else_moves(
@@ -141,7 +141,7 @@ def test_an_added_node_gets_its_share_and_nothing_else_moves(
         assert {node for move in made.moves for node in move.added} <= {count}
 
 
-@pytest.mark.proves("B-02", "ZR-03")
+@pytest.mark.proves("B-02")
 @pytest.mark.parametrize(("partitions", "replicas", "count", "domains"), ZONES)
 @pytest.mark.parametrize("goal", [Goal.BALANCE, Goal.DRAIN])
 def test_a_node_that_goes_costs_what_it_held(

@@ -229,3 +229,17 @@ def test_the_end_of_a_cancel_lists_what_became_of_the_partitions() -> None:
     case.world.settings |= {"stable": source, "pending": None, "pending_revision": 0}
     message = condition(case.decide(), ConditionType.SUCCEEDED).message
     assert "2 kept, 1 rolled back, 1 completed" in message
+
+
+@pytest.mark.proves("ZR-10")
+def test_a_pending_assignment_that_is_the_stable_one_is_completed_too() -> None:
+    """Everything asked for later would be planned behind it for ever."""
+    case = Case(S.FINALIZING)
+    case.world.pend(OLD).routes[0] = record()
+    case.status |= {"source": text(OLD), "target": text(OLD)}
+    written = only(case.decide(), world.WriteStable)
+    assert (written.revision, written.target) == (2, OLD)
+    case.world.settings |= {"pending": None, "pending_revision": 0}
+    assert case.decide().path[0] == S.STOPPING_REDUNDANT
+    case.world.pend(NEW, 9)
+    assert case.decide().path[0] == S.STOPPING_REDUNDANT, "what was planned meanwhile is another's"

@@ -98,7 +98,7 @@ def test_a_leader_that_does_not_know_it_was_replaced_answers_no_stale_read(tmp_p
         assert Client(c).get(P, [KEY], node=1) == {KEY: b"new"}
 
 
-@pytest.mark.proves("DCP-10", "HS-10")
+@pytest.mark.proves("HS-10")
 def test_a_planned_takeover_waits_for_no_lease(tmp_path: Path) -> None:
     """Each move of a leader would stop writes for as long as a lease lasts."""
     with cluster(tmp_path, settings=leased(60_000)) as c:

@@ -11,6 +11,7 @@ import os
 import random
 from collections.abc import Iterator
 
+from simulation.edge_scenarios import EDGES
 from simulation.faults import SECOND_FAULTS, mend, storm_of
 from simulation.pod_scenarios import PODS
 from simulation.scenarios import ALL as OF_ZONES
@@ -21,7 +22,7 @@ ALL = (*OF_ZONES, *PODS)
 SEEDS_DEFAULT = 80
 POINTS_STEP = 4
 """By default each scenario is killed at every fourth point, each beginning with another one; those
-of pods, which repeat themselves, at every sixteenth."""
+of pods, which repeat themselves, and of edges, which die by themselves, at every sixteenth."""
 
 RUN_SECONDS_MAX = 900.0
 STORM_SECONDS_MAX = 2000.0
@@ -40,7 +41,7 @@ def crash_points(scenario: Scenario) -> Iterator[int]:
     """Yield crash points without end: the scenario says when it was not reached any more."""
     long = bool(os.environ.get("REZONE_SIMULATION_SEEDS"))
     # Pods are replaced one after the other, so the same points come again and again.
-    step = 1 if long else POINTS_STEP * (4 if scenario in PODS else 1)
+    step = 1 if long else POINTS_STEP * (4 if scenario in (*PODS, *EDGES) else 1)
     # Scenarios that seeds do not choose from have no number: those would choose others then.
     number = ALL.index(scenario) if scenario in ALL else len(scenario.name)
     point = 1 if long else 1 + number % step

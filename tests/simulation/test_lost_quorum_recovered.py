@@ -11,9 +11,11 @@ from typing import Any
 
 import pytest
 
+from rezone.resources.migration import MigrationState as M
 from rezone.wire.messages import NodeId
+from simulation.edge_scenarios import when_stored
 from simulation.runs import RUN_SECONDS_MAX, crash_at
-from simulation.scenarios import MIGRATION, Scenario, Start, at_once, at_rest, later
+from simulation.scenarios import MIGRATION, Scenario, Start, at_once, at_rest, cancel_all, later
 from simulation.world import Order, World
 
 THREE = Start(replicas=3)
@@ -137,7 +139,52 @@ RETURNED = Scenario(
     ),
     expects=some_rows_are_lost,
 )
-LOSSES = (SURVIVOR, NOTHING, RETURNED)
+
+
+def kill_set(world: World) -> None:
+    """Kill the nodes of the in-sync set until somebody starts them again."""
+    for node in world.checks.routes[0].isr:
+        world.kubelet.kill(node, 600.0)
+    world.network.cut.clear()
+
+
+def bring_back(world: World) -> None:
+    """Start all nodes again, with all that was acknowledged."""
+    for disk in list(world.kubelet.disks.values()):
+        world.kubelet.restart(disk.node)
+
+
+def recover_again(world: World) -> None:
+    """Give rows up by another migration than the first one."""
+    world.apply_migration("n", partition=0, unsafe={"acceptDataLoss": True})
+
+
+CANCELLED = Scenario(
+    "recovery cancelled as it is stored",
+    THREE,
+    (
+        when_stored(MIGRATION, M.RECOVER_UNSAFELY, cancel_all(MIGRATION)),
+        *BEHIND,
+        Order(later(3.0), lose()),
+        Order(told("LostQuorum"), recover()),
+        Order(lambda w: w.states(MIGRATION).get("m") == M.ROLLED_BACK, recover_again),
+    ),
+    ends=frozenset({"RolledBack", "Succeeded"}),
+    expects=some_rows_are_lost,
+)
+REFUSED = Scenario(
+    "the lost come back as a recovery is stored",
+    THREE,
+    (
+        when_stored(MIGRATION, M.RECOVER_UNSAFELY, bring_back),
+        *BEHIND,
+        Order(later(3.0), kill_set),
+        Order(told("NoLeader"), name_the_dead),
+        Order(lambda w: w.states(MIGRATION).get("m") == M.FAILED, lambda _: None),
+    ),
+    ends=frozenset({"Failed"}),
+)
+LOSSES = (SURVIVOR, NOTHING, RETURNED, CANCELLED, REFUSED)
 
 
 @pytest.mark.parametrize("scenario", LOSSES, ids=lambda s: s.name.replace(" ", "-"))

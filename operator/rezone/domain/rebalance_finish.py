@@ -25,7 +25,7 @@ from rezone.wire.messages import NodeId, PartitionId
 
 def finalize(run: TaskRun) -> bool:  # noqa: PLR0911 - one return for each edge
     """Write the stable assignment, when every partition is led and in sync as planned."""
-    if run.already_new:
+    if run.already_new or _nothing_is_pending_any_more(run):
         late = "; the cancel came too late" if run.spec.cancel else ""
         return run.go("stable is written", message=f"the new assignment is stable{late}")
     if run.spec.cancel:
@@ -35,12 +35,20 @@ def finalize(run: TaskRun) -> bool:  # noqa: PLR0911 - one return for each edge
         return run.give_up("superseded", Reason.CONFLICT, why)
     if run.survey.done < run.survey.partitions:
         return run.go("not in sync any more", message=run.survey.reasons.text())
-    if run.moves_nothing:
+    if run.moves_nothing and not run.holds_pending:
         return run.go("stable is written", message="the assignment was stable already")
     if run.spec.suspend:
         return run.wait_paused()
     run.act(WriteStable(revision=run.status.revision, target=run.target))
     return run.wait("Writing: the stable assignment", seconds=WAKE_SOON_SECONDS)
+
+
+def _nothing_is_pending_any_more(run: TaskRun) -> bool:
+    """Return whether a pending assignment that equals the stable one was completed.
+
+    Such a one comes to be when what was planned meanwhile becomes pending after a cancel.
+    """
+    return run.by_operator and run.moves_nothing and not run.holds_pending
 
 
 def stop_redundant(run: TaskRun) -> bool:

@@ -210,7 +210,7 @@ def test_writer_table_is_bounded(tmp_path: Path, kind: EngineKind) -> None:
     assert WriterTable(3).get(W1) is None
 
 
-@pytest.mark.proves("DCP-04", "DCP-05")
+@pytest.mark.proves("DCP-05")
 def test_failover_log_helpers(store: PartitionStore) -> None:
     """A consumer on a lost branch would be told to go on instead of to roll back."""
     log = (FailoverEntry("a", 0), FailoverEntry("b", 10), FailoverEntry("c", 10))
