@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import msgspec
 import pyarrow as pa
 import pytest
 from fake_cluster import Entry, FakeCluster, FakeNode, Fault
@@ -15,7 +16,7 @@ from fake_cluster import Entry, FakeCluster, FakeNode, Fault
 from rezone.client import ClientSettings, OutcomeUnknownError, TableClient
 from rezone.client.placement import Placement
 from rezone.client.routes import RouteCache
-from rezone.wire.errors import ReshardedError
+from rezone.wire.errors import ConflictError, ReshardedError
 from rezone.wire.layouts import HashRange, Layout, Segment, generation_of, segments
 from rezone.wire.messages import (
     LeaderAndIsr,
@@ -235,6 +236,27 @@ def test_a_refusal_that_teaches_nothing_is_not_repeated_in_a_loop(
         with pytest.raises(ReshardedError):
             list(client.stream())
     assert asked <= 110
+
+
+def test_rows_cut_for_a_zone_that_was_made_anew_meanwhile_are_refused(
+    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The call would end with an error of ours, half of its rows sent and the others forgotten."""
+    hurried = dataclasses.replace(QUICK, timeout_seconds=0.3)
+    with client_of(cluster, settings=hurried) as client:
+        row = next(n for n in range(99) if client.partition_of({"id": n}) == 3)
+        take = client._budget.take
+
+        def take_late(size: int) -> int:
+            cluster.config = msgspec.structs.replace(
+                cluster.config, zone_uid="another", partitions=2
+            )
+            client._dispatcher.fetch_routes()
+            return take(size)
+
+        monkeypatch.setattr(client._budget, "take", take_late)
+        with pytest.raises(ConflictError, match="has no partition 3"):
+            client.write(rows_of([row]))
 
 
 def test_many_batches_that_wait_are_moved_in_their_order(cluster: FakeCluster) -> None:

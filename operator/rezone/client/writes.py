@@ -214,9 +214,11 @@ class Writes:
             for one in over:
                 del self._lanes[one]
         if lane is None:
-            lane = self._lanes[partition] = _Lane(
-                partition, placement.range_of(partition), lane_writer(self._writer_id, partition)
-            )
+            # Not known: the zone was made anew since the rows were cut. They will be refused.
+            known = placement.knows(partition)
+            hashes = placement.range_of(partition) if known else HashRange(0, 0)
+            writer_id = lane_writer(self._writer_id, partition)
+            lane = self._lanes[partition] = _Lane(partition, hashes, writer_id)
         return lane
 
     def _next(self, lane: _Lane) -> None:
