@@ -15,13 +15,19 @@ from rezone.controller.keys import ZoneKey
 from rezone.controller.monitor import WatchedNode
 from rezone.controller.news import News
 from rezone.controller.notify import Notifier
+from rezone.controller.observe import build_view
+from rezone.controller.passes import ZonePass
+from rezone.controller.plans import make_plan
 from rezone.controller.runtime import ZoneRuntime
 from rezone.controller.settings import CoordinatorSettings
 from rezone.controller.zone_config import zone_config
 from rezone.domain import routes
+from rezone.domain.rebalance_run import Planned
 from rezone.domain.route_records import RouteRecords
 from rezone.domain.world import RouteChange
 from rezone.kube.errors import UnavailableError
+from rezone.resources.model import ObjectMeta
+from rezone.resources.task import RebalanceTask, RebalanceTaskSpec, TaskType
 from rezone.resources.zone import DistributionZone
 from rezone.wire.errors import NotReadyError
 from rezone.wire.layouts import Layout, id_of, layout_of, next_layout_of
@@ -298,6 +304,30 @@ async def test_reports_are_held_against_the_record_of_their_id(
     runtime.doubt_routes()
     table.table = NEW
     assert await runtime.routes(table) == (NEW if doubted else BOTH)
+
+
+@pytest.mark.parametrize("wanted", [2, 8])
+async def test_a_plan_is_made_for_the_partitions_that_there_are(
+    runtime: ZoneRuntime, wanted: int
+) -> None:
+    """Drains would fail while another number of partitions waits for its turn."""
+    stable = {"revision": 1, "replicas": "0,1,2;1,2,0", "generation": 1}
+    members = [{"id": n, "state": "Active", "podName": f"z-{n}"} for n in range(4)]
+    zone = DistributionZone.parse(
+        {
+            "metadata": {"name": "z", "namespace": "ns", "uid": "u", "resourceVersion": "1"},
+            "spec": {"partitions": wanted, "replicas": 3, "dataNodes": {"count": 4}},
+            "status": {"assignments": {"stable": stable}, "dataNodes": members},
+        }
+    )
+    view = build_view(
+        zone, runtime, routes=OLD, migrations=(), spark=None, leader_lease_seconds=5.0
+    )
+    spec = RebalanceTaskSpec(zone_name="z", type=TaskType.DRAIN, nodes=(0,))
+    task = RebalanceTask(metadata=ObjectMeta(name="t", namespace="ns"), spec=spec)
+    made = make_plan(task, ZonePass(zone, runtime, view))
+    assert isinstance(made, Planned)
+    assert [set(nodes) for nodes in made.target] == [{1, 2, 3}] * 2
 
 
 def test_news_of_either_layout_wake_who_waits_for_an_index() -> None:

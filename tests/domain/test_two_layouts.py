@@ -92,7 +92,7 @@ def test_replicas_have_their_place_by_the_layout_they_are_of() -> None:
     assert was_copied(view, 0, 4)
     over = dataclasses.replace(view, generation=1, pending=None)
     assert not was_copied(over, 0, 4), "an old partition has no place any more"
-    assert (view.assigned(1), view.target(1)) == (OLD[1], None)
+    assert (view.assigned(1), view.target(1), view.target(HEIR)) == (OLD[1], None, None)
     moving = World().pend().view()
     assert (moving.assigned(0), moving.target(0), moving.target(HEIR)) == (OLD[0], NEW[0], None)
 

@@ -64,7 +64,8 @@ def _zone_request(seen: ZonePass, revision: int) -> planner.PlanRequest:
         report = view.report(partition, leader)
         sizes.append(report.bytes_estimate if report is not None else 0)
     return planner.PlanRequest(
-        partitions=seen.zone.spec.partitions,
+        # Those that there are: another number in the spec is a re-sharding's, which may wait.
+        partitions=view.layout.partitions,
         replicas=seen.zone.spec.replicas,
         nodes=planner_nodes(status.data_nodes, eligible),
         current=view.stable,
