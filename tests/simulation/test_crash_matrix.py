@@ -31,7 +31,8 @@ TABLES = (rebalance_table.TABLE, migration_table.TABLE)
 BY_ITS_TASK_ALONE = "the assignment that is pending is completed or cancelled by its task alone"
 TIME_ALONE = "whatever is waited for so long counts as lost, or is given up, before"
 ASKED_BEFORE = "the same pass asks for it in DowngradeLeader, and the state is never stored"
-RACE = "two passes of one operator race for it; storms take it, and either end is right"
+RACE = "two passes of one operator race for it, and the other one is first; either end is right"
+LATE_WRITE = "an older operator's write of the stable assignment must arrive after the cancel"
 NOT_LED_THROUGH: dict[tuple[str, str], str] = {
     **{
         (state, "superseded"): BY_ITS_TASK_ALONE
@@ -47,10 +48,7 @@ NOT_LED_THROUGH: dict[tuple[str, str], str] = {
     (T.AWAITING_REPLICAS, "deadline"): TIME_ALONE,
     (T.STOPPING_REDUNDANT, "deadline"): TIME_ALONE,
     (T.CANCELLING, "deadline"): TIME_ALONE,
-    (
-        T.CANCELLING,
-        "already new",
-    ): "an older operator's write arrives late: `test_two_coordinators`",
+    (T.CANCELLING, "already new"): LATE_WRITE,
     (M.OPEN_CANDIDATE, "deadline"): TIME_ALONE,
     (M.UPDATE_METADATA_DOWN, "deadline"): TIME_ALONE,
     (M.UPGRADE_CANDIDATE, "takeover failed"): RACE,
