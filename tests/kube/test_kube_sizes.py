@@ -35,10 +35,10 @@ def topology(shift: int) -> tuple[tuple[int, ...], ...]:
 
 
 def all_keys() -> Assignments:
-    """Return the keys of a zone that has a rebalance under way and another one waiting."""
+    """Return the keys of a zone that is re-sharded, as often before, and then once more."""
     keys = assignments.first(Assignments(), topology(0), 1)
     for number in (1, 2):
-        made = assignments.request(keys, topology(number), 10_000_000 + number)
+        made = assignments.request(keys, topology(number), 10_000_000 + number, 1000 + number)
         assert not isinstance(made, Skip)
         keys = made
     assert keys.pending is not None
@@ -95,9 +95,14 @@ async def test_the_largest_zone_and_its_task_have_room(api: Kube, namespace: str
 @pytest.mark.apiserver
 @pytest.mark.slow
 async def test_the_largest_route_table_has_room(api: Kube, namespace: str) -> None:
-    """Each leader move writes one shard whole: its size is what the API server pays for a move."""
+    """Each leader move writes one shard whole: its size is what the API server pays for a move.
+
+    In a zone of the most partitions that is re-sharded to as many, as it was before.
+    """
     zone = await stored_zone(api, namespace, partitions=PARTITIONS_MAX)
-    await RouteStore(api, zone).create([routes.initial(nodes, 12) for nodes in topology(0)])
+    store, records = RouteStore(api, zone), [routes.initial(nodes, 12) for nodes in topology(0)]
+    for generation in (1000, 1001):
+        await store.create(records, generation)
     shards = await api.list(ConfigMap, namespace, labels={COMPONENT_LABEL: ROUTES})
-    assert len(shards) == PARTITIONS_MAX // 256
+    assert len(shards) == 2 * PARTITIONS_MAX // 256
     assert max(map(size_of, shards)) < SHARD_BYTES_MAX
