@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pytest
 from test_controller_nodes import Node, digest
@@ -16,7 +17,6 @@ from rezone.wire.layouts import Overlap
 from rezone.wire.messages import DigestRequest, ImportProgress, ReplicaReport, Role
 
 PART = Overlap(start=16, end=48, old=1, new=16_384)
-PAUSES = (0.0, 0.0)
 
 
 class Sides:
@@ -30,16 +30,15 @@ class Sides:
             for n, node in enumerate((source, heir))
         ]
 
-    def heard(self, lag_rows: int | None) -> None:
+    def heard(self, **progress: Any) -> None:
         """Let the heir have said how far its import is."""
-        progress = ImportProgress(source=PART.old, filled=True, lag_rows=lag_rows)
         report = ReplicaReport(
             partition=PART.new,
             role=Role.LEADER,
             leader=1,
             leader_epoch=1,
             partition_epoch=2,
-            imports=(progress,),
+            imports=(ImportProgress(source=PART.old, **progress),),
         )
         self._watched[1].heard = Heard(
             process_id="p", zone_uid="u", version=1, leaving=False, replicas={PART.new: report}
@@ -47,7 +46,7 @@ class Sides:
 
     async def verify(self) -> bool:
         """Compare."""
-        return await verify_part(self._executor, PART, *self._watched, pauses_seconds=PAUSES)
+        return await verify_part(self._executor, PART, *self._watched)
 
 
 @pytest.fixture
@@ -58,41 +57,38 @@ def sides() -> Iterator[Sides]:
 
 
 @pytest.mark.proves("B-04")
-async def test_both_sides_are_asked_for_their_range_at_the_source_s_time(sides: Sides) -> None:
-    """Rows beside the range would differ for ever, and rows of two times under writes."""
-    sides.source.digests = [digest("a", "b")]
-    sides.heir.digests = [digest("a", "x"), digest("a", "b")]
-    assert await sides.verify()
-    (first,) = sides.source.take(DigestRequest)
-    assert (first.partition, first.as_of, first.hashes) == (PART.old, None, (16, 47))
-    for asked in sides.heir.take(DigestRequest):
-        assert (asked.partition, asked.as_of, asked.hashes) == (PART.new, 77, (16, 47))
-
-
-@pytest.mark.parametrize("lag_rows", [3, None])
-async def test_a_part_that_is_still_imported_is_not_wrong(
-    sides: Sides, lag_rows: int | None
+async def test_both_sides_are_asked_for_their_range_as_of_a_time_that_both_have_reached(
+    sides: Sides,
 ) -> None:
-    """A re-sharding would be given up because a source's leader has just moved."""
-    sides.heard(lag_rows)
+    """Rows beside the range would differ for ever, and rows that are still on their way."""
+    sides.heard(filled=True, time=77)
+    sides.source.digests = [digest("a", "b")]
+    sides.heir.digests = [digest("a", "b")]
+    assert await sides.verify()
+    for node, partition in ((sides.source, PART.old), (sides.heir, PART.new)):
+        (asked,) = node.take(DigestRequest)
+        assert (asked.partition, asked.as_of, asked.hashes) == (partition, 77, (16, 47))
+
+
+@pytest.mark.parametrize("said", [{"filled": True}, {"time": 77}], ids=["no time", "not filled"])
+async def test_before_an_heir_has_told_a_time_a_difference_means_nothing(
+    sides: Sides, said: dict[str, Any]
+) -> None:
+    """A re-sharding would be given up for rows that are on their way; or an empty part wait."""
+    sides.heard(**said)
     sides.source.digests = [digest("a"), digest("a")]
-    sides.heir.digests = [digest("x"), digest("y")]
+    sides.heir.digests = [digest("x"), digest("a")]
     assert not await sides.verify()
-
-
-async def test_a_source_that_says_something_else_by_now_proves_nothing(sides: Sides) -> None:
-    """Versions that were cleaned away meanwhile would count as rows that the heir has too many."""
-    sides.heard(0)
-    sides.source.digests = [digest("a"), digest("b")]
-    sides.heir.digests = [digest("b"), digest("b")]
-    assert not await sides.verify()
+    assert await sides.verify()
+    assert [asked.as_of for asked in sides.source.take(DigestRequest)] == [None, None]
+    assert [asked.as_of for asked in sides.heir.take(DigestRequest)] == [77, 77]
 
 
 @pytest.mark.proves("B-04")
 async def test_a_part_with_all_rows_that_differs_is_named(sides: Sides) -> None:
     """A new partition with wrong rows would serve."""
-    sides.heard(0)
-    sides.source.digests = [digest("a"), digest("a")]
-    sides.heir.digests = [digest("x"), digest("x")]
+    sides.heard(filled=True, time=77)
+    sides.source.digests = [digest("a")]
+    sides.heir.digests = [digest("x")]
     with pytest.raises(CopyDiffersError, match="partition 16384 on data node 1 differs"):
         await sides.verify()

@@ -157,6 +157,25 @@ async def test_replaced_coordinator_is_refused(api: Kube, namespace: str) -> Non
     assert await highest_coordinator_epoch(api, namespace) == 5
 
 
+@pytest.mark.proves("B-08")
+async def test_a_partition_begins_anew_once_by_its_own_record(api: Kube, namespace: str) -> None:
+    """A repeat would empty it again, or its first epoch be taken for one that fell back."""
+    zone = await stored_zone(api, namespace)
+    store = RouteStore(api, zone)
+    records = records_of(8)
+    await store.create(records)
+    used = moved(0, records[0])
+    anew = routes.begin_anew(used.state, (0, 1), 1)
+    assert isinstance(anew, LeaderAndIsr)
+    change = RouteChange(partition=0, expected_epoch=used.state.partition_epoch, state=anew)
+    assert await store.change([used]) == {0}
+    assert await store.change([change]) == {0}
+    later = moved(0, anew)
+    assert await store.change([later]) == {0}
+    assert await store.change([change]) == frozenset(), "the epoch is the expected one again"
+    assert (await store.load())[0] == later.state
+
+
 async def test_changes_that_are_bugs(api: Kube) -> None:
     """An epoch that is skipped would break every later compare."""
     store = RouteStore(api, zone_of())

@@ -26,7 +26,7 @@ from rezone.wire.layouts import Layout
 
 log = structlog.get_logger(__name__)
 
-COMPARE_AGAIN_SECONDS = 2.0
+COMPARE_AGAIN_SECONDS = 0.5
 FILL_BYTES_PER_SECOND_GUESSED = 50_000_000
 """What a plan's time is estimated with when the zone has no limit; the table of benchmarks."""
 
@@ -100,6 +100,8 @@ class ReshardingActs:
             try:
                 if await verify_part(self._c.executor, overlap, source, heir):
                     parts.verified.add(key)
+                else:
+                    await asyncio.sleep(COMPARE_AGAIN_SECONDS)
             except CopyDiffersError as error:
                 log.error("part differs from its source", error=str(error))  # noqa: TRY400 - no trace helps here
                 parts.differing.add(key)

@@ -3,7 +3,6 @@
 import asyncio
 import dataclasses
 import functools
-from collections.abc import Sequence
 from concurrent.futures import Executor
 
 import structlog
@@ -18,10 +17,6 @@ log = structlog.get_logger(__name__)
 RANGES = 16
 DIGEST_TIMEOUT_SECONDS = 600.0
 """Reading a partition gives way to clients, so that 100 GB take about this long."""
-
-
-PART_PAUSES_SECONDS = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0)
-"""When the heir of a range is asked for its digest, after the source and after one another."""
 
 
 @dataclasses.dataclass
@@ -69,41 +64,38 @@ async def verify_part(
     overlap: Overlap,
     source: WatchedNode,
     heir: WatchedNode,
-    *,
-    pauses_seconds: Sequence[float] = PART_PAUSES_SECONDS,
 ) -> bool:
     """Return whether a new partition equals an old one in the range that they have in common.
 
-    Both as of one time of the source's. The heir may still have rows to import up to that time, so
-    it is asked several times over half a minute. CopyDiffersError when it has imported all that
-    there is in the end, and the source still says the same; False when that is not sure.
+    As of a time up to which the heir has said to have all: then CopyDiffersError tells of every
+    difference. Before it has told one, as of the source's time; a difference means nothing then,
+    for rows may still be on their way, and is answered by False.
     """
-    hashes = (overlap.start, overlap.end - 1)
-    first = DigestRequest(partition=overlap.old, ranges=RANGES, hashes=hashes)
-    there = await _digest(executor, source, first)
-    again = DigestRequest(partition=overlap.new, as_of=there.as_of, ranges=RANGES, hashes=hashes)
-    here = there
-    for pause in pauses_seconds:
-        await asyncio.sleep(pause)
-        here = await _digest(executor, heir, again)
-        if here.digests == there.digests:
-            return True
-    repeat = DigestRequest(partition=overlap.old, as_of=there.as_of, ranges=RANGES, hashes=hashes)
-    still = await _digest(executor, source, repeat)
-    if still.digests != there.digests or not _has_all(heir, overlap):
+    reached = _imported_up_to(heir, overlap)
+    there = await _digest(executor, source, _of_part(overlap, overlap.old, reached))
+    here = await _digest(executor, heir, _of_part(overlap, overlap.new, there.as_of))
+    if here.digests == there.digests:
+        return True
+    if reached is None:
         return False
     raise CopyDiffersError(
         f"partition {overlap.new} on data node {heir.node} differs from partition {overlap.old} on "
-        f"data node {source.node} in the hashes {hashes} as of {there.as_of}: "
-        f"{sum(here.rows)} rows against {sum(there.rows)}",
+        f"data node {source.node} in the hashes from {overlap.start} to {overlap.end - 1} as of "
+        f"{reached}: {sum(here.rows)} rows against {sum(there.rows)}",
     )
 
 
-def _has_all(heir: WatchedNode, overlap: Overlap) -> bool:
-    """Return whether an heir says that it has imported all that its source has committed."""
+def _of_part(overlap: Overlap, partition: PartitionId, as_of: int | None) -> DigestRequest:
+    hashes = (overlap.start, overlap.end - 1)
+    return DigestRequest(partition=partition, as_of=as_of, ranges=RANGES, hashes=hashes)
+
+
+def _imported_up_to(heir: WatchedNode, overlap: Overlap) -> int | None:
+    """Return the time up to which an heir says that it has all of its source, None before."""
     report = heir.heard.replicas.get(overlap.new) if heir.heard is not None else None
     imports = report.imports if report is not None else ()
-    return any(each.source == overlap.old and each.lag_rows == 0 for each in imports)
+    times = (each.time for each in imports if each.source == overlap.old and each.filled)
+    return next(times, 0) or None
 
 
 async def _digest(executor: Executor, node: WatchedNode, request: DigestRequest) -> DigestReply:

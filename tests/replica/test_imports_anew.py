@@ -1,0 +1,51 @@
+"""A new partition that begins anew on real nodes is filled again, with nothing of before."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from replica_cluster import Coordinator, cluster
+from test_imports import (
+    SMALL,
+    create_old,
+    fill_old,
+    imported,
+    parts_of,
+    progress,
+    require_equal,
+    reshard,
+    writing,
+    zone,
+)
+
+from rezone.domain import routes
+from rezone.wire.messages import LeaderAndIsr
+
+
+def begins(c: Coordinator, node: int, partition: int, record: LeaderAndIsr) -> bool:
+    """Return whether a node's replica is of the record's leader epoch."""
+    return c.report(node, partition).leader_epoch == record.leader_epoch
+
+
+@pytest.mark.proves("B-08")
+def test_an_heir_that_begins_anew_is_filled_again(tmp_path: Path) -> None:
+    """Rows of before would stay in it, or its import never begin again."""
+    with cluster(tmp_path, 3, config=zone(1), settings=SMALL) as c:
+        create_old(c)
+        fill_old(c)
+        with writing(c) as writer:
+            new = reshard(c, 2)
+            c.until_each("filled", parts_of(c), lambda part: imported(c, part))
+            heir, before = new.ids[0], c.records[new.ids[0]]
+            rows = progress(c, parts_of(c)[0]).rows
+            anew = routes.begin_anew(before, before.replicas, before.coordinator_epoch)
+            assert isinstance(anew, LeaderAndIsr)
+            c.records[heir] = anew
+            c.send(heir, anew)
+            c.until("all begin", lambda: all(begins(c, node, heir, anew) for node in c.nodes))
+            assert not progress(c, parts_of(c)[0]).filled
+            c.change(heir, isr=before.isr)  # the second epoch: it takes entries again
+            c.until_each("filled again", parts_of(c), lambda part: imported(c, part))
+            assert progress(c, parts_of(c)[0]).rows >= rows
+        assert require_equal(c, writer.last_times) == writer.count + 400
