@@ -21,23 +21,29 @@ import weakref
 from collections.abc import Iterable
 from typing import Any, NamedTuple, cast
 
+import numpy as np
+import pyarrow.compute as pc
+
 from rezone.domain import route_leaders, route_seals, routes
 from rezone.domain.routes import Refusal
 from rezone.replica.entry import iter_entries, rows_batch
-from rezone.replica.imports import ImportTable, Stand, import_entry, rows_of, version_time
+from rezone.replica.history import branch_at
+from rezone.replica.import_source import ImportSource
+from rezone.replica.importing import ImportPart
+from rezone.replica.imports import ImportTable, rows_of, version_times, writers_of
 from rezone.replica.partition import Partition
-from rezone.replica.range_tail import range_entries
 from rezone.replica.read import Readable, readable
 from rezone.replica.report import replica_report
 from rezone.replica.write import PreparedRows
 from rezone.replica.writers import WriterState, WriterTable
 from rezone.wire import layouts
 from rezone.wire.errors import ReshardedError, RezoneError
-from rezone.wire.layouts import HashRange, Overlap
 from rezone.wire.messages import (
     FIRST_PARTITION_EPOCH,
+    BeginImport,
     ConfigureNode,
     Fence,
+    ImportBegun,
     ImportPosition,
     LeaderAndIsr,
     Message,
@@ -48,6 +54,7 @@ from rezone.wire.messages import (
     Seal,
     SealState,
     SentAs,
+    TailImports,
     WriteRequest,
     WriteResult,
     ZoneConfig,
@@ -66,6 +73,8 @@ CALM_SECONDS_MAX = 60.0
 CLIENTS = 3
 KEYS = 12
 PATIENCE_SECONDS = 1.0
+FILL_BYTES = 60
+TAIL_BYTES = 2_000
 ERROR_MICROS = 300_000
 PAST_MICROS = 400_000
 FENCE = Fence(coordinator_epoch=1)
@@ -87,6 +96,7 @@ class KnowingStore(MemoryStore):
         for raw in raws:
             entries = list(iter_entries(raw))
             writers.note(entry.header for entry in entries)
+            writers.note_filled(writers_of(entries))
             imports.note(entries)
 
     def writer_state(self, writer_id: bytes) -> WriterState | None:  # type: ignore[override]
@@ -96,6 +106,32 @@ class KnowingStore(MemoryStore):
     def import_position(self, source: PartitionId) -> ImportPosition | None:
         """Return how far a source is imported."""
         return self._tables()[1].get(source)
+
+    @property
+    def outgoing(self) -> KnowingStore:
+        """Of what a store sends, only the beginning of an import."""
+        return self
+
+    def begin_import(self) -> ImportBegun:
+        """Return where the applied state stands, and which writers it knows."""
+        writers = WriterTable(1_000)
+        raws = filter(None, self.rows[: self.applied])
+        entries = [entry for raw in raws for entry in iter_entries(raw)]
+        for entry in entries:
+            writers.advance([entry.header], writers_of([entry]))
+        position = ImportPosition(
+            source=self.meta.partition,
+            offset=self.applied,
+            commit_time=self.applied_time,
+            partition_uuid=branch_at(self.meta.failover_log, self.applied),
+            leader_epoch=entries[-1].header.leader_epoch if entries else 0,
+            filling=True,
+            sealed_at=self.applied if self._is_seal_applied() else 0,
+        )
+        return ImportBegun(position=position, writers=writers.export())
+
+    def _is_seal_applied(self) -> bool:
+        return self.seal is not None and self.seal.end_offset <= self.applied
 
     def append(self, raw: bytes) -> int:
         """Append whole entries; none after a seal."""
@@ -118,16 +154,17 @@ class KnowingStore(MemoryStore):
     def values(self, row: bytes) -> dict[bytes, int]:
         """Return the applied values of a row, each with the commit time of its version.
 
-        A value that is there twice is an error: a write was applied twice.
+        A value with two times is an error: a write was applied twice. A version may come twice, by
+        a fill and by the log.
         """
         found: dict[bytes, int] = {}
         for raw in filter(None, self.rows[: self.applied]):
             for entry in iter_entries(raw):
                 rows = rows_of(entry)
-                for each, value in zip(rows[0].to_pylist(), rows[2].to_pylist(), strict=True):
-                    if each == row:
-                        assert value not in found, f"{value!r} is written twice"
-                        found[value] = version_time(entry)
+                times = version_times(entry).tolist()
+                for at in np.flatnonzero(pc.equal(rows[0], row).to_numpy(zero_copy_only=False)):
+                    value, time = rows[2][int(at)].as_py(), times[int(at)]
+                    assert found.setdefault(value, time) == time, f"{value!r} is written twice"
         return found
 
 
@@ -201,6 +238,7 @@ class CutOver:
         self.counts: collections.Counter[str] = collections.Counter()
         self.clients: list[Write | None] = [None] * CLIENTS
         self.values = 0
+        self.imports_at = self.rng.uniform(0, STORM_SECONDS / 2)
         self._begin()
 
     # --- the zone --------------------------------------------------------------------------------
@@ -386,15 +424,38 @@ class CutOver:
     # --- imports ---------------------------------------------------------------------------------
 
     def _import(self) -> None:
-        """Have each new leader take over what its sources have committed, as far as it sees it."""
+        """Have each new leader ask those of its sources that it sees; a few requests are lost."""
+        if self.loop.time() < self.imports_at:
+            return
         for heir in self.new.ids:
             for leader in self.leaders(heir):
-                for part in layouts.sources_of(heir, self.old, self.new):
-                    for source in self.leaders(part.old):
-                        if self.network.linked(leader.node_id, source.node_id) or (
-                            leader.node_id == source.node_id
-                        ):
-                            _import_part(leader, source, part)
+                for part in leader.importing.parts():
+                    for source in self.leaders(part.source):
+                        if self._sees(leader, source) and self.rng.random() < 0.9:
+                            self._fill(part, self.network.node(source.node_id).import_source)
+                            self._tail(part, self.network.node(source.node_id).import_source)
+
+    def _sees(self, one: Partition, other: Partition) -> bool:
+        return one.node_id == other.node_id or self.network.linked(one.node_id, other.node_id)
+
+    def _fill(self, part: ImportPart, source: ImportSource) -> None:
+        request = part.next_fill(FILL_BYTES)
+        try:
+            if isinstance(request, BeginImport):
+                part.begun(source.begin(request))
+            elif request is not None and self.rng.random() < 0.2:
+                part.filled_with(request, source.fill(request))
+                self.counts["filled"] += 1
+        except RezoneError as error:
+            part.failed(part.fill, error)
+
+    def _tail(self, part: ImportPart, source: ImportSource) -> None:
+        tailed = part.next_tail()
+        if tailed is None:
+            return
+        request = TailImports(parts=(tailed,), bytes_max=TAIL_BYTES, timeout_ms=0)
+        (tail,) = source.tail(request).tails
+        part.tailed(tailed, tail)
 
     # --- clients ---------------------------------------------------------------------------------
 
@@ -524,27 +585,3 @@ class CutOver:
 def store_of(partition: Partition) -> KnowingStore:
     """Return a replica's store; a partition takes it for a real one."""
     return cast("KnowingStore", partition.store)
-
-
-def _import_part(heir: Partition, source: Partition, part: Overlap) -> None:
-    """Append to a new partition's log what a source's leader has committed since."""
-    state = source.leading.state
-    if state is None or not state.serving:
-        return
-    position = heir.store.import_position(part.old)
-    branches = source.store.meta.failover_log
-    offset = position.offset if position is not None else 0
-    if offset > source.positions.committed:
-        return
-    rows = store_of(source).rows[offset : source.positions.committed]
-    entries = (entry for raw in filter(None, rows) for entry in iter_entries(raw))
-    with heir.lock:
-        for entry in range_entries(entries, HashRange(part.start, part.end), branches):
-            time = max(
-                heir.clock.micros(), heir.store.last_commit_time + 1, heir.intake.time_floor + 1
-            )
-            stand = Stand(heir.leader_epoch, heir.store.log_end, time)
-            raw = import_entry(part.old, entry, heir.store.import_position(part.old), stand)
-            if raw is not None:
-                heir.append(raw)
-    heir.wake()

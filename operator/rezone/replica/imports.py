@@ -149,8 +149,11 @@ def begin_entry(
 ) -> bytes:
     """Return the entry that begins to import a source, all of whose log is there from a position.
 
-    `transactions` are the last entries of those that had ended by then.
+    `transactions` are the last entries of those that had ended by then. A position of a sealed
+    source has nothing to follow: its rows are all that is to come.
     """
+    if position.sealed_at:
+        position = msgspec.structs.replace(position, sealed_at=stand.base_offset + 1)
     note = _Note(position, None, writers=writers, transactions=transactions)
     time = max(stand.commit_time, position.commit_time)
     return _entry(note, _NO_ROWS, stand._replace(commit_time=time), EntryKind.IMPORT_FILL)
@@ -165,6 +168,10 @@ def fill_entry(
     """
     row_ids, times, flags, values = versions.columns
     known = times.to_numpy()
+    if after.sealed_at and not after.filling:
+        # The seal came first: all is here only from this entry on.
+        end_offset = stand.base_offset + 1 + versions.num_rows
+        after = msgspec.structs.replace(after, sealed_at=end_offset)
     note = _Note(after, before, known.astype("<u8").tobytes())
     # A version's flag is the operation that makes it.
     rows = pa.RecordBatch.from_arrays([row_ids, flags, values], schema=ROWS_SCHEMA)

@@ -156,6 +156,7 @@ class Outgoing:
                 partition_uuid=branch_at(self._history(), state.offset),
                 leader_epoch=state.leader_epoch,
                 filling=True,
+                sealed_at=state.offset if self._seal.export() is not None else 0,
             )
             return ImportBegun(
                 position=position,

@@ -895,7 +895,8 @@ class ImportPosition(msgspec.Struct, frozen=True, array_like=True):
     All below `offset` of the source, an offset on its branch `partition_uuid`; `commit_time` and
     `leader_epoch` are those of the last row there. `filling`: of the rows that were there before,
     only those up to row id `filled_to` are here; `rows` counts their versions so far. `sealed_at`:
-    where the import of the source's seal ends in the importing log; 0 before.
+    the offset in the importing log from which on all is here, the source's seal included; 0 before
+    the seal.
     """
 
     source: PartitionId
@@ -942,6 +943,7 @@ class ImportBegun(Message, frozen=True):
     """From where to follow the log, and what is known there of writers and ended transactions.
 
     `writers` are as in a SnapshotHeader, `transactions` the last entries of those that are over.
+    With `sealed_at` the position is where the source's log ends for good.
     """
 
     position: ImportPosition

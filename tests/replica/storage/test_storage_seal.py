@@ -3,6 +3,7 @@
 import contextlib
 from pathlib import Path
 
+import msgspec
 import pytest
 from storage_kit import FORMS, Writer, config, copy_directory, rid, stored_rows
 from test_storage_imports import NEW, WHOLE, imported, ranged, stores
@@ -10,6 +11,8 @@ from test_storage_indexes import TABLE, Row, look_up, put
 from test_storage_transactions import apply, copy, follow, opened
 
 from rezone.replica.entry import EntryKind, build_entry
+from rezone.replica.imports import Stand, begin_entry, fill_entry
+from rezone.replica.range_fill import range_versions
 from rezone.replica.seal import seal_rows
 from rezone.replica.store import PartitionStore
 from rezone.wire.errors import ConflictError
@@ -163,6 +166,29 @@ def test_a_seal_is_imported_once_and_ends_the_import(tmp_path: Path, kind: Engin
         undone = heir.import_position(0)
         assert undone == before
         assert heir.log_end == before_end
+
+
+@pytest.mark.proves("B-08")
+def test_a_sealed_source_is_imported_from_its_rows_alone(tmp_path: Path, kind: EngineKind) -> None:
+    """A new partition that is made anew after the seal would wait for it for ever."""
+    with stores(tmp_path, kind, "source", "heir") as (source, heir):
+        Writer(source).write({rid(1): b"x"})
+        mark = seal(source)
+        apply(source)
+        begun = source.outgoing.begin_import()
+        heir.append(begin_entry(begun.position, (), (), Stand(1, 0, 1)))
+        begin = heir.import_position(0)
+        assert begin is not None
+        assert (begin.filling, begin.commit_time) == (True, mark.commit_time)
+        found = range_versions(source.engine, HashRange(0, 1 << 64), b"", 1 << 20)
+        after = msgspec.structs.replace(begin, filling=False, filled_to=found.reached)
+        stand = Stand(1, heir.log_end, heir.last_commit_time + 1)
+        heir.append(fill_entry(found.batch, begin, after, stand))
+        apply(heir)
+        filled = heir.import_position(0)
+        assert filled is not None
+        assert (filled.filling, filled.sealed_at) == (False, heir.log_end)
+        assert stored_rows(heir) == {rid(1): b"x"}
 
 
 def test_a_seal_that_an_heir_takes_over_has_its_place_after_a_restart(tmp_path: Path) -> None:
