@@ -12,9 +12,9 @@ from pathlib import Path
 import msgspec
 import pytest
 from replica_cluster import FAST, Client, Coordinator, ProcessNode, cluster, keys_in
-from resharding_kit import hold_disk, scan, seal
+from resharding_kit import hold_disk, in_background, scan, seal
 
-from rezone.replica.entry import iter_entries
+from rezone.replica.entry import EntryKind, iter_entries
 from rezone.replica.importers import Importers
 from rezone.replica.importing import UNCOMMITTED_MAX, ImportPart
 from rezone.wire import layouts
@@ -43,7 +43,7 @@ from rezone.wire.messages import (
 )
 
 SMALL = msgspec.structs.replace(
-    FAST, import_chunk_bytes=2_000, import_poll_ms=100, import_mark_rows=200
+    FAST, import_chunk_bytes=2_000, import_poll_ms=100, import_linger_ms=2, import_mark_rows=200
 )
 
 
@@ -514,6 +514,29 @@ def test_another_history_or_a_trimmed_log_is_told_from_one_that_is_not_known_yet
         assert isinstance(error_from(tail.error), SnapshotExpiredError)
 
 
+def test_what_has_come_waits_for_more_but_no_seal_does(tmp_path: Path) -> None:
+    """Each write would be a sync at each new replica, or the cut-over's gap be as long as that."""
+    with cluster(tmp_path, 1, config=zone(1)) as c:
+        create_old(c)
+        client = Client(c)
+        client.put(0, {b"a": b"1"})
+        begun: ImportBegun = c.call(0, BeginImport(part=whole()), ImportBegun)
+        at = TailedPart(whole(), begun.position.offset, begun.position.partition_uuid)
+        request = TailImports(parts=(at,), timeout_ms=4_900, linger_ms=4_900)
+        source = c.replica(0)
+        waiting, answers = in_background(lambda: c.call(0, request, ImportTails))
+        c.until("it waits", lambda: source.importers.waiting == 1)
+        for value in (b"2", b"3"):
+            client.put(0, {b"b": value})
+        assert waiting.is_alive()
+        seal(c, 0)
+        waiting.join(4)
+        assert not waiting.is_alive()
+        (reply,) = answers
+        assert isinstance(reply, ImportTails)
+        assert [entry.kind for entry in reply.tails[0].entries] == [0, 0, EntryKind.SEAL]
+
+
 def test_who_waits_for_a_source_s_log_hears_of_a_commit_at_once(tmp_path: Path) -> None:
     """The cut-over's gap would be as long as an importer waits."""
     with cluster(tmp_path, 1, config=zone(1)) as c:
@@ -701,12 +724,20 @@ def test_imports_that_are_not_committed_wait_and_go_on(tmp_path: Path) -> None:
         c.until("the fill has begun", lambda: progress(c, part).rows > 0)
         leader = c.replica(0, heir)
         let_go = hold_disk(leader)
+        (importing,) = leader.importing.parts()
+
+        def uncommitted() -> int:
+            raw = leader.store.read(leader.positions.committed, 1 << 20)
+            return len(list(iter_entries(raw)))
+
+        def waits() -> bool:
+            return uncommitted() >= UNCOMMITTED_MAX and importing.next_fill(1) is None
+
         try:
-            c.until("it waits", lambda: leader.importing.parts()[0].next_fill(1) is None)
+            c.until("it waits", waits)
             assert not progress(c, part).filled
             rows = progress(c, part).rows
-            entries = list(iter_entries(leader.store.read(leader.positions.committed, 1 << 20)))
-            assert 0 < len(entries) <= 2 * UNCOMMITTED_MAX
+            assert uncommitted() <= 2 * UNCOMMITTED_MAX
             assert progress(c, part).rows == rows, "it went on"
         finally:
             let_go()

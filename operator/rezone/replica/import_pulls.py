@@ -129,11 +129,10 @@ class ImportPulls:
         while not self._closed.is_set():
             self._woken.clear()
             if layouts.next_layout_of(self._host.zone.state.config) is None:
-                self._sort([])
+                self._sort(())
                 self._woken.wait()
                 continue
-            parts = [p for each in self._host.partitions() for p in each.importing.parts()]
-            self._sort(parts)
+            self._sort(self._parts())
             self._rate_share = self._share_of_rate()
             for leader in list(self._by_leader):
                 self._start(f"imports from {leader}", functools.partial(self._follow, leader))
@@ -141,6 +140,13 @@ class ImportPulls:
                 for number in range(self._host.settings.import_threads):
                     self._start(f"fills {number}", self._fill)
             self._woken.wait(_LOOK_SECONDS)
+
+    def _parts(self) -> list[ImportPart]:
+        new = layouts.next_layout_of(self._host.zone.state.config)
+        if new is None:
+            return []
+        heirs = [each for each in self._host.partitions() if each.partition_id in new.ids]
+        return [part for heir in heirs for part in heir.importing.parts()]
 
     def _sort(self, parts: Sequence[ImportPart]) -> None:
         by_leader: dict[NodeId, list[ImportPart]] = {}
@@ -215,6 +221,7 @@ class ImportPulls:
             bytes_max=settings.import_chunk_bytes,
             # Those that wait for their own commits are not waited for long.
             timeout_ms=settings.import_poll_ms if all_asked else 10,
+            linger_ms=settings.import_linger_ms,
         )
         seconds = settings.import_poll_ms / 1000 + _TAIL_GRACE_SECONDS
         try:

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from rezone.replica.copies import ROWS_WEIGHT
-from rezone.replica.entry import Entry, EntryHeader, iter_entries
+from rezone.replica.entry import Entry, EntryHeader, EntryKind, iter_entries
 from rezone.replica.foreground import CopySteps, Foreground
 from rezone.replica.history import branch_at
 from rezone.replica.importers import Importers, listening
@@ -76,6 +76,17 @@ class _Cursor:
         self.offset = tailed.offset
         self.branch = tailed.partition_uuid
         self.reached: ImportPosition | None = None
+        self.entries: list[TailEntry] = []
+
+    @property
+    def size(self) -> int:
+        """The bytes of the rows that have been found."""
+        return sum(len(entry.rows) for entry in self.entries)
+
+    @property
+    def has_seal(self) -> bool:
+        """Whether the end of the log has been found: who follows it is waited for."""
+        return bool(self.entries) and self.entries[-1].kind == EntryKind.SEAL
 
 
 class ImportSource:
@@ -143,21 +154,33 @@ class ImportSource:
     # --- following logs --------------------------------------------------------------------------
 
     def tail(self, request: TailImports) -> ImportTails:
-        """Return what is committed, once something is for one of the parts, or time is over."""
-        seconds = min(request.timeout_ms / 1000, WAIT_SECONDS_MAX)
-        until = self._clock.monotonic() + seconds
+        """Return what is committed, once something is for one of the parts, or time is over.
+
+        What is found waits for more, but not a seal.
+        """
+        now = self._clock.monotonic()
+        until = now + min(request.timeout_ms / 1000, WAIT_SECONDS_MAX)
         cursors = [_Cursor(tailed) for tailed in request.parts[:TAIL_PARTS_MAX]]
         bell = threading.Event()
         room = min(request.bytes_max, CHUNK_BYTES_MAX)
+        lingers_until = float("inf")
         with listening(self._partitions_of(cursors), bell):
             while True:
                 bell.clear()
                 tails = self._tails(cursors, room)
-                left = until - self._clock.monotonic()
-                news = any(tail.entries or tail.error for tail in tails)
-                if news or left <= 0 or self._closed.is_set():
+                now = self._clock.monotonic()
+                if any(cursor.entries for cursor in cursors):
+                    lingers_until = min(lingers_until, now + request.linger_ms / 1000)
+                left = min(until, lingers_until) - now
+                if left <= 0 or self._is_urgent(cursors, tails, room) or self._closed.is_set():
                     return ImportTails(tails=tuple(tails))
                 bell.wait(left)
+
+    @staticmethod
+    def _is_urgent(cursors: list[_Cursor], tails: list[ImportTail], room: int) -> bool:
+        full = sum(cursor.size for cursor in cursors) >= room
+        refused = any(tail.error is not None for tail in tails)
+        return full or refused or any(cursor.has_seal for cursor in cursors)
 
     def _partitions_of(self, cursors: list[_Cursor]) -> Iterator[tuple[Importers, threading.RLock]]:
         for source in {cursor.part.source for cursor in cursors}:
@@ -170,12 +193,14 @@ class ImportSource:
     def _tails(self, cursors: list[_Cursor], room: int) -> list[ImportTail]:
         """Read on for each part in turn, for all together about `room` bytes."""
         tails: list[ImportTail] = []
+        room -= sum(cursor.size for cursor in cursors)
         for cursor in cursors:
+            found = cursor.size
             try:
                 tail = self._tail(cursor, room)
             except RezoneError as error:
                 tail = ImportTail(error=error.info())
-            room -= sum(len(entry.rows) for entry in tail.entries)
+            room -= cursor.size - found
             tails.append(tail)
         return tails
 
@@ -191,15 +216,14 @@ class ImportSource:
                 f"partition {cursor.part.source} has another history than was imported up to "
                 f"{cursor.offset}"
             )
-        entries: list[TailEntry] = []
         for _ in range(_READS_MAX):
             if cursor.offset >= committed or room <= 0:
                 break
-            for entry in self._read_on(partition, cursor, committed, failover_log):
-                room -= len(entry.rows)
-                entries.append(entry)
+            found = self._read_on(partition, cursor, committed, failover_log)
+            room -= sum(len(entry.rows) for entry in found)
+            cursor.entries += found
         return ImportTail(
-            entries=tuple(entries), reached=cursor.reached, committed=committed, time=time
+            entries=tuple(cursor.entries), reached=cursor.reached, committed=committed, time=time
         )
 
     def _read_on(

@@ -981,12 +981,14 @@ class TailedPart(msgspec.Struct, frozen=True, array_like=True):
 class TailImports(Message, frozen=True):
     """Ask a node what is committed at the sources it leads; answered when there is something.
 
-    At the latest in time; about `bytes_max` for all parts together.
+    At the latest in time; about `bytes_max` for all parts together. More is waited for while there
+    is no seal, for `linger_ms` from the first news on.
     """
 
     parts: tuple[TailedPart, ...]
     bytes_max: int = 1 << 20
     timeout_ms: int = 0
+    linger_ms: int = 0
 
 
 class TailEntry(msgspec.Struct, frozen=True, array_like=True):
