@@ -354,10 +354,11 @@ class CutOver:
 
     def _disturb(self) -> None:
         rng, up = self.rng, list(self.network.nodes)
+        # Not those that die now: others must see a node go before it is there again.
+        down = [node for node in NODES if node not in up]
         if rng.random() < 0.03 and len(up) > 1:
             node = rng.choice(up)
             self.network.nodes.pop(node).kill()
-        down = [node for node in NODES if node not in self.network.nodes]
         if down and rng.random() < 0.05:
             self._start(rng.choice(down))
         if rng.random() < 0.03:
