@@ -244,7 +244,7 @@ class Scenario:
             list(addresses.values()),
             self._table,
             book,
-            routes,
+            dict(enumerate(routes)),
             addresses,
         )
         gaps = [gap_of(move, traffic.acks[move.partition]) for move in moves]
