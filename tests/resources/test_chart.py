@@ -348,10 +348,10 @@ def test_upgrade_brings_the_definitions_and_uninstall_keeps_zones(
     before = tmp_path / "rezone"
     shutil.copytree(CHART, before)
     definition = before / "templates" / "crds" / "distributionzones.rezone.dev.yaml"
-    rule = "self.partitions * self.replicas <= 49152"
+    rule = "has(self.count) != has(self.nodeSelector)"
     text = definition.read_text()
     assert rule in text
-    definition.write_text(text.replace(rule, "self.partitions > 0"))
+    definition.write_text(text.replace(rule, "has(self.count) || has(self.nodeSelector)"))
 
     def run(*arguments: str) -> str:
         environment = {**os.environ, "HELM_CACHE_HOME": str(tmp_path)}
