@@ -22,7 +22,7 @@ from operated_cluster import (
     state_of,
     until,
 )
-from operator_process import DyingOperator, OperatorProcess, led_by
+from operator_process import EVERY_POINT, DyingOperator, OperatorProcess, led_by
 from resharding_case import GRACE, check_rows, has_ended, patch, task_of, write_rows
 
 from rezone.local.api import KubeApi
@@ -80,6 +80,7 @@ def lives(cluster: TestCluster, heir: OperatorProcess, logs: Path) -> Iterator[D
         yield operator
 
 
+@pytest.mark.skipif(not EVERY_POINT, reason="half a minute more: make chaos")
 @pytest.mark.proves("OP-02", "B-08", "ZR-20")
 async def test_killed_in_each_deed_of_a_re_sharding_that_is_cancelled(
     api: KubeApi, lives: DyingOperator, heir: OperatorProcess

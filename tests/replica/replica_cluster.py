@@ -75,6 +75,8 @@ from rezone.wire.rows import arrow_schema_of, from_ipc, to_ipc
 _UNENDED: list[NodeServer] = []
 OPERATOR = Path(__file__).parents[2] / "operator"
 DEADLINE_SECONDS = 20.0
+# A process imports its libraries first: more than 20 s where images are being built beside it.
+START_SECONDS = 60.0
 SCHEMA = arrow_schema_of(ZoneConfig(zone="z", zone_uid="u", partitions=1).table)
 FAST = NodeSettings(replica_lag_ms_max=400, takeover_timeout_ms=3000, reconnect_ms_max=200)
 
@@ -291,7 +293,7 @@ class Coordinator:
 
     def wait_up(self, node: int) -> None:
         """Wait until a node's server answers."""
-        deadline = time.monotonic() + DEADLINE_SECONDS
+        deadline = time.monotonic() + START_SECONDS
         while True:
             try:
                 self.call(node, ReportRequest(seen=-1), NodeReport)

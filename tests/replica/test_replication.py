@@ -190,9 +190,7 @@ def test_a_diverged_leader_rolls_back_and_all_agree(tmp_path: Path) -> None:
 
 def _write_into_the_void(c: Coordinator, k: Client) -> None:
     """Write to node 0 what cannot be committed, and depose it meanwhile; the others know later."""
-    record = msgspec.structs.replace(
-        c.records[P], leader=1, leader_epoch=2, isr=(1, 2), partition_epoch=1
-    )
+    record = msgspec.structs.replace(c.records[P], leader=1, leader_epoch=2, isr=(1, 2))
 
     def depose() -> None:
         c.until("appended", lambda: c.report(0, P).log_end_offset == 2)
