@@ -18,7 +18,7 @@ from rezone.controller.news import News
 from rezone.controller.resharding import ReshardingActs
 from rezone.controller.runtime import ZoneRuntime
 from rezone.controller.transfers import Transfers
-from rezone.controller.verify import CopyDiffersError, verify_copy
+from rezone.controller.verify import verify_copy
 from rezone.domain import assignments, resharding_view, world
 from rezone.domain.assignments import Skip
 from rezone.kube.errors import ConflictWriteError, KubeError, MissingError
@@ -44,9 +44,6 @@ from rezone.wire.messages import (
 log = structlog.get_logger(__name__)
 
 ASSIGNMENT_ATTEMPTS_MAX = 5
-# A comparison reads the whole partition on two nodes: one that came too early is not repeated at
-# once, whatever wakes the passes meanwhile.
-COMPARE_AGAIN_SECONDS = 0.5
 
 NodeCall = (
     world.StopReplica
@@ -205,31 +202,16 @@ class Acts:
         """Start a comparison, at most one per copy; its outcome wakes the zone."""
         key = (action.partition, action.target, action.leader_epoch)
         runtime = self._runtime
-        if key in runtime.verifying or key in runtime.verified or key in runtime.mismatched:
-            return
         source = runtime.monitor.get(action.source)
         target = runtime.monitor.get(action.target)
-        if source is None or target is None:
+        if source is None or target is None or not runtime.copies.is_due(key):
             return
-
-        async def compare() -> None:
-            try:
-                if await verify_copy(self._c.executor, action.partition, source, target):
-                    runtime.verified.add(key)
-                else:
-                    await asyncio.sleep(COMPARE_AGAIN_SECONDS)
-            except CopyDiffersError as error:
-                log.error("copy differs from its source", error=str(error))  # noqa: TRY400 - no trace helps here
-                runtime.mismatched.add(key)
-            except RezoneError as error:
-                log.warning("copy not compared", error=str(error))
-                await asyncio.sleep(COMPARE_AGAIN_SECONDS)
-            finally:
-                runtime.verifying.discard(key)
-                self._c.wake_zone(runtime.key)
-
-        runtime.verifying.add(key)
-        runtime.background(compare())
+        runtime.compare_in_background(
+            runtime.copies,
+            key,
+            lambda: verify_copy(self._c.executor, action.partition, source, target),
+            lambda: self._c.wake_zone(runtime.key),
+        )
 
 
 def _call_of(action: NodeCall, fence: Fence) -> tuple[NodeId, Message]:

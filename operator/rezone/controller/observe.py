@@ -53,8 +53,8 @@ def build_view(
         pending_generation=keys.pending.generation if keys.pending else generation,
         migrations=tuple(migration_view(m, generation) for m in migrations),
         spark=spark,
-        verified=frozenset(runtime.verified),
-        mismatched=frozenset(runtime.mismatched),
+        verified=frozenset(runtime.copies.verified),
+        mismatched=frozenset(runtime.copies.differing),
         indexes=index_names(zone),
     )
 

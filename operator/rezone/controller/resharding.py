@@ -4,14 +4,10 @@ Records of a layout are written and deleted together with the zone's cache of th
 decides on is what stands in the API server.
 """
 
-import asyncio
-
-import structlog
-
 from rezone.controller.coordinator import Coordinator
 from rezone.controller.passes import ZonePass
 from rezone.controller.runtime import ZoneRuntime
-from rezone.controller.verify import CopyDiffersError, verify_part
+from rezone.controller.verify import verify_part
 from rezone.domain import assignments, routes
 from rezone.domain.estimates import seconds_for
 from rezone.domain.rebalance_run import NoPlan, Planned
@@ -21,12 +17,8 @@ from rezone.domain.resharding_view import CreateHeirs, DropLayout, VerifyPart
 from rezone.resources.conditions import Reason
 from rezone.resources.task import PlanSummary, RebalanceTask
 from rezone.resources.zone import DistributionZone
-from rezone.wire.errors import RezoneError
 from rezone.wire.layouts import Layout
 
-log = structlog.get_logger(__name__)
-
-COMPARE_AGAIN_SECONDS = 0.5
 FILL_BYTES_PER_SECOND_GUESSED = 50_000_000
 """What a plan's time is estimated with when the zone has no limit; the table of benchmarks."""
 
@@ -86,31 +78,17 @@ class ReshardingActs:
 
     def _verify_in_background(self, action: VerifyPart) -> None:
         """Start a comparison, at most one per part; its outcome wakes the zone."""
-        overlap, parts = action.overlap, self._runtime.parts
+        overlap, runtime = action.overlap, self._runtime
         key: PartKey = (overlap.old, overlap.new, action.leader_epoch)
-        if key in parts.under_way or key in parts.verified or key in parts.differing:
+        source = runtime.monitor.get(action.source)
+        heir = runtime.monitor.get(action.heir)
+        most = self._zone.spec.rebalance.max_concurrent_migrations
+        full = len(runtime.parts.under_way) >= most
+        if source is None or heir is None or full or not runtime.parts.is_due(key):
             return
-        source = self._runtime.monitor.get(action.source)
-        heir = self._runtime.monitor.get(action.heir)
-        full = len(parts.under_way) >= self._zone.spec.rebalance.max_concurrent_migrations
-        if source is None or heir is None or full:
-            return
-
-        async def compare() -> None:
-            try:
-                if await verify_part(self._c.executor, overlap, source, heir):
-                    parts.verified.add(key)
-                else:
-                    await asyncio.sleep(COMPARE_AGAIN_SECONDS)
-            except CopyDiffersError as error:
-                log.error("part differs from its source", error=str(error))  # noqa: TRY400 - no trace helps here
-                parts.differing.add(key)
-            except RezoneError as error:
-                log.warning("part not compared", error=str(error))
-                await asyncio.sleep(COMPARE_AGAIN_SECONDS)
-            finally:
-                parts.under_way.discard(key)
-                self._c.wake_zone(self._runtime.key)
-
-        parts.under_way.add(key)
-        self._runtime.background(compare())
+        runtime.compare_in_background(
+            runtime.parts,
+            key,
+            lambda: verify_part(self._c.executor, overlap, source, heir),
+            lambda: self._c.wake_zone(runtime.key),
+        )

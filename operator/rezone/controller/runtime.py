@@ -7,7 +7,7 @@ from the API server itself, never from a watch's cache (ZR-14).
 """
 
 import asyncio
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from concurrent.futures import Executor
 from typing import Any
 
@@ -16,11 +16,12 @@ from rezone.controller.monitor import NodeMonitor
 from rezone.controller.news import News
 from rezone.controller.notify import Notifier
 from rezone.controller.settings import CoordinatorSettings
-from rezone.controller.verify import Comparisons
+from rezone.controller.verify import Comparisons, Key
 from rezone.controller.volumes import SeenVolumes
 from rezone.controller.zone_config import zone_config
+from rezone.domain.resharding_observe import PartKey
 from rezone.domain.route_records import RouteRecords
-from rezone.domain.world import RouteChange
+from rezone.domain.world import CopyKey, RouteChange
 from rezone.domain.zone_status import Obstacle
 from rezone.kube.client import Kube
 from rezone.kube.routes import RouteStore
@@ -101,10 +102,8 @@ class ZoneRuntime:
             connect=connect,
         )
         self.notifier = Notifier(executor, self.monitor, settings.call_timeout_seconds)
-        self.verified: set[tuple[PartitionId, NodeId, int]] = set()
-        self.mismatched: set[tuple[PartitionId, NodeId, int]] = set()
-        self.verifying: set[tuple[PartitionId, NodeId, int]] = set()
-        self.parts = Comparisons()
+        self.copies: Comparisons[CopyKey] = Comparisons("copy")
+        self.parts: Comparisons[PartKey] = Comparisons("part")
         self.obstacle: Obstacle | None = None
         self.volumes: SeenVolumes | None = None
         self.zone: DistributionZone | None = None
@@ -248,6 +247,17 @@ class ZoneRuntime:
         # By the very records that are sent: nodes know the layouts before they get these.
         config = zone_config(self.zone, self._routes)
         return await self.notifier.notify(config, self.peers, self._routes, self.fence)
+
+    def compare_in_background(
+        self,
+        comparisons: Comparisons[Key],
+        key: Key,
+        compare: Callable[[], Awaitable[bool]],
+        ended: Callable[[], None],
+    ) -> None:
+        """Start a comparison beside the passes; `ended` is called when it is over."""
+        comparisons.under_way.add(key)
+        self.background(comparisons.run(key, compare, ended))
 
     def background(self, work: Coroutine[Any, Any, None]) -> None:
         """Run something beside the passes; it ends with the zone."""

@@ -1,14 +1,15 @@
 """Compares copies and new partitions with their sources, by digests as of one time (B-04)."""
 
 import asyncio
-import dataclasses
 import functools
+from collections.abc import Awaitable, Callable, Hashable
 from concurrent.futures import Executor
+from typing import Generic, TypeVar
 
 import structlog
 
 from rezone.controller.monitor import WatchedNode
-from rezone.domain.resharding_observe import PartKey
+from rezone.wire.errors import RezoneError
 from rezone.wire.layouts import Overlap, index_of
 from rezone.wire.messages import DigestReply, DigestRequest, PartitionId
 
@@ -19,17 +20,48 @@ DIGEST_TIMEOUT_SECONDS = 600.0
 """Reading a partition gives way to clients, so that 100 GB take about this long."""
 
 
-@dataclasses.dataclass
-class Comparisons:
-    """The parts of a re-sharding that were, or are being, compared in this process's life."""
+COMPARE_AGAIN_SECONDS = 0.5
+"""A comparison reads the whole partition on two nodes: one that came too early is not repeated at
+once, whatever wakes the passes meanwhile."""
 
-    verified: set[PartKey] = dataclasses.field(default_factory=set)
-    differing: set[PartKey] = dataclasses.field(default_factory=set)
-    under_way: set[PartKey] = dataclasses.field(default_factory=set)
+Key = TypeVar("Key", bound=Hashable)
 
 
 class CopyDiffersError(Exception):
     """Raised when a copy's rows are not its source's: it must never lead."""
+
+
+class Comparisons(Generic[Key]):
+    """What was, or is being, compared in this process's life; `what` names it in the log."""
+
+    def __init__(self, what: str) -> None:
+        self._what = what
+        self.verified: set[Key] = set()
+        self.differing: set[Key] = set()
+        self.under_way: set[Key] = set()
+
+    def is_due(self, key: Key) -> bool:
+        """Whether something was not compared yet, and is not just now."""
+        return not any(key in keys for keys in (self.under_way, self.verified, self.differing))
+
+    async def run(
+        self, key: Key, compare: Callable[[], Awaitable[bool]], ended: Callable[[], None]
+    ) -> None:
+        """Compare, keep the outcome, and say that it has ended; `key` is under way already."""
+        try:
+            if await compare():
+                self.verified.add(key)
+            else:
+                await asyncio.sleep(COMPARE_AGAIN_SECONDS)
+        except CopyDiffersError as error:
+            log.error("compared rows differ", what=self._what, error=str(error))  # noqa: TRY400 - no trace helps here
+            self.differing.add(key)
+        except RezoneError as error:
+            log.warning("not compared", what=self._what, error=str(error))
+            await asyncio.sleep(COMPARE_AGAIN_SECONDS)
+        finally:
+            self.under_way.discard(key)
+            ended()
 
 
 async def verify_copy(

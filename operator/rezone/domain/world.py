@@ -15,6 +15,9 @@ from rezone.wire.layouts import Layout, generation_of, index_of
 from rezone.wire.messages import IndexPosition, LeaderAndIsr, NodeId, PartitionId, ReplicaReport
 from rezone.wire.schema import IndexId
 
+CopyKey = tuple[PartitionId, NodeId, int]
+"""A compared copy: its partition, its node, and the leader epoch of the record then."""
+
 Topology = tuple[tuple[NodeId, ...], ...]
 """For each partition of a layout, by index, its data nodes; the first is the preferred leader."""
 
@@ -106,8 +109,8 @@ class ZoneView:
     hot_standbys: int = 0
     migrations: tuple[MigrationView, ...] = ()
     spark: SparkView | None = None
-    verified: frozenset[tuple[PartitionId, NodeId, int]] = frozenset()
-    mismatched: frozenset[tuple[PartitionId, NodeId, int]] = frozenset()
+    verified: frozenset[CopyKey] = frozenset()
+    mismatched: frozenset[CopyKey] = frozenset()
     indexes: Mapping[IndexId, str] = dataclasses.field(default_factory=dict)
 
     def report(self, partition: PartitionId, node: NodeId) -> ReplicaReport | None:
