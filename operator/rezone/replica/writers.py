@@ -72,8 +72,7 @@ class WriterTable:
     def note_filled(self, filled: Iterable[FilledWriter]) -> None:
         """Take the writers of appended fills into account; of a writer that is known, the later."""
         for writer, state in filled:
-            known = self.get(writer)
-            if known is None or known.sequence < state.sequence:
+            if _is_later(state.sequence, self.get(writer)):
                 self._appended[writer] = state
 
     def rebuild(self, headers: Iterable[EntryHeader]) -> None:
@@ -90,8 +89,7 @@ class WriterTable:
             if _is_of_writer(header) and _counts(header, self.applied.get(header.writer_id)):
                 self._apply(header.writer_id, _state_of(header), changes)
         for writer, state in filled:
-            known = self.applied.get(writer)
-            if known is None or known.sequence < state.sequence:
+            if _is_later(state.sequence, self.applied.get(writer)):
                 self._apply(writer, state, changes)
         if len(self.applied) > self._writers_max:
             changes.update(self._evict())
@@ -179,7 +177,11 @@ def _counts(header: EntryHeader, known: WriterState | None) -> bool:
     Sources of one partition may both know a writer of the layout before theirs, one of them a later
     batch: the earlier one without rows in its range (docs/decisions/0162).
     """
-    return header.kind != EntryKind.IMPORT or known is None or known.sequence < header.sequence
+    return header.kind != EntryKind.IMPORT or _is_later(header.sequence, known)
+
+
+def _is_later(sequence: int, known: WriterState | None) -> bool:
+    return known is None or known.sequence < sequence
 
 
 def _state_of(header: EntryHeader) -> WriterState:
