@@ -59,6 +59,16 @@ def dies_after(monkeypatch: pytest.MonkeyPatch, api: Kube, method: str, calls: i
     monkeypatch.setattr(api, method, call)
 
 
+async def create_half(
+    store: RouteStore, api: Kube, monkeypatch: pytest.MonkeyPatch, written: int
+) -> None:
+    """Create the new layout until so many of its ConfigMaps are written."""
+    with monkeypatch.context() as broken:
+        dies_after(broken, api, "create", written)
+        with pytest.raises(UnavailableError):
+            await store.create(NEW, 2)
+
+
 def numbers_of(generation: int, count: int) -> set[int]:
     """Return the shards of a layout that has so many."""
     return {generation * SHARDS_PER_GENERATION + index for index in range(count)}
@@ -96,10 +106,7 @@ async def test_the_creation_of_a_layout_goes_on_where_it_stopped(
 ) -> None:
     """Half a layout taken for a whole one would leave ranges that nobody can serve."""
     store = await store_of(api, namespace)
-    with monkeypatch.context() as broken:
-        dies_after(broken, api, "create", written)
-        with pytest.raises(UnavailableError):
-            await store.create(NEW, 2)
+    await create_half(store, api, monkeypatch, written)
     assert await store.load() == RouteRecords(OLD)
     assert len(await shards_in(api, namespace)) == 2 + written
     await store.create(NEW, 2)
@@ -111,10 +118,7 @@ async def test_what_was_created_half_and_given_up_goes_with_the_next(
 ) -> None:
     """Its ConfigMaps would stay for ever."""
     store = await store_of(api, namespace)
-    with monkeypatch.context() as broken:
-        dies_after(broken, api, "create", 2)
-        with pytest.raises(UnavailableError):
-            await store.create(NEW, 2)
+    await create_half(store, api, monkeypatch, 2)
     await store.create(records_of(8), 3)
     assert await shards_in(api, namespace) == numbers_of(0, 2) | numbers_of(3, 1)
 
@@ -149,10 +153,7 @@ async def test_an_unfinished_layout_can_be_deleted(
 ) -> None:
     """What a re-sharding that was cancelled early has begun would stay."""
     store = await store_of(api, namespace)
-    with monkeypatch.context() as broken:
-        dies_after(broken, api, "create", 2)
-        with pytest.raises(UnavailableError):
-            await store.create(NEW, 2)
+    await create_half(store, api, monkeypatch, 2)
     await store.delete(2)
     assert await shards_in(api, namespace) == numbers_of(0, 2)
 

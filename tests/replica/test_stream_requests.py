@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from math import inf
 from typing import Any, cast
 
@@ -228,8 +229,9 @@ def test_a_node_that_answers_nothing_counts_as_broken_off() -> None:
     assert [type(a) for a in served(candidate, wait_long)] == [StreamOk]
 
 
-def test_an_answer_tells_the_commit_offset_and_nothing_repeats_it() -> None:
-    """Each follower would have a frame more to read in the middle of the write gap."""
+@contextlib.contextmanager
+def streaming() -> Iterator[tuple[Candidate, Wire, ProducerChannel]]:
+    """Run a leader's end of a channel whose follower has its stream."""
     candidate, wire = Candidate(), Wire()
     candidate.leads = True
     channel = ProducerChannel(
@@ -244,40 +246,36 @@ def test_an_answer_tells_the_commit_offset_and_nothing_repeats_it() -> None:
     thread.start()
     # The thread that reads sends, too: what there is to say has been said.
     assert wire.handled.wait(PATIENCE_SECONDS)
-    assert [type(message) for message in wire.sent] == [StreamOk, LeaseRequest]
-    candidate.committed = 6
-    channel.statistics()[0].push()
-    assert wire.sent[2:] == [CommitOffsets(streams=(CommitOffset(PARTITION, 2, 6),))]
-    wire.over.set()
-    thread.join(PATIENCE_SECONDS)
+    try:
+        yield candidate, wire, channel
+    finally:
+        wire.over.set()
+        thread.join(PATIENCE_SECONDS)
+
+
+def test_an_answer_tells_the_commit_offset_and_nothing_repeats_it() -> None:
+    """Each follower would have a frame more to read in the middle of the write gap."""
+    with streaming() as (candidate, wire, channel):
+        assert [type(message) for message in wire.sent] == [StreamOk, LeaseRequest]
+        candidate.committed = 6
+        channel.statistics()[0].push()
+        assert wire.sent[2:] == [CommitOffsets(streams=(CommitOffset(PARTITION, 2, 6),))]
 
 
 def test_who_leads_no_more_sends_the_end_of_its_streams_itself() -> None:
     """A thread would have to wake up for it in the middle of the write gap."""
-    candidate, wire = Candidate(), Wire()
-    candidate.leads = True
-    channel = ProducerChannel(
-        "c",
-        1,
-        cast("Channel", wire),
-        lambda _: cast("Source", candidate),
-        settings=NodeSettings(streams_max=1),
-        clock=SystemClock(),
-    )
-    thread = threading.Thread(target=channel.run, daemon=True)
-    thread.start()
-    assert wire.handled.wait(PATIENCE_SECONDS)
-    del wire.sent[:]
-    (stream,) = channel.statistics()
-    stream.end("another replica leads", 2, 3, tell=False)
-    assert not wire.sent, "its caller has locks"
-    channel.push()
-    reason = "another replica leads"
-    assert wire.sent == [StreamEnd(partition=PARTITION, reason=reason, leader=2, leader_epoch=3)]
-    channel.push()
-    assert len(wire.sent) == 1
-    wire.over.set()
-    thread.join(PATIENCE_SECONDS)
+    with streaming() as (_, wire, channel):
+        del wire.sent[:]
+        (stream,) = channel.statistics()
+        stream.end("another replica leads", 2, 3, tell=False)
+        assert not wire.sent, "its caller has locks"
+        channel.push()
+        reason = "another replica leads"
+        assert wire.sent == [
+            StreamEnd(partition=PARTITION, reason=reason, leader=2, leader_epoch=3)
+        ]
+        channel.push()
+        assert len(wire.sent) == 1
 
 
 def test_answers_of_leases_show_that_a_node_is_there() -> None:
