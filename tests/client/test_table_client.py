@@ -11,8 +11,8 @@ import pytest
 from fake_cluster import FakeCluster, FakeNode, Fault
 
 from rezone.client import ClientSettings, OutcomeUnknownError, TableClient
-from rezone.client.dispatch import Request
-from rezone.client.writes import Outcome, lane_writer
+from rezone.client.request import Outcome, Request
+from rezone.client.writes import lane_writer
 from rezone.wire.errors import InvalidRowError, NotLeaderError, OverloadedError, RezoneError
 from rezone.wire.messages import Message, ReadRequest, WriteRequest, ZoneConfig
 from rezone.wire.rows import to_ipc

@@ -100,7 +100,7 @@ class Counting:
 
     def _break(self, client: TableClient) -> None:
         """Break a connection with requests under way, every now and then."""
-        connections = list(client._dispatcher._connections.values())
+        connections = list(client._dispatcher._nodes._connections.values())
         if connections and self._rng.random() < 0.2:
             self._rng.choice(connections).drop("broken for the test")
 
@@ -221,7 +221,7 @@ def test_a_write_is_known_to_who_took_over_when_its_answer_was_lost(tmp_path: Pa
             lost = first.submit_write(table_of({b"k": b"1", b"j": b"1", b"i": b"1"}))
             c.until("it is appended", lambda: leader.store.log_end == end + 3)
             may_send.clear()
-            for connection in first._dispatcher._connections.values():
+            for connection in first._dispatcher._nodes._connections.values():
                 connection.drop("broken for the test")
             let_go()
             c.until("it is committed", lambda: leader.positions.committed == end + 3)

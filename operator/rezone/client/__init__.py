@@ -1,12 +1,13 @@
 """The table client: rows in and out of a zone, with a route cache that corrects itself."""
 
 from rezone.client.lookups import IndexPage
+from rezone.client.reads import AgedRows
 from rezone.client.settings import (
     ClientSettings,
     OutcomeUnknownError,
     TransactionOutcomeUnknownError,
 )
-from rezone.client.table import AgedRows, TableClient
+from rezone.client.table import TableClient
 from rezone.client.transactions import Transaction, TransactionCommit
 from rezone.client.writes import PartitionWrite
 

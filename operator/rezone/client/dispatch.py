@@ -20,7 +20,6 @@ deadlines, one that fetches routes. `done` of a request is called once, without 
 from within `submit`.
 """
 
-import dataclasses
 import heapq
 import itertools
 import random
@@ -28,7 +27,9 @@ import threading
 from collections.abc import Callable
 
 from rezone.client.connection import Connection
+from rezone.client.nodes import Nodes
 from rezone.client.placement import Placement
+from rezone.client.request import Request
 from rezone.client.routes import Leader, RouteCache
 from rezone.client.settings import ClientSettings, backoff
 from rezone.wire.channel import Frame
@@ -45,7 +46,6 @@ from rezone.wire.flight import NodeClient
 from rezone.wire.layouts import HashRange
 from rezone.wire.messages import (
     Failure,
-    Message,
     PartitionId,
     ReadResult,
     RoutesRequest,
@@ -53,41 +53,13 @@ from rezone.wire.messages import (
     TransactionBegun,
     TransactionResult,
     WriteResult,
+    ZoneConfig,
 )
 
 FORGET_AFTER_PAUSES = 4
 """After so many pauses in a row the cached epoch is doubted too, and any news is taken."""
 
-Answer = tuple[Message, memoryview]
 _ANSWERS = (WriteResult, ReadResult, TransactionBegun, TransactionResult, Failure)
-
-
-@dataclasses.dataclass(eq=False, kw_only=True)
-class Request:
-    """One request and what has become of it so far.
-
-    `message(opaque)` makes the header of an attempt. `done` gets the answer's frame, or the error
-    it ended with. `anywhere`: a follower may answer, too. `deadline`: by the client's clock; none
-    given, it is the settings' timeout after the request was taken. All else belongs to the
-    dispatcher; `attempts` says how often it was sent.
-    """
-
-    partition: PartitionId
-    message: Callable[[int], Message]
-    body: bytes
-    done: Callable[[Answer | RezoneError], None]
-    anywhere: bool = False
-    deadline: float = 0.0
-    opaque: int = 0
-    attempt_ends: float = 0.0
-    attempts: int = 0
-    redirects: int = 0
-    pauses: int = 0
-    parked: int = 0
-    refusal: RezoneError | None = None
-    connection: Connection | None = None
-    frames_before: int = 0
-    last_error: RezoneError | None = None
 
 
 class Dispatcher:
@@ -106,13 +78,16 @@ class Dispatcher:
         self._settings = settings
         self._clock = clock
         self._rng = rng
-        self._connect = connect
         self._lock = threading.Condition()
         self._open: dict[int, Request] = {}
         self._parked: list[tuple[float, int, Request]] = []
         self._numbers = itertools.count(1)
-        self._connections: dict[str, Connection] = {}
-        self._nodes: dict[str, NodeClient] = {}
+        self._nodes = Nodes(
+            connect,
+            on_frame=self._on_frame,
+            on_broken=self._on_broken,
+            window=settings.window_requests_per_node,
+        )
         self._closed = False
         self._stale = False
         self.refreshes = 0
@@ -130,6 +105,11 @@ class Dispatcher:
             if not self._closed:
                 self._route(request)
             return not self._closed
+
+    @property
+    def config(self) -> ZoneConfig | None:
+        """The zone's config; None before routes were fetched."""
+        return self._routes.config  # a value, replaced as a whole: no lock
 
     @property
     def placement(self) -> Placement:
@@ -168,12 +148,7 @@ class Dispatcher:
 
     def node(self, address: str) -> NodeClient:
         """Return the connection for calls and streams to an address."""
-        with self._lock:
-            if self._closed:
-                raise RezoneError("the client is closed")
-            if address not in self._nodes:
-                self._nodes[address] = self._connect(address)
-            return self._nodes[address]
+        return self._nodes.client(address)
 
     def fetch_routes(self) -> RouteTable:
         """Fetch the route table from the first node that answers; NotReadyError when none does."""
@@ -205,13 +180,8 @@ class Dispatcher:
             left = {*self._open.values(), *parked}
             self._open.clear()
             self._parked.clear()
-            connections = list(self._connections.values())
-            nodes = list(self._nodes.values())
             self._lock.notify_all()
-        for connection in connections:
-            connection.close()
-        for node in nodes:
-            node.close()
+        self._nodes.close()
         for request in left:
             request.done(RezoneError("the client is closed"))
         for thread in self._threads:
@@ -233,7 +203,7 @@ class Dispatcher:
         followers = self._routes.followers(request.partition)
         first = request.anywhere and request.attempts == 0 and followers
         address = self._rng.choice(followers) if first else leader.address
-        connection = self._connection(address)
+        connection = self._nodes.connection(address)
         now = self._clock()
         request.opaque = next(self._numbers)
         request.attempts += 1
@@ -243,17 +213,6 @@ class Dispatcher:
         request.frames_before = connection.received
         self._open[request.opaque] = request
         connection.send(request.opaque, request.message(request.opaque), request.body)
-
-    def _connection(self, address: str) -> Connection:
-        if address not in self._connections:
-            self._connections[address] = Connection(
-                address,
-                lambda: self.node(address).channel("data"),
-                on_frame=self._on_frame,
-                on_broken=self._on_broken,
-                window=self._settings.window_requests_per_node,
-            )
-        return self._connections[address]
 
     def _park(self, request: Request, *, refresh: bool) -> None:
         request.redirects = 0

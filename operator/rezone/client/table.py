@@ -7,52 +7,35 @@ Concurrency: any thread may call. Batches of one partition go out in the order o
 
 import functools
 import random
-import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any, NamedTuple, Self, TypeVar
+from typing import Any, Self
 
 import pyarrow as pa
 
 from rezone.client import batches
-from rezone.client.calls import Budget, Call
-from rezone.client.dispatch import Dispatcher, Request
+from rezone.client.calls import Budget
+from rezone.client.dispatch import Dispatcher
 from rezone.client.lookups import LOOKUPS_AT_ONCE, IndexPage, Lookup
+from rezone.client.reads import AgedRows, Reads, age_bound
 from rezone.client.routes import RouteCache
 from rezone.client.settings import ClientSettings
 from rezone.client.streams import Streams
 from rezone.client.transactions import Requests, Transaction
-from rezone.client.writes import Outcome, PartitionWrite, Writes, writer_uuid
-from rezone.wire import rows
-from rezone.wire.errors import NotReadyError, ReshardedError, RezoneError, UnknownIndexError
+from rezone.client.writes import PartitionWrite, Writes, writer_uuid
+from rezone.client.zone import Zone, partition_of
 from rezone.wire.flight import NodeClient
 from rezone.wire.layouts import WHOLE, HashRange, Segment
 from rezone.wire.messages import (
-    Message,
     PartitionId,
-    ReadRequest,
-    ReadResult,
     ScanTicket,
     TransactionOutcome,
     ZoneConfig,
 )
 from rezone.wire.rows import RowCodec
 from rezone.wire.tls import TlsSource, tls_from_environment
-
-R = TypeVar("R")
-Part = tuple[PartitionId, bytes]
-"""Keys of one partition, as the body of a request."""
-Aged = tuple[Part, ReadResult, memoryview]
-
-
-class AgedRows(NamedTuple):
-    """Rows and their time: microseconds since 1970, and how long ago that was when they left."""
-
-    rows: Any
-    as_of: int
-    age_seconds: float
 
 
 class TableClient:
@@ -82,21 +65,21 @@ class TableClient:
     ) -> None:
         self.writer_id = writer_uuid(writer_id) if writer_id else str(uuid.uuid4())
         self._settings = settings or ClientSettings()
-        self._clock = clock
-        self._rng = rng or random.Random()  # noqa: S311 - jitter, not a secret
-        self._routes = RouteCache(bootstrap)
         if connect is None:
             connect = functools.partial(NodeClient, tls=tls or tls_from_environment())
         self._budget = Budget(self._settings)
-        self._lock = threading.Lock()
-        self._codec: RowCodec | None = None
-        self._codec_of: ZoneConfig | None = None
         self._dispatcher = Dispatcher(
-            self._routes, self._settings, clock=clock, rng=self._rng, connect=connect
+            RouteCache(bootstrap),
+            self._settings,
+            clock=clock,
+            rng=rng or random.Random(),  # noqa: S311 - jitter, not a secret
+            connect=connect,
         )
+        self._zone = Zone(self._dispatcher, self._settings, clock=clock)
         self._requests = Requests(self._dispatcher, self._budget)
+        self._reads = Reads(self._dispatcher, self._budget, self._settings)
         self._streams = Streams(
-            self._dispatcher, self._settings, clock=clock, fetch_routes=self._fetch_routes
+            self._dispatcher, self._settings, clock=clock, fetch_routes=self._zone.fetch_routes
         )
         self._writes = Writes(
             self.writer_id,
@@ -110,21 +93,12 @@ class TableClient:
     @property
     def config(self) -> ZoneConfig:
         """The zone's config, fetched with the routes when first asked for."""
-        if self._routes.config is None:
-            self._fetch_routes()
-        config = self._routes.config
-        assert config is not None  # noqa: S101 - fetching sets it or raises
-        return config
+        return self._zone.config
 
     @property
     def codec(self) -> RowCodec:
         """The row format of the zone's table: `arrow_schema` and `key_schema` are its schemas."""
-        config = self.config
-        with self._lock:
-            if self._codec is None or self._codec_of != config:
-                self._codec = RowCodec(config.table, config.limits)
-            self._codec_of = config
-            return self._codec
+        return self._zone.codec
 
     def submit_write(self, data: batches.Rows) -> "Future[list[PartitionWrite]]":
         """Upsert rows; the future has one entry per request they were cut into.
@@ -157,14 +131,7 @@ class TableClient:
 
         `as_of` (microseconds since 1970) reads the past instead of the newest committed state.
         """
-
-        def read(codec: RowCodec) -> Any:
-            batch = batches.conform(keys, codec.key_schema)
-            found = self._read_once(codec, batch, as_of).result()
-            parts = [rows.from_ipc(body, codec.arrow_schema) for _, body in found]
-            return pa.Table.from_batches(parts, schema=codec.arrow_schema)
-
-        return self._with_routes(read)
+        return self._zone.with_routes(lambda codec: self._reads.newest(codec, keys, as_of))
 
     def read_any(
         self,
@@ -180,67 +147,25 @@ class TableClient:
         as of the answer's `as_of` give the same rows, for as long as versions are kept. Ages are
         counted by the data nodes' clocks. ValueError unless exactly one of the two is given.
         """
-        if (max_staleness_seconds is None) == (as_of is None):
-            raise ValueError("give either max_staleness_seconds or as_of")
-        age_ms = None if max_staleness_seconds is None else int(max_staleness_seconds * 1000)
-
-        def read(codec: RowCodec) -> AgedRows:
-            parts = self._parts(codec, batches.conform(keys, codec.key_schema))
-            found = self._ask_any(parts, as_of, age_ms)
-            oldest = min((result.as_of for _, result, _ in found), default=as_of or 0)
-            # Partitions answer at times of their own: those that are newer are asked once more.
-            kept = [answer for answer in found if answer[1].as_of == oldest]
-            newer = [part for part, result, _ in found if result.as_of != oldest]
-            kept += self._ask_any(newer, oldest, None)
-            tables = [rows.from_ipc(body, codec.arrow_schema) for _, _, body in kept]
-            return AgedRows(
-                rows=pa.Table.from_batches(tables, schema=codec.arrow_schema),
-                as_of=oldest,
-                age_seconds=max((result.age_ms for _, result, _ in kept), default=0) / 1000,
-            )
-
-        return self._with_routes(read)
-
-    def _with_routes(self, read: Callable[[RowCodec], R]) -> R:
-        """Read with the routes that are known, and again with newer ones if those were too old.
-
-        A partition that was re-sharded meanwhile has left the placement with its answer.
-        """
-        deadline = self._clock() + self._settings.timeout_seconds
-        attempt = 0
-        while True:
-            codec = self.codec
-            try:
-                return read(codec)
-            except ReshardedError:
-                if self._clock() >= deadline:
-                    raise
-            except UnknownIndexError as error:
-                attempt += 1
-                if not _may_have_come(error, codec, attempt) or self._clock() >= deadline:
-                    raise
-                self._dispatcher.pause(attempt)
-                self._fetch_routes()
+        age_ms = age_bound(max_staleness_seconds, as_of)
+        return self._zone.with_routes(lambda codec: self._reads.aged(codec, keys, as_of, age_ms))
 
     def partition_of(self, key: Mapping[str, Any]) -> PartitionId:
         """Return the id of the partition that serves a primary key, as far as is known now.
 
         While the zone is re-sharded it changes once, to one of the next layout (`wire.layouts`).
         """
-        codec = self.codec
-        keys = codec.encode_keys(batches.conform([key], codec.key_schema))
-        return int(self._dispatcher.placement.partitions_of(rows.hash_of(keys))[0])
+        return partition_of(key, self.codec, self._zone.placement)
 
     def transaction(self, key: Mapping[str, Any]) -> Transaction:
         """Begin a transaction on the partition of a primary key; see `client.transactions`."""
 
         def begin(codec: RowCodec) -> Transaction:
-            placement = self._dispatcher.placement
-            keys = codec.encode_keys(batches.conform([key], codec.key_schema))
-            partition = int(placement.partitions_of(rows.hash_of(keys))[0])
+            placement = self._zone.placement
+            partition = partition_of(key, codec, placement)
             return Transaction(self._requests, codec, partition, placement, self._settings)
 
-        return self._with_routes(begin)
+        return self._zone.with_routes(begin)
 
     def transaction_outcome(self, partition: PartitionId, transaction: str) -> TransactionOutcome:
         """Return how a transaction has ended; one that is still open is aborted by this.
@@ -256,8 +181,8 @@ class TableClient:
         They are the zone's partitions, but while it is re-sharded. Whoever reads range by range
         needs no other ones when that changes: `stream` asks those who serve a range by then.
         """
-        self._fetch_routes()
-        return self._dispatcher.placement.segments()
+        self._zone.fetch_routes()
+        return self._zone.placement.segments()
 
     def scan(self, as_of: int | None = None) -> Any:
         """Return all rows as a table, partition by partition; each at its own newest time."""
@@ -271,8 +196,7 @@ class TableClient:
         In the order of row ids. A partition's scan that breaks before its first batch is started
         again; later it raises, because rows already yielded cannot be taken back.
         """
-        if self._routes.config is None:
-            self._fetch_routes()
+        _ = self.config  # its placement comes with it
         return self._streams.rows(hashes, _scan_ticket(as_of))
 
     def lookup(
@@ -303,12 +227,12 @@ class TableClient:
                 ticket = functools.partial(found.ticket, as_of=as_of)
                 return list(self._streams.rows(hashes, ticket, whole=True))
 
-            segments = self._dispatcher.placement.segments()
+            segments = self._zone.placement.segments()
             with ThreadPoolExecutor(min(len(segments), LOOKUPS_AT_ONCE)) as pool:
                 parts = pool.map(rows_of, segments)
                 return found.page([batch for part in parts for batch in part])
 
-        return self._with_routes(look_up)
+        return self._zone.with_routes(look_up)
 
     def close(self) -> None:
         """Close all connections; open futures end with an error."""
@@ -321,86 +245,6 @@ class TableClient:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    # --- reads ------------------------------------------------------------------------------
-
-    def _parts(self, codec: RowCodec, batch: Any) -> list[Part]:
-        """Cut a batch of keys by partitions and by size."""
-        cut = batches.checked_parts(
-            codec,
-            batch,
-            self._dispatcher.placement.partitions_of,
-            delete=True,
-            bytes_max=self._settings.request_bytes_max,
-        )
-        return [(partition, rows.to_ipc(part)) for partition, part in cut]
-
-    def _read_once(self, codec: RowCodec, batch: Any, as_of: int | None) -> "Future[list[Any]]":
-        parts = self._parts(codec, batch)
-        call = Call(max(1, len(parts)))
-        if not parts:
-            call.add([])
-        for part in parts:
-            self._read_part(part, call.add, as_of)
-        return call.future
-
-    def _ask_any(self, parts: list[Part], as_of: int | None, age_ms: int | None) -> list[Aged]:
-        """Ask followers first for each part; return the part and its answer."""
-        if not parts:
-            return []
-        call = Call(len(parts))
-
-        def noting(part: Part) -> Callable[[Outcome], None]:
-            def add(outcome: Outcome) -> None:
-                if isinstance(outcome, tuple):
-                    call.add((part, *outcome))
-                else:
-                    call.add(outcome)
-
-            return add
-
-        for part in parts:
-            self._read_part(part, noting(part), as_of, age_ms=age_ms, anywhere=True)
-        return call.future.result()
-
-    def _read_part(
-        self,
-        part: Part,
-        answered: Callable[[Outcome], None],
-        as_of: int | None,
-        *,
-        age_ms: int | None = None,
-        anywhere: bool = False,
-    ) -> None:
-        partition, body = part
-        room = self._budget.take(len(body))
-
-        def message(opaque: int) -> Message:
-            return ReadRequest(opaque=opaque, partition=partition, as_of=as_of, max_age_ms=age_ms)
-
-        def done(outcome: Outcome) -> None:
-            self._budget.give(room)
-            answered(outcome)
-
-        request = Request(
-            partition=partition, message=message, body=body, done=done, anywhere=anywhere
-        )
-        if not self._dispatcher.submit(request):
-            done(RezoneError("the client is closed"))
-
-    def _fetch_routes(self) -> None:
-        deadline = self._clock() + self._settings.timeout_seconds
-        attempt = 0
-        while True:
-            try:
-                self._dispatcher.fetch_routes()
-            except NotReadyError:
-                attempt += 1
-                if self._clock() >= deadline:
-                    raise
-                self._dispatcher.pause(attempt)
-            else:
-                return
-
 
 def _scan_ticket(as_of: int | None) -> Callable[[Segment], ScanTicket]:
     return lambda segment: ScanTicket(
@@ -409,13 +253,3 @@ def _scan_ticket(as_of: int | None) -> Callable[[Segment], ScanTicket]:
         hash_start=segment.start,
         hash_end_inclusive=segment.end - 1,
     )
-
-
-def _may_have_come(error: UnknownIndexError, codec: RowCodec, attempt: int) -> bool:
-    """Whether newer routes may bring an answer where older ones brought an error.
-
-    An index may be known to whoever was asked, or to this client, before it is to the other; or
-    be known to one as it was defined before.
-    """
-    named = error.details.get("index")
-    return attempt == 1 or any(index.name == named for index in codec.table.indexes)

@@ -28,8 +28,9 @@ import pyarrow as pa
 
 from rezone.client import batches
 from rezone.client.calls import Budget
-from rezone.client.dispatch import Answer, Dispatcher, Request
+from rezone.client.dispatch import Dispatcher
 from rezone.client.placement import Placement
+from rezone.client.request import Answer, Request
 from rezone.client.settings import ClientSettings, TransactionOutcomeUnknownError
 from rezone.wire import rows
 from rezone.wire.errors import (

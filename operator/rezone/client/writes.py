@@ -25,8 +25,9 @@ import numpy as np
 
 from rezone.client import batches
 from rezone.client.calls import Budget, Call
-from rezone.client.dispatch import Answer, Dispatcher, Request
+from rezone.client.dispatch import Dispatcher
 from rezone.client.placement import PartitionIds, Placement
+from rezone.client.request import Outcome, Request
 from rezone.client.settings import ClientSettings, OutcomeUnknownError
 from rezone.wire import rows
 from rezone.wire.errors import OverloadedError, ReshardedError, RezoneError
@@ -42,7 +43,6 @@ from rezone.wire.messages import (
 )
 from rezone.wire.rows import RowCodec
 
-Outcome = Answer | RezoneError
 _WRITERS = uuid.UUID("6c6f9c0e-6f0b-5d52-9a57-2f4d1f0c7a11")
 _log = logging.getLogger(__name__)
 _REFUSALS = frozenset({"InvalidRow", "LimitExceeded", "Forbidden"})
