@@ -6,17 +6,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from storage_kit import (
-    FORMS,
-    Transactor,
-    Writer,
-    config,
-    copy_directory,
-    rid,
-    stored_rows,
-    stored_versions,
-)
-from test_storage_imports import (
+from importing_kit import (
     BRANCH,
     NEW,
     OLD,
@@ -26,9 +16,20 @@ from test_storage_imports import (
     W1,
     W2,
     WHOLE,
+    HeirUnderTest,
+    check_versions,
     imported,
-    inside,
     stores,
+)
+from storage_kit import (
+    FORMS,
+    Transactor,
+    Writer,
+    config,
+    copy_directory,
+    rid,
+    stored_rows,
+    stored_versions,
 )
 from test_storage_indexes import TABLE, look_up, put, visible_rows
 from test_storage_transactions import apply, copy, follow, opened
@@ -126,8 +127,7 @@ def test_filled_and_followed_it_has_what_its_sources_have(
         writers = [Writer(source) for source in sources]
         for source in sources:
             source.update_meta(failover_log=BRANCH)
-        heir = PartitionStore.open(tmp_path / "heir", config(kind))
-        ends = [0]
+        heir = HeirUnderTest(tmp_path / "heir", kind, rng)
         for turn in range(80):
             step, part = rng.randrange(8), rng.choice(parts)
             source = sources[part.old]
@@ -136,23 +136,15 @@ def test_filled_and_followed_it_has_what_its_sources_have(
                 writers[which].write(some_rows(rng, turn))
                 apply(sources[which])
             elif step <= 4:
-                import_some(source, heir, part, rng)
-            elif step == 5:
-                heir.apply_to(rng.choice(ends))
-            elif step == 6:
-                heir.truncate(cut := rng.choice(ends))
-                ends = [end for end in ends if end <= cut]
-            elif kind is EngineKind.ROCKSDB:
-                heir.sync()
-                heir.close()
-                heir = PartitionStore.open(tmp_path / "heir", config(kind))
-            ends = sorted({*ends, heir.log_end})
+                import_some(source, heir.store, part, rng)
+            else:
+                heir.suffer(step - 5)
+            heir.note_end()
         for part in parts:
-            import_the_rest(sources[part.old], heir, part)
-        heir.apply_to(heir.log_end)
-        wanted = [v for p in parts for v in inside(writers[p.old].versions(1 << 60), p)]
-        assert stored_versions(heir) == sorted(wanted)
-        heir.close()
+            import_the_rest(sources[part.old], heir.store, part)
+        heir.store.apply_to(heir.store.log_end)
+        check_versions(heir.store, writers, parts)
+        heir.store.close()
 
 
 @pytest.mark.proves("B-08")

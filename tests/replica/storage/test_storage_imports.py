@@ -2,14 +2,29 @@
 
 import contextlib
 import random
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from importing_kit import (
+    BRANCH,
+    NEW,
+    OLD,
+    T1,
+    T2,
+    T3,
+    W1,
+    W2,
+    WHOLE,
+    HeirUnderTest,
+    check_versions,
+    imported,
+    inside,
+    ranged,
+    stores,
+)
 from storage_kit import (
     FORMS,
     Transactor,
-    Version,
     Writer,
     config,
     copy_directory,
@@ -21,73 +36,12 @@ from test_storage_indexes import TABLE, Row, look_up, put, remove, visible_rows
 from test_storage_transactions import apply, copy, follow, opened
 
 from rezone.replica.engines.base import INDEX_PREFIX
-from rezone.replica.entry import NO_WRITER, iter_entries
-from rezone.replica.imports import RangeEntry, Stand, import_entry
-from rezone.replica.range_tail import range_entries
+from rezone.replica.entry import NO_WRITER
+from rezone.replica.imports import Stand, import_entry
 from rezone.replica.store import PartitionStore
 from rezone.wire.errors import ConflictError
-from rezone.wire.layouts import HashRange, Layout, Overlap, sources_of
-from rezone.wire.messages import EngineKind, FailoverEntry
-
-OLD, NEW = Layout(0, 2), Layout(1, 3)
-BRANCH = (FailoverEntry("u0", 0),)
-T1, T2, T3 = b"1" * 16, b"2" * 16, b"3" * 16
-W1, W2 = b"w" * 16, b"v" * 16
-
-
-@contextlib.contextmanager
-def stores(path: Path, kind: EngineKind, *names: str) -> Iterator[list[PartitionStore]]:
-    """Yield some stores, and close them after use."""
-    with contextlib.ExitStack() as stack:
-        yield [
-            stack.enter_context(contextlib.closing(PartitionStore.open(path / name, config(kind))))
-            for name in names
-        ]
-
-
-def ranged(store: PartitionStore, hashes: HashRange, since: int = 0) -> list[RangeEntry]:
-    """Return what a store's log from an offset on means for a range."""
-    found: list[RangeEntry] = []
-    while data := store.read(since, 1 << 20):
-        found += range_entries(iter_entries(data), hashes, BRANCH)
-        *_, last = iter_entries(data)
-        since = last.header.end_offset
-    return found
-
-
-def imported(
-    source: PartitionStore,
-    heir: PartitionStore,
-    part: Overlap,
-    *,
-    since: int = 0,
-    most: int = 999,
-    ahead: int = 1000,
-) -> int:
-    """Import a part as the heir's leader does, as if the source sent it from an offset on.
-
-    The heir's clock is `ahead` of its last entry. Return how many entries were not imported before.
-    """
-    count = 0
-    for entry in ranged(source, HashRange(part.start, part.end), since)[:most]:
-        raw = import_entry(
-            part.old,
-            entry,
-            heir.import_position(part.old),
-            Stand(1, heir.log_end, heir.last_commit_time + ahead),
-        )
-        if raw is not None:
-            heir.append(raw)
-            count += 1
-    return count
-
-
-def inside(versions: list[Version], part: Overlap) -> list[Version]:
-    """Return the versions of rows in a part."""
-    return [v for v in versions if part.start <= int.from_bytes(v[0][:8], "big") < part.end]
-
-
-WHOLE = Overlap(0, 1 << 64, 0, NEW.ids[0])
+from rezone.wire.layouts import HashRange, Overlap, sources_of
+from rezone.wire.messages import EngineKind
 
 
 @pytest.mark.proves("B-08")
@@ -101,8 +55,7 @@ def test_a_new_partition_has_its_range_whatever_happens(
     parts = list(sources_of(heir_id, OLD, NEW))
     with stores(tmp_path, kind, "a", "b") as sources:
         writers = [Writer(source) for source in sources]
-        heir = PartitionStore.open(tmp_path / "heir", config(kind))
-        ends = [0]
+        heir = HeirUnderTest(tmp_path / "heir", kind, rng)
         for _ in range(60):
             step = rng.randrange(7)
             part = rng.choice(parts)
@@ -114,34 +67,22 @@ def test_a_new_partition_has_its_range_whatever_happens(
                 rng.choice(writers).write(rows)
             elif step <= 3:
                 source = sources[part.old]
-                position = heir.import_position(part.old)
+                position = heir.store.import_position(part.old)
                 since = position.offset if position and rng.random() < 0.7 else 0
-                imported(source, heir, part, since=since, most=rng.randrange(1, 6))
-                ends.append(heir.log_end)
-            elif step == 4:
-                heir.apply_to(rng.choice(ends))
-            elif step == 5:
-                heir.truncate(cut := rng.choice(ends))
-                ends = [end for end in ends if end <= cut]
-            elif kind is EngineKind.ROCKSDB:
-                heir.sync()
-                heir.close()
-                heir = PartitionStore.open(tmp_path / "heir", config(kind))
+                imported(source, heir.store, part, since=since, most=rng.randrange(1, 6))
+            else:
+                heir.suffer(step - 4)
+            heir.note_end()
         for part in parts:
-            imported(sources[part.old], heir, part)
-        heir.apply_to(heir.log_end)
-        wanted = [
-            version
-            for part in parts
-            for version in inside(writers[part.old].versions(1 << 60), part)
-        ]
-        assert stored_versions(heir) == sorted(wanted)
+            imported(sources[part.old], heir.store, part)
+        heir.store.apply_to(heir.store.log_end)
+        check_versions(heir.store, writers, parts)
         ranges = [(sources[part.old], HashRange(part.start, part.end)) for part in parts]
         entries = sum(len(ranged(source, hashes)) for source, hashes in ranges)
-        assert len(ranged(heir, HashRange(0, 1 << 64))) == entries, "an entry is there twice"
+        assert len(ranged(heir.store, HashRange(0, 1 << 64))) == entries, "an entry is there twice"
         for part in parts:
-            assert imported(sources[part.old], heir, part) == 0, "a repeat is imported"
-        heir.close()
+            assert imported(sources[part.old], heir.store, part) == 0, "a repeat is imported"
+        heir.store.close()
 
 
 @pytest.mark.proves("B-04", "B-08")

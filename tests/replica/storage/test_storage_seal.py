@@ -5,8 +5,8 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from importing_kit import NEW, WHOLE, imported, ranged, stores
 from storage_kit import FORMS, Writer, config, copy_directory, rid, stored_rows
-from test_storage_imports import NEW, WHOLE, imported, ranged, stores
 from test_storage_indexes import TABLE, Row, look_up, put
 from test_storage_transactions import apply, copy, follow, opened
 
