@@ -15,7 +15,7 @@ from replica_cluster import FAST, Client, Coordinator, ProcessNode, cluster, key
 from resharding_kit import hold_disk, in_background, scan, seal
 
 from rezone.replica.entry import EntryKind, iter_entries
-from rezone.replica.importers import Importers
+from rezone.replica.importers import Bell, Importers
 from rezone.replica.importing import UNCOMMITTED_MAX, ImportPart
 from rezone.wire import layouts
 from rezone.wire.errors import (
@@ -535,6 +535,43 @@ def test_what_has_come_waits_for_more_but_no_seal_does(tmp_path: Path) -> None:
         (reply,) = answers
         assert isinstance(reply, ImportTails)
         assert [entry.kind for entry in reply.tails[0].entries] == [0, 0, EntryKind.SEAL]
+
+
+def test_much_that_has_come_waits_for_nothing(tmp_path: Path) -> None:
+    """Importers of a busy source would be so far behind that its writers are slowed."""
+    few = msgspec.structs.replace(SMALL, takeover_rows_max=10)
+    with cluster(tmp_path, 1, config=zone(1), settings=few) as c:
+        create_old(c)
+        client = Client(c)
+        client.put(0, {b"a": b"1"})
+        begun: ImportBegun = c.call(0, BeginImport(part=whole()), ImportBegun)
+        at = TailedPart(whole(), begun.position.offset, begun.position.partition_uuid)
+        request = TailImports(parts=(at,), timeout_ms=4_900, linger_ms=4_900)
+        waiting, answers = in_background(lambda: c.call(0, request, ImportTails))
+        c.until("it waits", lambda: c.replica(0).importers.waiting == 1)
+        client.put(0, {b"b": b"1"})
+        client.put(0, {b"%d" % number: b"1" for number in range(6)})
+        waiting.join(4)
+        assert not waiting.is_alive()
+        (reply,) = answers
+        assert isinstance(reply, ImportTails)
+        assert reply.tails[0].committed == 8
+
+
+def test_who_dozes_wakes_for_nothing_but_what_is_urgent() -> None:
+    """Each commit would have the log read once more by each importer; or a seal would wait."""
+    bell = Bell()
+    bell.ring(urgent=False)
+    assert bell.wait(0)
+    assert not bell.doze(0), "it knows of that already"
+    bell.ring(urgent=False)
+    assert not bell.doze(0)
+    bell.ring(urgent=True)
+    assert bell.doze(0), "rung before it has lain down"
+    bell.clear()
+    assert not bell.doze(0)
+    bell.ring(urgent=False)
+    assert not bell.wait(0)
 
 
 def test_who_waits_for_a_source_s_log_hears_of_a_commit_at_once(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from rezone.replica.copies import ROWS_WEIGHT
 from rezone.replica.entry import Entry, EntryHeader, EntryKind, iter_entries
 from rezone.replica.foreground import CopySteps, Foreground
 from rezone.replica.history import branch_at
-from rezone.replica.importers import Importers, listening
+from rezone.replica.importers import Bell, Importers, listening
 from rezone.replica.imports import RangeEntry
 from rezone.replica.range_fill import range_versions
 from rezone.replica.range_tail import range_entries
@@ -57,6 +57,9 @@ CHUNK_BYTES_MAX = 4 << 20
 TAIL_PARTS_MAX = 32_768
 WAIT_SECONDS_MAX = 5.0
 _READ_BYTES = 1 << 20
+_DOZE_SECONDS = 0.05
+"""How often who waits for more looks how much that is by now."""
+
 _READS_MAX = 8
 """How often the log is read for one part and one answer: others want to be answered, too."""
 
@@ -77,11 +80,20 @@ class _Cursor:
         self.branch = tailed.partition_uuid
         self.reached: ImportPosition | None = None
         self.entries: list[TailEntry] = []
+        self.source: Partition | None = None
 
     @property
     def size(self) -> int:
         """The bytes of the rows that have been found."""
         return sum(len(entry.rows) for entry in self.entries)
+
+    @property
+    def lacks_much(self) -> bool:
+        """Whether so much is not read yet that it may wait no longer: who imports is to be near."""
+        if self.source is None:
+            return False
+        unread = self.source.positions.committed - self.offset
+        return unread > self.source.settings.takeover_rows_max // 2
 
     @property
     def has_seal(self) -> bool:
@@ -156,25 +168,33 @@ class ImportSource:
     def tail(self, request: TailImports) -> ImportTails:
         """Return what is committed, once something is for one of the parts, or time is over.
 
-        What is found waits for more, but not a seal.
+        What is found waits for more, but not a seal: each answer is an append at each part.
         """
         now = self._clock.monotonic()
         until = now + min(request.timeout_ms / 1000, WAIT_SECONDS_MAX)
         cursors = [_Cursor(tailed) for tailed in request.parts[:TAIL_PARTS_MAX]]
-        bell = threading.Event()
+        bell = Bell()
         room = min(request.bytes_max, CHUNK_BYTES_MAX)
-        lingers_until = float("inf")
         with listening(self._partitions_of(cursors), bell):
             while True:
                 bell.clear()
                 tails = self._tails(cursors, room)
                 now = self._clock.monotonic()
-                if any(cursor.entries for cursor in cursors):
-                    lingers_until = min(lingers_until, now + request.linger_ms / 1000)
-                left = min(until, lingers_until) - now
-                if left <= 0 or self._is_urgent(cursors, tails, room) or self._closed.is_set():
+                if until <= now or self._is_urgent(cursors, tails, room) or self._closed.is_set():
                     return ImportTails(tails=tuple(tails))
-                bell.wait(left)
+                if any(cursor.entries for cursor in cursors):
+                    self._doze(bell, cursors, min(until, now + request.linger_ms / 1000))
+                    until = now  # it is read once more
+                else:
+                    bell.wait(until - now)
+
+    def _doze(self, bell: Bell, cursors: list[_Cursor], until: float) -> None:
+        """Let more be committed: until then, or a seal, or until it is much."""
+        while (left := until - self._clock.monotonic()) > 0:
+            if bell.doze(min(left, _DOZE_SECONDS)) or self._closed.is_set():
+                return
+            if any(cursor.lacks_much for cursor in cursors):
+                return
 
     @staticmethod
     def _is_urgent(cursors: list[_Cursor], tails: list[ImportTail], room: int) -> bool:
@@ -205,7 +225,7 @@ class ImportSource:
         return tails
 
     def _tail(self, cursor: _Cursor, room: int) -> ImportTail:
-        partition = self._leading(cursor.part, cursor.offset)
+        partition = cursor.source = self._leading(cursor.part, cursor.offset)
         with partition.lock:
             # In this order: all rows up to that time are below that offset.
             time = partition.positions.readable_time

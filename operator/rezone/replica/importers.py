@@ -23,6 +23,43 @@ class _Importer(NamedTuple):
     read_to: int | None
 
 
+class Bell:
+    """What waits for news of partitions. Rung from any thread, waited for by one.
+
+    One that dozes hears urgent news alone: who has something to answer with need not wake up for
+    each commit until it does.
+    """
+
+    def __init__(self) -> None:
+        self._rung = threading.Event()
+        self._dozes = False
+        self._urgent = False
+
+    def ring(self, *, urgent: bool) -> None:
+        """Wake the one that waits."""
+        self._urgent = self._urgent or urgent
+        if urgent or not self._dozes:
+            self._rung.set()
+
+    def clear(self) -> None:
+        """Forget what was rung; to be called before looking for the news."""
+        self._urgent = False
+        self._rung.clear()
+
+    def wait(self, seconds: float) -> bool:
+        """Wait for news; whether there are any."""
+        self._dozes = False
+        return self._rung.wait(seconds)
+
+    def doze(self, seconds: float) -> bool:
+        """Wait for urgent news; whether there are any."""
+        self._dozes = True
+        self._rung.clear()
+        if self._urgent:  # looked at after clearing: it may be rung in between
+            return True
+        return self._rung.wait(seconds)
+
+
 class Importers:
     """Who imports one partition, as heard by the replica that leads it; `clock` in seconds.
 
@@ -33,7 +70,7 @@ class Importers:
         self._clock = clock
         self._kept_seconds = kept_seconds
         self._heard: dict[PartitionId, _Importer] = {}
-        self._bells: set[threading.Event] = set()
+        self._bells: set[Bell] = set()
 
     def heard(self, heir: PartitionId, keep_from: int, read_to: int | None = None) -> None:
         """Note that one has asked; without `read_to` not for the log."""
@@ -59,28 +96,31 @@ class Importers:
 
     # --- news -----------------------------------------------------------------------------------
 
-    def ring(self) -> None:
-        """Wake who waits for news: something was committed, or another replica leads."""
+    def ring(self, *, urgent: bool) -> None:
+        """Wake who waits for news: something was committed.
+
+        Urgent when it ends the log, or another replica leads.
+        """
         for bell in tuple(self._bells):
-            bell.set()
+            bell.ring(urgent=urgent)
 
     @property
     def waiting(self) -> int:
         """How many wait for news."""
         return len(self._bells)
 
-    def _add(self, bell: threading.Event) -> None:
+    def _add(self, bell: Bell) -> None:
         # A new set each time: `ring` goes through the one it has found.
         self._bells = self._bells | {bell}
 
-    def _remove(self, bell: threading.Event) -> None:
+    def _remove(self, bell: Bell) -> None:
         self._bells = self._bells - {bell}
 
 
 @contextlib.contextmanager
 def listening(
     to: Iterable[tuple[Importers, contextlib.AbstractContextManager[object]]],
-    bell: threading.Event,
+    bell: Bell,
 ) -> Iterator[None]:
     """Have a bell rung by several partitions' news; each with the lock of its partition."""
     found = list(to)

@@ -96,7 +96,7 @@ class LeaderDuties:
         """
         self.state = None
         self.end_streams("another replica leads", leader, epoch, tell=False)
-        self._partition.importers.ring()
+        self._partition.importers.ring(urgent=True)
 
     def end_streams(
         self, reason: str, leader: NodeId | None, epoch: int | None, *, tell: bool = True
@@ -250,7 +250,7 @@ class LeaderDuties:
             if state.advance(store.durable_end, now, partition.config.min_in_sync_replicas):
                 partition.positions.commit(state.committed)
                 partition.look_again(self._next_broadcast())
-                partition.importers.ring()
+                partition.importers.ring(urgent=store.seal is not None)
             committed = state.committed
             self._propose(state)
         if committed > store.applied:

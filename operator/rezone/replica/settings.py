@@ -88,7 +88,7 @@ class NodeSettings(msgspec.Struct, frozen=True, kw_only=True):
       with 0 it imports nothing.
       `import_poll_ms`: how long a node waits for news of the logs that it follows meanwhile;
       `import_linger_ms`: and for more of them, so that many entries make one append, which is one
-      sync at each replica. A seal does not wait.
+      sync at each replica; not while half of `takeover_rows_max` wait. A seal does not wait.
       `import_mark_rows`: after so many rows of which none are its own a new partition notes how far
       it has read a log, so that the log before that can go.
     - `connections_max`, `replication_connections_max`, `streams_max`: DCP-13's limits.
@@ -137,7 +137,7 @@ class NodeSettings(msgspec.Struct, frozen=True, kw_only=True):
     import_chunk_bytes: int = 1 << 20
     import_threads: int = 2
     import_poll_ms: int = 500
-    import_linger_ms: int = 50
+    import_linger_ms: int = 250
     import_mark_rows: int = 20_000
     commit_interval_ms: int = 100
     report_pause_ms: int = 20
