@@ -9,14 +9,14 @@ import asyncio
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import msgspec
 import pytest
 from pyarrow import flight
 
-from rezone.controller.monitor import NodeMonitor, WatchedNode
+from rezone.controller.monitor import NodeMonitor, WatchedNode, silence_began, utc_now
 from rezone.controller.notify import PARTITIONS_PER_CALL, Notifier
 from rezone.controller.verify import CopyDiffersError, verify_copy
 from rezone.domain import routes
@@ -187,6 +187,40 @@ async def test_silence_lasts_from_the_last_answer_to_the_next(
         assert again.address == address
         await news.until(lambda: reachable(monitor))
     assert isinstance(since, datetime)
+
+
+@pytest.mark.parametrize(
+    ("late", "counted"),
+    [(-0.9, 0.0), (0.0, 0.0), (0.5, 0.5), (2.0, 2.0), (3600.0, 2.0)],
+)
+def test_silence_counts_from_when_an_answer_was_due(late: float, counted: float) -> None:
+    """Waiting in vain would prolong a write gap; an hour asleep ourselves is no node's silence."""
+    now = datetime(2026, 11, 22, tzinfo=UTC)
+    since = silence_began(now, late_seconds=late, timeout_seconds=2.0)
+    assert now - since == timedelta(seconds=counted)
+
+
+async def test_a_frozen_node_is_silent_since_its_answer_was_due(
+    executor: ThreadPoolExecutor, news: Listener
+) -> None:
+    """A machine that is lost refuses nothing: what its poll was waited for would count for none."""
+
+    class Frozen:
+        def call(self, *_: object, timeout_seconds: float) -> NodeReport:
+            threading.Event().wait(timeout_seconds)
+            raise NotReadyError("no answer", unreachable=1)
+
+    made = NodeMonitor(
+        executor,
+        news,
+        zone_uid="u",
+        timeout_seconds=0.2,
+        connect=lambda _: Frozen(),  # type: ignore[arg-type, return-value]
+    )
+    made.watch({0: "127.0.0.1:1"})
+    since = await news.until(lambda: made.silent_since(0))
+    assert utc_now() - since >= timedelta(seconds=0.2)
+    made.close()
 
 
 async def test_a_node_without_a_pod_is_silent(

@@ -32,7 +32,14 @@ class Process:
     """One operator process: an election, what it was told, and its task."""
 
     def __init__(
-        self, kube: Any, clock: FakeClock, identity: str, namespace: str = "ns", pod: str = ""
+        self,
+        kube: Any,
+        clock: FakeClock,
+        identity: str,
+        namespace: str = "ns",
+        pod: str = "",
+        *,
+        times: ElectionSettings = SETTINGS,
     ) -> None:
         self.clock = clock
         self.line = Line(kube)
@@ -44,7 +51,7 @@ class Process:
             namespace=namespace,
             identity=identity,
             pod=pod,
-            settings=SETTINGS,
+            settings=times,
             clock=clock,
         )
         self.task = asyncio.ensure_future(self.election.run(self._work, self._on_lost))
@@ -109,6 +116,28 @@ async def test_silent_leader_is_replaced_after_its_duration_not_before() -> None
     assert one.lost == 1
     assert not one.election.leading
     assert one.task.done()
+    await two.end()
+
+
+@pytest.mark.parametrize("first_look", [0.0, 0.25, 0.5, 0.75])
+async def test_succession_takes_the_duration_and_a_look_at_most(first_look: float) -> None:
+    """The documented bound of a write gap builds on it; a look that comes later breaks it."""
+    times = ElectionSettings(retry_interval_seconds=1.5)
+    leases, clock = FakeLeases(), FakeClock()
+    one = Process(leases, clock, "one", times=times)
+    await settle()
+    clock.advance(first_look)
+    two = Process(leases, clock, "two", times=times)
+    await settle()
+    clock.advance(times.renew_interval_seconds - first_look)
+    await settle()
+    renewed = clock.time
+    await one.end()
+    while not two.epochs and clock.time < renewed + 30:
+        clock.advance(0.125)
+        await settle()
+    waited, duration = clock.time - renewed, times.lease_duration_seconds
+    assert duration <= waited <= duration + times.retry_interval_seconds
     await two.end()
 
 

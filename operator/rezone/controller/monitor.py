@@ -5,7 +5,8 @@ tells what has changed since the one before; now and then all of it is asked for
 node has failed to count as a change is heard of, too.
 A node is silent since the first poll that failed, or since it had no address to poll; that time
 stands until an answer comes, whatever happens to the node's pod meanwhile: it is what a leader's
-lease is measured by (B-06).
+lease is measured by (B-06). A poll that nobody has answered failed when its answer was due, not
+when it was given up; see `silence_began`.
 
 Concurrency: one asyncio task per node; the blocking call runs in the shared executor. All state
 is read and written on the event loop.
@@ -16,7 +17,7 @@ import dataclasses
 import functools
 from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import Executor
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 import structlog
 
@@ -37,6 +38,16 @@ WHOLE_REPORT_SECONDS = 5.0
 def utc_now() -> datetime:
     """Return the time; the one clock of the controller."""
     return datetime.now(UTC)
+
+
+def silence_began(now: datetime, *, late_seconds: float, timeout_seconds: float) -> datetime:
+    """Return since when a node is silent whose poll has just failed.
+
+    `late_seconds`: for how long its answer has been due; below 0 when it was refused at once.
+    Never longer ago than answers are waited for: a process that was frozen itself finds all of
+    its polls failed when it goes on, and that says nothing about the nodes.
+    """
+    return now - timedelta(seconds=min(max(late_seconds, 0.0), timeout_seconds))
 
 
 @dataclasses.dataclass
@@ -131,7 +142,8 @@ class NodeMonitor:
     async def _poll(self, watched: WatchedNode) -> None:
         loop = asyncio.get_running_loop()
         while True:
-            request = self._request(watched, loop.time())
+            begun = loop.time()
+            request = self._request(watched, begun)
             try:
                 call = functools.partial(
                     watched.client.call,
@@ -143,7 +155,7 @@ class NodeMonitor:
                 self._check(watched, report)
             # An answer that cannot be read must not end the watch of the node either.
             except Exception as error:  # noqa: BLE001
-                self._note_silence(watched, error)
+                self._note_silence(watched, error, loop.time() - begun - POLL_MS / 1000)
                 await asyncio.sleep(RETRY_SECONDS)
                 continue
             if not report.since:
@@ -167,9 +179,11 @@ class NodeMonitor:
         if not follows(watched.heard, report):
             raise ConflictError(f"{watched.address} told changes since {report.since} unasked")
 
-    def _note_silence(self, watched: WatchedNode, error: Exception) -> None:
+    def _note_silence(self, watched: WatchedNode, error: Exception, late_seconds: float) -> None:
         if watched.unreachable_since is None:
-            watched.unreachable_since = utc_now()
+            watched.unreachable_since = silence_began(
+                utc_now(), late_seconds=late_seconds, timeout_seconds=self._timeout_seconds
+            )
             log.warning("data node does not answer", node=watched.node, error=str(error))
             self._on_change(EVERYTHING)
 

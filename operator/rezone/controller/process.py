@@ -35,6 +35,8 @@ log = structlog.get_logger(__name__)
 EXIT_LEASE_LOST = 3
 EXIT_WATCH_FAILED = 4
 KOPF_STOP_SECONDS = 5.0
+LOOK_SECONDS_MAX = 0.5
+"""How often a process that waits for the Lease looks at it, at the least."""
 
 
 def run_operator() -> int:
@@ -54,13 +56,17 @@ def run_operator() -> int:
 
 
 def election_settings(lease_duration_seconds: int) -> ElectionSettings:
-    """Return the election's times for a Lease of this duration: two thirds of it to renew in."""
+    """Return the election's times for a Lease of this duration: two thirds of it to renew in.
+
+    Those who wait look as often, or more often when that is seldom: a look is a mere read, and
+    the time between two of them adds to the duration when a leader is lost.
+    """
     interval = lease_duration_seconds / 8
     return ElectionSettings(
         lease_duration_seconds=lease_duration_seconds,
         renew_deadline_seconds=lease_duration_seconds * 2 / 3,
         renew_interval_seconds=interval,
-        retry_interval_seconds=interval,
+        retry_interval_seconds=min(interval, LOOK_SECONDS_MAX),
     )
 
 

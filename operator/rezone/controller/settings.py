@@ -33,8 +33,8 @@ class CoordinatorSettings:
     namespaces: tuple[str, ...] = ()
     identity: str = "rezone-operator"
     lease_namespace: str = "default"
-    lease_duration_seconds: int = 15
-    leader_lease_seconds: float = 8.0
+    lease_duration_seconds: int = 8
+    leader_lease_seconds: float = 5.0
     lost_after_seconds: float = 300.0
     resharding_grace_seconds: float = GRACE_SECONDS
     report_timeout_seconds: float = 2.0

@@ -2,11 +2,11 @@
 
 One process leads while it renews the Lease by compare-and-set. The others wait until they have
 seen it unchanged for its whole duration, measured by their own monotonic clocks, so wall clocks
-need not agree. The leader gives up earlier: when its last successful renewal was *sent* longer
-ago than the renew deadline. The margin between the two is what keeps two from leading at once; a
-process that was frozen for longer may still act on what it believed, and therefore every
-acquisition raises leaseTransitions, and data nodes refuse a lower epoch (the Lease alone does not
-fence). A re-acquisition by the same identity raises it too.
+need not agree; they look again at that very moment. The leader gives up earlier: when its last
+successful renewal was *sent* longer ago than the renew deadline. The margin between the two is
+what keeps two from leading at once; a process that was frozen for longer may still act on what it
+believed, and therefore every acquisition raises leaseTransitions, and data nodes refuse a lower
+epoch (the Lease alone does not fence). A re-acquisition by the same identity raises it too.
 
 Losing is final: `on_lost` is called at once, `run` returns, and the object leads never again. The
 process is to end.
@@ -72,12 +72,17 @@ class SystemClock:
 
 @dataclass(frozen=True, kw_only=True)
 class ElectionSettings:
-    """The election's times; they must satisfy renew interval < renew deadline < duration."""
+    """The election's times; they must satisfy renew interval < renew deadline < duration.
 
-    lease_duration_seconds: int = 15
-    renew_deadline_seconds: float = 10.0
-    renew_interval_seconds: float = 2.0
-    retry_interval_seconds: float = 2.0
+    A leader that dies without a word is succeeded after the duration and one retry interval at
+    the latest, counted from its last renewal. The API server takes a write per renew interval,
+    and a read per retry interval from each process that waits.
+    """
+
+    lease_duration_seconds: int = 8
+    renew_deadline_seconds: float = 5.0
+    renew_interval_seconds: float = 1.0
+    retry_interval_seconds: float = 0.5
     stop_grace_seconds: float = 5.0
 
     def __post_init__(self) -> None:
@@ -136,6 +141,7 @@ class LeaderElection:
         self._epoch = 0
         self._attempted_epoch = 0
         self._observed: tuple[str, float] = ("", 0.0)
+        self._free_at = 0.0
 
     @property
     def leading(self) -> bool:
@@ -194,8 +200,14 @@ class LeaderElection:
                 self._renewed_at = sent_at
                 self._epoch = int(lease["spec"]["leaseTransitions"])
                 return self._epoch
-            await self._pause(self._settings.retry_interval_seconds)
+            await self._pause(self._look_again_in())
         return None
+
+    def _look_again_in(self) -> float:
+        """Return after how many seconds to look again: never later than the Lease can be free."""
+        left = self._free_at - self._clock.monotonic()
+        retry = self._settings.retry_interval_seconds
+        return min(retry, left) if left > 0 else retry
 
     async def _try_acquire(self) -> Manifest | None:
         found = await self._kube.find(Lease, self._namespace, self._name)
@@ -238,7 +250,8 @@ class LeaderElection:
         if not holder or (self._pod and holder.startswith(f"{self._pod}{_POD_END}")):
             return True
         duration = spec.get("leaseDurationSeconds") or self._settings.lease_duration_seconds
-        return now >= self._observed[1] + float(duration)
+        self._free_at = self._observed[1] + float(duration)
+        return now >= self._free_at
 
     def _held(self, found: Manifest, epoch: int) -> Manifest:
         now = _micro_time(self._clock.now())
