@@ -120,7 +120,9 @@ class FakeNode(flight.FlightServerBase):  # type: ignore[misc]
         self.address = f"127.0.0.1:{self.port}"
 
     def do_action(self, context: Any, action: Any) -> Any:  # noqa: ARG002
-        """Answer RoutesRequest."""
+        """Answer RoutesRequest; when frozen, not before everything ends."""
+        if self.node in self.cluster.frozen:
+            self.cluster.thawed.wait()
         yield from answer_action(action, lambda _: self.cluster.routes())
 
     def do_get(self, context: Any, ticket: Any) -> Any:  # noqa: ARG002
@@ -166,6 +168,8 @@ class FakeCluster:
         self.sealed: set[int] = set()
         self.history: list[tuple[int, Entry]] = []
         self.tells_seals = True
+        self.frozen: set[int] = set()
+        self.thawed = threading.Event()
 
     @property
     def bootstrap(self) -> list[str]:
@@ -176,6 +180,7 @@ class FakeCluster:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self.thawed.set()
         for node in self.nodes.values():
             node.shutdown()
 

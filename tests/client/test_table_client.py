@@ -4,13 +4,16 @@ import dataclasses
 import random
 import threading
 from collections.abc import Iterator
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pyarrow as pa
 import pytest
 from fake_cluster import FakeCluster, FakeNode, Fault
 
 from rezone.client import ClientSettings, OutcomeUnknownError, TableClient
+from rezone.client.connection import Connection
+from rezone.client.doubts import Doubts
 from rezone.client.request import Outcome, Request
 from rezone.client.writes import lane_writer
 from rezone.wire.errors import InvalidRowError, NotLeaderError, OverloadedError, RezoneError
@@ -213,6 +216,54 @@ def test_a_dead_node_is_left_for_the_new_leader(cluster: FakeCluster) -> None:
             cluster.move(partition, 2)
         assert sum(a.rows for a in waiting.result(20)) == 50
         assert asked.is_set()
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_silent_leader_is_left_before_its_attempt_ends(seed: int) -> None:
+    """A frozen machine refuses nothing: writes would stand still until each attempt is given up."""
+    settings = dataclasses.replace(PATIENT, routes_timeout_seconds=60, doubt_after_seconds=0.05)
+    asked = threading.Event()
+
+    def faults(node: FakeNode, _request: Message) -> Fault:
+        if node.node not in node.cluster.frozen:
+            return Fault.NONE
+        asked.set()
+        return Fault.SWALLOW_BEFORE
+
+    with FakeCluster(CONFIG, nodes=3, faults=faults) as cluster:
+        for partition in range(4):
+            cluster.move(partition, 1)
+        rng = random.Random(seed)
+        with TableClient(cluster.bootstrap, settings=settings, rng=rng) as client:
+            client.write(rows_of(range(50)))
+            cluster.frozen.add(1)
+            waiting = client.submit_write(rows_of(range(50), 1))
+            assert asked.wait(20)
+            for partition in range(4):
+                cluster.move(partition, 2)
+            assert sum(ack.rows for ack in waiting.result(20)) == 50
+            cluster.thawed.set()
+
+
+def test_who_answers_others_is_not_doubted() -> None:
+    """A client of a busy node would ask for routes all the time."""
+    doubts = Doubts(1.0)
+    node = SimpleNamespace(address="a:1", received=3)
+    request = Request(partition=7, message=lambda _: None, body=b"", done=lambda _: None)  # type: ignore[arg-type, return-value]
+    request.connection, request.frames_seen = cast("Connection", node), 3
+    doubts.look([request], 0.9)
+    assert not doubts
+    node.received = 4
+    for now in (1.5, 2.4):
+        doubts.look([request], now)
+        assert not doubts, now
+    doubts.look([request], 2.5)
+    assert doubts.take() == (7,)
+    doubts.look([request], 3.4)
+    assert not doubts, "asked a moment ago"
+    doubts.look([request], 3.5)
+    assert doubts.take() == (7,)
+    assert doubts.silent_last(["a:1", "b:1", "c:1"]) == ["b:1", "c:1", "a:1"]
 
 
 def test_refused_rows_end_the_call_and_leave_no_gap(cluster: FakeCluster) -> None:

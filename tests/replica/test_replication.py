@@ -382,6 +382,10 @@ def test_any_node_tells_who_leads(tmp_path: Path) -> None:
         c.create(P, (0, 1))
         routes = c.call(2, RoutesRequest(), RouteTable)
         assert [(a.partition, a.state.leader) for a in routes.partitions] == [(P, 0)]
+        for asked, told in (((P,), [P]), ((P, P + 1), [P]), ((P + 1,), [])):
+            part = c.call(2, RoutesRequest(partitions=asked), RouteTable)
+            assert [a.partition for a in part.partitions] == told
+            assert part.peers == routes.peers
         k = Client(c)
         with pytest.raises(NotLeaderError) as caught:
             k.get(P, [b"a"], node=1, retry=False)

@@ -10,6 +10,7 @@ A request is sent to the cached leader. What happens then:
 - Resharded, or known to be: the cache is corrected, and the request is done with that error. It
   means that the placement names others now: who asks cuts anew by it, without a pause.
 - Other retryable errors: a pause, then again.
+- A node that answers nothing for a while is doubted: others are asked who leads by now (`doubts`).
 - A request that any replica may answer (`anywhere`) goes to a follower first, and to the leader
   when that gives an error.
 - Any other error, the deadline, or an id that no layout has: the request is done.
@@ -24,9 +25,10 @@ import heapq
 import itertools
 import random
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from rezone.client.connection import Connection
+from rezone.client.doubts import Doubts
 from rezone.client.nodes import Nodes
 from rezone.client.placement import Placement
 from rezone.client.request import Request
@@ -90,6 +92,7 @@ class Dispatcher:
         )
         self._closed = False
         self._stale = False
+        self._doubts = Doubts(settings.doubt_after_seconds)
         self.refreshes = 0
         self._threads = [
             threading.Thread(target=self._watch_loop, name="rezone-watch", daemon=True),
@@ -150,16 +153,20 @@ class Dispatcher:
         """Return the connection for calls and streams to an address."""
         return self._nodes.client(address)
 
-    def fetch_routes(self) -> RouteTable:
-        """Fetch the route table from the first node that answers; NotReadyError when none does."""
+    def fetch_routes(self, partitions: Sequence[PartitionId] = ()) -> RouteTable:
+        """Fetch the route table from the first node that answers; NotReadyError when none does.
+
+        With `partitions` only their part of it. Nodes that were silent are asked last.
+        """
         with self._lock:
             addresses = self._routes.addresses()
             self._rng.shuffle(addresses)
+            addresses = self._doubts.silent_last(addresses)
         error: RezoneError = NotReadyError("no node to ask")
         for address in addresses:
             try:
                 table = self.node(address).call(
-                    RoutesRequest(),
+                    RoutesRequest(partitions=tuple(partitions)),
                     RouteTable,
                     timeout_seconds=self._settings.routes_timeout_seconds,
                 )
@@ -209,8 +216,9 @@ class Dispatcher:
         request.attempts += 1
         request.parked = 0
         request.attempt_ends = min(now + self._settings.attempt_timeout_seconds, request.deadline)
+        request.silent_since, request.doubts = now, 0
         request.connection = connection
-        request.frames_before = connection.received
+        request.frames_before = request.frames_seen = connection.received
         self._open[request.opaque] = request
         connection.send(request.opaque, request.message(request.opaque), request.body)
 
@@ -300,7 +308,8 @@ class Dispatcher:
     # --- pauses and deadlines ---------------------------------------------------------------
 
     def _watch_loop(self) -> None:
-        sweep_every = self._settings.attempt_timeout_seconds / 8
+        shortest = min(self._settings.attempt_timeout_seconds, self._settings.doubt_after_seconds)
+        sweep_every = shortest / 4
         next_sweep = self._clock() + sweep_every
         while True:
             with self._lock:
@@ -340,6 +349,9 @@ class Dispatcher:
             late = [r for r in self._open.values() if now >= r.attempt_ends]
             for request in late:
                 self._take_open(request.opaque)
+            self._doubts.look(self._open.values(), now)
+            if self._doubts:
+                self._lock.notify_all()
         hanging: set[Connection] = set()
         for request in late:
             connection = request.connection
@@ -356,22 +368,35 @@ class Dispatcher:
         with self._lock:
             changed = self._routes.merge(table)
             self.refreshes += 1
-            if self._closed or not changed:
+            if self._closed:
                 return
-            for _, number, request in list(self._parked):
+            for _, number, request in list(self._parked) if changed else ():
                 if request.parked == number and request.partition in changed:
                     self._route(request)
+            for request in [r for r in self._open.values() if self._is_in_vain(r)]:
+                # Its answer may come yet: then nobody waits for it, as after an attempt's end.
+                self._take_open(request.opaque)
+                self._route(request)
+
+    def _is_in_vain(self, request: Request) -> bool:
+        """Return whether a request waits at a silent node that is not known to lead any more."""
+        leader = self._routes.leader(request.partition)
+        at = request.connection
+        return request.doubts > 0 and not (leader and at and leader.address == at.address)
 
     def _refresh_loop(self) -> None:
         failures = 0
         while True:
             with self._lock:
-                self._lock.wait_for(lambda: self._closed or self._stale)
+                self._lock.wait_for(lambda: self._closed or self._stale or self._doubts)
                 if self._closed:
                     return
+                doubted = self._doubts.take()
+                # The whole table answers the doubts, too.
+                partitions = () if self._stale else doubted
                 self._stale = False
             try:
-                self.fetch_routes()
+                self.fetch_routes(partitions)
                 failures = 0
             except RezoneError:
                 failures += 1

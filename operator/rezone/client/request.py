@@ -36,4 +36,7 @@ class Request:
     refusal: RezoneError | None = None
     connection: Connection | None = None
     frames_before: int = 0
+    frames_seen: int = 0
+    silent_since: float = 0.0
+    doubts: int = 0
     last_error: RezoneError | None = None

@@ -30,13 +30,16 @@ class ClientSettings:
     """Deadlines, pauses and limits of a TableClient.
 
     A request is tried for `timeout_seconds` in all; one attempt that gets no answer within
-    `attempt_timeout_seconds` is made again. Pauses between attempts double from
-    `backoff_first_seconds` to `backoff_max_seconds`. `submit_write` blocks while
-    `open_requests_max` or `open_bytes_max` is reached: a slow zone slows its writers.
+    `attempt_timeout_seconds` is made again. Before that, each time `doubt_after_seconds` have
+    passed in which its node has answered nothing to anybody, other nodes are asked who leads by
+    now, and the request goes there. Pauses between attempts double from `backoff_first_seconds` to
+    `backoff_max_seconds`. `submit_write` blocks while `open_requests_max` or `open_bytes_max` is
+    reached: a slow zone slows its writers.
     """
 
     timeout_seconds: float = 30.0
     attempt_timeout_seconds: float = 3.0
+    doubt_after_seconds: float = 0.5
     routes_timeout_seconds: float = 1.0
     backoff_first_seconds: float = 0.002
     backoff_max_seconds: float = 0.2

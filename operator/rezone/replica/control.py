@@ -10,6 +10,8 @@ Concurrency: runs in the Flight threads of the calls; partitions look after them
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
+
 from rezone.replica.copies import current_state
 from rezone.replica.foreground import CopySteps
 from rezone.replica.node import DataNode
@@ -277,9 +279,13 @@ class Control:
         return self._node.report(request)
 
     def routes(self, request: RoutesRequest) -> RouteTable:
-        """Return the route table (ZR-12)."""
-        del request
-        return self._node.routes()
+        """Return the route table, or the part of it that is asked for (ZR-12)."""
+        table = self._node.routes()
+        if not request.partitions:
+            return table
+        wanted = frozenset(request.partitions)
+        found = tuple(one for one in table.partitions if one.partition in wanted)
+        return msgspec.structs.replace(table, partitions=found)
 
     def statistics(self, request: StatisticsRequest) -> NodeStatistics:
         """Return the counters of connections and streams (DCP-14)."""

@@ -485,7 +485,9 @@ class Ack(Message, frozen=True):
 
 
 class RoutesRequest(Message, frozen=True):
-    """Ask any node for the route table it knows."""
+    """Ask any node for the route table it knows, of these partitions alone if there are any."""
+
+    partitions: tuple[PartitionId, ...] = ()
 
 
 class RouteTable(Message, frozen=True):
