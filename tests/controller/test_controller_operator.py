@@ -6,6 +6,8 @@ import asyncio
 import contextlib
 import os
 import signal
+import subprocess
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
@@ -13,6 +15,7 @@ import pyarrow as pa
 import pytest
 from operated_cluster import (
     SCHEMA,
+    TERMINAL_MIGRATIONS,
     TERMINAL_TASKS,
     TestCluster,
     Writer,
@@ -21,8 +24,10 @@ from operated_cluster import (
     condition,
     is_ready,
     make_zone,
+    migration_manifest,
     path_of,
     remove_zone,
+    reports_of,
     routes_of,
     stable_of,
     state_of,
@@ -31,7 +36,7 @@ from operated_cluster import (
     wait_for_report,
     zone_manifest,
 )
-from operator_process import OperatorProcess
+from operator_process import OperatorProcess, environment_of
 
 from rezone.client import TableClient
 from rezone.local.agent.nodes import add_node
@@ -54,6 +59,7 @@ NAMESPACE = "operated"
 NODES = ("worker-1", "worker-2", "worker-3", "worker-4")
 TASKS = path_of(NAMESPACE, "rebalancetasks")
 ZONES = path_of(NAMESPACE, "distributionzones")
+MIGRATIONS = path_of(NAMESPACE, "regionmigrations")
 
 
 @pytest.fixture(scope="module")
@@ -355,3 +361,63 @@ async def test_deleted_pod_of_a_leader_loses_nothing(
         await asyncio.to_thread(writer.wait_for_more, 20)
         await check_settled(api, NAMESPACE, "main")
     await asyncio.to_thread(writer.check)
+
+
+@pytest.mark.proves("B-13", "RM-07")
+async def test_a_kept_leader_leads_again_without_a_copy_or_goes_in_time(
+    cluster: TestCluster, api: KubeApi, zone: Json
+) -> None:
+    """The way back would take a whole copy, or an old leader stay after its time for ever."""
+    before = (await routes_of(api, NAMESPACE, "main"))[0]
+    nodes = {n["id"] for n in zone["status"]["dataNodes"]}
+    old, new = before.leader, min(nodes - set(before.replicas))
+    with Writer(addresses_of(zone).values()) as writer:
+        await asyncio.to_thread(writer.wait_for_more)
+        moved = await _move_and_keep(cluster, api, "there", new)
+        assert moved["status"]["oldLeaderUntilTime"]
+        reports = await asyncio.to_thread(reports_of, addresses_of(zone))
+        assert reports[new][0].copy is not None, "this is how a copy would be seen"
+        copied = reports[old][0].copy
+        await asyncio.to_thread(_run_cli, cluster, "migrate", "main", "0", "--back")
+        after = await check_settled(api, NAMESPACE, "main")
+        record = (await routes_of(api, NAMESPACE, "main"))[0]
+        assert (record.leader, set(record.replicas)) == (old, set(before.replicas))
+        assert stable_of(after)[0] == [old, *(n for n in stable_of(zone)[0] if n != old)]
+        reports = await asyncio.to_thread(reports_of, addresses_of(zone))
+        assert reports[old][0].copy == copied, "the old leader was copied anew"
+
+        await _move_and_keep(cluster, api, "again", new)
+        assert old in (await routes_of(api, NAMESPACE, "main"))[0].replicas
+        await api.patch(f"{MIGRATIONS}/again", {"spec": {"oldLeaderSeconds": 0}})
+        await until_zone(api, NAMESPACE, "main", lambda z: not _kept(z))
+        after = await check_settled(api, NAMESPACE, "main")
+        record = (await routes_of(api, NAMESPACE, "main"))[0]
+        assert (record.leader, set(record.replicas)) == (new, set(stable_of(after)[0]))
+        assert old not in record.replicas
+        await asyncio.to_thread(writer.wait_for_more, 5)
+    await asyncio.to_thread(writer.check)
+
+
+async def _move_and_keep(cluster: TestCluster, api: KubeApi, name: str, target: int) -> Json:
+    """Move partition 0's leader outside its assignment and keep the old one for an hour."""
+    cluster.apply(migration_manifest(NAMESPACE, name, "main", 0, target, oldLeaderSeconds=3600))
+    ended = await until(api, MIGRATIONS, name, lambda m: state_of(m) in TERMINAL_MIGRATIONS)
+    assert state_of(ended) == "Succeeded", ended["status"]
+    (kept,) = _kept(await check_settled(api, NAMESPACE, "main"))
+    assert kept["untilTime"] == ended["status"]["oldLeaderUntilTime"]
+    assert (kept["migration"], kept["node"]) == (name, ended["status"]["context"]["fromNode"])
+    return ended
+
+
+def _kept(zone: Json) -> list[Json]:
+    """Return what a zone keeps beside its assignment."""
+    kept: list[Json] = zone["status"]["assignments"].get("kept", [])
+    return kept
+
+
+def _run_cli(cluster: TestCluster, *words: str) -> None:
+    """Run a command of `rezone` as a person does."""
+    command = [sys.executable, "-m", "rezone.cli.main", *words, "--namespace", NAMESPACE]
+    environment = environment_of(cluster, NAMESPACE, 0)
+    done = subprocess.run(command, env=environment, capture_output=True, check=False, timeout=60)
+    assert done.returncode == 0, done.stderr.decode()

@@ -256,8 +256,8 @@ class Zone:
                 keys = assignments.complete(self.keys, revision, target)
             case world.WriteCancel(revision=revision, old=old, new=new):
                 _, keys = assignments.intend_cancel(self.keys, revision, old, new)
-            case world.SettleLeader(partition=p, old_leader=old, new_leader=new):
-                keys = assignments.settle(self.keys, p, old, new)
+            case world.SettleLeader():
+                keys = assignments.settle(self.keys, action)
             case world.ClearPending(revision=revision):
                 keys = assignments.clear_pending(self.keys, revision)
         if keys is not assignments.SKIP and keys != self.keys:

@@ -1,5 +1,7 @@
 """The assignment keys: both pseudo-codes line by line, and what holds in every sequence of them."""
 
+from datetime import UTC, datetime
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -7,9 +9,16 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from rezone.domain import assignments
 from rezone.domain.assignments import SKIP, TopologyError
-from rezone.domain.world import Topology
-from rezone.resources.zone_status import Assignment, Assignments, CancelIntent
+from rezone.domain.world import SettleLeader, Topology
+from rezone.resources.zone_status import (
+    KEPT_MAX,
+    Assignment,
+    Assignments,
+    CancelIntent,
+    KeptReplica,
+)
 
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
 A: Topology = ((0, 1, 2), (1, 2, 3))
 B: Topology = ((1, 2, 3), (1, 2, 3))
 C: Topology = ((3, 2, 1), (0, 1, 2))
@@ -25,6 +34,32 @@ def key(topology: Topology, revision: int) -> Assignment:
 STABLE = Assignments(stable=key(A, 5), change=5)
 MOVING = Assignments(stable=key(A, 5), pending=key(B, 7), change=7)
 WAITING = Assignments(stable=key(A, 5), pending=key(B, 7), planned=key(C, 9), change=9)
+
+
+def moved(
+    partition: int,
+    old: int,
+    new: int,
+    *,
+    replicas: tuple[int, ...] = (),
+    until: datetime | None = None,
+) -> SettleLeader:
+    """Return a move by hand; without `replicas` it leaves none beside the assignment."""
+    return SettleLeader(
+        partition=partition,
+        old_leader=old,
+        new_leader=new,
+        replicas=replicas,
+        migration="m",
+        since=NOW,
+        until=until,
+    )
+
+
+def kept(node: int, until: datetime | None) -> KeptReplica:
+    """Return what migration m keeps of partition 0."""
+    return KeptReplica(partition=0, node=node, migration="m", kept_time=NOW, until_time=until)
+
 
 # --- the compact text ---------------------------------------------------------------------------
 
@@ -122,21 +157,58 @@ def test_the_cancel_of_a_large_rebalance_names_its_pair_by_their_keys() -> None:
 @pytest.mark.proves("RM-07", "ZR-10")
 def test_stable_follows_a_leader_that_a_person_has_moved() -> None:
     """The next rebalance would move it back, or a node without a replica would count as one."""
-    after = assignments.settle(STABLE, 0, 0, 4)
+    after = assignments.settle(STABLE, moved(0, 0, 4))
     assert after == Assignments(stable=key(((4, 1, 2), (1, 2, 3)), 6), change=6)
-    assert assignments.settle(after, 0, 0, 4) is SKIP, "a repeat would be another change"
-    assert assignments.settle(STABLE, 0, 0, 2) is SKIP, "the preferred leader is the planner's"
+    assert assignments.settle(after, moved(0, 0, 4)) is SKIP, "a repeat would be another change"
+    assert assignments.settle(STABLE, moved(0, 0, 2)) is SKIP, "the preferred one is the planner's"
     # The old leader was none of the assignment's: what it stood in for was the first.
-    after = assignments.settle(STABLE, 1, 9, 4)
+    after = assignments.settle(STABLE, moved(1, 9, 4))
     assert isinstance(after, Assignments)
     assert after.stable == key(((0, 1, 2), (4, 2, 3)), 6)
 
 
 def test_stable_follows_nobody_while_a_rebalance_is_pending() -> None:
     """The end of the rebalance would write over it, and its task would be superseded."""
-    assert assignments.settle(MOVING, 0, 0, 4) is SKIP
-    assert assignments.settle(Assignments(), 0, 0, 4) is SKIP
-    assert assignments.settle(STABLE, 2, 0, 4) is SKIP
+    assert assignments.settle(MOVING, moved(0, 0, 4)) is SKIP
+    assert assignments.settle(Assignments(), moved(0, 0, 4)) is SKIP
+    assert assignments.settle(STABLE, moved(2, 0, 4)) is SKIP
+
+
+@pytest.mark.proves("B-13")
+def test_what_a_move_leaves_beside_the_assignment_is_kept_in_the_same_write() -> None:
+    """A crash between the two would leave a replica that nobody takes away any more."""
+    first = assignments.settle(STABLE, moved(0, 0, 4, replicas=(0, 1, 2, 4), until=NOW))
+    assert isinstance(first, Assignments)
+    assert first.kept == (kept(0, NOW),)
+    # Back again: node 0 has its place again, and what led meanwhile is beside it.
+    back = assignments.settle(first, moved(0, 4, 0, replicas=(0, 1, 2, 4)))
+    assert isinstance(back, Assignments)
+    assert back.stable == key(A, 7)
+    assert back.kept == (kept(4, None),)
+    # A leader that stood in for the first one: neither has a place any more.
+    third = assignments.settle(first, moved(0, 0, 5, replicas=(0, 1, 2, 4, 5)))
+    assert isinstance(third, Assignments)
+    assert third.kept == (kept(0, None), kept(4, None))
+
+
+def test_no_more_is_kept_than_the_status_has_room_for() -> None:
+    """The status would be refused as too large in every pass, and the zone stand still."""
+    many = tuple(
+        KeptReplica(partition=1, node=node, migration="m", kept_time=NOW)
+        for node in range(100, 100 + KEPT_MAX)
+    )
+    full = STABLE.model_copy(update={"kept": many})
+    assert assignments.settle(full, moved(0, 0, 4, replicas=(0, 1, 2, 4))) is SKIP
+    assert assignments.settle(full, moved(0, 0, 4, replicas=(1, 2, 4))) is not SKIP
+
+
+def test_the_time_of_what_is_kept_is_changed_by_its_migration() -> None:
+    """A replica would stay for a time that was taken back, or another one go."""
+    other = kept(9, None).model_copy(update={"migration": "other"})
+    both = STABLE.model_copy(update={"kept": (kept(0, None), other)})
+    after = assignments.keep_until(both, "m", NOW)
+    assert after.kept == (kept(0, NOW), other)
+    assert assignments.keep_until(STABLE, "m", NOW) == STABLE
 
 
 # --- the first pseudo-code, line by line --------------------------------------------------------
@@ -378,7 +450,7 @@ class AssignmentsMachine(RuleBasedStateMachine):
     def settle(self, partition: int, new: int, old: int) -> None:
         """Let a person move a leader; it counts as a trigger that is done at once."""
         before = assignments.topology_of(self.keys.stable)
-        after = assignments.settle(self.keys, partition, old, new)
+        after = assignments.settle(self.keys, moved(partition, old, new))
         if after is SKIP:
             return
         self._take(after)

@@ -1,6 +1,7 @@
 """RegionMigration: one test for each edge of its table, and what each state asks for."""
 
 from collections.abc import Callable
+from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
@@ -22,13 +23,14 @@ from migration_case import (
     with_world,
 )
 from simulated_zone import Zone
-from worlds import OLD, World, child, followed, record
+from worlds import NOW, OLD, World, child, followed, record
 
 from rezone.domain import world
 from rezone.domain.migration_table import TABLE
 from rezone.resources.conditions import Reason
 from rezone.resources.migration import MigrationState as S
 from rezone.resources.migration import OldLeader
+from rezone.resources.zone_status import KEPT_MAX, KeptReplica
 from rezone.wire.messages import Role, TakeoverState
 
 __all__ = ["followed"]
@@ -170,11 +172,14 @@ def test_selection_waits_and_says_why(tweak: Callable[[Case], None], reason: Rea
     )
 
 
+NODES = (0, 1, 2, 3)
+
+
 def moved_outside() -> Case:
     """Return a migration whose candidate, node 3, leads by the route already."""
     case = Case(S.UPDATE_METADATA_UP)
     case.spec["target"] = case.context["to_node"] = 3
-    case.world.routes[0] = record(leader=3, leader_epoch=5, replicas=(0, 1, 2, 3))
+    case.world.routes[0] = record(leader=3, leader_epoch=5, replicas=NODES, isr=NODES)
     return case
 
 
@@ -188,6 +193,71 @@ def test_the_assignment_follows_a_leader_that_a_person_has_moved() -> None:
     assert decision.path == (), "over before the assignment is written: a crash would lose it"
     case.world.settings["stable"] = ((3, 1, 2), (1, 2, 0))
     assert case.decide().path[-1] == S.SUCCEEDED
+
+
+@pytest.mark.proves("B-13")
+@pytest.mark.parametrize(
+    ("more", "seconds"),
+    [
+        ({}, None),
+        ({"old_leader_seconds": 3600}, 3600),
+        ({"old_leader_seconds": 0}, 0),
+        ({"old_leader": OldLeader.REMOVED}, 0),
+    ],
+    ids=["without end", "an hour", "at once", "removed"],
+)
+def test_the_end_of_the_kept_old_leader_is_set_with_the_assignment(
+    more: dict[str, Any], seconds: int | None
+) -> None:
+    """A crash would lose the end, or a repeat give it its whole time again."""
+    until = None if seconds is None else NOW + timedelta(seconds=seconds)
+    case = moved_outside()
+    case.spec |= more
+    settle = only(case.decide(), world.SettleLeader)
+    assert (settle.since, settle.until, settle.migration) == (NOW, until, "m")
+    assert settle.replicas == (0, 1, 2, 3)
+    case.world.settings |= {"stable": ((3, 1, 2), OLD[1]), "kept": (kept(0, until),)}
+    case.now = NOW + timedelta(seconds=30)
+    status = case.decide().status
+    assert status.context is not None
+    assert (status.context.kept_time, status.old_leader_until_time) == (NOW, until)
+
+
+def kept(node: int, until: datetime | None = None, *, migration: str = "m") -> KeptReplica:
+    """Return what a migration keeps of partition 0 since NOW."""
+    return KeptReplica(partition=0, node=node, migration=migration, kept_time=NOW, until_time=until)
+
+
+@pytest.mark.proves("B-13", "B-14")
+def test_an_old_leader_of_the_assignment_is_not_removed_by_a_time() -> None:
+    """The partition would have one replica less than the zone asks for."""
+    case = Case(S.UPDATE_METADATA_UP)
+    case.spec["old_leader_seconds"] = 60
+    case.world.routes[0] = record(leader=1, leader_epoch=5)
+    status = case.decide().status
+    assert status.old_leader_until_time is None
+    assert any("node 0 is not beside" in line.message for line in status.history)
+
+
+@pytest.mark.proves("B-14")
+def test_a_move_waits_for_room_to_keep_its_old_leader() -> None:
+    """It would look like a hang that as many are kept as there may be."""
+    case = moved_outside()
+    case.world.settings["kept"] = tuple(kept(n, migration="x") for n in range(KEPT_MAX))
+    case.now = NOW + timedelta(seconds=20)
+    assert "old leaders already" in case.decide().status.waiting_for
+
+
+@pytest.mark.proves("B-13")
+def test_the_way_back_to_a_kept_leader_needs_neither_copy_nor_comparison() -> None:
+    """The whole partition would be read on two nodes before it moves back."""
+    case = Case("")
+    case.spec["target"] = 3
+    case.world.routes[0] = record(replicas=NODES, isr=NODES, iss=(3,), hot_standby_replica=3)
+    copied = case.decide()
+    assert copied.path == (S.OPEN_CANDIDATE,), "a copy that nobody compared would lead"
+    case.world.settings["kept"] = (kept(3, migration="x"),)
+    assert case.decide().path == (S.UPDATE_METADATA_DOWN,)
 
 
 @pytest.mark.parametrize("how", ["pending", "child", "inside"])

@@ -18,6 +18,7 @@ _COMMANDS = {
     "demo": ("rezone.cli.demo", "demo"),
     "login": ("rezone.cli.login", "login"),
     "map": ("rezone.cli.show", "partition_map"),
+    "migrate": ("rezone.cli.migrate", "migrate"),
     "progress": ("rezone.cli.show", "progress"),
     "streams": ("rezone.cli.show", "streams"),
 }

@@ -9,6 +9,7 @@ import asyncio
 import functools
 import itertools
 from collections.abc import Callable, Sequence
+from datetime import datetime
 
 import structlog
 
@@ -84,6 +85,13 @@ class Acts:
                 for action in group:
                     await self._try(action)
 
+    async def keep_until(self, migration: str, until: datetime | None) -> None:
+        """Write until when the zone keeps what a migration left beside its assignment, now.
+
+        Raises KubeError: who asks says in another object that it was done.
+        """
+        await self._assign(lambda keys: assignments.keep_until(keys, migration, until))
+
     async def _try(self, action: world.Action) -> None:
         log.info("acting", action=type(action).__name__, owner=self._owner.metadata.name)
         try:
@@ -126,8 +134,8 @@ class Acts:
                 )
             case world.ClearPending(revision=revision):
                 await self._assign(lambda keys: assignments.clear_pending(keys, revision))
-            case world.SettleLeader(partition=partition, old_leader=left, new_leader=taken):
-                await self._assign(lambda keys: assignments.settle(keys, partition, left, taken))
+            case world.SettleLeader():
+                await self._assign(lambda keys: assignments.settle(keys, action))
             case (
                 resharding_view.CreateHeirs()
                 | resharding_view.DropLayout()

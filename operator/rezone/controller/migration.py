@@ -1,10 +1,12 @@
 """The reconcile loop of a RegionMigration: read, decide, write the status, act."""
 
+from datetime import datetime
+
 import structlog
 
 from rezone.controller.acts import Acts
 from rezone.controller.coordinator import Coordinator
-from rezone.controller.keys import ObjectKey
+from rezone.controller.keys import ObjectKey, ZoneKey
 from rezone.controller.monitor import utc_now
 from rezone.controller.outside_machine import (
     MISSING_ZONE_SECONDS,
@@ -13,6 +15,7 @@ from rezone.controller.outside_machine import (
 )
 from rezone.controller.passes import begin_pass
 from rezone.domain import announcements
+from rezone.domain.kept_replicas import kept_until
 from rezone.domain.migration import decide
 from rezone.kube.errors import ConflictWriteError
 from rezone.resources.migration import (
@@ -20,6 +23,7 @@ from rezone.resources.migration import (
     RegionMigration,
     RegionMigrationStatus,
 )
+from rezone.resources.zone import DistributionZone
 
 log = structlog.get_logger(__name__)
 
@@ -41,8 +45,7 @@ class MigrationReconciler:
         self._c.metrics.note_state(key, status.state)
         if status.state in TERMINAL_MIGRATION_STATES:
             self._c.unfollow(key)
-            if status.observed_generation != migration.metadata.generation:
-                await self._c.store.write_status(migration, seen_by_operator(migration, status))
+            await self._after_the_end(key, migration, status)
             return None
         spec = migration.spec
         seen = await begin_pass(self._c, key, spec.zone_name, migration=migration)
@@ -69,3 +72,28 @@ class MigrationReconciler:
             log.info("migration advanced", path=list(decision.path))
         await Acts(self._c, seen.zone, seen.runtime, migration).carry_out(decision.actions)
         return decision.wake_seconds
+
+    async def _after_the_end(
+        self, key: ObjectKey, migration: RegionMigration, status: RegionMigrationStatus
+    ) -> None:
+        """Follow a change of `oldLeaderSeconds`, the only one that means anything now.
+
+        The zone's status is written before this one, so a crash in between repeats it.
+        """
+        since = status.context.kept_time if status.context is not None else None
+        until = kept_until(migration.spec, since) if since is not None else None
+        if until != status.old_leader_until_time:
+            await self._keep_until(key, migration, until)
+            status = status.model_copy(update={"old_leader_until_time": until})
+        elif status.observed_generation == migration.metadata.generation:
+            return
+        await self._c.store.write_status(migration, seen_by_operator(migration, status))
+
+    async def _keep_until(
+        self, key: ObjectKey, migration: RegionMigration, until: datetime | None
+    ) -> None:
+        name = migration.spec.zone_name
+        zone = await self._c.store.find(DistributionZone, key.namespace, name)
+        if zone is not None:
+            runtime = self._c.runtime(ZoneKey(key.namespace, name), zone.metadata.uid)
+            await Acts(self._c, zone, runtime, migration).keep_until(key.name, until)

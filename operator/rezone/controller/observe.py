@@ -49,6 +49,7 @@ def build_view(
         leader_lease_seconds=leader_lease_seconds,
         min_in_sync=zone.spec.min_in_sync,
         hot_standbys=zone.spec.hot_standbys,
+        kept=keys.kept,
         generation=generation,
         pending_generation=keys.pending.generation if keys.pending else generation,
         migrations=tuple(migration_view(m, generation) for m in migrations),

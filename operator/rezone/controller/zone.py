@@ -27,7 +27,7 @@ from rezone.controller.runtime import ZoneRuntime
 from rezone.controller.transfers import Transfers
 from rezone.controller.volumes import GROWING_SECONDS, SeenVolumes, grow_volumes
 from rezone.controller.zone_tasks import ZoneTasks, copies_now, task_name
-from rezone.domain import announcements, assignments, handover, routes
+from rezone.domain import announcements, assignments, handover, kept_replicas, routes
 from rezone.domain.data_nodes import KubeNode, Presence, plan_data_nodes
 from rezone.domain.repairs import lease_ends_in, missing_copies, repairs, strays
 from rezone.domain.rollout import RolloutDecision
@@ -68,7 +68,7 @@ OBSTACLE_SECONDS = 5.0
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Observed:
-    """What one pass has seen."""
+    """What one pass has seen; `migrations` only if the time of a kept replica is over."""
 
     now: datetime
     kube_nodes: dict[str, KubeNode]
@@ -76,6 +76,7 @@ class Observed:
     presence: dict[int, Presence]
     tasks: tuple[RebalanceTask, ...]
     routes: RouteRecords
+    migrations: tuple[RegionMigration, ...] | None
 
     @property
     def outdated(self) -> frozenset[int]:
@@ -160,14 +161,22 @@ class ZoneReconciler:
                 reachable=seen is not None and seen.reachable,
                 unreachable_since=runtime.monitor.silent_since(node.id),
             )
+        now, kept = utc_now(), status.assignments.kept
         return Observed(
-            now=utc_now(),
+            now=now,
             kube_nodes=dict(kube_nodes),
             pods=pods,
             presence=presence,
             tasks=tasks,
             routes=await runtime.routes(store),
+            migrations=await self._migrations(zone) if kept_replicas.any_over(kept, now) else None,
         )
+
+    async def _migrations(self, zone: DistributionZone) -> tuple[RegionMigration, ...]:
+        """Read the zone's migrations: only now and then, there may be thousands."""
+        meta = zone.metadata
+        fields = {"spec.zoneName": meta.name}
+        return await self._c.store.list(RegionMigration, meta.namespace, fields=fields)
 
     # --- decide ------------------------------------------------------------------------------
 
@@ -209,10 +218,11 @@ class ZoneReconciler:
             zone.model_copy(update={"status": planned.status}),
             runtime,
             routes=observed.routes,
-            migrations=(),
+            migrations=observed.migrations or (),
             spark=None,
             leader_lease_seconds=self._c.settings.leader_lease_seconds,
         )
+        planned.keep(kept_replicas.still_kept(view, observed.now))
         rollout = decide_rollout(
             zone,
             planned.status,
@@ -229,6 +239,7 @@ class ZoneReconciler:
             self._c.settings.resync_seconds,
             lease_ends_in(view, observed.now),
             handover.wake_in(view),
+            kept_replicas.ends_in(planned.status.assignments.kept, observed.now),
         )
         return Decided(
             status=_with_conditions(
@@ -318,12 +329,14 @@ class ZoneReconciler:
             zone,
             runtime,
             routes=await runtime.routes(store),
-            migrations=(),
+            migrations=observed.migrations or (),
             spark=None,
             leader_lease_seconds=self._c.settings.leader_lease_seconds,
         )
         await _others_turn()
         changes = repairs(view, utc_now())
+        if not changes and observed.migrations is not None:
+            changes = kept_replicas.releases(view, observed.now)
         if changes:
             await runtime.change_routes(store, changes)
             return True
@@ -335,12 +348,8 @@ class ZoneReconciler:
         await _others_turn()
         overdue = runtime.overdue_takeovers()
         if strays(view) or handover.is_wanted(view) or standby_changes(view):
-            # Only now and then: looked at together with the migrations that may be at work on them.
-            own = await self._c.store.list(
-                RegionMigration,
-                zone.metadata.namespace,
-                fields={"spec.zoneName": zone.metadata.name},
-            )
+            # Looked at together with the migrations that may be at work on them.
+            own = await self._migrations(zone)
             migrations = tuple(migration_view(each, view.generation) for each in own)
             view = dataclasses.replace(view, migrations=migrations)
             handed = handover.handovers(view, utc_now(), overdue=overdue, avoid=observed.outdated)

@@ -11,13 +11,20 @@ that each of them is one atomic write. Whoever loses that race reads again and a
 """
 
 import enum
+from datetime import datetime
 from typing import Final
 
 from rezone.domain.topology_text import DECIMAL_LENGTH_MAX, TopologyError, compact, parse
-from rezone.domain.world import Topology
-from rezone.resources.zone_status import Assignment, Assignments, CancelIntent
+from rezone.domain.world import SettleLeader, Topology
+from rezone.resources.zone_status import (
+    KEPT_MAX,
+    Assignment,
+    Assignments,
+    CancelIntent,
+    KeptReplica,
+)
 from rezone.wire.layouts import Layout, index_of
-from rezone.wire.messages import NodeId, PartitionId
+from rezone.wire.messages import NodeId
 
 __all__ = [
     "SKIP",
@@ -30,6 +37,7 @@ __all__ = [
     "first",
     "intend_cancel",
     "is_resharding",
+    "keep_until",
     "parse",
     "request",
     "settle",
@@ -130,16 +138,17 @@ def complete(assignments: Assignments, revision: int, new_peers: Topology) -> As
     )
 
 
-def settle(
-    assignments: Assignments, partition: PartitionId, old_leader: NodeId, new_leader: NodeId
-) -> Assignments | Skip:
+def settle(assignments: Assignments, move: SettleLeader) -> Assignments | Skip:
     """Return the keys after a person has moved a leader to a node that `stable` does not have.
 
     The new leader takes the old one's place, or the first where the old one has none, and comes
-    first. SKIP while anything is pending: that was planned without it and replaces `stable` as a
-    whole; SKIP also when `stable` has the new leader, so that a repeat changes nothing. The
-    revision is a new one, as for every other change of `stable`: what was planned before is stale.
+    first. Replicas that have no place then are written down as kept, in the same write. SKIP while
+    anything is pending: that was planned without it and replaces `stable` as a whole; SKIP also
+    when `stable` has the new leader, so that a repeat changes nothing, and when as many replicas
+    are kept as there may be. The revision is a new one, as for every other change of `stable`:
+    what was planned before is stale.
     """
+    partition, old_leader, new_leader = move.partition, move.old_leader, move.new_leader
     stable = topology_of(assignments.stable)
     if assignments.stable is None or stable is None or assignments.pending is not None:
         return SKIP
@@ -154,7 +163,42 @@ def settle(
     revision = assignments.change + 1
     replicas = compact((*stable[:index], after, *stable[index + 1 :]))
     moved = assignments.stable.model_copy(update={"revision": revision, "replicas": replicas})
-    return _changed(assignments, stable=moved, change=revision)
+    kept = _kept_after(assignments.kept, move, beside={old_leader, gone} - set(after))
+    if len(kept) > KEPT_MAX:
+        return SKIP
+    return _changed(assignments, stable=moved, change=revision, kept=kept)
+
+
+def _kept_after(
+    kept: tuple[KeptReplica, ...], move: SettleLeader, *, beside: set[NodeId]
+) -> tuple[KeptReplica, ...]:
+    """Return what is kept after a move: its leader has a place now, those beside have none."""
+    stay = beside & set(move.replicas)
+    others = (
+        each
+        for each in kept
+        if each.partition != move.partition or each.node not in {move.new_leader, *stay}
+    )
+    made = (
+        KeptReplica(
+            partition=move.partition,
+            node=node,
+            migration=move.migration,
+            kept_time=move.since,
+            until_time=move.until,
+        )
+        for node in sorted(stay)
+    )
+    return (*others, *made)
+
+
+def keep_until(assignments: Assignments, migration: str, until: datetime | None) -> Assignments:
+    """Return the keys with another end of what `migration` keeps; as they are if it is gone."""
+    kept = tuple(
+        each.model_copy(update={"until_time": until}) if each.migration == migration else each
+        for each in assignments.kept
+    )
+    return _changed(assignments, kept=kept)
 
 
 def intend_cancel(

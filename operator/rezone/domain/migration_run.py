@@ -154,7 +154,7 @@ class Run:
         assigned = self.view.assigned(self.partition)
         return self.by_person and assigned is not None and node not in assigned
 
-    def set_context(self, **changes: int | bool) -> None:
+    def set_context(self, **changes: int | bool | datetime) -> None:
         """Change fields of the persistent context."""
         context = self.context.model_copy(update=changes)
         self.status = self.status.model_copy(update={"context": context})

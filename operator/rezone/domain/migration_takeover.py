@@ -8,6 +8,7 @@ has happened is read from the candidate's report alone; everything else may be l
 
 from rezone.domain import route_leaders, routes
 from rezone.domain.changes import drop_from_isr, stop_of
+from rezone.domain.kept_replicas import kept_until
 from rezone.domain.migration_run import WAKE_TAKEOVER_SECONDS, Run
 from rezone.domain.readiness import (
     is_mismatched,
@@ -27,6 +28,7 @@ from rezone.domain.world import (
 )
 from rezone.resources.conditions import Reason
 from rezone.resources.migration import OldLeader
+from rezone.resources.zone_status import KEPT_MAX
 from rezone.wire.messages import ReplicaReport, Role, TakeoverState
 
 ATTEMPTS_MAX = 3
@@ -206,18 +208,11 @@ def update_metadata_up(run: Run) -> bool:
     record, context = run.record, run.context
     if record.leader == context.to_node:
         if not run.leaves_stable(context.to_node):
-            return run.go("written", message=f"node {context.to_node} leads")
+            return run.go("written", message=f"node {context.to_node} leads{_note_kept(run)}")
         if run.view.pending is not None:
             why = "the rebalance that has begun meanwhile may move it again"
             return run.go("written", message=f"node {context.to_node} leads; {why}")
-        run.act(
-            SettleLeader(
-                partition=run.partition,
-                old_leader=context.from_node,
-                new_leader=context.to_node,
-            ),
-        )
-        return run.wait("the zone's stable assignment is being written")
+        return _settle(run)
     # Only the in-sync set may have changed since the intent: the authorization must still stand,
     # and the change is guarded by the version seen now.
     if record.partition_epoch != context.route_version and not _is_authorized(run):
@@ -233,6 +228,38 @@ def update_metadata_up(run: Run) -> bool:
         steps.append(drop_from_isr(context.from_node, run.view.min_in_sync))
     refusal = run.change_route(*steps)
     return run.wait(refusal or "the route is being written", seconds=WAKE_TAKEOVER_SECONDS)
+
+
+def _note_kept(run: Run) -> str:
+    """Note in the status until when the old leader is kept; return why a time does not run."""
+    name, partition = run.name, run.partition
+    kept = [k for k in run.view.kept if (k.migration, k.partition) == (name, partition)]
+    if kept:
+        run.set_context(kept_time=kept[0].kept_time)
+        until = kept[0].until_time
+        run.status = run.status.model_copy(update={"old_leader_until_time": until})
+    elif run.spec.old_leader_seconds is not None:
+        return f"; node {run.context.from_node} is not beside the partition's assignment"
+    return ""
+
+
+def _settle(run: Run) -> bool:
+    """Have the zone's `stable` follow; in the same write the old leader is kept from now on."""
+    since = run.now.replace(microsecond=0)
+    run.act(
+        SettleLeader(
+            partition=run.partition,
+            old_leader=run.context.from_node,
+            new_leader=run.context.to_node,
+            replicas=run.record.replicas,
+            migration=run.name,
+            since=since,
+            until=kept_until(run.spec, since),
+        ),
+    )
+    if len(run.view.kept) >= KEPT_MAX:
+        return run.wait(f"the zone keeps {KEPT_MAX} old leaders already: shorten their time")
+    return run.wait("the zone's stable assignment is being written")
 
 
 def update_metadata_rollback(run: Run) -> bool:  # noqa: PLR0911 - one return for each edge

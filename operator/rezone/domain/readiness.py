@@ -126,10 +126,12 @@ def was_copied(view: ZoneView, partition: PartitionId, node: NodeId) -> bool:
     """Return whether a replica was made by a copy, so that B-04 asks for its verification.
 
     A replica of the stable assignment has been verified before that was written, one of a new
-    layout began empty.
+    layout began empty, and one that is kept has led.
     """
     assigned = view.assigned(partition)
-    return assigned is not None and node not in assigned
+    if assigned is None or node in assigned:
+        return False
+    return all((each.partition, each.node) != (partition, node) for each in view.kept)
 
 
 def is_verified(

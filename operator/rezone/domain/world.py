@@ -11,6 +11,7 @@ from datetime import datetime
 
 from rezone.domain.resharding_view import ReshardingAction
 from rezone.domain.route_records import RouteRecords
+from rezone.resources.zone_status import KeptReplica
 from rezone.wire.layouts import Layout, generation_of, index_of
 from rezone.wire.messages import IndexPosition, LeaderAndIsr, NodeId, PartitionId, ReplicaReport
 from rezone.wire.schema import IndexId
@@ -83,7 +84,8 @@ class ZoneView:
     `verified` are the copies whose digest equalled their source's in this process's life, as
     (partition, node, the source's leader epoch) (B-04); `mismatched` are those whose did not.
     `min_in_sync` is the smallest in-sync set with which rows are committed, `hot_standbys` how many
-    each partition shall have while nothing moves. `indexes` are the names of the zone's indexes.
+    each partition shall have while nothing moves. `kept` are the replicas beside the assignment.
+    `indexes` are the names of the zone's indexes.
     """
 
     name: str
@@ -107,6 +109,7 @@ class ZoneView:
     generation: int = 0
     pending_generation: int = 0
     hot_standbys: int = 0
+    kept: tuple[KeptReplica, ...] = ()
     migrations: tuple[MigrationView, ...] = ()
     spark: SparkView | None = None
     verified: frozenset[CopyKey] = frozenset()
@@ -302,11 +305,19 @@ class ClearPending:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SettleLeader:
-    """Have `stable` follow a leader that a person has moved to a node outside of it."""
+    """Have `stable` follow a leader that a person has moved to a node outside of it.
+
+    Those of `replicas` that have no place in it then are kept from `since` until `until`, None
+    without end.
+    """
 
     partition: PartitionId
     old_leader: NodeId
     new_leader: NodeId
+    replicas: tuple[NodeId, ...]
+    migration: str
+    since: datetime
+    until: datetime | None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -19,6 +19,7 @@ from rezone.resources.zone_status import (
     Assignment,
     DataNodeState,
     DistributionZoneStatus,
+    KeptReplica,
 )
 from rezone.wire.layouts import Layout
 from rezone.wire.messages import NodeId
@@ -70,6 +71,11 @@ class ZonePlanning:
             there = len(assignments.parse(newest.replicas))
             self.stalled = (Reason.CANCELLED, _declined(keys.declined_partitions, there))
         return self
+
+    def keep(self, kept: tuple[KeptReplica, ...]) -> None:
+        """Put what is still kept beside the assignment into the status."""
+        keys = self.status.assignments.model_copy(update={"kept": kept})
+        self.status = self.status.model_copy(update={"assignments": keys})
 
     def _first_placement(self) -> None:
         usable = (DataNodeState.STARTING, DataNodeState.ACTIVE)

@@ -15,7 +15,10 @@ from rezone.resources.model import (
     Model,
     Name,
     NodeNumber,
+    Time,
 )
+
+OLD_LEADER_SECONDS_MAX = 30 * 24 * 3600
 
 
 class OldLeader(enum.StrEnum):
@@ -119,6 +122,17 @@ class RegionMigrationSpec(Model):
             field_path=".unsafe",
         ),
         Rule(
+            rule="!has(self.oldLeaderSeconds) || self.oldLeader == 'Follower'",
+            message="an old leader that is removed is not kept for a time: leave oldLeaderSeconds "
+            "or oldLeader out",
+            field_path=".oldLeaderSeconds",
+        ),
+        Rule(
+            rule="!has(self.unsafe) || !has(self.oldLeaderSeconds)",
+            message="unsafe has no old leader to keep: leave oldLeaderSeconds out",
+            field_path=".oldLeaderSeconds",
+        ),
+        Rule(
             rule="!has(self.unsafe) || self.oldLeader == 'Follower'",
             message="unsafe has no old leader to remove: leave oldLeader out",
             field_path=".oldLeader",
@@ -136,6 +150,13 @@ class RegionMigrationSpec(Model):
     old_leader: OldLeader = Field(
         default=OldLeader.FOLLOWER,
         description="What becomes of the old leader.",
+    )
+    old_leader_seconds: Annotated[int, Field(ge=0, le=OLD_LEADER_SECONDS_MAX)] | None = Field(
+        default=None,
+        description="How long the old leader stays a replica beside the partition's assignment, "
+        "from the takeover on; without it, until a rebalance moves the partition. May be changed "
+        "at any time, also afterwards: 0 removes it as soon as the assigned replicas are in sync. "
+        "An old leader that is of the assignment stays.",
     )
     cancel: bool = Field(
         default=False,
@@ -174,6 +195,10 @@ class MigrationContext(Model):
         default=False,
         description="The candidate's replica was made by this migration.",
     )
+    kept_time: Time | None = Field(
+        default=None,
+        description="Since when the old leader is kept beside the assignment.",
+    )
 
 
 class RecoveryStatus(Model):
@@ -195,6 +220,11 @@ class RegionMigrationStatus(MachineStatus):
 
     context: MigrationContext | None = None
     recovery: RecoveryStatus | None = None
+    old_leader_until_time: Time | None = Field(
+        default=None,
+        description="When the old leader, kept beside the assignment, is removed; what has become "
+        "of it is in the zone's status.assignments.kept.",
+    )
 
 
 class RegionMigration(CustomObject[RegionMigrationSpec, RegionMigrationStatus]):
@@ -221,6 +251,7 @@ class RegionMigration(CustomObject[RegionMigrationSpec, RegionMigrationStatus]):
             PrinterColumn(name="To", path=".status.context.toNode", type="integer"),
             PrinterColumn(name="State", path=".status.state"),
             PrinterColumn(name="Waiting", path=".status.waitingFor", priority=1),
+            PrinterColumn(name="Old leader until", path=".status.oldLeaderUntilTime", priority=1),
             PrinterColumn(name="Age", path=".metadata.creationTimestamp", type="date"),
         ),
     )

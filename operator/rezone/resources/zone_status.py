@@ -10,6 +10,8 @@ from rezone.resources.model import CompactText, Count, Model, NodeNumber, ShortT
 
 DATA_NODES_MAX = 1024
 WEIGHT_MAX = 1000
+KEPT_MAX = 256
+"""So many old leaders may be kept beside the assignment at one time: the status has a limit."""
 
 
 class DataNodeState(enum.StrEnum):
@@ -74,6 +76,22 @@ class CancelIntent(Model):
     new: CompactText = Field(description="The assignment to be given up; empty: pending.")
 
 
+class KeptReplica(Model):
+    """A replica beside the assignment: the old leader of a migration by hand (B-13)."""
+
+    partition: Count = Field(description="The id of its partition, as in a migration's context.")
+    node: NodeNumber = Field(description="The data node that has it.")
+    migration: ShortText = Field(description="The RegionMigration that kept it.")
+    kept_time: Time = Field(description="Since when it is beside the assignment.")
+    until_time: Time | None = Field(
+        default=None,
+        description="When it is removed; without one, when a rebalance moves the partition.",
+    )
+    waiting_for: ShortText = Field(
+        default="", description="Why it is still there when its time is over (B-14)."
+    )
+
+
 class Assignments(Model):
     """The five assignment keys of the seed (ZR-04, ZR-10, ZR-19)."""
 
@@ -94,6 +112,10 @@ class Assignments(Model):
         description="The number of partitions whose re-sharding was cancelled: it is not begun "
         "again before spec.partitions changes.",
     )
+    kept: Annotated[
+        tuple[KeptReplica, ...],
+        Field(max_length=KEPT_MAX, json_schema_extra={"x-list-map-keys": ["partition", "node"]}),
+    ] = Field(default=(), description="Old leaders that are kept beside the stable assignment.")
 
 
 class RolloutStatus(Model):

@@ -1,0 +1,129 @@
+"""Replicas that are kept beside the assignment: the way back from a leader's move by hand (B-13).
+
+A person's migration to a node outside the assignment gives the new leader the old one's place in
+`stable`; with `oldLeader: Follower` the old leader stays a replica, in sync as any other. What is
+kept stands in the zone's status, with its end, in the same write that changed `stable`, so no crash
+forgets it (docs/decisions/0170). Its record shrinks when the end has come; the replica that no
+record names any more is stopped like every stray one (`repairs.strays`).
+
+The end comes at once when a rebalance moves the partition without that node, and when the node is
+drained or lost: nothing else would ever take the replica away from it.
+"""
+
+import math
+from collections.abc import Iterable
+from datetime import datetime, timedelta
+
+from rezone.domain import routes
+from rezone.domain.changes import Step, change_of
+from rezone.domain.world import RouteChange, ZoneView
+from rezone.resources.migration import OldLeader, RegionMigrationSpec
+from rezone.resources.zone_status import KeptReplica
+from rezone.wire.messages import NodeId, PartitionId
+
+LOOK_AGAIN_SECONDS = 5.0
+"""How soon one whose time is over is looked at again while something is in the way."""
+
+
+def kept_until(spec: RegionMigrationSpec, since: datetime) -> datetime | None:
+    """Return until when a migration keeps what it leaves beside the assignment, None without end.
+
+    One that removes the old leader keeps nothing.
+    """
+    if spec.old_leader is OldLeader.REMOVED:
+        return since
+    seconds = spec.old_leader_seconds
+    return None if seconds is None else since + timedelta(seconds=seconds)
+
+
+def is_over(each: KeptReplica, now: datetime) -> bool:
+    """Return whether the time of what is kept is over."""
+    return each.until_time is not None and each.until_time <= now
+
+
+def any_over(kept: Iterable[KeptReplica], now: datetime) -> bool:
+    """Return whether the time of any is over: then the zone's migrations are to be looked at."""
+    return any(is_over(each, now) for each in kept)
+
+
+def ends_in(kept: Iterable[KeptReplica], now: datetime) -> float:
+    """Return after how many seconds to look at what is kept, infinity when it has no end."""
+    ends = (each.until_time for each in kept)
+    left = [(end - now).total_seconds() for end in ends if end is not None]
+    return min((LOOK_AGAIN_SECONDS if each <= 0 else each for each in left), default=math.inf)
+
+
+def still_kept(view: ZoneView, now: datetime) -> tuple[KeptReplica, ...]:
+    """Return what is kept from now on, each with its end and why it outlasts that.
+
+    No longer kept is who has a place in the assignment, and who is no replica any more.
+    """
+    kept = []
+    for each in view.kept:
+        assigned = view.assigned(each.partition)
+        record = view.routes.get(each.partition)
+        if assigned is None or record is None:
+            continue  # its layout is over
+        if each.node in assigned or each.node not in record.replicas:
+            continue
+        until = _end_of(view, each, now)
+        ended = each.model_copy(update={"until_time": until})
+        why = _why_not_yet(view, ended) if is_over(ended, now) else ""
+        kept.append(ended.model_copy(update={"waiting_for": why}))
+    return tuple(kept)
+
+
+def releases(view: ZoneView, now: datetime) -> tuple[RouteChange, ...]:
+    """Return the records without those whose time is over, as far as nothing is in the way."""
+    over = [each for each in still_kept(view, now) if is_over(each, now) and not each.waiting_for]
+    changes = (
+        change_of(partition, view.routes[partition], view.coordinator_epoch, _without(nodes))
+        for partition, nodes in _by_partition(over).items()
+    )
+    return tuple(change for change in changes if change is not None)
+
+
+def _by_partition(kept: Iterable[KeptReplica]) -> dict[PartitionId, tuple[NodeId, ...]]:
+    found: dict[PartitionId, tuple[NodeId, ...]] = {}
+    for each in kept:
+        found[each.partition] = (*found.get(each.partition, ()), each.node)
+    return found
+
+
+def _without(nodes: tuple[NodeId, ...]) -> Step:
+    return lambda record: routes.remove_replicas(record, nodes)
+
+
+def _end_of(view: ZoneView, each: KeptReplica, now: datetime) -> datetime | None:
+    seen = view.nodes.get(each.node)
+    going = seen is None or seen.draining or seen.lost
+    target = view.target(each.partition)
+    if not going and (not _moves(view, each.partition) or target is None or each.node in target):
+        return each.until_time
+    at_once = now.replace(microsecond=0)
+    return at_once if each.until_time is None else min(each.until_time, at_once)
+
+
+def _moves(view: ZoneView, partition: PartitionId) -> bool:
+    """Return whether a pending rebalance gives a partition other nodes."""
+    target = view.target(partition)
+    return target is not None and set(target) != set(view.assigned(partition) or ())
+
+
+def _why_not_yet(view: ZoneView, each: KeptReplica) -> str:
+    """Return what keeps a replica longer than its time, "" when it may go."""
+    record = view.routes[each.partition]
+    moving = [m.name for m in view.migrations if m.partition == each.partition and not m.terminal]
+    behind = [n for n in view.assigned(each.partition) or () if n not in record.isr]
+    counts = each.node in (*record.isr, *record.eligible)
+    reasons = (
+        (view.paused, "the zone is paused: spec.rebalance.paused"),
+        (view.resharding, "the zone is re-sharded"),
+        (_moves(view, each.partition), "a rebalance moves the partition"),
+        (moving, f"migration {''.join(moving[:1])} moves the partition"),
+        (record.leader == each.node, f"node {each.node} leads: move the leader first"),
+        (record.next_leader is not None, f"a takeover by node {record.next_leader} is authorized"),
+        # Taking a copy away now would leave fewer in sync than there were.
+        (counts and behind, f"nodes {behind} are not in sync"),
+    )
+    return next((why for holds, why in reasons if holds), "")
