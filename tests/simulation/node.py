@@ -30,6 +30,7 @@ from rezone.replica.replicas import Replicas
 from rezone.replica.report import ReportBoard, replica_report
 from rezone.replica.settings import NodeSettings
 from rezone.replica.store_config import StoreConfig
+from rezone.replica.told import ToldTimes
 from rezone.replica.workers import Job
 from rezone.wire.errors import ConflictError, NotReadyError, RezoneError
 from rezone.wire.flight import NodeClient
@@ -196,6 +197,8 @@ class SimulatedNode(DataNode):
         self.settings = SETTINGS
         self.clock = loop
         self.budget = Budget(self.settings.pending_bytes_node_max, "pending writes")
+        self.told = ToldTimes(loop, SETTINGS.told_ahead_ms)
+        self.told.take_over(disk.told)
         self.process_id = f"process-{next(_processes)}"
         self.leaving = False
         self.memory = NodeMemory(self.settings)
@@ -210,6 +213,7 @@ class SimulatedNode(DataNode):
         self.replicas: MemoryReplicas = MemoryReplicas(self)
         self.promises: dict[NodeId, Promise] = {}
         self._jobs: dict[Job, None] = {}
+        self._told_job = Job("told times", self.told.keep_ahead)
         self.followers: dict[PartitionId, Follower] = {}
         self._polls: list[tuple[ReportRequest, Later]] = []
         # What a coordinator knows that has heard of a version, for `_report_checked`.
@@ -249,6 +253,8 @@ class SimulatedNode(DataNode):
             size = partition.store.log_end
             partition.upkeep.sizes = (size, size * ROW_BYTES)
             partition.tick(now)
+        if self.told.is_due:
+            self.wake(self._told_job)
         self.pulls.step()  # type: ignore[attr-defined]
         for number in list(self.followers):
             follower = self.followers.get(number)

@@ -261,6 +261,17 @@ def memory_of(partition: Partition) -> MemoryStore:
 
 
 @dataclasses.dataclass
+class DiskRecord:
+    """A journal: of its records only the newest counts."""
+
+    newest: bytes | None = None
+
+    def write(self, payload: bytes) -> None:
+        """Make this the newest record."""
+        self.newest = payload
+
+
+@dataclasses.dataclass
 class NodeDisk:
     """What a data node has on its disk; `copied` is how far its copies have come (B-05).
 
@@ -269,6 +280,7 @@ class NodeDisk:
 
     node: NodeId
     newest: bytes | None = None
+    told: DiskRecord = dataclasses.field(default_factory=DiskRecord)
     stores: dict[PartitionId, MemoryStore] = dataclasses.field(default_factory=dict)
     copied: dict[PartitionId, int] = dataclasses.field(default_factory=dict)
 

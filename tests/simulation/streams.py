@@ -266,6 +266,7 @@ class Follower:
     def _grant(self, request: LeaseRequest) -> None:
         stream, lease_ms = self._stream, self._partition.settings.lease_ms
         assert stream is not None
+        self._node.told.reach(request.time)
         until = self._node.clock.monotonic() + lease_ms / 1000
         leader = stream.leader
         self._node.promises[leader.node_id] = Promise(until, request.time)

@@ -7,8 +7,8 @@ that offset is committed and applied, reads as of the closed time are right, and
 
 A closed time binds every later leader, too. So only a time is closed that all who may lead next
 have been told of before (`LeaseRequest.time`), those that are about to become members included: who
-leads gives its rows later times. CockroachDB closes timestamps in much
-the same way, YugabyteDB's safe time is the same idea; here they ride on the rounds of leases.
+leads gives its rows later times, after a restart as well (`told`). CockroachDB closes timestamps in
+much the same way, YugabyteDB's safe time is the same idea; here they ride on the rounds of leases.
 
 Concurrency: guarded by the partition's lock.
 """
@@ -38,7 +38,8 @@ class Closing:
                 return None
             if partition.store.seal is not None:
                 return None  # later times are those of other partitions
-            time = min(partition.clock.micros() - 1, state.told_time)
+            told = min(state.told_time, partition.host.told.until)
+            time = min(partition.clock.micros() - 1, told)
             if time <= partition.store.last_commit_time:
                 return None
             self._end, self._time = partition.store.log_end, int(time)

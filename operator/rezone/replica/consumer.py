@@ -19,6 +19,7 @@ import structlog
 
 from rezone.replica.lease import Promise, left_of
 from rezone.replica.settings import Clock, NodeSettings
+from rezone.replica.told import ToldTimes
 from rezone.replica.workers import LULL_SECONDS
 from rezone.wire.channel import CHANNEL_ERRORS, Channel
 from rezone.wire.errors import RezoneError, error_from
@@ -138,6 +139,7 @@ class ConsumerChannel:
         zone_uid: str,
         settings: NodeSettings,
         clock: Clock,
+        told: ToldTimes,
         connect: Callable[[str], NodeClient],
     ) -> None:
         self.name = name
@@ -146,6 +148,7 @@ class ConsumerChannel:
         self._hello = OpenConnection(name=name, node=node, zone_uid=zone_uid)
         self._settings = settings
         self._clock = clock
+        self._told = told
         self._connect = connect
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)
@@ -356,6 +359,11 @@ class ConsumerChannel:
     def _grant(self, channel: Channel, request: LeaseRequest) -> None:
         """Grant read leases for all streams that run and are still followed."""
         lease_ms = self._settings.lease_ms
+        try:
+            self._told.reach(request.time)
+        except OSError as error:
+            _log.error("no lease is granted: what is promised must be kept", error=str(error))
+            return
         # First the promise, then the look at who has left: a replica does it the other way round.
         until = self._clock.monotonic() + lease_ms / 1000
         self._promise = Promise(

@@ -71,8 +71,14 @@ class FollowerDuties:
             self._require_epoch(answer.leader_epoch)
             # No lease is granted before this is on the disk.
             lease_ms = max(partition.store.meta.lease_ms, partition.settings.lease_ms)
+            floor = partition.intake.time_floor = max(
+                partition.intake.time_floor, answer.time_floor
+            )
             partition.store.update_meta(
-                failover_log=answer.failover_log, lease_ms=lease_ms, durable=False
+                failover_log=answer.failover_log,
+                lease_ms=lease_ms,
+                time_floor=floor,
+                durable=False,
             )
             self._acked = _NOTHING
             # The record here may be the older one: nobody tells it while the operator is away.

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Protocol
 from rezone.replica.insync import Budget
 from rezone.replica.lease import Promise
 from rezone.replica.settings import Clock, NodeSettings
+from rezone.replica.told import ToldTimes
 from rezone.replica.workers import Job
 from rezone.wire.messages import NodeId, PartitionId, ZoneConfig
 
@@ -19,6 +20,7 @@ class Host(Protocol):
     settings: NodeSettings
     clock: Clock
     budget: Budget
+    told: ToldTimes
     leaving: bool
 
     @property

@@ -151,6 +151,7 @@ class Links:
                     zone_uid=zone_uid,
                     settings=host.settings,
                     clock=host.clock,
+                    told=host.told,
                     connect=self._connect,
                 )
             return consumer

@@ -54,6 +54,7 @@ class PartitionMeta(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=Tru
     `engine` is the directory of the engine, beside this file. `lease_ms` is the longest promise
     this replica may have made to a leader, `settled_epoch` the last epoch in which it has led
     and knew that no earlier leader has a lease any more; when that is lost, it only waits again.
+    `time_floor`: it writes no row with this commit time or an earlier one.
     `serial` counts the records. `damage` says what was found not to match its checksum, until the
     partition has been copied anew.
     """
@@ -73,6 +74,7 @@ class PartitionMeta(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=Tru
     committed_offset: int = 0
     lease_ms: int = 0
     settled_epoch: int = 0
+    time_floor: int = 0
     copy: CopyMeta | None = None
     needs_snapshot: bool = False
     resetting: bool = False

@@ -36,6 +36,7 @@ from rezone.replica.report import WHOLE_REPORT, ReportBoard
 from rezone.replica.settings import Clock, NodeSettings, SystemClock
 from rezone.replica.snapshot import SnapshotSource
 from rezone.replica.store_config import StoreConfig
+from rezone.replica.told import ToldTimes
 from rezone.replica.workers import Job, Workers
 from rezone.replica.write import warm_up
 from rezone.wire import layouts
@@ -75,6 +76,7 @@ class DataNode:
         protocol_of(self.settings)  # a name that is none shall be told before anything is opened
         self.clock: Clock = clock or SystemClock()
         self.budget = Budget(self.settings.pending_bytes_node_max, "pending writes of the node")
+        self.told = ToldTimes(self.clock, self.settings.told_ahead_ms)
         self.process_id = f"{os.getpid()}-{uuid.uuid4().hex[:8]}"
         self.leaving = False
         self._stopping = threading.Event()
@@ -110,6 +112,8 @@ class DataNode:
             partitions=self.partitions,
             links=self.links,
             board=self.board,
+            told=self.told,
+            wake=self.wake,
         )
 
     # --- life ------------------------------------------------------------------------------------
@@ -119,6 +123,7 @@ class DataNode:
         warm_up()
         self._directory.mkdir(parents=True, exist_ok=True)
         self.zone.open(self._directory)
+        self.told.open(self._directory)
         if self.zone.configured:
             self.replicas.open_found()
         for partition in self.partitions():
@@ -163,6 +168,7 @@ class DataNode:
         self._workers.close(seconds)
         self.threads.join(seconds)
         self.zone.save()
+        self.told.close()
 
     def hang_up(self, reason: str) -> None:
         """Ask the other sides of all channels to connect anew; nothing under way is lost."""

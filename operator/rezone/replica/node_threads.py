@@ -10,6 +10,8 @@ from rezone.replica.links import Links
 from rezone.replica.partition import Partition
 from rezone.replica.report import ReportBoard
 from rezone.replica.settings import Clock, NodeSettings
+from rezone.replica.told import ToldTimes
+from rezone.replica.workers import Job
 from rezone.wire.errors import RezoneError
 
 _log = structlog.get_logger(__name__)
@@ -28,6 +30,8 @@ class NodeThreads:
         partitions: Callable[[], list[Partition]],
         links: Links,
         board: ReportBoard,
+        told: ToldTimes,
+        wake: Callable[[Job], None],
     ) -> None:
         self.lag = Lag()
         self._settings = settings
@@ -36,6 +40,9 @@ class NodeThreads:
         self._partitions = partitions
         self._links = links
         self._board = board
+        self._told = told
+        self._told_job = Job("told times", told.keep_ahead)
+        self._wake = wake
         self._ticked_at = clock.monotonic()
         self._threads = [
             threading.Thread(target=self._tick_all, name="tick", daemon=True),
@@ -73,6 +80,8 @@ class NodeThreads:
             for producer in self._links.producers():
                 producer.tick(now)
             self._board.tick(now)
+            if self._told.is_due:
+                self._wake(self._told_job)
             wanted = self._clock.monotonic() + interval
 
     def _keep_house(self) -> None:

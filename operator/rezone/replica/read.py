@@ -53,7 +53,7 @@ def _may_close(partition: "Partition", as_of: int, since: float) -> bool:
         state is not None
         and _is_newest(partition, since)
         and as_of < partition.clock.micros()
-        and as_of <= state.told_time
+        and as_of <= min(state.told_time, partition.host.told.until)
     )
 
 

@@ -270,6 +270,7 @@ class Roles:
             changes = {**changes, "proposed": ()}
         partition.store.update_meta(
             **changes,
+            time_floor=partition.intake.time_floor,
             role=role,
             leader_epoch=record.leader_epoch,
             partition_epoch=record.partition_epoch,

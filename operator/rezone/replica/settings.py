@@ -63,7 +63,8 @@ class NodeSettings(msgspec.Struct, frozen=True, kw_only=True):
     - `lease_ms`: for how long a follower promises its leader not to commit as a later leader, which
       is how long commits wait after a leader was lost; 0: leaders confirm each read with their
       in-sync replicas. `clock_drift_percent`: by how much the monotonic clocks of two nodes may
-      differ in speed; nodes must not be suspended.
+      differ in speed; nodes must not be suspended. `told_ahead_ms`: after a crash a node's rows get
+      times that are ahead of its clock by at most so much; twice as often it writes a few bytes.
     - `takeover_rows_max`: at most this many rows may be missing at the candidate when the old
       leader dies (DCP-06); `takeover_timeout_ms`: how long it may take to get there.
     - `transaction_ms_max`: a transaction older than that is aborted, whoever leads by then; the
@@ -120,6 +121,7 @@ class NodeSettings(msgspec.Struct, frozen=True, kw_only=True):
     hold_ms_max: int = 1_000
     reads_held_max: int = 10_000
     lease_ms: int = 2_000
+    told_ahead_ms: int = 3_000
     clock_drift_percent: int = 2
     takeover_rows_max: int = 1_000
     takeover_timeout_ms: int = 5_000

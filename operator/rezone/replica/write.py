@@ -166,7 +166,7 @@ class WriteIntake:
         )
         self._pending: deque[PendingWrite] = deque()
         self._held: deque[HeldWrite] = deque()
-        self.time_floor = 0
+        self.time_floor = max(partition.host.told.before, partition.store.meta.time_floor)
 
     @property
     def pending_bytes(self) -> int:

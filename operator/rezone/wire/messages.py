@@ -683,6 +683,7 @@ class StreamOk(Message, frozen=True):
     """The stream runs (DCP-04); the consumer persists the failover log over its own.
 
     `in_sync`: the leader's record, of `partition_epoch`, counts the consumer as in sync.
+    `time_floor`: who leads later gives its rows later times (microseconds).
     """
 
     opaque: int
@@ -692,6 +693,7 @@ class StreamOk(Message, frozen=True):
     committed_offset: int
     in_sync: bool = True
     partition_epoch: int = 0
+    time_floor: int = 0
 
 
 class StreamRollback(Message, frozen=True):

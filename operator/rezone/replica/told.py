@@ -1,0 +1,115 @@
+"""Up to which time of day a node has said that something may be read: kept over restarts.
+
+A leader promises that no row will get a time at or below one that it has closed (`closing`) or
+answered a read as of. Who leads later keeps that promise because it was told the time
+(`LeaseRequest.time`), and so must a node that restarts and leads, whatever its clock says by then:
+a clock can be set back while a node is down, and the leader before may have had another one.
+
+So no time is promised or closed here that is not covered by a bound on the disk. The bound lies
+ahead of the clock, as CockroachDB keeps one for its hybrid clock: it is written every few seconds
+(`told_ahead_ms`), not with each round of leases. After a restart writes get later times than it
+says. An orderly end writes what was really told, so that the bound is not ahead of the clock then.
+
+Concurrency: thread-safe; a write of the file holds up `reach`, and never who asks for `until`.
+"""
+
+import threading
+from pathlib import Path
+from typing import Protocol
+
+import structlog
+
+from rezone.replica.journal import Journal
+from rezone.replica.settings import Clock
+from rezone.wire.errors import CorruptionError
+
+_log = structlog.get_logger(__name__)
+
+NAME = "told.journal"
+_BYTES = 8
+
+
+class Record(Protocol):
+    """Where the bound is kept: a `Journal`, or what a test puts in its place."""
+
+    newest: bytes | None
+
+    def write(self, payload: bytes) -> None:
+        """Make this the newest record, durably before this returns."""
+        ...
+
+
+class ToldTimes:
+    """The bound of one node; all times in microseconds.
+
+    Nothing later than `until` is promised or closed. `before` is what that was when the process
+    began: the replicas that are opened write nothing at or below it.
+    """
+
+    def __init__(self, clock: Clock, ahead_ms: int) -> None:
+        self._clock = clock
+        self._ahead = ahead_ms * 1000
+        self._lock = threading.Lock()
+        self._record: Record | None = None
+        self._told = 0
+        self.before = 0
+        self.until = 0
+
+    def open(self, directory: Path) -> None:
+        """Take over what a directory has.
+
+        What is damaged is kept beside it; that the clock has not been set back is assumed then.
+        """
+        path = directory / NAME
+        try:
+            self.take_over(Journal(path))
+        except CorruptionError as error:
+            _log.error("the bound of told times is damaged, begun anew", why=str(error))
+            path.rename(path.with_name(f"{path.name}.damaged"))
+            self.take_over(Journal(path))
+            self.before = self._clock.micros() + self._ahead
+
+    def take_over(self, record: Record) -> None:
+        """Go on with what is known, and write to it from now on."""
+        if record.newest is not None:
+            self.before = self._told = self.until = int.from_bytes(record.newest)
+        self._record = record
+
+    def reach(self, time: int) -> None:
+        """Have a time covered by the bound, durably before this returns; OSError if it cannot be.
+
+        Without waiting where it is covered already, as it is while clocks agree.
+        """
+        with self._lock:
+            self._told = max(self._told, time)
+            if time > self.until:
+                self._write(time + self._ahead)
+
+    @property
+    def is_due(self) -> bool:
+        """Whether the clock will soon have reached the bound."""
+        return self.until - self._clock.micros() < self._ahead // 2
+
+    def keep_ahead(self) -> None:
+        """Bring the bound ahead of the clock; where that fails, no later time is closed."""
+        try:
+            with self._lock:
+                if self.is_due:
+                    self._write(self._clock.micros() + self._ahead)
+        except OSError as error:
+            _log.error("the bound of told times cannot be written", error=str(error))
+
+    def close(self) -> None:
+        """Bring the bound down to what was told: nothing more will be."""
+        told = max(self._told, self._clock.micros())
+        try:
+            with self._lock:
+                if told < self.until:
+                    self._write(told)
+        except OSError as error:
+            _log.warning("the bound of told times stays ahead", error=str(error))
+
+    def _write(self, until: int) -> None:
+        assert self._record is not None, "an open node has a record"  # noqa: S101 - invariant
+        self._record.write(until.to_bytes(_BYTES))
+        self.until = until

@@ -1,0 +1,29 @@
+"""Closed times over restarts, by many seeds: what was read as of a time is never written into."""
+
+from __future__ import annotations
+
+import collections
+
+import pytest
+
+from simulation.closed_times import ClosedTimes
+from simulation.runs import seeds
+
+FOUND = (3, 14, 106, 187)
+"""A row was written where others had read: by a leader that was started with its clock set back; by
+one whose only word of a leader before the one before was from that one's own replica.
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+@pytest.mark.proves("ZR-08")
+def test_no_restart_breaks_what_was_told() -> None:
+    """A leader after a restart, its clock set back, would write where others had read already."""
+    counts: collections.Counter[str] = collections.Counter()
+    for seed in {*seeds()[::4], *FOUND}:
+        run = ClosedTimes(seed)
+        run.run()
+        counts.update(run.counts)
+    for what in ("past", "closed", "starts", "written"):
+        assert counts[what] > 0, counts
