@@ -58,7 +58,7 @@ class IdleOperator:
         self.coordinator = Coordinator(kube, CoordinatorSettings(), 1)
         pods = self.coordinator.pods
         self.coordinator.pods = PodStore(kube, pods._settings, monotonic=lambda: self.seconds)
-        self.coordinator._connector = lambda _zone: self.nodes.__getitem__  # type: ignore[method-assign,assignment,return-value]
+        self.coordinator.monitors.connector = lambda _zone: self.nodes.__getitem__  # type: ignore[method-assign,assignment,return-value]
         self.coordinator.register(Kind.ZONE, _later)
         self._zones = ZoneReconciler(self.coordinator)
 

@@ -12,7 +12,7 @@ import pytest
 
 from rezone.controller.heard import Heard
 from rezone.controller.keys import ZoneKey
-from rezone.controller.monitor import WatchedNode
+from rezone.controller.monitor import NodeMonitor, WatchedNode
 from rezone.controller.news import News
 from rezone.controller.notify import Notifier
 from rezone.controller.observe import build_view
@@ -236,7 +236,7 @@ async def runtime(executor: ThreadPoolExecutor) -> AsyncIterator[ZoneRuntime]:
         1,
         executor=executor,
         settings=CoordinatorSettings(),
-        on_change=lambda _news: None,
+        monitor=NodeMonitor(executor, lambda _news: None, zone_uid="u", timeout_seconds=1.0),
     )
     yield made
     made.close()

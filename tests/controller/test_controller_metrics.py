@@ -13,10 +13,11 @@ import yaml
 from prometheus_client import CollectorRegistry
 
 from rezone.controller import metrics as subject
-from rezone.controller.coordinator import Coordinator, thread_safe_wakes
+from rezone.controller.coordinator import Coordinator
 from rezone.controller.keys import Kind, ObjectKey, ZoneKey
 from rezone.controller.metrics import OperatorMetrics
 from rezone.controller.settings import CoordinatorSettings
+from rezone.controller.wakes import Wakes
 from rezone.kube.client import Kube
 from rezone.kube.errors import ConflictWriteError, UnknownOutcomeError
 from rezone.resources.conditions import Condition, ConditionType, Reason, condition_of
@@ -189,18 +190,19 @@ async def test_watch_staleness_is_the_age_of_the_oldest_write_not_seen(
     """A watch that is cut without an error would let changes by people go unseen for ever."""
     coordinator = _coordinator(metrics)
     coordinator.queue._closed = True
-    wake, _ = thread_safe_wakes(coordinator, asyncio.get_running_loop())
+    wakes = Wakes(asyncio.get_running_loop(), coordinator.queue.put)
+    wakes.pass_on(coordinator)
     assert value(registry, "watch_staleness_seconds") == 0
     metrics.note_written(TASK, "41")
     clock.seconds += 3
     metrics.note_written(MIGRATION, "42")
     clock.seconds += 2
     assert value(registry, "watch_staleness_seconds") == 5
-    wake(TASK, "40")
-    wake(MIGRATION)
+    wakes.wake(TASK, "40")
+    wakes.wake(MIGRATION)
     await asyncio.sleep(0)
     assert value(registry, "watch_staleness_seconds") == 5, "older versions are no news of it"
-    wake(TASK, "41")
+    wakes.wake(TASK, "41")
     await asyncio.sleep(0)
     assert value(registry, "watch_staleness_seconds") == 2
     metrics.forget(MIGRATION)

@@ -16,7 +16,8 @@ import msgspec
 import pytest
 from pyarrow import flight
 
-from rezone.controller.monitor import NodeMonitor, WatchedNode, silence_began, utc_now
+from rezone.controller.monitor import POLL_MS, NodeMonitor, WatchedNode, silence_began, utc_now
+from rezone.controller.monitors import WAITING_PAUSE_SECONDS
 from rezone.controller.notify import PARTITIONS_PER_CALL, Notifier
 from rezone.controller.verify import CopyDiffersError, verify_copy
 from rezone.domain import routes
@@ -198,6 +199,23 @@ def test_silence_counts_from_when_an_answer_was_due(late: float, counted: float)
     now = datetime(2026, 11, 22, tzinfo=UTC)
     since = silence_began(now, late_seconds=late, timeout_seconds=2.0)
     assert now - since == timedelta(seconds=counted)
+
+
+@pytest.mark.parametrize("begun", [-0.999, -0.5, 0.0, WAITING_PAUSE_SECONDS])
+@pytest.mark.parametrize(("lease", "timeout"), [(5.0, 2.0), (1.0, 2.0), (8.0, 0.5)])
+def test_a_lost_leader_is_waited_for_as_long_as_is_documented(
+    begun: float, lease: float, timeout: float
+) -> None:
+    """Sooner: a living leader is overtaken. Later: writes wait for longer than was promised.
+
+    The node is lost at 0; the poll that nobody answers began a moment before or a pause after.
+    """
+    lost = datetime(2026, 11, 22, tzinfo=UTC)
+    open_for = POLL_MS / 1000
+    failed = lost + timedelta(seconds=begun + open_for + timeout)
+    since = silence_began(failed, late_seconds=timeout, timeout_seconds=timeout)
+    waited = (max(failed, since + timedelta(seconds=lease)) - lost).total_seconds()
+    assert lease <= waited <= open_for + max(lease, timeout) + WAITING_PAUSE_SECONDS
 
 
 async def test_a_frozen_node_is_silent_since_its_answer_was_due(

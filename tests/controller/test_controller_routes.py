@@ -11,6 +11,7 @@ import msgspec
 import pytest
 
 from rezone.controller.keys import ZoneKey
+from rezone.controller.monitor import NodeMonitor
 from rezone.controller.runtime import ZoneRuntime
 from rezone.controller.settings import CoordinatorSettings
 from rezone.domain import routes
@@ -67,7 +68,7 @@ async def runtime() -> Any:
         1,
         executor=executor,
         settings=CoordinatorSettings(),
-        on_change=lambda _news: None,
+        monitor=NodeMonitor(executor, lambda _news: None, zone_uid="u", timeout_seconds=1.0),
     )
     yield made
     made.close()

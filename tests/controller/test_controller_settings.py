@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, cast
 import pytest
 
 from rezone.cli.certificate import write
-from rezone.controller.process import certificates_of, election_settings
+from rezone.controller.prepared import certificates_of
+from rezone.controller.process import election_settings
 from rezone.controller.settings import CoordinatorSettings
 from rezone.kube.authority import Authority
 from rezone.wire.identity import Identity, Role
@@ -89,20 +90,20 @@ def test_election_fits_every_lease(seconds: int) -> None:
     assert made.renew_interval_seconds * 4 < made.renew_deadline_seconds < seconds
 
 
-async def test_plaintext_and_certificates_are_what_was_said(
+def test_plaintext_and_certificates_are_what_was_said(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An operator told to use somebody's certificates would go on without any."""
     kube = cast("Kube", None)  # neither mode asks the API server
-    assert await certificates_of(kube, CoordinatorSettings()) is None
+    assert certificates_of(kube, CoordinatorSettings()) is None
     provided = CoordinatorSettings.from_environment({"REZONE_TLS": "provided"})
     monkeypatch.delenv(DIRECTORY_VARIABLE, raising=False)
     with pytest.raises(TlsFilesError, match="REZONE_TLS=provided needs REZONE_TLS_DIRECTORY"):
-        await certificates_of(kube, provided)
+        certificates_of(kube, provided)
     now = utc_now()
     write(tmp_path, Authority.create(now).issue(Identity(Role.OPERATOR), now))
     monkeypatch.setenv(DIRECTORY_VARIABLE, str(tmp_path))
-    made = await certificates_of(kube, provided)
+    made = certificates_of(kube, provided)
     assert made is not None
     assert made.source.current().identity == Identity(Role.OPERATOR)
 

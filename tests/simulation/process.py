@@ -80,7 +80,7 @@ class Process:
         coordinator = Coordinator(kube, SETTINGS, self.epoch)
         coordinator.executor.shutdown(wait=False)
         executor: Any = InlineExecutor()
-        coordinator.executor = executor
+        coordinator.monitors.executor = executor
         coordinator.pods._monotonic = self.world.loop.time
         for kind, reconciler in (
             (Kind.ZONE, ZoneReconciler(coordinator).reconcile),
@@ -155,8 +155,8 @@ class Process:
             self._context.run(self._wake, key, manifest)
 
     def _wake(self, key: Key, manifest: Manifest) -> None:
-        def put(key: ObjectKey, version: str = "") -> None:
-            del version  # the simulated server is never behind what it has told
+        def put(key: ObjectKey, version: str = "", *, gone: bool = False) -> None:
+            del version, gone  # the simulated server is never behind what it has told
             self.coordinator.queue.put(key)
 
         meta = manifest["metadata"]

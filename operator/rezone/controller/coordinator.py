@@ -5,16 +5,16 @@ nothing of it is handed to a later one except what stands in the API server.
 """
 
 import asyncio
-import functools
 from collections.abc import Awaitable, Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Executor
 
 import structlog
 from prometheus_client import CollectorRegistry
 
 from rezone.controller.announcer import Announcer
-from rezone.controller.keys import Kind, ObjectKey, Wake, ZoneKey
+from rezone.controller.keys import Kind, ObjectKey, ZoneKey
 from rezone.controller.metrics import OperatorMetrics
+from rezone.controller.monitors import Monitors
 from rezone.controller.news import News
 from rezone.controller.queue import KeyedQueue
 from rezone.controller.runtime import ZoneRuntime
@@ -28,14 +28,9 @@ from rezone.kube.pods import PodStore
 from rezone.kube.spark import SparkSettings, SparkStore
 from rezone.kube.store import O, StatusStore
 from rezone.resources.model import Model
-from rezone.wire.flight import NodeClient
-from rezone.wire.identity import server_name
 from rezone.wire.messages import PartitionId
 
 log = structlog.get_logger(__name__)
-
-# A long poll holds a thread per data node; calls and digests need some beside them.
-THREADS_MAX = 1200
 
 # How long progress may wait: a pass costs the API server a few reads, offsets move all the time.
 PROGRESS_SECONDS = 0.25
@@ -46,7 +41,8 @@ Reconcile = Callable[[ObjectKey], Awaitable[float | None]]
 class Coordinator:
     """Holds the queue, the zones' runtimes and the adapters; `epoch` fences all it sends.
 
-    With `certificates` all data nodes speak TLS, without them all speak plaintext.
+    With `certificates` all data nodes speak TLS, without them all speak plaintext. `monitors` are
+    those that this process had before it led; they are the coordinator's from now on.
     """
 
     def __init__(
@@ -55,7 +51,9 @@ class Coordinator:
         settings: CoordinatorSettings,
         epoch: int,
         certificates: Certificates | None = None,
+        *,
         metrics: OperatorMetrics | None = None,
+        monitors: Monitors | None = None,
     ) -> None:
         self.kube = kube
         # A registry of its own for those who make many coordinators in one process: tests.
@@ -82,13 +80,16 @@ class Coordinator:
                 tls=certificates is not None,
             ),
         )
-        self.executor = ThreadPoolExecutor(THREADS_MAX, thread_name_prefix="node-call")
+        tls = certificates.source if certificates is not None else None
+        self.monitors = monitors or Monitors(
+            timeout_seconds=settings.report_timeout_seconds, tls=tls
+        )
+        self.monitors.lead(self.tell)
         self.queue: KeyedQueue[ObjectKey] = KeyedQueue(
             self._reconcile,
             concurrency=settings.reconciles_max,
         )
         self.metrics.waiting.set_function(lambda: self.queue.depth)
-        self._tls = certificates.source if certificates is not None else None
         self._loops: dict[Kind, Reconcile] = {}
         self._runtimes: dict[ZoneKey, ZoneRuntime] = {}
         self._followers: dict[ZoneKey, dict[ObjectKey, PartitionId | None]] = {}
@@ -110,18 +111,15 @@ class Coordinator:
                 self.epoch,
                 executor=self.executor,
                 settings=self.settings,
-                on_change=lambda news: self.tell(key, news),
-                connect=self._connector(key),
+                monitor=self.monitors.of(key, uid),
             )
             self._runtimes[key] = runtime
         return runtime
 
-    def _connector(self, zone: ZoneKey) -> Callable[[str], NodeClient] | None:
-        """Return what connects to a zone's data nodes, None in plaintext."""
-        if self._tls is None:
-            return None
-        name = server_name(zone.namespace, zone.name)
-        return functools.partial(NodeClient, tls=self._tls, server_name=name)
+    @property
+    def executor(self) -> Executor:
+        """The threads for calls to data nodes."""
+        return self.monitors.executor
 
     def forget_zone(self, key: ZoneKey) -> None:
         """Stop watching a zone that is gone."""
@@ -129,6 +127,7 @@ class Coordinator:
         runtime = self._runtimes.pop(key, None)
         if runtime is not None:
             runtime.close()
+        self.monitors.forget(key)
 
     def follow(self, zone: ZoneKey, key: ObjectKey, index: int | None) -> None:
         """Wake `key` with the zone's news, all or those of one partition, until `unfollow`."""
@@ -173,7 +172,7 @@ class Coordinator:
         await self.announcer.close()
         for zone in list(self._runtimes):
             self.forget_zone(zone)
-        self.executor.shutdown(wait=False, cancel_futures=True)
+        self.monitors.close()
 
     async def _reconcile(self, key: ObjectKey) -> float | None:
         reconcile = self._loops[key.kind]
@@ -190,27 +189,3 @@ class Coordinator:
                 seconds = asyncio.get_running_loop().time() - begun
                 self.metrics.note_pass(key.kind, seconds, failed=failed)
         return wake
-
-
-def thread_safe_wakes(
-    coordinator: Coordinator,
-    loop: asyncio.AbstractEventLoop,
-) -> tuple[Wake, Callable[[], None]]:
-    """Return `wake(key, version)` and `wake_all_zones()` for callers in other threads (Kopf's).
-
-    `version` is the resourceVersion that a watch has told of, "" for an object that is only
-    woken by another's change.
-    """
-
-    def put(key: ObjectKey, version: str) -> None:
-        if version:
-            coordinator.metrics.note_seen(key, version)
-        coordinator.queue.put(key)
-
-    def wake(key: ObjectKey, version: str = "") -> None:
-        loop.call_soon_threadsafe(put, key, version)
-
-    def wake_all_zones() -> None:
-        loop.call_soon_threadsafe(coordinator.wake_all_zones)
-
-    return wake, wake_all_zones

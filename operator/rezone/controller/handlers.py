@@ -31,8 +31,9 @@ def build_registry(wake: Wake, wake_all_zones: Callable[[], None]) -> kopf.Opera
     registry = kopf.OperatorRegistry()
 
     def on_own(kind: Kind) -> Callable[..., None]:
-        def handle(namespace: str | None, name: str, body: Mapping[str, Any], **_: Any) -> None:
-            wake(ObjectKey(kind, namespace or "", name), body["metadata"]["resourceVersion"])
+        def handle(namespace: str | None, name: str, body: Mapping[str, Any], **event: Any) -> None:
+            version = body["metadata"]["resourceVersion"]
+            wake(ObjectKey(kind, namespace or "", name), version, gone=_is_end(event))
             _wake_tasks(wake, namespace, body)
 
         return handle
@@ -60,10 +61,16 @@ def build_registry(wake: Wake, wake_all_zones: Callable[[], None]) -> kopf.Opera
 def watch_certificate_requests(registry: kopf.OperatorRegistry, wake: Wake) -> None:
     """Add the handler of certificate requests: for an operator that may sign them."""
 
-    def handle(name: str, **_: Any) -> None:
-        wake(ObjectKey(Kind.CERTIFICATE_REQUEST, "", name))
+    def handle(name: str, body: Mapping[str, Any], **event: Any) -> None:
+        version = body["metadata"]["resourceVersion"]
+        wake(ObjectKey(Kind.CERTIFICATE_REQUEST, "", name), version, gone=_is_end(event))
 
     kopf.on.event(*CERTIFICATE_REQUESTS, registry=registry, id="certificate-request")(handle)
+
+
+def _is_end(event: Mapping[str, Any]) -> bool:
+    """Return whether Kopf tells of an object's deletion."""
+    return bool(event["type"] == "DELETED")
 
 
 def _login(**arguments: Any) -> kopf.ConnectionInfo | None:

@@ -10,7 +10,7 @@ from aiohttp import web
 
 
 class HealthServer:
-    """Answers probes; `ready` says whether this process waits for the Lease or leads in order."""
+    """Answers probes; `ready` says whether this process leads in order, or could."""
 
     def __init__(self, host: str, port: int, ready: Callable[[], bool]) -> None:
         self._host = host

@@ -25,8 +25,8 @@ class ObjectKey(NamedTuple):
 class Wake(Protocol):
     """Wakes an object's reconcile: a watch tells of a resourceVersion, or another's change does."""
 
-    def __call__(self, key: ObjectKey, version: str = "") -> None:
-        """Wake it."""
+    def __call__(self, key: ObjectKey, version: str = "", *, gone: bool = False) -> None:
+        """Wake it; `gone` when the watch tells of its end."""
 
 
 def owning_tasks(namespace: str, body: Mapping[str, Any]) -> list[ObjectKey]:

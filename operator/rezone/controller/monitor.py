@@ -69,7 +69,10 @@ class WatchedNode:
 
 
 class NodeMonitor:
-    """The data nodes of one zone; `on_change` is called on the loop after each news."""
+    """The data nodes of one zone; `on_change` is called on the loop after each news.
+
+    `pause_seconds` lie between the answer to a poll and the next poll.
+    """
 
     def __init__(
         self,
@@ -87,6 +90,7 @@ class NodeMonitor:
         self._timeout_seconds = timeout_seconds
         self._nodes: dict[NodeId, WatchedNode] = {}
         self._absent: dict[NodeId, datetime] = {}
+        self.pause_seconds = 0.0
 
     def watch(
         self,
@@ -161,6 +165,8 @@ class NodeMonitor:
             if not report.since:
                 watched.whole_at = loop.time()
             self._note_report(watched, report)
+            if self.pause_seconds:
+                await asyncio.sleep(self.pause_seconds)
 
     def _request(self, watched: WatchedNode, now: float) -> ReportRequest:
         """Ask for what is new, or for all: of a node that was silent, or now and then."""

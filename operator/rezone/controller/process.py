@@ -1,4 +1,4 @@
-"""The operator process: wait for the Lease, lead, and end with the Lease.
+"""The operator process: get ready, wait for the Lease, lead, and end with the Lease.
 
 Losing the Lease ends the process at once and without clean-up: whatever it still believed is
 worthless, and data nodes refuse its epoch as soon as the next one has spoken.
@@ -10,31 +10,25 @@ import signal
 
 import structlog
 
-from rezone.controller.coordinator import Coordinator, thread_safe_wakes
-from rezone.controller.handlers import (
-    KopfThread,
-    build_registry,
-    watch_certificate_requests,
-)
+from rezone.controller.coordinator import Coordinator
 from rezone.controller.health import HealthServer
 from rezone.controller.keys import Kind
 from rezone.controller.metrics import OperatorMetrics
 from rezone.controller.migration import MigrationReconciler
+from rezone.controller.prepared import Prepared
 from rezone.controller.settings import CoordinatorSettings
 from rezone.controller.task import TaskReconciler
 from rezone.controller.zone import ZoneReconciler
-from rezone.kube.certificates import Certificates, IssuedCertificates, ProvidedCertificates
+from rezone.kube.certificates import IssuedCertificates
 from rezone.kube.client import Kube, connect
 from rezone.kube.client_certificates import ClientCertificates
 from rezone.kube.lease import ElectionSettings, LeaderElection, new_identity
 from rezone.kube.routes import highest_coordinator_epoch
-from rezone.wire.tls import DIRECTORY_VARIABLE, TlsFilesError, tls_from_environment
 
 log = structlog.get_logger(__name__)
 
 EXIT_LEASE_LOST = 3
 EXIT_WATCH_FAILED = 4
-KOPF_STOP_SECONDS = 5.0
 LOOK_SECONDS_MAX = 0.5
 """How often a process that waits for the Lease looks at it, at the least."""
 
@@ -70,23 +64,6 @@ def election_settings(lease_duration_seconds: int) -> ElectionSettings:
     )
 
 
-async def certificates_of(kube: Kube, settings: CoordinatorSettings) -> Certificates | None:
-    """Return where certificates come from, None for plaintext."""
-    if settings.tls == "issued":
-        issued = IssuedCertificates(
-            kube, settings.lease_namespace, secret=settings.tls_authority_secret
-        )
-        await issued.start()
-        return issued
-    if settings.tls == "provided":
-        own = tls_from_environment()
-        if own is None:
-            raise TlsFilesError(f"REZONE_TLS=provided needs {DIRECTORY_VARIABLE}")
-        return ProvidedCertificates(own)
-    log.warning("without TLS: everybody who can connect to a data node may do everything")
-    return None
-
-
 async def _main(settings: CoordinatorSettings) -> int:
     process = OperatorProcess(settings)
     loop = asyncio.get_running_loop()
@@ -96,13 +73,14 @@ async def _main(settings: CoordinatorSettings) -> int:
 
 
 class OperatorProcess:
-    """One life of the operator: election, then coordinator and Kopf, then the end."""
+    """One life of the operator: getting ready, election, then the coordinator, and the end."""
 
     def __init__(self, settings: CoordinatorSettings) -> None:
         self._settings = settings
         self._exit_code = 0
         self._kube: Kube = connect()
-        self._kopf: KopfThread | None = None
+        self._loop = asyncio.get_running_loop()
+        self._prepared = Prepared(self._kube, settings, self._watching_failed)
         self._election = LeaderElection(
             self._kube,
             namespace=settings.lease_namespace,
@@ -112,9 +90,7 @@ class OperatorProcess:
             epoch_floor=lambda: highest_coordinator_epoch(self._kube),
         )
         self._health = HealthServer(
-            settings.health_address,
-            settings.health_port,
-            lambda: self._kopf is None or self._kopf.ready.is_set(),
+            settings.health_address, settings.health_port, lambda: self._prepared.ready
         )
 
     def stop(self) -> None:
@@ -124,49 +100,47 @@ class OperatorProcess:
     async def run(self) -> int:
         """Compete for the Lease and lead; returns the process's exit code."""
         await self._health.start()
+        preparing = self._loop.create_task(self._prepared.keep())
         try:
             await self._election.run(self._lead, self._lost)
         finally:
+            preparing.cancel()
+            await asyncio.wait({preparing})
+            await self._prepared.close()
             await self._health.stop()
             await self._kube.close()
         return self._exit_code
 
     async def _lead(self, epoch: int) -> None:
-        loop = asyncio.get_running_loop()
-        certificates = await certificates_of(self._kube, self._settings)
+        await self._prepared.complete()
+        certificates, wakes = self._prepared.certificates, self._prepared.wakes
         metrics = OperatorMetrics()
         self._kube.on_write = metrics.note_write
-        coordinator = Coordinator(self._kube, self._settings, epoch, certificates, metrics)
+        coordinator = Coordinator(
+            self._kube,
+            self._settings,
+            epoch,
+            certificates,
+            metrics=metrics,
+            monitors=self._prepared.monitors,
+        )
         coordinator.register(Kind.ZONE, ZoneReconciler(coordinator).reconcile)
         coordinator.register(Kind.TASK, TaskReconciler(coordinator).reconcile)
         coordinator.register(Kind.MIGRATION, MigrationReconciler(coordinator).reconcile)
-        wake, wake_all = thread_safe_wakes(coordinator, loop)
-        failed: asyncio.Future[BaseException | None] = loop.create_future()
-
-        def kopf_failed(error: BaseException | None) -> None:
-            loop.call_soon_threadsafe(failed.set_result, error)
-
-        registry = build_registry(wake, wake_all)
         if isinstance(certificates, IssuedCertificates) and self._settings.client_login == "on":
             clients = ClientCertificates(self._kube, certificates, self._settings.namespaces)
             coordinator.register(Kind.CERTIFICATE_REQUEST, lambda key: clients.answer(key.name))
-            watch_certificate_requests(registry, wake)
-        self._kopf = KopfThread(
-            registry,
-            namespaces=self._settings.namespaces,
-            failed=kopf_failed,
-        )
-        self._kopf.start()
-        lag = loop.create_task(metrics.measure_lag())
+        wakes.pass_on(coordinator)
         try:
-            error = await failed
-            log.error("watching ended by itself", error=str(error))
-            self._exit_code = EXIT_WATCH_FAILED
-            self._election.stop()
+            await metrics.measure_lag()
         finally:
-            lag.cancel()
             await coordinator.close()
-            await asyncio.to_thread(self._kopf.stop, KOPF_STOP_SECONDS)
+
+    def _watching_failed(self, error: BaseException | None) -> None:
+        """End the process; called from the watches' thread."""
+        log.error("watching ended by itself", error=str(error))
+        self._exit_code = EXIT_WATCH_FAILED
+        self._loop.call_soon_threadsafe(self._election.stop)
 
     def _lost(self) -> None:
         log.error("lease lost, ending the process")

@@ -13,7 +13,6 @@ from typing import Any
 
 from rezone.controller.keys import ZoneKey
 from rezone.controller.monitor import NodeMonitor
-from rezone.controller.news import News
 from rezone.controller.notify import Notifier
 from rezone.controller.settings import CoordinatorSettings
 from rezone.controller.verify import Comparisons, Key
@@ -26,7 +25,6 @@ from rezone.domain.zone_status import Obstacle
 from rezone.kube.client import Kube
 from rezone.kube.routes import RouteStore
 from rezone.resources.zone import DistributionZone
-from rezone.wire.flight import NodeClient
 from rezone.wire.messages import Fence, LeaderAndIsr, NodeId, PartitionId
 
 UNSURE_LEASES = 2
@@ -88,19 +86,12 @@ class ZoneRuntime:
         *,
         executor: Executor,
         settings: CoordinatorSettings,
-        on_change: Callable[[News], None],
-        connect: Callable[[str], NodeClient] | None = None,
+        monitor: NodeMonitor,
     ) -> None:
         self.key = key
         self.uid = uid
         self.coordinator_epoch = coordinator_epoch
-        self.monitor = NodeMonitor(
-            executor,
-            on_change,
-            zone_uid=uid,
-            timeout_seconds=settings.report_timeout_seconds,
-            connect=connect,
-        )
+        self.monitor = monitor
         self.notifier = Notifier(executor, self.monitor, settings.call_timeout_seconds)
         self.copies: Comparisons[CopyKey] = Comparisons("copy")
         self.parts: Comparisons[PartKey] = Comparisons("part")
@@ -266,7 +257,6 @@ class ZoneRuntime:
         task.add_done_callback(self._background.discard)
 
     def close(self) -> None:
-        """Stop watching the zone's nodes and what runs beside the passes."""
-        self.monitor.close()
+        """Stop what runs beside the passes."""
         for task in self._background:
             task.cancel()

@@ -119,6 +119,13 @@ class IssuedCertificates:
         """Read the authority, or make it."""
         await self._load()
 
+    async def read(self) -> bool:
+        """Read the authority and renew the operator's own certificate; False when there is none."""
+        found = await self._kube.find(Secret, self._namespace, self._secret)
+        if found is not None:
+            self._take(found)
+        return found is not None
+
     async def ensure(self, zone: DistributionZone) -> None:
         """Bring the zone's Secrets to the API server, and renew what is due.
 
@@ -146,11 +153,14 @@ class IssuedCertificates:
         return self._issuer
 
     async def _load(self) -> None:
-        now = self._clock()
         found = await self._kube.find(Secret, self._namespace, self._secret)
         if found is None:
-            found = await self._create_authority(now)
-        issuer = issuer_of(found)
+            found = await self._create_authority(self._clock())
+        self._take(found)
+
+    def _take(self, authority: Manifest) -> None:
+        now = self._clock()
+        issuer = issuer_of(authority)
         own = Identity(Role.OPERATOR)
         if issuer != self._issuer:
             self._look_at.clear()

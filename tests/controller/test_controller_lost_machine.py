@@ -1,0 +1,98 @@
+"""A machine falls silent with the leading operator and a data node on it: both are frozen.
+
+Nothing is refused and no connection breaks; only times tell. They run side by side, and the one
+that waits for the Lease knows by then who is silent (docs/operations/failover.md).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from pathlib import Path
+
+import pytest
+from operated_cluster import (
+    TestCluster,
+    Writer,
+    addresses_of,
+    check_settled,
+    make_zone,
+    routes_of,
+    until,
+)
+from operator_process import EVERY_POINT, OperatorProcess
+
+from rezone.client.settings import ClientSettings
+from rezone.controller.monitor import POLL_MS
+from rezone.controller.monitors import WAITING_PAUSE_SECONDS
+from rezone.controller.process import election_settings
+from rezone.local.api import KubeApi
+
+pytestmark = [
+    pytest.mark.apiserver,
+    pytest.mark.slow,
+    pytest.mark.timeout(240),
+    pytest.mark.skipif(not EVERY_POINT, reason="half a minute more: make chaos"),
+]
+
+NAMESPACE = "silent"
+NODES = ("worker-1", "worker-2", "worker-3")
+LEASES = f"/apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases"
+LEASE_SECONDS, LEADER_LEASE_SECONDS = 6, 6.0
+SLACK_SECONDS = 3.0
+"""For passes, elections and a busy machine; the two waits one after the other are 6 s longer."""
+
+
+def bound_seconds() -> float:
+    """Return how long writes may stand still, by the formula of the page."""
+    times = election_settings(LEASE_SECONDS)
+    operator = times.lease_duration_seconds + times.retry_interval_seconds
+    leader = POLL_MS / 1000 + LEADER_LEASE_SECONDS + WAITING_PAUSE_SECONDS
+    return max(operator, leader) + 1.25 * ClientSettings().doubt_after_seconds
+
+
+@pytest.mark.proves("B-06", "B-09")
+async def test_operator_and_leader_are_waited_for_side_by_side(
+    cluster: TestCluster, api: KubeApi, tmp_path: Path
+) -> None:
+    """Writes would stand still for the Lease, and then for the leader's lease as well."""
+    cluster.kubectl("create", "namespace", NAMESPACE)
+    operators = []
+    for name in ("first", "second"):
+        (logs := tmp_path / name).mkdir()
+        times = {
+            "REZONE_LEASE_DURATION_SECONDS": str(LEASE_SECONDS),
+            "REZONE_LEADER_LEASE_SECONDS": str(LEADER_LEASE_SECONDS),
+        }
+        operators.append(OperatorProcess(cluster, NAMESPACE, logs, POD_NAME=name, **times))
+    first, second = operators
+    first.start()
+    try:
+        zone = await make_zone(cluster, api, NAMESPACE, "main", NODES)
+        second.start()
+        await second.until_ready()
+        record = (await routes_of(api, NAMESPACE, "main"))[0]
+        pod = next(n["podName"] for n in zone["status"]["dataNodes"] if n["id"] == record.leader)
+        group = cluster.pod_pid(NAMESPACE, pod)
+        assert group is not None
+        with Writer(addresses_of(zone).values()) as writer:
+            await asyncio.to_thread(writer.wait_for_more, 100)
+            first.signal(signal.SIGSTOP)
+            os.killpg(group, signal.SIGSTOP)
+            try:
+                await asyncio.to_thread(writer.wait_for_more, 20)
+            finally:
+                os.killpg(group, signal.SIGCONT)
+            found = writer.longest_seconds
+            assert found < bound_seconds() + SLACK_SECONDS, second.log()
+            await until(
+                api, LEASES, "rezone-operator", lambda o: o["spec"]["leaseTransitions"] == 2
+            )
+            await check_settled(api, NAMESPACE, "main")
+            second.kill()
+            await asyncio.to_thread(writer.wait_for_more, 20)
+        await asyncio.to_thread(writer.check)
+    finally:
+        for each in operators:
+            each.kill()
