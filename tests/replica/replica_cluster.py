@@ -199,6 +199,7 @@ class Coordinator:
         self.lock = threading.RLock()
         self.users: list[Client] = []
         self._clients: dict[int, NodeClient] = {}
+        self._connecting = threading.Lock()
         self._stop = threading.Event()
         self._watcher: threading.Thread | None = None
 
@@ -226,9 +227,14 @@ class Coordinator:
 
     def client(self, node: int) -> NodeClient:
         """Return a connection to a node."""
-        if node not in self._clients:
-            self._clients[node] = NodeClient(self.nodes[node].address)
-        return self._clients[node]
+        with self._connecting:
+            if node not in self._clients:
+                self._clients[node] = self.connect(self.nodes[node].address)
+            return self._clients[node]
+
+    def connect(self, address: str) -> NodeClient:
+        """Make a connection."""
+        return NodeClient(address)
 
     def node(self, node: int) -> DataNode:
         """Return a node that runs in this process."""
@@ -305,7 +311,8 @@ class Coordinator:
                     host, port = self.nodes[node].address.split(":")
                     socket.create_connection((host, int(port)), 0.05).close()
                 threading.Event().wait(0.02)  # a poll for a foreign process's port
-                self._clients.pop(node).close()
+                # Not closed: the watcher may be in a call on it, and would crash the process.
+                self._clients.pop(node, None)
             else:
                 return
 

@@ -116,12 +116,9 @@ class SecureCoordinator(Coordinator):
         self.pki = pki
         self.tls = pki.source("operator", Identity(Role.OPERATOR))
 
-    def client(self, node: int) -> NodeClient:
-        """Return a connection to a node."""
-        if node not in self._clients:
-            address = self.nodes[node].address
-            self._clients[node] = NodeClient(address, self.tls, server_name=NAME)
-        return self._clients[node]
+    def connect(self, address: str) -> NodeClient:
+        """Make a connection with the operator's certificate."""
+        return NodeClient(address, self.tls, server_name=NAME)
 
     def as_(self, identity: Identity, node: int = 0) -> NodeClient:
         """Return a connection by somebody else's certificate."""
