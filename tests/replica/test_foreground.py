@@ -5,6 +5,7 @@ from collections.abc import Iterator
 import pytest
 
 from rezone.replica.foreground import (
+    OWED_SECONDS_MAX,
     PAUSE_SECONDS,
     REST_SECONDS_MAX,
     SHORT_STEP_BYTES,
@@ -169,3 +170,23 @@ def test_steps_are_short_while_clients_are_served_only() -> None:
     foreground.begin()
     percent = 0
     assert steps.step_bytes(2 << 20) == 2 << 20
+
+
+@pytest.mark.proves("B-16")
+def test_what_cannot_rest_is_rested_for_by_others_within_limits() -> None:
+    """A replica that is filled would cost clients all, or keep copies from ending."""
+    time = Time()
+    foreground = Foreground(time, lambda: 50, wait=time.wait)
+    foreground.owe(0.5)
+    assert foreground.owed_seconds == 0.0, "nobody is served"
+    foreground.begin()
+    foreground.owe(0.1)
+    assert foreground.owed_seconds == pytest.approx(0.1)
+    assert rested(foreground, time, 0.01) == pytest.approx(0.11)
+    foreground.owe(1_000.0)
+    foreground.owe(1_000.0)
+    assert foreground.owed_seconds == pytest.approx(OWED_SECONDS_MAX)
+    foreground.end()
+    time.now += 2 * PAUSE_SECONDS
+    assert foreground.owed_seconds == 0.0
+    assert rested(foreground, time, 0.01) == 0.0

@@ -84,6 +84,11 @@ class MemoryStore:
         del told
 
     @property
+    def filling(self) -> bool:
+        """Whether it lacks rows of other partitions: here the world imports them."""
+        return False
+
+    @property
     def log_end(self) -> int:
         """The offset after the last entry."""
         return len(self.rows)

@@ -155,7 +155,14 @@ class FollowerDuties:
                 leaving=partition.host.leaving,
                 index=index,
                 ready_epoch=ready_epoch,
+                rest_ms=round(self._rest_seconds * 1000),
             )
+
+    @property
+    def _rest_seconds(self) -> float:
+        """How long the leader had better fetch nothing to fill this replica with."""
+        partition = self._partition
+        return partition.host.foreground.owed_seconds if partition.store.filling else 0.0
 
     def state_set(self, message: SetState) -> None:
         """Take the producer's state change (DCP-10)."""

@@ -32,6 +32,9 @@ PAUSE_SECONDS = 0.002
 REST_SECONDS_MAX = 0.25
 """After one step, however long it was: whoever waits for the copy must not take it for dead."""
 
+OWED_SECONDS_MAX = 1.0
+"""The most that work which cannot rest may put off other steps: they get on, whatever it does."""
+
 Item = TypeVar("Item")
 Rest = Callable[[], None]
 """Called by a copy between two of its steps, without any lock; returns when it may go on."""
@@ -131,6 +134,27 @@ class Foreground:
                 break
         with self._lock:
             self.rested_seconds += now - begun
+
+    def owe(self, worked_seconds: float) -> None:
+        """Note work for copies that could not rest by itself; the next steps of all rest for it.
+
+        A replica that is being filled must take what its leader sends it.
+        """
+        percent = self._percent()
+        with self._lock:
+            now = self._clock.monotonic()
+            if not percent or not self._served(now):
+                return
+            free_at = max(now, self._free_at) + worked_seconds * percent / (100 - percent)
+            self._free_at = max(self._free_at, min(free_at, now + OWED_SECONDS_MAX))
+
+    @property
+    def owed_seconds(self) -> float:
+        """How long a step of a copy would have to rest now for those before it."""
+        with self._lock:
+            now = self._clock.monotonic()
+            served = bool(self._percent()) and self._served(now)
+            return max(0.0, self._free_at - now) if served else 0.0
 
     def _served(self, now: float) -> bool:
         return self._under_way > 0 or now - self._last < PAUSE_SECONDS

@@ -2,6 +2,7 @@
 
 from typing import TYPE_CHECKING, Protocol
 
+from rezone.replica.foreground import Foreground
 from rezone.replica.insync import Budget
 from rezone.replica.lease import Promise
 from rezone.replica.settings import Clock, NodeSettings
@@ -21,6 +22,7 @@ class Host(Protocol):
     clock: Clock
     budget: Budget
     told: ToldTimes
+    foreground: Foreground
     leaving: bool
 
     @property

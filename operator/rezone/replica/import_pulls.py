@@ -20,7 +20,7 @@ from typing import Any, Protocol, TypeVar
 
 from rezone.replica.foreground import CopySteps, Foreground
 from rezone.replica.import_source import ImportSource
-from rezone.replica.importing import ImportPart
+from rezone.replica.importing import FILL_WEIGHT, ImportPart
 from rezone.replica.known_zone import KnownZone
 from rezone.replica.partition import Partition
 from rezone.replica.settings import NodeSettings
@@ -243,7 +243,6 @@ class ImportPulls:
 
     def _fill(self) -> None:
         """Fetch rows for one part after the other, until all are filled."""
-        steps = CopySteps(self._host.foreground)
         while not self._closed.is_set() and self._unfilled:
             turn = self._next_turn()
             if turn is None:
@@ -258,7 +257,6 @@ class ImportPulls:
             finally:
                 with self._lock:
                     self._fetching.discard(part)
-            steps.rest()
 
     def _fetch(self, leader: NodeId, part: ImportPart, request: BeginImport | FillImport) -> None:
         seconds = _FILL_TIMEOUT_SECONDS
@@ -268,9 +266,12 @@ class ImportPulls:
         reply = self._call(leader, request, FilledVersions, seconds)
         with self._lock:
             self._rate.owe(len(reply.versions))
+        # The reading has rested by itself, also where the source is on this node.
+        steps = CopySteps(self._host.foreground, FILL_WEIGHT)
         part.filled_with(request, reply)
         if reply.end:
             self._woken.set()
+        steps.rest()
 
     def _next_turn(self) -> tuple[NodeId, ImportPart, BeginImport | FillImport] | None:
         """Return whose turn it is, and its request; None when nobody may go on now."""
@@ -278,9 +279,11 @@ class ImportPulls:
             if self._rate.owed_seconds > 0:
                 return None
             turns = [turn for turn in self._unfilled if turn[1] not in self._fetching]
+        most = self._host.settings.import_chunk_bytes
+        size = CopySteps(self._host.foreground).step_bytes(most)
         for turn in turns:
             leader, part = turn
-            request = part.next_fill(self._host.settings.import_chunk_bytes)
+            request = part.next_fill(size)
             if request is not None and self._takes(turn):
                 return leader, part, request
         return None

@@ -39,6 +39,7 @@ class LeaderDuties:
         self.state: Leadership | None = None
         self.streams: dict[NodeId, ProducerStream] = {}
         self._saved = True
+        self.fill_after = float("-inf")
 
     @property
     def committed(self) -> int:
@@ -198,6 +199,7 @@ class LeaderDuties:
             progress = self.state.follower(stream.node)
             first = progress.durable < 0 or ack.leaving > progress.leaving
             progress.leaving = ack.leaving
+            self.fill_after = max(self.fill_after, now + ack.rest_ms / 1000)
             progress.index, progress.ready_epoch = ack.index, ack.ready_epoch
             self.state.acked(
                 stream.node, ack.fetch_offset, ack.kv_applied_offset, now, store.log_end

@@ -11,6 +11,7 @@ What time alone can make due is looked after by `tick`, from `due` on (`look_aga
 """
 
 import threading
+import time
 
 import structlog
 
@@ -21,7 +22,7 @@ from rezone.replica.fencing import Fencing
 from rezone.replica.follower import FollowerDuties
 from rezone.replica.host import Host
 from rezone.replica.importers import Importers
-from rezone.replica.importing import ImportDuties
+from rezone.replica.importing import FILL_WEIGHT, ImportDuties
 from rezone.replica.indexing import IndexDuties
 from rezone.replica.insync import Reply
 from rezone.replica.leader import LeaderDuties
@@ -282,7 +283,10 @@ class Partition:
     def pump(self) -> None:
         """Sync, apply, commit, answer, ack: whatever is due."""
         self.damage.step()
+        filling, begun = self.store.filling, time.thread_time()
         self._move_on()
+        if filling:
+            self.host.foreground.owe((time.thread_time() - begun) * FILL_WEIGHT)
         self.reads.step()
         self.touched(at_once=False)
 

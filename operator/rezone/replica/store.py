@@ -432,6 +432,12 @@ class PartitionStore:
             return self._imports.get(source)
 
     @property
+    def filling(self) -> bool:
+        """Whether rows that other partitions had before are still to come."""
+        with self._changed:
+            return self._imports.filling
+
+    @property
     def seal(self) -> SealMark | None:
         """The seal that the log ends with, committed or not; None while it goes on."""
         return self._seal.mark
@@ -467,7 +473,7 @@ class PartitionStore:
             bound = min(bound, self.indexer.indexed_time)
             if self._imports.sources and self.indexer.lag_rows:
                 bound = 0  # what is imported comes with any time
-        if self._imports.filling:
+        if self.filling:
             bound = 0  # a tombstone may be removed before what it covers has come
         return self._applier.collect(bound, cursor, bytes_max, self.indexer.collected)
 

@@ -788,6 +788,7 @@ class FetchLog(Message, frozen=True):
     `opaque` is that of the stream's request: an ack of an earlier stream counts for nothing.
     `leaving`: the consumer is about to stop, and had better not be waited for. `index` is said by
     the candidate of a takeover alone (DCP-08), as is `ready_epoch`: the epoch it waits to lead in.
+    `rest_ms`, of a replica that is being filled: for how long its node's clients come first.
     """
 
     partition: PartitionId
@@ -798,6 +799,7 @@ class FetchLog(Message, frozen=True):
     leaving: bool = False
     index: IndexPosition | None = None
     ready_epoch: int = 0
+    rest_ms: int = 0
 
 
 class SetState(Message, frozen=True):

@@ -1,0 +1,106 @@
+"""Fills of new partitions give way to clients at every node that has work with them, and end."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import pytest
+from replica_cluster import Coordinator, cluster
+from test_imports import (
+    SMALL,
+    create_old,
+    fill_by_hand,
+    fill_old,
+    imported,
+    parts_of,
+    reshard,
+    zone,
+)
+
+from rezone.replica.entry import EntryKind
+from rezone.replica.foreground import SHORT_STEP_BYTES
+
+_IDLE = msgspec.structs.replace(SMALL, import_threads=0)
+
+
+def serve(c: Coordinator) -> None:
+    """Have a request under way at each node that is not answered."""
+    c.until_each("answered", c.nodes, lambda node: c.node(node).foreground.under_way == 0)
+    for node in c.nodes:
+        c.node(node).foreground.begin()
+
+
+@pytest.mark.proves("B-08", "B-16")
+def test_a_fill_rests_at_its_source_and_its_heir_and_ends_while_clients_go_on(
+    tmp_path: Path,
+) -> None:
+    """Clients would get what a re-sharding leaves them; or it would never end."""
+    whole = msgspec.structs.replace(SMALL, import_chunk_bytes=1 << 20)
+    with cluster(tmp_path, 2, config=zone(1), settings=whole) as c:
+        create_old(c)
+        fill_old(c, 8_000)
+        serve(c)
+        (heir,) = reshard(c, 1).ids
+        (part,) = parts_of(c)
+        c.until("imported", lambda: imported(c, part))
+        for node in c.nodes:
+            assert c.node(node).foreground.rested_seconds > 0
+            assert c.node(node).foreground.under_way == 1
+        fills = [
+            header
+            for header in c.replica(1, heir).store._log.headers(0)
+            if header.kind == EntryKind.IMPORT_FILL
+        ]
+        assert len(fills) > 2
+        assert all(header.length < 2 * SHORT_STEP_BYTES for header in fills), "bursts"
+
+
+@pytest.mark.proves("B-16")
+def test_what_followers_of_a_fill_do_is_rested_for_by_its_leader(tmp_path: Path) -> None:
+    """The followers' nodes would give their clients nothing, whatever share these are to keep."""
+    with cluster(tmp_path, 2, config=zone(1), settings=_IDLE) as c:
+        create_old(c)
+        fill_old(c, 200)
+        (heir,) = reshard(c, 1).ids
+        leader, clients = c.replica(1, heir), c.node(0).foreground
+        c.until("it may begin", lambda: leader.importing.parts()[0].next_fill(100) is not None)
+        (part,) = leader.importing.parts()
+        begin = part.next_fill(100)
+        part.begun(c.node(0).import_source.begin(begin))  # type: ignore[arg-type]
+        request = c.until("it may be asked", lambda: part.next_fill(1_000))
+        filled = c.node(0).import_source.fill(request)
+        serve(c)
+        clients.owe(1_000.0)
+        owed_until = leader.clock.monotonic() + clients.owed_seconds / 2
+        part.filled_with(request, filled)
+        c.until("told", lambda: leader.leading.fill_after > owed_until)
+        leader.leading.fill_after = float("inf")
+        assert part.next_fill(1_000) is None
+        leader.leading.fill_after = float("-inf")
+        c.until("it goes on", lambda: part.next_fill(1_000) is not None)
+        for node in c.nodes:
+            c.node(node).foreground.end()
+        fill_by_hand(c, part)
+
+
+def test_work_of_replicas_counts_as_that_of_copies_while_they_are_filled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What takes most time of a fill, syncs and writes to engines, would not be rested for."""
+    with cluster(tmp_path, 2, config=zone(1), settings=_IDLE) as c:
+        create_old(c)
+        fill_old(c, 100)
+        (heir,) = reshard(c, 1).ids
+        owed: dict[int, list[float]] = {node: [] for node in c.nodes}
+        for node, worked in owed.items():
+            monkeypatch.setattr(c.node(node).foreground, "owe", worked.append)
+        leader = c.replica(1, heir)
+        c.until("it may begin", lambda: leader.importing.parts()[0].next_fill(100) is not None)
+        fill_by_hand(c, leader.importing.parts()[0])
+        c.until_each("owed", c.nodes, lambda node: sum(owed[node]) > 0)
+        c.until("applied", lambda: leader.store.applied == leader.store.log_end)
+        before = len(owed[1])
+        leader.wake()
+        c.until("idle", lambda: leader.store.log_end == leader.positions.committed)
+        assert len(owed[1]) == before, "it has all that it is filled with"
