@@ -241,6 +241,45 @@ async def test_a_frozen_node_is_silent_since_its_answer_was_due(
     made.close()
 
 
+async def test_a_node_that_falls_silent_holds_up_no_call(
+    executor: ThreadPoolExecutor, news: Listener
+) -> None:
+    """A pass that told a node something when its machine was lost would replace no leader."""
+    released = threading.Event()
+
+    class Falling:
+        fails = threading.Event()
+
+        def call(self, *_: object, timeout_seconds: float) -> NodeReport:
+            del timeout_seconds
+            self.fails.wait(30)
+            raise NotReadyError("no answer", unreachable=1)
+
+    node = Falling()
+    made = NodeMonitor(
+        executor,
+        news,
+        zone_uid="u",
+        timeout_seconds=1.0,
+        connect=lambda _: node,  # type: ignore[arg-type, return-value]
+    )
+    made.watch({0: "127.0.0.1:1"})
+    watched = made.get(0)
+    assert watched is not None
+
+    def hang() -> Ack:
+        node.fails.set()
+        released.wait(30)
+        raise NotReadyError("given up", unreachable=1)
+
+    try:
+        with pytest.raises(NotReadyError, match="data node 0 has fallen silent"):
+            await asyncio.wait_for(watched.answer(executor, hang), 10)
+    finally:
+        released.set()
+        made.close()
+
+
 async def test_a_node_without_a_pod_is_silent(
     node: Node, monitor: NodeMonitor, news: Listener
 ) -> None:

@@ -159,7 +159,7 @@ class Acts:
             Ack,
             timeout_seconds=self._c.settings.call_timeout_seconds,
         )
-        await asyncio.get_running_loop().run_in_executor(self._c.executor, call)
+        await watched.answer(self._c.executor, call)
 
     async def _assign(self, change: Callable[[Assignments], Assignments | Skip]) -> None:
         """Apply one of the assignment functions to the zone as it is stored now."""

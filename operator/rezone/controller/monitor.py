@@ -18,14 +18,15 @@ import functools
 from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import Executor
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import structlog
 
 from rezone.controller.heard import Heard, follows, news_of, request_after, with_answer
 from rezone.controller.news import EVERYTHING, News
-from rezone.wire.errors import ConflictError
+from rezone.wire.errors import ConflictError, NotReadyError
 from rezone.wire.flight import NodeClient
-from rezone.wire.messages import NodeId, NodeReport, ReportRequest
+from rezone.wire.messages import Message, NodeId, NodeReport, ReportRequest
 
 log = structlog.get_logger(__name__)
 
@@ -61,11 +62,38 @@ class WatchedNode:
     whole_at: float = float("-inf")
     unreachable_since: datetime | None = None
     poller: asyncio.Task[None] | None = None
+    silent: asyncio.Event = dataclasses.field(default_factory=asyncio.Event)
 
     @property
     def reachable(self) -> bool:
         """Return whether the last poll was answered."""
         return self.heard is not None and self.unreachable_since is None
+
+    async def answer(self, executor: Executor, call: Callable[[], Message]) -> Message:
+        """Return what a call to the node returns; NotReadyError when a poll finds it silent first.
+
+        A node that is lost with a call under way holds up nobody for longer than it takes to
+        notice that. The call is given up, not ended: its outcome is unknown.
+        """
+        called = asyncio.get_running_loop().run_in_executor(executor, call)
+        if self.silent.is_set():
+            return await called
+        called.add_done_callback(_take_error)
+        falls_silent = asyncio.ensure_future(self.silent.wait())
+        either: set[asyncio.Future[Any]] = {called, falls_silent}
+        try:
+            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            falls_silent.cancel()
+        if not called.done():
+            raise NotReadyError(f"data node {self.node} has fallen silent", unreachable=1)
+        return called.result()
+
+
+def _take_error(called: "asyncio.Future[Message]") -> None:
+    """Look at the error of a call that may have been given up: nobody else would."""
+    if not called.cancelled():
+        called.exception()
 
 
 class NodeMonitor:
@@ -186,6 +214,7 @@ class NodeMonitor:
             raise ConflictError(f"{watched.address} told changes since {report.since} unasked")
 
     def _note_silence(self, watched: WatchedNode, error: Exception, late_seconds: float) -> None:
+        watched.silent.set()
         if watched.unreachable_since is None:
             watched.unreachable_since = silence_began(
                 utc_now(), late_seconds=late_seconds, timeout_seconds=self._timeout_seconds
@@ -201,5 +230,6 @@ class NodeMonitor:
             news = news_of(before, after)
         watched.heard = after
         watched.unreachable_since = None
+        watched.silent.clear()
         if news is not None:
             self._on_change(news)

@@ -209,4 +209,4 @@ class Notifier:
             timeout_seconds=self._timeout_seconds,
             encoded=encoded,
         )
-        await asyncio.get_running_loop().run_in_executor(self._executor, call)
+        await watched.answer(self._executor, call)

@@ -1,6 +1,5 @@
 """Starts copies: one SparkApplication per task attempt, or node-to-node pulls."""
 
-import asyncio
 import functools
 from collections.abc import Sequence
 from typing import Any
@@ -50,7 +49,6 @@ class Transfers:
 
         The zone's rate is shared evenly; a repeat tells the running copies their new share.
         """
-        loop = asyncio.get_running_loop()
         pulls = max(1, sum(len(copy.targets) for copy in copies))
         rate = self._zone.spec.rebalance.max_bytes_per_second
         share = max(1, rate // pulls) if rate else 0
@@ -68,7 +66,7 @@ class Transfers:
                 )
                 call = functools.partial(watched.client.call, request, Ack)
                 try:
-                    await loop.run_in_executor(self._c.executor, call)
+                    await watched.answer(self._c.executor, call)
                 except RezoneError as error:
                     log.warning("pull not started", node=target, error=str(error))
 
