@@ -18,11 +18,14 @@ from rezone.controller.keys import Kind, ObjectKey, ZoneKey
 from rezone.controller.metrics import OperatorMetrics
 from rezone.controller.settings import CoordinatorSettings
 from rezone.controller.wakes import Wakes
+from rezone.domain import routes
+from rezone.domain.resharding_view import HeirView, PartView, ReshardingView, SourceView
 from rezone.kube.client import Kube
 from rezone.kube.errors import ConflictWriteError, UnknownOutcomeError
 from rezone.resources.conditions import Condition, ConditionType, Reason, condition_of
 from rezone.resources.migration import MigrationState
 from rezone.resources.task import TaskState
+from rezone.wire.layouts import Overlap
 
 ZONE = ZoneKey("ns", "z").object_key
 TASK = ObjectKey(Kind.TASK, "ns", "t")
@@ -161,6 +164,50 @@ def test_ends_are_counted_once_and_only_those_of_this_process(
     for _ in range(2):
         metrics.note_state(MIGRATION, MigrationState.FAILED)
     assert value(registry, "ended_total", kind="RegionMigration", state="Failed") == 1
+
+
+def test_how_far_re_shardings_are_is_told_until_they_end(
+    registry: CollectorRegistry, metrics: OperatorMetrics
+) -> None:
+    """Nobody could be alerted that rows cannot be imported, or see how long it still takes."""
+    assert value(registry, "resharding_parts", phase="Broken") == 0, "an alert needs a value"
+    parts = (
+        PartView(overlap=Overlap(0, 1, 0, 16384), filled=True, verified=True, sealed=True),
+        PartView(overlap=Overlap(1, 2, 1, 16384), filled=True, verified=True),
+        PartView(overlap=Overlap(2, 3, 1, 16384), filled=True),
+        PartView(overlap=Overlap(3, 4, 2, 16384)),
+        PartView(overlap=Overlap(4, 5, 3, 16384), filled=True, broken=True),
+        PartView(overlap=Overlap(5, 6, 3, 16384), filled=True, verified=True, differs=True),
+    )
+    metrics.note_resharding(TASK, _resharding(parts, sources=4))
+    counts = {"Serving": 1, "Verified": 1, "Following": 1, "Filling": 1, "Broken": 2}
+    for phase, count in counts.items():
+        assert value(registry, "resharding_parts", phase=phase) == count
+    assert value(registry, "resharding_partitions", state="CutOver") == 1
+    assert value(registry, "resharding_partitions", state="Open") == 3
+    metrics.note_state(TASK, TaskState.SUCCEEDED)
+    assert value(registry, "resharding_parts", phase="Serving") == 0
+    assert value(registry, "resharding_partitions", state="CutOver") == 0
+
+
+def _resharding(parts: tuple[PartView, ...], sources: int) -> ReshardingView:
+    record = routes.initial((0,), 1)
+    return ReshardingView(
+        sources={p: SourceView(partition=p, record=record) for p in range(sources)},
+        heirs={16384: HeirView(partition=16384, nodes=(0,), parts=parts)},
+        generation=1,
+        stable=(),
+        pending=(),
+        holds_pending=True,
+        done=False,
+        cancel_written=False,
+        coordinator_epoch=1,
+        paused=False,
+        manual_approval=False,
+        max_concurrent_cut_overs=1,
+        lag_rows_max=1_000,
+        grace_seconds=0.0,
+    )
 
 
 async def test_loop_lag_is_how_late_the_loop_wakes(

@@ -7,6 +7,7 @@ from pathlib import Path
 import msgspec
 import pytest
 from replica_cluster import Coordinator, cluster
+from resharding_kit import seal
 from test_imports import (
     SMALL,
     create_old,
@@ -20,6 +21,8 @@ from test_imports import (
 
 from rezone.replica.entry import EntryKind
 from rezone.replica.foreground import SHORT_STEP_BYTES
+from rezone.replica.importmetrics import ImportCollector
+from rezone.wire.errors import ConflictError
 
 _IDLE = msgspec.structs.replace(SMALL, import_threads=0)
 
@@ -52,6 +55,7 @@ def test_a_fill_rests_at_its_source_and_its_heir_and_ends_while_clients_go_on(
             for header in c.replica(1, heir).store._log.headers(0)
             if header.kind == EntryKind.IMPORT_FILL
         ]
+        assert c.node(1).imports.fetched_bytes > 2 * SHORT_STEP_BYTES
         assert len(fills) > 2
         assert all(header.length < 2 * SHORT_STEP_BYTES for header in fills), "bursts"
 
@@ -104,3 +108,34 @@ def test_work_of_replicas_counts_as_that_of_copies_while_they_are_filled(
         leader.wake()
         c.until("idle", lambda: leader.store.log_end == leader.positions.committed)
         assert len(owed[1]) == before, "it has all that it is filled with"
+
+
+def test_how_far_imports_are_is_told_in_metrics(tmp_path: Path) -> None:
+    """Nobody could see that a re-sharding gets on, or be alerted that a part is broken."""
+    with cluster(tmp_path, 1, config=zone(1), settings=_IDLE) as c:
+        create_old(c)
+        fill_old(c, 100)
+        heirs = reshard(c, 2).ids
+        c.until_each("open", heirs, lambda p: c.replica(0, p).importing.parts())
+        parts = [c.replica(0, p).importing.parts()[0] for p in heirs]
+        c.until_each("may begin", parts, lambda part: part.next_fill(100) is not None)
+        assert metrics_of(c)["Filling"] == 2
+        fill_by_hand(c, parts[0])
+        c.node(0).imports.fetched_bytes += 7
+        found = metrics_of(c)
+        assert (found["Filling"], found["Following"]) == (1, 1)
+        assert 0 < found["rezone_replica_import_filled_rows"] < 100
+        assert found["rezone_replica_import_fetched_bytes_total"] == 7
+        parts[1].failed(parts[1].tail, ConflictError("another history"))
+        parts[0].lag_rows = 5
+        found = metrics_of(c)
+        assert (found["Broken"], found["rezone_replica_import_lag_rows"]) == (1, 5)
+        assert found["rezone_replica_sealed_partitions"] == 0
+        seal(c, 0)
+        assert metrics_of(c)["rezone_replica_sealed_partitions"] == 1
+
+
+def metrics_of(c: Coordinator) -> dict[str, float]:
+    """Return what a node measures of imports, phases by their names."""
+    samples = [s for family in ImportCollector(c.node(0)).collect() for s in family.samples]
+    return {sample.labels.get("phase", sample.name): sample.value for sample in samples}

@@ -25,6 +25,7 @@ from rezone.controller.settings import CoordinatorSettings
 from rezone.kube.data_node import PodSettings, build_pod
 from rezone.kube.names import TRANSFER, labels_of
 from rezone.replica.health import NodeCollector
+from rezone.replica.importmetrics import ImportCollector
 from rezone.resources.packaging import NAMESPACE as SYSTEM
 from rezone.resources.packaging import OVERLAYS, render, without_helm
 from rezone.resources.zone import DistributionZone
@@ -293,7 +294,11 @@ def test_dashboards_show_metrics_that_exist(helm: str) -> None:
     assert board["metadata"]["labels"]["grafana_dashboard"] == "1"
     panels = json.loads(board["data"]["data-nodes.json"])["panels"]
     shown = {name for p in panels for name in re.findall(r"rezone_replica_\w+", str(p["targets"]))}
-    assert shown == {metric.name for metric in NodeCollector(MagicMock()).collect()}
+    assert {re.sub("_total$", "", name) for name in shown} == {
+        metric.name
+        for collector in (NodeCollector, ImportCollector)
+        for metric in collector(MagicMock()).collect()
+    }
     panels = json.loads(board["data"]["operator.json"])["panels"]
     shown = {name for p in panels for name in re.findall(r"rezone_operator_\w+", str(p["targets"]))}
     registry = CollectorRegistry()

@@ -10,14 +10,15 @@ reads the gauges then.
 import asyncio
 import collections
 import time
-from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, NamedTuple
 
 from prometheus_client import REGISTRY, CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from rezone.controller.keys import Kind, ObjectKey
+from rezone.domain.resharding_view import PartPhase, ReshardingView
 from rezone.resources.conditions import Condition, ConditionStatus, ConditionType, Reason
 from rezone.resources.migration import TERMINAL_MIGRATION_STATES, MigrationState
 from rezone.resources.task import TERMINAL_TASK_STATES, TaskState
@@ -97,6 +98,8 @@ class OperatorMetrics:
         self._unseen: dict[ObjectKey, tuple[int, float]] = {}
         registry.register(_StateCollector(self._states))
         registry.register(_NotReadyCollector(self))
+        self._resharding: dict[ObjectKey, _Resharding] = {}
+        registry.register(_ReshardingCollector(self._resharding))
 
     def note_pass(self, kind: Kind, seconds: float, *, failed: bool) -> None:
         """Count a pass."""
@@ -115,6 +118,13 @@ class OperatorMetrics:
         # One that had ended when this process first saw it is no end of this process's.
         if before is not None and before not in ends and state in ends:
             self.ended.labels(key.kind, state).inc()
+        if state in ends:
+            self._resharding.pop(key, None)
+
+    def note_resharding(self, key: ObjectKey, view: ReshardingView) -> None:
+        """Note how far the re-sharding of a task is that has not ended."""
+        done = len(view.cut_over)
+        self._resharding[key] = _Resharding(view.phases, done, len(view.sources) - done)
 
     def note_zone(self, key: ObjectKey, conditions: Iterable[Condition]) -> None:
         """Note why a zone is not Ready, or that it is."""
@@ -143,6 +153,7 @@ class OperatorMetrics:
         self._states.pop(key, None)
         self._not_ready.pop(key, None)
         self._unseen.pop(key, None)
+        self._resharding.pop(key, None)
 
     def watch_staleness(self) -> float:
         """Return for how many seconds the oldest own write has not been seen."""
@@ -155,6 +166,41 @@ class OperatorMetrics:
             begun = self._monotonic()
             await asyncio.sleep(LAG_SECONDS)
             self._lags.append(max(0.0, self._monotonic() - begun - LAG_SECONDS))
+
+
+class _Resharding(NamedTuple):
+    """How far one re-sharding is: its parts, and the old partitions that are cut over or not."""
+
+    phases: Mapping[PartPhase, int]
+    cut_over: int
+    left: int
+
+
+class _ReshardingCollector(Collector):
+    """How far the re-shardings of all zones together are."""
+
+    def __init__(self, known: Mapping[ObjectKey, _Resharding]) -> None:
+        self._known = known
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield a number for every phase, also for those that nothing is in."""
+        known = list(self._known.values())
+        parts = GaugeMetricFamily(
+            "rezone_operator_resharding_parts",
+            "Ranges that an old and a new partition share, by how far they are.",
+            labels=["phase"],
+        )
+        for phase in PartPhase:
+            parts.add_metric([phase], sum(each.phases.get(phase, 0) for each in known))
+        yield parts
+        partitions = GaugeMetricFamily(
+            "rezone_operator_resharding_partitions",
+            "Old partitions of zones that are re-sharded, by whether they are cut over.",
+            labels=["state"],
+        )
+        partitions.add_metric(["CutOver"], sum(each.cut_over for each in known))
+        partitions.add_metric(["Open"], sum(each.left for each in known))
+        yield partitions
 
 
 class _StateCollector(Collector):

@@ -64,8 +64,7 @@ class TaskReconciler:
         return await self._c.spark.state(task.metadata.namespace, status.spark_application)
 
     async def _pass(self, key: ObjectKey, task: RebalanceTask, seen: ZonePass) -> float | None:
-        grace = self._c.settings.resharding_grace_seconds
-        decision = _decide(task, seen, grace_seconds=grace)
+        decision = self._decide(key, task, seen)
         try:
             await self._c.write_status(key, task, decision.status)
         except ConflictWriteError:
@@ -77,29 +76,29 @@ class TaskReconciler:
         await Acts(self._c, seen.zone, seen.runtime, task).carry_out(decision.actions)
         return decision.wake_seconds
 
-
-def _decide(
-    task: RebalanceTask, seen: ZonePass, *, grace_seconds: float
-) -> Decision[RebalanceTaskStatus]:
-    """Ask the machine of the task's type."""
-    generation, now = task.metadata.generation, utc_now()
-    if task.spec.type is TaskType.RESHARD:
-        parts = seen.runtime.parts
-        view = resharding_observe.observe(
-            seen.view,
+    def _decide(
+        self, key: ObjectKey, task: RebalanceTask, seen: ZonePass
+    ) -> Decision[RebalanceTaskStatus]:
+        """Ask the machine of the task's type."""
+        generation, now = task.metadata.generation, utc_now()
+        if task.spec.type is TaskType.RESHARD:
+            parts = seen.runtime.parts
+            view = resharding_observe.observe(
+                seen.view,
+                task.spec,
+                task.status or RebalanceTaskStatus(),
+                resharding_observe.Compared(verified=parts.verified, differing=parts.differing),
+                grace_seconds=self._c.settings.resharding_grace_seconds,
+            )
+            self._c.metrics.note_resharding(key, view)
+            plan = functools.partial(make_resharding_plan, task, seen)
+            return resharding.decide(task.spec, task.status, view, now, generation, plan=plan)
+        return rebalance.decide(
             task.spec,
-            task.status or RebalanceTaskStatus(),
-            resharding_observe.Compared(verified=parts.verified, differing=parts.differing),
-            grace_seconds=grace_seconds,
+            task.status,
+            seen.view,
+            now,
+            generation,
+            name=task.metadata.name,
+            plan=functools.partial(make_plan, task, seen),
         )
-        plan = functools.partial(make_resharding_plan, task, seen)
-        return resharding.decide(task.spec, task.status, view, now, generation, plan=plan)
-    return rebalance.decide(
-        task.spec,
-        task.status,
-        seen.view,
-        now,
-        generation,
-        name=task.metadata.name,
-        plan=functools.partial(make_plan, task, seen),
-    )

@@ -4,12 +4,24 @@ A *source* is an old partition, an *heir* a new one that overlaps with it, a *pa
 in common.
 """
 
+import collections
 import dataclasses
+import enum
 import functools
 from collections.abc import Mapping
 
 from rezone.wire.layouts import Overlap, generation_of
 from rezone.wire.messages import FIRST_PARTITION_EPOCH, LeaderAndIsr, NodeId, PartitionId
+
+
+class PartPhase(enum.StrEnum):
+    """How far a part is."""
+
+    FILLING = "Filling"  # rows that were there before are still to come
+    FOLLOWING = "Following"  # it has them, and was not found to be equal yet
+    VERIFIED = "Verified"  # it was equal at both sides as of one time
+    SERVING = "Serving"  # the old side is sealed, and the new one serves it
+    BROKEN = "Broken"  # it can only be imported from the start, or differs
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -32,6 +44,17 @@ class PartView:
     sealed: bool = False
     bytes_done: int = 0
     bytes_total: int = 0
+
+    @property
+    def phase(self) -> PartPhase:
+        """How far it is."""
+        if self.sealed:
+            return PartPhase.SERVING
+        if self.broken or self.differs:
+            return PartPhase.BROKEN
+        if not self.filled:
+            return PartPhase.FILLING
+        return PartPhase.VERIFIED if self.verified else PartPhase.FOLLOWING
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -133,6 +156,13 @@ class ReshardingView:
             if source.record.sealed
             or source.sealed
             or any(part.sealed for _, part in self.parts[partition])
+        )
+
+    @property
+    def phases(self) -> Mapping[PartPhase, int]:
+        """How many parts are how far."""
+        return collections.Counter(
+            part.phase for heir in self.heirs.values() for part in heir.parts
         )
 
     @property

@@ -13,6 +13,7 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from rezone.replica.copymetrics import CopyCollector
+from rezone.replica.importmetrics import ImportCollector
 from rezone.replica.memory import MemoryCollector
 from rezone.replica.node import DataNode
 from rezone.replica.readiness import unready_reason
@@ -79,6 +80,7 @@ class HealthServer:
         registry = CollectorRegistry()
         registry.register(NodeCollector(node))
         registry.register(CopyCollector(node))
+        registry.register(ImportCollector(node))
         registry.register(MemoryCollector(node))
         registry.register(TransactionCollector(node))
         registry.register(node.threads.lag)

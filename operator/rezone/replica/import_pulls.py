@@ -82,6 +82,7 @@ class ImportPulls:
         self._by_leader: dict[NodeId, list[ImportPart]] = {}
         self._unfilled: deque[tuple[NodeId, ImportPart]] = deque()
         self._fetching: set[ImportPart] = set()
+        self.fetched_bytes = 0
         self._rate_share = 0
         self._rate = RateLimit(lambda: self._rate_share)
         source = host.import_source
@@ -266,6 +267,7 @@ class ImportPulls:
         reply = self._call(leader, request, FilledVersions, seconds)
         with self._lock:
             self._rate.owe(len(reply.versions))
+            self.fetched_bytes += len(reply.versions)
         # The reading has rested by itself, also where the source is on this node.
         steps = CopySteps(self._host.foreground, FILL_WEIGHT)
         part.filled_with(request, reply)
