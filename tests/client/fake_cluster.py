@@ -12,7 +12,7 @@ import dataclasses
 import enum
 import threading
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple, Self
 
 import msgspec
@@ -46,6 +46,7 @@ from rezone.wire.messages import (
     ReadRequest,
     ReadResult,
     RouteTable,
+    RowsAsOf,
     ScanTicket,
     WriteRequest,
     WriteResult,
@@ -133,7 +134,16 @@ class FakeNode(flight.FlightServerBase):  # type: ignore[misc]
             table = self.cluster.scan(self, request)
         except RezoneError as error:
             raise to_flight_error(error) from error
-        return flight.RecordBatchStream(table)
+        empty = pa.RecordBatch.from_pylist([], schema=table.schema)
+        told = pa.py_buffer(messages.encode(RowsAsOf(as_of=0, age_ms=0)))
+
+        def chunks() -> Iterator[Any]:
+            yield empty, told
+            for number, batch in enumerate(table.to_batches()):
+                self.cluster.before_batch(request, number)
+                yield batch, None
+
+        return flight.GeneratorStream(table.schema, chunks())
 
     def do_exchange(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:  # noqa: ARG002
         """Serve a data channel."""
@@ -170,6 +180,7 @@ class FakeCluster:
         self.tells_seals = True
         self.frozen: set[int] = set()
         self.thawed = threading.Event()
+        self.before_batch: Callable[[ScanTicket, int], None] = lambda _ticket, _number: None
 
     @property
     def bootstrap(self) -> list[str]:
@@ -303,14 +314,12 @@ class FakeCluster:
             self._refuse_follower(node, ticket.partition)
             data = self.partitions[ticket.partition].data
             places = {key: keyspace.hash_key(key) for key in data}
-            keys = sorted(
-                (
-                    key
-                    for key, place in places.items()
-                    if ticket.hash_start <= place <= ticket.hash_end_inclusive
-                ),
-                key=lambda key: keyspace.row_id(places[key], key),
-            )
+            ids = {
+                keyspace.row_id(place, key): key
+                for key, place in places.items()
+                if ticket.hash_start <= place <= ticket.hash_end_inclusive
+            }
+            keys = [ids[row_id] for row_id in sorted(ids) if row_id > ticket.after]
             batch = self.codec.decode(keys, [data[k] for k in keys])
         return pa.Table.from_batches(
             pa.Table.from_batches([batch]).to_batches(max_chunksize=100),

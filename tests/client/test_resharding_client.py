@@ -12,6 +12,7 @@ import msgspec
 import pyarrow as pa
 import pytest
 from fake_cluster import Entry, FakeCluster, FakeNode, Fault
+from pyarrow import flight
 
 from rezone.client import ClientSettings, OutcomeUnknownError, TableClient
 from rezone.client.placement import Placement
@@ -23,6 +24,7 @@ from rezone.wire.messages import (
     Message,
     PartitionAssignment,
     RouteTable,
+    ScanTicket,
     WriteRequest,
     ZoneConfig,
 )
@@ -212,6 +214,25 @@ def test_each_write_counts_once_and_in_order_whatever_fails_and_is_sealed(seed: 
         assert cluster.config.generation > 1
         for writer in writers:
             writer.close()
+
+
+@pytest.mark.proves("B-08")
+def test_a_scan_that_breaks_at_a_seal_goes_on_at_the_heirs(cluster: FakeCluster) -> None:
+    """Whoever reads for hours would begin anew, or have the rows before the break twice."""
+    broken: list[int] = []
+
+    def seal_and_break(ticket: ScanTicket, number: int) -> None:
+        if number == 1 and cluster.seal(ticket.partition):
+            broken.append(ticket.partition)
+            raise flight.FlightUnavailableError("broken for the test")
+
+    with TableClient(cluster.bootstrap, settings=QUICK) as client:
+        client.write(rows_of(range(1000)))
+        cluster.begin_resharding(6)
+        cluster.before_batch = seal_and_break
+        found = [row for batch in client.stream() for row in batch["id"].to_pylist()]
+    assert broken == [0, 1, 2, 3]
+    assert sorted(found) == list(range(1000))
 
 
 def test_a_refusal_that_teaches_nothing_is_not_repeated_in_a_loop(

@@ -1,7 +1,7 @@
 """The table client: rows in and out of a zone, with a route cache that corrects itself."""
 
 from rezone.client.lookups import IndexPage
-from rezone.client.reads import AgedRows
+from rezone.client.reads import AgedRows, ReadTime
 from rezone.client.settings import (
     ClientSettings,
     OutcomeUnknownError,
@@ -17,6 +17,7 @@ __all__ = [
     "IndexPage",
     "OutcomeUnknownError",
     "PartitionWrite",
+    "ReadTime",
     "TableClient",
     "Transaction",
     "TransactionCommit",

@@ -25,7 +25,7 @@ import heapq
 import itertools
 import random
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 from rezone.client.connection import Connection
 from rezone.client.doubts import Doubts
@@ -133,6 +133,12 @@ class Dispatcher:
         """Return the cached leader of a partition."""
         with self._lock:
             return self._routes.leader(partition)
+
+    def follower(self, partition: PartitionId, besides: Collection[str]) -> str | None:
+        """Return the address of one of a partition's followers, at random; None without one."""
+        with self._lock:
+            known = [one for one in self._routes.followers(partition) if one not in besides]
+            return self._rng.choice(known) if known else None
 
     def correct(self, partition: PartitionId, error: NotLeaderError) -> Leader | None:
         """Correct the cache by a NotLeader answer; returns the leader it names if that is news."""

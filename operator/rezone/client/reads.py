@@ -3,7 +3,7 @@
 Concurrency: any thread may call; answers come by the dispatcher's threads.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -23,8 +23,18 @@ Part = tuple[PartitionId, bytes]
 Aged = tuple[Part, ReadResult, memoryview]
 
 
+class ReadTime(NamedTuple):
+    """A time that may be read at: microseconds since 1970, and how long ago that was."""
+
+    as_of: int
+    age_seconds: float
+
+
 class AgedRows(NamedTuple):
-    """Rows and their time: microseconds since 1970, and how long ago that was when they left."""
+    """Rows and their time: microseconds since 1970, and how long ago that was when they left.
+
+    The rows are a table, a page of a lookup, or an iterator over record batches.
+    """
 
     rows: Any
     as_of: int
@@ -76,6 +86,25 @@ class Reads:
             as_of=oldest,
             age_seconds=max((result.age_ms for _, result, _ in kept), default=0) / 1000,
         )
+
+    def time(
+        self,
+        codec: RowCodec,
+        partitions: Iterable[PartitionId],
+        as_of: int | None,
+        age_ms: int | None,
+    ) -> ReadTime:
+        """Return the newest time as of which replicas of all these partitions may be read now.
+
+        It is that of the one that is furthest behind; or the time that is given.
+        """
+        nothing = rows.to_ipc(pa.RecordBatch.from_pylist([], schema=codec.key_schema))
+        found = self._ask_any([(one, nothing) for one in partitions], as_of, age_ms)
+        told = [result for _, result, _ in found]
+        oldest = min(result.as_of for result in told)
+        # A newer answer's clock says how old the oldest time is, as well.
+        age = max(result.age_ms / 1e3 + (result.as_of - oldest) / 1e6 for result in told)
+        return ReadTime(oldest, age)
 
     def _parts(self, codec: RowCodec, keys: batches.Rows) -> list[Part]:
         """Cut keys by partitions and by size."""

@@ -19,7 +19,7 @@ from rezone.client import batches
 from rezone.client.calls import Budget
 from rezone.client.dispatch import Dispatcher
 from rezone.client.lookups import LOOKUPS_AT_ONCE, IndexPage, Lookup
-from rezone.client.reads import AgedRows, Reads, age_bound
+from rezone.client.reads import AgedRows, Reads, ReadTime, age_bound
 from rezone.client.routes import RouteCache
 from rezone.client.settings import ClientSettings
 from rezone.client.streams import Streams
@@ -30,7 +30,6 @@ from rezone.wire.flight import NodeClient
 from rezone.wire.layouts import WHOLE, HashRange, Segment
 from rezone.wire.messages import (
     PartitionId,
-    ScanTicket,
     TransactionOutcome,
     ZoneConfig,
 )
@@ -184,20 +183,67 @@ class TableClient:
         self._zone.fetch_routes()
         return self._zone.placement.segments()
 
+    def read_time(
+        self,
+        *,
+        max_staleness_seconds: float | None = None,
+        as_of: int | None = None,
+        hashes: HashRange = WHOLE,
+    ) -> ReadTime:
+        """Return one time as of which any replica may be read, of all partitions of a range.
+
+        The bounds are those of `read_any`, as a time is only certain to be there when nobody is
+        further behind. Asks each partition once.
+        """
+        age_ms = age_bound(max_staleness_seconds, as_of)
+
+        def ask(codec: RowCodec) -> ReadTime:
+            asked = [one.partition for one in self._zone.placement.segments(hashes)]
+            return self._reads.time(codec, asked, as_of, age_ms)
+
+        return self._zone.with_routes(ask)
+
     def scan(self, as_of: int | None = None) -> Any:
         """Return all rows as a table, partition by partition; each at its own newest time."""
-        schema = self.codec.arrow_schema
-        batches_of_all = self._streams.rows(WHOLE, _scan_ticket(as_of), whole=True)
-        return pa.Table.from_batches(batches_of_all, schema=schema)
+        return self._table_of(self.stream(as_of=as_of))
+
+    def scan_any(
+        self, *, max_staleness_seconds: float | None = None, as_of: int | None = None
+    ) -> AgedRows:
+        """Return all rows as of one time, of any replicas; otherwise as `stream_any`."""
+        found = self.stream_any(max_staleness_seconds=max_staleness_seconds, as_of=as_of)
+        return found._replace(rows=self._table_of(found.rows))
+
+    def _table_of(self, found: Iterator[Any]) -> Any:
+        return pa.Table.from_batches(found, schema=self.codec.arrow_schema)
 
     def stream(self, hashes: HashRange = WHOLE, *, as_of: int | None = None) -> Iterator[Any]:
         """Yield the rows of a range of key hashes as record batches, as they come from leaders.
 
-        In the order of row ids. A partition's scan that breaks before its first batch is started
-        again; later it raises, because rows already yielded cannot be taken back.
+        In the order of row ids; each partition's are of one time. A scan that breaks off goes on at
+        whoever leads then, as of that time. VersionsExpiredError when that is longer ago than
+        versions are kept: a scan must not take so long.
         """
-        _ = self.config  # its placement comes with it
-        return self._streams.rows(hashes, _scan_ticket(as_of))
+        return self._streams.scan(self.codec, hashes, as_of)
+
+    def stream_any(
+        self,
+        hashes: HashRange = WHOLE,
+        *,
+        max_staleness_seconds: float | None = None,
+        as_of: int | None = None,
+    ) -> AgedRows:
+        """Stream rows of followers where they can answer, of leaders where not: all of one time.
+
+        The bounds are those of `read_any`. `rows` of the answer is an iterator over record batches,
+        in the order of row ids; its age is that at the beginning. A scan that breaks off goes on at
+        another replica, as of the same time.
+        """
+        told = self.read_time(
+            max_staleness_seconds=max_staleness_seconds, as_of=as_of, hashes=hashes
+        )
+        found = self._streams.scan(self.codec, hashes, told.as_of, anywhere=True)
+        return AgedRows(found, told.as_of, told.age_seconds)
 
     def lookup(
         self,
@@ -218,21 +264,46 @@ class TableClient:
         UnknownIndexError when the zone has no such index, IndexNotBuiltError while it is new and
         does not have all rows yet; the detail `percent` says how far it is.
         """
+        return self._zone.with_routes(
+            lambda codec: self._page(
+                Lookup(codec, index, low=low, high=high, limit=limit, after=after), as_of
+            )
+        )
+
+    def lookup_any(
+        self,
+        index: str,
+        low: Sequence[Any] = (),
+        high: Sequence[Any] = (),
+        *,
+        limit: int = 1000,
+        after: bytes = b"",
+        max_staleness_seconds: float | None = None,
+        as_of: int | None = None,
+    ) -> AgedRows:
+        """Look rows up at followers where they can answer, at leaders where not; see `lookup`.
+
+        The bounds are those of `read_any`, `rows` of the answer is an IndexPage. Pages are of one
+        time when all but the first are asked for as of the first one's.
+        """
+        told = self.read_time(max_staleness_seconds=max_staleness_seconds, as_of=as_of)
 
         def look_up(codec: RowCodec) -> IndexPage:
             found = Lookup(codec, index, low=low, high=high, limit=limit, after=after)
+            return self._page(found, told.as_of, anywhere=True)
 
-            def rows_of(segment: Segment) -> list[Any]:
-                hashes = HashRange(segment.start, segment.end)
-                ticket = functools.partial(found.ticket, as_of=as_of)
-                return list(self._streams.rows(hashes, ticket, whole=True))
+        return AgedRows(self._zone.with_routes(look_up), told.as_of, told.age_seconds)
 
-            segments = self._zone.placement.segments()
-            with ThreadPoolExecutor(min(len(segments), LOOKUPS_AT_ONCE)) as pool:
-                parts = pool.map(rows_of, segments)
-                return found.page([batch for part in parts for batch in part])
+    def _page(self, found: Lookup, as_of: int | None, *, anywhere: bool = False) -> IndexPage:
+        """Ask all partitions, some at a time."""
 
-        return self._zone.with_routes(look_up)
+        def rows_of(segment: Segment) -> list[Any]:
+            return self._streams.lookup(segment.hashes, found.ticket, as_of, anywhere=anywhere)
+
+        segments = self._zone.placement.segments()
+        with ThreadPoolExecutor(min(len(segments), LOOKUPS_AT_ONCE)) as pool:
+            parts = pool.map(rows_of, segments)
+            return found.page([batch for part in parts for batch in part])
 
     def close(self) -> None:
         """Close all connections; open futures end with an error."""
@@ -244,12 +315,3 @@ class TableClient:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-
-def _scan_ticket(as_of: int | None) -> Callable[[Segment], ScanTicket]:
-    return lambda segment: ScanTicket(
-        partition=segment.partition,
-        as_of=as_of,
-        hash_start=segment.start,
-        hash_end_inclusive=segment.end - 1,
-    )

@@ -29,21 +29,31 @@ class Closing:
         self._end = 0
         self._time = 0
 
+    def promise(self) -> int:
+        """Promise that no later row gets as late a time as may be promised; return it.
+
+        0 where nothing may be promised: by a follower, or when others are about to write. Under the
+        lock.
+        """
+        partition = self._partition
+        state = partition.leading.state
+        if state is None or not state.serving or partition.takeover.blocks_writes:
+            return 0
+        if partition.store.seal is not None:
+            return 0  # later times are those of other partitions
+        told = min(state.told_time, partition.host.told.until)
+        time = int(min(partition.clock.micros() - 1, told))
+        partition.intake.time_floor = max(partition.intake.time_floor, time)
+        return time
+
     def close(self) -> ClosedTime | None:
         """Close the latest time that may be; None when there is none after the last row's."""
         partition = self._partition
         with partition.lock:
-            state = partition.leading.state
-            if state is None or not state.serving or partition.takeover.blocks_writes:
-                return None
-            if partition.store.seal is not None:
-                return None  # later times are those of other partitions
-            told = min(state.told_time, partition.host.told.until)
-            time = min(partition.clock.micros() - 1, told)
+            time = self.promise()
             if time <= partition.store.last_commit_time:
                 return None
-            self._end, self._time = partition.store.log_end, int(time)
-            partition.intake.time_floor = max(partition.intake.time_floor, self._time)
+            self._end, self._time = partition.store.log_end, time
             partition.positions.note_applied()
             return ClosedTime(partition.partition_id, partition.leader_epoch, self._end, self._time)
 

@@ -18,13 +18,13 @@ import msgspec
 from rezone.replica.history import is_of_history
 from rezone.wire.errors import IndexNotBuiltError, NotReadyError
 from rezone.wire.indexes import IndexCodec
+from rezone.wire.keyspace import hash_in
 from rezone.wire.messages import FailoverEntry, IndexBuild, IndexPosition, Role
 
 if TYPE_CHECKING:
     from rezone.replica.partition import Partition
 
 
-_HASH_BYTES = 8
 _CANDIDATE_SECONDS = 0.01
 """How often the candidate of a takeover indexes, and says how far it is."""
 
@@ -177,8 +177,7 @@ class IndexDuties:
     def _percent(self, row_id: bytes) -> int:
         """Return which part of the partition's hash range lies before a row."""
         start, end = self._partition.hash_range
-        reached = int.from_bytes(row_id[:_HASH_BYTES].ljust(_HASH_BYTES, b"\0"), "big")
-        return max(0, min(99, 100 * (reached - start) // (end - start)))
+        return max(0, min(99, 100 * (hash_in(row_id) - start) // (end - start)))
 
     # --- lookups ---------------------------------------------------------------------------------
 

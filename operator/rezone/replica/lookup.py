@@ -9,12 +9,12 @@ Concurrency: runs in its caller's Flight thread.
 """
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rezone.replica.digest import in_range
 from rezone.replica.engines.base import behind
 from rezone.replica.indexer import Found
-from rezone.replica.read import hashes_of, reading, time_to_read_at
+from rezone.replica.scan import Chunk, hashes_of, reading_at, time_to_read_at, told_first
 from rezone.wire.errors import LimitExceededError, UnknownIndexError
 from rezone.wire.indexes import KeyRange, index_codec
 from rezone.wire.layouts import HashRange
@@ -28,7 +28,7 @@ _ENTRIES_MIN = 256
 """A slice has so many entries even for a few rows: those of rows that have changed do not count."""
 
 
-def lookup_batches(partition: "Partition", ticket: IndexTicket, codec: RowCodec) -> Iterator[Any]:
+def lookup_batches(partition: "Partition", ticket: IndexTicket, codec: RowCodec) -> Iterator[Chunk]:
     """Yield the rows of a range of an index as typed batches, in the index's order.
 
     UnknownIndexError and LimitExceededError before anything is waited for.
@@ -47,22 +47,22 @@ def lookup_batches(partition: "Partition", ticket: IndexTicket, codec: RowCodec)
             limit=rows_max,
         )
     hashes = hashes_of(partition, ticket)
-    as_of = time_to_read_at(partition, ticket.as_of, hashes)
+    kept = time_to_read_at(partition, ticket.as_of, hashes)
     applied = partition.store.applied
     dropped = partition.index.wait_for(index, applied)
+    yield told_first(partition, kept.as_of, codec)
     if ticket.after:
         keys = keys._replace(start=max(ticket.start, behind(ticket.after)))
     left = ticket.limit
     while left:
-        with reading(partition, as_of):
-            found = partition.store.reader.lookup(index, keys, as_of, max(left, _ENTRIES_MIN))
+        with reading_at(partition, kept):
+            found = partition.store.reader.lookup(index, keys, kept.as_of, max(left, _ENTRIES_MIN))
         found = _inside(found, hashes, partition.hash_range)
         # It may have begun to be made anew, was rolled back, or dropped.
         partition.index.require(index, applied, dropped)
-        if len(found.row_ids):
-            batch = codec.decode(keys_of(found.row_ids), found.values)
-            yield batch.slice(0, left)
-            left -= min(left, batch.num_rows)
+        batch = codec.decode(keys_of(found.row_ids), found.values).slice(0, left)
+        yield batch, None
+        left -= batch.num_rows
         if found.cursor is None:
             return
         keys = keys._replace(start=found.cursor)

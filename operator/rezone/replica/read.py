@@ -1,14 +1,14 @@
-"""Reads of one partition: by key, and scans, at the newest committed state or as of a time.
+"""Reads of one partition: by key, at the newest committed state or as of a time; when any may be.
 
 The newest state is the leader's to tell, and only when nobody else can have changed it: while
 every in-sync replica has promised not to lead (`lease`), or has said so since the read came; and
 when everything the leader started with is committed. As of a time, any replica may answer that
 has applied all committed rows up to it.
 
-Concurrency: scans and digests wait in their callers' threads, on the partition's `changed`. A
-read by key that cannot be answered at once goes into the partition's `ReadQueue`, so that other
-requests of its channel do not wait for it; the partition's job answers it. Both wait at most
-`hold_ms_max`.
+Concurrency: scans (`scan`) and digests wait in their callers' threads, on the partition's
+`changed`. A read by key that cannot be answered at once goes into the partition's `ReadQueue`, so
+that other requests of its channel do not wait for it; the partition's job answers it. Both wait at
+most `hold_ms_max`.
 """
 
 import contextlib
@@ -18,14 +18,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pyarrow as pa
 
-from rezone.replica.digest import hash_bound
+from rezone.replica.expiry import kept_until
 from rezone.replica.intents import overlaid
 from rezone.replica.serving import Served
 from rezone.replica.write import require_inside
 from rezone.wire.errors import CorruptionError, NotReadyError, OverloadedError, RezoneError
-from rezone.wire.layouts import HashRange
-from rezone.wire.messages import IndexTicket, OwnWrites, ReadRequest, Role, ScanTicket
-from rezone.wire.rows import RowCodec, from_ipc, hash_of, keys_of, row_ids
+from rezone.wire.messages import OwnWrites, ReadRequest, Role
+from rezone.wire.rows import RowCodec, from_ipc, hash_of, row_ids
 
 if TYPE_CHECKING:
     from rezone.replica.partition import Partition
@@ -36,10 +35,14 @@ Readable = Callable[[], bool]
 
 
 def readable(partition: "Partition", as_of: int | None, served: Served = lambda: True) -> Readable:
-    """Return when a read that comes now, of what is `served`, may be answered; under the lock."""
+    """Return when a read that comes now, of what is `served`, may be answered; under the lock.
+
+    VersionsExpiredError for a time that is too long ago.
+    """
     since = partition.clock.monotonic()
     if as_of is None:
         return lambda: _newest_is_here(partition, since) and served()
+    kept_until(partition, as_of).require(partition)
     if as_of > partition.positions.readable_time:
         partition.following.apply_now()
     past = _PastRead(partition, as_of, since)
@@ -265,7 +268,8 @@ def _time_within(partition: "Partition", max_age_ms: int) -> int:
     A leader closes a time for it if need be. NotReadyError when a follower is too far behind.
     """
     with partition.lock:
-        oldest = partition.clock.micros() - max_age_ms * 1000
+        age_ms = min(max_age_ms, partition.config.version_retention_seconds * 1000)
+        oldest = partition.clock.micros() - age_ms * 1000
         if partition.positions.readable_time >= oldest:
             return partition.positions.readable_time
         if partition.sealing.done:
@@ -318,42 +322,3 @@ def own_values(partition: "Partition", row_ids: list[bytes], own: OwnWrites) -> 
     if transaction is None:
         return values
     return overlaid(row_ids, values, partition.store.reader.intents(transaction, row_ids))
-
-
-def time_to_read_at(partition: "Partition", as_of: int | None, hashes: HashRange) -> int:
-    """Return the one time of a read that takes several steps, when it may be read at.
-
-    Without `as_of` a time at which everything committed is to be seen. It is of the rows of a
-    range, all of which must be served.
-    """
-    served = partition.serving.hashes(hashes)
-    if as_of is None:
-        wait_readable(partition, None, served)
-        with partition.lock:
-            # One time, whatever is written meanwhile.
-            as_of = partition.intake.time_floor = max(
-                partition.intake.time_floor, partition.store.last_commit_time
-            )
-    wait_readable(partition, as_of, served)
-    return as_of
-
-
-def hashes_of(partition: "Partition", ticket: ScanTicket | IndexTicket) -> HashRange:
-    """Return which of a partition's hashes a ticket is for; an empty range when none."""
-    start, end = partition.hash_range
-    start = min(max(start, ticket.hash_start), end)
-    return HashRange(start, max(start, min(end, ticket.hash_end_inclusive + 1)))
-
-
-def scan_batches(partition: "Partition", ticket: ScanTicket, codec: RowCodec) -> Iterator[Any]:
-    """Yield the visible rows in a range of hashes as typed batches, in row-id order."""
-    hashes = hashes_of(partition, ticket)
-    as_of = time_to_read_at(partition, ticket.as_of, hashes)
-    cursor, bound = hash_bound(hashes.start), hash_bound(hashes.end)
-    while cursor is not None:
-        with reading(partition, as_of):
-            ids, values, cursor = partition.store.reader.scan(
-                cursor, bound, as_of, ticket.batch_rows
-            )
-        if len(ids):
-            yield codec.decode(keys_of(ids), values)

@@ -69,23 +69,20 @@ class RowReader:
     def scan(
         self, start_row_id: bytes, end_row_id: bytes | None, as_of: int | None, rows_max: int
     ) -> tuple[Any, Any, bytes | None]:
-        """Return up to about `rows_max` visible rows of [start, end) and where to go on (or None).
+        """Return the visible rows of a slice of [start, end) and where to go on, None at the end.
 
-        Arrow binary arrays of row ids and values. The cursor is the `start_row_id` of the next
+        Arrow binary arrays of row ids and values; empty when the slice, of at most `rows_max` rows,
+        has nothing but rows that are not visible. The cursor is the `start_row_id` of the next
         call; give the same `as_of` to see one state.
         """
-        bound = self._time(as_of)
-        cursor: bytes | None = start_row_id
-        while cursor is not None:
-            chains = self._rows.engine.scan_chains(
-                cursor, end_row_id, rows_max=rows_max, bytes_max=_SCAN_BYTES
-            )
-            cursor = None if chains.end else behind(chains.last_row_id)
-            if chains.keys:
-                row_ids, values = visible(columns_of(chains.keys, chains.values), bound)
-                if len(row_ids):
-                    return row_ids, values, cursor
-        return pa.array([], pa.binary()), pa.array([], pa.binary()), None
+        chains = self._rows.engine.scan_chains(
+            start_row_id, end_row_id, rows_max=rows_max, bytes_max=_SCAN_BYTES
+        )
+        cursor = None if chains.end else behind(chains.last_row_id)
+        if not chains.keys:
+            return pa.array([], pa.binary()), pa.array([], pa.binary()), cursor
+        row_ids, values = visible(columns_of(chains.keys, chains.values), self._time(as_of))
+        return row_ids, values, cursor
 
     def digest(
         self,

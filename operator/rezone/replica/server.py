@@ -21,7 +21,7 @@ from rezone.replica.foreground import CopySteps
 from rezone.replica.guard import Guard, guard_of
 from rezone.replica.lookup import lookup_batches
 from rezone.replica.node import DataNode
-from rezone.replica.read import scan_batches
+from rezone.replica.scan import scan_batches
 from rezone.wire import messages
 from rezone.wire.channel import Channel
 from rezone.wire.errors import RezoneError

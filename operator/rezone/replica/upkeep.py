@@ -7,6 +7,7 @@ one.
 from typing import TYPE_CHECKING
 
 from rezone.replica.collector import Collector
+from rezone.replica.expiry import collected_before
 from rezone.replica.scrub import Scrubber
 
 if TYPE_CHECKING:
@@ -76,8 +77,7 @@ class Upkeep:
         partition = self._partition
         if partition.closed or partition.failure or partition.damage.given_up:
             return False
-        retention_micros = partition.config.version_retention_seconds * 1_000_000
-        return self._collector.step(partition.clock.micros() - retention_micros)
+        return self._collector.step(collected_before(partition))
 
     def scrub(self) -> bool:
         """Read one slice through for damage, if due; whether there is more."""

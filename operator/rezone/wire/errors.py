@@ -14,6 +14,7 @@ RezoneError
   NotEnoughReplicasError    fewer in-sync replicas than minInSyncReplicas
   LimitExceededError        a connection, stream or size limit (DCP-13)
   SnapshotExpiredError      the snapshot is gone; open a new one
+  VersionsExpiredError      versions of the time asked for are not kept any more
   ConflictError             the request does not fit the state of the partition
   RowLockedError            an open transaction has written the row; ask again
   TransactionConflictError  another one has written the row; begin a new transaction
@@ -148,6 +149,15 @@ class SnapshotExpiredError(RezoneError):
     code = "SnapshotExpired"
 
 
+class VersionsExpiredError(RezoneError):
+    """Raised when rows are asked for as of a time that is longer ago than versions are kept.
+
+    Details `as_of` and `oldest`, the earliest time that was certain to be kept; in microseconds.
+    """
+
+    code = "VersionsExpired"
+
+
 class ConflictError(RezoneError):
     """Raised when a request does not fit the state of the partition."""
 
@@ -204,6 +214,7 @@ _BY_CODE: dict[str, type[RezoneError]] = {
         NotEnoughReplicasError,
         LimitExceededError,
         SnapshotExpiredError,
+        VersionsExpiredError,
         ConflictError,
         RowLockedError,
         TransactionConflictError,

@@ -12,6 +12,7 @@ import xxhash
 HASH_SEED = 42
 HASH_SPACE = 1 << 64
 PARTITIONS_MAX = 16_384
+_HASH_BYTES = 8
 
 Hashes = npt.NDArray[np.uint64]
 
@@ -56,3 +57,8 @@ def row_id(key_hash: int, key: bytes) -> bytes:
     versions of one row always stand together.
     """
     return key_hash.to_bytes(8, "big") + len(key).to_bytes(2, "big") + key
+
+
+def hash_in(row_id: bytes) -> int:
+    """Return the hash that a row id, or the beginning of one, stands at."""
+    return int.from_bytes(row_id[:_HASH_BYTES].ljust(_HASH_BYTES, b"\0"), "big")

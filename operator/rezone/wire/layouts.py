@@ -36,6 +36,11 @@ class Segment(NamedTuple):
     end: int
     partition: PartitionId
 
+    @property
+    def hashes(self) -> HashRange:
+        """The range."""
+        return HashRange(self.start, self.end)
+
 
 class Overlap(NamedTuple):
     """The range that an old partition and a new one have in common."""

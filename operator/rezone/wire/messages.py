@@ -1124,17 +1124,35 @@ class CopyStateRequest(Message, frozen=True):
 
 
 class ScanTicket(Message, frozen=True):
-    """Scan visible rows of a partition as typed batches (DoGet), newest or as of a time."""
+    """Scan visible rows of a partition as typed batches (DoGet), newest or as of a time.
+
+    The first batch is empty and has `RowsAsOf` with it; other empty ones only say that the scan
+    goes on. One that broke off goes on at any replica, `after` the row id of the last row that
+    came, as of the time that was told.
+    """
 
     partition: PartitionId
     as_of: int | None = None
+    after: bytes = b""
     hash_start: int = 0
     hash_end_inclusive: int = (1 << 64) - 1
     batch_rows: int = 8192
 
 
+class RowsAsOf(Message, frozen=True):
+    """Of when the rows of a scan or lookup are: asked for that time, any replica has the same ones.
+
+    `age_ms`: how long ago that was by the replica's clock.
+    """
+
+    as_of: int
+    age_ms: int
+
+
 class IndexTicket(Message, frozen=True):
     """Look rows up by an index: typed batches (DoGet) in its order, newest or as of a time.
+
+    Of when they are is told as for scans (`RowsAsOf`).
 
     `start` and `end` bound the index keys (`wire.indexes`); they are of one definition of the
     index, and refused by any other. At most `limit` rows; a page goes on `after` the last row of
