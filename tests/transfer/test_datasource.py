@@ -1,9 +1,16 @@
 """The data source's reader without a Spark session: what its tasks read."""
 
+from pathlib import Path
+from typing import Any
+
+import msgspec
 import pytest
 from fake_cluster import FakeCluster
+from replica_cluster import FAST, cluster
 
 from rezone.client import TableClient
+from rezone.replica import server
+from rezone.replica.scan import scan_batches
 from rezone.wire.messages import ZoneConfig
 from rezone.wire.schema import Column, ColumnType, TableSchema
 
@@ -39,3 +46,47 @@ def test_tasks_planned_before_a_re_sharding_read_each_row_once() -> None:
         cluster.go_over()
         cluster.reshard(2)
         assert sum(batch.num_rows for task in tasks for batch in reader.read(task)) == 300
+
+
+@pytest.mark.spark
+@pytest.mark.proves("B-11")
+def test_tasks_that_read_from_any_replica_leave_leaders_alone_and_see_one_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A job over all rows would slow writers, and its result would be of no moment."""
+    pytest.importorskip("pyspark.sql")
+    from rezone.transfer import datasource  # noqa: PLC0415 - imports pyspark
+
+    asked: list[tuple[int, int]] = []
+
+    def scan(partition: Any, *given: Any) -> Any:
+        asked.append((partition.node_id, partition.partition_id))
+        return scan_batches(partition, *given)
+
+    monkeypatch.setattr(server, "scan_batches", scan)
+    config = ZoneConfig(zone="z", zone_uid="u", partitions=2, table=TABLE)
+    settings = msgspec.structs.replace(FAST, lease_ms=300, apply_interval_ms=10)
+    with cluster(tmp_path, 2, config=config, settings=settings) as c:
+        for partition in range(2):
+            c.create(partition, (partition, 1 - partition))
+        with TableClient(list(c.peers.values())) as client:
+            written = client.write([{"id": n, "counter": 1} for n in range(300)])
+            ready = max(one.commit_time for one in written)
+            followers = ((1, 0), (0, 1))
+            c.until_each("up", followers, lambda at: c.replica(*at).positions.readable_time > ready)
+            given = {"bootstrap": c.nodes[0].address, "readFrom": "any"}
+            source = datasource.RezoneDataSource({**given, "maxStalenessSeconds": "20"})
+            reader = source.reader(datasource.spark_schema(TABLE))
+            tasks = reader.partitions()
+            client.write([{"id": n, "counter": 2} for n in range(600)])
+            for _ in range(2):  # a repeated task reads the same
+                batches = [batch for task in tasks for batch in reader.read(task)]
+                assert sum(batch.num_rows for batch in batches) == 300
+                assert {n for batch in batches for n in batch["counter"].to_pylist()} == {1}
+        assert {*asked} == {*followers}
+    wrong = ({"readFrom": "some"}, {"maxStalenessSeconds": "1"}, {"asOf": "1", "readFrom": "some"})
+    for options in wrong:
+        with pytest.raises(ValueError, match="readFrom"):
+            datasource.RezoneDataSource({"bootstrap": "n:1", **options}).reader(
+                datasource.spark_schema(TABLE)
+            )

@@ -7,13 +7,17 @@
 
 Options: `bootstrap`, addresses of any of the zone's nodes, separated by commas; `zone`, checked
 against the zone's name when given; `asOf`, read as of this time in microseconds since 1970
-(without it each partition is read at its own newest time); `operation`, "upsert" or "delete"
-for writes, where a delete takes the primary key's columns; `tlsDirectory`, a directory on the
-driver and on every executor with the certificate to show, in place of REZONE_TLS_DIRECTORY.
+(without it each partition is read at its own newest time); `readFrom`, "leaders" (the default) or
+"any", which leaves leaders alone where followers can answer: all rows are then as of one time, the
+same for tasks that are repeated, `asOf` or else the newest that is not longer ago than
+`maxStalenessSeconds` (10); `operation`, "upsert" or "delete" for writes, where a delete takes the
+primary key's columns; `tlsDirectory`, a directory on the driver and on every executor with the
+certificate to show, in place of REZONE_TLS_DIRECTORY.
 
-Reads: one task per partition of the zone, batches as they come from its leader. A task reads a
-range of key hashes, that of the partition when the read was planned; when the zone was re-sharded
-since, from whoever serves it by then.
+Reads: one task per partition of the zone, batches as they come. A task reads a range of key hashes,
+that of the partition when the read was planned; when the zone was re-sharded since, from whoever
+serves it by then. A stream that breaks off goes on at another replica, without the task being
+repeated. All of a read as of one time must be over while versions of that time are kept.
 
 Writes are upserts, and there is no transaction over tasks: rows are visible as soon as they are
 acknowledged. A task that Spark repeats writes its rows again, which leaves the same rows; `abort`
@@ -61,6 +65,8 @@ from rezone.wire.tls import TlsDirectory
 
 FORMAT = "rezone"
 SUBMITTED_BATCHES_MAX = 8
+MAX_STALENESS_SECONDS = "10"
+"""How old rows of followers may be when the option does not say it."""
 _SPARK: dict[ColumnType, DataType] = {
     ColumnType.BOOL: BooleanType(),
     ColumnType.INT8: ByteType(),
@@ -100,6 +106,8 @@ class _Options:
     bootstrap: tuple[str, ...]
     zone: str | None
     as_of: int | None
+    max_staleness_seconds: float | None
+    anywhere: bool
     delete: bool
     tls_directory: str | None
 
@@ -111,11 +119,20 @@ class _Options:
         operation = options.get("operation", "upsert")
         if operation not in ("upsert", "delete"):
             raise ValueError(f'option "operation" is {operation!r}, not "upsert" or "delete"')
-        as_of = options.get("asOf")
+        read_from = options.get("readFrom", "leaders")
+        if read_from not in ("leaders", "any"):
+            raise ValueError(f'option "readFrom" is {read_from!r}, not "leaders" or "any"')
+        as_of, staleness = options.get("asOf"), options.get("maxStalenessSeconds")
+        if staleness and (as_of or read_from != "any"):
+            raise ValueError('option "maxStalenessSeconds" needs "readFrom" "any", and no "asOf"')
+        if read_from == "any" and not as_of:
+            staleness = staleness or MAX_STALENESS_SECONDS
         return cls(
             bootstrap,
             options.get("zone"),
             int(as_of) if as_of else None,
+            float(staleness) if staleness else None,
+            read_from == "any",
             operation == "delete",
             options.get("tlsDirectory"),
         )
@@ -158,11 +175,14 @@ class RezoneDataSource(DataSource):  # type: ignore[misc]
 
 
 class _ZoneRange(InputPartition):  # type: ignore[misc]
-    """The range of key hashes that one partition of the zone served when the read was planned."""
+    """The range of key hashes that one partition of the zone served when the read was planned.
+
+    Its start and end, and the time to read at, None for the newest of the leader.
+    """
 
 
 class RezoneReader(DataSourceReader):  # type: ignore[misc]
-    """Scans each range at the leader of the partition that serves it."""
+    """Scans each range at whoever serves it: the leader, or any replica as of one time."""
 
     def __init__(self, options: _Options, columns: tuple[str, ...]) -> None:
         self._options = options
@@ -171,15 +191,22 @@ class RezoneReader(DataSourceReader):  # type: ignore[misc]
     def partitions(self) -> Sequence[InputPartition]:
         """Return one input partition per partition of the zone."""
         with self._options.client() as client:
-            return [_ZoneRange((one.start, one.end)) for one in client.segments()]
+            as_of = self._options.as_of
+            if self._options.max_staleness_seconds is not None:
+                staleness = self._options.max_staleness_seconds
+                as_of = client.read_time(max_staleness_seconds=staleness).as_of
+            return [_ZoneRange((one.start, one.end, as_of)) for one in client.segments()]
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
-        """Yield the range's record batches.
-
-        Not started again once a batch was yielded: Spark repeats the task instead.
-        """
+        """Yield the range's record batches."""
+        start, end, as_of = partition.value
+        hashes = HashRange(start, end)
         with self._options.client() as client:
-            for batch in client.stream(HashRange(*partition.value), as_of=self._options.as_of):
+            if self._options.anywhere:
+                batches = client.stream_any(hashes, as_of=as_of).rows
+            else:
+                batches = client.stream(hashes, as_of=as_of)
+            for batch in batches:
                 yield batch.select(list(self._columns))
 
 
