@@ -64,17 +64,22 @@ def source_zone(directory: Path, rows: int, value_bytes: int) -> Iterator[Coordi
     with cluster(directory, 3, processes=True) as c:
         # Node 2 takes no part but for being restarted: see `form`.
         c.create(P, (0,))
-        with TableClient([c.nodes[0].address]) as client:
-            step = max(1, LOAD_BYTES // (value_bytes + KEY_BYTES))
-            pending = []
-            for start in range(0, rows, step):
-                numbers = list(range(start, min(start + step, rows)))
-                pending.append(client.submit_write(batch_of(numbers, value_bytes, start)))
-                if len(pending) > 4:
-                    pending.pop(0).result()
-            for outcome in pending:
-                outcome.result()
+        load(c, rows, value_bytes)
         yield c
+
+
+def load(c: Coordinator, rows: int, value_bytes: int) -> None:
+    """Write rows through node 0, some batches at a time."""
+    with TableClient([c.nodes[0].address]) as client:
+        step = max(1, LOAD_BYTES // (value_bytes + KEY_BYTES))
+        pending = []
+        for start in range(0, rows, step):
+            numbers = list(range(start, min(start + step, rows)))
+            pending.append(client.submit_write(batch_of(numbers, value_bytes, start)))
+            if len(pending) > 4:
+                pending.pop(0).result()
+        for outcome in pending:
+            outcome.result()
 
 
 def restart(c: Coordinator, form: str) -> None:

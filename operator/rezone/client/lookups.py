@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 
 from rezone.wire.indexes import index_codec
 from rezone.wire.layouts import Segment
-from rezone.wire.messages import IndexTicket
+from rezone.wire.messages import IndexTicket, OwnWrites
 from rezone.wire.rows import RowCodec, hash_of, row_ids
 
 LOOKUPS_AT_ONCE = 8
@@ -56,7 +56,9 @@ class Lookup:
         self._after = after
         self._limit = limit
 
-    def ticket(self, segment: Segment, as_of: int | None) -> IndexTicket:
+    def ticket(
+        self, segment: Segment, as_of: int | None, own: OwnWrites | None = None
+    ) -> IndexTicket:
         """Return what to ask who serves a segment: all the rows of the page could be its."""
         return IndexTicket(
             partition=segment.partition,
@@ -68,6 +70,7 @@ class Lookup:
             limit=self._limit,
             after=self._after,
             as_of=as_of,
+            own=own,
         )
 
     def page(self, batches: list[Any]) -> IndexPage:

@@ -15,7 +15,7 @@ import contextlib
 import dataclasses
 from collections import deque
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 from rezone.client.dispatch import Dispatcher
 from rezone.client.fetch import Fetch
@@ -24,7 +24,7 @@ from rezone.wire import messages
 from rezone.wire.errors import NotLeaderError, NotReadyError, ReshardedError, RezoneError
 from rezone.wire.keyspace import hash_in
 from rezone.wire.layouts import HashRange, Segment
-from rezone.wire.messages import IndexTicket, PartitionId, RowsAsOf, ScanTicket
+from rezone.wire.messages import IndexTicket, OwnWrites, PartitionId, RowsAsOf, ScanTicket
 from rezone.wire.rows import RowCodec, hash_of, row_ids
 
 Ticket = ScanTicket | IndexTicket
@@ -40,6 +40,13 @@ class Rest:
     hashes: HashRange
     as_of: int | None
     after: bytes = b""
+
+
+class Own(NamedTuple):
+    """A transaction that reads: its partition, and what it has written."""
+
+    partition: PartitionId
+    writes: OwnWrites
 
 
 class Streams:
@@ -65,14 +72,19 @@ class Streams:
         as_of: int | None = None,
         *,
         anywhere: bool = False,
+        own: Own | None = None,
     ) -> Iterator[Any]:
-        """Yield the rows of a range of hashes as record batches, in the order of row ids."""
-        walk = Walk(self, hashes, as_of, anywhere=anywhere)
+        """Yield the rows of a range of hashes as record batches, in the order of row ids.
+
+        `own`: as a transaction sees them; ReshardedError when others serve the range by now.
+        """
+        walk = Walk(self, hashes, as_of, anywhere=anywhere, only=own and own.partition)
         for segment, rest in walk:
             ticket = ScanTicket(
                 partition=segment.partition,
                 as_of=rest.as_of,
                 after=rest.after,
+                own=own and own.writes,
                 hash_start=segment.start,
                 hash_end_inclusive=segment.end - 1,
             )
@@ -88,9 +100,13 @@ class Streams:
         as_of: int | None = None,
         *,
         anywhere: bool = False,
+        only: PartitionId | None = None,
     ) -> list[Any]:
-        """Return what a lookup finds in a range of hashes; each segment is asked as a whole."""
-        walk = Walk(self, hashes, as_of, anywhere=anywhere)
+        """Return what a lookup finds in a range of hashes; each segment is asked as a whole.
+
+        ReshardedError when others serve it than the `only` partition that may be asked.
+        """
+        walk = Walk(self, hashes, as_of, anywhere=anywhere, only=only)
         found: list[Any] = []
         for segment, rest in walk:
             with walk.trying(segment.partition):
@@ -144,14 +160,22 @@ class Walk:
     """One reading of a range: iterate over the segments, and read each within `trying`.
 
     A segment whose reading has failed comes again, or what is left of it. It is tried until the
-    timeout after it has given something, and as often as there are replicas.
+    timeout after it has given something, and as often as there are replicas. With `only` no
+    other partition is asked: ReshardedError when others serve a part of the range.
     """
 
     def __init__(
-        self, streams: Streams, hashes: HashRange, as_of: int | None, *, anywhere: bool
+        self,
+        streams: Streams,
+        hashes: HashRange,
+        as_of: int | None,
+        *,
+        anywhere: bool,
+        only: PartitionId | None,
     ) -> None:
         self._streams = streams
         self._anywhere = anywhere
+        self._only = only
         self._left = deque([Rest(hashes, as_of)])
         self._rest = self._left[0]
         self._refused: set[str] = set()
@@ -164,6 +188,8 @@ class Walk:
         while self._left:
             rest = self._left.popleft()
             segment, *others = self._streams.cut(rest.hashes)
+            if self._only not in (None, segment.partition):
+                raise ReshardedError(f"partition {self._only} was re-sharded")
             self._left.extendleft(
                 dataclasses.replace(rest, hashes=one.hashes) for one in reversed(others)
             )
@@ -213,6 +239,7 @@ class Walk:
 
     def _failed(self, partition: PartitionId, error: RezoneError) -> None:
         final = not error.retryable and not self._asked_follower
+        final = final or (self._only is not None and isinstance(error, ReshardedError))
         if final or self._streams.is_past(self._deadline):
             raise error
         self._left.appendleft(self._rest)

@@ -16,6 +16,7 @@ from typing import Any, Self
 import pyarrow as pa
 
 from rezone.client import batches
+from rezone.client.asking import Requests
 from rezone.client.calls import Budget
 from rezone.client.dispatch import Dispatcher
 from rezone.client.lookups import LOOKUPS_AT_ONCE, IndexPage, Lookup
@@ -23,7 +24,7 @@ from rezone.client.reads import AgedRows, Reads, ReadTime, age_bound
 from rezone.client.routes import RouteCache
 from rezone.client.settings import ClientSettings
 from rezone.client.streams import Streams
-from rezone.client.transactions import Requests, Transaction
+from rezone.client.transactions import Transaction
 from rezone.client.writes import PartitionWrite, Writes, writer_uuid
 from rezone.client.zone import Zone, partition_of
 from rezone.wire.flight import NodeClient
@@ -162,7 +163,9 @@ class TableClient:
         def begin(codec: RowCodec) -> Transaction:
             placement = self._zone.placement
             partition = partition_of(key, codec, placement)
-            return Transaction(self._requests, codec, partition, placement, self._settings)
+            return Transaction(
+                self._requests, self._streams, codec, partition, placement, settings=self._settings
+            )
 
         return self._zone.with_routes(begin)
 

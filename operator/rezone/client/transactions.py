@@ -4,22 +4,25 @@
         rows = tx.read([{"id": 7}])
         tx.write([{"id": 7, "balance": 80}])
 
-It reads as of one moment, with its own writes on top. Others see all of its writes at once, when
-it has committed, or none. A row that somebody else has written since it began, or is about to, it
-may not write: TransactionConflictError, at once; begin again. Each request is repeated until it is
-answered, by whoever leads the partition then, and counts once. When the partition is re-sharded,
-transactions that are open end: TransactionEndedError; begin again. How one has ended the partitions
-know that took the range over.
+It reads as of one moment, by key, by an index or all of the partition, with its own writes on top.
+Others see all of its writes at once, when it has committed, or none. A row that somebody else has
+written since it began, or is about to, it may not write: TransactionConflictError, at once; begin
+again. Rows that it has only read others may write, and add rows to what it has looked through: two
+transactions that each read what the other one writes may both commit (write skew).
+
+Each request is repeated until it is answered, by whoever leads the partition then, and counts once.
+When the partition is re-sharded, transactions that are open end: TransactionEndedError; begin
+again. How one has ended the partitions know that took the range over.
 
 Concurrency: any thread may call, one request at a time.
 """
 
+import contextlib
 import dataclasses
 import logging
 import threading
 import uuid
-from collections.abc import Callable
-from concurrent.futures import Future
+from collections.abc import Iterator, Sequence
 from types import TracebackType
 from typing import Any, Self
 
@@ -27,11 +30,12 @@ import numpy as np
 import pyarrow as pa
 
 from rezone.client import batches
-from rezone.client.calls import Budget
-from rezone.client.dispatch import Dispatcher
+from rezone.client.asking import Requests
+from rezone.client.lookups import IndexPage, Lookup
 from rezone.client.placement import Placement
-from rezone.client.request import Answer, Request
-from rezone.client.settings import ClientSettings, TransactionOutcomeUnknownError
+from rezone.client.request import Answer, Outcome
+from rezone.client.settings import ClientSettings
+from rezone.client.streams import Own, Streams
 from rezone.wire import rows
 from rezone.wire.errors import (
     ConflictError,
@@ -40,16 +44,16 @@ from rezone.wire.errors import (
     RezoneError,
     TransactionEndedError,
 )
+from rezone.wire.layouts import HashRange, Segment
 from rezone.wire.messages import (
+    IndexTicket,
     Message,
     OwnWrites,
     PartitionId,
     ReadRequest,
     TransactionBegin,
     TransactionBegun,
-    TransactionEnd,
     TransactionOutcome,
-    TransactionResult,
     TransactionTimes,
     WriteRequest,
 )
@@ -72,88 +76,6 @@ class TransactionCommit:
     leader_epoch: int
 
 
-class Requests:
-    """Asks leaders, one request after the other, and waits for the answers."""
-
-    def __init__(self, dispatcher: Dispatcher, budget: Budget) -> None:
-        self._dispatcher = dispatcher
-        self._budget = budget
-
-    def ask(
-        self, partition: PartitionId, message: Callable[[int], Message], body: bytes = b""
-    ) -> tuple[Answer | RezoneError, int]:
-        """Return the answer or the error that it has ended with, and how often it was sent."""
-        answer: Future[Answer | RezoneError] = Future()
-        room = self._budget.take(len(body))
-        request = Request(partition=partition, message=message, body=body, done=answer.set_result)
-        try:
-            if not self._dispatcher.submit(request):
-                raise RezoneError("the client is closed")
-            return answer.result(), request.attempts
-        finally:
-            self._budget.give(room)
-
-    def end(
-        self,
-        partition: PartitionId,
-        transaction: str,
-        *,
-        commit_after: int | None = None,
-        begun_in: PartitionId | None = None,
-    ) -> TransactionResult:
-        """Commit a transaction of so many writes, or abort it; return how it has ended.
-
-        Where the partition was re-sharded it is over, and whoever has the start of its range knows
-        how. TransactionOutcomeUnknownError when no answer came to a commit that was sent.
-        """
-
-        def message(opaque: int) -> Message:
-            return TransactionEnd(
-                opaque=opaque,
-                partition=partition,
-                transaction=transaction,
-                sequence=(commit_after or 0) + 1,
-                commit=commit_after is not None,
-                begun_in=begun_in,
-            )
-
-        answer, attempts = self.ask(partition, message)
-        committing = commit_after is not None and attempts > 0
-        if isinstance(answer, ReshardedError):
-            return self._end_of_sealed(partition, transaction, answer, committing=committing)
-        if isinstance(answer, RezoneError):
-            if not committing or (attempts == 1 and not answer.retryable):
-                raise answer
-            raise _unknown(partition, transaction) from answer
-        result = answer[0]
-        assert isinstance(result, TransactionResult)  # noqa: S101 - the node answers in kind
-        if committing and attempts > 1 and result.outcome is TransactionOutcome.UNKNOWN:
-            raise _unknown(partition, transaction)
-        return result
-
-    def _end_of_sealed(
-        self,
-        partition: PartitionId,
-        transaction: str,
-        refusal: ReshardedError,
-        *,
-        committing: bool,
-    ) -> TransactionResult:
-        """Ask an heir how a transaction has ended; `committing`: a commit of it was sent."""
-        heir = self._dispatcher.heir_of(partition)
-        try:
-            if heir is None:
-                raise refusal
-            result = self.end(heir, transaction, begun_in=partition)
-        except RezoneError as error:
-            if committing:
-                raise _unknown(partition, transaction) from error
-            raise
-        if committing and result.outcome is TransactionOutcome.UNKNOWN:
-            raise _unknown(partition, transaction)
-        return result
-
-
 class Transaction:
     """One transaction; made by `TableClient.transaction`, ended by `commit`, `abort` or `with`.
 
@@ -164,14 +86,17 @@ class Transaction:
     def __init__(
         self,
         requests: Requests,
+        streams: Streams,
         codec: RowCodec,
         partition: PartitionId,
         placement: Placement,
+        *,
         settings: ClientSettings,
     ) -> None:
         self.id = str(uuid.uuid4())
         self.partition = partition
         self._requests = requests
+        self._streams = streams
         self._codec = codec
         self._placement = placement
         self._settings = settings
@@ -196,6 +121,50 @@ class Transaction:
         with self._lock:
             parts = [self._read(part) for part in self._cut(batch, delete=True)]
         return pa.Table.from_batches(parts, schema=codec.arrow_schema)
+
+    def scan(self) -> Any:
+        """Return all rows of the partition as a table, in no order, own writes seen.
+
+        Rows that others add later are not seen, and may be added all the same: what it reads by a
+        scan or a lookup it must write itself to keep others from it. TransactionEndedError when it
+        is over.
+        """
+        with self._lock, _over_at_seals():
+            own = self._own()
+            found = [
+                batch
+                for hashes in self._ranges()
+                for batch in self._streams.scan(self._codec, hashes, own=own)
+            ]
+        return pa.Table.from_batches(found, schema=self._codec.arrow_schema)
+
+    def lookup(
+        self,
+        index: str,
+        low: Sequence[Any] = (),
+        high: Sequence[Any] = (),
+        *,
+        limit: int = 1000,
+        after: bytes = b"",
+    ) -> IndexPage:
+        """Return rows of the partition by an index, own writes seen; see `TableClient.lookup`.
+
+        As for `scan`, others may write rows that it would find. UnknownIndexError for an index that
+        has come or gone since the transaction began.
+        """
+        asked = Lookup(self._codec, index, low=low, high=high, limit=limit, after=after)
+        with self._lock, _over_at_seals():
+            own = self._own()
+
+            def ticket(segment: Segment, as_of: int | None) -> IndexTicket:
+                return asked.ticket(segment, as_of, own.writes)
+
+            found = [
+                batch
+                for hashes in self._ranges()
+                for batch in self._streams.lookup(hashes, ticket, only=self.partition)
+            ]
+        return asked.page(found)
 
     def write(self, data: batches.Rows) -> None:
         """Upsert rows; nobody else sees them before the commit.
@@ -308,14 +277,23 @@ class Transaction:
         _frame_of_open(answer)
 
     def _read(self, part: Any) -> Any:
-        self._require_open()
-        own = OwnWrites(self.id, self._times, self._writes)
+        own = self._own()
 
         def message(opaque: int) -> Message:
-            return ReadRequest(opaque=opaque, partition=self.partition, own=own)
+            return ReadRequest(opaque=opaque, partition=self.partition, own=own.writes)
 
         answer, _ = self._requests.ask(self.partition, message, rows.to_ipc(part))
         return rows.from_ipc(_frame_of_open(answer)[1], self._codec.arrow_schema)
+
+    def _own(self) -> Own:
+        self._require_open()
+        return Own(self.partition, OwnWrites(self.id, self._times, self._writes))
+
+    def _ranges(self) -> list[HashRange]:
+        """Return what the partition served when the transaction began."""
+        whole = self._placement.range_of(self.partition)
+        segments = self._placement.segments(whole)
+        return [one.hashes for one in segments if one.partition == self.partition]
 
     def _give_up(self) -> None:
         if self._writes:
@@ -359,25 +337,24 @@ class Transaction:
         return [part for _, part in cut]
 
 
-def _frame(answer: Answer | RezoneError) -> Answer:
+def _frame(answer: Outcome) -> Answer:
     if isinstance(answer, RezoneError):
         raise answer
     return answer
 
 
-def _frame_of_open(answer: Answer | RezoneError) -> Answer:
-    """As `_frame`, for a transaction that has begun: the seal of its partition has ended it."""
-    if isinstance(answer, ReshardedError):
+def _frame_of_open(answer: Outcome) -> Answer:
+    """As `_frame`, for a transaction that has begun."""
+    with _over_at_seals():
+        return _frame(answer)
+
+
+@contextlib.contextmanager
+def _over_at_seals() -> Iterator[None]:
+    """Say that a transaction is over where its partition was sealed."""
+    try:
+        yield
+    except ReshardedError as error:
         raise TransactionEndedError(
             "the partition was re-sharded: begin again", outcome=TransactionOutcome.ABORTED.value
-        ) from answer
-    return _frame(answer)
-
-
-def _unknown(partition: PartitionId, transaction: str) -> TransactionOutcomeUnknownError:
-    return TransactionOutcomeUnknownError(
-        f"whether transaction {transaction} on partition {partition} was committed is unknown; "
-        "ask for its outcome",
-        partition=partition,
-        transaction=transaction,
-    )
+        ) from error

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from rezone.replica.digest import in_range
 from rezone.replica.engines.base import behind
 from rezone.replica.indexer import Found
-from rezone.replica.scan import Chunk, hashes_of, reading_at, time_to_read_at, told_first
+from rezone.replica.scan import Chunk, hashes_of, reading_at, told_first, view_of
 from rezone.wire.errors import LimitExceededError, UnknownIndexError
 from rezone.wire.indexes import KeyRange, index_codec
 from rezone.wire.layouts import HashRange
@@ -30,6 +30,9 @@ _ENTRIES_MIN = 256
 
 def lookup_batches(partition: "Partition", ticket: IndexTicket, codec: RowCodec) -> Iterator[Chunk]:
     """Yield the rows of a range of an index as typed batches, in the index's order.
+
+    Those that the transaction which asks has written come first, and in an order of their own: who
+    asked puts them in their places, as it does with what several partitions find.
 
     UnknownIndexError and LimitExceededError before anything is waited for.
     """
@@ -47,10 +50,12 @@ def lookup_batches(partition: "Partition", ticket: IndexTicket, codec: RowCodec)
             limit=rows_max,
         )
     hashes = hashes_of(partition, ticket)
-    kept = time_to_read_at(partition, ticket.as_of, hashes)
+    kept, own = view_of(partition, ticket, hashes)
     applied = partition.store.applied
     dropped = partition.index.wait_for(index, applied)
     yield told_first(partition, kept.as_of, codec)
+    if own is not None:
+        yield own.matching(index, keys, ticket.after, hashes, codec).slice(0, ticket.limit), None
     if ticket.after:
         keys = keys._replace(start=max(ticket.start, behind(ticket.after)))
     left = ticket.limit
@@ -60,7 +65,10 @@ def lookup_batches(partition: "Partition", ticket: IndexTicket, codec: RowCodec)
         found = _inside(found, hashes, partition.hash_range)
         # It may have begun to be made anew, was rolled back, or dropped.
         partition.index.require(index, applied, dropped)
-        batch = codec.decode(keys_of(found.row_ids), found.values).slice(0, left)
+        row_ids, values = found.row_ids, found.values
+        if own is not None:
+            row_ids, values = own.others(row_ids, values)
+        batch = codec.decode(keys_of(row_ids), values).slice(0, left)
         yield batch, None
         left -= batch.num_rows
         if found.cursor is None:

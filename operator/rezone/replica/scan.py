@@ -2,7 +2,8 @@
 
 Any replica may be asked for a time; only the leader for the newest state, which it reads as of the
 latest time that it may close. So a scan that breaks off goes on elsewhere with the same rows: at
-the row after the last one that came, as of the time that was told.
+the row after the last one that came, as of the time that was told. To a transaction its leader
+answers, with its own writes on top (`own_rows`).
 
 Concurrency: runs in its caller's Flight thread.
 """
@@ -16,6 +17,7 @@ import pyarrow as pa
 from rezone.replica.digest import hash_bound
 from rezone.replica.engines.base import behind
 from rezone.replica.expiry import Kept, kept_until
+from rezone.replica.own_rows import OwnRows
 from rezone.replica.read import reading, wait_readable
 from rezone.wire import messages
 from rezone.wire.layouts import HashRange
@@ -51,6 +53,20 @@ def time_to_read_at(partition: "Partition", as_of: int | None, hashes: HashRange
         return kept_until(partition, as_of)
 
 
+def view_of(
+    partition: "Partition", ticket: ScanTicket | IndexTicket, hashes: HashRange
+) -> tuple[Kept, OwnRows | None]:
+    """Return the time that a ticket is answered as of, and what its transaction has on top."""
+    own = ticket.own
+    if own is None:
+        return time_to_read_at(partition, ticket.as_of, hashes), None
+    wait_readable(partition, None, partition.serving.hashes(hashes))
+    with partition.lock:
+        partition.serving.require_range_since(hashes, own.times.read_time)
+    kept = partition.config.version_retention_seconds * 1_000_000
+    return Kept(own.times.read_time, own.times.begun + kept), OwnRows(partition, own)
+
+
 def _close_newest(partition: "Partition") -> int:
     """Return a time that sees all that is committed, and that no later write gets.
 
@@ -84,14 +100,17 @@ def empty_of(codec: RowCodec) -> Any:
 def scan_batches(partition: "Partition", ticket: ScanTicket, codec: RowCodec) -> Iterator[Chunk]:
     """Yield the visible rows in a range of hashes as typed batches, in row-id order."""
     hashes = hashes_of(partition, ticket)
-    kept = time_to_read_at(partition, ticket.as_of, hashes)
+    kept, own = view_of(partition, ticket, hashes)
     yield told_first(partition, kept.as_of, codec)
     cursor, bound = hash_bound(hashes.start), hash_bound(hashes.end)
     if cursor is not None and ticket.after:
         cursor = max(cursor, behind(ticket.after))
     while cursor is not None and hashes.start < hashes.end:
         with reading_at(partition, kept):
-            ids, values, cursor = partition.store.reader.scan(
+            ids, values, next_row = partition.store.reader.scan(
                 cursor, bound, kept.as_of, ticket.batch_rows
             )
+        if own is not None:
+            ids, values = own.over(ids, values, cursor, next_row or bound)
+        cursor = next_row
         yield codec.decode(keys_of(ids), values), None

@@ -13,7 +13,7 @@ source.
 Concurrency: under the partition's lock.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -64,14 +64,22 @@ class Serving:
 
     def require_since(self, row_ids: Any, read_time: int) -> None:
         """Refuse rows to a transaction that reads as of a time before they came here."""
+        for part, sealed in self._sealed_after(read_time):
+            if _touches(row_ids, part):
+                raise _of_another_time(part, sealed, read_time)
+
+    def require_range_since(self, hashes: HashRange, read_time: int) -> None:
+        """Refuse a range to a transaction that reads as of a time before a part of it came here."""
+        for part, sealed in self._sealed_after(read_time):
+            if part.start < hashes.end and hashes.start < part.end:
+                raise _of_another_time(part, sealed, read_time)
+
+    def _sealed_after(self, read_time: int) -> Iterator[tuple[Overlap, int]]:
         for part in self._all():
             position = self._partition.store.import_position(part.old)
             sealed = position.commit_time if position is not None else 0
-            if read_time < sealed and _touches(row_ids, part):
-                raise TransactionConflictError(
-                    f"the transaction reads as of {read_time}, before partition {part.old} was "
-                    f"sealed at {sealed}; begin a new one"
-                )
+            if read_time < sealed:
+                yield part, sealed
 
     def _missing(self) -> list[Overlap]:
         """Return the parts that are not served yet."""
@@ -90,6 +98,13 @@ def _parts_of(config: ZoneConfig, partition: PartitionId) -> tuple[Overlap, ...]
     if new is None or partition not in new.ids:
         return ()
     return tuple(layouts.sources_of(partition, layouts.layout_of(config), new))
+
+
+def _of_another_time(part: Overlap, sealed: int, read_time: int) -> TransactionConflictError:
+    return TransactionConflictError(
+        f"the transaction reads as of {read_time}, before partition {part.old} was sealed at "
+        f"{sealed}; begin a new one"
+    )
 
 
 def _touches(row_ids: Any, part: Overlap) -> bool:

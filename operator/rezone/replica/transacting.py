@@ -147,9 +147,13 @@ class Transacting:
 
     def begin(self, opaque: int) -> TransactionBegun:
         """Return the times of a new transaction; only when the newest may be read."""
-        with self._partition.lock:
-            read_time = self._partition.store.applied_time
-            begun = max(read_time, self._partition.clock.micros())
+        partition, store = self._partition, self._partition.store
+        with partition.lock:
+            read_time = store.applied_time
+            if store.applied == store.log_end:
+                # All there is: as of now, whose versions are kept longer than those of a late row.
+                read_time = max(read_time, partition.closing.promise())
+            begun = max(read_time, partition.clock.micros())
         return TransactionBegun(opaque=opaque, read_time=read_time, begun=begun)
 
     def require_open(self, own: OwnWrites) -> Transaction | None:

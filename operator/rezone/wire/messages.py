@@ -1128,12 +1128,14 @@ class ScanTicket(Message, frozen=True):
 
     The first batch is empty and has `RowsAsOf` with it; other empty ones only say that the scan
     goes on. One that broke off goes on at any replica, `after` the row id of the last row that
-    came, as of the time that was told.
+    came, as of the time that was told. With `own` the leader answers as of the transaction's read
+    time, with its own writes on top.
     """
 
     partition: PartitionId
     as_of: int | None = None
     after: bytes = b""
+    own: OwnWrites | None = None
     hash_start: int = 0
     hash_end_inclusive: int = (1 << 64) - 1
     batch_rows: int = 8192
@@ -1157,7 +1159,8 @@ class IndexTicket(Message, frozen=True):
     `start` and `end` bound the index keys (`wire.indexes`); they are of one definition of the
     index, and refused by any other. At most `limit` rows; a page goes on `after` the last row of
     the one before, which is named by its index key and row id. Of rows whose hash is not in the
-    range none is returned: another partition may be asked for them.
+    range none is returned: another partition may be asked for them. With `own` as for scans; the
+    transaction's own rows come first, at most `limit` of them, too.
     """
 
     partition: PartitionId
@@ -1167,6 +1170,7 @@ class IndexTicket(Message, frozen=True):
     limit: int
     after: bytes = b""
     as_of: int | None = None
+    own: OwnWrites | None = None
     hash_start: int = 0
     hash_end_inclusive: int = (1 << 64) - 1
 
