@@ -235,7 +235,7 @@ async def test_only_the_leader_makes_the_authority(
     keeping = asyncio.create_task(prepared.keep())
     for _ in range(3):
         kube.asked.clear()
-        await kube.asked.wait()
+        await asyncio.wait_for(kube.asked.wait(), DEADLINE_SECONDS)
     keeping.cancel()
     await asyncio.wait({keeping})
     assert cast("FakeKopf", prepared._kopf).begun == 0, "no call could be made without certificates"
