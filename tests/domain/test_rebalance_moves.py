@@ -53,22 +53,56 @@ def test_spark_copies_again_what_is_left_and_gives_up_after_five() -> None:
     assert "oom" in decision.status.last_error.message
 
 
-@pytest.mark.proves("OP-04", "B-03")
-def test_small_copies_go_node_to_node_within_the_limits() -> None:
-    """A copy of a few bytes would wait for a Spark cluster, or hundreds would start at once."""
-    target = tuple((1, 2, 3) for _ in range(20))
+def many_copies(*nodes: tuple[int, int]) -> Case:
+    """Return a task that has one copy to make for each of these pairs of source and target."""
+    source = tuple((leader, 1, 2) for leader, _ in nodes)
+    target = tuple((leader, 1, new) for leader, new in nodes)
     case = Case(S.TRANSFERRING)
-    case.world.routes = [record(replicas=(0, 1, 2, 3), hot_standby_replica=1)] * 20
-    case.world.reports |= {(p, 3): {"needs_snapshot": True} for p in range(20)}
-    case.world.settings |= {"stable": ((0, 1, 2),) * 20, "max_migrations_per_node": 3}
+    case.world.nodes = 1 + max(map(max, nodes))
+    case.world.routes = [
+        record(leader=leader, isr=old, replicas=(*old, new))
+        for old, (leader, new) in zip(source, nodes, strict=True)
+    ]
+    case.world.reports |= {(p, n): {"needs_snapshot": True} for p, (_, n) in enumerate(nodes)}
+    case.world.settings["stable"] = source
     case.world.pend(target)
-    case.status |= {"source": text(((0, 1, 2),) * 20), "target": text(target)}
-    copies = only(case.decide(), world.PullSnapshots).copies
-    assert [c.partition for c in copies] == [0, 1, 2]
+    case.status |= {"source": text(source), "target": text(target)}
+    return case
+
+
+@pytest.mark.proves("OP-04", "B-03")
+@pytest.mark.parametrize(
+    ("nodes", "chosen"),
+    [
+        ([(0, 5 + p) for p in range(6)], [0, 1, 2]),  # the source's limit
+        ([(5 + p, 3) for p in range(6)], [0, 1, 2]),  # the target's
+        ([(5 + p, 15 + p) for p in range(6)], [0, 1, 2, 3]),  # the zone's
+    ],
+    ids=["source", "target", "zone"],
+)
+def test_small_copies_go_node_to_node_within_the_limits(
+    nodes: list[tuple[int, int]], chosen: list[int]
+) -> None:
+    """A copy of a few bytes would wait for a Spark cluster, or hundreds would start at once."""
+    case = many_copies(*nodes)
+    case.world.settings |= {"max_migrations_per_node": 3, "max_concurrent_migrations": 4}
+    decision = case.decide()
+    assert [c.partition for c in only(decision, world.PullSnapshots).copies] == chosen
     case.world.settings["paused"] = True
     decision = case.decide()
     assert decision.actions == ()
     assert condition(decision, ConditionType.SUCCEEDED).reason == Reason.PAUSED
+
+
+@pytest.mark.proves("B-14")
+def test_a_task_says_what_its_partitions_wait_for() -> None:
+    """Nobody could tell a copy that takes long from one that is not made."""
+    case = Case(S.TRANSFERRING)
+    needs_copy(case)
+    assert case.decide().status.waiting_for == "Copying: 1 (partition 0: node 3 from node 0)"
+    case = Case(S.SWITCHING)
+    case.world.verified.clear()
+    assert case.decide().status.waiting_for == "Verifying: 1 (partition 0: node 3 against node 0)"
 
 
 @pytest.mark.proves("OP-04")
@@ -178,7 +212,7 @@ def test_stopping_leaves_the_next_rebalances_replicas_alone() -> None:
     assert case.decide().path == (S.SUCCEEDED,)
 
 
-@pytest.mark.proves("ZR-19", "ZR-20")
+@pytest.mark.proves("ZR-19", "ZR-20", "B-15")
 def test_cancel_writes_its_intent_first_and_clears_the_keys_last() -> None:
     """A coordinator that dies between would not know that it was cancelling."""
     case = Case(S.CANCELLING)

@@ -234,14 +234,16 @@ def test_what_a_snapshot_holds_is_measured(tmp_path: Path) -> None:
         with ThreadPoolExecutor(1) as pool:
             # The first one fills what a snapshot may hold, the second must wait for its reader.
             k.put(P, rows)
-            held = metrics_of(c)["rezone_replica_snapshot_memory_bytes"]
-            assert held > 4_000
+            figures = metrics_of(c)
+            assert figures["rezone_replica_snapshots"] == 1
+            assert figures["rezone_replica_snapshot_memory_bytes"] > 4_000
             waiting = pool.submit(k.put, P, {b"7": b"w"})
             c.until("waits", lambda: leader.store.outgoing.waited_seconds > 0)
             assert not waiting.done()
             snapshot.close()
             waiting.result(10)
         figures = metrics_of(c)
+        assert figures["rezone_replica_snapshots"] == 0
         assert figures["rezone_replica_snapshot_memory_bytes"] == 0
         assert figures["rezone_replica_snapshot_waited_seconds_total"] > 0
         pinned = leader.store.outgoing.open_files()

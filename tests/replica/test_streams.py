@@ -211,10 +211,13 @@ def next_step(peer: Peer) -> int | Message:
 def test_the_order_of_a_takeover_on_the_wire(tmp_path: Path) -> None:
     """The old leader would write on behind Active, or die before the candidate is close."""
     settings = NodeSettings(takeover_rows_max=0, replica_lag_ms_max=60_000)
-    with cluster(tmp_path, 1, settings=settings) as c:
+    with (
+        cluster(tmp_path, 1, settings=settings) as c,
+        # Left open by a failure, it would hold the process's end.
+        contextlib.closing(Peer(c, 0, "by hand")) as peer,
+    ):
         c.create(P, (0, 1), leader=0)
         leader = c.replica(0)
-        peer = Peer(c, 0, "by hand")
         assert isinstance(peer.ask(opaque=1, max_fetch_bytes=1 << 20), StreamOk)
 
         def write(key: bytes) -> None:
@@ -279,4 +282,3 @@ def test_the_order_of_a_takeover_on_the_wire(tmp_path: Path) -> None:
         last = next_step(peer)
         assert isinstance(last, StreamRefused)
         assert last.opaque == 9
-        peer.close()

@@ -310,6 +310,7 @@ def _leftovers(world: World, wanted: set[NodeId]) -> list[str]:
         found.append(f"nodes {set(world.network.nodes)} are up of {wanted}")
     if world.spark.running:
         found.append("a SparkApplication still copies")
+    found += [f"SparkApplication {name} had nothing to copy" for name in world.spark.idle]
     for number, node in world.network.nodes.items():
         pulls = node.pulls.running.items()  # type: ignore[attr-defined]
         found += [f"node {number} still copies p{p}" for p, c in pulls if not c.ended]

@@ -196,6 +196,8 @@ class SparkOperator:
         self._copies: dict[str, list[Copy]] = {}
         self._plans: dict[str, tuple[Key, list[PartitionCopy], int]] = {}
         self.fail_next = 0
+        self.idle: list[str] = []
+        """The applications that were made with nothing to copy."""
 
     @property
     def running(self) -> list[str]:
@@ -213,6 +215,8 @@ class SparkOperator:
         elif not manifest.get("status") and uid not in self._plans:
             arguments: list[str] = manifest["spec"]["arguments"]
             plan = copyplan.loads(arguments[arguments.index("--plan-json") + 1])
+            if not plan:
+                self.idle.append(key.name)
             self._plans[uid] = (key, plan, 0)
             self._loop.call_later(SUBMIT_SECONDS, self._submit, key, uid)
 

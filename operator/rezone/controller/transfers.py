@@ -35,9 +35,16 @@ class Transfers:
         owner: RebalanceTask,
         action: EnsureSparkApplication,
     ) -> None:
-        """Create the SparkApplication unless it exists; its plan names nodes by address."""
-        fence = self._runtime.fence or Fence(coordinator_epoch=self._c.epoch)
-        plan = [item for copy in action.copies if (item := self._plan_item(copy, fence))]
+        """Create the SparkApplication unless it exists; its plan names nodes by address.
+
+        It keeps the plan it was made with. So an operator that has just begun, and has not looked
+        at the zone yet, makes none: it would copy nothing, and count as an attempt.
+        """
+        fence = self._runtime.fence
+        plan = [item for copy in action.copies if fence and (item := self._plan_item(copy, fence))]
+        if not plan:
+            log.info("nothing to plan a SparkApplication with yet", application=action.name)
+            return
         await self._c.spark.ensure(action.name, self._zone, owner, plan)
 
     async def delete_spark(self, name: str) -> None:

@@ -19,6 +19,11 @@ class CopyCollector(Collector):
         partitions = self._node.partitions()
         stores = [partition.store for partition in partitions]
         yield GaugeMetricFamily(
+            "rezone_replica_snapshots",
+            "Snapshots that are read, as rows or as files.",
+            sum(store.outgoing.readers for store in stores),
+        )
+        yield GaugeMetricFamily(
             "rezone_replica_snapshot_memory_bytes",
             "Overwritten row ids, early rows and queues of snapshots that are read.",
             sum(store.outgoing.memory_bytes() for store in stores),
