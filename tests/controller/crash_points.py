@@ -2,7 +2,8 @@
 
 A deed has a name in words: `RebalanceTask Planned` (a state is stored), `create RegionMigration`,
 `authorize` and `lead` (a route record with, or without, an authorized takeover), `authorize seal`
-and `note seal`, `create layout` and `delete layout`, `call Takeover`, `create SparkApplication`.
+and `note seal`, `create layout` and `delete layout`, `call Takeover`, `create SparkApplication`,
+before it `intend SparkApplication` (its name is stored), later `find SparkApplication RUNNING`.
 What the end is, is said by whoever hands it over: tasks that are cancelled, or a process that is
 killed.
 """
@@ -14,13 +15,14 @@ import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from rezone.domain.world import RouteChange
+from rezone.domain.world import RouteChange, SparkView
 from rezone.kube.client import Kube
 from rezone.kube.names import AnyObject
 from rezone.kube.routes import RouteStore
 from rezone.kube.spark import SparkStore
 from rezone.kube.store import O, StatusStore
 from rezone.resources.model import Model
+from rezone.resources.task import RebalanceTask, RebalanceTaskStatus
 from rezone.resources.zone import DistributionZone
 from rezone.wire.flight import NodeClient
 from rezone.wire.messages import LeaderAndIsr, Message, PartitionId
@@ -61,7 +63,12 @@ class CrashingStore(StatusStore):
 
     async def write_status(self, obj: O, new_status: Model) -> O:
         """Store the status."""
-        with self._crash.around(f"{type(obj).__name__} {getattr(new_status, 'state', '')}"):
+        deeds = [f"{type(obj).__name__} {getattr(new_status, 'state', '')}"]
+        if isinstance(obj, RebalanceTask) and isinstance(new_status, RebalanceTaskStatus):
+            known = obj.status.spark_application if obj.status is not None else ""
+            if new_status.spark_application != known:
+                deeds.append("intend SparkApplication")
+        with self._crash.around(*deeds):
             return await super().write_status(obj, new_status)
 
     async def create(self, obj: O, owner: AnyObject | None = None) -> O:
@@ -97,7 +104,7 @@ class CrashingRoutes(RouteStore):
 
 
 class CrashingSpark(SparkStore):
-    """Starts and ends SparkApplications until the crash point is reached."""
+    """Starts, looks at and ends SparkApplications until the crash point is reached."""
 
     def __init__(self, *args: Any, crash: Crash) -> None:
         super().__init__(*args)
@@ -107,6 +114,12 @@ class CrashingSpark(SparkStore):
         """Make the SparkApplication and its plan."""
         with self._crash.around("create SparkApplication"):
             return await super().ensure(*args, **options)
+
+    async def state(self, namespace: str, name: str) -> SparkView:
+        """Return the SparkApplication's state; whoever dies here has heard it and noted nothing."""
+        found = await super().state(namespace, name)
+        with self._crash.around(f"find SparkApplication {found.state}"):
+            return found
 
     async def delete(self, namespace: str, name: str) -> bool:
         """Delete the SparkApplication and its plan."""

@@ -65,16 +65,16 @@ class TestCluster:
         """Put nodes into a zone's pool."""
         self.kubectl("label", "--overwrite", "node", *nodes, f"{POOL}-{pool}=yes")
 
-    def pod_pid(self, namespace: str, pod: str) -> int | None:
-        """Return the process group of a data node's pod, None while it does not run.
+    def pod_pid(self, namespace: str, pod: str, container: str = "data-node") -> int | None:
+        """Return the process group of a container of a pod, None while it does not run.
 
         The group, not the process alone: the agent's pid is that of a shell around the data node.
         """
         for directory in (self.state / "pods").glob(f"{namespace}_{pod}*"):
             record = load_record(directory)
-            container = record.containers.get("data-node") if record is not None else None
-            if record is not None and record.name == pod and container and container.process:
-                return container.process.pid
+            found = record.containers.get(container) if record is not None else None
+            if record is not None and record.name == pod and found and found.process:
+                return found.process.pid
         return None
 
 

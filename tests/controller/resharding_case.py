@@ -15,15 +15,16 @@ GRACE = {"REZONE_RESHARDING_GRACE_SECONDS": "1"}
 """Old partitions go at once."""
 
 
-def write_rows(zone: Json) -> None:
+def write_rows(zone: Json, value_bytes: int = 200) -> None:
     """Write what shall be there afterwards, once each."""
     keys = [f"row-{number:06}".encode() for number in range(ROWS)]
+    value = b"v" * value_bytes
     with TableClient(list(addresses_of(zone).values())) as client:
         for start in range(0, ROWS, 500):
             part = keys[start : start + 500]
             client.write(
                 pa.record_batch(
-                    [pa.array(part, pa.binary()), pa.array([b"v" * 200] * len(part), pa.binary())],
+                    [pa.array(part, pa.binary()), pa.array([value] * len(part), pa.binary())],
                     schema=SCHEMA,
                 )
             )
