@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -19,7 +19,14 @@ from pyarrow import flight
 from rezone.controller.monitor import POLL_MS, NodeMonitor, WatchedNode, silence_began, utc_now
 from rezone.controller.monitors import WAITING_PAUSE_SECONDS
 from rezone.controller.notify import PARTITIONS_PER_CALL, Notifier
-from rezone.controller.verify import CopyDiffersError, verify_copy
+from rezone.controller.verify import (
+    DIFFERENCES_MAX,
+    Comparisons,
+    CopyDiffersError,
+    DiffersSoFarError,
+    NotComparedError,
+    verify_copy,
+)
 from rezone.domain import routes
 from rezone.domain.route_records import RouteRecords
 from rezone.wire.errors import NotReadyError, RezoneError
@@ -499,7 +506,7 @@ async def test_equal_copy_is_verified_at_the_sources_time(
     source, target, there, here = pair
     there.digests = [digest("a", "b")]
     here.digests = [digest("a", "b", offset=12)]
-    assert await verify_copy(executor, 5, source, target)
+    await verify_copy(executor, 5, source, target)
     (asked,) = there.take(DigestRequest)
     (compared,) = here.take(DigestRequest)
     assert (asked.partition, asked.as_of) == (5, None)
@@ -513,7 +520,8 @@ async def test_copy_that_is_behind_is_neither_equal_nor_wrong(
     source, target, there, here = pair
     there.digests = [digest("a", "b")]
     here.digests = [digest("a", "x", offset=9)]
-    assert not await verify_copy(executor, 5, source, target)
+    with pytest.raises(NotComparedError, match="data node 1 has not applied all rows of data node"):
+        await verify_copy(executor, 5, source, target)
 
 
 @pytest.mark.proves("B-04")
@@ -533,3 +541,65 @@ async def test_silence_proves_nothing(pair: Pair, executor: ThreadPoolExecutor) 
     here.fails = [NotReadyError("busy")]
     with pytest.raises(NotReadyError):
         await verify_copy(executor, 5, source, target)
+
+
+class Rests:
+    """Rests between comparisons that last until the test has noted how long they were asked for."""
+
+    def __init__(self) -> None:
+        self.seconds: list[float] = []
+
+    async def __call__(self, seconds: float) -> None:
+        """Rest."""
+        self.seconds.append(seconds)
+
+
+async def compare_often(
+    compared: Comparisons[str], times: int, outcome: Callable[[], Awaitable[None]]
+) -> list[bool]:
+    """Compare "copy" so often; returns whether another was due each time that one had ended."""
+    due: list[bool] = []
+    for _ in range(times):
+        compared.under_way.add("copy")
+        await compared.run("copy", outcome, lambda: due.append(compared.is_due("copy")))
+    return due
+
+
+@pytest.mark.proves("B-14")
+async def test_what_cannot_be_compared_rests_longer_each_time_and_says_why() -> None:
+    """Two nodes would read a whole partition every half second, for ever, and nobody know why."""
+    rests = Rests()
+    compared = Comparisons[str]("copy", rests)
+
+    async def in_vain() -> None:
+        raise NotReadyError("data node 7 is busy")
+
+    due = await compare_often(compared, 12, in_vain)
+    assert due == [False, True] * 12, "a pass in between would begin another one"
+    assert rests.seconds[:4] == [0.5, 1.0, 2.0, 4.0]
+    assert rests.seconds[-1] == max(rests.seconds) == 60.0
+    assert compared.failing == {"copy": "data node 7 is busy"}
+
+    async def well() -> None:
+        pass
+
+    assert await compare_often(compared, 1, well) == [False]
+    assert (compared.verified, compared.failing) == ({"copy"}, {})
+
+
+@pytest.mark.proves("B-04", "B-14")
+async def test_rows_that_go_on_differing_differ() -> None:
+    """A part of a source without any commit would be compared for ever, though it is wrong."""
+    compared = Comparisons[str]("part", Rests())
+    answers = iter([*["differs"] * (DIFFERENCES_MAX - 1), "silent", *["differs"] * DIFFERENCES_MAX])
+
+    async def compare() -> None:
+        if next(answers) == "silent":
+            raise NotReadyError("busy")
+        raise DiffersSoFarError("2 rows against 1")
+
+    await compare_often(compared, 2 * DIFFERENCES_MAX - 1, compare)
+    assert compared.differing == set(), "only differences in a row count"
+    await compare_often(compared, 1, compare)
+    assert compared.differing == {"copy"}
+    assert not compared.is_due("copy")

@@ -11,7 +11,7 @@ from test_controller_nodes import Node, digest
 
 from rezone.controller.heard import Heard
 from rezone.controller.monitor import WatchedNode
-from rezone.controller.verify import CopyDiffersError, verify_part
+from rezone.controller.verify import CopyDiffersError, DiffersSoFarError, verify_part
 from rezone.wire.flight import NodeClient
 from rezone.wire.layouts import Overlap
 from rezone.wire.messages import DigestRequest, ImportProgress, ReplicaReport, Role
@@ -44,9 +44,9 @@ class Sides:
             process_id="p", zone_uid="u", version=1, leaving=False, replicas={PART.new: report}
         )
 
-    async def verify(self) -> bool:
+    async def verify(self) -> None:
         """Compare."""
-        return await verify_part(self._executor, PART, *self._watched)
+        await verify_part(self._executor, PART, *self._watched)
 
 
 @pytest.fixture
@@ -64,22 +64,23 @@ async def test_both_sides_are_asked_for_their_range_as_of_a_time_that_both_have_
     sides.heard(filled=True, time=77)
     sides.source.digests = [digest("a", "b")]
     sides.heir.digests = [digest("a", "b")]
-    assert await sides.verify()
+    await sides.verify()
     for node, partition in ((sides.source, PART.old), (sides.heir, PART.new)):
         (asked,) = node.take(DigestRequest)
         assert (asked.partition, asked.as_of, asked.hashes) == (partition, 77, (16, 47))
 
 
 @pytest.mark.parametrize("said", [{"filled": True}, {"time": 77}], ids=["no time", "not filled"])
-async def test_before_an_heir_has_told_a_time_a_difference_means_nothing(
+async def test_before_an_heir_has_told_a_time_one_difference_means_nothing(
     sides: Sides, said: dict[str, Any]
 ) -> None:
     """A re-sharding would be given up for rows that are on their way; or an empty part wait."""
     sides.heard(**said)
     sides.source.digests = [digest("a"), digest("a")]
     sides.heir.digests = [digest("x"), digest("a")]
-    assert not await sides.verify()
-    assert await sides.verify()
+    with pytest.raises(DiffersSoFarError, match="partition 16384 on data node 1 differs"):
+        await sides.verify()
+    await sides.verify()
     assert [asked.as_of for asked in sides.source.take(DigestRequest)] == [None, None]
     assert [asked.as_of for asked in sides.heir.take(DigestRequest)] == [77, 77]
 

@@ -42,6 +42,7 @@ class NewPart:
     broken: bool = False
     verified: bool = False
     differs: bool = False
+    not_compared: str = ""
     sealed: bool = False
 
 

@@ -308,6 +308,19 @@ def test_opening_adds_copies_verifies_in_order() -> None:
     assert case.decide().path == (S.UPDATE_METADATA_DOWN,)
 
 
+@pytest.mark.proves("B-14")
+def test_why_a_copy_could_not_be_compared_is_told() -> None:
+    """A comparison that never comes to an end would look like one that takes long."""
+    case = Case(S.OPEN_CANDIDATE)
+    case.spec["target"] = case.context["to_node"] = 3
+    case.world.routes[0] = record(replicas=NODES, isr=NODES, hot_standby_replica=3)
+    case.world.settings["not_compared"] = {(0, 3, 4): "node 0 is busy"}
+    case.now = NOW + timedelta(seconds=10)
+    assert only(case.decide(), world.VerifyCopy).target == 3
+    wanted = "the copy is verified: node 3 against node 0, so far in vain: node 0 is busy"
+    assert case.decide().status.waiting_for == wanted
+
+
 @pytest.mark.proves("RM-03")
 def test_a_lost_candidate_is_removed_again() -> None:
     """A failed migration would leave a replica behind that nobody asked for."""

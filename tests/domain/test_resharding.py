@@ -12,6 +12,7 @@ from resharding_world import LAG_ROWS_MAX, NODES, REVISION, NewPart, NewPartitio
 from rezone.domain import resharding_view as views
 from rezone.domain import route_checks, route_leaders, routes, world
 from rezone.domain.rebalance_run import NoPlan
+from rezone.domain.resharding_steps import REFILLS_MAX
 from rezone.domain.resharding_table import GRACE_SECONDS
 from rezone.resources.conditions import ConditionType, Reason
 from rezone.resources.task import TERMINAL_TASK_STATES
@@ -409,20 +410,68 @@ def test_a_part_that_differs_ends_it_while_it_can_still_be_undone() -> None:
     check_cancelled(zone)
 
 
-def test_a_part_that_differs_later_needs_a_person() -> None:
-    """A range whose copy is wrong would be cut over, because others were."""
-    zone = Zone(2, 2)
+def differ(zone: Zone) -> NewPart:
+    """Let a part that is not served yet differ from its source."""
+    part = next(p for h in zone.heirs.values() for p in h.parts if not p.sealed)
+    part.verified, part.differs = False, True
+    return part
+
+
+def one_cut_over(old: int, new: int) -> Zone:
+    """Return a re-sharding that has no way back any more."""
+    zone = Zone(old, new)
     zone.cut_overs_max = 1
     while not any(part.sealed for h in zone.heirs.values() for part in h.parts):
         zone.run()
         zone.settle()
-    part = next(p for h in zone.heirs.values() for p in h.parts if not p.sealed)
-    part.verified, part.differs = False, True
+    zone.cut_overs_max = 0
+    return zone
+
+
+@pytest.mark.proves("B-04", "B-14")
+def test_a_new_partition_that_differs_later_is_filled_anew_a_few_times() -> None:
+    """It would be cut over with wrong rows, wait for ever, or be copied again and again."""
+    zone = one_cut_over(2, 2)
+    for attempt in range(1, REFILLS_MAX + 1):
+        part = differ(zone)
+        for _ in range(3):
+            zone.run()
+        assert part not in zone.heirs[part.overlap.new].parts, "its rows are still there"
+        assert zone.status.attempt == attempt
+        assert zone.status.last_error is not None
+        assert "it is filled anew" in zone.status.last_error.message
+        go_on(zone, S.SWITCHING)
+    part = differ(zone)
     for _ in range(5):
         zone.run()
     assert not zone.sources[part.overlap.old].record.sealing
-    assert waiting(zone).startswith("Broken")
+    assert waiting(zone).startswith("Broken: a part that differs")
     assert is_stalled(zone)
+
+
+@pytest.mark.proves("B-04")
+def test_a_part_that_differs_of_a_partition_that_serves_needs_a_person() -> None:
+    """Rows that clients have written to it would be deleted."""
+    zone = one_cut_over(2, 1)
+    part = differ(zone)
+    for _ in range(5):
+        zone.run()
+    assert not zone.sources[part.overlap.old].record.sealing
+    assert zone.status.attempt == 0
+    assert waiting(zone).startswith("Broken: a part that differs")
+    assert is_stalled(zone)
+
+
+@pytest.mark.proves("B-14")
+def test_why_a_part_could_not_be_compared_is_told() -> None:
+    """A comparison that never comes to an end would look like one that takes long."""
+    zone = Zone(1, 2)
+    zone.cut_overs_max = 0
+    go_on(zone, S.SWITCHING)
+    part = next(iter(zone.heirs.values())).parts[0]
+    part.verified, part.not_compared = False, "node 7 is silent"
+    assert "(node 7 is silent)" in waiting(zone)
+    assert not is_stalled(zone)
 
 
 def is_stalled(zone: Zone) -> bool:

@@ -56,6 +56,7 @@ def build_view(
         spark=spark,
         verified=frozenset(runtime.copies.verified),
         mismatched=frozenset(runtime.copies.differing),
+        not_compared=dict(runtime.copies.failing),
         indexes=index_names(zone),
     )
 

@@ -243,10 +243,10 @@ class ZoneRuntime:
         self,
         comparisons: Comparisons[Key],
         key: Key,
-        compare: Callable[[], Awaitable[bool]],
+        compare: Callable[[], Awaitable[None]],
         ended: Callable[[], None],
     ) -> None:
-        """Start a comparison beside the passes; `ended` is called when it is over."""
+        """Start a comparison beside the passes; `ended` is called when another may be due."""
         comparisons.under_way.add(key)
         self.background(comparisons.run(key, compare, ended))
 

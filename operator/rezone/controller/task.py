@@ -87,7 +87,9 @@ class TaskReconciler:
                 seen.view,
                 task.spec,
                 task.status or RebalanceTaskStatus(),
-                resharding_observe.Compared(verified=parts.verified, differing=parts.differing),
+                resharding_observe.Compared(
+                    verified=parts.verified, differing=parts.differing, failing=parts.failing
+                ),
                 grace_seconds=self._c.settings.resharding_grace_seconds,
             )
             self._c.metrics.note_resharding(key, view)

@@ -1,6 +1,7 @@
 """Compares copies and new partitions with their sources, by digests as of one time (B-04)."""
 
 import asyncio
+import collections
 import functools
 from collections.abc import Awaitable, Callable, Hashable
 from concurrent.futures import Executor
@@ -21,47 +22,100 @@ DIGEST_TIMEOUT_SECONDS = 600.0
 
 
 COMPARE_AGAIN_SECONDS = 0.5
-"""A comparison reads the whole partition on two nodes: one that came too early is not repeated at
-once, whatever wakes the passes meanwhile."""
+COMPARE_AGAIN_SECONDS_MAX = 60.0
+"""A comparison reads the whole partition on two nodes: what could not be compared rests, twice as
+long each time, whatever wakes the passes meanwhile."""
+
+DIFFERENCES_MAX = 6
+"""After so many differences in a row it counts as different what no time tells to be complete; with
+the rests between them that is a quarter of a minute in which nothing was on its way."""
+
+ATTEMPTS_COUNTED_MAX = 10
+"""More make no rest longer."""
 
 Key = TypeVar("Key", bound=Hashable)
+Sleep = Callable[[float], Awaitable[None]]
 
 
 class CopyDiffersError(Exception):
     """Raised when a copy's rows are not its source's: it must never lead."""
 
 
-class Comparisons(Generic[Key]):
-    """What was, or is being, compared in this process's life; `what` names it in the log."""
+class NotComparedError(Exception):
+    """Raised when a comparison says nothing yet; the message says why."""
 
-    def __init__(self, what: str) -> None:
+
+class DiffersSoFarError(NotComparedError):
+    """Raised when rows differ that may still be on their way."""
+
+
+class Comparisons(Generic[Key]):
+    """What was, or is being, compared in this process's life; `what` names it in the log.
+
+    `verified` and `differing` are final. What could be neither is compared again after a rest, for
+    as long as somebody asks for it; `failing` says why it was not the last time.
+    """
+
+    def __init__(self, what: str, sleep: Sleep = asyncio.sleep) -> None:
         self._what = what
+        self._sleep = sleep
         self.verified: set[Key] = set()
         self.differing: set[Key] = set()
         self.under_way: set[Key] = set()
+        self.failing: dict[Key, str] = {}
+        self._resting: set[Key] = set()
+        self._attempts: collections.Counter[Key] = collections.Counter()
+        self._differences: collections.Counter[Key] = collections.Counter()
 
     def is_due(self, key: Key) -> bool:
-        """Whether something was not compared yet, and is not just now."""
-        return not any(key in keys for keys in (self.under_way, self.verified, self.differing))
+        """Whether something was not compared yet, is not just now, and does not rest."""
+        known = (self.under_way, self._resting, self.verified, self.differing)
+        return not any(key in keys for keys in known)
 
     async def run(
-        self, key: Key, compare: Callable[[], Awaitable[bool]], ended: Callable[[], None]
+        self, key: Key, compare: Callable[[], Awaitable[None]], ended: Callable[[], None]
     ) -> None:
-        """Compare, keep the outcome, and say that it has ended; `key` is under way already."""
+        """Compare and keep the outcome; `key` is under way already.
+
+        Says that it has ended, and once more when a rest is over.
+        """
         try:
-            if await compare():
-                self.verified.add(key)
-            else:
-                await asyncio.sleep(COMPARE_AGAIN_SECONDS)
+            await compare()
+            self._decided(key, self.verified)
         except CopyDiffersError as error:
-            log.error("compared rows differ", what=self._what, error=str(error))  # noqa: TRY400 - no trace helps here
-            self.differing.add(key)
-        except RezoneError as error:
-            log.warning("not compared", what=self._what, error=str(error))
-            await asyncio.sleep(COMPARE_AGAIN_SECONDS)
+            self._differs(key, error)
+        except DiffersSoFarError as error:
+            self._differences[key] += 1
+            if self._differences[key] >= DIFFERENCES_MAX:
+                self._differs(key, error)
+            else:
+                self._failed(key, error)
+        except (NotComparedError, RezoneError) as error:
+            del self._differences[key]
+            self._failed(key, error)
         finally:
             self.under_way.discard(key)
             ended()
+        if key in self._resting:
+            longest = COMPARE_AGAIN_SECONDS * 2 ** (self._attempts[key] - 1)
+            await self._sleep(min(longest, COMPARE_AGAIN_SECONDS_MAX))
+            self._resting.discard(key)
+            ended()
+
+    def _differs(self, key: Key, error: Exception) -> None:
+        log.error("compared rows differ", what=self._what, error=str(error))
+        self._decided(key, self.differing)
+
+    def _decided(self, key: Key, keys: set[Key]) -> None:
+        keys.add(key)
+        self.failing.pop(key, None)
+        del self._attempts[key], self._differences[key]
+
+    def _failed(self, key: Key, error: Exception) -> None:
+        log.warning("not compared", what=self._what, error=str(error))
+        self.failing[key] = str(error)
+        self._attempts[key] = min(self._attempts[key] + 1, ATTEMPTS_COUNTED_MAX)
+        self._resting.add(key)
 
 
 async def verify_copy(
@@ -69,18 +123,20 @@ async def verify_copy(
     partition: PartitionId,
     source: WatchedNode,
     target: WatchedNode,
-) -> bool:
-    """Return whether the copy equals its source; False when it has not applied enough yet.
+) -> None:
+    """Return when the copy equals its source.
 
     The source fixes the time and tells up to which offset it had applied rows then; the copy's
-    answer counts only once it has applied at least those. CopyDiffersError names the first
-    differing range; RezoneError when a node does not answer.
+    answer counts only once it has applied at least those: NotComparedError before. CopyDiffersError
+    names the first differing range; RezoneError when a node does not answer.
     """
     there = await _digest(executor, source, DigestRequest(partition=partition, ranges=RANGES))
     request = DigestRequest(partition=partition, as_of=there.as_of, ranges=RANGES)
     here = await _digest(executor, target, request)
     if here.applied_offset < there.applied_offset:
-        return False
+        raise NotComparedError(
+            f"data node {target.node} has not applied all rows of data node {source.node} yet"
+        )
     for index, (wanted, found) in enumerate(zip(there.digests, here.digests, strict=True)):
         if wanted != found:
             raise CopyDiffersError(
@@ -88,7 +144,6 @@ async def verify_copy(
                 f"{target.node} differs from data node {source.node} as of {there.as_of}: "
                 f"{here.rows[index]} rows against {there.rows[index]}",
             )
-    return True
 
 
 async def verify_part(
@@ -96,24 +151,24 @@ async def verify_part(
     overlap: Overlap,
     source: WatchedNode,
     heir: WatchedNode,
-) -> bool:
-    """Return whether a new partition equals an old one in the range that they have in common.
+) -> None:
+    """Return when a new partition equals an old one in the range that they have in common.
 
     As of a time up to which the heir has said to have all: then CopyDiffersError tells of every
-    difference. Before it has told one, as of the source's time; a difference means nothing then,
-    for rows may still be on their way, and is answered by False.
+    difference. Before it has told one, as of the source's time; one difference means nothing then,
+    for rows may still be on their way: DiffersSoFarError. It never tells one of a source in which
+    nothing was ever committed. RezoneError when a node does not answer.
     """
     reached = _imported_up_to(heir, overlap)
     there = await _digest(executor, source, _of_part(overlap, overlap.old, reached))
     here = await _digest(executor, heir, _of_part(overlap, overlap.new, there.as_of))
     if here.digests == there.digests:
-        return True
-    if reached is None:
-        return False
-    raise CopyDiffersError(
+        return
+    kind = DiffersSoFarError if reached is None else CopyDiffersError
+    raise kind(
         f"partition {overlap.new} on data node {heir.node} differs from partition {overlap.old} on "
         f"data node {source.node} in the hashes from {overlap.start} to {overlap.end - 1} as of "
-        f"{reached}: {sum(here.rows)} rows against {sum(there.rows)}",
+        f"{there.as_of}: {sum(here.rows)} rows against {sum(there.rows)}",
     )
 
 

@@ -17,6 +17,7 @@ from rezone.domain import routes
 from rezone.domain.migration_run import Run
 from rezone.domain.migration_table import NOT_BEGUN
 from rezone.domain.readiness import (
+    comparing,
     is_mismatched,
     is_reachable,
     is_verified,
@@ -230,7 +231,7 @@ def candidate_wants(run: Run) -> str:  # noqa: PLR0911 - one return for each wan
     if why := why_not_close(view, run.partition, record, node):
         return why
     if was_copied(view, run.partition, node) and not is_verified(view, run.partition, record, node):
-        return f"node {node} is being verified against node {record.leader}"
+        return f"the copy is verified: {comparing(view, run.partition, record, node)}"
     return ""
 
 

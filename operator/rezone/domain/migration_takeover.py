@@ -11,6 +11,7 @@ from rezone.domain.changes import drop_from_isr, stop_of
 from rezone.domain.kept_replicas import kept_until
 from rezone.domain.migration_run import WAKE_TAKEOVER_SECONDS, Run
 from rezone.domain.readiness import (
+    comparing,
     is_mismatched,
     is_reachable,
     is_verified,
@@ -79,7 +80,7 @@ def _authorize(run: Run) -> bool:
     copied = was_copied(view, run.partition, node)
     if not gone and copied and not is_verified(view, run.partition, record, node):
         run.act(verification(run.partition, record, node))
-        return run.wait(f"node {node} is being verified against node {record.leader}")
+        return run.wait(f"the copy is verified: {comparing(view, run.partition, record, node)}")
     refusal = run.change_route(
         lambda r: routes.set_hot_standby(r, node),
         lambda r: route_leaders.authorize_takeover(r, node),

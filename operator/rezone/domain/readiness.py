@@ -144,6 +144,13 @@ def is_verified(
     return (partition, node, record.leader_epoch) in view.verified
 
 
+def comparing(view: ZoneView, partition: PartitionId, record: LeaderAndIsr, node: NodeId) -> str:
+    """Return which copy is compared with what, and why that has not come to an end yet (B-14)."""
+    pair = f"node {node} against node {record.leader}"
+    why = view.not_compared.get((partition, node, record.leader_epoch))
+    return f"{pair}, so far in vain: {why}" if why else pair
+
+
 def is_mismatched(
     view: ZoneView,
     partition: PartitionId,

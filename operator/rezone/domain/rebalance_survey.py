@@ -11,7 +11,7 @@ from collections.abc import Iterable
 
 from rezone.domain import routes
 from rezone.domain.changes import change_of
-from rezone.domain.readiness import is_close
+from rezone.domain.readiness import comparing, is_close
 from rezone.domain.world import Copy, RouteChange, Topology, ZoneView
 from rezone.wire.layouts import index_of
 from rezone.wire.messages import LeaderAndIsr, NodeId, PartitionId, ReplicaReport
@@ -174,7 +174,7 @@ def _look(
     unverified = [n for n in copied if (partition, n, epoch) not in view.verified]
     if unverified:
         found.unverified += [(partition, n) for n in unverified]
-        why = f"node {unverified[0]} against node {record.leader}"
+        why = comparing(view, partition, record, unverified[0])
         found.reasons.add(Wait.VERIFYING, partition, why)
     elif record.leader != new[0]:
         if view.report(partition, new[0]) is None:

@@ -18,7 +18,7 @@ from rezone.domain.changes import change_of
 from rezone.domain.machine import DEADLINE
 from rezone.domain.rebalance_run import NoPlan, Planner
 from rezone.domain.resharding_run import ReshardingRun
-from rezone.domain.resharding_steps import Heirs, advance
+from rezone.domain.resharding_steps import Heirs, advance, differing
 from rezone.domain.resharding_view import CreateHeirs, DropLayout, ReshardingView
 from rezone.domain.statuses import Decision, entered_time
 from rezone.domain.task_run import WAKE_SOON_SECONDS
@@ -131,10 +131,7 @@ def _differs(run: ReshardingRun) -> str:
         return ""
     parts = (part for heir in run.view.heirs.values() for part in heir.parts)
     wrong = next((part.overlap for part in parts if part.differs), None)
-    if wrong is None:
-        return ""
-    pair = f"{index_of(wrong.new)} differs from old partition {index_of(wrong.old)}"
-    return f"new partition {pair} in the range that they have in common"
+    return differing(wrong) if wrong is not None else ""
 
 
 def _wait(run: ReshardingRun, heirs: Heirs) -> bool:

@@ -30,10 +30,14 @@ PartKey = tuple[PartitionId, PartitionId, int]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Compared:
-    """The parts that equalled their source when they were compared, and those that differed."""
+    """The parts that equalled their source when they were compared, and those that differed.
+
+    `failing` could not be compared the last time, and why.
+    """
 
     verified: Collection[PartKey] = ()
     differing: Collection[PartKey] = ()
+    failing: Mapping[PartKey, str] = dataclasses.field(default_factory=dict)
 
 
 def observe(
@@ -173,6 +177,7 @@ def _parts(
                 broken=progress.broken,
                 verified=key in compared.verified,
                 differs=key in compared.differing,
+                not_compared=compared.failing.get(key, ""),
                 sealed=progress.sealed,
                 bytes_done=done,
                 bytes_total=total,

@@ -20,7 +20,10 @@ from rezone.domain.resharding_view import (
     SourceView,
     VerifyPart,
 )
+from rezone.domain.statuses import with_error
 from rezone.domain.world import ChangeRoutes, RouteChange
+from rezone.resources.conditions import Reason
+from rezone.wire.layouts import Overlap, index_of
 from rezone.wire.messages import LeaderAndIsr
 
 _NO_NODE = "Unreachable: no node of a new partition is left"
@@ -30,6 +33,9 @@ _BROKEN = "Broken: a part that cannot be imported, of a new partition that serve
 _DIFFERS = "Broken: a part that differs from its source"
 _STUCK = (_NO_NODE, _BROKEN, _DIFFERS)
 
+REFILLS_MAX = 3
+"""How often in a re-sharding new partitions are filled anew because they differ."""
+
 
 class Heirs:
     """What a pass has found: parts that are not filled, and why the rest is not over (B-14)."""
@@ -37,10 +43,13 @@ class Heirs:
     def __init__(self) -> None:
         self.unfilled = 0
         self._reasons: collections.Counter[str] = collections.Counter()
+        self._examples: dict[str, str] = {}
 
-    def waits(self, why: str) -> None:
-        """Count one reason for waiting."""
+    def waits(self, why: str, example: str = "") -> None:
+        """Count one reason for waiting; the first example of each is told."""
         self._reasons[why] += 1
+        if example:
+            self._examples.setdefault(why, f" ({example})")
 
     @property
     def stuck(self) -> bool:
@@ -54,7 +63,7 @@ class Heirs:
         What only a person can help comes first.
         """
         found = sorted(self._reasons.items(), key=lambda each: (each[0] not in _STUCK, each[0]))
-        return ", ".join(f"{why}: {count}" for why, count in found)
+        return ", ".join(f"{why}: {count}{self._examples.get(why, '')}" for why, count in found)
 
 
 def advance(run: ReshardingRun) -> Heirs:
@@ -86,15 +95,15 @@ def _look_after(run: ReshardingRun, heir: HeirView, found: Heirs) -> RouteChange
     found.unfilled += unfilled
     if heir.broken:
         return _mend(run, heir, found)
+    if heir.differs and run.view.cut_over:
+        return _fill_again(run, heir, found)
     if not heir.open:
         found.waits("Opening")
     elif unfilled:
         found.waits("Copying")
     for part in heir.parts:
-        if part.differs and not part.sealed:
-            found.waits(_DIFFERS)
-        elif not part.verified and not part.sealed and _is_near(run.view, part):
-            found.waits("Verifying")
+        if not part.verified and not part.sealed and _is_near(run.view, part):
+            found.waits("Verifying", part.not_compared)
             _verify(run, heir, part)
     return None
 
@@ -134,6 +143,31 @@ def _mend(run: ReshardingRun, heir: HeirView, found: Heirs) -> RouteChange | Non
         return None
     before = record.partition_epoch
     return RouteChange(partition=heir.partition, expected_epoch=before, state=state)
+
+
+def _fill_again(run: ReshardingRun, heir: HeirView, found: Heirs) -> RouteChange | None:
+    """Return the record by which an heir whose rows are wrong begins anew, a few times in all.
+
+    Only when there is no way back any more; that it differed is kept in the status, written before
+    the record. What has clients' rows, and what differs again, is a person's.
+    """
+    # A pass may come here twice, and counts once.
+    attempt = run.before.attempt + 1
+    if heir.serves or attempt > REFILLS_MAX:
+        found.waits(_DIFFERS)
+        return None
+    change = _mend(run, heir, found)
+    if change is not None:
+        wrong = next(part.overlap for part in heir.parts if part.differs and not part.sealed)
+        run.update(attempt=attempt)
+        run.status = with_error(run.status, Reason.FAILED, f"{differing(wrong)}; it is filled anew")
+    return change
+
+
+def differing(overlap: Overlap) -> str:
+    """Return what is said of a part that differs from its source."""
+    pair = f"{index_of(overlap.new)} differs from old partition {index_of(overlap.old)}"
+    return f"new partition {pair} in the range that they have in common"
 
 
 def _is_idle(view: ReshardingView, part: PartView) -> bool:

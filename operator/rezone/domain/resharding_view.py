@@ -31,8 +31,8 @@ class PartView:
     `filled`: all rows that were there when it began are in its log. `lag_rows` are those of the
     source's log that it has not imported, None while nothing is known of that. `broken`: the
     source's log does not lead on from where it stands. `verified`: the part was equal at both sides
-    as of one time (B-04), `differs`: it was not. `sealed`: the seal's import is committed, it
-    serves. Bytes are estimates.
+    as of one time (B-04), `differs`: it was not, `not_compared`: why that is not known. `sealed`:
+    the seal's import is committed, it serves. Bytes are estimates.
     """
 
     overlap: Overlap
@@ -41,6 +41,7 @@ class PartView:
     broken: bool = False
     verified: bool = False
     differs: bool = False
+    not_compared: str = ""
     sealed: bool = False
     bytes_done: int = 0
     bytes_total: int = 0
@@ -87,6 +88,11 @@ class HeirView:
     def broken(self) -> bool:
         """Whether a part can only be imported from the start."""
         return any(part.broken for part in self.parts)
+
+    @property
+    def differs(self) -> bool:
+        """Whether a part that is not served yet is not what its source has."""
+        return any(part.differs and not part.sealed for part in self.parts)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

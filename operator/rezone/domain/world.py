@@ -82,7 +82,8 @@ class ZoneView:
     a higher one while the zone is re-sharded.
 
     `verified` are the copies whose digest equalled their source's in this process's life, as
-    (partition, node, the source's leader epoch) (B-04); `mismatched` are those whose did not.
+    (partition, node, the source's leader epoch) (B-04); `mismatched` are those whose did not,
+    `not_compared` those that could not be compared the last time, and why.
     `min_in_sync` is the smallest in-sync set with which rows are committed, `hot_standbys` how many
     each partition shall have while nothing moves. `kept` are the replicas beside the assignment.
     `indexes` are the names of the zone's indexes.
@@ -114,6 +115,7 @@ class ZoneView:
     spark: SparkView | None = None
     verified: frozenset[CopyKey] = frozenset()
     mismatched: frozenset[CopyKey] = frozenset()
+    not_compared: Mapping[CopyKey, str] = dataclasses.field(default_factory=dict)
     indexes: Mapping[IndexId, str] = dataclasses.field(default_factory=dict)
 
     def report(self, partition: PartitionId, node: NodeId) -> ReplicaReport | None:
