@@ -479,6 +479,19 @@ def is_stalled(zone: Zone) -> bool:
     return any(c.type == ConditionType.STALLED for c in zone.decide().status.conditions)
 
 
+@pytest.mark.proves("B-08")
+def test_a_seal_that_only_heirs_have_heard_of_is_noted() -> None:
+    """A survivor of a lost source would be made to serve what its heirs serve."""
+    zone = Zone(1, 2)
+    sealing(zone)
+    zone.run()
+    zone.sources[0].reachable = False
+    for heir in zone.heirs.values():
+        heir.parts[0].sealed, heir.parts[0].lag_rows = True, None
+    zone.run()
+    assert zone.sources[0].record.sealed
+
+
 def test_it_is_not_over_before_every_heir_serves() -> None:
     """The old partitions would be deleted while an heir still fetches the end of their logs."""
     zone = Zone(1, 2)

@@ -23,14 +23,16 @@ DIGEST_TIMEOUT_SECONDS = 600.0
 
 COMPARE_AGAIN_SECONDS = 0.5
 COMPARE_AGAIN_SECONDS_MAX = 60.0
-"""A comparison reads the whole partition on two nodes: what could not be compared rests, twice as
-long each time, whatever wakes the passes meanwhile."""
+COMPARE_AGAIN_FACTOR = 1.6
+"""A comparison reads the whole partition on two nodes: what could not be compared rests, longer
+each time, whatever wakes the passes meanwhile. No even factor: attempts would come in step with
+what writes regularly, and find each time that the newest rows are not applied yet."""
 
-DIFFERENCES_MAX = 6
+DIFFERENCES_MAX = 8
 """After so many differences in a row it counts as different what no time tells to be complete; with
-the rests between them that is a quarter of a minute in which nothing was on its way."""
+the rests between them that takes twenty seconds, in which the first commit would have come."""
 
-ATTEMPTS_COUNTED_MAX = 10
+ATTEMPTS_COUNTED_MAX = 12
 """More make no rest longer."""
 
 Key = TypeVar("Key", bound=Hashable)
@@ -97,8 +99,8 @@ class Comparisons(Generic[Key]):
             self.under_way.discard(key)
             ended()
         if key in self._resting:
-            longest = COMPARE_AGAIN_SECONDS * 2 ** (self._attempts[key] - 1)
-            await self._sleep(min(longest, COMPARE_AGAIN_SECONDS_MAX))
+            seconds = COMPARE_AGAIN_SECONDS * COMPARE_AGAIN_FACTOR ** (self._attempts[key] - 1)
+            await self._sleep(min(seconds, COMPARE_AGAIN_SECONDS_MAX))
             self._resting.discard(key)
             ended()
 

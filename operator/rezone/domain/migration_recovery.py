@@ -1,7 +1,8 @@
 """The way out of a lost quorum: a person gives acknowledged rows up, and a survivor leads.
 
 Asked for by `spec.unsafe` of a RegionMigration. What is decided, and what may be lost by it, is in
-the status before the route changes; the new leader's epoch and its new branch of history then
+the status before the route changes; new partitions of a re-sharding that have imported rows begin
+anew first (`recovery_heirs`). The new leader's epoch and its new branch of history then
 make every replica that comes back later roll back to what it shares with it (DCP-05).
 """
 
@@ -10,8 +11,9 @@ from rezone.domain.lost_quorum import Loss, candidates, loss_of, refusal
 from rezone.domain.machine import Command
 from rezone.domain.migration_run import WAKE_TAKEOVER_SECONDS, Run
 from rezone.domain.readiness import node_is_gone
+from rezone.domain.recovery_heirs import HeirsWord, heirs_word
 from rezone.domain.statuses import with_error
-from rezone.domain.world import BeginEmpty
+from rezone.domain.world import BeginEmpty, ChangeRoutes
 from rezone.resources.conditions import Reason
 from rezone.resources.migration import MigrationContext, RecoveryStatus, UnsafeSpec
 from rezone.wire.messages import NodeId, Role
@@ -29,6 +31,12 @@ def begin(run: Run, unsafe: UnsafeSpec) -> bool:
     record, target = run.record, run.spec.target
     node = candidates(loss, unsafe.mode)[0] if target is None else target
     recovery = _recovery(loss, node)
+    word = _word_of_heirs(run, loss, node, unsafe)
+    if word.refused:
+        return _fail(run, "refused", Reason.UNSAFE_REFUSED, word.refused)
+    if word.told:
+        message = f"{recovery.message}; {word.told}"
+        recovery = recovery.model_copy(update={"message": message})
     context = MigrationContext(
         partition=run.partition,
         from_node=record.leader,
@@ -41,7 +49,7 @@ def begin(run: Run, unsafe: UnsafeSpec) -> bool:
     return run.go("unsafe", message=f"node {node} shall lead: {recovery.message}")
 
 
-def recover(run: Run) -> bool:  # noqa: PLR0911 - one return for each edge
+def recover(run: Run) -> bool:
     """Write that the chosen node leads, and wait until it does."""
     record, context, unsafe = run.record, run.context, run.spec.unsafe
     assert unsafe is not None, "the API server keeps spec.unsafe as it is"  # noqa: S101 - invariant
@@ -58,10 +66,23 @@ def recover(run: Run) -> bool:  # noqa: PLR0911 - one return for each edge
         return run.wait(unheard)
     if _is_refused(run, unsafe):
         return True
+    return _elect(run, unsafe)
+
+
+def _elect(run: Run, unsafe: UnsafeSpec) -> bool:
+    """Ask for the record, when nothing that is given up stands anywhere else."""
+    context = run.context
     loss = loss_of(run.view, run.partition)
     if loss is None or context.to_node not in candidates(loss, unsafe.mode):
         why = f"node {context.to_node} does not answer any more"
         return _fail(run, "refused", Reason.UNSAFE_REFUSED, why)
+    word = _word_of_heirs(run, loss, context.to_node, unsafe)
+    if word.refused:
+        return _fail(run, "refused", Reason.UNSAFE_REFUSED, word.refused)
+    if word.changes:
+        run.act(ChangeRoutes(changes=word.changes))
+    if word.waits:
+        return run.wait(word.waits)
     refused = run.change_route(
         lambda r: route_leaders.elect_unsafely(
             r, context.to_node, context.next_epoch, lost=unsafe.lost_nodes
@@ -101,6 +122,13 @@ def _unheard(run: Run) -> str:
 def _is_refused(run: Run, unsafe: UnsafeSpec) -> bool:
     why = refusal(run.view, run.partition, unsafe, run.spec.target)
     return bool(why) and _fail(run, "refused", Reason.UNSAFE_REFUSED, why)
+
+
+def _word_of_heirs(run: Run, loss: Loss, node: NodeId, unsafe: UnsafeSpec) -> HeirsWord:
+    """Return what new partitions say; nothing where no acknowledged row is given up, nor a seal."""
+    if any(each.node == node and each.complete for each in loss.survivors):
+        return HeirsWord()
+    return heirs_word(run.view, run.partition, unsafe)
 
 
 def _fail(run: Run, event: str, reason: Reason, message: str) -> bool:

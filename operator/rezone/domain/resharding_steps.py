@@ -181,7 +181,8 @@ def _cut_over(
     """Bring one source to its seal; return the change of its record that is due."""
     record, epoch = source.record, run.view.coordinator_epoch
     parts = run.view.parts[source.partition]
-    if source.sealed or record.sealed:
+    # An heir imports what is committed, so its word counts as much: the source may be lost by then.
+    if source.sealed or record.sealed or any(part.sealed for _, part in parts):
         if not record.sealed or any(not part.sealed for _, part in parts):
             found.waits("CuttingOver")
         return change_of(source.partition, record, epoch, route_seals.note_sealed)

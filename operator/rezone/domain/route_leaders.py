@@ -187,7 +187,10 @@ def elect_unsafely(
     if record.sealed:
         return Refusal(RefusalReason.SEALED, "new partitions serve its range, with all its rows")
     if record.sealing:
-        return Refusal(RefusalReason.SEALING, "its log may be sealed: revoke the seal first")
+        return Refusal(
+            RefusalReason.SEALING,
+            "its log may be sealed: wait until the re-sharding has revoked that",
+        )
     if node not in record.replicas:
         return Refusal(RefusalReason.NOT_A_REPLICA, f"node {node} is not a replica")
     if leader_epoch <= highest_epoch(record):

@@ -305,6 +305,7 @@ class ImportPart:
         sealed_at = position.sealed_at if position is not None else 0
         return ImportProgress(
             source=self.source,
+            begun=position is not None,
             rows=position.rows if position is not None else 0,
             filled=position is not None and not position.filling,
             time=self._time,
@@ -321,7 +322,7 @@ class ImportPart:
         """
         seen = self.progress()
         lag = -1 if seen.lag_rows is None else (seen.lag_rows // 512).bit_length()
-        news = (seen.filled, seen.broken, seen.sealed, seen.error, lag)
+        news = (seen.begun, seen.filled, seen.broken, seen.sealed, seen.error, lag)
         if news != self._told:
             self._told = news
             self.partition.touched(at_once=True)

@@ -338,14 +338,16 @@ class SealState(enum.StrEnum):
 class ImportProgress(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     """How far a leader has imported one source, a partition of the layout before.
 
-    `rows` were there when its range was read, `filled` says that all of it is; `lag_rows` are
-    those of the source's log that are not imported yet, None while nothing is known of that.
-    `broken`: the source's log does not lead on from where the import stands. `sealed`: the import
-    of the source's seal is committed, so this partition serves the source's part of its range.
-    `time`: when filled, all that the source has committed up to this commit time is here.
+    `begun`: its log has something of the source, committed or not. `rows` were there when its range
+    was read, `filled` says that all of it is; `lag_rows` are those of the source's log that are not
+    imported yet, None while nothing is known of that. `broken`: the source's log does not lead on
+    from where the import stands. `sealed`: the import of the source's seal is committed, so this
+    partition serves the source's part of its range. `time`: when filled, all that the source has
+    committed up to this commit time is here.
     """
 
     source: PartitionId
+    begun: bool = False
     rows: int = 0
     filled: bool = False
     time: int = 0
