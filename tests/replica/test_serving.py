@@ -16,8 +16,10 @@ from rezone.wire.errors import (
     ReshardedError,
     TransactionConflictError,
 )
+from rezone.wire.keyspace import hash_key
 from rezone.wire.layouts import Layout
 from rezone.wire.messages import (
+    OwnWrites,
     RoutesRequest,
     RouteTable,
     SentAs,
@@ -216,11 +218,17 @@ def test_a_transaction_of_the_source_does_not_go_on_at_an_heir(tmp_path: Path) -
         take_over(c, LOW)
         c.until("it serves", lambda: client.get(LOW, IN_A[:1]) == {IN_A[0]: b"new"})
         late = Transaction(client, LOW, begun.times)
-        for ask in (lambda: late.get(IN_A[1:2]), lambda: late.put({IN_A[1]: b"lost"})):
+        for ask in (
+            lambda: late.get(IN_A[1:2]),
+            lambda: late.put({IN_A[1]: b"lost"}),
+            lambda: scan(c, 1, LOW, own=OwnWrites(late.id, late.times, 0)),
+        ):
             with pytest.raises(TransactionConflictError, match="sealed"):
                 ask()
         anew = client.begin(LOW)
         anew.put({IN_A[1]: b"new"})
+        seen = scan(c, 1, LOW, own=OwnWrites(anew.id, anew.times, 1))
+        assert seen == sorted(IN_A[:2], key=hash_key)
         assert anew.get(IN_A[:2]) == {IN_A[0]: b"new", IN_A[1]: b"new"}
         assert anew.commit().outcome is TransactionOutcome.COMMITTED
 
