@@ -88,7 +88,7 @@ def writers(zone: Zone, given: argparse.Namespace) -> Iterator[list[Writer]]:
     """Run a writer for every partition."""
     keys = ids_by_partition(zone.partitions, given.rows)
     with zone.client() as client:
-        made = [Writer(_writes_of(client, ids), given.pause_ms / 1000) for ids in keys]
+        made = [Writer(writes_of(client, ids), given.pause_ms / 1000) for ids in keys]
         try:
             yield made
         finally:
@@ -96,7 +96,8 @@ def writers(zone: Zone, given: argparse.Namespace) -> Iterator[list[Writer]]:
                 writer.stop()
 
 
-def _writes_of(client: TableClient, ids: list[int]) -> Callable[[int], object]:
+def writes_of(client: TableClient, ids: list[int]) -> Callable[[int], object]:
+    """Return what writes these rows, each time with another content."""
     return lambda number: client.write(batch_of(ids, number))
 
 

@@ -7,6 +7,8 @@ Nodes are processes of their own, each partition is on three of them. First how 
 both go through the log to every replica. Then what the writers keep of their writes per second
 while partitions are filled, and while they follow the old ones. Then the cut-overs, one after the
 other: the longest time between two answers around each, pause included, as for a leader's move.
+Then a new zone that was made with as many partitions as this one has now, with the same writers: a
+write of several rows goes to more partitions than before, whichever way there came to be so many.
 On an otherwise idle machine, or the figures are noise.
 """
 
@@ -17,8 +19,8 @@ import time
 from collections.abc import Sequence
 
 import msgspec
-from harness.zone import Zone, percentile, running_zone, settle
-from leader_move import Writer, spaces_ms, writers
+from harness.zone import Zone, ids_by_partition, percentile, running_zone, settle
+from leader_move import Writer, spaces_ms, writers, writes_of
 
 from rezone.replica.process import SWITCH_INTERVAL_SECONDS
 from rezone.wire import layouts
@@ -98,6 +100,19 @@ def cut_over(zone: Zone, partition: int, writer: Writer) -> list[float]:
     return spaces_ms(writer, begun)
 
 
+def made_so(given: argparse.Namespace) -> float:
+    """Return the writes per second in a zone that had so many partitions from the start."""
+    with running_zone(3, given.more, 3) as zone, zone.client() as client:
+        keys = ids_by_partition(given.partitions, given.rows)
+        made = [Writer(writes_of(client, ids), given.pause_ms / 1000) for ids in keys]
+        try:
+            settle(1.0)
+            return window(made)
+        finally:
+            for writer in made:
+                writer.stop()
+
+
 def main() -> None:
     """Load, fill, follow, cut over; print a line for each."""
     parser = argparse.ArgumentParser(
@@ -131,8 +146,13 @@ def main() -> None:
     speed = given.mb / (ended - begun)
     print(f"{given.partitions} partitions of {given.mb} MB to {given.more}, 3 replicas")
     print(f"written by a client {loaded:6.1f} MB/s, filled {speed:6.1f}: {speed / loaded:.2f}")
-    kept = (f"{each:.0f} ({each / alone:.0%})" for each in (during, following, after))
-    print(f"writes/s alone {alone:.0f}, filling {{}}, following {{}}, after {{}}".format(*kept))
+    rates = (during, following, after, made_so(given))
+    kept = (f"{each:.0f} ({each / alone:.0%})" for each in rates)
+    print(
+        "writes/s alone {:.0f}, filling {}, following {}, after {}, in a zone made so {}".format(
+            alone, *kept
+        )
+    )
     gaps = [max(each) for each in spaces]
     usual = statistics.median(statistics.median(each) for each in spaces)
     print(

@@ -19,6 +19,7 @@ from rezone.replica.node import DataNode
 from rezone.wire.flight import NodeClient
 from rezone.wire.identity import Identity, Role, server_name
 from rezone.wire.messages import ZoneConfig
+from rezone.wire.schema import TableSchema
 from rezone.wire.tls import FILES, LOOK_SECONDS, TlsDirectory, TlsFiles
 
 NAMESPACE, ZONE = "shop", "accounts"
@@ -154,14 +155,18 @@ class SecureCoordinator(Coordinator):
 
 
 @contextlib.contextmanager
-def secure_cluster(directory: Path, count: int, partitions: int = 1) -> Iterator[SecureCoordinator]:
+def secure_cluster(
+    directory: Path, count: int, partitions: int = 1, *, table: TableSchema | None = None
+) -> Iterator[SecureCoordinator]:
     """Nodes 0..count-1, configured; stopped at the end."""
     pki = Pki(directory / "pki")
     nodes = [
         SecureNode(i, directory / f"node{i}", pki.source(f"node{i}", of_zone(Role.DATA_NODE)))
         for i in range(count)
     ]
-    config = ZoneConfig(zone=ZONE, zone_uid="uid-test", partitions=partitions)
+    config = ZoneConfig(
+        zone=ZONE, zone_uid="uid-test", partitions=partitions, table=table or TableSchema()
+    )
     coordinator = SecureCoordinator(pki, nodes, config)
     with coordinator.running():
         yield coordinator
