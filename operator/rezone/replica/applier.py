@@ -189,7 +189,7 @@ class Applier:
         with self._changed:
             self._snapshots.wait_for_room()
             if self._snapshots.active:
-                self._snapshots.before_change([key[:-TIME_BYTES] for key, _ in pairs])
+                self._snapshots.before_change([key for key, _ in pairs])
             if finished is None:
                 self.mid_entry = True
                 self.engine.apply(pairs, (), {})
@@ -260,7 +260,7 @@ class Applier:
         with self._changed:
             self._snapshots.wait_for_room()
             if self._snapshots.active:
-                self._snapshots.before_change([key[:-TIME_BYTES] for key in keys])
+                self._snapshots.before_change(keys)
             self.engine.apply((), keys, {})
 
     def flush(self) -> int:

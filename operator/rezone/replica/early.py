@@ -1,6 +1,6 @@
 """Rows of a copy that came before their turn, kept until the scan passes them (SS-03).
 
-A source sends rows that are about to be overwritten ahead of its scan. Written to the engine at
+A source sends rows whose past is about to change ahead of its scan. Written to the engine at
 once they would lie in one file over all the rows still to come, so that no later sorted file could
 go below it, and the engine would merge and write everything again, several times (decision 0146).
 Put among the rows around them they cost nothing.

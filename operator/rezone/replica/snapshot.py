@@ -1,9 +1,12 @@
 """Snapshots of a partition while it is written to, without a copy on the disk first (SS-01..07).
 
-One scan goes through the version chains in row-id order and remembers `last_row_id`. Before a
-change is applied, every changed row that the scan has yet to reach is put into
-`overwritten_row_ids` and its chain, as it was, is queued to be sent early; the scan skips such
-rows. So each row is sent exactly once, and what is sent is the state at the snapshot's start.
+One scan goes through the version chains in row-id order and remembers `last_row_id`. Rows that are
+changed before the scan has reached them are noted in `overwritten_row_ids`. What the snapshot shows
+of them mostly stays where it is, because a change is a version more: the scan leaves out the newer
+ones, and whoever writes reads nothing for the snapshot's sake (decision 0182). Where a version
+comes or goes that is no newer than the snapshot (the fill of a new partition brings such ones), the
+chain is queued as it was, to be sent early, and the scan skips the row. So each row is sent exactly
+once, and what is sent is the state at the snapshot's start.
 
 Order of batches: an early row is sent before the batch in scan order that passes its row id.
 A receiver that has durably stored everything up to such a batch can therefore go on after its
@@ -17,7 +20,6 @@ while a scan's overwritten rows or early chains are at their limit. Who stops pu
 long loses its snapshot, so a dead reader blocks neither.
 """
 
-import itertools
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -28,7 +30,7 @@ import msgspec
 import pyarrow as pa
 
 from rezone.replica.columns import VERSIONS_SCHEMA, columns_of, content_bytes, versions_batch
-from rezone.replica.engines.base import TIME_BYTES, Chains, Engine, behind
+from rezone.replica.engines.base import TIME_BYTES, Chains, Engine, behind, time_suffix
 from rezone.replica.foreground import Rest, StepBytes, no_rest, whole_steps
 from rezone.wire.errors import SnapshotExpiredError
 from rezone.wire.messages import SnapshotHeader, SnapshotTrailer
@@ -97,7 +99,9 @@ class _Scan:
         self.scanned = False
         self.finished = False
         self.stepping = False
+        self.newest = time_suffix(header.commit_time)
         self.overwritten: set[bytes] = set()
+        self.taken: set[bytes] = set()
         self.overwritten_bytes = 0
         self.early: list[Chains] = []
         self.early_bytes = 0
@@ -107,20 +111,33 @@ class _Scan:
         self.versions = 0
         self.bytes = 0
 
-    def before_change(self, rows: Sequence[bytes]) -> None:
-        """Save the chains of rows that are about to change and that the scan has yet to reach."""
+    def before_change(self, keys: Sequence[bytes]) -> None:
+        """Note the rows that are about to change and that the scan has yet to reach.
+
+        `keys` are those of the versions that come or go. One that is newer than the snapshot
+        leaves in place what the snapshot shows; only where an older one is, the chain is saved.
+        """
         if self.scanned:
             return
-        last, end, overwritten = self.last_row_id, self.end, self.overwritten
-        fresh = {row for row in rows if row > last and row not in overwritten}
-        if end is not None:
-            fresh = {row for row in fresh if row < end}
-        if not fresh:
-            return
-        chains = self.engine.chains_of(sorted(fresh))
-        overwritten |= fresh
+        rows = {key[:-TIME_BYTES] for key in keys}
+        fresh = {row for row in rows if self._is_ahead(row)} - self.overwritten
+        self.overwritten |= fresh
         self.overwritten_bytes += sum(map(_row_cost, fresh))
-        if chains.keys:
+        older = {key[:-TIME_BYTES] for key in keys if key[-TIME_BYTES:] >= self.newest}
+        older = {row for row in older if self._is_ahead(row)} - self.taken
+        if older:
+            self._take_early(older)
+
+    def _is_ahead(self, row: bytes) -> bool:
+        return row > self.last_row_id and (self.end is None or row < self.end)
+
+    def _take_early(self, rows: set[bytes]) -> None:
+        """Queue the chains of rows to be sent early, as the snapshot shows them."""
+        self.taken |= rows
+        found = self.engine.chains_of(sorted(rows))
+        shown = [key[-TIME_BYTES:] >= self.newest for key in found.keys]
+        if any(shown):
+            chains = found.only(shown)
             self.early.append(chains)
             self.early_bytes += _chains_bytes(chains)
 
@@ -136,23 +153,24 @@ class _Scan:
         if chains.end:
             self.scanned = True
         if self.overwritten:
-            chains = self._without_overwritten(chains)
+            chains = self._as_of_snapshot(chains)
         return chains
 
-    def _without_overwritten(self, chains: Chains) -> Chains:
+    def _as_of_snapshot(self, chains: Chains) -> Chains:
+        """Leave out rows that were sent early, and versions of others that came since."""
         rows = [key[:-TIME_BYTES] for key in chains.keys]
         passed = self.overwritten.intersection(rows)
+        keep = [
+            row not in passed or (key[-TIME_BYTES:] >= self.newest and row not in self.taken)
+            for row, key in zip(rows, chains.keys, strict=True)
+        ]
         self.overwritten -= passed
+        self.taken -= passed
         self.overwritten_bytes -= sum(map(_row_cost, passed))
         if self.scanned:
             # Rows that were new and have been undone again are never met by the scan.
-            self.overwritten, self.overwritten_bytes = set(), 0
-        if not passed:
-            return chains
-        keep = [row not in passed for row in rows]
-        keys = tuple(itertools.compress(chains.keys, keep))
-        values = tuple(itertools.compress(chains.values, keep))
-        return Chains(keys, values, end=chains.end)
+            self.overwritten, self.taken, self.overwritten_bytes = set(), set(), 0
+        return chains.only(keep) if passed else chains
 
     @property
     def kept_bytes(self) -> int:
@@ -312,10 +330,10 @@ class Snapshots:
                 scan.overwritten_bytes + scan.early_bytes + scan.kept_bytes for scan in self._scans
             )
 
-    def before_change(self, rows: Sequence[bytes]) -> None:
-        """Tell all scans which rows are about to change; needs the condition."""
+    def before_change(self, keys: Sequence[bytes]) -> None:
+        """Tell all scans which versions are about to come or go; needs the condition."""
         for scan in self._scans:
-            scan.before_change(rows)
+            scan.before_change(keys)
 
     def wait_for_room(self) -> None:
         """Return when no scan is at its limit (SS-07); needs the condition, which it releases."""

@@ -1070,7 +1070,7 @@ class FileChunk(Message, frozen=True):
 class SnapshotBatch(Message, frozen=True):
     """Metadata of each batch between header and trailer.
 
-    `early` batches hold rows that were about to be overwritten and therefore left the scan order
+    `early` batches hold rows whose past was about to change and that therefore left the scan order
     (SS-03); all others are in row-id order, and after one all rows up to `last_row_id` have
     been sent.
     """

@@ -8,7 +8,14 @@ from typing import Any
 
 import msgspec
 
-from rezone.replica.engines.base import FLAG_TOMBSTONE, FLAG_VALUE, TIME_BYTES, time_of
+from rezone.replica.engines.base import (
+    FLAG_TOMBSTONE,
+    FLAG_VALUE,
+    FLAGS,
+    TIME_BYTES,
+    time_of,
+    time_suffix,
+)
 from rezone.replica.entry import (
     OP_ABORT,
     OP_DELETE,
@@ -185,6 +192,18 @@ class Transactor:
             kind=kind,
         )
         return self.store.append(entry)
+
+
+def bring_older(store: PartitionStore, rows: Mapping[bytes, bytes], time: int = 1) -> None:
+    """Apply versions of an earlier time, as the fill of a new partition does.
+
+    The log has none of them: whoever needs it to say the same fills a partition.
+    """
+    applier, flag = store._applier, FLAGS[FLAG_VALUE]
+    with applier.mutex:
+        pairs = [(row + time_suffix(time), flag + value) for row, value in sorted(rows.items())]
+        applier._write(pairs, None)
+        applier.mid_entry = False
 
 
 def stored_versions(store: PartitionStore) -> list[Version]:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from storage_kit import Writer, config, copy_directory, rid, stored_versions
+from storage_kit import Writer, bring_older, config, copy_directory, rid, stored_versions
 
 from rezone.replica.snapshot import SnapshotBatch
 from rezone.replica.store import PartitionStore
@@ -208,7 +208,10 @@ def copy_under_writes(
     target: PartitionStore,
     crash: Callable[[int], object] = lambda _: None,
 ) -> None:
-    """Copy while rows ahead of the scan change and go; `crash` looks after each part."""
+    """Copy while rows ahead of the scan change and go, and their past too: those go early.
+
+    `crash` looks after each part.
+    """
     with source.outgoing.open_rows("r", batch_bytes=300) as snapshot:
         loader: Any = target.incoming.begin(snapshot.header, "a1")
         for number, part in enumerate(snapshot):
@@ -216,6 +219,7 @@ def copy_under_writes(
             if number % 4 == 1:
                 rows: dict[bytes, bytes | None] = {rid(k): b"c" for k in range(number, 200, 9)}
                 source.apply_to(writer.write(rows | {rid(number): None, rid(300 + number): b"n"}))
+                bring_older(source, {rid(k): b"filled" for k in range(number, 200, 7)})
             crash(number)
         loader.finish(snapshot.trailer)
 

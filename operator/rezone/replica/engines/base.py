@@ -12,6 +12,7 @@ changes in the same atomic step as they do.
 The contract suite `tests/replica/storage/test_storage_engines.py` runs over every engine (SS-04).
 """
 
+import itertools
 import struct
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -92,6 +93,12 @@ class Chains(NamedTuple):
     def last_row_id(self) -> bytes:
         """The row id of the last chain; there must be one."""
         return self.keys[-1][:-TIME_BYTES]
+
+    def only(self, chosen: Sequence[bool]) -> "Chains":
+        """Return the versions that are chosen, by their places."""
+        keys = tuple(itertools.compress(self.keys, chosen))
+        values = tuple(itertools.compress(self.values, chosen))
+        return self._replace(keys=keys, values=values)
 
 
 class SortedRun(Protocol):
