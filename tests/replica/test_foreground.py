@@ -5,6 +5,7 @@ from collections.abc import Iterator
 import pytest
 
 from rezone.replica.foreground import (
+    FOLLOWED_SECONDS,
     OWED_SECONDS_MAX,
     PAUSE_SECONDS,
     REST_SECONDS_MAX,
@@ -139,6 +140,22 @@ def test_a_stream_counts_as_a_request_while_an_item_is_made() -> None:
     rests.append(rested(foreground, time, 0.001))
     assert list(served) == []
     assert rests == [pytest.approx(0.004), 0.0]
+
+
+def test_rows_of_a_leader_elsewhere_count_until_they_are_durable() -> None:
+    """A follower would do its copies and builds at full speed, and the leader's clients wait."""
+    time = Time()
+    foreground = Foreground(time, lambda: 80, wait=time.wait)
+    foreground.followed()
+    time.now += FOLLOWED_SECONDS
+    assert rested(foreground, time, 0.0001) == pytest.approx(0.0004)
+    foreground.followed()
+    foreground.begin()
+    foreground.end()
+    time.now += FOLLOWED_SECONDS
+    assert rested(foreground, time, 0.0001) > 0, "an answer to another client ends nothing"
+    time.now += FOLLOWED_SECONDS + PAUSE_SECONDS
+    assert rested(foreground, time, 1.0) == 0.0
 
 
 def test_steps_are_told_apart_by_processor_time() -> None:

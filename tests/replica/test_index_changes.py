@@ -15,6 +15,7 @@ from replica_cluster import FAST, Client, Coordinator, ProcessNode, cluster
 
 from rezone.client import TableClient
 from rezone.replica import lookup
+from rezone.replica.foreground import SHORT_STEP_BYTES, Foreground, StepBytes, whole_steps
 from rezone.replica.indexer import Indexer
 from rezone.wire.errors import IndexNotBuiltError, StaleEpochError, UnknownIndexError
 from rezone.wire.indexes import id_of
@@ -54,8 +55,8 @@ def c(
         coordinator.create(PARTITION, (0, 1, 2))
         original, held = Indexer.build, indexer_of(coordinator, 1)
 
-        def build(indexer: Indexer) -> bool:
-            return original(indexer) if indexer is not held or go.is_set() else False
+        def build(indexer: Indexer, step_bytes: StepBytes = whole_steps) -> bool:
+            return original(indexer, step_bytes) if indexer is not held or go.is_set() else False
 
         monkeypatch.setattr(Indexer, "build", build)
         user = Client(coordinator)
@@ -281,6 +282,40 @@ def test_lookups_are_requests_of_clients_and_do_not_ask_for_routes(
         assert len(keys_by(table, "by_value", b"v0")) == 500
         assert table._dispatcher.refreshes <= fetched + 1
     assert under_way[:4] == [1, 1, 1, 1]
+
+
+def test_builds_give_way_to_clients_here_and_to_those_of_a_leader_elsewhere(
+    c: Coordinator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Writers would get what three builds leave them: the leader's, and those of its followers."""
+    asked: set[Foreground] = set()
+    followed = Foreground.followed
+
+    def note(foreground: Foreground) -> None:
+        asked.add(foreground)
+        followed(foreground)
+
+    monkeypatch.setattr(Foreground, "followed", note)
+    nodes = [c.node(number).foreground for number in range(3)]
+    user = Client(c)
+    user.put(PARTITION, {b"one more": b"v0"})
+    user.close()
+    assert asked == set(nodes[1:])
+
+    sizes: list[int] = []
+    build = Indexer.build
+
+    def noting(indexer: Indexer, step_bytes: StepBytes = whole_steps) -> bool:
+        sizes.append(step_bytes(1 << 30))
+        return build(indexer, step_bytes)
+
+    monkeypatch.setattr(Indexer, "build", noting)
+    for foreground in nodes:
+        foreground.begin()
+    change(c, BY_VALUE, BY_BOTH)
+    wait_built(c, (0, 2), BY_VALUE, BY_BOTH)
+    assert set(sizes) == {SHORT_STEP_BYTES}
+    assert all(nodes[number].rested_seconds > 0 for number in (0, 2))
 
 
 def in_sync(c: Coordinator, count: int = 3) -> bool:

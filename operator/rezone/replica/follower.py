@@ -12,6 +12,7 @@ application apart.
 
 from typing import TYPE_CHECKING
 
+from rezone.replica.entry import IMPORT_KINDS, header_at
 from rezone.replica.history import branch_at, branch_start
 from rezone.replica.store import ResetNeededError
 from rezone.wire.errors import ConflictError, StaleEpochError
@@ -133,7 +134,10 @@ class FollowerDuties:
             store = partition.store
             if body:
                 # The frame's memory ends with the frame; the log keeps its recent end in memory.
-                partition.append(bytes(body))
+                raw = bytes(body)
+                partition.append(raw)
+                if partition.role is Role.FOLLOWER and not self.left_out and _is_awaited(raw):
+                    partition.host.foreground.followed()
             partition.positions.commit(min(entries.committed_offset, store.log_end))
             self._look_again()
         if body or partition.takeover.eager:
@@ -263,3 +267,9 @@ class FollowerDuties:
             self._partition.wake()
         else:
             self._look_again()
+
+
+def _is_awaited(entries: bytes) -> bool:
+    """Whether clients wait for these entries, by the first: for what is imported none does."""
+    header = header_at(entries, 0)
+    return header is not None and header.kind not in IMPORT_KINDS

@@ -7,7 +7,8 @@ out and in, take no more of one core than the zone leaves them: with
 gets on (B-16). When the clients pause, copies go as fast as they can.
 
 What counts is that requests are under way, not which time they take: a write that waits for its
-replicas is work of other nodes and of the disk, which a copy delays as well.
+replicas is work of other nodes and of the disk, which a copy delays as well. So rows that come from
+a leader elsewhere count too: its clients wait until they are on this disk.
 
 Concurrency: thread-safe. A request costs two short holds of one lock.
 """
@@ -28,6 +29,10 @@ that meets it waits out, however long the rest after it.
 
 PAUSE_SECONDS = 0.002
 """Clients pause when nothing was under way for so long; one that asks again at once takes less."""
+
+FOLLOWED_SECONDS = 0.005
+"""So long a leader's clients count from the coming of rows: until they are durable and, in a steady
+stream of writes, the next ones are here."""
 
 REST_SECONDS_MAX = 0.25
 """After one step, however long it was: whoever waits for the copy must not take it for dead."""
@@ -91,7 +96,12 @@ class Foreground:
         with self._lock:
             assert self._under_way > 0, "more requests answered than came"  # noqa: S101 - invariant
             self._under_way -= 1
-            self._last = self._clock.monotonic()
+            self._last = max(self._last, self._clock.monotonic())
+
+    def followed(self) -> None:
+        """Note rows of a leader elsewhere, whose clients wait for this node."""
+        with self._lock:
+            self._last = max(self._last, self._clock.monotonic() + FOLLOWED_SECONDS)
 
     def serving(self, items: Iterator[Item]) -> Iterator[Item]:
         """Pass a stream on; making each item is a request."""

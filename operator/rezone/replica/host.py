@@ -24,6 +24,7 @@ class Host(Protocol):
     told: ToldTimes
     foreground: Foreground
     leaving: bool
+    foreground: Foreground
 
     @property
     def config(self) -> ZoneConfig:

@@ -2,8 +2,8 @@
 
 It gives each partition the table that the node has persisted, then goes from one partition to the
 next and finishes what there is to build or remove, slice by slice; between two slices it gives way
-to clients as copies do (`foreground`). So it takes the memory of one slice, and holds up nobody for
-longer than one.
+to clients as copies do (`foreground`), to those of leaders elsewhere too. So it takes the memory of
+one slice, and holds up nobody for longer than one.
 
 Concurrency: a thread of its own, since a partition's job must not rest, and since whoever
 configures the node must not wait for a partition that is being applied to. What it finds to do
@@ -20,6 +20,12 @@ from rezone.wire.schema import TableSchema
 
 if TYPE_CHECKING:
     from rezone.replica.partition import Partition
+
+BUILD_WEIGHT = 2.0
+"""What a step costs clients in all, as a multiple of this thread's processor time.
+
+Its entries are flushed and merged by the engine's threads; by `benchmarks/index_cost.py`.
+"""
 
 _LOOK_SECONDS = 0.5
 """How often it looks after partitions that were opened, or whose entries must be made anew."""
@@ -84,6 +90,6 @@ class IndexBuilds:
     def _finish(self, partition: "Partition") -> None:
         if not partition.index.unfinished:
             return
-        steps = CopySteps(self._foreground)
-        while not self._news.is_set() and partition.index.build():
+        steps = CopySteps(self._foreground, BUILD_WEIGHT)
+        while not self._news.is_set() and partition.index.build(steps.step_bytes):
             steps.rest()

@@ -36,6 +36,7 @@ from rezone.replica.applier import Applier
 from rezone.replica.columns import columns_of, visible
 from rezone.replica.engines.base import INDEX_PREFIX, TIME_MAX, Chains, behind
 from rezone.replica.entry import iter_entries
+from rezone.replica.foreground import StepBytes, whole_steps
 from rezone.replica.history import branch_at
 from rezone.replica.index_entries import (
     Arriving,
@@ -375,8 +376,11 @@ class Indexer:
         engine.apply((), (), self._state.record())
         self._settle()
 
-    def build(self) -> bool:
-        """Take the next step of indexes that are gone or new; whether there is more to do."""
+    def build(self, step_bytes: StepBytes = whole_steps) -> bool:
+        """Take the next step of indexes that are gone or new; whether there is more to do.
+
+        `step_bytes` says which part of a slice that may be.
+        """
         with self._applier.mutex:
             if self._stopped:
                 return False
@@ -384,19 +388,18 @@ class Indexer:
                 self._keep_to_history()
             if not self.unfinished:
                 return False
+            slice_bytes = step_bytes(_SCAN_BYTES)
             if self._state.gone:
-                self._remove_slice(self._state.gone[0])
+                self._remove_slice(self._state.gone[0], slice_bytes)
             else:
-                self._scan_slice(self._state.unbuilt)
+                self._scan_slice(self._state.unbuilt, slice_bytes)
             return self.unfinished
 
-    def _scan_slice(self, unbuilt: tuple[IndexPart, ...]) -> None:
+    def _scan_slice(self, unbuilt: tuple[IndexPart, ...], slice_bytes: int) -> None:
         """Index the next rows, in those indexes that have the fewest; up to where others are."""
         start, others = unbuilt[0].at or b"", [part.at for part in unbuilt]
         end = next((at for at in others if at != start), None)
-        chains = self._applier.engine.scan_chains(
-            start, end, rows_max=_ROWS_PER_SLICE, bytes_max=_SCAN_BYTES
-        )
+        chains = self._slice(start, end, slice_bytes)
         reached = end if chains.end else behind(chains.last_row_id)
         kept = tuple(
             IndexPart(part.id, reached) if part.at == start else part for part in self._state.kept
@@ -405,15 +408,18 @@ class Indexer:
         anew = self._state.anew and any(part.at is not None for part in kept)
         self._write(maker.entries_of(chains.keys, chains.values), kept=kept, anew=anew)
 
-    def _remove_slice(self, part: IndexPart) -> None:
+    def _slice(self, start: bytes, end: bytes | None, slice_bytes: int) -> Chains:
+        """Return the next chains: so many bytes, or as many rows as take about as long."""
+        rows_max = max(1, _ROWS_PER_SLICE * slice_bytes // _SCAN_BYTES)
+        return self._applier.engine.scan_chains(
+            start, end, rows_max=rows_max, bytes_max=slice_bytes
+        )
+
+    def _remove_slice(self, part: IndexPart, slice_bytes: int) -> None:
         """Remove the next entries of an index that is gone; others may then begin."""
         keys = range_of_id(part.id)
-        chains = self._applier.engine.scan_chains(
-            part.at or INDEX_PREFIX + keys.start,
-            INDEX_PREFIX + keys.end,
-            rows_max=_ROWS_PER_SLICE,
-            bytes_max=_SCAN_BYTES,
-        )
+        start = part.at or INDEX_PREFIX + keys.start
+        chains = self._slice(start, INDEX_PREFIX + keys.end, slice_bytes)
         left = () if chains.end else (IndexPart(part.id, behind(chains.last_row_id)),)
         state = msgspec.structs.replace(
             self._state,

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
+from rezone.replica.foreground import StepBytes
 from rezone.replica.history import is_of_history
 from rezone.wire.errors import IndexNotBuiltError, NotReadyError
 from rezone.wire.indexes import IndexCodec
@@ -159,9 +160,9 @@ class IndexDuties:
         """Whether entries are to be made of rows of before, or removed."""
         return self._indexer.unfinished and not self._indexer.stopped
 
-    def build(self) -> bool:
-        """Take the next step of that; whether there is more to do."""
-        more = self._indexer.build()
+    def build(self, step_bytes: StepBytes) -> bool:
+        """Take the next step of that, of so many bytes; whether there is more to do."""
+        more = self._indexer.build(step_bytes)
         self._partition.touched(at_once=not more)
         return more
 

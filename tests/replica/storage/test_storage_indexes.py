@@ -493,6 +493,20 @@ def test_an_index_is_added_while_rows_are_written_and_goes_on_after_a_restart(
         check(store)
 
 
+def test_steps_of_a_build_are_as_long_as_is_said(tmp_path: Path, kind: EngineKind) -> None:
+    """A step that clients meet would be as long as one at night."""
+    with opened(tmp_path, kind, table=with_indexes(OWNER)) as store:
+        many(Writer(store), 0, 1500)
+        store.indexer.catch_up()
+        store.indexer.redefine(TABLE)
+        assert stored_entries(store) == 1500
+        assert store.indexer.build()
+        assert stored_entries(store) == 1500 + 1024
+        assert store.indexer.build(lambda most: most // 8)
+        assert stored_entries(store) == 1500 + 1024 + 128
+        check(store)
+
+
 def test_an_index_that_is_built_does_not_hold_up_collections(
     tmp_path: Path, kind: EngineKind
 ) -> None:
