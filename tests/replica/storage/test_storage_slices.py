@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import random
 from pathlib import Path
 
 import pytest
@@ -14,6 +16,7 @@ from rezone.wire.messages import EngineKind
 
 ROWS_MAX = 10
 KEY = b"k" * 24
+MIB = 1 << 20
 
 
 def note_slices(store: PartitionStore, monkeypatch: pytest.MonkeyPatch) -> list[int]:
@@ -47,16 +50,29 @@ def test_slices_of_small_rows_are_short(tmp_path: Path, monkeypatch: pytest.Monk
     store.close()
 
 
-def test_a_sorted_file_meets_the_disk_when_it_is_whole(tmp_path: Path) -> None:
-    """Ending it, RocksDB would wait for the disk and let no other thread run meanwhile."""
+def test_a_sorted_file_goes_to_the_disk_as_it_grows_and_is_ended_in_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ending it, RocksDB would wait for the disk and let no other thread run meanwhile.
+
+    Or all of it would be written at its end, and syncs of logs on that disk would wait.
+    """
+    synced: list[int] = []
     engine = open_engine(EngineKind.ROCKSDB, tmp_path / "engine", RocksSettings())
-    run = engine.sorted_run(tmp_path, "run")
-    run.add([KEY + bytes([i]) * 8 for i in range(100)], [b"\1" + bytes(1000)] * 100)
-    assert not (tmp_path / "run.sst").exists()
+    run, path = engine.sorted_run(tmp_path, "run"), tmp_path / "run.sst"
+    monkeypatch.setattr(os, "fsync", lambda descriptor: synced.append(os.fstat(descriptor).st_size))
+    noise = random.Random(1)
+    for part in range(50):
+        keys = [KEY + bytes([part, i]) + bytes(8) for i in range(100)]
+        run.add(keys, [b"\1" + noise.randbytes(1000) for _ in keys])
+        written = 100_000 * (part + 1)
+        assert written - 3 * MIB < path.stat().st_size <= 1.1 * written
+    assert not synced
     run.seal()
-    assert (tmp_path / "run.sst").exists()
+    assert synced[0] == path.stat().st_size > 5_000_000
     run.ingest()
-    assert not (tmp_path / "run.sst").exists()
-    assert engine.scan_chains(b"", None, rows_max=1000, bytes_max=1 << 20).end
-    assert len(engine.scan_chains(b"", None, rows_max=1000, bytes_max=1 << 20).keys) == 100
+    assert not path.exists()
+    chains = engine.scan_chains(b"", None, rows_max=10_000, bytes_max=1 << 30)
+    assert chains.end
+    assert len(chains.keys) == 5000
     engine.close()

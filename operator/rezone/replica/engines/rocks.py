@@ -44,7 +44,7 @@ from rezone.wire.errors import CorruptionError, NotReadyError
 
 _ROWS_PER_CALL_MAX = 1024
 _KEY_BYTES_ABOUT = 32
-_COPY_BYTES = 4 << 20
+_COPY_BYTES = 1 << 20
 _ID_FILE = "rezone-engine-id"
 _ID = re.compile(rb"[0-9a-f]{32}")
 _CURRENT_FILE = "CURRENT"
@@ -57,8 +57,9 @@ FILE_FORMAT = f"rocksdb-1/{importlib.metadata.version('rocksdict')}"
 class _SstRun:
     """A bulk insert as one sorted file, moved into the database when complete (SS-08).
 
-    It is written in memory and then to the disk by this class: finishing a file, RocksDB would
-    wait for the disk and hold the interpreter meanwhile.
+    RocksDB writes it in memory and this class to the disk, part by part as it grows: finishing a
+    file, RocksDB would wait for the disk and hold the interpreter meanwhile. Written in one piece
+    at its end, it would hold up every sync of a log on that disk.
     """
 
     def __init__(self, engine: "RocksEngine", path: Path) -> None:
@@ -66,6 +67,8 @@ class _SstRun:
         self._path = path
         self._writer: Any = None
         self._memory: io.FileIO | None = None
+        self._file: io.FileIO | None = None
+        self._copied = 0
         self._sealed = False
 
     def add(self, keys: Sequence[bytes], values: Sequence[bytes]) -> None:
@@ -77,17 +80,31 @@ class _SstRun:
         writer = self._writer
         for key, value in zip(keys, values, strict=True):
             writer[key] = value
+        if self._memory is not None:
+            self._copy(self._memory.fileno(), _COPY_BYTES)
+
+    def _copy(self, memory: int, least: int) -> int:
+        """Copy to the disk what has been written in memory since, unless it is less than `least`.
+
+        By the kernel, which begins to write it out. Return the file's descriptor.
+        """
+        if self._file is None:
+            self._file = io.FileIO(self._path, "w")
+        file, size = self._file.fileno(), os.fstat(memory).st_size
+        while self._copied < size and size - self._copied >= least:
+            copied = os.sendfile(file, memory, self._copied, min(_COPY_BYTES, size - self._copied))
+            begin_writeback(file, self._copied, copied)
+            self._copied += copied
+        return file
 
     def seal(self) -> None:
         """Finish the file and make it durable."""
         if self._writer is None or self._memory is None:
             return
         self._writer.finish()
-        with self._memory, self._path.open("wb", buffering=0) as file:
-            _copy_whole(self._memory.fileno(), file.fileno())
-            os.fsync(file.fileno())
+        os.fsync(self._copy(self._memory.fileno(), least=0))
         sync_directory(self._path.parent)
-        self._writer = self._memory = None
+        self._close()
         self._sealed = True
 
     def ingest(self) -> None:
@@ -97,11 +114,14 @@ class _SstRun:
 
     def abort(self) -> None:
         """Remove the unfinished file."""
-        self._writer = None
-        if self._memory is not None:
-            self._memory.close()
-            self._memory = None
+        self._close()
         self._path.unlink(missing_ok=True)
+
+    def _close(self) -> None:
+        for file in (self._memory, self._file):
+            if file is not None:
+                file.close()
+        self._writer = self._memory = self._file = None
 
 
 class RocksEngine:
@@ -363,15 +383,6 @@ class RocksEngine:
         if self._resources is not None:
             self._resources.remove(self)
         self._db.close()
-
-
-def _copy_whole(source: int, target: int) -> None:
-    """Copy a file by the kernel, which begins to write it to the disk meanwhile."""
-    size, at = os.fstat(source).st_size, 0
-    while at < size:
-        copied = os.sendfile(target, source, at, min(_COPY_BYTES, size - at))
-        begin_writeback(target, at, copied)
-        at += copied
 
 
 def _engine_id(directory: Path) -> str:
