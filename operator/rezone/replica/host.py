@@ -24,7 +24,6 @@ class Host(Protocol):
     told: ToldTimes
     foreground: Foreground
     leaving: bool
-    foreground: Foreground
 
     @property
     def config(self) -> ZoneConfig:
