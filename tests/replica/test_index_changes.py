@@ -298,9 +298,13 @@ def test_builds_give_way_to_clients_here_and_to_those_of_a_leader_elsewhere(
     monkeypatch.setattr(Foreground, "followed", note)
     nodes = [c.node(number).foreground for number in range(3)]
     user = Client(c)
-    user.put(PARTITION, {b"one more": b"v0"})
+
+    def counted() -> bool:
+        user.put(PARTITION, {b"one more": b"v0"})
+        return in_sync(c) and asked == set(nodes[1:])
+
+    c.until("rows count where they are followed", counted)
     user.close()
-    assert asked == set(nodes[1:])
 
     sizes: list[int] = []
     build = Indexer.build
