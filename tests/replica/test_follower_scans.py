@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from replica_cluster import FAST, Coordinator, cluster
+from replica_cluster import FAST, Coordinator, ProcessNode, cluster
 
 from rezone.client import ClientSettings, TableClient
 from rezone.replica import server
@@ -169,6 +169,23 @@ def test_a_scan_that_ends_half_way_goes_on_at_another_replica_at_the_same_time(
     assert begun_in == gone_on_in == 0
     assert broken != other, "another replica was asked"
     assert c.records[0].leader != broken
+
+
+@pytest.mark.proves("ZR-08")
+def test_a_scan_outlives_the_process_that_answers_it(tmp_path: Path) -> None:
+    """Whoever reads all rows would begin anew with each node that is lost, or miss some."""
+    rows = {b"k%05d" % i: bytes(1000) for i in range(20_000)}
+    with cluster(tmp_path, 2, processes=True) as c:
+        c.create(0, (0, 1))
+        with TableClient(list(c.peers.values())) as table:
+            ready = max(one.commit_time for one in table.write(rows_of(rows)))
+            begun = table.stream_any(as_of=ready)
+            first = next(begun.rows)
+            follower = c.nodes[1]
+            assert isinstance(follower, ProcessNode)
+            follower.kill()
+            # What has arrived is less than all there is: the rest comes from the leader.
+            assert found([first, *begun.rows]) == rows
 
 
 def test_a_scan_of_a_leader_goes_on_at_the_next_one_as_of_the_same_time(
