@@ -32,7 +32,7 @@ from harness.leaders import NotHereError, Peer, etcd, redis
 from harness.zone import Zone, batch_of, ids_by_partition, percentile, running_zone, settle
 
 from rezone.client import TableClient
-from rezone.replica.process import SWITCH_INTERVAL_SECONDS
+from rezone.replica.process import SWITCH_INTERVAL_SECONDS, settle_memory
 from rezone.wire.messages import Role
 from rezone.wire.schema import Index
 
@@ -199,6 +199,7 @@ def main() -> None:
     parser.add_argument("--moving-pause-ms", type=float, default=1.0, help="while it moves")
     given = parser.parse_args()
     sys.setswitchinterval(SWITCH_INTERVAL_SECONDS)
+    settle_memory()
     print("write gap of a leader move, ms, pause included; usual: median time between two writes;")
     print("added: median of what a move's gap is longer than its usual time")
     print(" moves   median      90%      99%  longest    usual    added")

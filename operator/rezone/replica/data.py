@@ -107,7 +107,9 @@ class DataChannel:
                 case WriteRequest():
                     partition = self._find(message.partition)
                     self._seen = max(self._seen, message.answers_seen)
-                    prepared = prepare(message, body, self._codec(), partition.hash_range)
+                    hash_range = partition.hash_range
+                    partition.require_may_lead()
+                    prepared = prepare(message, body, self._codec(), hash_range)
                     if message.transaction is not None:
                         prepared = prepare_intents(partition, prepared, message.transaction)
                     self._change(partition, message, prepared)

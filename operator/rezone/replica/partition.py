@@ -245,6 +245,16 @@ class Partition:
             stream.push()
         self.move_on(at_leisure=at_leisure)
 
+    def require_may_lead(self) -> None:
+        """Refuse a write before anything is made of it, where that would be for nothing.
+
+        NotLeaderError when another replica leads and this one is not about to: a client that has
+        not heard of a takeover hears of it at once.
+        """
+        with self.lock:
+            if not self.leads and not self.takeover.eager:
+                raise self.not_leader()
+
     def write_now(
         self, request: Change, prepared: PreparedRows, reply: Reply, *, tell: bool = True
     ) -> None:

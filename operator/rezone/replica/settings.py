@@ -66,7 +66,8 @@ class NodeSettings(msgspec.Struct, frozen=True, kw_only=True):
       differ in speed; nodes must not be suspended. `told_ahead_ms`: after a crash a node's rows get
       times that are ahead of its clock by at most so much; twice as often it writes a few bytes.
     - `takeover_rows_max`: at most this many rows may be missing at the candidate when the old
-      leader dies (DCP-06); `takeover_timeout_ms`: how long it may take to get there.
+      leader dies (DCP-06); `takeover_timeout_ms`: how long it may take to get there;
+      `takeover_quiet_ms`: then it dies when no write waits for its answer, but no later.
     - `transaction_ms_max`: a transaction older than that is aborted, whoever leads by then; the
       same on all nodes. `transactions_open_max`, `open_intents_bytes_max`: of a partition at a
       time; `transaction_bytes_max`: of one transaction, as its intents stand in the log.
@@ -125,6 +126,7 @@ class NodeSettings(msgspec.Struct, frozen=True, kw_only=True):
     clock_drift_percent: int = 2
     takeover_rows_max: int = 1_000
     takeover_timeout_ms: int = 5_000
+    takeover_quiet_ms: int = 20
     transaction_ms_max: int = 60_000
     transactions_open_max: int = 1_000
     transaction_bytes_max: int = 4 << 20

@@ -64,6 +64,7 @@ class _Attempt:
     candidate: NodeId = -1
     stream: ProducerStream | None = None
     deadline: float = 0.0
+    quiet_until: float | None = None
     end_offset: int = 0
     prepared: bool = False
     persisted: bool = False
@@ -241,12 +242,30 @@ class TakeoverProcess:
         elif lacks.final:
             self._fail(f"the candidate's {lacks}")
         elif ready and not lacks and missing <= partition.settings.takeover_rows_max:
+            if self._waits_for_answers():
+                return None
             self._die()
             return now.stream
         elif partition.clock.monotonic() > now.deadline:
             why = f"candidate's {lacks}" if lacks else f"candidate still misses {missing} rows"
             self._fail(f"the {why} after the time given")
         return None
+
+    def _waits_for_answers(self) -> bool:
+        """Whether to let the writes under way be answered first, which is soon.
+
+        A write that this leader cannot answer any more makes its way to the next one, and is there
+        before that has its followers; after an answer the client has something else to do first.
+        Writers that overlap leave no such moment: then it is as good as any other, after a while.
+        """
+        partition, attempt = self._partition, self._now
+        now = partition.clock.monotonic()
+        if attempt.quiet_until is None:
+            attempt.quiet_until = now + partition.settings.takeover_quiet_ms / 1000
+        if not partition.intake.unanswered or now >= attempt.quiet_until:
+            return False
+        partition.look_again(attempt.quiet_until)
+        return True
 
     def _die(self) -> None:
         partition, now = self._partition, self._now

@@ -173,6 +173,11 @@ class WriteIntake:
         """The bytes of all writes that are not answered yet."""
         return self._budget.used
 
+    @property
+    def unanswered(self) -> bool:
+        """Whether an appended write waits for its answer; under the lock."""
+        return bool(self._pending)
+
     def hold(self, request: Change, prepared: PreparedRows, reply: Reply) -> None:
         """Keep a write until it is known who takes it; OverloadedError at the limit."""
         self._take(prepared.size)

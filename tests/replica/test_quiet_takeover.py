@@ -1,0 +1,117 @@
+"""Takeovers that keep out of the way of writes: when the old leader dies, and whom it refuses."""
+
+import gc
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+from replica_cluster import Client, Coordinator, LocalNode, cluster
+
+from rezone.replica.process import settle_memory
+from rezone.wire.errors import NotLeaderError
+from rezone.wire.messages import Role, TakeoverState, WriteRequest, WriteResult
+
+PARTITION = 0
+
+
+class HeldWrite:
+    """A write that is in all logs, and that node 2 does not ack before `go` is set."""
+
+    def __init__(self, c: Coordinator, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.go = threading.Event()
+        self.result: WriteResult | None = None
+        self._client = Client(c)
+        self._client.put(PARTITION, {b"before": b"1"})
+        store = c.replica(2, PARTITION).store
+        sync = store.sync
+
+        def held() -> int:
+            assert self.go.wait(10)
+            return sync()
+
+        monkeypatch.setattr(store, "sync", held)
+        self._thread = threading.Thread(target=self._put, daemon=True)
+        self._thread.start()
+        c.until("appended", lambda: c.replica(0, PARTITION).store.log_end == 2)
+
+    def _put(self) -> None:
+        self.result = self._client.put(PARTITION, {b"held": b"1"})
+
+    def answered(self) -> WriteResult:
+        """Let node 2 ack; returns the answer."""
+        self.go.set()
+        self._thread.join(10)
+        self._client.close()
+        assert self.result is not None
+        return self.result
+
+
+@pytest.fixture
+def zone(tmp_path: Path) -> Iterator[Coordinator]:
+    """Three replicas; node 1 may take over from node 0."""
+    with cluster(tmp_path, 3) as c:
+        c.create(PARTITION, (0, 1, 2))
+        c.authorise(PARTITION, 1)
+        yield c
+
+
+def quiet_ms(c: Coordinator, milliseconds: int) -> None:
+    """Have the old leader wait so long for a moment without writes."""
+    partition = c.replica(0, PARTITION)
+    partition.settings = msgspec.structs.replace(partition.settings, takeover_quiet_ms=milliseconds)
+
+
+@pytest.mark.proves("HS-10")
+def test_writes_under_way_are_answered_before_their_leader_dies(
+    zone: Coordinator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each would be sent again, and be at the new leader before that has its followers."""
+    quiet_ms(zone, 10_000)
+    write = HeldWrite(zone, monkeypatch)
+    zone.takeover(PARTITION)
+    old = zone.replica(0, PARTITION)
+    candidate = old.leading.require_state().follower(1)
+    zone.until("the candidate is ready", lambda: candidate.ready_epoch == 2)
+    old.pump()
+    assert old.takeover.state is TakeoverState.PENDING
+    assert write.answered().leader_epoch == 1
+    zone.until("node 1 leads", lambda: zone.report(1, PARTITION).role is Role.LEADER)
+
+
+@pytest.mark.proves("HS-10")
+def test_writes_without_a_moment_between_them_do_not_hold_a_takeover_up(
+    zone: Coordinator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A partition with many writers would keep its leader until the takeover fails."""
+    write = HeldWrite(zone, monkeypatch)
+    zone.takeover(PARTITION)
+    zone.until("node 1 leads", lambda: zone.report(1, PARTITION).role is Role.LEADER)
+    assert write.answered().leader_epoch == 2
+
+
+@pytest.mark.proves("RM-10")
+def test_a_write_is_sent_on_before_anything_is_made_of_it(zone: Coordinator) -> None:
+    """Writers would hear of the new leader by as much later as it takes to check their rows."""
+    client = Client(zone)
+
+    def request(opaque: int) -> WriteRequest:
+        writer_id = "00000000-0000-0000-0000-000000000001"
+        return WriteRequest(opaque=opaque, partition=PARTITION, writer_id=writer_id, sequence=1)
+
+    node = zone.nodes[2]
+    assert isinstance(node, LocalNode)
+    with pytest.raises(NotLeaderError) as told:
+        client._call(PARTITION, request, b"no rows", retry=False, address=node.address)
+    assert told.value.details["leader"] == 0
+    client.close()
+
+
+def test_what_a_node_begins_with_is_collected_no_more() -> None:
+    """Every full garbage collection would stop all of the node's threads for 50 ms."""
+    settle_memory()
+    try:
+        assert gc.get_freeze_count() > len(gc.get_objects())
+    finally:
+        gc.unfreeze()
