@@ -9,9 +9,11 @@ import msgspec
 import pytest
 from replica_cluster import Client, Coordinator, LocalNode, cluster
 
+from rezone.client import TableClient
+from rezone.client.routes import RouteCache
 from rezone.replica.process import settle_memory
 from rezone.wire.errors import NotLeaderError
-from rezone.wire.messages import Role, TakeoverState, WriteRequest, WriteResult
+from rezone.wire.messages import LeaderMoved, Role, TakeoverState, WriteRequest, WriteResult
 
 PARTITION = 0
 
@@ -106,6 +108,40 @@ def test_a_write_is_sent_on_before_anything_is_made_of_it(zone: Coordinator) -> 
         client._call(PARTITION, request, b"no rows", retry=False, address=node.address)
     assert told.value.details["leader"] == 0
     client.close()
+
+
+@pytest.mark.proves("RM-10")
+def test_a_client_hears_of_a_new_leader_before_it_writes_again(zone: Coordinator) -> None:
+    """Its next write would make a trip to the old leader in the middle of the write gap."""
+    with TableClient([zone.nodes[2].address]) as client:
+        client.write([{"key": b"k", "value": b"1"}])
+        zone.takeover(PARTITION)
+        zone.until("told", lambda: _leader_known(client) == 1)
+        assert client.write([{"key": b"k", "value": b"2"}])[0].leader_epoch == 2
+
+
+def _leader_known(client: TableClient) -> int | None:
+    leader = client._dispatcher.leader(PARTITION)
+    return leader.node if leader else None
+
+
+@pytest.mark.proves("RM-10")
+def test_news_of_a_leader_that_is_over_changes_nothing() -> None:
+    """A client would go back to a node that has handed over since, and be refused there."""
+    routes = RouteCache(["127.0.0.1:1"])
+    led = NotLeaderError("", leader=2, address="127.0.0.1:2", epoch=5)
+
+    def news(partition: int, epoch: int) -> LeaderMoved:
+        address = "127.0.0.1:3"
+        return LeaderMoved(partition=partition, leader=3, address=address, leader_epoch=epoch)
+
+    routes.moved(news(PARTITION, 9))
+    assert routes.leader(PARTITION) is None, "of a partition that the client does not know"
+    first = routes.correct(PARTITION, led)
+    routes.moved(news(PARTITION, 4))
+    assert routes.leader(PARTITION) == first
+    routes.moved(news(PARTITION, 6))
+    assert routes.leader(PARTITION) == (3, "127.0.0.1:3", 6)
 
 
 def test_what_a_node_begins_with_is_collected_no_more() -> None:

@@ -245,6 +245,10 @@ class SimulatedNode(DataNode):
         """Need nothing: streams are made to fit at every step."""
         del partition
 
+    def tell_clients(self, partition: Partition) -> None:
+        """Need nothing: clients hear of leaders by refusals."""
+        del partition
+
     # --- the world's step ------------------------------------------------------------------------
 
     def step(self, now: float) -> None:

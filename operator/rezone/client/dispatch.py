@@ -15,6 +15,8 @@ A request is sent to the cached leader. What happens then:
   when that gives an error.
 - Any other error, the deadline, or an id that no layout has: the request is done.
 
+A leader that hands over says so (`LeaderMoved`), so that most requests after it are not refused.
+
 Concurrency: one lock guards the cache, the open requests and the pauses; it is never held while
 anything waits for the network. Threads: two per node (`connection`), one for pauses and
 deadlines, one that fetches routes. `done` of a request is called once, without the lock, never
@@ -48,6 +50,7 @@ from rezone.wire.flight import NodeClient
 from rezone.wire.layouts import HashRange
 from rezone.wire.messages import (
     Failure,
+    LeaderMoved,
     PartitionId,
     ReadResult,
     RoutesRequest,
@@ -252,6 +255,10 @@ class Dispatcher:
 
     def _on_frame(self, frame: Frame) -> None:
         message, _ = frame
+        if isinstance(message, LeaderMoved):
+            with self._lock:
+                self._routes.moved(message)
+            return
         if not isinstance(message, _ANSWERS):
             return
         with self._lock:

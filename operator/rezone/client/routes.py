@@ -15,6 +15,7 @@ from rezone.client.placement import Placement
 from rezone.wire.errors import ConflictError, NotLeaderError, ReshardedError, RezoneError
 from rezone.wire.layouts import HashRange, Layout, generation_of, layout_of, next_layout_of
 from rezone.wire.messages import (
+    LeaderMoved,
     NodeId,
     PartitionAssignment,
     PartitionId,
@@ -123,12 +124,18 @@ class RouteCache:
             return None
         known = self._leaders.get(partition)
         epoch = int(error.details.get("epoch", known.epoch if known else 0))
-        if known is not None and epoch < known.epoch:
-            return None
         address = str(error.details.get("address", "")) or self._peers.get(node, "")
-        if not address:
+        return self._led_by(partition, Leader(node, address, epoch))
+
+    def moved(self, news: LeaderMoved) -> None:
+        """Take over the leader that the one before has told of, unless a later one is known."""
+        if news.partition in self._leaders:
+            self._led_by(news.partition, Leader(news.leader, news.address, news.leader_epoch))
+
+    def _led_by(self, partition: PartitionId, leader: Leader) -> Leader | None:
+        known = self._leaders.get(partition)
+        if not leader.address or (known is not None and leader.epoch < known.epoch):
             return None
-        leader = Leader(node, address, epoch)
         self._leaders[partition] = leader
         return leader
 

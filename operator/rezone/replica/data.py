@@ -26,7 +26,9 @@ from rezone.wire.errors import RezoneError
 from rezone.wire.messages import (
     ConnectionClosed,
     Failure,
+    LeaderMoved,
     Message,
+    PartitionId,
     ReadRequest,
     ReadResult,
     TransactionBegin,
@@ -65,6 +67,7 @@ class DataChannel:
         self._foreground = foreground
         self._unsent = unsent
         self._answers: deque[tuple[Message, bytes]] = deque()
+        self._used: set[PartitionId] = set()
         self._sent = 0
         self._seen = 0
         self._broken = False
@@ -99,6 +102,20 @@ class DataChannel:
         self._answers.append((ConnectionClosed(reason=reason), b""))
         self._outbox.ask()
 
+    def has_used(self, partition: PartitionId) -> bool:
+        """Whether the client has written to a partition since it was told of another leader."""
+        return partition in self._used
+
+    def tell(self, news: LeaderMoved, *, here: bool) -> None:
+        """Tell the client of a new leader; `here`: by the calling thread, as answers.
+
+        Its next write goes there at once, and not by way of a refusal in the middle of the write
+        gap.
+        """
+        self._used.discard(news.partition)
+        self._answers.append((news, b""))
+        self._outbox.ask(here=here)
+
     def _handle(self, message: Message, body: memoryview) -> None:
         opaque = getattr(message, "opaque", 0)
         self._foreground.begin()
@@ -107,6 +124,7 @@ class DataChannel:
                 case WriteRequest():
                     partition = self._find(message.partition)
                     self._seen = max(self._seen, message.answers_seen)
+                    self._used.add(message.partition)
                     hash_range = partition.hash_range
                     partition.require_may_lead()
                     prepared = prepare(message, body, self._codec(), hash_range)

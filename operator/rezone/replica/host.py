@@ -54,6 +54,10 @@ class Host(Protocol):
         """Make the partition's stream fit its state; called without any lock."""
         ...
 
+    def tell_clients(self, partition: "Partition") -> None:
+        """Tell those who have used this replica lately who leads; called without any lock."""
+        ...
+
     def ack(self, partition: "Partition") -> None:
         """Ack to the leader what is durable."""
         ...

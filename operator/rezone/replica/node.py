@@ -45,6 +45,7 @@ from rezone.wire.errors import LimitExceededError, NotReadyError
 from rezone.wire.flight import NodeClient
 from rezone.wire.messages import (
     Fence,
+    LeaderMoved,
     NodeId,
     NodeReport,
     PartitionId,
@@ -53,6 +54,9 @@ from rezone.wire.messages import (
     SnapshotTicket,
     ZoneConfig,
 )
+
+TOLD_HERE_MAX = 8
+"""To so many clients the thread that hands over sends the news itself, before it goes on."""
 
 
 class DataNode:
@@ -276,6 +280,21 @@ class DataNode:
     def restream(self, partition: Partition) -> None:
         """Make the partition's stream fit its state."""
         self.links.restream(partition)
+
+    def tell_clients(self, partition: Partition) -> None:
+        """Tell the clients that have used the replica who leads the partition now."""
+        record = partition.record
+        news = LeaderMoved(
+            partition=partition.partition_id,
+            leader=record.leader,
+            address=self.address(record.leader),
+            leader_epoch=record.leader_epoch,
+        )
+        with self._lock:
+            channels = list(self._data_channels)
+        told = [channel for channel in channels if channel.has_used(news.partition)]
+        for number, channel in enumerate(told):
+            channel.tell(news, here=number < TOLD_HERE_MAX)
 
     def data_channels(self) -> int:
         """Return how many clients are connected."""

@@ -65,6 +65,7 @@ class _Attempt:
     stream: ProducerStream | None = None
     deadline: float = 0.0
     quiet_until: float | None = None
+    answered: int = 0
     end_offset: int = 0
     prepared: bool = False
     persisted: bool = False
@@ -195,6 +196,7 @@ class TakeoverProcess:
             stream=stream,
             deadline=partition.clock.monotonic() + timeout,
             end_offset=partition.store.log_end,
+            answered=partition.intake.answered,
         )
         partition.roles.mark_dead(dead=True, durable=False)
         self._now = attempt
@@ -252,17 +254,23 @@ class TakeoverProcess:
         return None
 
     def _waits_for_answers(self) -> bool:
-        """Whether to let the writes under way be answered first, which is soon.
+        """Whether a better moment is near: the one behind an answer, with no other write under way.
 
         A write that this leader cannot answer any more makes its way to the next one, and is there
-        before that has its followers; after an answer the client has something else to do first.
-        Writers that overlap leave no such moment: then it is as good as any other, after a while.
+        before that has its followers. Behind an answer the client has something else to do first.
+        Where nobody has written lately any moment is good; writers that overlap leave none, and
+        are waited for no longer than `takeover_quiet_ms`.
         """
         partition, attempt = self._partition, self._now
-        now = partition.clock.monotonic()
+        intake, now = partition.intake, partition.clock.monotonic()
+        quiet_seconds = partition.settings.takeover_quiet_ms / 1000
         if attempt.quiet_until is None:
-            attempt.quiet_until = now + partition.settings.takeover_quiet_ms / 1000
-        if not partition.intake.unanswered or now >= attempt.quiet_until:
+            attempt.quiet_until = now + quiet_seconds
+        answering = intake.answered > attempt.answered
+        attempt.answered = intake.answered
+        written_lately = now - intake.answered_at < quiet_seconds
+        good = not intake.unanswered and (answering or not written_lately)
+        if good or now >= attempt.quiet_until:
             return False
         partition.look_again(attempt.quiet_until)
         return True
@@ -303,6 +311,8 @@ class TakeoverProcess:
             partition.log.info("handed over", leader=record.leader, leader_epoch=attempt.epoch)
             # The disk knows that this leader is dead; the new epoch comes in with the first stream.
             partition.roles.become_follower(record, durable=False)
+        # First the clients: who writes at once is at the next leader, not here, by this.
+        partition.host.tell_clients(partition)
         partition.host.restream(partition)
 
     def stream_opened(self, stream: ProducerStream) -> None:

@@ -155,7 +155,11 @@ class HeldWrite:
 
 
 class WriteIntake:
-    """The writes of one partition that are not answered yet; guarded by the partition's lock."""
+    """The writes of one partition that are not answered yet; guarded by the partition's lock.
+
+    `answered` counts those that were committed and answered, `answered_at` is when the last was
+    (monotonic).
+    """
 
     def __init__(self, partition: "Partition", node_budget: Budget) -> None:
         self._partition = partition
@@ -167,6 +171,8 @@ class WriteIntake:
         self._pending: deque[PendingWrite] = deque()
         self._held: deque[HeldWrite] = deque()
         self.time_floor = max(partition.host.told.before, partition.store.meta.time_floor)
+        self.answered = 0
+        self.answered_at = float("-inf")
 
     @property
     def pending_bytes(self) -> int:
@@ -293,6 +299,9 @@ class WriteIntake:
                 leader_epoch=self._partition.leader_epoch,
             )
             answers.append((write.reply, result))
+        if answers:
+            self.answered += len(answers)
+            self.answered_at = self._partition.clock.monotonic()
         return answers
 
     def fail_all(self, error: RezoneError) -> None:

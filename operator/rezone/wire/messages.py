@@ -650,6 +650,18 @@ class Failure(Message, frozen=True):
     error: ErrorInfo
 
 
+class LeaderMoved(Message, frozen=True):
+    """News for a client that has used the leader before: who leads now, and where (RM-10).
+
+    Unasked, and not promised: who does not get it hears of the new leader by a refusal.
+    """
+
+    partition: PartitionId
+    leader: NodeId
+    address: str
+    leader_epoch: int
+
+
 # --- replication channel: consumer (follower's node) <-> producer (leader's node) -----------
 
 
