@@ -111,9 +111,11 @@ def test_selection_persists_the_context_with_the_first_act() -> None:
     assert (state.next_leader, state.next_epoch, state.hot_standby_replica) == (1, 5, 1)
 
 
-def test_a_candidate_that_has_not_heard_of_the_route_is_not_told_to_lead() -> None:
-    """It would commit without a member that has joined since, and that one may lead next."""
+@pytest.mark.proves("RM-05")
+def test_a_candidate_leads_only_after_the_old_leader_and_by_the_newest_route() -> None:
+    """There would be two leaders, or one that commits without a member that has joined since."""
     case = Case(S.UPGRADE_CANDIDATE)
+    assert case.decide().actions == ()
     case.world.reports[0, 0] = {"role": Role.FOLLOWER}
     assert only(case.decide(), world.RequestUpgrade).candidate == 1
     case.world.reports[0, 1] = {"partition_epoch": 8}
@@ -286,6 +288,37 @@ def test_a_move_outside_the_assignment_waits_for_any_rebalance() -> None:
     assert "a rebalance is under way" in decision.status.waiting_for
     case.spec["target"] = 1
     assert case.decide().path == (S.UPDATE_METADATA_DOWN,)
+
+
+@pytest.mark.proves("RM-03")
+@pytest.mark.parametrize(
+    ("isr", "says"),
+    [((0, 1, 2), {}), (NODES, {"needs_snapshot": True})],
+    ids=["not in sync", "without rows"],
+)
+def test_a_candidate_is_opened_until_it_is_close(isr: tuple[int, ...], says: Any) -> None:
+    """Who is far from its leader would take over, and writers wait for it to come near."""
+    case = Case(S.OPEN_CANDIDATE)
+    case.context["to_node"] = case.spec["target"] = 3
+    case.world.routes[0] = record(replicas=NODES, isr=NODES, iss=(3,), hot_standby_replica=3)
+    case.world.verified.add((0, 3, 4))
+    assert case.decide().path[0] == S.UPDATE_METADATA_DOWN
+    case.world.routes[0] = record(replicas=NODES, isr=isr, hot_standby_replica=3)
+    case.world.reports[0, 3] = says
+    assert case.decide().path == ()
+    case.world.silent[3] = 60.0
+    assert case.decide().path[0] == S.UPDATE_METADATA_ROLLBACK
+
+
+@pytest.mark.proves("RM-11")
+def test_nobody_is_selected_who_could_not_be_copied_to() -> None:
+    """A partition that nobody can lead would get replicas that stay empty for ever."""
+    case = Case("")
+    case.spec["target"] = None
+    case.world.routes[0] = record(isr=(0,), replicas=(0,))
+    case.world.silent[0] = 60.0
+    decision = case.decide()
+    assert (decision.status.state, decision.actions) == (S.SELECT_CANDIDATE, ())
 
 
 @pytest.mark.proves("RM-03", "DCP-06", "B-04")
