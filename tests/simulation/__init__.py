@@ -22,7 +22,8 @@ What stands in for the world, each as small as it can be:
 - `world`: all of it together, and the faults that can be put into it.
 - `checks`: what must hold after every step, and at the end.
 - `scenarios`: what is asked of a zone.
-- `data_plane`: data nodes alone, without an operator; `cut_over`: in the middle of a re-sharding;
+- `data_plane`: data nodes alone, without an operator; `cut_over`: in the middle of a re-sharding,
+  with the real `imports` on lines that fail;
   `closed_times`: with clocks that are wrong by far.
 
 A run is determined by its scenario, the crash point and the seed; a failing one prints them, and

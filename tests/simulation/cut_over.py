@@ -6,9 +6,10 @@ late too. The nodes are the real ones of `node`; they die, lose what they had no
 sight of each other. Each client writes rows of its own name, one after the other, and goes on with
 each until it is answered; it learns from refusals alone who serves.
 
-What must hold: a newest read sees what was acknowledged before it began, whoever answers; no read
-as of a time ever changes; each acknowledged row is there, once, at the end; and a leader that has
-said that there is no seal was right.
+What must hold: a newest read sees what was acknowledged before it began, whoever answers; nobody
+else would answer it at that moment; no read as of a time ever changes; a part that is served has
+the rows that its source ended with; each acknowledged row is there, once, at the end; and a leader
+that has said that there is no seal was right.
 """
 
 from __future__ import annotations
@@ -22,21 +23,18 @@ from typing import Any, NamedTuple
 
 from rezone.domain import route_seals
 from rezone.replica.entry import rows_batch
-from rezone.replica.import_source import ImportSource
-from rezone.replica.importing import ImportPart
 from rezone.replica.partition import Partition
 from rezone.replica.read import Readable, readable
 from rezone.replica.write import PreparedRows
 from rezone.wire import layouts
 from rezone.wire.errors import ReshardedError, RezoneError
+from rezone.wire.layouts import Overlap
 from rezone.wire.messages import (
-    BeginImport,
     PartitionId,
     ReplicaReport,
     Seal,
     SealState,
     SentAs,
-    TailImports,
     WriteRequest,
     WriteResult,
     ZoneConfig,
@@ -104,6 +102,9 @@ class CutOver(DataPlane):
         self.reads: weakref.WeakKeyDictionary[Partition, Read] = weakref.WeakKeyDictionary()
         self.clients: list[Write | None] = [None] * CLIENTS
         self.values = 0
+        self.compared: weakref.WeakKeyDictionary[Partition, set[PartitionId]] = (
+            weakref.WeakKeyDictionary()
+        )
         self.imports_at = self.rng.uniform(0, STORM_SECONDS / 2)
         self.begin((*self.old.ids, *self.new.ids))
 
@@ -140,16 +141,21 @@ class CutOver(DataPlane):
         for number in range(CLIENTS):
             self._write_on(number)
         self._read_newest()
+        self._served_by_one(self.rng.choice(self.rows))
+        self._same_at_the_cut()
         self.read_past()
 
     def _over(self) -> bool:
         """Whether all is cut over, and no client waits."""
         if self.sealed != set(self.old.ids) or any(c is not None for c in self.clients):
             return False
-        return all(
-            any(leader.serving.hashes(self.new.range_of(heir))() for leader in self.leaders(heir))
-            for heir in self.new.ids
-        )
+        return all(any(map(self._serves, self.leaders(heir))) for heir in self.new.ids)
+
+    def _serves(self, heir: Partition) -> bool:
+        """Whether an heir serves its range, and has committed and applied what its log has."""
+        store = heir.store
+        whole = heir.serving.hashes(self.new.range_of(heir.partition_id))()
+        return whole and store.applied == heir.positions.committed == store.log_end
 
     # --- the coordinator -------------------------------------------------------------------------
 
@@ -197,38 +203,12 @@ class CutOver(DataPlane):
     # --- imports ---------------------------------------------------------------------------------
 
     def _import(self) -> None:
-        """Have each new leader ask those of its sources that it sees; a few requests are lost."""
+        """Have each node import what it leads."""
         if self.loop.time() < self.imports_at:
             return
-        for heir in self.new.ids:
-            for leader in self.leaders(heir):
-                for part in leader.importing.parts():
-                    for source in self.leaders(part.source):
-                        if self._sees(leader, source) and self.rng.random() < 0.9:
-                            self._fill(part, self.network.node(source.node_id).import_source)
-                            self._tail(part, self.network.node(source.node_id).import_source)
-
-    def _sees(self, one: Partition, other: Partition) -> bool:
-        return one.node_id == other.node_id or self.network.linked(one.node_id, other.node_id)
-
-    def _fill(self, part: ImportPart, source: ImportSource) -> None:
-        request = part.next_fill(FILL_BYTES)
-        try:
-            if isinstance(request, BeginImport):
-                part.begun(source.begin(request))
-            elif request is not None and self.rng.random() < 0.2:
-                part.filled_with(request, source.fill(request))
-                self.counts["filled"] += 1
-        except RezoneError as error:
-            part.failed(part.fill, error)
-
-    def _tail(self, part: ImportPart, source: ImportSource) -> None:
-        tailed = part.next_tail()
-        if tailed is None:
-            return
-        request = TailImports(parts=(tailed,), bytes_max=TAIL_BYTES, timeout_ms=0)
-        (tail,) = source.tail(request).tails
-        part.tailed(tailed, tail)
+        for node in list(self.network.nodes):
+            if node in self.network.nodes:
+                self.lines[node].step()
 
     # --- clients ---------------------------------------------------------------------------------
 
@@ -314,6 +294,34 @@ class CutOver(DataPlane):
                 f"read of {read.row!r}: {missing} are not there"
             )
 
+    def _served_by_one(self, row: bytes) -> None:
+        """Assert that no two replicas would answer a newest read of a row at this moment."""
+        answering = [p for p in self.replicas() if _answers_now(p, row)]
+        assert len(answering) < 2, f"{row!r} is served by {[_name(p) for p in answering]}"
+
+    def _same_at_the_cut(self) -> None:
+        """Assert that each part has, when it is served, what its source had at its end."""
+        for heir in self.replicas():
+            if heir.partition_id not in self.new.ids:
+                continue
+            done = self.compared.setdefault(heir, set())
+            for part in layouts.sources_of(heir.partition_id, self.old, self.new):
+                if part.old not in done and heir.serving.has_source(part.old):
+                    self._compare(heir, part)
+                    done.add(part.old)
+
+    def _compare(self, heir: Partition, part: Overlap) -> None:
+        ended = [p for p in self.replicas() if p.partition_id == part.old and _has_ended(p)]
+        for source in ended:
+            self.counts["compared"] += 1
+            seal = source.store.seal
+            assert seal is not None
+            digests = [
+                each.store.reader.digest(seal.commit_time, part.start, part.end, ranges=1)
+                for each in (source, heir)
+            ]
+            assert digests[0] == digests[1], f"{_name(heir)} differs from {_name(source)}"
+
     def _check_end(self) -> None:
         """Assert that all that was acknowledged is where clients look for it, once."""
         for row in self.rows:
@@ -324,3 +332,24 @@ class CutOver(DataPlane):
         for partition in self.old.ids:
             for leader in self.leaders(partition):
                 assert leader.store.seal is not None
+
+
+def _name(partition: Partition) -> str:
+    return f"partition {partition.partition_id} at node {partition.node_id}"
+
+
+def _answers_now(partition: Partition, row: bytes) -> bool:
+    start, end = partition.hash_range
+    if not start <= int.from_bytes(row[:8], "big") < end:
+        return False
+    try:
+        return readable(partition, None, partition.serving.rows([row]))()
+    except RezoneError:
+        return False
+
+
+def _has_ended(partition: Partition) -> bool:
+    """Whether a source's replica has applied its seal, which is committed."""
+    seal = partition.store.seal
+    done = min(partition.store.applied, partition.positions.committed)
+    return seal is not None and done >= seal.end_offset

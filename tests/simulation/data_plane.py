@@ -12,6 +12,7 @@ import random
 from collections.abc import Iterable, Sequence
 from typing import Any, cast
 
+import msgspec
 import numpy as np
 import pyarrow.compute as pc
 
@@ -40,10 +41,12 @@ from rezone.wire.messages import (
     ReplicaReport,
     ZoneConfig,
 )
+from simulation import node as simulated
+from simulation.imports import Lines
 from simulation.loop import VirtualLoop
 from simulation.network import Network
 from simulation.node import SimulatedNode
-from simulation.storage import MemoryStore, NodeDisk
+from simulation.storage import MemoryStore, NodeDisk, Survives
 
 NODES = (0, 1, 2, 3)
 REPLICAS = 3
@@ -54,6 +57,15 @@ CALM_SECONDS_MAX = 60.0
 KEYS = 12
 PAST_MICROS = 400_000
 FENCE = Fence(coordinator_epoch=1)
+# Chunks are so small that rows come in many, and that positions without rows are marked; and who
+# asks is answered at once, because nothing happens meanwhile.
+SETTINGS = msgspec.structs.replace(
+    simulated.SETTINGS,
+    import_chunk_bytes=60,
+    import_mark_rows=20,
+    import_poll_ms=0,
+    import_linger_ms=0,
+)
 
 
 class KnowingStore(MemoryStore):
@@ -122,9 +134,9 @@ class KnowingStore(MemoryStore):
         super().truncate(offset)
         self._told = None
 
-    def crash(self) -> None:
-        """Lose what was not synced."""
-        super().crash()
+    def crash(self, survives: Survives) -> None:
+        """Lose what was not synced, but for what survives."""
+        super().crash(survives)
         self._told = None
 
     def values(self, row: bytes) -> dict[bytes, int]:
@@ -165,12 +177,15 @@ class DataPlane:
 
     def __init__(self, rng: random.Random, config: ZoneConfig, error_micros: int) -> None:
         self.rng = rng
+        # Of their own: what is left of a log must not change what happens to it.
+        self.crashes = random.Random(rng.getrandbits(64))
         self.config = config
         self.loop = VirtualLoop()
         self.network = Network(self.loop)
         self.disks = {node: NodeDisk(node) for node in NODES}
         self.errors = {node: rng.randrange(-error_micros, error_micros) for node in NODES}
         self.records: dict[PartitionId, LeaderAndIsr] = {}
+        self.lines: dict[NodeId, Lines] = {}
         self.late: list[tuple[NodeId, Message]] = []
         self.rows = [bytes([n * 256 // KEYS]) * 8 + b"key%d" % n for n in range(KEYS)]
         self.past: dict[tuple[bytes, int], bytes | None] = {}
@@ -195,7 +210,17 @@ class DataPlane:
         """Start a node on its disk."""
         place = f"n{node}"
         clock: Any = WrongClock(self.loop, self.errors[node])
-        made = SimulatedNode(node, self.disks[node], place, self.network, clock)
+        lines = Lines(self.network, self.rng, self.meanwhile, self.counts)
+        made = SimulatedNode(
+            node,
+            self.disks[node],
+            place,
+            self.network,
+            clock,
+            settings=SETTINGS,
+            connect=lines.connect,
+        )
+        lines.node, self.lines[node] = made, lines
         self.network.nodes[node] = made
         peers = {n: f"n{n}" for n in NODES}
         made.control.handle(ConfigureNode(fence=FENCE, config=self.config, peers=peers))
@@ -248,6 +273,12 @@ class DataPlane:
         for node in list(self.network.nodes.values()):
             node.step(self.loop.monotonic())
 
+    def meanwhile(self) -> None:
+        """Let happen what happens between a request and a late answer."""
+        self.disturb()
+        self.coordinate()
+        DataPlane.step(self)
+
     def calm(self) -> None:
         """End all faults."""
         self.network.cut.clear()
@@ -262,7 +293,7 @@ class DataPlane:
         down = [node for node in NODES if node not in up]
         if rng.random() < 0.03 and len(up) > 1:
             node = rng.choice(up)
-            self.network.nodes.pop(node).kill()
+            self.network.nodes.pop(node).kill(self.crashes.randrange)
         if down and rng.random() < 0.05:
             self.start(rng.choice(down))
         if rng.random() < 0.03:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -49,13 +50,13 @@ from rezone.wire.messages import (
     ZoneConfig,
 )
 from simulation.loop import Later, VirtualLoop
-from simulation.storage import MemoryStore, NodeDisk, Snapshot, memory_of
+from simulation.storage import MemoryStore, NodeDisk, Snapshot, Survives, memory_of, nothing
 from simulation.streams import Follower, SimulatedStream
 
 if TYPE_CHECKING:
     from simulation.network import Network
 
-# What is imported is moved by the world, not by threads.
+# Threads import nothing here: what is imported is moved step by step (`imports`), or not at all.
 SETTINGS = NodeSettings(replica_lag_ms_max=2_000, takeover_timeout_ms=2_000, import_threads=0)
 COPY_STEPS = 6
 ROW_BYTES = 1000
@@ -188,16 +189,24 @@ class SimulatedNode(DataNode):
     """One life of a data node's process."""
 
     def __init__(
-        self, node_id: NodeId, disk: NodeDisk, address: str, network: Network, loop: VirtualLoop
+        self,
+        node_id: NodeId,
+        disk: NodeDisk,
+        address: str,
+        network: Network,
+        loop: VirtualLoop,
+        *,
+        settings: NodeSettings | None = None,
+        connect: Callable[[str], NodeClient] = NodeClient,
     ) -> None:
         self.node_id = node_id
         self.disk = disk
         self.place = address
         self.network = network
-        self.settings = SETTINGS
+        self.settings = settings or SETTINGS
         self.clock = loop
         self.budget = Budget(self.settings.pending_bytes_node_max, "pending writes")
-        self.told = ToldTimes(loop, SETTINGS.told_ahead_ms)
+        self.told = ToldTimes(loop, self.settings.told_ahead_ms)
         self.told.take_over(disk.told)
         self.process_id = f"process-{next(_processes)}"
         self.leaving = False
@@ -209,7 +218,7 @@ class SimulatedNode(DataNode):
         self.import_source = ImportSource(self.find, self.foreground, loop, threading.Event())
         self.control = Control(self)
         self.zone = KnownZone(node_id)
-        self.imports = ImportPulls(self, NodeClient)
+        self.imports = ImportPulls(self, connect)
         self.replicas: MemoryReplicas = MemoryReplicas(self)
         self.promises: dict[NodeId, Promise] = {}
         self._jobs: dict[Job, None] = {}
@@ -256,7 +265,8 @@ class SimulatedNode(DataNode):
         for partition in self.partitions():
             size = partition.store.log_end
             partition.upkeep.sizes = (size, size * ROW_BYTES)
-            partition.tick(now)
+            if partition.due <= now:
+                partition.tick(now)
         if self.told.is_due:
             self.wake(self._told_job)
         self.pulls.step()  # type: ignore[attr-defined]
@@ -276,8 +286,8 @@ class SimulatedNode(DataNode):
             for job in jobs:
                 job.run()
 
-    def kill(self) -> None:
-        """End without any order: what was not synced is lost."""
+    def kill(self, survives: Survives = nothing) -> None:
+        """End without any order: of what was not synced no more than `survives` is there again."""
         for follower in self.followers.values():
             follower.close()
         for partition in self.partitions():
@@ -285,7 +295,7 @@ class SimulatedNode(DataNode):
                 cast("SimulatedStream", stream).cut()
         self.replicas.close()
         self.followers.clear()
-        self.disk.crash()
+        self.disk.crash(survives)
 
     # --- calls -----------------------------------------------------------------------------------
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, cast
 
 import msgspec
@@ -29,6 +29,16 @@ from rezone.wire.messages import FailoverEntry, IndexPosition, NodeId, Partition
 READ_ENTRIES_MAX = 8
 TRANSACTIONS_MAX = 10_000
 KEEP_MICROS = 60_000_000
+
+
+Survives = Callable[[int], int]
+"""Given to how many places a log may be cut by a crash, the number of one; 0 is what was synced."""
+
+
+def nothing(places: int) -> int:
+    """Let nothing survive that was not synced."""
+    del places
+    return 0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -72,6 +82,8 @@ class MemoryStore:
         self._committed = 0
         self._engine: MemoryEngine | None = None
         self._engine_end = 0
+        self._looked_at = b""
+        self._seal: SealMark | None = None
         self._forget_transactions()
 
     @property
@@ -106,11 +118,11 @@ class MemoryStore:
     @property
     def seal(self) -> SealMark | None:
         """The seal that the log ends with."""
-        raw = next(filter(None, reversed(self.rows)), None)
-        header = header_at(raw, 0) if raw is not None else None
-        if header is None or header.kind != EntryKind.SEAL:
-            return None
-        return SealMark(header.end_offset, header.commit_time)
+        # It has one row, so its entry is the last thing of all; asked far more often than appended.
+        last = self.rows[-1] if self.rows else b""
+        if last is not self._looked_at:
+            self._looked_at, self._seal = last, _seal_of(last)
+        return self._seal
 
     def update_meta(self, *, durable: bool = True, **changes: Any) -> PartitionMeta:
         """Change facts, durably unless said otherwise; the commit offset goes along."""
@@ -230,8 +242,11 @@ class MemoryStore:
         """Forget the log that is applied, as after the retention."""
         self.log_start = min(self.applied, self._committed)
 
-    def crash(self) -> None:
-        """Lose what was not synced."""
+    def crash(self, survives: Survives) -> None:
+        """Lose what was not synced, but for some of the first entries: a torn one is cut off."""
+        ends = [n for n in range(self.durable_end + 1, self.log_end) if self.rows[n]]
+        ends = [self.durable_end, *ends, self.log_end]
+        self.durable_end = ends[survives(len(ends))]
         del self.rows[self.durable_end :], self.times[self.durable_end :]
         self.applied = min(self.applied, self.durable_end)
         self.meta = self._durable_meta
@@ -258,6 +273,14 @@ class MemoryStore:
         """Close in order: nothing is lost."""
         self.sync()
         self.update_meta()
+
+
+def _seal_of(raw: bytes) -> SealMark | None:
+    """Return the seal that an entry is, if it is one."""
+    header = header_at(raw, 0) if raw else None
+    if header is None or header.kind != EntryKind.SEAL:
+        return None
+    return SealMark(header.end_offset, header.commit_time)
 
 
 def memory_of(partition: Partition) -> MemoryStore:
@@ -293,7 +316,7 @@ class NodeDisk:
         """Make this the newest record."""
         self.newest = payload
 
-    def crash(self) -> None:
-        """Lose what was not synced."""
+    def crash(self, survives: Survives) -> None:
+        """Lose what was not synced, but for what survives."""
         for store in self.stores.values():
-            store.crash()
+            store.crash(survives)

@@ -26,5 +26,7 @@ def test_the_runs_reach_what_they_are_for() -> None:
         run = CutOver(seed)
         run.run()
         counts.update(run.counts)
-    for what in ("source", "heir", "resharded", "read", "past", "denied", "filled"):
+    clients = ("source", "heir", "resharded", "read", "past")
+    requests = ("BeginImport", "FillImport", "TailImports", "late")
+    for what in (*clients, *requests, "denied", "compared"):
         assert counts[what] > 0, counts

@@ -3,7 +3,8 @@
 However many partitions import, there is one thread for each node that leads sources, which follows
 all of their logs by one request at a time, and a few that fetch rows, part after part in turn.
 They exist while there is something for them to do; another thread looks for that while the zone
-has a next layout.
+has a next layout. Each does nothing but repeat one of `sort`, `follow` and `fill`, which end with
+one request at most: a simulation calls them by itself.
 
 Fetching rows keeps to the zone's rate of copies, of which each node with leaders of new partitions
 takes an even share, and gives way to clients. Following logs does neither: it is replication.
@@ -44,6 +45,7 @@ from rezone.wire.ratelimit import RateLimit
 _LOOK_SECONDS = 0.1
 _WAIT_SECONDS = 0.005
 """How soon to look again at parts of which too much is not committed yet."""
+_POLL_OTHERS_MS_MAX = 10
 _FILL_TIMEOUT_SECONDS = 30.0
 _TAIL_GRACE_SECONDS = 3.0
 
@@ -129,18 +131,26 @@ class ImportPulls:
         """Sort the parts by who leads their sources, again and again, and see that they go on."""
         while not self._closed.is_set():
             self._woken.clear()
-            if layouts.next_layout_of(self._host.zone.state.config) is None:
-                self._sort(())
+            if not self.sort():
                 self._woken.wait()
                 continue
-            self._sort(self._parts())
-            self._rate_share = self._share_of_rate()
-            for leader in list(self._by_leader):
-                self._start(f"imports from {leader}", functools.partial(self._follow, leader))
+            for leader in self.leaders:
+                self._start(f"imports from {leader}", functools.partial(self._follow_on, leader))
             if self._unfilled:
                 for number in range(self._host.settings.import_threads):
-                    self._start(f"fills {number}", self._fill)
+                    self._start(f"fills {number}", self._fill_on)
             self._woken.wait(_LOOK_SECONDS)
+
+    def sort(self) -> bool:
+        """Sort the parts by who leads their sources; whether the zone has a next layout."""
+        self._sort(self._parts())
+        self._rate_share = self._share_of_rate()
+        return layouts.next_layout_of(self._host.zone.state.config) is not None
+
+    @property
+    def leaders(self) -> tuple[NodeId, ...]:
+        """Who leads sources whose logs are to be followed."""
+        return tuple(self._by_leader)
 
     def _parts(self) -> list[ImportPart]:
         new = layouts.next_layout_of(self._host.zone.state.config)
@@ -202,26 +212,29 @@ class ImportPulls:
 
     # --- following logs --------------------------------------------------------------------------
 
-    def _follow(self, leader: NodeId) -> None:
+    def _follow_on(self, leader: NodeId) -> None:
         """Follow the logs of all sources that a node leads, until there are none."""
-        while not self._closed.is_set():
-            parts = self._by_leader.get(leader, ())
-            if not parts:
-                return
-            asked = [(part, at) for part in parts if (at := part.next_tail()) is not None]
-            if asked:
-                self._follow_once(leader, asked)
-            else:
+        while not self._closed.is_set() and self._by_leader.get(leader):
+            if not self.follow(leader):
                 self._closed.wait(_WAIT_SECONDS)
 
-    def _follow_once(self, leader: NodeId, asked: list[tuple[ImportPart, TailedPart]]) -> None:
+    def follow(self, leader: NodeId) -> bool:
+        """Ask a node once for what the logs of its sources have; whether there was what to ask."""
+        parts = self._by_leader.get(leader, ())
+        asked = [(part, at) for part in parts if (at := part.next_tail()) is not None]
+        if asked:
+            self._ask(leader, asked)
+        return bool(asked)
+
+    def _ask(self, leader: NodeId, asked: list[tuple[ImportPart, TailedPart]]) -> None:
         settings = self._host.settings
         all_asked = len(asked) == len(self._by_leader.get(leader, ()))
+        # Those that wait for their own commits are not waited for long.
+        poll_ms_max = settings.import_poll_ms if all_asked else _POLL_OTHERS_MS_MAX
         request = TailImports(
             parts=tuple(at for _, at in asked),
             bytes_max=settings.import_chunk_bytes,
-            # Those that wait for their own commits are not waited for long.
-            timeout_ms=settings.import_poll_ms if all_asked else 10,
+            timeout_ms=min(settings.import_poll_ms, poll_ms_max),
             linger_ms=settings.import_linger_ms,
         )
         seconds = settings.import_poll_ms / 1000 + _TAIL_GRACE_SECONDS
@@ -242,22 +255,27 @@ class ImportPulls:
 
     # --- rows ------------------------------------------------------------------------------------
 
-    def _fill(self) -> None:
+    def _fill_on(self) -> None:
         """Fetch rows for one part after the other, until all are filled."""
         while not self._closed.is_set() and self._unfilled:
-            turn = self._next_turn()
-            if turn is None:
+            if not self.fill():
                 self._closed.wait(_WAIT_SECONDS)
-                continue
-            leader, part, request = turn
-            try:
-                self._fetch(leader, part, request)
-            except RezoneError as error:
-                part.failed(part.fill, error)
-                self._woken.set()
-            finally:
-                with self._lock:
-                    self._fetching.discard(part)
+
+    def fill(self) -> bool:
+        """Fetch the next rows of the part whose turn it is; whether there is one."""
+        turn = self._next_turn()
+        if turn is None:
+            return False
+        leader, part, request = turn
+        try:
+            self._fetch(leader, part, request)
+        except RezoneError as error:
+            part.failed(part.fill, error)
+            self._woken.set()
+        finally:
+            with self._lock:
+                self._fetching.discard(part)
+        return True
 
     def _fetch(self, leader: NodeId, part: ImportPart, request: BeginImport | FillImport) -> None:
         seconds = _FILL_TIMEOUT_SECONDS

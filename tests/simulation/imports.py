@@ -1,0 +1,107 @@
+"""The imports of a simulated node: the real requests, one after the other, on lines that fail.
+
+A request may not arrive, and its answer may be lost, or come late: then other things happen before
+it does, which is what threads would make of it. A node that is killed meanwhile never sees it.
+"""
+
+from __future__ import annotations
+
+import collections
+import random
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from rezone.wire.errors import NotReadyError
+from rezone.wire.messages import BeginImport, FillImport, TailImports
+
+if TYPE_CHECKING:
+    from rezone.wire.flight import NodeClient
+    from simulation.network import Network
+    from simulation.node import SimulatedNode
+
+LOST_CHANCE = 0.1
+LATE_CHANCE = 0.1
+FILL_CHANCE = 0.2
+"""How often a node fetches rows in a step: so that sources are written to meanwhile."""
+
+
+class KilledError(BaseException):
+    """Raised in a node that was killed while it waited for an answer."""
+
+
+class Line:
+    """What a node calls another one by; it has the methods of `NodeClient` that imports use."""
+
+    def __init__(self, lines: Lines, address: str) -> None:
+        self.address = address
+        self._lines = lines
+
+    def call(self, request: Any, reply: type[Any], *, timeout_seconds: float) -> Any:
+        """Call; NotReadyError when the request or the answer is lost."""
+        del timeout_seconds  # nothing waits
+        answer = self._lines.ask(self.address, request)
+        assert isinstance(answer, reply)
+        return answer
+
+    def close(self) -> None:
+        """Need nothing."""
+
+
+class Lines:
+    """The lines of one node to all others; `meanwhile` lets things happen before a late answer."""
+
+    def __init__(
+        self,
+        network: Network,
+        rng: random.Random,
+        meanwhile: Callable[[], None],
+        counts: collections.Counter[str],
+    ) -> None:
+        self._network = network
+        self._rng = rng
+        self._meanwhile = meanwhile
+        self._counts = counts
+        self.node: SimulatedNode | None = None
+
+    def connect(self, address: str) -> NodeClient:
+        """Make a line, as what imports take it for."""
+        return Line(self, address)  # type: ignore[return-value]
+
+    def step(self) -> None:
+        """Do what the threads of the imports would: one request each."""
+        node = self.node
+        assert node is not None
+        try:
+            node.imports.sort()
+            for leader in node.imports.leaders:
+                node.imports.follow(leader)
+            if self._rng.random() < FILL_CHANCE:
+                node.imports.fill()
+        except KilledError:
+            self._counts["killed"] += 1
+
+    def ask(self, address: str, request: Any) -> Any:
+        """Bring a request to a node, and its answer back."""
+        assert self.node is not None
+        other = self._network.id_at(address)
+        linked = other is not None and self._network.linked(self.node.node_id, other)
+        if other is None or not linked or self._rng.random() < LOST_CHANCE:
+            raise NotReadyError(f"no connection to {address}", unreachable=1)
+        source = self._network.node(other).import_source
+        answer: Any
+        if isinstance(request, BeginImport):
+            answer = source.begin(request)
+        elif isinstance(request, FillImport):
+            answer = source.fill(request)
+        else:
+            assert isinstance(request, TailImports)
+            answer = source.tail(request)
+        if self._rng.random() < LATE_CHANCE:
+            self._counts["late"] += 1
+            self._meanwhile()
+            if self._network.nodes.get(self.node.node_id) is not self.node:
+                raise KilledError
+        if self._rng.random() < LOST_CHANCE:
+            raise NotReadyError(f"{address} does not answer", unreachable=1)
+        self._counts[type(request).__name__] += 1
+        return answer
