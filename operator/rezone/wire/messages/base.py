@@ -1,0 +1,34 @@
+"""What all messages share, and the two that any call may be answered with."""
+
+import msgspec
+
+from rezone.wire.errors import ErrorInfo
+
+NodeId = int
+
+PartitionId = int
+
+
+class Message(msgspec.Struct, frozen=True, omit_defaults=True, tag=True, kw_only=True):
+    """The base of all messages; the tag is the class name."""
+
+
+class Fence(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """What every control call carries: who sent it and by which trigger.
+
+    A replica persists the highest of each before it acts and refuses lower ones.
+    """
+
+    coordinator_epoch: int
+    revision: int = 0
+
+
+class Ack(Message, frozen=True):
+    """The request was carried out, or had been before."""
+
+
+class Failure(Message, frozen=True):
+    """A request failed; `opaque` says which."""
+
+    opaque: int
+    error: ErrorInfo

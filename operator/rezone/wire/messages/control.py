@@ -1,0 +1,176 @@
+"""What the coordinator asks of data nodes, and their answers."""
+
+from rezone.wire.messages.base import Fence, Message, NodeId, PartitionId
+from rezone.wire.messages.records import (
+    IndexPosition,
+    LeaderAndIsr,
+    PartitionAssignment,
+    ZoneConfig,
+)
+
+# --- control calls: coordinator -> data node ------------------------------------------------
+
+
+class ConfigureNode(Message, frozen=True):
+    """Give the node its zone and the addresses of all its peers ("host:port" by node id).
+
+    `number` rises with every such call of a coordinator, so that a late one is known as such.
+    """
+
+    fence: Fence
+    config: ZoneConfig
+    peers: dict[NodeId, str]
+    number: int = 0
+
+
+class NotifyLeaderAndIsr(Message, frozen=True):
+    """Tell a node the state of partitions (HS-02); it opens replicas that are new to it.
+
+    Sent to every node of the zone for every changed partition, so that each can route (ZR-12).
+    """
+
+    fence: Fence
+    partitions: tuple[PartitionAssignment, ...]
+    peers: dict[NodeId, str]
+
+
+class AwaitReplica(Message, frozen=True):
+    """Ask whether the replicas of these partitions are open on the node (ZR-06)."""
+
+    fence: Fence
+    partitions: tuple[PartitionId, ...]
+
+
+class AwaitReplicaReply(Message, frozen=True):
+    """The partitions that are open."""
+
+    open: tuple[PartitionId, ...]
+
+
+class StopReplica(Message, frozen=True):
+    """Stop the replica and delete its data; done already is an answer, not an error (ZR-13).
+
+    `partition_epoch` is that of the record without the replica: a later one may have it again.
+    """
+
+    fence: Fence
+    partition: PartitionId
+    leader_epoch: int
+    partition_epoch: int
+
+
+class BeginEmpty(Message, frozen=True):
+    """Have a replica that has no rows lead without them: a person has given them up.
+
+    `state` is the record that makes it the leader; without this call it would refuse that.
+    """
+
+    fence: Fence
+    partition: PartitionId
+    state: LeaderAndIsr
+
+
+class PullSnapshot(Message, frozen=True):
+    """Copy the partition from `source` ("host:port") node to node; answered when started."""
+
+    fence: Fence
+    partition: PartitionId
+    source: str
+    bytes_per_second_max: int = 0
+
+
+class Takeover(Message, frozen=True):
+    """Hand the partition from this leader to `candidate` with `next_epoch` (DCP-09, RM-04).
+
+    Answered at once: success means the takeover has started or is already done; its outcome is
+    in the node's reports.
+    """
+
+    fence: Fence
+    partition: PartitionId
+    leader_epoch: int
+    candidate: NodeId
+    next_epoch: int
+
+
+class Seal(Message, frozen=True):
+    """Have the leader end its partition: the partitions of the next layout serve its range.
+
+    Answered when it has begun, or is done; the leader's report says what comes of it. Refused
+    unless its record authorizes it (`sealing`), in this leader epoch.
+    """
+
+    fence: Fence
+    partition: PartitionId
+    leader_epoch: int
+
+
+class UpgradeCandidate(Message, frozen=True):
+    """Replay to `last_offset` and lead with `next_epoch` (RM-05); done already is success.
+
+    `index` is where the old leader's indexer was stopped, if that is known (DCP-08).
+    """
+
+    fence: Fence
+    partition: PartitionId
+    next_epoch: int
+    last_offset: int | None = None
+    index: IndexPosition | None = None
+
+
+class DigestRequest(Message, frozen=True):
+    """Digest the rows visible as of `as_of` in `ranges` even cuts of the hashes (B-04).
+
+    `hashes`: only from the first to the last of these, both included; None: all the partition's.
+    """
+
+    partition: PartitionId
+    as_of: int | None = None
+    ranges: int = 16
+    hashes: tuple[int, int] | None = None
+
+
+class DigestReply(Message, frozen=True):
+    """One hex digest and one row count per range, and the offset up to which rows were applied."""
+
+    digests: tuple[str, ...]
+    rows: tuple[int, ...]
+    as_of: int
+    applied_offset: int
+
+
+class WaitForPersistence(Message, frozen=True):
+    """Wait until `offset` is durable here (DCP-07); answers success or timeout."""
+
+    partition: PartitionId
+    offset: int
+    timeout_ms: int = 1000
+
+
+class WaitForPersistenceReply(Message, frozen=True):
+    """Whether the offset became durable in time."""
+
+    persisted: bool
+    durable_offset: int
+
+
+class AddStream(Message, frozen=True):
+    """Have a replica stream its partition from the leader (DCP-02).
+
+    Answered when the handshake is done, or the time is over; of several calls whichever is done
+    first is answered first, and `opaque` says which it was.
+    """
+
+    fence: Fence
+    opaque: int
+    partition: PartitionId
+    timeout_ms: int = 5_000
+
+
+class AddStreamReply(Message, frozen=True):
+    """Whether the stream runs, else why not (yet)."""
+
+    opaque: int
+    partition: PartitionId
+    streaming: bool
+    error: str = ""

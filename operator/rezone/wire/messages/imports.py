@@ -1,0 +1,143 @@
+"""What the new partitions of a re-sharding ask their sources for, and get (decision 0120)."""
+
+import msgspec
+
+from rezone.wire.errors import ErrorInfo
+from rezone.wire.messages.base import Message, PartitionId
+from rezone.wire.messages.records import TransactionRecord
+
+
+class ImportPosition(msgspec.Struct, frozen=True, array_like=True):
+    """How far a partition has taken over another one, of the layout before (`replica.imports`).
+
+    All below `offset` of the source, an offset on its branch `partition_uuid`; `commit_time` and
+    `leader_epoch` are those of the last row there. `filling`: of the rows that were there before,
+    only those up to row id `filled_to` are here; `rows` counts their versions so far. `sealed_at`:
+    the offset in the importing log from which on all is here, the source's seal included; 0 before
+    the seal.
+    """
+
+    source: PartitionId
+    offset: int
+    commit_time: int
+    partition_uuid: str
+    leader_epoch: int = 0
+    filling: bool = False
+    filled_to: bytes = b""
+    rows: int = 0
+    sealed_at: int = 0
+
+
+class SealMark(msgspec.Struct, frozen=True, array_like=True):
+    """The seal of a partition: the offset after it, where its log ends, and its commit time."""
+
+    end_offset: int
+    commit_time: int
+
+
+class ImportedPart(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """The part of a source's range that a partition of the next layout imports.
+
+    `first_hash` and `last_hash` are both included. `leader_epoch` is one that the source has had: a
+    leader of an earlier one does not know enough to answer. The source's log is kept from
+    `keep_from` on; None while the import has not begun.
+    """
+
+    source: PartitionId
+    heir: PartitionId
+    first_hash: int
+    last_hash: int
+    leader_epoch: int = 0
+    keep_from: int | None = None
+
+
+class BeginImport(Message, frozen=True):
+    """Ask a source's leader from where its log is to be followed."""
+
+    part: ImportedPart
+
+
+class ImportBegun(Message, frozen=True):
+    """From where to follow the log, and what is known there of writers and ended transactions.
+
+    `writers` are as in a SnapshotHeader, `transactions` the last entries of those that are over.
+    With `sealed_at` the position is where the source's log ends for good.
+    """
+
+    position: ImportPosition
+    writers: tuple[tuple[str, int, int, int], ...] = ()
+    transactions: tuple[TransactionRecord, ...] = ()
+
+
+class FillImport(Message, frozen=True):
+    """Ask a source's leader for the versions of a part, behind row id `after`."""
+
+    part: ImportedPart
+    after: bytes = b""
+    bytes_max: int = 1 << 20
+
+
+class FilledVersions(Message, frozen=True):
+    """Committed versions as one Arrow IPC record batch message, their schema that of snapshots.
+
+    All rows of the part up to row id `reached` have come; `end`: no more follow.
+    """
+
+    versions: bytes
+    reached: bytes
+    end: bool
+
+
+class TailedPart(msgspec.Struct, frozen=True, array_like=True):
+    """From where a part's log is read on: an offset, and the branch of the row below it."""
+
+    part: ImportedPart
+    offset: int
+    partition_uuid: str
+
+
+class TailImports(Message, frozen=True):
+    """Ask a node what is committed at the sources it leads; answered when there is something.
+
+    At the latest in time; about `bytes_max` for all parts together. More is waited for while there
+    is no seal, for `linger_ms` from the first news on.
+    """
+
+    parts: tuple[TailedPart, ...]
+    bytes_max: int = 1 << 20
+    timeout_ms: int = 0
+    linger_ms: int = 0
+
+
+class TailEntry(msgspec.Struct, frozen=True, array_like=True):
+    """An entry of a source's log as `replica.imports.RangeEntry`; `rows` is an IPC message."""
+
+    rows: bytes
+    kind: int
+    writer_id: bytes
+    sequence: int
+    base_offset: int
+    end_offset: int
+    commit_time: int
+    branch: str
+    leader_epoch: int
+
+
+class ImportTail(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """What a source's log has for one part, in the order of the request.
+
+    `reached`: up to where it was read; None with an `error`. `committed` is the source's commit
+    offset. When all up to that was read, no row with a commit time up to `time` will follow.
+    """
+
+    entries: tuple[TailEntry, ...] = ()
+    reached: ImportPosition | None = None
+    committed: int = 0
+    time: int = 0
+    error: ErrorInfo | None = None
+
+
+class ImportTails(Message, frozen=True):
+    """One tail for each part that was asked for."""
+
+    tails: tuple[ImportTail, ...]

@@ -1,0 +1,143 @@
+"""What is known of partitions and zones: the coordinator's records and the settings of a zone."""
+
+import enum
+
+import msgspec
+
+from rezone.wire.messages.base import NodeId, PartitionId
+from rezone.wire.schema import IndexId, RowLimits, TableSchema
+
+
+class Role(enum.StrEnum):
+    """What a replica is for its partition."""
+
+    LEADER = "Leader"
+    FOLLOWER = "Follower"
+    LEARNER = "Learner"
+
+
+class TakeoverState(enum.StrEnum):
+    """The states a planned takeover passes, in DCP-10's order."""
+
+    NONE = "None"
+    PENDING = "Pending"
+    DEAD = "Dead"
+    ACTIVE = "Active"
+    FAILED = "Failed"
+
+
+class EngineKind(enum.StrEnum):
+    """The storage engines."""
+
+    ROCKSDB = "RocksDB"
+    MEMORY = "Memory"
+
+
+class FailoverEntry(msgspec.Struct, frozen=True, array_like=True):
+    """One line of the failover log: a branch of history and its first offset (DCP-04)."""
+
+    partition_uuid: str
+    first_offset: int
+
+
+class IndexPosition(msgspec.Struct, frozen=True, array_like=True):
+    """How far a replica's indexes are: all below `offset`, of the branch `partition_uuid` (DCP-08).
+
+    Offset 0 while they are made anew. `built` are the ids of those that have all rows below it
+    (`wire.indexes`): one that was added is not among them at first.
+    """
+
+    offset: int
+    partition_uuid: str
+    built: tuple[IndexId, ...] = ()
+
+
+class IndexBuild(msgspec.Struct, frozen=True, array_like=True):
+    """An index that a replica builds, by its id: about which part of the rows it has."""
+
+    index: IndexId
+    percent: int
+
+
+FIRST_PARTITION_EPOCH = 1
+"""The partition epoch of a new partition's record: all its replicas are empty and in sync."""
+
+
+class LeaderAndIsr(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """Who leads a partition and who is in sync (HS-01: version 2; version 1 is still read).
+
+    `replicas` are all that hold or shall hold the partition, learners included: a replica that is
+    not in `isr` catches up and joins by AdjustIsr. `partition_epoch` rises with every change of
+    this record; it is the compare value of AdjustIsr. `next_leader` and `next_epoch` pre-authorize
+    a takeover (RM: UpdateMetadataDown): the old leader may hand over to exactly that replica.
+    `eligible` have left `isr` since it is below the zone's `minInSyncReplicas`, and still hold
+    every acknowledged row, because nothing is committed meanwhile (`domain.routes`).
+    `sealing` authorizes the leader to seal its log, so that the partitions of the next layout serve
+    its range; `sealed`: it has, and they do (`domain.route_seals`).
+    """
+
+    version: int = 2
+    leader: NodeId
+    leader_epoch: int
+    isr: tuple[NodeId, ...]
+    coordinator_epoch: int
+    partition_epoch: int = 0
+    replicas: tuple[NodeId, ...] = ()
+    hot_standby_replica: NodeId | None = None
+    iss: tuple[NodeId, ...] = ()
+    next_leader: NodeId | None = None
+    next_epoch: int | None = None
+    eligible: tuple[NodeId, ...] = ()
+    sealing: bool = False
+    sealed: bool = False
+
+
+class ZoneConfig(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """What a data node must know of its zone; sent by `ConfigureNode`, persisted by the node.
+
+    `partitions` and `generation` are the zone's layout; `next_partitions` is the count of the
+    layout after it while the zone is re-sharded, 0 when it is not (`wire.layouts`). That one's
+    generation is `next_generation`, or when this is 0 the one after `generation`: a re-sharding
+    that was cancelled has used its generation up, for its ids must never mean other ranges.
+    """
+
+    zone: str
+    zone_uid: str
+    partitions: int
+    generation: int = 0
+    next_partitions: int = 0
+    next_generation: int = 0
+    table: TableSchema = TableSchema()
+    limits: RowLimits = RowLimits()
+    copy_bytes_per_second_max: int = 0
+    foreground_percent: int = 80
+    engine: EngineKind = EngineKind.ROCKSDB
+    replicas: int = 1
+    min_in_sync_replicas: int = 1
+    log_retention_bytes: int = 256 << 20
+    version_retention_seconds: int = 3600
+
+
+class PartitionAssignment(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """One partition of a NotifyLeaderAndIsr."""
+
+    partition: PartitionId
+    state: LeaderAndIsr
+
+
+class TransactionRecord(msgspec.Struct, frozen=True, array_like=True):
+    """One log entry of a transaction, as replicas remember it (`replica.transactions`).
+
+    `kind` is that of the entry. What follows after `commit_time` is of intents alone: as of when
+    the transaction reads, when it began, the bytes they take, and the rows they are on.
+    """
+
+    transaction: bytes
+    sequence: int
+    kind: int
+    end_offset: int
+    commit_time: int
+    read_time: int = 0
+    begun: int = 0
+    size: int = 0
+    row_ids: tuple[bytes, ...] = ()

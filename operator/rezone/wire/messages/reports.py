@@ -1,0 +1,167 @@
+"""What data nodes tell the coordinator, and what they count."""
+
+import enum
+
+import msgspec
+
+from rezone.wire.messages.base import Message, NodeId, PartitionId
+from rezone.wire.messages.records import IndexBuild, IndexPosition, Role, TakeoverState
+
+
+class ReportRequest(Message, frozen=True):
+    """Ask for what has changed since version `seen` of the report of `process_id`.
+
+    Answered when there is something, at the latest in time. With 0, or when the node runs as
+    another process by now, the answer is the whole report, at once.
+    """
+
+    seen: int = 0
+    process_id: str = ""
+    timeout_ms: int = 1000
+
+
+class CopyProgress(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """How far a snapshot has come in at a receiver; `rows_total` is the source's estimate."""
+
+    rows: int = 0
+    bytes: int = 0
+    rows_total: int = 0
+    done: bool = False
+    error: str = ""
+
+
+class SealState(enum.StrEnum):
+    """What a leader knows of the seal that ends its partition (docs/decisions/0120).
+
+    `UNKNOWN`: it does not lead, or a follower that does not follow it yet may have a seal in its
+    log. `NONE`: there is none, and nobody has one who might lead. `SEALED`: it is committed.
+    """
+
+    UNKNOWN = "unknown"
+    NONE = "none"
+    SEALED = "sealed"
+
+
+class ImportProgress(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """How far a leader has imported one source, a partition of the layout before.
+
+    `begun`: its log has something of the source, committed or not. `rows` were there when its range
+    was read, `filled` says that all of it is; `lag_rows` are those of the source's log that are not
+    imported yet, None while nothing is known of that. `broken`: the source's log does not lead on
+    from where the import stands. `sealed`: the import of the source's seal is committed, so this
+    partition serves the source's part of its range. `time`: when filled, all that the source has
+    committed up to this commit time is here.
+    """
+
+    source: PartitionId
+    begun: bool = False
+    rows: int = 0
+    filled: bool = False
+    time: int = 0
+    lag_rows: int | None = None
+    broken: bool = False
+    sealed: bool = False
+    error: str = ""
+
+
+class IsrProposal(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """A leader's AdjustIsr request (HS-04), carried in its report until it is answered."""
+
+    new_isr: tuple[NodeId, ...]
+    new_iss: tuple[NodeId, ...] = ()
+    leader_epoch: int
+    partition_epoch: int
+    coordinator_epoch: int
+
+
+class ReplicaReport(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """The state of one replica as its node sees it.
+
+    `leader_epoch` is the highest it has heard of, `last_epoch` that of its log's last row.
+    `damage`: what was found not to match its checksum. A leader says so while it can still hand
+    over; any other replica needs a copy by then.
+    """
+
+    partition: PartitionId
+    role: Role
+    leader: NodeId
+    leader_epoch: int
+    partition_epoch: int
+    revision: int = 0
+    last_epoch: int = 0
+    log_end_offset: int = 0
+    durable_offset: int = 0
+    committed_offset: int = 0
+    kv_applied_offset: int = 0
+    index: IndexPosition | None = None
+    index_builds: tuple[IndexBuild, ...] = ()
+    needs_snapshot: bool = False
+    takeover: TakeoverState = TakeoverState.NONE
+    takeover_epoch: int = 0
+    takeover_error: str = ""
+    copy: CopyProgress | None = None
+    proposal: IsrProposal | None = None
+    follower_offsets: dict[NodeId, int] = {}
+    follower_applied: dict[NodeId, int] = {}
+    rows_estimate: int = 0
+    bytes_estimate: int = 0
+    error: str = ""
+    damage: str = ""
+    paced_rows_per_second: int = 0
+    seal: SealState = SealState.UNKNOWN
+    imports: tuple[ImportProgress, ...] = ()
+
+
+class NodeReport(Message, frozen=True):
+    """A node's replicas: all of them, or those that have changed after version `since`.
+
+    `version` rises with every change of the content and begins anew with `process_id`; `since` is
+    0 in a whole report. `gone`: replicas that were dropped after `since`. `leaving`: the node was
+    told to stop, and serves until others have taken its place.
+    """
+
+    node: NodeId
+    zone_uid: str
+    version: int
+    coordinator_epoch: int
+    replicas: tuple[ReplicaReport, ...]
+    process_id: str
+    leaving: bool = False
+    since: int = 0
+    gone: tuple[PartitionId, ...] = ()
+
+
+class StreamStatistics(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """What a node counts of one stream; offsets and rows are of the producing side alone.
+
+    `missing_rows` is the takeover estimate (DCP-06): how many rows the consumer has not acked.
+    """
+
+    partition: PartitionId
+    active: bool
+    frames: int
+    bytes: int
+    sent_offset: int = 0
+    acked_offset: int = 0
+    in_flight_bytes: int = 0
+    missing_rows: int = 0
+
+
+class ConnectionStatistics(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """A replication connection under its name, which is the same on both sides (DCP-01)."""
+
+    name: str
+    peer: NodeId
+    producing: bool
+    streams: tuple[StreamStatistics, ...]
+
+
+class StatisticsRequest(Message, frozen=True):
+    """Ask for the statistics of a node's replication connections and streams (DCP-14)."""
+
+
+class NodeStatistics(Message, frozen=True):
+    """The connections of a node in the order of their names."""
+
+    node: NodeId
+    connections: tuple[ConnectionStatistics, ...]

@@ -1,0 +1,229 @@
+"""What clients ask of data nodes: routes, reads, writes and transactions of one partition."""
+
+import enum
+
+import msgspec
+
+from rezone.wire.messages.base import Message, NodeId, PartitionId
+from rezone.wire.messages.records import PartitionAssignment, ZoneConfig
+
+
+class RoutesRequest(Message, frozen=True):
+    """Ask any node for the route table it knows, of these partitions alone if there are any."""
+
+    partitions: tuple[PartitionId, ...] = ()
+
+
+class RouteTable(Message, frozen=True):
+    """Where each partition is led, with the zone's config and the nodes' addresses."""
+
+    config: ZoneConfig
+    partitions: tuple[PartitionAssignment, ...]
+    peers: dict[NodeId, str]
+
+
+# --- data channel: client <-> data node (frames of a DoExchange named "data") ---------------
+
+
+class TransactionBegin(Message, frozen=True):
+    """Ask the partition's leader for the times of a new transaction; nothing of it is stored."""
+
+    opaque: int
+    partition: PartitionId
+
+
+class TransactionBegun(Message, frozen=True):
+    """As of `read_time` all that was acknowledged is visible; `begun` is the leader's clock."""
+
+    opaque: int
+    read_time: int
+    begun: int
+
+
+class TransactionTimes(msgspec.Struct, frozen=True, array_like=True):
+    """What TransactionBegun has said, as a transaction's writes and reads carry it."""
+
+    read_time: int
+    begun: int
+
+
+SENT_AS_MAX = 8
+"""Under so many names a write may have been sent before: one for each re-sharding that it met."""
+
+
+class SentAs(msgspec.Struct, frozen=True, array_like=True):
+    """As what a batch was sent to a partition that was sealed then; it may have been applied."""
+
+    writer_id: str
+    sequence: int
+
+
+class WriteRequest(Message, frozen=True):
+    """Write one batch to a partition; body: one Arrow IPC stream of one record batch.
+
+    Upserts carry all columns of the zone, deletes the primary key's. A batch is all or nothing.
+    `sequence` rises by one per batch of the writer in the partition; a repeat of the last one is
+    answered as before and not applied again. `answers_seen` counts the answers that the client has
+    read on this channel. With `transaction` the rows become intents of the transaction that
+    `writer_id` names, and `sequence` counts that one's writes from 1. `sent_as`: the rows were a
+    part of these batches; if one of them was applied, it is answered as a repeat
+    (docs/decisions/0162).
+    """
+
+    opaque: int
+    partition: PartitionId
+    writer_id: str
+    sequence: int
+    delete: bool = False
+    answers_seen: int = 0
+    transaction: TransactionTimes | None = None
+    sent_as: tuple[SentAs, ...] = ()
+
+
+class WriteResult(Message, frozen=True):
+    """The batch is on every in-sync replica's disk; `end_offset` is the offset after its rows.
+
+    `leader_epoch` is that of the leadership that answers; a repeat may have been written under an
+    earlier one. `paced_ms`: how long it had to wait for a replica to catch up (B-16).
+    """
+
+    opaque: int
+    end_offset: int
+    commit_time: int
+    leader_epoch: int = 0
+    paced_ms: int = 0
+
+
+class TransactionEnd(Message, frozen=True):
+    """Commit or abort a transaction, unless it is over; answered by TransactionResult either way.
+
+    `sequence` of a commit is one more than that of the last write. An abort needs none, and is also
+    how to ask for the outcome: after it the answer is final. `begun_in`: the transaction is of that
+    partition, which was sealed since, and this one has the start of its range: only it may have to
+    be heard before nothing is known of the transaction.
+    """
+
+    opaque: int
+    partition: PartitionId
+    transaction: str
+    sequence: int = 0
+    commit: bool = False
+    begun_in: PartitionId | None = None
+
+
+class TransactionOutcome(enum.StrEnum):
+    """How a transaction has ended; unknown: it wrote nothing, or nobody remembers it any more."""
+
+    COMMITTED = "Committed"
+    ABORTED = "Aborted"
+    UNKNOWN = "Unknown"
+
+
+class TransactionResult(Message, frozen=True):
+    """How the transaction has ended, durably; the rest as in WriteResult, zeros when unknown."""
+
+    opaque: int
+    outcome: TransactionOutcome
+    end_offset: int = 0
+    commit_time: int = 0
+    leader_epoch: int = 0
+
+
+class OwnWrites(msgspec.Struct, frozen=True, array_like=True):
+    """Whose intents a read shall see: a transaction, the times it got, its writes so far."""
+
+    transaction: str
+    times: TransactionTimes
+    sequence: int
+
+
+class ReadRequest(Message, frozen=True):
+    """Read rows by key; body: one Arrow IPC stream of one batch of the primary key's columns.
+
+    `as_of` reads at a time instead of the newest committed state. With `max_age_ms` any replica
+    answers at the newest time that it can, if that is no longer ago, by its own clock. With `own`
+    the leader answers as of the transaction's read time, with its own writes on top.
+    """
+
+    opaque: int
+    partition: PartitionId
+    as_of: int | None = None
+    own: OwnWrites | None = None
+    max_age_ms: int | None = None
+
+
+class ReadResult(Message, frozen=True):
+    """The rows found, absent keys left out; body: one Arrow IPC stream of one batch.
+
+    They are the rows as of `as_of`: asked for that time, any replica gives the same ones.
+    `age_ms`: how long ago that was by the replica's clock; 0 for the newest state.
+    """
+
+    opaque: int
+    rows: int
+    as_of: int = 0
+    age_ms: int = 0
+
+
+class LeaderMoved(Message, frozen=True):
+    """News for a client that has used the leader before: who leads now, and where (RM-10).
+
+    Unasked, and not promised: who does not get it hears of the new leader by a refusal.
+    """
+
+    partition: PartitionId
+    leader: NodeId
+    address: str
+    leader_epoch: int
+
+
+class ScanTicket(Message, frozen=True):
+    """Scan visible rows of a partition as typed batches (DoGet), newest or as of a time.
+
+    The first batch is empty and has `RowsAsOf` with it; other empty ones only say that the scan
+    goes on. One that broke off goes on at any replica, `after` the row id of the last row that
+    came, as of the time that was told. With `own` the leader answers as of the transaction's read
+    time, with its own writes on top.
+    """
+
+    partition: PartitionId
+    as_of: int | None = None
+    after: bytes = b""
+    own: OwnWrites | None = None
+    hash_start: int = 0
+    hash_end_inclusive: int = (1 << 64) - 1
+    batch_rows: int = 8192
+
+
+class RowsAsOf(Message, frozen=True):
+    """Of when the rows of a scan or lookup are: asked for that time, any replica has the same ones.
+
+    `age_ms`: how long ago that was by the replica's clock.
+    """
+
+    as_of: int
+    age_ms: int
+
+
+class IndexTicket(Message, frozen=True):
+    """Look rows up by an index: typed batches (DoGet) in its order, newest or as of a time.
+
+    Of when they are is told as for scans (`RowsAsOf`).
+
+    `start` and `end` bound the index keys (`wire.indexes`); they are of one definition of the
+    index, and refused by any other. At most `limit` rows; a page goes on `after` the last row of
+    the one before, which is named by its index key and row id. Of rows whose hash is not in the
+    range none is returned: another partition may be asked for them. With `own` as for scans; the
+    transaction's own rows come first, at most `limit` of them, too.
+    """
+
+    partition: PartitionId
+    index: str
+    start: bytes
+    end: bytes
+    limit: int
+    after: bytes = b""
+    as_of: int | None = None
+    own: OwnWrites | None = None
+    hash_start: int = 0
+    hash_end_inclusive: int = (1 << 64) - 1

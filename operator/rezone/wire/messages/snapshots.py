@@ -1,0 +1,136 @@
+"""Copies of a partition: what a receiver asks for, and what is sent to it."""
+
+import msgspec
+
+from rezone.wire.messages.base import Message, NodeId, PartitionId
+from rezone.wire.messages.imports import ImportPosition, SealMark
+from rezone.wire.messages.records import FailoverEntry, TransactionRecord
+
+# --- snapshots: DoGet tickets and DoPut descriptors ------------------------------------------
+
+
+class SnapshotFile(msgspec.Struct, frozen=True, array_like=True):
+    """A file of an engine and its bytes, or how many bytes of its beginning there are."""
+
+    name: str
+    bytes: int
+
+
+class HeldFiles(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """The files, whole or in part, that a receiver of a file snapshot holds durably (B-05).
+
+    Files of one engine (`engine_id`) with the same name and size are the same file: engines write
+    each once and give no name twice. `snapshot_id` is that of the last attempt.
+    """
+
+    engine_id: str
+    snapshot_id: str
+    files: tuple[SnapshotFile, ...] = ()
+
+
+class SnapshotTicket(Message, frozen=True):
+    """Read a partition's snapshot as a DoGet stream; its source chooses the form.
+
+    Rows (SS-01..03) begin after row id `resume_after`. Files are sent only in a format that all
+    receivers can open (`formats`), and without the parts that all of them have (`held`).
+    The first batch's metadata is a SnapshotHeader, the last (empty) batch's a SnapshotTrailer.
+    """
+
+    partition: PartitionId
+    reader: str
+    resume_after: bytes = b""
+    batch_bytes: int = 2 << 20
+    formats: tuple[str, ...] = ()
+    held: HeldFiles | None = None
+
+
+class SnapshotHeader(Message, frozen=True):
+    """What the receiver must keep of the source.
+
+    `offset`: every change below it is in the snapshot; the receiver follows the log from there.
+    `writers` is the source's duplicate table (writer id, last sequence, its end offset, time),
+    `transactions` what it knows of transactions, open ones and others.
+    `format` names the form: empty for rows, else that of the engine files in `files`, which are
+    those of the engine `engine_id` and hold these tables too. `imports`: how far the source itself
+    has taken over partitions of the layout before; `seal`: it ends with it.
+    """
+
+    snapshot_id: str
+    offset: int
+    commit_time: int
+    leader_epoch: int
+    failover_log: tuple[FailoverEntry, ...]
+    writers: tuple[tuple[str, int, int, int], ...]
+    rows_estimate: int
+    format: str = ""
+    engine_id: str = ""
+    files: tuple[SnapshotFile, ...] = ()
+    transactions: tuple[TransactionRecord, ...] = ()
+    imports: tuple[ImportPosition, ...] = ()
+    seal: SealMark | None = None
+
+
+class FileChunk(Message, frozen=True):
+    """Metadata of a part of a file: where it belongs, and the 16 bytes of its XXH3-128."""
+
+    name: str
+    offset: int
+    digest: bytes
+
+
+class SnapshotBatch(Message, frozen=True):
+    """Metadata of each batch between header and trailer.
+
+    `early` batches hold rows whose past was about to change and that therefore left the scan order
+    (SS-03); all others are in row-id order, and after one all rows up to `last_row_id` have
+    been sent.
+    """
+
+    early: bool = False
+    last_row_id: bytes = b""
+
+
+class SnapshotTrailer(Message, frozen=True):
+    """The end of a snapshot: how many versions and bytes were sent in all.
+
+    Of a file snapshot: no versions, and the bytes of all its files, sent or held already.
+    """
+
+    versions: int
+    bytes: int
+
+
+class BulkInsert(Message, frozen=True):
+    """Descriptor of a DoPut that feeds a snapshot to a receiver; batches and metadata as sent.
+
+    `revision` is that of the trigger that wants the copy. It fences alone: the coordinator that
+    started the copy may be gone while the copy goes on.
+    """
+
+    partition: PartitionId
+    snapshot_source: NodeId
+    attempt: str
+    revision: int
+
+
+class CopyState(Message, frozen=True):
+    """Where a receiver stands: what a copy that died half-way goes on from (B-05).
+
+    `formats` are the formats of engine files that it can open; none once it has begun with rows.
+    `bytes_per_second_max` is the zone's limit for all copies as the node knows it; 0 is none.
+    """
+
+    partition: PartitionId
+    resume_after: bytes = b""
+    done: bool = False
+    rows: int = 0
+    bytes: int = 0
+    formats: tuple[str, ...] = ()
+    held: HeldFiles | None = None
+    bytes_per_second_max: int | None = None
+
+
+class CopyStateRequest(Message, frozen=True):
+    """Ask a receiver where its copy of the partition stands."""
+
+    partition: PartitionId

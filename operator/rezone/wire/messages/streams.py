@@ -1,0 +1,197 @@
+"""What leaders and followers say to each other: connections, streams, leases, takeovers."""
+
+import msgspec
+
+from rezone.wire.errors import ErrorInfo
+from rezone.wire.messages.base import Message, NodeId, PartitionId
+from rezone.wire.messages.records import FailoverEntry, IndexPosition, TakeoverState
+
+# --- replication channel: consumer (follower's node) <-> producer (leader's node) -----------
+
+
+class OpenConnection(Message, frozen=True):
+    """First frame of a replication channel: its name, the same on both sides (DCP-01)."""
+
+    name: str
+    node: NodeId
+    zone_uid: str
+
+
+class ConnectionClosed(Message, frozen=True):
+    """The serving side's last frame on any channel: its state is gone, the other side hangs up."""
+
+    reason: str
+
+
+class StreamRequest(Message, frozen=True):
+    """Ask for a partition's log from `high_offset` on (DCP-03).
+
+    `max_fetch_bytes` is the credit until the first ack: entries may follow the answer at once.
+    """
+
+    opaque: int
+    partition: PartitionId
+    high_offset: int
+    partition_uuid: str
+    leader_epoch: int
+    max_fetch_bytes: int = 0
+
+
+class StreamOk(Message, frozen=True):
+    """The stream runs (DCP-04); the consumer persists the failover log over its own.
+
+    `in_sync`: the leader's record, of `partition_epoch`, counts the consumer as in sync.
+    `time_floor`: who leads later gives its rows later times (microseconds).
+    """
+
+    opaque: int
+    partition: PartitionId
+    leader_epoch: int
+    failover_log: tuple[FailoverEntry, ...]
+    committed_offset: int
+    in_sync: bool = True
+    partition_epoch: int = 0
+    time_floor: int = 0
+
+
+class StreamRollback(Message, frozen=True):
+    """Roll back to at least `offset` and ask again (DCP-05)."""
+
+    opaque: int
+    partition: PartitionId
+    offset: int
+
+
+class StreamNeedsSnapshot(Message, frozen=True):
+    """The log no longer reaches back to the consumer's offset; it must copy a snapshot first."""
+
+    opaque: int
+    partition: PartitionId
+    log_start_offset: int
+
+
+class StreamRefused(Message, frozen=True):
+    """The stream cannot be made; the error says why (not leader, stale epoch, limit)."""
+
+    opaque: int
+    partition: PartitionId
+    error: ErrorInfo
+
+
+class LeaseRequest(Message, frozen=True):
+    """A leader's node asks for read leases, for all partitions of the channel at once.
+
+    `time`: up to this one it may have been read at; who leads later gives no write such a time.
+    """
+
+    round: int
+    time: int
+
+
+class LeaseGrant(Message, frozen=True):
+    """None of the consumer's replicas will commit as a later leader for `lease_ms`.
+
+    That is promised for every stream of the channel but those of the partitions in `left`: their
+    streams do not run, or their replicas follow another leader by now.
+    """
+
+    round: int
+    lease_ms: int
+    left: tuple[PartitionId, ...] = ()
+
+
+class Entries(Message, frozen=True):
+    """Log entries, whole and in order; body: their raw bytes."""
+
+    partition: PartitionId
+    leader_epoch: int
+    committed_offset: int
+
+
+class CommitOffset(msgspec.Struct, frozen=True, array_like=True):
+    """One stream of a CommitOffsets."""
+
+    partition: PartitionId
+    leader_epoch: int
+    committed_offset: int
+
+
+class CommitOffsets(Message, frozen=True):
+    """New commit offsets of streams that have had no entries since."""
+
+    streams: tuple[CommitOffset, ...]
+
+
+class ClosedTime(msgspec.Struct, frozen=True, array_like=True):
+    """One stream of a ClosedTimes: all rows that will ever have a time up to `time`.
+
+    They stand below `end_offset`; they can be read where that is committed and applied.
+    """
+
+    partition: PartitionId
+    leader_epoch: int
+    end_offset: int
+    time: int
+
+
+class ClosedTimes(Message, frozen=True):
+    """Times that a leader has closed, of streams without newer rows; with each round of leases."""
+
+    streams: tuple[ClosedTime, ...]
+
+
+class FetchLog(Message, frozen=True):
+    """What the consumer holds durably, and how much more it takes (HS-03).
+
+    `opaque` is that of the stream's request: an ack of an earlier stream counts for nothing.
+    `leaving`: the consumer is about to stop, and had better not be waited for. `index` is said by
+    the candidate of a takeover alone (DCP-08), as is `ready_epoch`: the epoch it waits to lead in.
+    `rest_ms`, of a replica that is being filled: for how long its node's clients come first.
+    """
+
+    partition: PartitionId
+    fetch_offset: int
+    max_fetch_bytes: int
+    kv_applied_offset: int
+    opaque: int = 0
+    leaving: bool = False
+    index: IndexPosition | None = None
+    ready_epoch: int = 0
+    rest_ms: int = 0
+
+
+class SetState(Message, frozen=True):
+    """The producer's state change (DCP-10): Pending, then, as the very last message, Active.
+
+    With Active the producer gives up its read leases. `hold_ms`: how long it would itself still
+    have held commits back, because a leader before it may have leases. `time_floor`: the latest
+    time that was read at; every later write gets a later one. `index`, with Active: where the
+    producer's indexer was stopped; the consumer's is there, or it does not lead (DCP-08).
+    """
+
+    partition: PartitionId
+    state: TakeoverState
+    leader_epoch: int
+    next_epoch: int
+    isr: tuple[NodeId, ...]
+    replicas: tuple[NodeId, ...]
+    end_offset: int
+    eligible: tuple[NodeId, ...] = ()
+    hold_ms: int = 0
+    time_floor: int = 0
+    index: IndexPosition | None = None
+
+
+class CloseStream(Message, frozen=True):
+    """End a stream (DCP-12); the consumer refuses what is still on the wire."""
+
+    partition: PartitionId
+
+
+class StreamEnd(Message, frozen=True):
+    """The last message of a stream; `leader`/`leader_epoch` name the new leader when known."""
+
+    partition: PartitionId
+    reason: str
+    leader: NodeId | None = None
+    leader_epoch: int | None = None
