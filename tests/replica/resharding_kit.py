@@ -85,16 +85,30 @@ def _append(heir: Partition, source: Partition, number: int, hashes: HashRange) 
                 heir.append(raw)
 
 
-def hold_disk(partition: Partition) -> Callable[[], None]:
-    """Have a replica acknowledge nothing more until what is returned is called."""
-    go, sync = threading.Event(), partition.store.sync
+class HeldDisk:
+    """A replica's disk, on which nothing more is synced until `let_go`; so nothing is acknowledged.
 
-    def waiting() -> int:
-        assert go.wait(WAIT_SECONDS)
-        return sync()
+    A sync that is under way is not held up: wait for `holds` where that matters.
+    """
 
-    partition.store.sync = waiting  # type: ignore[method-assign]
-    return go.set
+    def __init__(self, partition: Partition) -> None:
+        self._go, self._came = threading.Event(), threading.Event()
+        self._sync = partition.store.sync
+        partition.store.sync = self._wait  # type: ignore[method-assign]
+
+    @property
+    def holds(self) -> bool:
+        """Whether a sync waits: the partition's job, which is the only one, goes no further."""
+        return self._came.is_set()
+
+    def let_go(self) -> None:
+        """Sync what waits, and whatever comes."""
+        self._go.set()
+
+    def _wait(self) -> int:
+        self._came.set()
+        assert self._go.wait(WAIT_SECONDS)
+        return self._sync()
 
 
 def in_background(act: Callable[[], object]) -> tuple[threading.Thread, list[object]]:

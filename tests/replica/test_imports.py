@@ -12,7 +12,7 @@ from pathlib import Path
 import msgspec
 import pytest
 from replica_cluster import FAST, Client, Coordinator, ProcessNode, cluster, keys_in
-from resharding_kit import hold_disk, in_background, scan, seal
+from resharding_kit import HeldDisk, in_background, scan, seal
 
 from rezone.replica.entry import EntryKind, iter_entries
 from rezone.replica.importers import Bell, Importers
@@ -370,7 +370,7 @@ def test_a_time_counts_as_reached_when_what_is_older_is_committed(tmp_path: Path
         c.until("imported", lambda: imported(c, part))
         leader, heard = c.replica(0, heir), c.replica(0).importers
         c.until("applied", lambda: leader.store.applied == leader.store.log_end)
-        let_go = hold_disk(leader)
+        disk = HeldDisk(leader)
         try:
             written = Client(c).put(0, {b"a": b"1"}).commit_time
             c.until("it has come", lambda: heard.catching_up(99).get(heir) == 1)
@@ -378,7 +378,7 @@ def test_a_time_counts_as_reached_when_what_is_older_is_committed(tmp_path: Path
             c.until("the source has told later times", lambda: heard._heard[heir].at > told)
             assert progress(c, part).time < written
         finally:
-            let_go()
+            disk.let_go()
         assert require_equal(c, {0: written}) == 1
 
 
@@ -398,13 +398,13 @@ def test_a_digest_waits_for_versions_that_are_older_than_what_is_applied(tmp_pat
         assert times[0] < times[1]
         follow_by_hand(c, second)
         c.until("it is applied", lambda: leader.positions.rows_time >= times[1])
-        let_go = hold_disk(leader)
+        disk = HeldDisk(leader)
         try:
             follow_by_hand(c, first)
             with pytest.raises(NotReadyError):
                 digest(c, heir, first.overlap, times[0])
         finally:
-            let_go()
+            disk.let_go()
         there = digest(c, 0, first.overlap, times[0])
         assert digest(c, heir, first.overlap, times[0]).digests == there.digests
 
@@ -760,7 +760,7 @@ def test_imports_that_are_not_committed_wait_and_go_on(tmp_path: Path) -> None:
         (part,) = parts_of(c)
         c.until("the fill has begun", lambda: progress(c, part).rows > 0)
         leader = c.replica(0, heir)
-        let_go = hold_disk(leader)
+        disk = HeldDisk(leader)
         (importing,) = leader.importing.parts()
 
         def uncommitted() -> int:
@@ -768,7 +768,8 @@ def test_imports_that_are_not_committed_wait_and_go_on(tmp_path: Path) -> None:
             return len(list(iter_entries(raw)))
 
         def waits() -> bool:
-            return uncommitted() >= UNCOMMITTED_MAX and importing.next_fill(1) is None
+            full = disk.holds and uncommitted() >= UNCOMMITTED_MAX
+            return full and importing.next_fill(1) is None
 
         try:
             c.until("it waits", waits)
@@ -777,7 +778,7 @@ def test_imports_that_are_not_committed_wait_and_go_on(tmp_path: Path) -> None:
             assert uncommitted() <= 2 * UNCOMMITTED_MAX
             assert progress(c, part).rows == rows, "it went on"
         finally:
-            let_go()
+            disk.let_go()
         assert require_equal(c, {}) == 1_000
 
 

@@ -14,7 +14,7 @@ import msgspec
 import pyarrow as pa
 import pytest
 from replica_cluster import FAST, Coordinator, cluster
-from resharding_kit import hold_disk, seal
+from resharding_kit import HeldDisk, seal
 from test_imports import create_old, parts_of, progress, reshard
 
 from rezone.client import TableClient, TransactionOutcomeUnknownError
@@ -215,7 +215,7 @@ def test_a_write_is_known_to_who_took_over_when_its_answer_was_lost(tmp_path: Pa
         addresses = list(c.peers.values())
         with TableClient(addresses, connect=Gate) as first, TableClient(addresses) as second:
             first.write(table_of({b"k": b"0"}))
-            let_go = hold_disk(c.replica(1, 0))
+            disk = HeldDisk(c.replica(1, 0))
             leader = c.replica(0, 0)
             end = leader.store.log_end
             lost = first.submit_write(table_of({b"k": b"1", b"j": b"1", b"i": b"1"}))
@@ -223,7 +223,7 @@ def test_a_write_is_known_to_who_took_over_when_its_answer_was_lost(tmp_path: Pa
             may_send.clear()
             for connection in first._dispatcher._nodes._connections.values():
                 connection.drop("broken for the test")
-            let_go()
+            disk.let_go()
             c.until("it is committed", lambda: leader.positions.committed == end + 3)
             new = reshard(c, 3)
             c.until_each("filled", parts_of(c), lambda part: progress(c, part).filled)

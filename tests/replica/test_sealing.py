@@ -9,9 +9,9 @@ import msgspec
 import pytest
 from replica_cluster import FAST, Client, Coordinator, cluster
 from resharding_kit import (
+    HeldDisk,
     ask_to_seal,
     begin_to_seal,
-    hold_disk,
     in_background,
     scan,
     seal,
@@ -109,7 +109,7 @@ def test_only_the_leader_of_the_record_that_says_so_seals(c: Coordinator) -> Non
     c.change(P, sealing=False, leader_epoch=2)  # as a seal is revoked
     with pytest.raises(StaleEpochError):
         c.call(0, late)
-    let_go = hold_disk(c.replica(1))
+    disk = HeldDisk(c.replica(1))
     write, _ = in_background(lambda: Client(c).put(P, {KEY: b"v"}))
     c.until("it is appended", lambda: c.replica(0).store.log_end == 1)
     c.authorise(P, 1)
@@ -117,7 +117,7 @@ def test_only_the_leader_of_the_record_that_says_so_seals(c: Coordinator) -> Non
     c.change(P, sealing=True)
     with pytest.raises(ConflictError, match="takeover"):
         ask_to_seal(c, P)
-    let_go()
+    disk.let_go()
     write.join(20)
     c.until("node 1 leads", lambda: c.replica(1).leads)
     assert c.replica(1).store.seal is None
@@ -149,7 +149,7 @@ def test_a_seal_that_would_have_to_wait_for_somebody_is_not_begun(tmp_path: Path
 def test_until_the_seal_is_committed_nobody_is_sent_on(c: Coordinator) -> None:
     """A failover could undo a seal by which others serve already."""
     Client(c).put(P, {KEY: b"v"})
-    let_go = hold_disk(c.replica(1))
+    disk = HeldDisk(c.replica(1))
     begin_to_seal(c, P)
     assert c.replica(0).store.seal is not None
     assert c.report(0, P).seal is SealState.UNKNOWN
@@ -160,7 +160,7 @@ def test_until_the_seal_is_committed_nobody_is_sent_on(c: Coordinator) -> None:
     assert (written, seen) == ([], [])
     routes = c.call(0, RoutesRequest(), RouteTable)
     assert not routes.partitions[0].state.sealed
-    let_go()
+    disk.let_go()
     for thread in (write, read):
         thread.join(20)
     assert isinstance(written[0], ReshardedError)
@@ -171,12 +171,12 @@ def test_until_the_seal_is_committed_nobody_is_sent_on(c: Coordinator) -> None:
 @pytest.mark.proves("B-08")
 def test_what_was_on_its_way_is_acknowledged_before_the_seal(c: Coordinator) -> None:
     """A write that was appended would be answered as refused, and applied all the same."""
-    let_go = hold_disk(c.replica(1))
+    disk = HeldDisk(c.replica(1))
     client = Client(c)
     write, written = in_background(lambda: client.put(P, {KEY: b"v"}, retry=False))
     c.until("it is appended", lambda: c.replica(0).store.log_end == 1)
     begin_to_seal(c, P)
-    let_go()
+    disk.let_go()
     write.join(20)
     assert isinstance(written[0], WriteResult)
     sealed = wait_sealed(c, P)

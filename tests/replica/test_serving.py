@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 import pytest
 from replica_cluster import FAST, Client, Coordinator, Transaction, cluster, keys_in
-from resharding_kit import hold_disk, in_background, scan, seal, take_over
+from resharding_kit import HeldDisk, in_background, scan, seal, take_over
 
 from rezone.wire.errors import (
     ConflictError,
@@ -115,7 +115,7 @@ def test_who_comes_a_moment_too_early_waits_and_is_answered(tmp_path: Path) -> N
         client = Client(c)
         client.put(0, ROWS)
         seal(c, 0)
-        let_go = hold_disk(c.replica(2, LOW))
+        disk = HeldDisk(c.replica(2, LOW))
         take_over(c, LOW)
         heir = c.replica(1, LOW)
         c.until("the seal is imported", lambda: imported(c, LOW, 0))
@@ -124,7 +124,7 @@ def test_who_comes_a_moment_too_early_waits_and_is_answered(tmp_path: Path) -> N
         read, seen = in_background(lambda: Client(c).get(LOW, IN_A[1:], retry=False))
         c.until("it waits", lambda: heir.reads.waits)
         assert (written, seen) == ([], [])
-        let_go()
+        disk.let_go()
         for thread in (write, read):
             thread.join(20)
         assert seen == [dict.fromkeys(IN_A[1:], b"old")]
@@ -191,14 +191,14 @@ def test_a_retried_write_is_answered_by_who_has_taken_it_over(tmp_path: Path) ->
         written = client.put(0, {IN_A[0]: b"lost"})
         other.put(0, {IN_A[0]: b"later"})
         seal(c, 0)
-        let_go = hold_disk(c.replica(2, LOW))
+        disk = HeldDisk(c.replica(2, LOW))
         names = (SentAs(client.writer_id, 1),)
         retry, answered = in_background(
             lambda: Client(c).send(LOW, 1, {IN_A[0]: b"lost"}, sent_as=names, retry=False)
         )
         c.until("it is held", lambda: c.replica(1, LOW).intake.pending_bytes > 0)
         take_over(c, LOW)
-        let_go()
+        disk.let_go()
         retry.join(20)
         assert isinstance(answered[0], WriteResult)
         assert answered[0].commit_time >= written.commit_time
