@@ -55,7 +55,7 @@ e2e-down: env ## End what a run with REZONE_E2E_KEEP=1, or one that was killed, 
 	$(RUN) -m e2e.kind down
 
 chaos: prepare ## Kill the operator at every point: its process, and simulated with SEEDS= (1500) pairs of faults and storms
-	REZONE_SIMULATION_SEEDS=$(or $(SEEDS),1500) $(RUN) -m pytest tests/controller/test_controller_killed.py tests/controller/test_controller_killed_resharding.py tests/controller/test_controller_killed_spark.py tests/controller/test_controller_recovering.py tests/simulation $(TEST_ARGS)
+	REZONE_SIMULATION_SEEDS=$(or $(SEEDS),1500) $(RUN) -m pytest tests/controller/test_controller_killed.py tests/controller/test_controller_killed_resharding.py tests/controller/test_controller_killed_spark.py tests/controller/test_controller_recovering.py tests/controller/test_controller_lost_machine.py tests/simulation $(TEST_ARGS)
 
 images: ## Build the three images; OUTPUT=directory writes archives that kind can load
 	@python3 hack/images.py $(if $(OUTPUT),--output $(OUTPUT)) $(IMAGES_ARGS)

@@ -12,7 +12,9 @@ import socket
 import subprocess
 import sys
 import threading
+import urllib.request
 from collections.abc import AsyncIterator, Iterator
+from http import HTTPStatus
 from pathlib import Path
 from typing import Self
 
@@ -135,6 +137,27 @@ class OperatorProcess:
             self._keeper.join()
             raise AssertionError("the operator did not end on a signal")
         return process.returncode
+
+    def signal(self, number: int) -> None:
+        """Send a signal to the process as it runs now."""
+        with self._lock:
+            assert self._process is not None
+            self._process.send_signal(number)
+
+    async def until_ready(self) -> None:
+        """Wait until it leads in order, or could."""
+        async with asyncio.timeout(DEADLINE_SECONDS):
+            # A process that starts tells nobody when its port is open.
+            while not await asyncio.to_thread(self._is_ready):  # noqa: ASYNC110
+                await asyncio.sleep(0.1)
+
+    def _is_ready(self) -> bool:
+        url = f"http://127.0.0.1:{self.port}/readyz"
+        try:
+            with urllib.request.urlopen(url, timeout=5) as answer:
+                return bool(answer.status == HTTPStatus.OK)
+        except OSError:
+            return False
 
     def restart(self) -> None:
         """Kill it and start it again."""
