@@ -12,18 +12,15 @@ API server took, and the CPU time of each process.
 import argparse
 import asyncio
 import subprocess
-import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from harness.operated import NAMESPACE, ROOT, cpu_seconds, operator, writes_of
+from harness.operated import NAMESPACE, cpu_seconds, local_cluster, operator, writes_of
 
 from rezone.local.api import Json, KubeApi
 from rezone.local.cluster import LocalCluster
-from rezone.local.controlplane import ControlPlaneSettings
-from rezone.local.tools import find_tools
 
 _GROUP = f"/apis/rezone.dev/v1alpha1/namespaces/{NAMESPACE}"
 _ZONES = f"{_GROUP}/distributionzones"
@@ -129,23 +126,8 @@ def main() -> None:
     parser.add_argument("--at-once", type=int, default=64, help="leaders that move at once")
     parser.add_argument("--each", action="store_true", help="a RegionMigration for each leader")
     given = parser.parse_args()
-    with tempfile.TemporaryDirectory(prefix="rezone-bench-") as name:
-        cluster = LocalCluster(Path(name) / "state", ControlPlaneSettings(unsafe_no_fsync=True))
-        try:
-            cluster.up(nodes=given.nodes)
-            kubectl = [
-                str(find_tools(["kubectl"])["kubectl"]),
-                "--kubeconfig",
-                str(cluster.kubeconfig),
-            ]
-            for words in (
-                ["apply", "--server-side", "--filename", str(ROOT / "crds")],
-                ["wait", "--for=condition=Established", "crd", "--all", "--timeout=60s"],
-            ):
-                subprocess.run([*kubectl, *words], check=True, stdout=subprocess.DEVNULL)
-            asyncio.run(_run(given, cluster, Path(name) / "operator.log"))
-        finally:
-            cluster.down(delete=True)
+    with local_cluster(given.nodes) as (cluster, logs):
+        asyncio.run(_run(given, cluster, logs / "operator.log"))
 
 
 if __name__ == "__main__":

@@ -24,8 +24,6 @@ import itertools
 import os
 import signal
 import statistics
-import subprocess
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -33,15 +31,13 @@ from pathlib import Path
 from typing import Any, NamedTuple, Self
 
 import msgspec
-from harness.operated import NAMESPACE, ROOT, operator
+from harness.operated import NAMESPACE, local_cluster, operator
 from harness.traffic import batch_of, key_of
 
 from rezone.client import TableClient
 from rezone.local.agent.records import load_record
 from rezone.local.api import Json, KubeApi
 from rezone.local.cluster import AGENT, LocalCluster
-from rezone.local.controlplane import ControlPlaneSettings
-from rezone.local.tools import find_tools
 from rezone.wire.keyspace import hash_key, partition_of
 from rezone.wire.messages import LeaderAndIsr
 
@@ -349,23 +345,8 @@ def main() -> None:
         "--set", nargs="*", default=[], metavar="NAME=VALUE", help="environment of the operators"
     )
     given = parser.parse_args()
-    with tempfile.TemporaryDirectory(prefix="rezone-bench-") as name:
-        cluster = LocalCluster(Path(name) / "state", ControlPlaneSettings(unsafe_no_fsync=True))
-        try:
-            cluster.up(nodes=_NODES)
-            kubectl = [
-                str(find_tools(["kubectl"])["kubectl"]),
-                "--kubeconfig",
-                str(cluster.kubeconfig),
-            ]
-            for words in (
-                ["apply", "--server-side", "--filename", str(ROOT / "crds")],
-                ["wait", "--for=condition=Established", "crd", "--all", "--timeout=60s"],
-            ):
-                subprocess.run([*kubectl, *words], check=True, stdout=subprocess.DEVNULL)
-            asyncio.run(_run(given, cluster, Path(name)))
-        finally:
-            cluster.down(delete=True)
+    with local_cluster(_NODES) as (cluster, logs):
+        asyncio.run(_run(given, cluster, logs))
 
 
 if __name__ == "__main__":

@@ -5,15 +5,40 @@ import os
 import re
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+from rezone.local.cluster import LocalCluster
+from rezone.local.controlplane import ControlPlaneSettings
 from rezone.local.tools import find_tools
 
 ROOT = Path(__file__).parents[2]
 NAMESPACE = "default"
 _TICKS = os.sysconf("SC_CLK_TCK")
 _STOP_SECONDS = 20.0
+
+
+@contextlib.contextmanager
+def local_cluster(nodes: int) -> Iterator[tuple[LocalCluster, Path]]:
+    """Run a one-machine cluster that knows our kinds; also yields a directory for logs."""
+    with tempfile.TemporaryDirectory(prefix="rezone-bench-") as name:
+        cluster = LocalCluster(Path(name) / "state", ControlPlaneSettings(unsafe_no_fsync=True))
+        try:
+            cluster.up(nodes=nodes)
+            kubectl = [
+                str(find_tools(["kubectl"])["kubectl"]),
+                "--kubeconfig",
+                str(cluster.kubeconfig),
+            ]
+            for words in (
+                ["apply", "--server-side", "--filename", str(ROOT / "crds")],
+                ["wait", "--for=condition=Established", "crd", "--all", "--timeout=60s"],
+            ):
+                subprocess.run([*kubectl, *words], check=True, stdout=subprocess.DEVNULL)
+            yield cluster, Path(name)
+        finally:
+            cluster.down(delete=True)
 
 
 @contextlib.contextmanager

@@ -18,7 +18,7 @@ from rezone.domain.lost_quorum import loss_of
 from rezone.domain.world import RouteChange, ZoneView
 from rezone.resources.migration import UnsafeSpec
 from rezone.wire.layouts import Layout, heirs_of, index_of, sources_of
-from rezone.wire.messages import LeaderAndIsr, NodeId, PartitionId, ReplicaReport, Role
+from rezone.wire.messages import LeaderAndIsr, NodeId, PartitionId
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -70,7 +70,7 @@ def _word(
     unsafe: UnsafeSpec,
 ) -> HeirsWord:
     name = f"new partition {index_of(heir)}"
-    report = _leader_report(view, heir, record)
+    report = view.leader_report(heir)
     said = {each.source: each for each in report.imports} if report is not None else {}
     if source not in said:
         if _is_lost(view, heir, unsafe) and not any(_other_seals(view, source, heir)):
@@ -84,15 +84,6 @@ def _word(
         told = f"{name} serves other rows already and keeps what it has imported of these"
         return HeirsWord(told=told)
     return _begin_anew(view, heir, record, unsafe)
-
-
-def _leader_report(
-    view: ZoneView, partition: PartitionId, record: LeaderAndIsr
-) -> ReplicaReport | None:
-    report = view.report(partition, record.leader)
-    if report is None or report.role is not Role.LEADER:
-        return None
-    return report if report.leader_epoch == record.leader_epoch else None
 
 
 def _is_lost(view: ZoneView, heir: PartitionId, unsafe: UnsafeSpec) -> bool:

@@ -20,7 +20,6 @@ from rezone.wire.messages import (
     NodeId,
     PartitionId,
     ReplicaReport,
-    Role,
     SealState,
 )
 
@@ -96,18 +95,8 @@ def _word(view: ZoneView, partition: PartitionId, record: LeaderAndIsr) -> bool 
     reports = [view.report(partition, node) for node in record.replicas]
     if any(report is not None and report.seal is SealState.SEALED for report in reports):
         return True
-    leader = _leader_report(view, partition, record)
+    leader = view.leader_report(partition)
     return False if leader is not None and leader.seal is SealState.NONE else None
-
-
-def _leader_report(
-    view: ZoneView, partition: PartitionId, record: LeaderAndIsr
-) -> ReplicaReport | None:
-    """Return what a partition's leader says in the epoch of its record, None when it does not."""
-    report = view.report(partition, record.leader)
-    if report is None or report.role is not Role.LEADER:
-        return None
-    return report if report.leader_epoch == record.leader_epoch else None
 
 
 @functools.lru_cache(maxsize=16)
@@ -125,7 +114,7 @@ def _heirs(
         record = view.routes.get(partition)
         there = tuple(n for n in nodes if n in view.nodes and not view.nodes[n].lost)
         parts = overlaps.get(partition, ())
-        report = _leader_report(view, partition, record) if record is not None else None
+        report = view.leader_report(partition) if record is not None else None
         found[partition] = HeirView(
             partition=partition,
             nodes=there,

@@ -13,7 +13,14 @@ from rezone.domain.resharding_view import ReshardingAction
 from rezone.domain.route_records import RouteRecords
 from rezone.resources.zone_status import KeptReplica
 from rezone.wire.layouts import Layout, generation_of, index_of
-from rezone.wire.messages import IndexPosition, LeaderAndIsr, NodeId, PartitionId, ReplicaReport
+from rezone.wire.messages import (
+    IndexPosition,
+    LeaderAndIsr,
+    NodeId,
+    PartitionId,
+    ReplicaReport,
+    Role,
+)
 from rezone.wire.schema import IndexId
 
 CopyKey = tuple[PartitionId, NodeId, int]
@@ -124,6 +131,17 @@ class ZoneView:
         if view is None or not view.reachable:
             return None
         return view.replicas.get(partition)
+
+    def leader_report(self, partition: PartitionId) -> ReplicaReport | None:
+        """Return what a partition's leader says in the epoch of its record, None when it does not.
+
+        KeyError when there is no record.
+        """
+        record = self.routes[partition]
+        report = self.report(partition, record.leader)
+        if report is None or report.role is not Role.LEADER:
+            return None
+        return report if report.leader_epoch == record.leader_epoch else None
 
     @property
     def layout(self) -> Layout:
