@@ -26,14 +26,11 @@ it.
 
 import contextlib
 from collections.abc import Callable, Collection, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
-import pyarrow as pa
-import pyarrow.compute as pc
 
 from rezone.replica.applier import Applier
-from rezone.replica.columns import columns_of, visible
 from rezone.replica.engines.base import INDEX_PREFIX, TIME_MAX, Chains, behind
 from rezone.replica.entry import iter_entries
 from rezone.replica.foreground import StepBytes, whole_steps
@@ -44,66 +41,20 @@ from rezone.replica.index_entries import (
     EntryMaker,
     Versions,
     joined,
-    split_places,
     upserts_of,
 )
+from rezone.replica.index_search import Asked, Found, search
+from rezone.replica.index_state import STATE_NAME, IndexPart, IndexState, StateChange, state_of_copy
 from rezone.replica.log import PartitionLog
 from rezone.replica.meta import CopyMeta, PartitionMeta
 from rezone.wire.indexes import IndexCodec, KeyRange, range_of_id
 from rezone.wire.messages import FailoverEntry, IndexPosition
 from rezone.wire.schema import IndexId, TableSchema
 
-_STATE_NAME = b"index"
 _LOG_READ_BYTES = 1 << 20
 _SCAN_BYTES = 512 << 10
 _ROWS_PER_SLICE = 1024
 _INDEX_END = INDEX_PREFIX + b"\xff"
-
-StateChange = dict[bytes, bytes | None]
-
-
-class IndexPart(msgspec.Struct, frozen=True, array_like=True):
-    """One index: `at` is where the scan that builds or removes it goes on; None when it is over."""
-
-    id: IndexId
-    at: bytes | None = None
-
-
-class IndexState(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """What stands beside the entries: up to where the log was followed, and in which indexes.
-
-    `entries` and `entry_bytes` are counted, and may be a little off after a crash, or where
-    versions were collected while an index was built. `gone` are indexes whose entries are being
-    removed. `anew`: all entries were dropped, and the position counts for nothing until they are
-    there again.
-    """
-
-    offset: int = 0
-    commit_time: int = 0
-    partition_uuid: str = ""
-    entries: int = 0
-    entry_bytes: int = 0
-    kept: tuple[IndexPart, ...] = ()
-    gone: tuple[IndexPart, ...] = ()
-    anew: bool = False
-
-    def record(self) -> StateChange:
-        """Return the named state for the engine."""
-        return {_STATE_NAME: msgspec.msgpack.encode(self)}
-
-    @property
-    def unbuilt(self) -> tuple[IndexPart, ...]:
-        """The indexes that do not have all rows yet, those first that have the fewest."""
-        found = [part for part in self.kept if part.at is not None]
-        return tuple(sorted(found, key=lambda part: part.at or b""))
-
-
-class Found(NamedTuple):
-    """Rows of a lookup in the index's order, and where to go on; None at the end."""
-
-    row_ids: Any
-    values: Any
-    cursor: bytes | None
 
 
 class Indexer:
@@ -222,7 +173,7 @@ class Indexer:
 
     def load(self) -> None:
         """Take over what the engine says; its indexes become the table's."""
-        record = self._applier.engine.state().get(_STATE_NAME)
+        record = self._applier.engine.state().get(STATE_NAME)
         self._state = IndexState()
         if record is not None:
             self._state = msgspec.msgpack.decode(record, type=IndexState)
@@ -496,18 +447,9 @@ class Indexer:
 
         An index that has had all of them is built; for one that is newer, a scan begins.
         """
-        begun = {*copy.indexes, *copy.indexes_left}
-        if not self.enabled and not begun:
+        if not self.enabled and not (copy.indexes or copy.indexes_left):
             return {}
-        wanted = self._wanted.ids
-        state = IndexState(
-            offset=copy.offset,
-            commit_time=copy.commit_time,
-            partition_uuid=branch_at(copy.failover_log, copy.offset),
-            kept=tuple(IndexPart(i, None if i in copy.indexes else b"") for i in wanted),
-            gone=tuple(IndexPart(i, b"") for i in sorted(begun - {*wanted})),
-        )
-        return state.record()
+        return state_of_copy(copy, self._wanted.ids).record()
 
     # --- lookups -----------------------------------------------------------------------------
 
@@ -517,26 +459,9 @@ class Indexer:
         Each row stands where its own present columns put it, once. The cursor is the `start` of
         the range of the next call.
         """
-        engine = self._applier.engine
-        chains = engine.scan_chains(
-            INDEX_PREFIX + keys.start,
-            INDEX_PREFIX + keys.end,
-            rows_max=rows_max,
-            bytes_max=_SCAN_BYTES,
+        return search(
+            self._applier.engine, self._wanted, codec, Asked(keys, as_of, rows_max, _SCAN_BYTES)
         )
-        cursor = None if chains.end else behind(chains.last_row_id)[len(INDEX_PREFIX) :]
-        if not chains.keys:
-            return Found(pa.array([], pa.binary()), pa.array([], pa.binary()), cursor)
-        places, lengths = visible(columns_of(chains.keys, chains.values), as_of)
-        index_keys, row_ids = split_places(places, lengths)
-        values = engine.newest(row_ids.to_pylist(), as_of)
-        present = [index for index, value in enumerate(values) if value is not None]
-        there = pa.array(present, pa.int64())
-        rows = pa.array([value for value in values if value is not None], pa.binary())
-        row_ids, index_keys = row_ids.take(there), index_keys.take(there)
-        now = self._wanted.index_keys(codec, row_ids, rows)
-        still = pc.equal(now, index_keys)
-        return Found(row_ids.filter(still), rows.filter(still), cursor)
 
 
 def _bytes_of(chains: Chains) -> int:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from rezone.replica.digest import in_range
 from rezone.replica.engines.base import behind
-from rezone.replica.indexer import Found
+from rezone.replica.index_search import Found
 from rezone.replica.scan import Chunk, hashes_of, reading_at, told_first, view_of
 from rezone.wire.errors import LimitExceededError, UnknownIndexError
 from rezone.wire.indexes import KeyRange, index_codec

@@ -15,7 +15,8 @@ from rezone.replica.columns import columns_of, visible
 from rezone.replica.digest import cuts, digest_range, hash_bound
 from rezone.replica.engines.base import Engine, behind
 from rezone.replica.foreground import Rest, no_rest
-from rezone.replica.indexer import Found, Indexer
+from rezone.replica.index_search import Found
+from rezone.replica.indexer import Indexer
 from rezone.replica.intents import Intent, newest_intents
 from rezone.replica.transactions import Transaction
 from rezone.wire.indexes import IndexCodec, KeyRange

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from storage_kit import Writer, config, copy_directory, stored_rows, stored_versions
 
 from rezone.replica.engines.base import FLAG_VALUE, INDEX_PREFIX, TIME_MAX
-from rezone.replica.indexer import IndexPart, IndexState
+from rezone.replica.index_state import IndexPart, IndexState
 from rezone.replica.store import PartitionStore
 from rezone.replica.store_config import StoreConfig
 from rezone.wire.indexes import id_of, index_codec
