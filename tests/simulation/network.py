@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 CALL_SECONDS = 0.002
 FAILED_CONNECTION_SECONDS = 0.02
+LOOK_SECONDS = 0.02
+"""How often a digest that has to wait for rows looks whether they are there."""
 
 
 class Network:
@@ -90,13 +92,33 @@ class Network:
             node.answer(request, later)
             self._loop.call_later(request.timeout_ms / 1000, self._end_poll, node, later)
             return
+        if isinstance(request, DigestRequest):
+            until = self._loop.time() + node.settings.hold_ms_max / 1000
+            self._digest(node, request, later, until)
+            return
         inner = Later()
         node.answer(request, inner)
         self.after_call()
-        if not isinstance(request, DigestRequest):
-            process.reach(f"after {type(request).__name__} to {address}")
+        process.reach(f"after {type(request).__name__} to {address}")
         if not self.answer_is_lost():
             self._loop.call_later(CALL_SECONDS, _pass_on, inner, later)
+
+    def _digest(
+        self, node: SimulatedNode, request: DigestRequest, later: Later, until: float
+    ) -> None:
+        """Ask until it is answered, or time is over: the real call waits where this one cannot."""
+        if later.future.done() or not self._may_answer(node):
+            return
+        inner = Later()
+        node.answer(request, inner)
+        self.after_call()
+        if isinstance(inner.future.exception(), NotReadyError) and self._loop.time() < until:
+            self._loop.call_later(LOOK_SECONDS, self._digest, node, request, later, until)
+        elif not self.answer_is_lost():
+            self._loop.call_later(CALL_SECONDS, _pass_on, inner, later)
+
+    def _may_answer(self, node: SimulatedNode) -> bool:
+        return self.nodes.get(node.node_id) is node and node.node_id not in self.isolated
 
     def _end_poll(self, node: SimulatedNode, later: Later) -> None:
         if not later.future.done() and self.nodes.get(node.node_id) is node:

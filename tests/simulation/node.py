@@ -342,7 +342,7 @@ class SimulatedNode(DataNode):
         return answer
 
     def _digest(self, request: DigestRequest) -> DigestReply:
-        """Digest the rows up to a time, as the real call does; never wait, be asked again."""
+        """Digest rows up to a time as the real call does; NotReadyError where that one waits."""
         partition = self.find(request.partition)
         store = memory_of(partition)
         leading = partition.leading.state
