@@ -4,7 +4,6 @@ SHELL := /bin/bash
 .PHONY: help prepare demo down test check lint types layers generate tools env spark-env e2e e2e-up e2e-down chaos images bench clean
 
 export PYTHONPATH := operator
-export PYTHONDONTWRITEBYTECODE := 1
 UV ?= $(shell command -v uv 2>/dev/null || echo .venv/bin/uv)
 RUN := .venv/bin/python
 TEST_ARGS ?=

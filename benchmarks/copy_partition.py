@@ -40,7 +40,8 @@ from replica_cluster import Coordinator, ProcessNode, cluster
 
 from rezone.client import TableClient
 from rezone.controller.heard import Heard, request_after, with_answer
-from rezone.wire.copying import FlightSink, copy_partition
+from rezone.wire.copying import copy_partition
+from rezone.wire.copysink import FlightSink
 from rezone.wire.flight import NodeClient
 from rezone.wire.messages import (
     BulkInsert,

@@ -18,33 +18,19 @@ import sys
 import time
 from collections.abc import Sequence
 
-import msgspec
 from harness.zone import Zone, ids_by_partition, percentile, running_zone, settle
 from leader_move import Writer, spaces_ms, writers, writes_of
+from resharding_kit import ask_to_seal, parts_of, reshard
 
 from rezone.replica.process import SWITCH_INTERVAL_SECONDS
 from rezone.wire import layouts
 from rezone.wire.errors import NotEnoughReplicasError, NotReadyError
-from rezone.wire.messages import ImportProgress, Seal, SealState
+from rezone.wire.messages import ImportProgress, SealState
 
 _ROW_BYTES = 150
 _AROUND_SECONDS = 0.05
 _WINDOW_SECONDS = 2.0
 _ASK_AGAIN_SECONDS = 0.002
-
-
-def begin(zone: Zone, partitions: int) -> layouts.Layout:
-    """Tell the nodes of the next layout, and make its partitions."""
-    c = zone.coordinator
-    c.config = msgspec.structs.replace(c.config, next_partitions=partitions)
-    c.configure()
-    new = layouts.next_layout_of(c.config)
-    assert new is not None
-    nodes = sorted(c.nodes)
-    for index, partition in enumerate(new.ids):
-        turn = index % len(nodes)
-        c.create(partition, tuple(nodes[turn:] + nodes[:turn]))
-    return new
 
 
 def imports(zone: Zone, new: layouts.Layout) -> list[ImportProgress]:
@@ -59,9 +45,10 @@ def imports(zone: Zone, new: layouts.Layout) -> list[ImportProgress]:
 
 def filled(zone: Zone, new: layouts.Layout) -> bool:
     """Whether all parts are filled and follow."""
-    parts = len(layouts.overlaps(layouts.layout_of(zone.coordinator.config), new))
     found = imports(zone, new)
-    return len(found) == parts and all(each.filled and each.lag_rows == 0 for each in found)
+    return len(found) == len(parts_of(zone.coordinator)) and all(
+        each.filled and each.lag_rows == 0 for each in found
+    )
 
 
 def rate(made: Sequence[Writer], begun: float, ended: float) -> float:
@@ -81,11 +68,10 @@ def cut_over(zone: Zone, partition: int, writer: Writer) -> list[float]:
     c = zone.coordinator
     record = c.change(partition, sealing=True)
     settle(_AROUND_SECONDS)
-    request = Seal(fence=c.fence(), partition=partition, leader_epoch=record.leader_epoch)
     while True:
         begun = time.monotonic()
         try:
-            c.call(record.leader, request)
+            ask_to_seal(c, partition)
         except (NotReadyError, NotEnoughReplicasError):
             settle(_ASK_AGAIN_SECONDS)
         else:
@@ -134,7 +120,7 @@ def main() -> None:
             settle(1.0)
             alone = window(made)
             begun = time.monotonic()
-            new = begin(zone, given.more)
+            new = reshard(zone.coordinator, given.more)
             zone.wait("all parts are filled", lambda: filled(zone, new))
             ended = time.monotonic()
             during, following = rate(made, begun, ended), window(made)

@@ -36,9 +36,9 @@ from rezone.controller.zone import ZoneReconciler
 from rezone.domain import assignments, routes
 from rezone.domain.route_records import RouteRecords
 from rezone.domain.world import Topology
-from rezone.kube.client import Manifest
 from rezone.kube.data_node import PodSettings, build_pod
 from rezone.kube.errors import MissingError
+from rezone.kube.kinds import Manifest
 from rezone.kube.routes import RouteStore
 from rezone.resources.machine_status import Transition
 from rezone.resources.task import PlanSummary, RebalanceTask, RebalanceTaskStatus

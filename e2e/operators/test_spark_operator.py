@@ -22,7 +22,8 @@ from e2e.operators.programs import establish, spark_operator
 from e2e.operators.spark_operator import SparkOperator
 from rezone.domain.rebalance_run import child_name
 from rezone.domain.world import SparkView
-from rezone.kube.client import Kube, ZoneKind, connect
+from rezone.kube.client import Kube, connect
+from rezone.kube.kinds import TaskKind, ZoneKind
 from rezone.kube.spark import (
     SparkSettings,
     SparkStore,
@@ -97,9 +98,12 @@ class Applications:
 
     def view(self, name: str) -> SparkView:
         """Return what Rezone makes of the application's state."""
-        return self.with_kube(
-            lambda kube: SparkStore(kube, SETTINGS).state(NAMESPACE, application_of(name))
-        )
+
+        async def view(kube: Kube) -> SparkView:
+            owner = RebalanceTask.parse(await kube.get(TaskKind, NAMESPACE, name))
+            return await SparkStore(kube, SETTINGS).state(owner, application_of(name))
+
+        return self.with_kube(view)
 
     def wait_for(self, name: str, state: str) -> SparkView:
         """Wait until Rezone sees the state; AssertionError when it has failed instead."""

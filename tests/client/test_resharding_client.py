@@ -174,7 +174,7 @@ def test_parts_of_a_batch_that_meet_again_in_one_partition_are_not_taken_for_eac
 
 @pytest.mark.proves("B-08")
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", range(4))
 def test_each_write_counts_once_and_in_order_whatever_fails_and_is_sealed(seed: int) -> None:
     """Lost, doubled or overtaken writes: each acknowledged row is applied once, as it was sent.
 
@@ -390,6 +390,15 @@ def test_what_is_sealed_stays_sealed_until_the_next_generation() -> None:
     routes.merge(_table(_config(3, uid="another"), leaders={0: 1}))
     assert routes.placement == Placement(Layout(0, 3))
     assert routes.range_of(heirs.ids[1]) is None
+
+
+@pytest.mark.proves("RM-10")
+def test_routes_of_before_a_move_take_no_leader_back() -> None:
+    """A client would go to and fro between a new leader and nodes that have not heard of it."""
+    routes = RouteCache(["n:1"])
+    routes.merge(_table(_config(4), leaders={0: 3, 1: 3}))
+    assert routes.merge(_table(_config(4), leaders={0: 2, 1: 4})) == {1}
+    assert [found.epoch for p in (0, 1) if (found := routes.leader(p))] == [3, 4]
 
 
 def test_a_refusal_names_the_layouts() -> None:

@@ -19,7 +19,7 @@ from rezone.domain.world import RouteChange, SparkView
 from rezone.kube.client import Kube
 from rezone.kube.names import AnyObject
 from rezone.kube.routes import RouteStore
-from rezone.kube.spark import SparkStore
+from rezone.kube.spark import Owner, SparkStore
 from rezone.kube.store import O, StatusStore
 from rezone.resources.model import Model
 from rezone.resources.task import RebalanceTask, RebalanceTaskStatus
@@ -115,9 +115,9 @@ class CrashingSpark(SparkStore):
         with self._crash.around("create SparkApplication"):
             return await super().ensure(*args, **options)
 
-    async def state(self, namespace: str, name: str) -> SparkView:
+    async def state(self, owner: Owner, name: str) -> SparkView:
         """Return the SparkApplication's state; whoever dies here has heard it and noted nothing."""
-        found = await super().state(namespace, name)
+        found = await super().state(owner, name)
         with self._crash.around(f"find SparkApplication {found.state}"):
             return found
 

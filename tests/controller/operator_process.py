@@ -8,7 +8,6 @@ import dataclasses
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -23,6 +22,7 @@ from operated_cluster import DEADLINE_SECONDS, ROOT, TestCluster, until
 
 from rezone.controller.process import EXIT_LEASE_LOST
 from rezone.local.api import KubeApi
+from rezone.local.controlplane import free_ports
 from rezone.resources.migration import MigrationState
 from rezone.resources.task import TaskState
 
@@ -33,14 +33,6 @@ ONLY_AFTER = {MigrationState.CLOSE_OLD_LEADER}
 not heard of the old leader yet, and its zone stops what is left (RM-09)."""
 DYING_OPERATOR = Path(__file__).with_name("dying_operator.py")
 LOG_LINES = 15
-
-
-def free_port() -> int:
-    """Return a port that was free a moment ago."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 def environment_of(cluster: TestCluster, namespace: str, port: int) -> dict[str, str]:
@@ -73,7 +65,7 @@ class OperatorProcess:
         self, cluster: TestCluster, namespace: str, logs: Path, **environment: str
     ) -> None:
         self._log = logs / "operator.log"
-        self.port = free_port()
+        (self.port,) = free_ports(1)
         self.ended: list[int] = []
         self._env = environment_of(cluster, namespace, self.port) | environment
         self._lock = threading.Lock()
@@ -200,7 +192,8 @@ class DyingOperator:
     ) -> None:
         self._log = logs / "dying-operator.log"
         own = {"POD_NAME": self.POD, **environment}
-        self._env = environment_of(cluster, namespace, free_port()) | own
+        (port,) = free_ports(1)
+        self._env = environment_of(cluster, namespace, port) | own
         self._living: subprocess.Popen[bytes] | None = None
         self._next = self._load()
 

@@ -18,7 +18,8 @@ from rezone.controller.coordinator import Coordinator
 from rezone.controller.keys import Kind, ObjectKey, ZoneKey
 from rezone.controller.settings import CoordinatorSettings
 from rezone.controller.zone import ZoneReconciler
-from rezone.kube.client import Kube, Pod, PodDisruptionBudget, Service, ZoneKind, connect
+from rezone.kube.client import Kube, connect
+from rezone.kube.kinds import Pod, PodDisruptionBudget, Service, ZoneKind
 from rezone.kube.names import NODE_ID_LABEL
 from rezone.kube.pods import LOOK_AGAIN_SECONDS, PodStore
 from rezone.resources.conditions import ConditionType

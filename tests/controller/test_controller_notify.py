@@ -1,8 +1,9 @@
-"""What telling a thousand data nodes of everything costs the operator."""
+"""Telling data nodes of zone and routes: who is told what again, and what a thousand cost."""
 
 from __future__ import annotations
 
 import collections
+import dataclasses
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -17,10 +18,12 @@ from rezone.controller.monitor import WatchedNode
 from rezone.controller.notify import NODES_AT_ONCE, PARTITIONS_PER_CALL, Notifier
 from rezone.domain import routes
 from rezone.domain.route_records import RouteRecords
+from rezone.wire.errors import NotReadyError
 from rezone.wire.messages import (
     Ack,
     ConfigureNode,
     Fence,
+    LeaderAndIsr,
     Message,
     NotifyLeaderAndIsr,
     ZoneConfig,
@@ -86,3 +89,61 @@ async def test_all_nodes_are_told_by_few_threads_and_each_record_is_encoded_once
     kinds = collections.Counter(type(request) for request, _ in network.calls)
     assert kinds == {ConfigureNode: NODES, NotifyLeaderAndIsr: 2 * NODES}
     assert all(decode(body) == request for request, body in network.calls if body is not None)
+
+
+class OneNode:
+    """A data node that keeps what it is told, `refuses` or not; `told` forgets what it returns."""
+
+    def __init__(self) -> None:
+        self.refuses = False
+        self._calls: list[Message] = []
+
+    def call(self, request: Message, _reply: Any, **_: Any) -> Ack:
+        """Take a call."""
+        self._calls.append(request)
+        if self.refuses:
+            raise NotReadyError("not now")
+        return Ack()
+
+    def told(self) -> list[str | list[int]]:
+        """Return what was told: the partitions of records, or the name of another call."""
+        calls, self._calls = self._calls, []
+        return [
+            [each.partition for each in call.partitions]
+            if isinstance(call, NotifyLeaderAndIsr)
+            else type(call).__name__
+            for call in calls
+        ]
+
+
+@pytest.mark.proves("ZR-12", "ZR-13")
+async def test_a_node_is_told_what_it_has_not_confirmed_and_everything_after_a_restart(
+    executor: ThreadPoolExecutor,
+) -> None:
+    """A node would go on with the peers of before, or each pass tell all nodes everything."""
+    node: Any = OneNode()
+    watched = WatchedNode(0, "10.0.0.0:1", node, heard=HEARD)
+    monitor: Any = SimpleNamespace(nodes=lambda: {0: watched})
+    notifier = Notifier(executor, monitor, 5.0)
+    config = ZoneConfig(zone="z", zone_uid="u", partitions=2)
+    first, second = routes.initial((0, 1), 1), routes.initial((1, 0), 1)
+    changed = routes.confirm(first)
+    assert not isinstance(changed, routes.Refusal)
+
+    async def told(*records: LeaderAndIsr, epoch: int = 1) -> list[str | list[int]]:
+        fence = Fence(coordinator_epoch=epoch)
+        heard = await notifier.notify(config, {}, RouteRecords(records), fence)
+        assert heard == (not node.refuses)
+        found: list[str | list[int]] = node.told()
+        return found
+
+    assert await told(first, second) == ["ConfigureNode", [0, 1]]
+    assert await told(first, second) == []
+    assert await told(changed, second) == [[0]]
+    node.refuses = True
+    assert await told(first, second) == [[0]]
+    node.refuses = False
+    assert await told(first, second) == ["ConfigureNode", [0, 1]], "what it has is not known"
+    watched.heard = dataclasses.replace(HEARD, process_id="another")
+    assert await told(first, second) == ["ConfigureNode", [0, 1]]
+    assert await told(first, second, epoch=2) == ["ConfigureNode"], "it has persisted the records"

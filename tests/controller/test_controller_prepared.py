@@ -18,8 +18,9 @@ from rezone.controller.monitors import WAITING_PAUSE_SECONDS, Monitors
 from rezone.controller.prepared import Prepared
 from rezone.controller.settings import CoordinatorSettings
 from rezone.controller.wakes import Wakes
-from rezone.kube.client import Kube, Manifest, Secret, ZoneKind
+from rezone.kube.client import Kube
 from rezone.kube.errors import MissingError, UnavailableError
+from rezone.kube.kinds import Manifest, Secret, ZoneKind
 from rezone.wire.errors import NotReadyError
 from rezone.wire.messages import NodeReport
 

@@ -34,6 +34,7 @@ def lacking(theirs: IndexPosition | None, own: IndexPosition | None) -> str:
         (IndexPosition(0, ""), IndexPosition(0, ""), ""),  # the leader has none to be equalled
         (FAR, None, "node 1 has said nothing of its index"),
         (FAR, IndexPosition(0, ""), "node 1's index is 9000 rows behind node 0's"),
+        (FAR, IndexPosition(8001, "u2"), ""),
         (FAR, IndexPosition(8000, "u2"), "node 1's index is 1000 rows behind node 0's"),
         (FAR, IndexPosition(9000, "u1"), "node 1's index is of another history than node 0's"),
     ],

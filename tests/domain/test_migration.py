@@ -111,6 +111,30 @@ def test_selection_persists_the_context_with_the_first_act() -> None:
     assert (state.next_leader, state.next_epoch, state.hot_standby_replica) == (1, 5, 1)
 
 
+@pytest.mark.proves("RM-02")
+def test_what_the_route_says_of_the_intent_is_kept_with_it() -> None:
+    """A coordinator after a crash would not know a route of before from the one it wrote."""
+    case = Case(S.UPDATE_METADATA_DOWN)
+    case.world.authorize()
+    decision = case.decide()
+    context = decision.status.context
+    assert context is not None
+    assert (context.route_version, context.leader_epoch, context.next_epoch) == (9, 4, 5)
+    assert decision.status.state == S.DOWNGRADE_LEADER
+
+
+@pytest.mark.proves("RM-02")
+@pytest.mark.parametrize("state", [S.OPEN_CANDIDATE, S.DOWNGRADE_LEADER, S.UPGRADE_CANDIDATE])
+def test_a_rollback_is_written_before_anything_is_taken_back(state: S) -> None:
+    """After a crash half-way through it the migration would go on as if nobody had cancelled."""
+    case = Case(state)
+    case.spec["cancel"] = True
+    status = case.decide().status
+    assert status.state in {S.UPDATE_METADATA_ROLLBACK, S.ROLLED_BACK}
+    assert S.UPDATE_METADATA_ROLLBACK in {each.state for each in status.history}
+    assert status.last_error is not None
+
+
 @pytest.mark.proves("RM-05")
 def test_a_candidate_leads_only_after_the_old_leader_and_by_the_newest_route() -> None:
     """There would be two leaders, or one that commits without a member that has joined since."""
@@ -292,11 +316,13 @@ def test_a_move_outside_the_assignment_waits_for_any_rebalance() -> None:
 
 @pytest.mark.proves("RM-03")
 @pytest.mark.parametrize(
-    ("isr", "says"),
-    [((0, 1, 2), {}), (NODES, {"needs_snapshot": True})],
-    ids=["not in sync", "without rows"],
+    ("isr", "says", "log_end"),
+    [((0, 1, 2), {}, 100), (NODES, {"needs_snapshot": True}, 100), (NODES, {}, 1100)],
+    ids=["not in sync", "without rows", "a thousand rows behind"],
 )
-def test_a_candidate_is_opened_until_it_is_close(isr: tuple[int, ...], says: Any) -> None:
+def test_a_candidate_is_opened_until_it_is_close(
+    isr: tuple[int, ...], says: Any, log_end: int
+) -> None:
     """Who is far from its leader would take over, and writers wait for it to come near."""
     case = Case(S.OPEN_CANDIDATE)
     case.context["to_node"] = case.spec["target"] = 3
@@ -305,6 +331,7 @@ def test_a_candidate_is_opened_until_it_is_close(isr: tuple[int, ...], says: Any
     assert case.decide().path[0] == S.UPDATE_METADATA_DOWN
     case.world.routes[0] = record(replicas=NODES, isr=isr, hot_standby_replica=3)
     case.world.reports[0, 3] = says
+    case.world.reports[0, 0] = {"log_end_offset": log_end}
     assert case.decide().path == ()
     case.world.silent[3] = 60.0
     assert case.decide().path[0] == S.UPDATE_METADATA_ROLLBACK
@@ -336,9 +363,36 @@ def test_opening_adds_copies_verifies_in_order() -> None:
     case.world.reports[0, 3] = {}
     assert case.decide().actions == ()
     case.world.routes[0] = record(replicas=(0, 1, 2, 3), isr=(0, 1, 2, 3), hot_standby_replica=3)
-    assert only(case.decide(), world.VerifyCopy).target == 3
+    decision = case.decide()
+    assert only(decision, world.VerifyCopy).target == 3
+    assert decision.path == ()
     case.world.verified.add((0, 3, 4))
     assert case.decide().path == (S.UPDATE_METADATA_DOWN,)
+
+
+@pytest.mark.proves("B-04")
+def test_nobody_is_authorized_whose_copy_is_not_verified_under_this_leader() -> None:
+    """A leader of a later epoch has other rows than the one that the copy was compared with."""
+    case = Case(S.UPDATE_METADATA_DOWN)
+    case.context["to_node"] = case.spec["target"] = 3
+    case.world.routes[0] = record(replicas=NODES, isr=NODES, iss=(3,), hot_standby_replica=3)
+    case.world.verified.add((0, 3, 3))
+    (asked,) = case.decide().actions
+    assert isinstance(asked, world.VerifyCopy)
+    assert (asked.target, asked.leader_epoch) == (3, 4)
+    case.world.verified.add((0, 3, 4))
+    assert route_of(case.decide()).next_leader == 3
+
+
+@pytest.mark.proves("DCP-06")
+@pytest.mark.parametrize(("rows", "close"), [(999, True), (1000, False)])
+def test_under_a_thousand_rows_is_almost_up_to_date(rows: int, *, close: bool) -> None:
+    """Writers would wait for more rows than a moment's; or the last few would hold a move up."""
+    case = Case(S.OPEN_CANDIDATE)
+    case.world.reports[0, 0] = {"log_end_offset": 5000, "follower_applied": {1: 5000 - rows}}
+    assert (case.decide().path != ()) == close
+    case.world.reports[0, 1] = {"kv_applied_offset": 5000}
+    assert case.decide().path != (), "its own word is newer"
 
 
 @pytest.mark.proves("B-14")
@@ -472,7 +526,7 @@ def test_closing_waits_until_the_leader_counts_without_the_old_one() -> None:
     assert (decision.actions, decision.path) == ((), ())
 
 
-@pytest.mark.proves("RM-09")
+@pytest.mark.proves("RM-07", "RM-09")
 def test_closing_ignores_what_cannot_be_closed() -> None:
     """A migration would never end because a dead node does not answer."""
     case = Case(S.CLOSE_OLD_LEADER)

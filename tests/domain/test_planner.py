@@ -307,6 +307,15 @@ def test_leaders_only_evens_leaders_and_copies_nothing() -> None:
 
 
 @pytest.mark.proves("B-02")
+def test_no_node_leads_more_than_its_share_rounded_up() -> None:
+    """A node would lead two partitions more than another one because nothing has to move then."""
+    request = placed(63, 3, nodes(6, 3))
+    piled = tuple(min(row) for row in request.current or ())
+    made = plan(planner.leaders_only(dataclasses.replace(request, leaders=piled)))
+    assert set(Counter(row[0] for row in made.target).values()) == {10, 11}
+
+
+@pytest.mark.proves("B-02")
 def test_leaders_that_cannot_be_even_are_as_even_as_their_replicas_allow() -> None:
     """The planner would fail, or pile leaders on one node, where replicas are uneven."""
     current = ((0, 1),) * 6 + ((2, 3),) * 2

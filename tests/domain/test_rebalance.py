@@ -4,6 +4,8 @@ import time
 
 import pytest
 from rebalance_case import (
+    MOVED,
+    MOVING,
     Case,
     Tweak,
     as_before,
@@ -89,6 +91,21 @@ def test_edge(edge: tuple[S, str], followed: list[tuple[str, str]]) -> None:
     decision = case.decide()
     assert followed[0] == (str(edge[0]), edge[1])
     assert decision.path[0] == TABLE.follow(*edge)
+
+
+@pytest.mark.proves("ZR-14")
+@pytest.mark.parametrize(
+    "state", [S.AWAITING_REPLICAS, S.TRANSFERRING, S.SWITCHING, S.FINALIZING], ids=str
+)
+def test_a_cancel_wins_over_what_is_pending(state: S) -> None:
+    """A coordinator after a crash would carry on what a person has cancelled meanwhile."""
+    case = Case(state)
+    case.world.routes[0] = MOVING if state == S.AWAITING_REPLICAS else MOVED
+    forward = case.decide()
+    assert forward.path or forward.actions
+    assert S.CANCELLING not in forward.path
+    case.spec["cancel"] = True
+    assert case.decide().path[0] == S.CANCELLING
 
 
 @pytest.mark.proves("B-01")

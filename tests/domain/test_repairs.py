@@ -85,6 +85,7 @@ def test_a_proposal_that_does_not_fit_changes_nothing(wrong: dict[str, Any]) -> 
     assert mended(world) == {}
 
 
+@pytest.mark.proves("HS-05")
 def test_a_proposal_that_holds_already_is_answered() -> None:
     """The leader would go on counting the members of the proposal it took back (HS-05)."""
     world = World()

@@ -49,6 +49,7 @@ def test_a_version_2_record_has_the_seed_s_fields() -> None:
     assert stored.items() >= json.loads(VERSION_2).items()
 
 
+@pytest.mark.proves("HS-01")
 def test_unknown_fields_are_passed_over_and_newer_versions_refused() -> None:
     """Mixed operators during an upgrade would stop, or the older one lose what it cannot see."""
     known = json.loads(VERSION_2)

@@ -221,7 +221,7 @@ def test_only_the_authorized_takeover_is_adopted(
     assert reason(route_leaders.adopt_leader(AUTHORIZED, leader, epoch)) is expected
 
 
-@pytest.mark.proves("B-09")
+@pytest.mark.proves("B-09", "ZR-16")
 def test_a_takeover_that_finished_without_the_coordinator_is_adopted() -> None:
     """The coordinator would come back and fight the leader of the data plane."""
     record = changed(route_leaders.adopt_leader(AUTHORIZED, 1, 2))

@@ -8,13 +8,14 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from rezone.domain import routes
-from rezone.kube.client import Kube, Manifest, ZoneKind
+from rezone.kube.client import Kube
 from rezone.kube.errors import (
     ConflictWriteError,
     ExistsError,
     KubeError,
     UnavailableError,
 )
+from rezone.kube.kinds import Manifest, ZoneKind
 from rezone.kube.store import StatusStore
 from rezone.resources.model import ObjectMeta
 from rezone.resources.task import RebalanceTask, RebalanceTaskSpec

@@ -16,9 +16,10 @@ from rezone.kube.certificates import (
     IssuedCertificates,
     secret_name,
 )
-from rezone.kube.client import Kube, Manifest, Pod, Secret
+from rezone.kube.client import Kube
 from rezone.kube.data_node import PodSettings, build_pod, template_hash
 from rezone.kube.errors import ForeignObjectError, InvalidWriteError
+from rezone.kube.kinds import Manifest, Pod, Secret
 from rezone.kube.pods import PodStore
 from rezone.kube.spark import SparkSettings, build_application
 from rezone.resources.model import ObjectMeta

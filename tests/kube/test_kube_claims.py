@@ -16,8 +16,9 @@ from lightkube.resources.storage_v1 import StorageClass
 
 from rezone.controller.volumes import grow_volumes
 from rezone.kube.claims import ClaimStore, view_of
-from rezone.kube.client import Kube, Manifest, PersistentVolumeClaim
+from rezone.kube.client import Kube
 from rezone.kube.data_node import build_claim
+from rezone.kube.kinds import Manifest, PersistentVolumeClaim
 from rezone.resources.zone import DistributionZone
 
 GI = 1 << 30

@@ -10,7 +10,7 @@ import pytest
 from lightkube import AsyncClient
 from lightkube.config.kubeconfig import KubeConfig
 
-from rezone.kube.client import ConfigMap, Kube, KubeSettings, ZoneKind, connect
+from rezone.kube.client import Kube, KubeSettings, connect
 from rezone.kube.errors import (
     ConflictWriteError,
     ExistsError,
@@ -21,6 +21,7 @@ from rezone.kube.errors import (
     UnavailableError,
     UnknownOutcomeError,
 )
+from rezone.kube.kinds import ConfigMap, ZoneKind
 
 Answer = Callable[[httpx2.Request], httpx2.Response]
 MAP = {"metadata": {"name": "m", "namespace": "ns", "resourceVersion": "1"}}

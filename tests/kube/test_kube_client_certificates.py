@@ -27,9 +27,10 @@ from rezone.cli.login import Login, LoginError, log_in, renewed, request_of
 from rezone.domain.client_requests import SIGNER
 from rezone.kube.authority import Authority
 from rezone.kube.certificates import IssuedCertificates
-from rezone.kube.client import CertificateRequest, Kube, Manifest, connect
+from rezone.kube.client import Kube, connect
 from rezone.kube.client_certificates import ClientCertificates
 from rezone.kube.errors import UnknownOutcomeError
+from rezone.kube.kinds import CertificateRequest, Manifest
 from rezone.wire.identity import Identity, Role
 from rezone.wire.tls import TlsDirectory, TlsFiles, utc_now
 

@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 from kube_helpers import NOW, stored_zone, zone_of
 
-from rezone.kube.client import Event, Kube
+from rezone.kube.client import Kube
 from rezone.kube.errors import UnavailableError
 from rezone.kube.events import EventLimits, EventRecorder, EventType
+from rezone.kube.kinds import Event
 
 
 class Clock:

@@ -11,8 +11,9 @@ from kube_helpers import records_of, stored_zone
 from rezone.domain.route_records import RouteRecords
 from rezone.domain.route_shards import SHARDS_PER_GENERATION, shard_name
 from rezone.domain.world import RouteChange
-from rezone.kube.client import ConfigMap, Kube
+from rezone.kube.client import Kube
 from rezone.kube.errors import ConflictWriteError, UnavailableError
+from rezone.kube.kinds import ConfigMap
 from rezone.kube.routes import DamagedRoutesError, RouteStore
 from rezone.wire.layouts import id_of
 from rezone.wire.messages import PartitionId

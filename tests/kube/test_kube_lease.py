@@ -11,13 +11,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from kube_helpers import FakeClock, FakeLeases, Line, settle
 
-from rezone.kube.client import Kube, Lease
+from rezone.kube.client import Kube
 from rezone.kube.errors import (
     ConflictWriteError,
     ExistsError,
     UnavailableError,
     UnknownOutcomeError,
 )
+from rezone.kube.kinds import Lease
 from rezone.kube.lease import LEASE_NAME, ElectionSettings, LeaderElection, new_identity
 
 SETTINGS = ElectionSettings(

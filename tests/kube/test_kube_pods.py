@@ -17,14 +17,7 @@ from lightkube.resources.core_v1 import Namespace, NodeStatus, PodStatus
 from lightkube.resources.core_v1 import Node as TypedNode
 from lightkube.types import PatchType
 
-from rezone.kube.client import (
-    Kube,
-    PersistentVolumeClaim,
-    Pod,
-    PodDisruptionBudget,
-    Service,
-    ZoneKind,
-)
+from rezone.kube.client import Kube
 from rezone.kube.data_node import (
     PodSettings,
     build_claim,
@@ -37,6 +30,7 @@ from rezone.kube.data_node import (
     template_hash,
 )
 from rezone.kube.errors import ExistsError, ForeignObjectError, InvalidWriteError
+from rezone.kube.kinds import PersistentVolumeClaim, Pod, PodDisruptionBudget, Service, ZoneKind
 from rezone.kube.names import require_owned
 from rezone.kube.pods import PodStore
 from rezone.kube.template import fingerprint, merge
@@ -93,6 +87,7 @@ def test_command_line_is_what_the_data_node_reads() -> None:
     assert main["livenessProbe"]["httpGet"]["path"] == "/healthz"
 
 
+@pytest.mark.proves("OP-03")
 def test_data_is_on_the_claim_when_the_zone_wants_one() -> None:
     """A pod with an emptyDir instead of its claim loses all rows with its first restart."""
     with_claim, without = zone_of(storage=CLAIM), zone_of()
@@ -106,6 +101,7 @@ def test_data_is_on_the_claim_when_the_zone_wants_one() -> None:
     assert build_pod(without, 2, SETTINGS)["spec"]["volumes"][0]["emptyDir"] == {}
 
 
+@pytest.mark.proves("OP-03")
 def test_pinned_pod_runs_on_its_node_only() -> None:
     """One pod per matching node is the promise of a node selector."""
     pod = build_pod(zone_of(), 1, SETTINGS, pinned_to="worker-3")
@@ -117,6 +113,7 @@ def test_pinned_pod_runs_on_its_node_only() -> None:
     assert "affinity" not in build_pod(zone_of(), 1, SETTINGS)["spec"]
 
 
+@pytest.mark.proves("OP-03")
 def test_spread_never_makes_a_pod_unschedulable() -> None:
     """On nodes without zone labels DoNotSchedule would leave every pod pending."""
     spec = build_pod(zone_of(), 1, SETTINGS)["spec"]
@@ -165,7 +162,7 @@ def test_template_hash_is_of_the_template_not_of_the_node() -> None:
     assert template_hash(zone, other) not in hashes
 
 
-@pytest.mark.proves("B-07")
+@pytest.mark.proves("B-07", "OP-03")
 @pytest.mark.parametrize(
     ("replicas", "min_in_sync", "allowed"),
     [(3, 2, 1), (3, 1, 2), (5, 3, 2), (2, 1, 1), (2, 2, 0), (1, 1, 0), (3, 3, 0), (7, None, 3)],
@@ -249,6 +246,7 @@ async def test_real_api_server_takes_all_under_the_restricted_policy(
 
 @pytest.mark.apiserver
 @pytest.mark.slow
+@pytest.mark.proves("OP-03")
 async def test_ensure_is_idempotent_and_complete(api: Kube, restricted: str) -> None:
     """Every pass calls it; a second pod or a lost claim would be a second or an empty replica."""
     zone = await stored_zone(api, restricted, storage=CLAIM)

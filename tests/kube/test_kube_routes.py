@@ -12,8 +12,9 @@ from rezone.domain import routes
 from rezone.domain.route_records import RouteRecords
 from rezone.domain.route_shards import shard_name
 from rezone.domain.world import RouteChange
-from rezone.kube.client import ConfigMap, Kube
+from rezone.kube.client import Kube
 from rezone.kube.errors import ForeignObjectError
+from rezone.kube.kinds import ConfigMap
 from rezone.kube.routes import DamagedRoutesError, RouteStore, highest_coordinator_epoch
 from rezone.wire.messages import LeaderAndIsr
 

@@ -10,7 +10,8 @@ from kube_helpers import NOW, stored_task, stored_zone
 
 from rezone.domain import assignments, routes
 from rezone.domain.assignments import Skip
-from rezone.kube.client import ConfigMap, Kube, TaskKind, ZoneKind
+from rezone.kube.client import Kube
+from rezone.kube.kinds import ConfigMap, TaskKind, ZoneKind
 from rezone.kube.names import COMPONENT_LABEL, ROUTES
 from rezone.kube.routes import RouteStore
 from rezone.kube.store import StatusStore

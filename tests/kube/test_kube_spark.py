@@ -12,8 +12,9 @@ from kube_helpers import stored_task, stored_zone, task_of, zone_of
 from lightkube import AsyncClient
 from lightkube.types import PatchType
 
-from rezone.kube.client import ConfigMap, Kube, SparkApplication
+from rezone.kube.client import Kube
 from rezone.kube.errors import ForeignObjectError
+from rezone.kube.kinds import ConfigMap, SparkApplication
 from rezone.kube.spark import (
     INLINE_PLAN_BYTES_MAX,
     SparkSettings,
@@ -134,10 +135,10 @@ async def test_life_of_an_application(api: Kube, kube: AsyncClient, namespace: s
     zone = await stored_zone(api, namespace)
     task = await stored_task(api, zone)
     store = SparkStore(api, SETTINGS)
-    assert (await store.state(namespace, "orders-1-a1")).state == ""
+    assert (await store.state(task, "orders-1-a1")).state == ""
     assert await store.ensure("orders-1-a1", zone, task, items(3))
     assert not await store.ensure("orders-1-a1", zone, task, items(5))
-    assert (await store.state(namespace, "orders-1-a1")).state == "NEW"
+    assert (await store.state(task, "orders-1-a1")).state == "NEW"
     stored = await api.get(SparkApplication, namespace, "orders-1-a1")
     assert len(copyplan.loads(stored["spec"]["arguments"][1])) == 3
     failed = {"applicationState": {"state": "FAILED", "errorMessage": "driver exited with 1"}}
@@ -148,7 +149,7 @@ async def test_life_of_an_application(api: Kube, kube: AsyncClient, namespace: s
         namespace=namespace,
         patch_type=PatchType.MERGE,
     )
-    view = await store.state(namespace, "orders-1-a1")
+    view = await store.state(task, "orders-1-a1")
     assert (view.state, view.error) == ("FAILED", "driver exited with 1")
     assert await store.delete(namespace, "orders-1-a1")
     assert not await store.delete(namespace, "orders-1-a1")
@@ -175,6 +176,9 @@ async def test_foreign_application_is_refused(api: Kube, namespace: str) -> None
     """Its state would be taken for the state of our copy."""
     zone = await stored_zone(api, namespace)
     store = SparkStore(api, SETTINGS)
-    await store.ensure("same", zone, await stored_task(api, zone, "first"), items(1))
+    first, second = [await stored_task(api, zone, name) for name in ("first", "second")]
+    await store.ensure("same", zone, first, items(1))
     with pytest.raises(ForeignObjectError):
-        await store.ensure("same", zone, await stored_task(api, zone, "second"), items(1))
+        await store.ensure("same", zone, second, items(1))
+    assert (await store.state(first, "same")).state == "NEW"
+    assert (await store.state(second, "same")).state == ""

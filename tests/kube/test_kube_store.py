@@ -7,7 +7,7 @@ from datetime import timedelta
 import pytest
 from kube_helpers import NOW, stored_task, stored_zone, task_of, zone_of
 
-from rezone.kube.client import Kube, TaskKind
+from rezone.kube.client import Kube
 from rezone.kube.errors import (
     ConflictWriteError,
     ForeignObjectError,
@@ -15,6 +15,7 @@ from rezone.kube.errors import (
     MissingError,
     UnreadableError,
 )
+from rezone.kube.kinds import TaskKind
 from rezone.kube.names import is_owned
 from rezone.kube.store import StatusStore, parse
 from rezone.resources.conditions import (

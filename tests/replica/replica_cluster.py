@@ -25,6 +25,7 @@ import msgspec
 import pyarrow as pa
 
 from rezone.controller.heard import Heard, request_after, with_answer
+from rezone.local.controlplane import free_ports
 from rezone.replica.node import DataNode
 from rezone.replica.partition import Partition
 from rezone.replica.server import NodeServer
@@ -73,6 +74,7 @@ from rezone.wire.messages import (
 from rezone.wire.rows import arrow_schema_of, from_ipc, to_ipc
 
 _UNENDED: list[NodeServer] = []
+_GIVEN_PORTS: set[int] = set()
 OPERATOR = Path(__file__).parents[2] / "operator"
 DEADLINE_SECONDS = 20.0
 # A process imports its libraries first: more than 20 s where images are being built beside it.
@@ -82,11 +84,14 @@ FAST = NodeSettings(replica_lag_ms_max=400, takeover_timeout_ms=3000, reconnect_
 
 
 def free_port() -> int:
-    """Return a port that was free a moment ago; restarted nodes keep theirs."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+    """Return a port that nobody listens on, and that no other node got; restarted ones keep theirs.
+
+    Not one that the system gives to outgoing connections: of those there are many meanwhile.
+    """
+    while (port := free_ports(1)[0]) in _GIVEN_PORTS:
+        pass
+    _GIVEN_PORTS.add(port)
+    return port
 
 
 T = TypeVar("T")

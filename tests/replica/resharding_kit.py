@@ -1,24 +1,48 @@
-"""What the tests of re-sharding at data nodes share: sealing, taking over, holding things up."""
+"""What the tests of re-sharding at data nodes share: zones that import, writers, seals, checks."""
 
 from __future__ import annotations
 
 import contextlib
+import functools
+import random
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
-from replica_cluster import Coordinator
+import msgspec
+from replica_cluster import FAST, Client, Coordinator, keys_in
 
 from rezone.replica.entry import iter_entries
+from rezone.replica.importing import ImportPart
 from rezone.replica.imports import Stand, import_entry
 from rezone.replica.partition import Partition
 from rezone.replica.range_tail import range_entries
 from rezone.wire.errors import NotReadyError, RezoneError
 from rezone.wire.flight import NodeClient, from_flight_error
-from rezone.wire.layouts import HashRange, layout_of, next_layout_of, sources_of
-from rezone.wire.messages import ScanTicket, Seal, SealState
+from rezone.wire.layouts import (
+    HashRange,
+    Layout,
+    Overlap,
+    layout_of,
+    next_layout_of,
+    overlaps,
+    sources_of,
+)
+from rezone.wire.messages import (
+    BeginImport,
+    DigestReply,
+    DigestRequest,
+    ImportProgress,
+    ScanTicket,
+    Seal,
+    SealState,
+    ZoneConfig,
+)
 
 WAIT_SECONDS = 20
+SMALL = msgspec.structs.replace(
+    FAST, import_chunk_bytes=2_000, import_poll_ms=100, import_linger_ms=2, import_mark_rows=200
+)
 
 
 def ask_to_seal(c: Coordinator, partition: int) -> None:
@@ -136,3 +160,189 @@ def scan(c: Coordinator, node: int, partition: int, **options: Any) -> list[byte
         except Exception as error:
             raise from_flight_error(error) from error
     return [key for batch in chunks for key in batch[0].to_pylist()]
+
+
+def zone(partitions: int, **changes: object) -> ZoneConfig:
+    """Return a zone of so many partitions."""
+    return ZoneConfig(zone="test", zone_uid="uid-test", partitions=partitions, **changes)  # type: ignore[arg-type]
+
+
+def create_old(c: Coordinator) -> None:
+    """Make the partitions of the layout that there is, led by one node after the other."""
+    for index, partition in enumerate(layout_of(c.config).ids):
+        c.create(partition, placed(c, index))
+
+
+def reshard(c: Coordinator, partitions: int) -> Layout:
+    """Tell the nodes of the next layout, and make its partitions."""
+    c.config = msgspec.structs.replace(c.config, next_partitions=partitions)
+    c.configure()
+    new = next_layout_of(c.config)
+    assert new is not None
+    for index, partition in enumerate(new.ids):
+        c.create(partition, placed(c, index + 1))
+    return new
+
+
+def placed(c: Coordinator, index: int) -> tuple[int, ...]:
+    """Return all nodes, the leader first."""
+    nodes = sorted(c.nodes)
+    turn = index % len(nodes)
+    return tuple(nodes[turn:] + nodes[:turn])
+
+
+def parts_of(c: Coordinator) -> tuple[Overlap, ...]:
+    """Return all pairs of an old and a new partition."""
+    new = next_layout_of(c.config)
+    assert new is not None
+    return overlaps(layout_of(c.config), new)
+
+
+def progress(c: Coordinator, part: Overlap) -> ImportProgress:
+    """Return how far a part is imported, by the report of whoever leads; NotReadyError else."""
+    for node in c.nodes:
+        try:
+            found = c.report(node, part.new)
+        except NotReadyError:
+            continue
+        for each in found.imports:
+            if each.source == part.old:
+                return each
+    raise NotReadyError(f"nobody imports {part}")
+
+
+def imported(c: Coordinator, part: Overlap, since: int = 0) -> bool:
+    """Whether a part is filled, and has all that was committed up to a time."""
+    found = progress(c, part)
+    return found.filled and found.lag_rows == 0 and found.time >= since
+
+
+def require_equal(c: Coordinator, last_times: dict[int, int]) -> int:
+    """Compare each part at both sides as of one time that both have reached; return the rows."""
+    rows = 0
+    for part in parts_of(c):
+        wanted = functools.partial(imported, c, part, last_times.get(part.old, 0))
+        c.until(f"{part} is imported", wanted)
+        as_of = progress(c, part).time
+        here, there = (
+            c.until(f"{part} can be digested", functools.partial(digest, c, side, part, as_of))
+            for side in (part.new, part.old)
+        )
+        assert (here.digests, here.rows) == (there.digests, there.rows)
+        rows += sum(here.rows)
+    return rows
+
+
+def digest(c: Coordinator, partition: int, part: Overlap, as_of: int) -> DigestReply:
+    """Digest a part at one of its sides."""
+    request = DigestRequest(
+        partition=partition, as_of=as_of, ranges=4, hashes=(part.start, part.end - 1)
+    )
+    reply: DigestReply = c.call(c.records[partition].leader, request, DigestReply)
+    return reply
+
+
+class Writing:
+    """A client of each partition that writes, overwrites and deletes until it is stopped."""
+
+    def __init__(self, c: Coordinator, seed: int) -> None:
+        self._c = c
+        self._rng = random.Random(seed)
+        self._stop = threading.Event()
+        self.rows: dict[int, dict[bytes, bytes]] = {}
+        self.last_times: dict[int, int] = {}
+        self.written = 0
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self.failure: BaseException | None = None
+
+    def _run(self) -> None:
+        try:
+            self._write_on()
+        except BaseException as error:  # noqa: BLE001 - told to the test
+            self.failure = error
+
+    def _write_on(self) -> None:
+        old = layout_of(self._c.config)
+        clients = {p: Client(self._c) for p in old.ids}
+        keys = {p: keys_in(p, old.partitions, 300) for p in old.ids}
+        while not self._stop.is_set():
+            for partition, client in clients.items():
+                some = self._rng.sample(keys[partition], 8)
+                rows = self.rows.setdefault(partition, {})
+                client.sequence += 1
+                if self._rng.random() < 0.2:
+                    result = client.send(
+                        partition, client.sequence, dict.fromkeys(some, b""), delete=True
+                    )
+                    for key in some:
+                        rows.pop(key, None)
+                else:
+                    new = {key: b"%d" % self._rng.randrange(1 << 60) for key in some}
+                    result = client.send(partition, client.sequence, new)
+                    rows.update(new)
+                self.last_times[partition] = result.commit_time
+                self.written += 1
+
+    def start(self) -> None:
+        """Begin."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End, and raise what has gone wrong."""
+        self._stop.set()
+        self._thread.join(30)
+        assert not self._thread.is_alive()
+        if self.failure is not None:
+            raise self.failure
+
+    @property
+    def count(self) -> int:
+        """How many rows there are."""
+        return sum(map(len, self.rows.values()))
+
+
+@contextlib.contextmanager
+def writing(c: Coordinator, seed: int = 1) -> Iterator[Writing]:
+    """Write meanwhile."""
+    writer = Writing(c, seed)
+    writer.start()
+    try:
+        yield writer
+    finally:
+        writer.stop()
+
+
+def fill_old(c: Coordinator, rows: int = 400) -> None:
+    """Have rows in each old partition before anything is imported."""
+    client, old = Client(c), layout_of(c.config)
+    for partition in old.ids:
+        keys = keys_in(partition, old.partitions, rows, prefix="early")
+        for at in range(0, rows, 50):
+            client.put(partition, dict.fromkeys(keys[at : at + 50], b"early" * 5))
+
+
+def part_to_fill(c: Coordinator, leader: Partition) -> ImportPart:
+    """Return the one part that a new partition imports, once it may be filled."""
+    c.until("it may begin", lambda: leader.importing.parts()[0].next_fill(100) is not None)
+    (part,) = leader.importing.parts()
+    return part
+
+
+def begin_by_hand(c: Coordinator, leader: Partition) -> ImportPart:
+    """Begin the one part that a new partition imports."""
+    part = part_to_fill(c, leader)
+    begin = part.next_fill(1_000)
+    assert isinstance(begin, BeginImport)
+    part.begun(c.node(0).import_source.begin(begin))
+    return part
+
+
+def fill_by_hand(c: Coordinator, part: ImportPart) -> None:
+    """Begin a part, and fill it."""
+    source = c.node(0).import_source
+    while not part.filled:
+        request = c.until("it may be asked", functools.partial(part.next_fill, 1_000))
+        if isinstance(request, BeginImport):
+            part.begun(source.begin(request))
+        else:
+            part.filled_with(request, source.fill(request))

@@ -29,7 +29,7 @@ class Bench:
         """Open the store as after a restart."""
         self.store = PartitionStore.open(self.directory, StoreConfig())
         self.collector = Collector(
-            self.store, pause_seconds=PAUSE_SECONDS, clock=lambda: self.now, slice_bytes=1
+            self.store, pause_seconds=lambda: PAUSE_SECONDS, clock=lambda: self.now, slice_bytes=1
         )
 
     def write(self, key: bytes, time: int) -> None:

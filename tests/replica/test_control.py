@@ -79,6 +79,8 @@ def test_a_stale_coordinator_changes_nothing(tmp_path: Path, call: str) -> None:
         c.create(P, (0, 1))
         before = standing(c)
         with pytest.raises(StaleEpochError):
+            c.replica(0).fencing.check(Fence(coordinator_epoch=4, revision=9))
+        with pytest.raises(StaleEpochError):
             c.call(0, CALLS[call](c, Fence(coordinator_epoch=4, revision=9)), Message)
         if call not in {"ConfigureNode", "AwaitReplica"}:
             with pytest.raises(StaleRevisionError):

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import threading
 import uuid
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
 from replica_cluster import Client, Coordinator, LocalNode, cluster
 
 from rezone.replica.checkpoints import CheckpointLimits
-from rezone.replica.foreground import Foreground
+from rezone.replica.foreground import BUSY_SHARE, Foreground
 from rezone.replica.store_config import StoreConfig
-from rezone.wire.copying import CopyOptions, FlightSink, copy_partition
+from rezone.wire.copying import CopyOptions, CopyReceipt, copy_partition
+from rezone.wire.copysink import FlightSink
 from rezone.wire.errors import ConflictError, RezoneError
 from rezone.wire.flight import NodeClient
 from rezone.wire.messages import (
@@ -29,6 +32,7 @@ from rezone.wire.messages import (
 )
 
 P = 0
+WAIT_SECONDS = 20
 FORMS = {
     "rows": StoreConfig(),
     "files": StoreConfig(checkpoints=CheckpointLimits(bytes_min=0)),
@@ -73,8 +77,19 @@ def joined(c: Coordinator, k: Client) -> None:
 
 
 @pytest.mark.proves("HS-06", "SS-08", "ZR-13")
-def test_a_learner_pulls_a_snapshot_and_joins(tmp_path: Path, form: str) -> None:
+def test_a_learner_pulls_a_snapshot_and_joins(
+    tmp_path: Path, form: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A new replica would never get in sync, or would be without the rows from before it came."""
+    begun: list[int] = []
+    asked_twice = threading.Event()
+
+    def copying(partition: int, *arguments: Any, **options: Any) -> list[CopyReceipt]:
+        begun.append(partition)
+        assert asked_twice.wait(WAIT_SECONDS)
+        return copy_partition(partition, *arguments, **options)
+
+    monkeypatch.setattr("rezone.replica.copies.copy_partition", copying)
     with cluster(tmp_path, 3, store_config=FORMS[form]) as c:
         k = learner(c)
         waiting = c.report(2, P)
@@ -86,9 +101,11 @@ def test_a_learner_pulls_a_snapshot_and_joins(tmp_path: Path, form: str) -> None
         pull = PullSnapshot(fence=c.fence(), partition=P, source=c.nodes[0].address)
         for _ in range(2):
             assert c.call(2, pull) == Ack()
+        asked_twice.set()
         k.put(P, {b"during": b"0"})
         joined(c, k)
         assert c.call(2, pull) == Ack()
+        assert begun == [P], "a repeat joins the copy under way, or finds it done"
         assert c.call(2, CopyStateRequest(partition=P), CopyState).done
         copied = c.report(2, P)
         assert copied.copy is not None
@@ -145,7 +162,7 @@ def test_a_snapshot_is_pushed_and_refused_where_none_is_needed(tmp_path: Path, f
         assert c.report(2, P).role is Role.FOLLOWER
 
 
-@pytest.mark.proves("B-05")
+@pytest.mark.proves("B-05", "ZR-09")
 def test_a_broken_copy_goes_on_and_a_trimmed_log_asks_for_one(tmp_path: Path, form: str) -> None:
     """A receiver that was interrupted would be taken for whole."""
     with cluster(tmp_path, 3, store_config=FORMS[form]) as c:
@@ -160,7 +177,7 @@ def test_a_broken_copy_goes_on_and_a_trimmed_log_asks_for_one(tmp_path: Path, fo
             cancelled=lambda: next(asked, True),
         )
         assert receipt.error
-        report = c.report(2, P)
+        report = c.until("told", lambda: (r := c.report(2, P)).copy and r.copy.error and r)
         assert report.needs_snapshot
         assert c.isr(P) == {0, 1}
         (receipt,) = copy_partition(P, NodeClient(c.nodes[0].address), [sink(c)], reader="test")
@@ -238,6 +255,7 @@ def test_copies_and_digests_give_way_at_both_ends(tmp_path: Path, form: str) -> 
         c.until("answered", lambda: foreground_of(c, 0).under_way == 0)
         for node in (0, 2):
             foreground_of(c, node).begin()
+        c.until_each("busy", (0, 2), lambda n: foreground_of(c, n).served_share > BUSY_SHARE)
         c.call(2, PullSnapshot(fence=c.fence(), partition=P, source=c.nodes[0].address))
         c.until("copied", lambda: (r := c.report(2, P).copy) and r.done)
         after_copy = [foreground_of(c, node).rested_seconds for node in (0, 2)]

@@ -14,15 +14,19 @@ import pyarrow as pa
 import pytest
 from replica_cluster import FAST, Client, Coordinator, cluster
 
-from rezone.client import AgedRows, TableClient
-from rezone.wire.errors import NotReadyError
-from rezone.wire.messages import ReadRequest, ReadResult, ZoneConfig
+from rezone.client import AgedRows, ClientSettings, TableClient
+from rezone.replica.partition import Partition
+from rezone.wire.errors import NotReadyError, RezoneError
+from rezone.wire.messages import ClosedTime, Entries, ReadRequest, ReadResult, ZoneConfig
 from rezone.wire.rows import to_ipc
 
 P = 0
 KEY = b"k"
 SETTINGS = msgspec.structs.replace(FAST, lease_ms=300, apply_interval_ms=10)
 OLD_SECONDS = 20.0
+# Who waits too long asks the leader instead, by right: where that must not be, nobody gives up.
+PATIENT = msgspec.structs.replace(SETTINGS, hold_ms_max=60_000)
+PATIENT_CLIENT = ClientSettings(doubt_after_seconds=60, attempt_timeout_seconds=60)
 
 
 class LateClock:
@@ -43,13 +47,16 @@ def now() -> int:
 
 
 @contextmanager
-def group(directory: Path, partitions: int = 1) -> Iterator[tuple[Coordinator, TableClient]]:
+def group(
+    directory: Path, partitions: int = 1, *, patient: bool = False
+) -> Iterator[tuple[Coordinator, TableClient]]:
     """Give partitions of three replicas, led by nodes 0, 1, ..., and the users' client."""
     config = ZoneConfig(zone="test", zone_uid="uid-test", partitions=partitions)
-    with cluster(directory, 3, settings=SETTINGS, config=config) as c:
+    with cluster(directory, 3, settings=PATIENT if patient else SETTINGS, config=config) as c:
         for partition in range(partitions):
             c.create(partition, tuple((partition + i) % 3 for i in range(3)))
-        with TableClient([node.address for node in c.nodes.values()]) as client:
+        settings = PATIENT_CLIENT if patient else ClientSettings()
+        with TableClient([node.address for node in c.nodes.values()], settings=settings) as client:
             yield c, client
 
 
@@ -71,7 +78,7 @@ def test_the_time_of_a_follower_goes_on_while_nothing_is_written(tmp_path: Path)
 
 def test_followers_answer_with_their_time_and_age_and_the_same_again(tmp_path: Path) -> None:
     """A report would change while it is read, and nobody could say of when it is."""
-    with group(tmp_path, 3) as (c, client):
+    with group(tmp_path, 3, patient=True) as (c, client):
         rows = [{"key": f"k{i}".encode(), "value": b"1"} for i in range(50)]
         client.write(rows)
         written = now()
@@ -93,6 +100,73 @@ def test_followers_answer_with_their_time_and_age_and_the_same_again(tmp_path: P
         assert again.as_of == answer.as_of
         assert again.age_seconds >= answer.age_seconds
         assert set(client.read(keys, as_of=answer.as_of)["value"].to_pylist()) == {b"1"}
+
+
+def test_a_read_that_waits_for_a_time_is_answered_when_the_leader_closes_it(tmp_path: Path) -> None:
+    """A partition at rest would let each such read wait for as long as a read may."""
+    with group(tmp_path, patient=True) as (c, _):
+        replica = c.replica(1)
+        heard, held = replica.closing.heard, list[ClosedTime]()
+        replica.closing.heard = held.append  # type: ignore[method-assign, assignment]
+        since = now()
+        outcomes = ask_to_wait(c, replica, since)
+        c.until("closed", lambda: held and held[-1].time > since)
+        assert not outcomes
+        heard(held[-1])
+        c.until("answered", lambda: outcomes)
+        assert outcomes == [None]
+
+
+def test_a_read_that_waits_for_a_commit_is_answered_by_a_standby_that_has_applied_it(
+    tmp_path: Path,
+) -> None:
+    """A standby has nothing left to do when it hears of a commit, and would not look who waits."""
+    with group(tmp_path, patient=True) as (c, client):
+        c.change(P, hot_standby_replica=1)
+        replica = c.replica(1)
+        replica.closing.heard = lambda news: None  # type: ignore[method-assign]  # noqa: ARG005
+        receive, held = replica.following.receive, list[Entries]()
+
+        def take(entries: Entries, body: memoryview, **options: Any) -> None:
+            if body:
+                receive(entries, body, **options)
+            else:
+                held.append(entries)
+
+        replica.following.receive = take  # type: ignore[method-assign]
+        (written,) = client.write([{"key": KEY, "value": b"1"}])
+        c.until("applied", lambda: replica.store.applied == 1)
+        outcomes = ask_to_wait(c, replica, written.commit_time)
+        c.until("committed", lambda: held and held[-1].committed_offset == 1)
+        assert not outcomes
+        receive(held[-1], memoryview(b""))
+        c.until("answered", lambda: outcomes)
+        assert outcomes == [None]
+
+
+def ask_to_wait(c: Coordinator, replica: Partition, as_of: int) -> list[RezoneError | None]:
+    """Ask for a time that is not there yet; return a list that gets the outcome.
+
+    The job has looked when this returns: whatever answers later was woken by something else.
+    """
+    outcomes: list[RezoneError | None] = []
+    steps = count_steps(replica)
+    replica.reads.submit(as_of, outcomes.append)
+    c.until("the job has looked", lambda: steps)
+    return outcomes
+
+
+def count_steps(replica: Partition) -> list[int]:
+    """Return a list that gets an entry each time the job has looked at the reads that wait."""
+    steps: list[int] = []
+    step = replica.reads.step
+
+    def noted() -> None:
+        step()
+        steps.append(1)
+
+    replica.reads.step = noted  # type: ignore[method-assign]
+    return steps
 
 
 def count_reads(c: Coordinator) -> dict[tuple[int, int], list[int]]:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from replica_cluster import Client, Coordinator, ProcessNode, cluster
 from test_takeover import PARTITION as P
@@ -15,6 +17,7 @@ from test_takeover import Load
 from rezone.domain import route_leaders
 from rezone.replica.settings import NodeSettings
 from rezone.wire.messages import (
+    FetchLog,
     LeaderAndIsr,
     NotifyLeaderAndIsr,
     PartitionAssignment,
@@ -112,6 +115,37 @@ def test_a_standby_s_engine_has_the_rows_before_its_log_is_on_disk(tmp_path: Pat
         c.nodes[0].stop()
         thread.join(20)
         assert not thread.is_alive()
+        k.close()
+
+
+@pytest.mark.proves("HS-03", "HS-07")
+def test_a_new_standby_applies_its_log_part_by_part_and_says_each_time_how_far_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A standby that begins far behind would never be one, or would look stuck until it is."""
+    monkeypatch.setattr("rezone.replica.follower._STANDBY_SLICE_ROWS", 3)
+    settings = msgspec.structs.replace(LAZY, standby_lag_rows_max=2)
+    with cluster(tmp_path, 2, settings=settings) as c:
+        c.create(P, (0, 1))
+        k = Client(c)
+        for i in range(10):
+            k.put(P, {b"%d" % i: b"v"})
+        c.until("durable", lambda: c.report(1, P).durable_offset == 10)
+        behind = c.report(1, P).kv_applied_offset
+        told: list[int] = []
+        leading = c.replica(0).leading
+        acked = leading.acked
+
+        def noting(stream: Any, ack: FetchLog, **options: Any) -> None:
+            told.append(ack.kv_applied_offset)
+            acked(stream, ack, **options)
+
+        leading.acked = noting  # type: ignore[method-assign]
+        c.change(P, hot_standby_replica=1)
+        c.until("it has applied all", lambda: told and told[-1] == 10)
+        steps = sorted({behind, *told})
+        assert len(steps) > 3
+        assert all(after - before <= 3 for before, after in itertools.pairwise(steps))
         k.close()
 
 

@@ -7,31 +7,37 @@ from pathlib import Path
 import msgspec
 import pytest
 from replica_cluster import Coordinator, cluster
-from resharding_kit import seal
-from test_imports import (
+from resharding_kit import (
     SMALL,
+    begin_by_hand,
     create_old,
     fill_by_hand,
     fill_old,
     imported,
+    part_to_fill,
     parts_of,
     reshard,
+    seal,
     zone,
 )
 
 from rezone.replica.entry import EntryKind
-from rezone.replica.foreground import SHORT_STEP_BYTES
+from rezone.replica.foreground import BUSY_SHARE, SHORT_STEP_BYTES
+from rezone.replica.importing import FillWork, ImportPart
 from rezone.replica.importmetrics import ImportCollector
+from rezone.replica.partition import Partition
 from rezone.wire.errors import ConflictError
+from rezone.wire.messages import TailImports
 
 _IDLE = msgspec.structs.replace(SMALL, import_threads=0)
 
 
 def serve(c: Coordinator) -> None:
-    """Have a request under way at each node that is not answered."""
+    """Have a request under way at each node that is not answered, for long already."""
     c.until_each("answered", c.nodes, lambda node: c.node(node).foreground.under_way == 0)
     for node in c.nodes:
         c.node(node).foreground.begin()
+    c.until_each("busy", c.nodes, lambda n: c.node(n).foreground.served_share > BUSY_SHARE)
 
 
 @pytest.mark.proves("B-08", "B-16")
@@ -68,10 +74,7 @@ def test_what_followers_of_a_fill_do_is_rested_for_by_its_leader(tmp_path: Path)
         fill_old(c, 200)
         (heir,) = reshard(c, 1).ids
         leader, clients = c.replica(1, heir), c.node(0).foreground
-        c.until("it may begin", lambda: leader.importing.parts()[0].next_fill(100) is not None)
-        (part,) = leader.importing.parts()
-        begin = part.next_fill(100)
-        part.begun(c.node(0).import_source.begin(begin))  # type: ignore[arg-type]
+        part = begin_by_hand(c, leader)
         request = c.until("it may be asked", lambda: part.next_fill(1_000))
         filled = c.node(0).import_source.fill(request)
         serve(c)
@@ -100,14 +103,47 @@ def test_work_of_replicas_counts_as_that_of_copies_while_they_are_filled(
         for node, worked in owed.items():
             monkeypatch.setattr(c.node(node).foreground, "owe", worked.append)
         leader = c.replica(1, heir)
-        c.until("it may begin", lambda: leader.importing.parts()[0].next_fill(100) is not None)
-        fill_by_hand(c, leader.importing.parts()[0])
+        fill_by_hand(c, part_to_fill(c, leader))
         c.until_each("owed", c.nodes, lambda node: sum(owed[node]) > 0)
         c.until("applied", lambda: leader.store.applied == leader.store.log_end)
         before = len(owed[1])
         leader.wake()
         c.until("idle", lambda: leader.store.log_end == leader.positions.committed)
         assert len(owed[1]) == before, "it has all that it is filled with"
+
+
+@pytest.mark.proves("B-16")
+def test_following_a_log_is_not_rested_for_by_the_fill_beside_it(tmp_path: Path) -> None:
+    """Writers that never pause would put a fill off for ever: it would owe what they cost."""
+    with cluster(tmp_path, 1, config=zone(1), settings=_IDLE) as c:
+        create_old(c)
+        fill_old(c, 100)
+        (heir,) = reshard(c, 1).ids
+        leader, source = c.replica(0, heir), c.node(0).import_source
+        part = begin_by_hand(c, leader)
+        work = FillWork(leader.store)
+        assert work.share() == 1.0, "the entry that begins a fill"
+        request = c.until("it may be asked", lambda: part.next_fill(1_000))
+        reply = source.fill(request)
+        part.filled_with(request, reply)
+        assert work.share() == 1.0
+        fill_old(c, 50)
+        c.until("followed", lambda: follow(c, leader, part))
+        assert work.share() == 0.0
+        assert work.share() == 0.0, "nothing came since"
+        fill_by_hand(c, part)
+        assert work.share() == 1.0
+
+
+def follow(c: Coordinator, leader: Partition, part: ImportPart) -> bool:
+    """Take what the source's log has by now; whether anything came."""
+    before = leader.store.log_end
+    at = part.next_tail()
+    if at is not None:
+        request = TailImports(parts=(at,), bytes_max=100_000, timeout_ms=0, linger_ms=0)
+        (tail,) = c.node(0).import_source.tail(request).tails
+        part.tailed(at, tail)
+    return leader.store.log_end > before
 
 
 def test_how_far_imports_are_is_told_in_metrics(tmp_path: Path) -> None:

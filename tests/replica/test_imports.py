@@ -2,17 +2,32 @@
 
 from __future__ import annotations
 
-import functools
-import random
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import msgspec
 import pytest
-from replica_cluster import FAST, Client, Coordinator, ProcessNode, cluster, keys_in
-from resharding_kit import HeldDisk, in_background, scan, seal
+from replica_cluster import Client, Coordinator, ProcessNode, cluster, keys_in
+from resharding_kit import (
+    SMALL,
+    HeldDisk,
+    Writing,
+    create_old,
+    digest,
+    fill_by_hand,
+    fill_old,
+    imported,
+    in_background,
+    part_to_fill,
+    parts_of,
+    progress,
+    require_equal,
+    reshard,
+    scan,
+    seal,
+    writing,
+    zone,
+)
 
 from rezone.replica.entry import EntryKind, iter_entries
 from rezone.replica.importers import Bell, Importers
@@ -26,184 +41,17 @@ from rezone.wire.errors import (
     error_from,
 )
 from rezone.wire.keyspace import hash_key
-from rezone.wire.layouts import Layout, Overlap
+from rezone.wire.layouts import Layout
 from rezone.wire.messages import (
     BeginImport,
-    DigestReply,
-    DigestRequest,
     FilledVersions,
     FillImport,
     ImportBegun,
     ImportedPart,
-    ImportProgress,
     ImportTails,
     TailedPart,
     TailImports,
-    ZoneConfig,
 )
-
-SMALL = msgspec.structs.replace(
-    FAST, import_chunk_bytes=2_000, import_poll_ms=100, import_linger_ms=2, import_mark_rows=200
-)
-
-
-def zone(partitions: int, **changes: object) -> ZoneConfig:
-    """Return a zone of so many partitions."""
-    return ZoneConfig(zone="test", zone_uid="uid-test", partitions=partitions, **changes)  # type: ignore[arg-type]
-
-
-def create_old(c: Coordinator) -> None:
-    """Make the partitions of the layout that there is, led by one node after the other."""
-    for index, partition in enumerate(layouts.layout_of(c.config).ids):
-        c.create(partition, placed(c, index))
-
-
-def reshard(c: Coordinator, partitions: int) -> Layout:
-    """Tell the nodes of the next layout, and make its partitions."""
-    c.config = msgspec.structs.replace(c.config, next_partitions=partitions)
-    c.configure()
-    new = layouts.next_layout_of(c.config)
-    assert new is not None
-    for index, partition in enumerate(new.ids):
-        c.create(partition, placed(c, index + 1))
-    return new
-
-
-def placed(c: Coordinator, index: int) -> tuple[int, ...]:
-    """Return all nodes, the leader first."""
-    nodes = sorted(c.nodes)
-    turn = index % len(nodes)
-    return tuple(nodes[turn:] + nodes[:turn])
-
-
-def parts_of(c: Coordinator) -> tuple[Overlap, ...]:
-    """Return all pairs of an old and a new partition."""
-    new = layouts.next_layout_of(c.config)
-    assert new is not None
-    return layouts.overlaps(layouts.layout_of(c.config), new)
-
-
-def progress(c: Coordinator, part: Overlap) -> ImportProgress:
-    """Return how far a part is imported, by the report of whoever leads; NotReadyError else."""
-    for node in c.nodes:
-        try:
-            found = c.report(node, part.new)
-        except NotReadyError:
-            continue
-        for each in found.imports:
-            if each.source == part.old:
-                return each
-    raise NotReadyError(f"nobody imports {part}")
-
-
-def imported(c: Coordinator, part: Overlap, since: int = 0) -> bool:
-    """Whether a part is filled, and has all that was committed up to a time."""
-    found = progress(c, part)
-    return found.filled and found.lag_rows == 0 and found.time >= since
-
-
-def require_equal(c: Coordinator, last_times: dict[int, int]) -> int:
-    """Compare each part at both sides as of one time that both have reached; return the rows."""
-    rows = 0
-    for part in parts_of(c):
-        wanted = functools.partial(imported, c, part, last_times.get(part.old, 0))
-        c.until(f"{part} is imported", wanted)
-        as_of = progress(c, part).time
-        here, there = (
-            c.until(f"{part} can be digested", functools.partial(digest, c, side, part, as_of))
-            for side in (part.new, part.old)
-        )
-        assert (here.digests, here.rows) == (there.digests, there.rows)
-        rows += sum(here.rows)
-    return rows
-
-
-def digest(c: Coordinator, partition: int, part: Overlap, as_of: int) -> DigestReply:
-    """Digest a part at one of its sides."""
-    request = DigestRequest(
-        partition=partition, as_of=as_of, ranges=4, hashes=(part.start, part.end - 1)
-    )
-    reply: DigestReply = c.call(c.records[partition].leader, request, DigestReply)
-    return reply
-
-
-class Writing:
-    """A client of each partition that writes, overwrites and deletes until it is stopped."""
-
-    def __init__(self, c: Coordinator, seed: int) -> None:
-        self._c = c
-        self._rng = random.Random(seed)
-        self._stop = threading.Event()
-        self.rows: dict[int, dict[bytes, bytes]] = {}
-        self.last_times: dict[int, int] = {}
-        self.written = 0
-        self._thread = threading.Thread(target=self._run, daemon=True)
-        self.failure: BaseException | None = None
-
-    def _run(self) -> None:
-        try:
-            self._write_on()
-        except BaseException as error:  # noqa: BLE001 - told to the test
-            self.failure = error
-
-    def _write_on(self) -> None:
-        old = layouts.layout_of(self._c.config)
-        clients = {p: Client(self._c) for p in old.ids}
-        keys = {p: keys_in(p, old.partitions, 300) for p in old.ids}
-        while not self._stop.is_set():
-            for partition, client in clients.items():
-                some = self._rng.sample(keys[partition], 8)
-                rows = self.rows.setdefault(partition, {})
-                client.sequence += 1
-                if self._rng.random() < 0.2:
-                    result = client.send(
-                        partition, client.sequence, dict.fromkeys(some, b""), delete=True
-                    )
-                    for key in some:
-                        rows.pop(key, None)
-                else:
-                    new = {key: b"%d" % self._rng.randrange(1 << 60) for key in some}
-                    result = client.send(partition, client.sequence, new)
-                    rows.update(new)
-                self.last_times[partition] = result.commit_time
-                self.written += 1
-
-    def start(self) -> None:
-        """Begin."""
-        self._thread.start()
-
-    def stop(self) -> None:
-        """End, and raise what has gone wrong."""
-        self._stop.set()
-        self._thread.join(30)
-        assert not self._thread.is_alive()
-        if self.failure is not None:
-            raise self.failure
-
-    @property
-    def count(self) -> int:
-        """How many rows there are."""
-        return sum(map(len, self.rows.values()))
-
-
-@contextmanager
-def writing(c: Coordinator, seed: int = 1) -> Iterator[Writing]:
-    """Write meanwhile."""
-    writer = Writing(c, seed)
-    writer.start()
-    try:
-        yield writer
-    finally:
-        writer.stop()
-
-
-def fill_old(c: Coordinator, rows: int = 400) -> None:
-    """Have rows in each old partition before anything is imported."""
-    client, old = Client(c), layouts.layout_of(c.config)
-    for partition in old.ids:
-        keys = keys_in(partition, old.partitions, rows, prefix="early")
-        for at in range(0, rows, 50):
-            client.put(partition, dict.fromkeys(keys[at : at + 50], b"early" * 5))
 
 
 @pytest.mark.proves("B-08")
@@ -329,8 +177,7 @@ def test_what_comes_late_counts_nothing(tmp_path: Path) -> None:
         fill_old(c, 100)
         (heir,) = reshard(c, 1).ids
         leader, source = c.replica(1, heir), c.node(0).import_source
-        c.until("it may begin", lambda: leader.importing.parts()[0].next_fill(100) is not None)
-        (part,) = leader.importing.parts()
+        part = part_to_fill(c, leader)
         begin = part.next_fill(1_000)
         assert isinstance(begin, BeginImport)
         begun = source.begin(begin)
@@ -407,17 +254,6 @@ def test_a_digest_waits_for_versions_that_are_older_than_what_is_applied(tmp_pat
             disk.let_go()
         there = digest(c, 0, first.overlap, times[0])
         assert digest(c, heir, first.overlap, times[0]).digests == there.digests
-
-
-def fill_by_hand(c: Coordinator, part: ImportPart) -> None:
-    """Begin a part, and fill it."""
-    source = c.node(0).import_source
-    while not part.filled:
-        request = c.until("it may be asked", functools.partial(part.next_fill, 1_000))
-        if isinstance(request, BeginImport):
-            part.begun(source.begin(request))
-        else:
-            part.filled_with(request, source.fill(request))
 
 
 def follow_by_hand(c: Coordinator, part: ImportPart) -> None:

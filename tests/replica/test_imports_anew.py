@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from replica_cluster import Coordinator, cluster
-from test_imports import (
+from resharding_kit import (
     SMALL,
     create_old,
     fill_old,

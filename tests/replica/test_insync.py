@@ -167,7 +167,7 @@ def test_a_follower_joins_only_with_everything_of_earlier_leaders() -> None:
     assert state.propose(0.0, 8)
 
 
-@pytest.mark.proves("HS-08")
+@pytest.mark.proves("HS-04", "HS-08")
 def test_a_standby_enters_iss_near_the_end_and_leaves_far_from_it() -> None:
     """The coordinator would promote a standby that still has to apply for minutes."""
     state = leader((0, 1), (0, 1), standby=1)

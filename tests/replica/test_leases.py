@@ -217,6 +217,7 @@ def test_a_replica_that_has_left_is_in_no_lease_although_its_stream_runs(tmp_pat
         assert partition.intake.time_floor >= 5
 
 
+@pytest.mark.proves("B-09")
 def test_a_lease_is_counted_from_the_question_and_a_little_shorter() -> None:
     """The leader would answer when the follower's promise is over already."""
     rounds = Rounds(1_000, 2)

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from replica_cluster import FAST, Client, Coordinator, LocalNode, cluster
+from resharding_kit import in_background
 
 from rezone.replica.copymetrics import CopyCollector
 from rezone.replica.pacing import CatchUpRate
@@ -19,7 +20,8 @@ from rezone.replica.partition import Partition
 from rezone.replica.settings import NodeSettings
 from rezone.replica.snapshot import SnapshotLimits
 from rezone.replica.store_config import StoreConfig
-from rezone.wire.messages import ZoneConfig
+from rezone.wire.errors import NotReadyError
+from rezone.wire.messages import WriteResult, ZoneConfig
 
 P = 0
 STEP_SECONDS = 0.1
@@ -195,6 +197,45 @@ def test_what_waits_is_answered_when_leadership_goes(tmp_path: Path) -> None:
         assert sorted(write.result(10).leader_epoch for write in writes) == [1, 2, 2, 2]
         assert leader.pacer.waiting_bytes == 0
         assert len(k.get(P, [b"k%d-99" % i for i in range(4)])) == 4
+
+
+@pytest.mark.proves("B-16")
+def test_what_waits_is_answered_when_the_replica_stops(tmp_path: Path) -> None:
+    """A client would wait for a node that is gone until its own patience ends."""
+    slower = msgspec.structs.replace(SLOW, catch_up_rows_min=1)
+    with cluster(tmp_path, 1, settings=slower) as c:
+        c.create(P, (0,))
+        leader, k = leader_of(c), Client(c)
+        keep_log_for_a_copy(leader)
+        k.put(P, {b"%d" % i: b"1" for i in range(100)})
+        waiting, answers = in_background(lambda: Client(c).put(P, {b"x": b"1"}, retry=False))
+        c.until("it waits", lambda: leader.pacer.waiting_bytes)
+        leader.stop()
+        waiting.join(10)
+        (answer,) = answers
+        assert isinstance(answer, NotReadyError)
+        assert leader.pacer.waiting_bytes == 0
+
+
+@pytest.mark.proves("B-16")
+def test_writers_wait_for_a_candidate_that_would_miss_more_than_it_may(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A takeover would drag on for as long as writers are faster than its candidate."""
+    settings = msgspec.structs.replace(FAST, takeover_rows_max=5)
+    with cluster(tmp_path, 1, settings=settings) as c:
+        c.create(P, (0,))
+        leader, k = leader_of(c), Client(c)
+        missing = 4
+        monkeypatch.setattr(leader.takeover, "missing_rows", lambda _now: missing)
+        assert k.put(P, {b"a": b"1"}).paced_ms == 0, "it may miss as much"
+        waiting, answers = in_background(lambda: k.put(P, {b"b": b"1", b"c": b"1"}))
+        c.until("they wait", lambda: leader.pacer.waiting_bytes)
+        missing = 3
+        waiting.join(10)
+        (answer,) = answers
+        assert isinstance(answer, WriteResult)
+        assert answer.paced_ms > 0
 
 
 @pytest.mark.proves("B-16", "DCP-06")

@@ -11,7 +11,8 @@ import pytest
 from replica_cluster import FAST, Client, Coordinator, cluster
 
 from rezone.replica.read import readable
-from rezone.wire.errors import NotReadyError, RezoneError
+from rezone.replica.scan import scan_batches
+from rezone.wire.errors import NotReadyError, RezoneError, VersionsExpiredError
 from rezone.wire.flight import NodeClient, from_flight_error
 from rezone.wire.messages import Ack, ScanTicket, StopReplica
 
@@ -20,8 +21,11 @@ KEY = b"k"
 HOUR_MICROS = 3_600_000_000
 
 
-class LateClock:
-    """A clock whose time of day is an hour behind."""
+class WrongClock:
+    """A clock whose time of day is wrong by so many microseconds."""
+
+    def __init__(self, error_micros: int) -> None:
+        self._error = error_micros
 
     def monotonic(self) -> float:
         """Return seconds that never go back."""
@@ -29,7 +33,7 @@ class LateClock:
 
     def micros(self) -> int:
         """Return the wrong time."""
-        return time.time_ns() // 1000 - HOUR_MICROS
+        return time.time_ns() // 1000 + self._error
 
 
 def read_now(c: Coordinator) -> int:
@@ -47,7 +51,7 @@ def test_a_later_leader_whose_clock_is_late_writes_nothing_into_the_past(
     with cluster(tmp_path, settings=msgspec.structs.replace(FAST, lease_ms=500)) as c:
         c.create(P, (0, 1))
         c.until("it follows", lambda: 1 in c.replica(0).leading.streams)
-        c.replica(1).clock = LateClock()
+        c.replica(1).clock = WrongClock(-HOUR_MICROS)
         as_of = read_now(c)
         if planned:
             c.move(P, 1)
@@ -125,6 +129,42 @@ def test_a_scan_under_way_on_a_replica_that_leaves_is_right_or_ends_with_an_erro
         node.close()
         assert seen.items() <= rows.items()
         assert ended is not None or len(seen) == len(rows), "it ended early and said nothing"
+
+
+@pytest.mark.proves("ZR-08")
+def test_a_scan_whose_rows_are_dropped_meanwhile_ends_with_an_error(tmp_path: Path) -> None:
+    """What a replica drops to copy it anew would be taken for rows that there never were."""
+    with cluster(tmp_path, 2) as c:
+        c.create(P, (0, 1))
+        as_of = Client(c).put(P, {b"%d" % i: b"v" for i in range(50)}).commit_time
+        partition = c.replica(1)
+        c.until("applied", lambda: partition.positions.readable_time >= as_of)
+        ticket = ScanTicket(partition=P, as_of=as_of, batch_rows=10)
+        scan = scan_batches(partition, ticket, c.node(1).zone.codec)
+        next(scan)  # says of when the rows are
+        assert next(scan)[0].num_rows == 10
+        partition.roles.need_snapshot()
+        partition.store.reset()
+        with pytest.raises(NotReadyError, match="copied anew"):
+            next(scan)
+
+
+@pytest.mark.proves("ZR-08")
+def test_a_scan_that_takes_longer_than_versions_are_kept_ends_with_an_error(
+    tmp_path: Path,
+) -> None:
+    """Rows whose old versions were removed meanwhile would be missing in it."""
+    with cluster(tmp_path, 1) as c:
+        c.create(P, (0,))
+        as_of = Client(c).put(P, {b"%d" % i: b"v" for i in range(50)}).commit_time
+        partition = c.replica(0)
+        ticket = ScanTicket(partition=P, as_of=as_of, batch_rows=10)
+        scan = scan_batches(partition, ticket, c.node(0).zone.codec)
+        next(scan)  # says of when the rows are
+        assert next(scan)[0].num_rows == 10
+        partition.clock = WrongClock(2 * HOUR_MICROS)
+        with pytest.raises(VersionsExpiredError):
+            next(scan)
 
 
 def leave(c: Coordinator, node: int) -> None:

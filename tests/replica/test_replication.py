@@ -2,16 +2,28 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import uuid
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
-from replica_cluster import FAST, SCHEMA, Client, Coordinator, cluster, keys_in
+from replica_cluster import (
+    DEADLINE_SECONDS,
+    FAST,
+    SCHEMA,
+    Client,
+    Coordinator,
+    cluster,
+    keys_in,
+)
+from resharding_kit import HeldDisk, in_background
 
 from rezone.replica.settings import NodeSettings
+from rezone.wire.channel import Channel
 from rezone.wire.errors import (
     ConflictError,
     InvalidRowError,
@@ -60,6 +72,18 @@ def caught_up(c: Coordinator, *nodes: int) -> None:
     )
 
 
+@contextlib.contextmanager
+def broken_when_late(channel: Channel) -> Iterator[None]:
+    """Break a channel on which what is waited for does not come in time."""
+    late = threading.Timer(DEADLINE_SECONDS, channel.cancel)
+    late.daemon = True
+    late.start()
+    try:
+        yield
+    finally:
+        late.cancel()
+
+
 class Peer:
     """A hand-made consumer on a replication channel."""
 
@@ -81,10 +105,11 @@ class Peer:
         return self.next(StreamOk, StreamRollback, StreamRefused, StreamNeedsSnapshot)
 
     def next(self, *kinds: type) -> Any:
-        """Return the next message of some kinds."""
-        while (frame := self.channel.receive()) is not None:
-            if isinstance(frame[0], kinds):
-                return frame[0]
+        """Return the next message of some kinds; the channel breaks when none comes in time."""
+        with broken_when_late(self.channel):
+            while (frame := self.channel.receive()) is not None:
+                if isinstance(frame[0], kinds):
+                    return frame[0]
         return None
 
     def close(self) -> None:
@@ -133,9 +158,13 @@ def test_the_stream_handshake_by_hand(tmp_path: Path) -> None:
         peer.channel.send(CloseStream(partition=P))
         assert peer.next(StreamEnd).reason
 
-        # The second of the same name closes the first.
+        # The second of the same name closes the first, whose stream is forgotten.
+        assert isinstance(peer.ask(), StreamOk)
+        streams = c.replica(0).leading.streams
+        assert list(streams) == [1]
         second = Peer(c, 0, "uid-test:1->0")
         assert isinstance(peer.next(ConnectionClosed), ConnectionClosed)
+        c.until("its stream is forgotten", lambda: not streams)
         assert isinstance(second.ask(), StreamOk)
         second.close()
         peer.close()
@@ -162,6 +191,21 @@ def test_limits_on_streams_and_connections_have_clear_errors(tmp_path: Path) -> 
             second.next(StreamOk)
         first.close()
         second.client.close()
+
+
+@pytest.mark.proves("DCP-13")
+def test_clients_and_followers_have_one_limit_of_connections(tmp_path: Path) -> None:
+    """Clients that open channels without end would fill a node that the others count on."""
+    with cluster(tmp_path, 1, settings=NodeSettings(connections_max=1)) as c:
+        c.create(P, (0,))
+        k = Client(c)
+        k.put(P, {b"a": b"1"})
+        for kind in ("data", "replication"):
+            channel = c.client(0).channel(kind)
+            limited = pytest.raises(Exception, match="has 1 connections, which is the limit")
+            with broken_when_late(channel), limited:
+                channel.receive()
+        k.close()
 
 
 @pytest.mark.proves("DCP-05", "RM-08")
@@ -267,7 +311,8 @@ def test_a_standby_gets_into_iss_and_plain_followers_apply_lazily(tmp_path: Path
         k.put(P, {b"last": b"v"})
         c.until("applied", lambda: c.report(1, P).kv_applied_offset == 11)
         c.until("the leader knows", lambda: c.report(0, P).follower_applied.get(1) == 11)
-        assert c.report(2, P).kv_applied_offset < 11
+        c.until("plain, but durable", lambda: c.report(0, P).follower_offsets.get(2) == 11)
+        assert c.report(0, P).follower_applied[2] == c.report(2, P).kv_applied_offset < 11
         k.close()
 
 
@@ -284,6 +329,16 @@ def test_waiting_for_persistence_says_success_or_timeout(tmp_path: Path) -> None
         answer = c.call(0, late, WaitForPersistenceReply)
         assert not answer.persisted
         assert answer.durable_offset == end
+        disk = HeldDisk(c.replica(0))
+        put, _ = in_background(lambda: k.put(P, {b"b": b"1"}))
+        c.until("it is in the log alone", lambda: c.replica(0).store.log_end > end and disk.holds)
+        long = msgspec.structs.replace(late, timeout_ms=20_000)
+        waits, answers = in_background(lambda: c.call(0, long, WaitForPersistenceReply))
+        assert c.call(0, late, WaitForPersistenceReply) == answer
+        disk.let_go()
+        for thread in (put, waits):
+            thread.join(DEADLINE_SECONDS)
+        assert answers == [WaitForPersistenceReply(persisted=True, durable_offset=end + 1)]
         k.close()
 
 
@@ -421,6 +476,19 @@ def test_closing_a_stream_is_answered_at_once_and_repeatable(tmp_path: Path) -> 
             assert c.call(1, CloseStream(partition=P), Ack) == Ack()
         c.until("ended", lambda: not c.replica(0).leading.streams)
         c.change(P)  # any newer record starts it again
+        c.until("streams", lambda: c.replica(0).leading.streams)
+        reasons: list[str] = []
+        following = c.replica(1).following
+        stream_ended = following.stream_ended
+
+        def noting(message: StreamEnd) -> None:
+            reasons.append(message.reason)
+            stream_ended(message)
+
+        following.stream_ended = noting  # type: ignore[method-assign]
+        for _ in range(2):
+            assert c.call(0, CloseStream(partition=P), Ack) == Ack()
+        c.until("ended by its leader", lambda: "closed by the coordinator" in reasons)
         c.call(1, CloseStream(partition=P), Ack)
         k.close()
 

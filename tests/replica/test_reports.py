@@ -48,9 +48,14 @@ def test_a_wish_stands_over_lost_answers_and_a_restart_until_it_is_answered(
             # Whoever got the answer died with it: the next one knows nothing, or has seen it all.
             assert proposal_of(c, 0) == wish
             assert asked(c, 0, seen=heard)[1].proposal == wish
+        c.nodes[2].stop()
         c.nodes[0].stop()
         c.nodes[0].start()
         c.wait_up(0)
+        waited_for = c.replica(0).leading.require_state().maximal
+        assert waited_for == {0, 1, 2}, "the answer that was lost may have been yes"
+        c.nodes[2].start()
+        c.wait_up(2)
         again = c.until("asks again", lambda: proposal_of(c, 0))
         assert (again.leader_epoch, again.partition_epoch) == (
             wish.leader_epoch,
@@ -102,6 +107,7 @@ def test_a_new_leader_says_so_until_it_gets_its_record(tmp_path: Path) -> None:
     """A coordinator that was away in the takeover would believe in the old leader for ever."""
     with cluster(tmp_path, 2) as c:
         c.create(P, (0, 1))
+        c.until("streams", lambda: c.replica(0).leading.streams)
         c.authorise(P, 1)
         c.takeover(P)
         c.until("leads", lambda: asked(c, 1)[1].role is Role.LEADER)

@@ -14,8 +14,7 @@ import msgspec
 import pyarrow as pa
 import pytest
 from replica_cluster import FAST, Coordinator, cluster
-from resharding_kit import HeldDisk, seal
-from test_imports import create_old, parts_of, progress, reshard
+from resharding_kit import HeldDisk, create_old, parts_of, progress, reshard, seal
 
 from rezone.client import TableClient, TransactionOutcomeUnknownError
 from rezone.wire.channel import Channel

@@ -5,9 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from resharding_kit import seal
+from resharding_kit import create_old, imported, parts_of, progress, reshard, seal
 from secure_cluster import of_zone, secure_cluster
-from test_imports import create_old, imported, parts_of, progress, reshard
 from test_resharding_clients import TABLE, table_of
 
 from rezone.client import TableClient

@@ -1,4 +1,4 @@
-"""Streams as the coordinator sees them: added, counted, estimated, and ended by a takeover."""
+"""Streams: asked for, rolled back, added, counted, estimated, and ended by a takeover."""
 
 from __future__ import annotations
 
@@ -104,6 +104,48 @@ def test_adding_a_stream_is_answered_when_its_handshake_is_done(tmp_path: Path) 
             add(c, 0, 75, P)
 
 
+@pytest.mark.proves("DCP-03")
+def test_a_follower_asks_for_what_is_behind_its_log_and_says_of_which_branch_that_is(
+    tmp_path: Path,
+) -> None:
+    """It would get rows twice, or rows of a history that is not that of those before them."""
+    with cluster(tmp_path, 2) as c:
+        c.create(P, (0, 1))
+        k = Client(c)
+        k.put(P, {b"a": b"1", b"b": b"1"})
+        c.until("caught up", lambda: c.replica(1).store.durable_end == 2)
+        store, following = c.replica(1).store, c.replica(1).following
+        (branch,) = store.meta.failover_log
+        request = following.stream_request(5)
+        assert (request.opaque, request.leader_epoch) == (5, 1)
+        assert (request.high_offset, request.partition_uuid) == (2, branch.partition_uuid)
+        store.update_meta(failover_log=(branch, FailoverEntry("begun at the end", 2)))
+        assert following.stream_request(6).partition_uuid == branch.partition_uuid
+        k.close()
+
+
+@pytest.mark.proves("DCP-05")
+def test_one_that_is_rolled_back_to_nothing_gives_up_one_branch_after_the_other(
+    tmp_path: Path,
+) -> None:
+    """All rows would travel again, because a leader does not know a branch of the last few."""
+    with cluster(tmp_path, 2) as c:
+        c.create(P, (0, 1))
+        k = Client(c)
+        for key in (b"a", b"b", b"c"):
+            k.put(P, {key: b"1"})
+        c.until("caught up", lambda: c.replica(1).store.durable_end == 3)
+        c.call(1, CloseStream(partition=P), Ack)
+        store = c.replica(1).store
+        store.update_meta(
+            failover_log=(*store.meta.failover_log, FailoverEntry("nobody knows it", 2))
+        )
+        for log_end in (2, 0):
+            c.replica(1).following.roll_back(0)
+            assert store.log_end == log_end
+        k.close()
+
+
 @pytest.mark.proves("DCP-04")
 def test_the_leaders_failover_log_is_on_disk_in_place_of_the_own_before_the_first_ack(
     tmp_path: Path,
@@ -207,10 +249,10 @@ def next_step(peer: Peer) -> int | Message:
             return end_of(bytes(body))
 
 
-@pytest.mark.proves("DCP-10")
+@pytest.mark.proves("DCP-06", "DCP-10")
 def test_the_order_of_a_takeover_on_the_wire(tmp_path: Path) -> None:
     """The old leader would write on behind Active, or die before the candidate is close."""
-    settings = NodeSettings(takeover_rows_max=0, replica_lag_ms_max=60_000)
+    settings = NodeSettings(takeover_rows_max=0, takeover_quiet_ms=0, replica_lag_ms_max=60_000)
     with (
         cluster(tmp_path, 1, settings=settings) as c,
         # Left open by a failure, it would hold the process's end.

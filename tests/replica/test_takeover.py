@@ -27,6 +27,7 @@ from rezone.wire.messages import (
     Message,
     Role,
     SetState,
+    Takeover,
     TakeoverState,
     UpgradeCandidate,
 )
@@ -139,6 +140,13 @@ def test_a_takeover_needs_a_stream_an_order_and_an_in_sync_candidate(tmp_path: P
         c.create(PARTITION, (0, 1))
         k = Client(c)
         k.put(PARTITION, {b"a": b"1"})
+        with pytest.raises(ConflictError, match="not authorised"):
+            c.call(
+                0,
+                Takeover(
+                    fence=c.fence(), partition=PARTITION, leader_epoch=1, candidate=1, next_epoch=2
+                ),
+            )
         c.change(PARTITION, next_leader=2, next_epoch=2)
         with pytest.raises(ConflictError, match="not in sync"):
             c.takeover(PARTITION)
@@ -241,6 +249,7 @@ def test_a_channel_cut_around_pending_leaves_the_old_leader_leading(
         assert cut.done.is_set()
         assert failed.role is Role.LEADER
         assert failed.takeover_error
+        assert stored_meta(c, 0).role is Role.LEADER, "it would be dead after a restart"
         assert one_leader(c, (0, 2)) == 0
         c.until("the candidate is back", lambda: c.report(0, PARTITION).follower_offsets.get(1))
         finish(c, k, rows)
@@ -262,7 +271,7 @@ def test_a_channel_cut_around_active_is_made_good_by_the_next_stream(
         finish(c, k, rows)
 
 
-@pytest.mark.proves("DCP-11")
+@pytest.mark.proves("DCP-11", "ZR-13")
 def test_an_old_leader_is_dead_on_its_disk_before_it_is_dead(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -272,7 +281,8 @@ def test_an_old_leader_is_dead_on_its_disk_before_it_is_dead(
         assert stored_meta(c, 0).role is Role.LEADER
         # The candidate never hears of it, so the old leader stays where it is: pending.
         monkeypatch.setattr(ProducerChannel, "add_control", lambda *_, **__: None)
-        c.takeover(PARTITION)
+        for _ in range(2):
+            c.takeover(PARTITION)
         k.put(PARTITION, {b"pending": b"1"})
         assert c.report(0, PARTITION).takeover is TakeoverState.PENDING
         assert stored_meta(c, 0).role is Role.FOLLOWER
@@ -433,7 +443,7 @@ def test_a_candidate_lost_after_dead_is_rolled_back_by_a_higher_epoch(
         finish(c, k, {**rows, b"held": b"1"})
 
 
-@pytest.mark.proves("DCP-11", "RM-08")
+@pytest.mark.proves("DCP-10", "DCP-11", "RM-08")
 def test_a_candidate_whose_log_ends_elsewhere_does_not_lead(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -467,7 +477,7 @@ def test_a_candidate_whose_log_ends_elsewhere_does_not_lead(
         finish(c, k, rows)
 
 
-@pytest.mark.proves("RM-05", "DCP-11")
+@pytest.mark.proves("RM-05", "DCP-11", "ZR-13")
 def test_upgrade_candidate_replays_leads_and_repeats(tmp_path: Path) -> None:
     """The coordinator could not finish a takeover whose last message was lost."""
     with cluster(tmp_path, 3) as c:

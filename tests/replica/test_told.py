@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import pytest
+from replica_cluster import Client, cluster
 
 from rezone.replica.told import NAME, ToldTimes
+from rezone.wire.messages import CloseStream
 
+P = 0
+HOUR = 3_600_000_000
 AHEAD_MS = 3_000
 AHEAD = AHEAD_MS * 1000
 NOW = 1_000_000_000
@@ -131,3 +136,35 @@ def test_a_damaged_file_is_set_aside(tmp_path: Path, clock: HandClock) -> None:
     again.open(tmp_path)
     assert again.before == NOW + AHEAD
     assert path.with_name(f"{NAME}.damaged").exists()
+
+
+@pytest.mark.proves("ZR-08")
+def test_what_a_leader_inherited_outlives_restarts_of_who_may_lead_next(tmp_path: Path) -> None:
+    """After a restart a replica would lead with rows in a past that others have read already.
+
+    The time is one that no clock here has told: the leader has it of one before it, whose clock
+    was an hour ahead. So nothing but the facts of the replicas can know of it.
+    """
+    with cluster(tmp_path, 3) as c:
+        c.create(P, (0, 1, 2))
+        ahead = time.time_ns() // 1000 + HOUR
+        c.replica(0).intake.time_floor = ahead
+        c.call(2, CloseStream(partition=P))
+        c.until("no stream", lambda: 2 not in c.replica(0).leading.streams)
+        c.node(2).restream(c.replica(2))
+        c.until("told with its stream", lambda: c.replica(2).store.meta.time_floor == ahead)
+        assert c.replica(2).intake.time_floor == ahead
+        c.move(P, 1)
+        assert c.replica(1).intake.time_floor == ahead, "told with the state change"
+        for node in (1, 2):
+            c.until("acked", lambda: len(c.replica(1).leading.streams) == 2)
+            c.nodes[node].stop()
+            c.nodes[node].start()
+            c.wait_up(node)
+            assert c.node(node).told.before < ahead
+            assert c.replica(node).intake.time_floor == ahead
+        c.until("leads again", lambda: len(c.replica(1).leading.streams) == 2)
+        c.move(P, 2)
+        k = Client(c)
+        assert k.put(P, {b"k": b"v"}).commit_time > ahead
+        k.close()

@@ -139,6 +139,37 @@ def test_defaults_are_stored(kubectl: Kubectl) -> None:
     assert "storage" not in zone["spec"]
 
 
+@pytest.mark.proves("OP-05")
+def test_an_apply_changes_what_it_says_and_a_repeat_nothing(kubectl: Kubectl) -> None:
+    """Whoever applies a file each minute would undo what the operator says, or start a move."""
+    body = manifest("DistributionZone", {"spec.hotStandbys": 1})
+    body["metadata"]["name"] = "applied"
+
+    def apply() -> str:
+        said = kubectl("-n", NAMESPACE, "apply", "-f", "-", stdin=json.dumps(body))
+        return said.split()[-1]
+
+    def stored() -> Any:
+        return json.loads(kubectl("-n", NAMESPACE, "get", "dz", "applied", "-o", "json"))
+
+    assert apply() == "created"
+    status = json.dumps({"status": {"replicas": 3}})
+    patch = ("patch", "dz", "applied", "--subresource=status", "--type=merge", "-p", status)
+    kubectl("-n", NAMESPACE, *patch)
+    assert apply() == "unchanged"
+    assert stored()["metadata"]["generation"] == 1
+    body["spec"]["dataNodes"] = {"count": 4}
+    del body["spec"]["hotStandbys"]
+    assert apply() == "configured"
+    found = stored()
+    kubectl("-n", NAMESPACE, "delete", "dz", "applied", "--wait=false")
+    assert found["metadata"]["generation"] == 2
+    assert found["spec"]["dataNodes"]["count"] == 4
+    assert "hotStandbys" not in found["spec"]
+    assert found["status"]["replicas"] == 3
+
+
+@pytest.mark.proves("OP-05")
 @pytest.mark.parametrize("sample", SAMPLES, ids=lambda path: path.stem)
 def test_samples(kubectl: Kubectl, sample: Path) -> None:
     """Samples are what people copy first; unknown fields are errors here."""

@@ -18,13 +18,18 @@ What stands in for the world, each as small as it can be:
   and every call to a data node; calls that have left are delivered all the same.
 - `storage`, `node`, `streams`: a disk that loses what was not synced, a data node on it, and the
   replication between nodes at the granularity of a step.
+- `disk`, `engine`, `stored`: the same with real stores and journals, on files of which a crash
+  leaves what was synced and something of the rest (decision 0190).
+- `copies`, `copy_node`, `waiting`, `file_engine`: copies between such nodes, by the real code, on
+  streams that break (decision 0200).
 - `kubelet`: pods that start, restart and go, with or without their disk; SparkApplications.
 - `world`: all of it together, and the faults that can be put into it.
 - `checks`: what must hold after every step, and at the end.
 - `scenarios`: what is asked of a zone.
-- `data_plane`: data nodes alone, without an operator; `cut_over`: in the middle of a re-sharding,
-  with the real `imports` on lines that fail;
-  `closed_times`: with clocks that are wrong by far.
+- `data_plane`: data nodes alone, on such files, without an operator; `cut_over`: in the middle of
+  a re-sharding, with the real `imports` on lines that fail; `closed_times`: with clocks that are
+  wrong by far; `indexed`: with indexes that come and go, takeovers and a log that is trimmed;
+  `copy_storm`: with replicas that come and go all the time.
 
 A run is determined by its scenario, the crash point and the seed; a failing one prints them, and
 `REZONE_SIMULATION_SEED=<n>` runs that seed alone. `REZONE_SIMULATION_SEEDS=<n>` runs more of them.

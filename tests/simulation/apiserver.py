@@ -14,12 +14,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
-from rezone.kube.client import (
-    Event,
-    Kind,
-    Manifest,
-    Pod,
-)
 from rezone.kube.errors import (
     ConflictWriteError,
     ExistsError,
@@ -29,6 +23,7 @@ from rezone.kube.errors import (
     UnavailableError,
     UnknownOutcomeError,
 )
+from rezone.kube.kinds import Event, Kind, Manifest, Pod
 
 if TYPE_CHECKING:
     from simulation.loop import VirtualLoop

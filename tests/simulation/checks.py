@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from rezone.domain import assignments, route_checks
 from rezone.domain.route_shards import decode_record
-from rezone.kube.client import Manifest
+from rezone.kube.kinds import Manifest
 from rezone.replica.entry import header_at
 from rezone.replica.partition import Partition
 from rezone.replica.read import Readable, readable

@@ -26,7 +26,6 @@ from simulation.data_plane import (
     MINIMUM,
     PAST_MICROS,
     REPLICAS,
-    STORM_SECONDS,
     DataPlane,
 )
 
@@ -60,21 +59,15 @@ class ClosedTimes(DataPlane):
         super().start(node)
         self.counts["starts"] += 1
 
-    def run(self) -> None:
-        """Let it storm; then both partitions must take a write."""
-        try:
-            while self.loop.time() < STORM_SECONDS:
-                self.disturb()
-                if self.rng.random() < 0.3:
-                    self.coordinate()
-                if self.rng.random() < WRITE_CHANCE:
-                    self._write(self.rng.randrange(len(ROWS)))
-                self.step()
-            self.calm()
-            for number in range(len(ROWS)):
-                self._write_on(number)
-        finally:
-            self.loop.close()
+    def ask(self) -> None:
+        """Perhaps write."""
+        if self.rng.random() < WRITE_CHANCE:
+            self._write(self.rng.randrange(len(ROWS)))
+
+    def settle(self) -> None:
+        """Both partitions must take a write."""
+        for number in range(len(ROWS)):
+            self._write_on(number)
 
     def step(self) -> None:
         """Let a moment pass, and read."""
@@ -103,7 +96,7 @@ class ClosedTimes(DataPlane):
             request = WriteRequest(opaque=0, partition=number, writer_id=writer, sequence=1)
             value = b"value %d" % self.written
             prepared = PreparedRows(rows_batch([ROWS[number]], [0], [value]), 100)
-            with contextlib.suppress(RezoneError):
+            with contextlib.suppress(RezoneError), self.mortals():
                 leader.write(request, prepared, reply)
         return answers
 

@@ -14,17 +14,17 @@ that has said that there is no seal was right.
 
 from __future__ import annotations
 
-import collections
+import contextlib
 import dataclasses
 import random
 import uuid
 import weakref
-from typing import Any, NamedTuple
+from typing import Any
 
 from rezone.domain import route_seals
 from rezone.replica.entry import rows_batch
 from rezone.replica.partition import Partition
-from rezone.replica.read import Readable, readable
+from rezone.replica.read import readable
 from rezone.replica.write import PreparedRows
 from rezone.wire import layouts
 from rezone.wire.errors import ReshardedError, RezoneError
@@ -40,13 +40,12 @@ from rezone.wire.messages import (
     ZoneConfig,
 )
 from simulation.data_plane import (
-    CALM_SECONDS_MAX,
     FENCE,
     MINIMUM,
     REPLICAS,
     STORM_SECONDS,
     DataPlane,
-    store_of,
+    values_of,
 )
 
 CLIENTS = 3
@@ -66,14 +65,6 @@ class Write:
     since: float = 0.0
     outcome: WriteResult | RezoneError | None = None
     asked: PartitionId = -1
-
-
-class Read(NamedTuple):
-    """A newest read of a row that waits; `known`: what was acknowledged before it began."""
-
-    row: bytes
-    may_answer: Readable
-    known: frozenset[bytes]
 
 
 class CutOver(DataPlane):
@@ -97,9 +88,7 @@ class CutOver(DataPlane):
         self.new = following
         self.sealed: set[PartitionId] = set()
         self.denied: dict[PartitionId, int] = {}
-        self.acknowledged: dict[bytes, set[bytes]] = collections.defaultdict(set)
         self.told: set[PartitionId] = set()
-        self.reads: weakref.WeakKeyDictionary[Partition, Read] = weakref.WeakKeyDictionary()
         self.clients: list[Write | None] = [None] * CLIENTS
         self.values = 0
         self.compared: weakref.WeakKeyDictionary[Partition, set[PartitionId]] = (
@@ -110,28 +99,9 @@ class CutOver(DataPlane):
 
     # --- the run ---------------------------------------------------------------------------------
 
-    def run(self) -> None:
-        """Let it storm, then wait until all have cut over; everything must be there then."""
-        try:
-            self._storm()
-            self._calm()
-        finally:
-            self.loop.close()
-
-    def _storm(self) -> None:
-        while self.loop.time() < STORM_SECONDS:
-            self.disturb()
-            if self.rng.random() < 0.3:
-                self.coordinate()
-            self.step()
-
-    def _calm(self) -> None:
-        self.calm()
-        until = self.loop.time() + CALM_SECONDS_MAX
-        while not self._over():
-            assert self.loop.time() < until, f"not over: {self.records}, {self.clients}"
-            self.coordinate()
-            self.step()
+    def settle(self) -> None:
+        """Wait until all have cut over; everything must be there then."""
+        self.wait_for(self._over, lambda: self.clients)
         self._check_end()
 
     def step(self) -> None:
@@ -140,7 +110,7 @@ class CutOver(DataPlane):
         self._import()
         for number in range(CLIENTS):
             self._write_on(number)
-        self._read_newest()
+        self.read_newest()
         self._served_by_one(self.rng.choice(self.rows))
         self._same_at_the_cut()
         self.read_past()
@@ -263,41 +233,24 @@ class CutOver(DataPlane):
                 write.outcome = outcome
 
         try:
-            leaders[0].write(request, prepared, reply)
+            with self.mortals():
+                leaders[0].write(request, prepared, reply)
         except RezoneError as error:
             write.outcome = error
 
     # --- what must hold --------------------------------------------------------------------------
 
-    def _read_newest(self) -> None:
-        """Go on with the reads that wait, and begin others: each sees what was acknowledged."""
-        for partition in self.replicas():
-            read, row = self.reads.pop(partition, None), self.row_of(partition)
-            if read is None and row is not None:
-                may_answer = readable(partition, None, partition.serving.rows([row]))
-                read = Read(row, may_answer, frozenset(self.acknowledged[row]))
-                partition.leading.ask_leases()
-            if read is None:
-                continue
-            try:
-                answers = read.may_answer()
-            except RezoneError:
-                continue
-            if not answers:
-                self.reads[partition] = read
-                continue
-            self.counts["read"] += 1
-            seen = store_of(partition).values(read.row)
-            missing = read.known - seen.keys()
-            assert not missing, (
-                f"partition {partition.partition_id} at node {partition.node_id} answers a stale "
-                f"read of {read.row!r}: {missing} are not there"
-            )
-
     def _served_by_one(self, row: bytes) -> None:
         """Assert that no two replicas would answer a newest read of a row at this moment."""
-        answering = [p for p in self.replicas() if _answers_now(p, row)]
+        answering = [p for p in self.replicas() if self._answers_now(p, row)]
         assert len(answering) < 2, f"{row!r} is served by {[_name(p) for p in answering]}"
+
+    def _answers_now(self, partition: Partition, row: bytes) -> bool:
+        start, end = partition.hash_range
+        if start <= int.from_bytes(row[:8], "big") < end:
+            with self.mortals(), contextlib.suppress(RezoneError):
+                return readable(partition, None, partition.serving.rows([row]))()
+        return False
 
     def _same_at_the_cut(self) -> None:
         """Assert that each part has, when it is served, what its source had at its end."""
@@ -327,7 +280,7 @@ class CutOver(DataPlane):
         for row in self.rows:
             heir = self.new.partition_of(int.from_bytes(row[:8], "big"))
             (leader,) = self.leaders(heir)
-            missing = self.acknowledged[row] - store_of(leader).values(row).keys()
+            missing = self.acknowledged[row] - values_of(leader, row).keys()
             assert not missing, f"{missing} of {row!r} are lost"
         for partition in self.old.ids:
             for leader in self.leaders(partition):
@@ -336,16 +289,6 @@ class CutOver(DataPlane):
 
 def _name(partition: Partition) -> str:
     return f"partition {partition.partition_id} at node {partition.node_id}"
-
-
-def _answers_now(partition: Partition, row: bytes) -> bool:
-    start, end = partition.hash_range
-    if not start <= int.from_bytes(row[:8], "big") < end:
-        return False
-    try:
-        return readable(partition, None, partition.serving.rows([row]))()
-    except RezoneError:
-        return False
 
 
 def _has_ended(partition: Partition) -> bool:

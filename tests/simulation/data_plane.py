@@ -8,45 +8,43 @@ must hold beyond reads as of a time that never change, is a subclass's.
 from __future__ import annotations
 
 import collections
+import contextlib
 import random
-from collections.abc import Iterable, Sequence
-from typing import Any, cast
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import NamedTuple
 
 import msgspec
-import numpy as np
-import pyarrow.compute as pc
 
 from rezone.domain import route_leaders, routes
 from rezone.domain.routes import Refusal
-from rezone.replica.entry import iter_entries
-from rezone.replica.history import branch_at
-from rezone.replica.imports import ImportTable, rows_of, version_times, writers_of
+from rezone.replica.engines.base import FLAG_VALUE, time_of
 from rezone.replica.partition import Partition
-from rezone.replica.read import readable
+from rezone.replica.read import Readable, readable
 from rezone.replica.report import replica_report
-from rezone.replica.writers import WriterState, WriterTable
 from rezone.wire.errors import RezoneError
 from rezone.wire.messages import (
     FIRST_PARTITION_EPOCH,
     ConfigureNode,
     Fence,
-    ImportBegun,
-    ImportPosition,
     LeaderAndIsr,
     Message,
     NodeId,
     NotifyLeaderAndIsr,
     PartitionAssignment,
     PartitionId,
+    PullSnapshot,
     ReplicaReport,
     ZoneConfig,
 )
 from simulation import node as simulated
+from simulation.disk import Disks, MachineDiedError
 from simulation.imports import Lines
 from simulation.loop import VirtualLoop
 from simulation.network import Network
-from simulation.node import SimulatedNode
-from simulation.storage import MemoryStore, NodeDisk, Survives
+from simulation.stored import StoredNode
 
 NODES = (0, 1, 2, 3)
 REPLICAS = 3
@@ -56,6 +54,11 @@ STORM_SECONDS = 30.0
 CALM_SECONDS_MAX = 60.0
 KEYS = 12
 PAST_MICROS = 400_000
+SYNC_DEATHS = 0.4
+STOPS = 0.1
+"""Which part of the ends of nodes come at a sync, and which in order."""
+
+SYNCS_MAX = 12
 FENCE = Fence(coordinator_epoch=1)
 # Chunks are so small that rows come in many, and that positions without rows are marked; and who
 # asks is answered at once, because nothing happens meanwhile.
@@ -68,92 +71,12 @@ SETTINGS = msgspec.structs.replace(
 )
 
 
-class KnowingStore(MemoryStore):
-    """A store that knows writers and imports, as its log tells of them."""
+class Read(NamedTuple):
+    """A newest read of a row that waits; `known`: what was acknowledged before it began."""
 
-    _told: tuple[WriterTable, ImportTable] | None = None
-
-    def _tables(self) -> tuple[WriterTable, ImportTable]:
-        if self._told is None:
-            self._told = (WriterTable(1_000), ImportTable())
-            self._note(raw for raw in self.rows if raw)
-        return self._told
-
-    def _note(self, raws: Iterable[bytes]) -> None:
-        writers, imports = self._tables()
-        for raw in raws:
-            entries = list(iter_entries(raw))
-            writers.note(entry.header for entry in entries)
-            writers.note_filled(writers_of(entries))
-            imports.note(entries)
-
-    def writer_state(self, writer_id: bytes) -> WriterState | None:  # type: ignore[override]
-        """Return a writer's last batch."""
-        return self._tables()[0].get(writer_id)
-
-    def import_position(self, source: PartitionId) -> ImportPosition | None:
-        """Return how far a source is imported."""
-        return self._tables()[1].get(source)
-
-    @property
-    def outgoing(self) -> KnowingStore:
-        """Of what a store sends, only the beginning of an import."""
-        return self
-
-    def begin_import(self) -> ImportBegun:
-        """Return where the applied state stands, and which writers it knows."""
-        writers = WriterTable(1_000)
-        raws = filter(None, self.rows[: self.applied])
-        entries = [entry for raw in raws for entry in iter_entries(raw)]
-        for entry in entries:
-            writers.advance([entry.header], writers_of([entry]))
-        position = ImportPosition(
-            source=self.meta.partition,
-            offset=self.applied,
-            commit_time=self.applied_time,
-            partition_uuid=branch_at(self.meta.failover_log, self.applied),
-            leader_epoch=entries[-1].header.leader_epoch if entries else 0,
-            filling=True,
-            sealed_at=self.applied if self._is_seal_applied() else 0,
-        )
-        return ImportBegun(position=position, writers=writers.export())
-
-    def _is_seal_applied(self) -> bool:
-        return self.seal is not None and self.seal.end_offset <= self.applied
-
-    def append(self, raw: bytes) -> int:
-        """Append whole entries; none after a seal."""
-        assert self.seal is None, "an entry follows a seal"
-        self._tables()
-        end = super().append(raw)
-        self._note([raw])
-        return end
-
-    def truncate(self, offset: int) -> None:
-        """Undo everything from `offset` on."""
-        super().truncate(offset)
-        self._told = None
-
-    def crash(self, survives: Survives) -> None:
-        """Lose what was not synced, but for what survives."""
-        super().crash(survives)
-        self._told = None
-
-    def values(self, row: bytes) -> dict[bytes, int]:
-        """Return the applied values of a row, each with the commit time of its version.
-
-        A value with two times is an error: a write was applied twice. A version may come twice, by
-        a fill and by the log.
-        """
-        found: dict[bytes, int] = {}
-        for raw in filter(None, self.rows[: self.applied]):
-            for entry in iter_entries(raw):
-                rows = rows_of(entry)
-                times = version_times(entry).tolist()
-                for at in np.flatnonzero(pc.equal(rows[0], row).to_numpy(zero_copy_only=False)):
-                    value, time = rows[2][int(at)].as_py(), times[int(at)]
-                    assert found.setdefault(value, time) == time, f"{value!r} is written twice"
-        return found
+    row: bytes
+    may_answer: Readable
+    known: frozenset[bytes]
 
 
 class WrongClock:
@@ -177,18 +100,27 @@ class DataPlane:
 
     def __init__(self, rng: random.Random, config: ZoneConfig, error_micros: int) -> None:
         self.rng = rng
-        # Of their own: what is left of a log must not change what happens to it.
+        # Of their own: what is left of a disk must not change what happens to it.
         self.crashes = random.Random(rng.getrandbits(64))
         self.config = config
+        self.number = 0
+        self.settings = SETTINGS
         self.loop = VirtualLoop()
         self.network = Network(self.loop)
-        self.disks = {node: NodeDisk(node) for node in NODES}
+        self.network.died = self.bury
+        self._exits = contextlib.ExitStack()
+        root = self._exits.enter_context(TemporaryDirectory(dir=memory_directory()))
+        disks = Disks(Path(root), [str(node) for node in NODES], self.crashes)
+        self._exits.enter_context(disks.tracked())
+        self.machines = {node: disks.of[str(node)] for node in NODES}
         self.errors = {node: rng.randrange(-error_micros, error_micros) for node in NODES}
         self.records: dict[PartitionId, LeaderAndIsr] = {}
         self.lines: dict[NodeId, Lines] = {}
         self.late: list[tuple[NodeId, Message]] = []
         self.rows = [bytes([n * 256 // KEYS]) * 8 + b"key%d" % n for n in range(KEYS)]
         self.past: dict[tuple[bytes, int], bytes | None] = {}
+        self.acknowledged: dict[bytes, set[bytes]] = collections.defaultdict(set)
+        self.reads: weakref.WeakKeyDictionary[Partition, Read] = weakref.WeakKeyDictionary()
         self.counts: collections.Counter[str] = collections.Counter()
 
     # --- the zone --------------------------------------------------------------------------------
@@ -196,43 +128,54 @@ class DataPlane:
     def begin(self, partitions: Sequence[PartitionId]) -> None:
         """Make these partitions, empty, and start all nodes."""
         for partition in partitions:
-            nodes = tuple(self.rng.sample(NODES, REPLICAS))
-            self.records[partition] = routes.initial(nodes, 1)
-            for node in nodes:
-                self.disks[node].stores[partition] = KnowingStore(partition)
+            self.records[partition] = routes.initial(tuple(self.rng.sample(NODES, REPLICAS)), 1)
         for node in NODES:
             self.start(node)
         for partition, record in self.records.items():
             assert record.partition_epoch == FIRST_PARTITION_EPOCH
             self.set(partition, routes.confirm(record))
 
+    def close(self) -> None:
+        """End the run."""
+        self.network.nodes.clear()
+        self.loop.close()
+        self._exits.close()
+
     def start(self, node: NodeId) -> None:
         """Start a node on its disk."""
-        place = f"n{node}"
-        clock: Any = WrongClock(self.loop, self.errors[node])
         lines = Lines(self.network, self.rng, self.meanwhile, self.counts)
-        made = SimulatedNode(
-            node,
-            self.disks[node],
-            place,
-            self.network,
-            clock,
-            settings=SETTINGS,
-            connect=lines.connect,
-        )
+        made = self.make_node(node, lines)
         lines.node, self.lines[node] = made, lines
         self.network.nodes[node] = made
-        peers = {n: f"n{n}" for n in NODES}
-        made.control.handle(ConfigureNode(fence=FENCE, config=self.config, peers=peers))
+        self.configure(node)
         for partition in self.records:
             self.tell(node, partition)
+
+    def configure(self, node: NodeId) -> None:
+        """Send a node the zone's configuration of the day."""
+        peers = {n: f"n{n}" for n in NODES}
+        request = ConfigureNode(fence=FENCE, config=self.config, peers=peers, number=self.number)
+        self.call(node, request)
+
+    def make_node(self, node: NodeId, lines: Lines) -> StoredNode:
+        """Return a node's next life, on its disk."""
+        return StoredNode(
+            node,
+            self.machines[node],
+            f"n{node}",
+            self.network,
+            clock=WrongClock(self.loop, self.errors[node]),
+            rng=random.Random(self.crashes.getrandbits(64)),
+            settings=self.settings,
+            connect=lines.connect,
+        )
 
     def set(self, partition: PartitionId, answer: LeaderAndIsr | Refusal | None) -> bool:
         """Take a record's change, unless it is refused; tell whoever hears it at once."""
         if not isinstance(answer, LeaderAndIsr) or answer is self.records[partition]:
             return False
         self.records[partition] = answer
-        for node in self.network.nodes:
+        for node in list(self.network.nodes):
             if self.rng.random() < 0.7:
                 self.tell(node, partition)
         return True
@@ -252,13 +195,16 @@ class DataPlane:
             up.control.handle(request)
         except RezoneError:
             return False
+        except MachineDiedError as died:
+            self.bury(died)
+            return False
         return True
 
     def leaders(self, partition: PartitionId) -> list[Partition]:
         """Return the replicas that believe to lead."""
         found = [
             replica
-            for node in self.network.nodes.values()
+            for node in list(self.network.nodes.values())
             for replica in node.partitions()
             if replica.partition_id == partition and replica.leads
         ]
@@ -271,7 +217,12 @@ class DataPlane:
         """Let a moment pass."""
         self.loop.advance(STEP_SECONDS)
         for node in list(self.network.nodes.values()):
-            node.step(self.loop.monotonic())
+            if self.network.nodes.get(node.node_id) is node:
+                with self.mortals():
+                    node.step(self.loop.monotonic())
+        for partition in self.replicas():
+            assert not partition.failure, partition.failure
+            assert not partition.store.meta.damage, partition.store.meta.damage
 
     def meanwhile(self) -> None:
         """Let happen what happens between a request and a late answer."""
@@ -279,21 +230,53 @@ class DataPlane:
         self.coordinate()
         DataPlane.step(self)
 
+    # --- the run ---------------------------------------------------------------------------------
+
+    def run(self) -> None:
+        """Let it storm, then end all faults; what must hold then is `settle`'s."""
+        try:
+            while self.loop.time() < STORM_SECONDS:
+                self.disturb()
+                if self.rng.random() < 0.3:
+                    self.coordinate()
+                self.ask()
+                self.step()
+            self.calm()
+            self.settle()
+        finally:
+            self.close()
+
+    def ask(self) -> None:
+        """Ask in a storm, between two steps, what is not asked in each step."""
+
+    def settle(self) -> None:
+        """Wait for what must come without faults, and check it."""
+        raise NotImplementedError
+
+    def wait_for(self, over: Callable[[], bool], told: Callable[[], object]) -> None:
+        """Coordinate until something is over; what is told of it is told when it takes too long."""
+        until = self.loop.time() + CALM_SECONDS_MAX
+        while not over():
+            assert self.loop.time() < until, f"not over: {told()}, {self.records}"
+            self.coordinate()
+            self.step()
+
     def calm(self) -> None:
         """End all faults."""
         self.network.cut.clear()
+        for machine in self.machines.values():
+            machine.dies_in = 0
         for node in NODES:
             if node not in self.network.nodes:
                 self.start(node)
 
     def disturb(self) -> None:
-        """Perhaps kill a node, start one, cut a link or mend one, or deliver what was late."""
+        """Perhaps end a node, start one, cut a link or mend one, or deliver what was late."""
         rng, up = self.rng, list(self.network.nodes)
         # Not those that die now: others must see a node go before it is there again.
         down = [node for node in NODES if node not in up]
         if rng.random() < 0.03 and len(up) > 1:
-            node = rng.choice(up)
-            self.network.nodes.pop(node).kill(self.crashes.randrange)
+            self._end(rng.choice(up))
         if down and rng.random() < 0.05:
             self.start(rng.choice(down))
         if rng.random() < 0.03:
@@ -302,6 +285,37 @@ class DataPlane:
             self.network.cut.discard(rng.choice(sorted(self.network.cut, key=sorted)))
         if self.late and rng.random() < 0.2:
             self.call(*self.late.pop(rng.randrange(len(self.late))))
+
+    def _end(self, node: NodeId) -> None:
+        """End a node: its process, its machine, now or at some sync to come; or in order."""
+        how = self.crashes.random()
+        if how < SYNC_DEATHS:
+            self.machines[node].dies_in = self.crashes.randint(1, SYNCS_MAX)
+            return
+        with self.mortals():
+            up = self.network.nodes[node]
+            if how < SYNC_DEATHS + STOPS:
+                assert isinstance(up, StoredNode)
+                up.stop()
+            else:
+                up.kill(self.crashes.randrange)
+            del self.network.nodes[node]
+
+    def bury(self, died: MachineDiedError) -> None:
+        """Take a node away whose machine has died; safe to repeat."""
+        for number, node in list(self.network.nodes.items()):
+            if self.machines[number] is died.disk:
+                del self.network.nodes[number]
+                node.kill(lambda places: places - 1)
+                self.counts["died"] += 1
+
+    @contextlib.contextmanager
+    def mortals(self) -> Iterator[None]:
+        """Do what a machine may die of."""
+        try:
+            yield
+        except MachineDiedError as died:
+            self.bury(died)
 
     # --- the coordinator -------------------------------------------------------------------------
 
@@ -313,8 +327,18 @@ class DataPlane:
             record = self.records[partition]
             alive = list(self.network.nodes)
             self.set(partition, route_leaders.fail_over(record, alive, minimum=MINIMUM))
+            self.have_copied(partition)
             for leader in self.leaders(partition):
                 self.hear(partition, replica_report(leader))
+
+    def have_copied(self, partition: PartitionId) -> None:
+        """Have replicas copied that need it, from the leader."""
+        leader = self.records[partition].leader
+        request = PullSnapshot(fence=FENCE, partition=partition, source=f"n{leader}")
+        for replica in self.replicas():
+            needs = replica.partition_id == partition and replica.store.meta.needs_snapshot
+            if needs and replica.node_id != leader:
+                self.call(replica.node_id, request)
 
     def hear(self, partition: PartitionId, report: ReplicaReport) -> None:
         """Take what a leader reports."""
@@ -339,27 +363,70 @@ class DataPlane:
         """Return how old a state is to be read, in ticks of the coarse clock."""
         return self.rng.randrange(20)
 
+    def read_newest(self) -> None:
+        """Go on with the reads that wait, and begin others: each sees what was acknowledged."""
+        for partition in self.replicas():
+            with self.mortals(), contextlib.suppress(RezoneError):
+                self._read_on(partition)
+
+    def _read_on(self, partition: Partition) -> None:
+        read, row = self.reads.pop(partition, None), self.row_of(partition)
+        if read is None and row is not None:
+            may_answer = readable(partition, None, partition.serving.rows([row]))
+            read = Read(row, may_answer, frozenset(self.acknowledged[row]))
+            partition.leading.ask_leases()
+        if read is None:
+            return
+        if not read.may_answer():
+            self.reads[partition] = read
+            return
+        self.counts["read"] += 1
+        seen = values_of(partition, read.row)
+        missing = read.known - seen.keys()
+        assert not missing, (
+            f"partition {partition.partition_id} at node {partition.node_id} answers a stale "
+            f"read of {read.row!r}: {missing} are not there"
+        )
+
     def read_past(self) -> None:
         """Read as of times of a coarse clock: whoever answers, the answer is always the same."""
-        now = self.loop.micros() // PAST_MICROS
         for partition in self.replicas():
-            row, as_of = self.row_of(partition), (now - self.past_age()) * PAST_MICROS
-            if row is None:
-                continue
-            try:
-                if not readable(partition, as_of, partition.serving.rows([row]))():
-                    continue
-            except RezoneError:
-                continue
-            self.counts["past"] += 1
-            (value,) = partition.store.reader.newest([row], as_of)
-            before = self.past.setdefault((row, as_of), value)
-            assert before == value, (
-                f"partition {partition.partition_id} at node {partition.node_id} has {value!r} for "
-                f"{row!r} as of {as_of}, it was {before!r}"
-            )
+            with self.mortals():
+                self._read_past(partition)
+
+    def _read_past(self, partition: Partition) -> None:
+        now = self.loop.micros() // PAST_MICROS
+        row, as_of = self.row_of(partition), (now - self.past_age()) * PAST_MICROS
+        if row is None:
+            return
+        try:
+            if not readable(partition, as_of, partition.serving.rows([row]))():
+                return
+        except RezoneError:
+            return
+        self.counts["past"] += 1
+        (value,) = partition.store.reader.newest([row], as_of)
+        before = self.past.setdefault((row, as_of), value)
+        assert before == value, (
+            f"partition {partition.partition_id} at node {partition.node_id} has {value!r} for "
+            f"{row!r} as of {as_of}, it was {before!r}"
+        )
 
 
-def store_of(partition: Partition) -> KnowingStore:
-    """Return a replica's store; a partition takes it for a real one."""
-    return cast("KnowingStore", partition.store)
+def memory_directory() -> str | None:
+    """Return a directory in memory where the system has one: disks are simulated, not tried."""
+    return "/dev/shm" if Path("/dev/shm").is_dir() else None  # noqa: S108 - its own directory in it
+
+
+def values_of(partition: Partition, row: bytes) -> dict[bytes, int]:
+    """Return the applied values of a row, each with the commit time of its version.
+
+    A value with two times is an error: a write was applied twice.
+    """
+    chains = partition.store.engine.chains_of([row])
+    found: dict[bytes, int] = {}
+    for key, stored in zip(chains.keys, chains.values, strict=True):
+        if stored[0] == FLAG_VALUE:
+            value, time = stored[1:], time_of(key)
+            assert found.setdefault(value, time) == time, f"{value!r} is written twice"
+    return found

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from rezone.kube.client import Manifest, TaskKind
+from rezone.kube.kinds import Manifest, TaskKind
 from rezone.resources.migration import MigrationState as M
 from rezone.resources.task import TaskState as T
 from rezone.wire.messages import NodeId

@@ -12,7 +12,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from rezone.wire.errors import NotReadyError
-from rezone.wire.messages import BeginImport, FillImport, TailImports
+from rezone.wire.messages import BeginImport, FillImport, NodeId, TailImports
+from simulation.disk import MachineDiedError
 
 if TYPE_CHECKING:
     from rezone.wire.flight import NodeClient
@@ -87,15 +88,7 @@ class Lines:
         linked = other is not None and self._network.linked(self.node.node_id, other)
         if other is None or not linked or self._rng.random() < LOST_CHANCE:
             raise NotReadyError(f"no connection to {address}", unreachable=1)
-        source = self._network.node(other).import_source
-        answer: Any
-        if isinstance(request, BeginImport):
-            answer = source.begin(request)
-        elif isinstance(request, FillImport):
-            answer = source.fill(request)
-        else:
-            assert isinstance(request, TailImports)
-            answer = source.tail(request)
+        answer = self._answer(other, request)
         if self._rng.random() < LATE_CHANCE:
             self._counts["late"] += 1
             self._meanwhile()
@@ -105,3 +98,16 @@ class Lines:
             raise NotReadyError(f"{address} does not answer", unreachable=1)
         self._counts[type(request).__name__] += 1
         return answer
+
+    def _answer(self, other: NodeId, request: Any) -> Any:
+        source = self._network.node(other).import_source
+        try:
+            if isinstance(request, BeginImport):
+                return source.begin(request)
+            if isinstance(request, FillImport):
+                return source.fill(request)
+            assert isinstance(request, TailImports)
+            return source.tail(request)
+        except MachineDiedError as died:
+            self._network.died(died)
+            raise NotReadyError(f"node {other} is gone", unreachable=1) from died

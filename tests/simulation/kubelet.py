@@ -12,7 +12,7 @@ from __future__ import annotations
 import collections
 from typing import Any
 
-from rezone.kube.client import Manifest
+from rezone.kube.kinds import Manifest
 from rezone.kube.names import NODE_ID_LABEL
 from rezone.wire import copyplan
 from rezone.wire.copyplan import PartitionCopy

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from rezone.replica.partition import Partition
 from rezone.wire.errors import NotReadyError, RezoneError
 from rezone.wire.messages import DigestRequest, Message, NodeId, ReportRequest
+from simulation.disk import MachineDiedError
 from simulation.loop import Later, VirtualLoop
 from simulation.node import SimulatedNode
 
@@ -37,6 +38,7 @@ class Network:
         self.answer_is_lost: Callable[[], bool] = lambda: False
         self.loses_active: Callable[[], bool] = lambda: False
         self.after_call: Callable[[], None] = lambda: None
+        self.died: Callable[[MachineDiedError], None] = lambda _: None
         self.dropped: Callable[[NodeId, Partition], None] = lambda _node, _partition: None
         self.holds: Callable[[str, Message], bool] = lambda _address, _request: False
         self.held: list[tuple[Process, str, Message, Later]] = []

@@ -180,10 +180,6 @@ class MemoryReplicas(Replicas):
         node.board.touched(number, at_once=True)
         node.network.dropped(node.node_id, partition)
 
-    def close(self) -> None:
-        """Forget all, as a process that ends does."""
-        self._open.clear()
-
 
 class SimulatedNode(DataNode):
     """One life of a data node's process."""
@@ -207,7 +203,6 @@ class SimulatedNode(DataNode):
         self.clock = loop
         self.budget = Budget(self.settings.pending_bytes_node_max, "pending writes")
         self.told = ToldTimes(loop, self.settings.told_ahead_ms)
-        self.told.take_over(disk.told)
         self.process_id = f"process-{next(_processes)}"
         self.leaving = False
         self.memory = NodeMemory(self.settings)
@@ -219,7 +214,6 @@ class SimulatedNode(DataNode):
         self.control = Control(self)
         self.zone = KnownZone(node_id)
         self.imports = ImportPulls(self, connect)
-        self.replicas: MemoryReplicas = MemoryReplicas(self)
         self.promises: dict[NodeId, Promise] = {}
         self._jobs: dict[Job, None] = {}
         self._told_job = Job("told times", self.told.keep_ahead)
@@ -227,9 +221,15 @@ class SimulatedNode(DataNode):
         self._polls: list[tuple[ReportRequest, Later]] = []
         # What a coordinator knows that has heard of a version, for `_report_checked`.
         self._heard: dict[int, Heard] = {}
-        self.zone.take_over(disk)
+        self._open_disk()
         if self.zone.configured:
             self.replicas.open_found()
+
+    def _open_disk(self) -> None:
+        """Take over what is on the disk."""
+        self.told.take_over(self.disk.told)
+        self.replicas = MemoryReplicas(self)
+        self.zone.take_over(self.disk)
 
     def _new_addresses(self, peers: dict[NodeId, str]) -> None:
         """Need nothing: links are looked up at every step."""
@@ -293,8 +293,12 @@ class SimulatedNode(DataNode):
         for partition in self.partitions():
             for stream in list(partition.leading.streams.values()):
                 cast("SimulatedStream", stream).cut()
-        self.replicas.close()
         self.followers.clear()
+        self._lose(survives)
+
+    def _lose(self, survives: Survives) -> None:
+        """Lose what is in memory, and what was not synced but for what survives."""
+        self.replicas = MemoryReplicas(self)
         self.disk.crash(survives)
 
     # --- calls -----------------------------------------------------------------------------------

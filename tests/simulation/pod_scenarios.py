@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any
 
-from rezone.kube.client import Pod
+from rezone.kube.kinds import Pod
 from rezone.kube.names import TEMPLATE_HASH
 from rezone.wire.messages import NodeId
 from simulation.kubelet import BROKEN, NAMESPACE

@@ -19,8 +19,8 @@ from rezone.controller.migration import MigrationReconciler
 from rezone.controller.settings import CoordinatorSettings
 from rezone.controller.task import TaskReconciler
 from rezone.controller.zone import ZoneReconciler
-from rezone.kube.client import Manifest
 from rezone.kube.errors import KubeError
+from rezone.kube.kinds import Manifest
 from rezone.wire.errors import RezoneError
 from rezone.wire.messages import Message, encode
 from simulation.apiserver import CUSTOM, ApiFault, Key, SimulatedKube

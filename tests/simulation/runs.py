@@ -20,7 +20,7 @@ from simulation.world import World
 
 ALL = (*OF_ZONES, *PODS)
 SEEDS_DEFAULT = 80
-POINTS_STEP = 4
+POINTS_STEP = 6
 """By default each scenario is killed at every fourth point, each beginning with another one; those
 of pods, which repeat themselves, and of edges, which die by themselves, at every sixteenth."""
 

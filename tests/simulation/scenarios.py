@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 from rezone.domain import assignments
-from rezone.kube.client import Node
+from rezone.kube.kinds import Node
 from rezone.resources.migration import MigrationState as M
 from rezone.resources.task import TaskState as T
 from rezone.wire.messages import NodeId

@@ -30,6 +30,7 @@ from rezone.wire.messages import (
     StreamRollback,
     TakeoverState,
 )
+from simulation.disk import MachineDiedError
 
 if TYPE_CHECKING:
     from rezone.replica.partition import Partition
@@ -125,7 +126,11 @@ class SimulatedStream:
         leader = self.leader
         epoch = leader.leader_epoch
         for _ in range(ENTRIES_PER_STEP):
-            raw = leader.leading.read_log(self.sent_offset, 1)
+            try:
+                raw = leader.leading.read_log(self.sent_offset, 1)
+            except RezoneError as error:
+                self.end(f"the log cannot be read: {error}")
+                return
             if not raw:
                 break
             self._entries(epoch, raw)
@@ -197,6 +202,15 @@ class Follower:
 
     def step(self, now: float) -> None:
         """Make the stream fit the replica's state, and move what is on it."""
+        try:
+            self._step(now)
+        except MachineDiedError as died:
+            # The leader's machine, perhaps: this node goes on, and sees the stream end.
+            self._node.network.died(died)
+            if self._node.network.nodes.get(self._node.node_id) is not self._node:
+                raise
+
+    def _step(self, now: float) -> None:
         partition, network = self._partition, self._node.network
         source = partition.streams_from
         link = (source, partition.leader_epoch, partition.copies)

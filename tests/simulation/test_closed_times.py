@@ -9,9 +9,10 @@ import pytest
 from simulation.closed_times import ClosedTimes
 from simulation.runs import seeds
 
-FOUND = (7, 16, 106)
-"""A row was written where others had read: by a leader that was started with its clock set back; by
-one whose only word of a leader before the one before was from that one's own replica.
+FOUND = (27, 38, 70)
+"""Without what keeps told times a row is written where others had read: by a leader that is started
+with its clock set back; in 38 by one whose only word of a leader before the one before was from
+that one's own replica.
 """
 
 
@@ -21,7 +22,7 @@ one whose only word of a leader before the one before was from that one's own re
 def test_no_restart_breaks_what_was_told() -> None:
     """A leader after a restart, its clock set back, would write where others had read already."""
     counts: collections.Counter[str] = collections.Counter()
-    for seed in {*seeds()[::4], *FOUND}:
+    for seed in {*seeds()[::8], *FOUND}:
         run = ClosedTimes(seed)
         run.run()
         counts.update(run.counts)

@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import collections
 import dataclasses
+from types import ModuleType
 from typing import Any
 
 import pytest
 
-from rezone.controller import zone
+from rezone.controller import zone, zone_mending
 from simulation.runs import RUN_SECONDS_MAX
 from simulation.scenarios import JOIN, MIGRATIONS, MOVE, REPLICAS_UP, ROTATE, Scenario, Start
 
@@ -65,8 +66,8 @@ def test_others_have_a_turn_between_the_parts_of_a_pass(monkeypatch: pytest.Monk
     waiting = set[str]()
     seen = set[str]()
 
-    def part(name: str) -> None:
-        work = getattr(zone, name)
+    def part(module: ModuleType, name: str) -> None:
+        work = getattr(module, name)
 
         def counted(*given: Any, **named: Any) -> Any:
             assert not waiting, f"{name} runs in the same turn as {waiting}"
@@ -75,12 +76,14 @@ def test_others_have_a_turn_between_the_parts_of_a_pass(monkeypatch: pytest.Monk
             asyncio.get_running_loop().call_soon(waiting.discard, name)
             return work(*given, **named)
 
-        monkeypatch.setattr(zone, name, counted)
+        monkeypatch.setattr(module, name, counted)
 
-    parts = ["plan_data_nodes", "ZonePlanning", "decide_rollout"]
-    parts += ["zone_conditions", "repairs", "missing_copies", "strays"]
-    for name in parts:
-        part(name)
+    decided = ["plan_data_nodes", "ZonePlanning", "decide_rollout", "zone_conditions"]
+    mended = ["repairs", "missing_copies", "strays"]
+    for name in decided:
+        part(zone, name)
+    for name in mended:
+        part(zone_mending, name)
     with JOIN.world() as world:
         world.run(RUN_SECONDS_MAX)
-    assert seen == set(parts)
+    assert seen == {*decided, *mended}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rezone.kube.client import Pod
+from rezone.kube.kinds import Pod
 from rezone.wire.messages import NodeId
 from simulation.kubelet import NAMESPACE
 from simulation.process import SETTINGS

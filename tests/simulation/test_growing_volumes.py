@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rezone.kube.client import PersistentVolumeClaim
+from rezone.kube.kinds import PersistentVolumeClaim
 from simulation.checks import unfinished
 from simulation.kubelet import NAMESPACE
 from simulation.pod_scenarios import Claimed

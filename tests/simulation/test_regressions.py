@@ -6,7 +6,7 @@ import pytest
 
 from rezone.domain import routes
 from rezone.domain.route_shards import decode_record, encode_record
-from rezone.kube.client import ConfigMap
+from rezone.kube.kinds import ConfigMap
 from rezone.resources.task import TaskState
 from rezone.wire.messages import FIRST_PARTITION_EPOCH, IsrProposal, LeaderAndIsr, NodeId, Role
 from simulation.apiserver import Key

@@ -16,7 +16,7 @@ import pytest
 import structlog
 
 from rezone.controller import monitor
-from rezone.kube.client import MigrationKind, Node, TaskKind, ZoneKind
+from rezone.kube.kinds import MigrationKind, Node, TaskKind, ZoneKind
 from rezone.replica.entry import rows_batch
 from rezone.replica.partition import Partition
 from rezone.replica.write import PreparedRows

@@ -3,16 +3,18 @@
 import datetime as dt
 from typing import Any
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rezone.wire import keyspace, rows
+from rezone.wire import keyspace, pieces, rows
+from rezone.wire.column_bytes import key_width
 from rezone.wire.errors import CorruptionError, InvalidRowError
 from rezone.wire.rows import RowCodec
-from rezone.wire.schema import KEY_TYPES, Column, ColumnType, RowLimits, TableSchema
+from rezone.wire.schema import KEY_TYPES, Column, ColumnType, Index, RowLimits, TableSchema
 
 _TEXT = st.text(st.characters(codec="utf-8"), max_size=12)
 _VALUES: dict[ColumnType, Any] = {
@@ -91,6 +93,67 @@ def test_slices_decode_by_themselves(case: tuple[RowCodec, Any]) -> None:
     keys, values = codec.encode_keys(batch), codec.encode_values(batch)
     half = batch.num_rows // 2
     assert codec.decode(keys.slice(half), values.slice(half)).equals(batch.slice(half))
+
+
+def encoded(codec: RowCodec, batch: Any) -> tuple[Any, ...]:
+    """Return all that is stored of a batch's rows: keys, values, hashes, row ids."""
+    keys = codec.encode_keys(batch)
+    hashes = rows.hash_of(keys)
+    return keys, codec.encode_values(batch), hashes.tolist(), rows.row_ids(keys, hashes)
+
+
+@settings(deadline=None, max_examples=40, derandomize=True)
+@given(batches())
+def test_few_rows_have_the_bytes_that_many_have(case: tuple[RowCodec, Any]) -> None:
+    """A row written alone would be another row than the same one written among thousands."""
+    few = encoded(*case)
+    with pytest.MonkeyPatch.context() as patch:
+        for module in (pieces, rows):
+            patch.setattr(module, "FEW_ROWS", -1)
+        assert encoded(*case) == few
+
+
+def test_a_row_without_a_key_is_refused_and_not_stumbled_over() -> None:
+    """A client asks where rows belong before they are checked: it would raise a TypeError."""
+    keys = pa.array([b"a", None], pa.binary())
+    columns = (Column("a", ColumnType.BINARY), Column("b", ColumnType.STRING))
+    codec = RowCodec(TableSchema(columns=columns, primary_key=("a", "b")))
+    batch = pa.record_batch([keys, pa.array(["x", "y"])], names=["a", "b"])
+    few = rows.hash_of(keys).tolist(), codec.encode_keys(batch)
+    with pytest.MonkeyPatch.context() as patch:
+        for module in (pieces, rows):
+            patch.setattr(module, "FEW_ROWS", -1)
+        assert (rows.hash_of(keys).tolist(), codec.encode_keys(batch)) == few
+    assert few[1].null_count == 1
+    with pytest.raises(InvalidRowError, match="null"):
+        codec.check(batch, delete=False)
+
+
+@settings(deadline=None, max_examples=40, derandomize=True)
+@given(batches())
+def test_limits_hold_to_the_byte(case: tuple[RowCodec, Any]) -> None:
+    """What is soon told to be small enough is not looked at row by row: none may slip through."""
+    codec, batch = case
+    names = [c.name for c in codec.table.columns if c.type in KEY_TYPES]
+    table = msgspec.structs.replace(codec.table, indexes=(Index("all", tuple(names)),))
+    keys = codec.row_sizes(batch.select(codec.key_schema.names), delete=True)
+    both = codec.row_sizes(batch, delete=False)
+    assert codec.size_bound(batch, delete=False) >= both.sum()
+    if not batch.num_rows:
+        return
+    [(_, columns)] = RowCodec(table)._indexes
+    entries = codec._sizes(batch, columns, sum(key_width(c) for c in columns))
+    for of, size, limit in (
+        (codec.table, keys.max(), "key_bytes_max"),
+        (codec.table, (both - keys).max(), "value_bytes_max"),
+        (codec.table, both.sum(), "batch_bytes_max"),
+        (table, max(keys.max(), entries.max()), "key_bytes_max"),
+    ):
+        RowCodec(of, RowLimits(**{limit: int(size)})).check(batch, delete=False)
+        if not size:
+            continue
+        with pytest.raises(InvalidRowError, match=rf"limit is\s{size - 1}\b"):
+            RowCodec(of, RowLimits(**{limit: int(size) - 1})).check(batch, delete=False)
 
 
 @settings(deadline=None, max_examples=150, derandomize=True)
@@ -192,6 +255,12 @@ def test_ipc_refuses_what_is_not_one_batch_of_the_schema() -> None:
     for bad in (b"", b"junk" * 10, body[: len(body) // 2], body[:-200] + bytes(200)[:0]):
         with pytest.raises(InvalidRowError):
             rows.from_ipc(bad, codec.arrow_schema)
+    head = batch.schema.serialize().to_pybytes()
+    for nothing in (head, body[: len(head)] + body[-8:]):
+        with pytest.raises(InvalidRowError, match="no record batch"):
+            rows.from_ipc(nothing, codec.arrow_schema)
+    with pytest.raises(InvalidRowError, match="not an Arrow IPC stream"):
+        rows.from_ipc(head + body, codec.arrow_schema)
     with pytest.raises(InvalidRowError, match="columns"):
         rows.from_ipc(body, codec.key_schema)
     sink = pa.BufferOutputStream()
@@ -200,6 +269,19 @@ def test_ipc_refuses_what_is_not_one_batch_of_the_schema() -> None:
         stream.write_batch(batch)
     with pytest.raises(InvalidRowError, match="more than one"):
         rows.from_ipc(sink.getvalue().to_pybytes(), codec.arrow_schema)
+
+
+def test_ipc_bodies_of_other_writers_are_read() -> None:
+    """A client of another Arrow version describes the same schema with other bytes."""
+    codec = RowCodec(ALL_TYPES)
+    batch = _all_types_batch(codec)
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, batch.schema.with_metadata({"made": "elsewhere"})) as stream:
+        stream.write_batch(batch)
+    body = sink.getvalue().to_pybytes()
+    for one in (body, rows.to_ipc(batch)[:-8]):
+        back = rows.from_ipc(one, codec.arrow_schema)
+        assert back.equals(batch)
 
 
 def _replace(batch: Any, name: str, array: Any) -> Any:
@@ -247,6 +329,19 @@ def test_check_limits_keys_and_batches() -> None:
     many = pa.RecordBatch.from_arrays([pa.array([b"abcd"] * 6)], schema=codec.key_schema)
     with pytest.raises(InvalidRowError, match="24 bytes"):
         codec.check(many, delete=True)
+
+
+def test_an_index_entry_may_be_longer_than_its_row() -> None:
+    """It says how long a text is, which a key of one text does not: the limit would be passed."""
+    table = TableSchema(
+        columns=(Column("k", ColumnType.STRING), Column("v", ColumnType.BOOL)),
+        primary_key=("k",),
+        indexes=(Index("by_k", ("k",)),),
+    )
+    one = pa.RecordBatch.from_arrays([["abcd"], [True]], schema=RowCodec(table).arrow_schema)
+    RowCodec(table, RowLimits(key_bytes_max=8)).check(one, delete=False)
+    with pytest.raises(InvalidRowError, match="entry in index 'by_k' of row 0 has 8 bytes"):
+        RowCodec(table, RowLimits(key_bytes_max=7)).check(one, delete=False)
 
 
 def test_check_refuses_broken_arrow_data() -> None:

@@ -12,8 +12,9 @@ import click
 
 from rezone.kube.authority import LIFETIME
 from rezone.kube.certificates import AUTHORITY_SECRET, issuer_of
-from rezone.kube.client import Kube, Secret, connect
+from rezone.kube.client import Kube, connect
 from rezone.kube.errors import KubeError
+from rezone.kube.kinds import Secret
 from rezone.resources.packaging import NAMESPACE
 from rezone.wire.identity import CLIENT_ROLES, Identity, Role
 from rezone.wire.tls import FILES, TlsFiles, utc_now

@@ -18,8 +18,9 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from rezone.cli.certificate import client_options, write
 from rezone.domain.client_requests import LIFETIME, LIFETIME_MAX, SIGNER, USAGES
 from rezone.kube.authority import key_pem, renew_at
-from rezone.kube.client import CertificateRequest, Kube, Manifest, connect
+from rezone.kube.client import Kube, connect
 from rezone.kube.errors import KubeError, MissingError, UnavailableError
+from rezone.kube.kinds import CertificateRequest, Manifest
 from rezone.wire.identity import Identity, Role
 from rezone.wire.tls import TlsFiles, TlsFilesError, utc_now
 

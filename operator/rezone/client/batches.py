@@ -28,6 +28,8 @@ def conform(data: Rows, schema: Any) -> Any:
     Columns are put in order, and cast where no value changes (large_string to string, int32 to
     int64). InvalidRowError names the column that does not fit.
     """
+    if isinstance(data, pa.RecordBatch) and data.schema.equals(schema):
+        return data
     if isinstance(data, Sequence):
         data = _from_mappings(data, schema)
     if isinstance(data, pa.Table):
@@ -91,10 +93,14 @@ def _split(
     codec: RowCodec, batch: Any, partitions_of: PartitionsOf, *, delete: bool, bytes_max: int
 ) -> Iterator[tuple[PartitionId, Any]]:
     batch, where, cuts = _gathered(codec, batch, partitions_of)
+    limit, rows_max = min(bytes_max, codec.limits.batch_bytes_max), codec.limits.batch_rows_max
+    if batch.num_rows <= rows_max and codec.size_bound(batch, delete=delete) <= limit:
+        for start, end in itertools.pairwise(cuts):
+            yield int(where[start]), batch.slice(start, end - start)
+        return
     sizes = codec.row_sizes(batch, delete=delete)
-    limit = min(bytes_max, codec.limits.batch_bytes_max)
     for start, end in itertools.pairwise(cuts):
-        for low, high in _chunks(sizes[start:end], limit, codec.limits.batch_rows_max):
+        for low, high in _chunks(sizes[start:end], limit, rows_max):
             yield int(where[start]), batch.slice(start + low, high - low)
 
 
@@ -105,10 +111,11 @@ def _gathered(
     where = partitions_of(rows.hash_of(codec.encode_keys(batch)))
     if not batch.num_rows:
         return batch, where, []
-    if (where != where[0]).any():
-        order = np.argsort(where, kind="stable")
-        where = where[order]
-        batch = batch.take(pa.array(order))
+    if not (where != where[0]).any():
+        return batch, where, [0, batch.num_rows]
+    order = np.argsort(where, kind="stable")
+    where = where[order]
+    batch = batch.take(pa.array(order))
     return batch, where, [0, *(np.flatnonzero(np.diff(where)) + 1).tolist(), batch.num_rows]
 
 

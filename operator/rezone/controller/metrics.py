@@ -11,7 +11,7 @@ import asyncio
 import collections
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 from prometheus_client import REGISTRY, CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.core import GaugeMetricFamily, Metric
@@ -98,7 +98,7 @@ class OperatorMetrics:
         self._unseen: dict[ObjectKey, tuple[int, float]] = {}
         registry.register(_StateCollector(self._states))
         registry.register(_NotReadyCollector(self))
-        self._resharding: dict[ObjectKey, _Resharding] = {}
+        self._resharding: dict[ObjectKey, ReshardingView] = {}
         registry.register(_ReshardingCollector(self._resharding))
 
     def note_pass(self, kind: Kind, seconds: float, *, failed: bool) -> None:
@@ -123,8 +123,7 @@ class OperatorMetrics:
 
     def note_resharding(self, key: ObjectKey, view: ReshardingView) -> None:
         """Note how far the re-sharding of a task is that has not ended."""
-        done = len(view.cut_over)
-        self._resharding[key] = _Resharding(view.phases, done, len(view.sources) - done)
+        self._resharding[key] = view
 
     def note_zone(self, key: ObjectKey, conditions: Iterable[Condition]) -> None:
         """Note why a zone is not Ready, or that it is."""
@@ -168,18 +167,10 @@ class OperatorMetrics:
             self._lags.append(max(0.0, self._monotonic() - begun - LAG_SECONDS))
 
 
-class _Resharding(NamedTuple):
-    """How far one re-sharding is: its parts, and the old partitions that are cut over or not."""
-
-    phases: Mapping[PartPhase, int]
-    cut_over: int
-    left: int
-
-
 class _ReshardingCollector(Collector):
-    """How far the re-shardings of all zones together are."""
+    """How far the re-shardings of all zones together are; counted when asked, not in each pass."""
 
-    def __init__(self, known: Mapping[ObjectKey, _Resharding]) -> None:
+    def __init__(self, known: Mapping[ObjectKey, ReshardingView]) -> None:
         self._known = known
 
     def collect(self) -> Iterator[Metric]:
@@ -190,16 +181,20 @@ class _ReshardingCollector(Collector):
             "Ranges that an old and a new partition share, by how far they are.",
             labels=["phase"],
         )
+        phases: collections.Counter[PartPhase] = collections.Counter()
+        for view in known:
+            phases.update(view.phases)
         for phase in PartPhase:
-            parts.add_metric([phase], sum(each.phases.get(phase, 0) for each in known))
+            parts.add_metric([phase], phases[phase])
         yield parts
         partitions = GaugeMetricFamily(
             "rezone_operator_resharding_partitions",
             "Old partitions of zones that are re-sharded, by whether they are cut over.",
             labels=["state"],
         )
-        partitions.add_metric(["CutOver"], sum(each.cut_over for each in known))
-        partitions.add_metric(["Open"], sum(each.left for each in known))
+        cut_over = sum(len(view.cut_over) for view in known)
+        partitions.add_metric(["CutOver"], cut_over)
+        partitions.add_metric(["Open"], sum(len(view.sources) for view in known) - cut_over)
         yield partitions
 
 

@@ -1,18 +1,41 @@
-"""Builds the one value that all decisions of a pass see: a ZoneView."""
+"""What a pass sees of a zone: what it asked for, and the one value that decisions are made by."""
 
+import dataclasses
 from collections.abc import Sequence
+from datetime import datetime
 
 from rezone.controller.monitor import NodeMonitor
 from rezone.controller.runtime import ZoneRuntime
 from rezone.controller.zone_config import index_names
 from rezone.domain.assignments import topology_of
+from rezone.domain.data_nodes import KubeNode, Presence
 from rezone.domain.route_records import RouteRecords
 from rezone.domain.world import MigrationView, NodeView, SparkView, ZoneView
+from rezone.kube.pods import PodView
 from rezone.resources.migration import TERMINAL_MIGRATION_STATES, MigrationState, RegionMigration
+from rezone.resources.task import RebalanceTask
 from rezone.resources.zone import ApprovalMode, DistributionZone
 from rezone.resources.zone_status import DataNodeState, DataNodeStatus, DistributionZoneStatus
 from rezone.wire.layouts import id_of
 from rezone.wire.messages import NodeId
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Observed:
+    """What one pass has asked for; `migrations` only if the time of a kept replica is over."""
+
+    now: datetime
+    kube_nodes: dict[str, KubeNode]
+    pods: tuple[PodView, ...]
+    presence: dict[int, Presence]
+    tasks: tuple[RebalanceTask, ...]
+    routes: RouteRecords
+    migrations: tuple[RegionMigration, ...] | None
+
+    @property
+    def outdated(self) -> frozenset[int]:
+        """Return the data nodes whose pods run an older template."""
+        return frozenset(pod.node_id for pod in self.pods if pod.outdated)
 
 
 def build_view(

@@ -21,8 +21,9 @@ from rezone.controller.queue import KeyedQueue
 from rezone.controller.settings import CoordinatorSettings
 from rezone.controller.wakes import Wakes
 from rezone.kube.certificates import Certificates, IssuedCertificates, ProvidedCertificates
-from rezone.kube.client import Kube, Lease
+from rezone.kube.client import Kube
 from rezone.kube.errors import KubeError
+from rezone.kube.kinds import Lease
 from rezone.kube.lease import LEASE_NAME
 from rezone.kube.store import StatusStore
 from rezone.resources.zone import DistributionZone

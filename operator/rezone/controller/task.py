@@ -61,7 +61,7 @@ class TaskReconciler:
     async def _spark(self, task: RebalanceTask, status: RebalanceTaskStatus) -> SparkView | None:
         if not status.spark_application:
             return None
-        return await self._c.spark.state(task.metadata.namespace, status.spark_application)
+        return await self._c.spark.state(task, status.spark_application)
 
     async def _pass(self, key: ObjectKey, task: RebalanceTask, seen: ZonePass) -> float | None:
         decision = self._decide(key, task, seen)

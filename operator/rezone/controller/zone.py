@@ -17,22 +17,20 @@ from datetime import datetime, timedelta
 
 import structlog
 
-from rezone.controller.acts import Acts
 from rezone.controller.coordinator import Coordinator
 from rezone.controller.keys import ObjectKey, ZoneKey
 from rezone.controller.monitor import utc_now
-from rezone.controller.observe import build_view, migration_view
+from rezone.controller.observe import Observed, build_view
 from rezone.controller.rollouts import decide_rollout
 from rezone.controller.runtime import ZoneRuntime
-from rezone.controller.transfers import Transfers
 from rezone.controller.volumes import GROWING_SECONDS, SeenVolumes, grow_volumes
-from rezone.controller.zone_tasks import ZoneTasks, copies_now, task_name
+from rezone.controller.zone_mending import ZoneMending, migrations_of, others_turn
+from rezone.controller.zone_tasks import ZoneTasks, task_name
 from rezone.domain import announcements, assignments, handover, kept_replicas, routes
-from rezone.domain.data_nodes import KubeNode, Presence, plan_data_nodes
-from rezone.domain.repairs import lease_ends_in, missing_copies, repairs, strays
+from rezone.domain.data_nodes import Presence, plan_data_nodes
+from rezone.domain.repairs import lease_ends_in
 from rezone.domain.rollout import RolloutDecision
 from rezone.domain.route_records import RouteRecords
-from rezone.domain.standbys import standby_changes
 from rezone.domain.volumes import Growth
 from rezone.domain.world import Topology, ZoneView
 from rezone.domain.zone_planning import ZonePlanning
@@ -44,11 +42,8 @@ from rezone.kube.errors import (
     ForeignObjectError,
     InvalidWriteError,
 )
-from rezone.kube.pods import PodView
 from rezone.kube.routes import RouteStore
 from rezone.resources.conditions import Reason
-from rezone.resources.migration import RegionMigration
-from rezone.resources.task import RebalanceTask
 from rezone.resources.zone import DistributionZone
 from rezone.resources.zone_status import (
     Assignments,
@@ -64,24 +59,6 @@ DATA_NODE_PORT = 7400
 NEW_OBSTACLE_SECONDS = 0.5
 """Soon, because the status must tell of it; not at once, because its words may change each time."""
 OBSTACLE_SECONDS = 5.0
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Observed:
-    """What one pass has seen; `migrations` only if the time of a kept replica is over."""
-
-    now: datetime
-    kube_nodes: dict[str, KubeNode]
-    pods: tuple[PodView, ...]
-    presence: dict[int, Presence]
-    tasks: tuple[RebalanceTask, ...]
-    routes: RouteRecords
-    migrations: tuple[RegionMigration, ...] | None
-
-    @property
-    def outdated(self) -> frozenset[int]:
-        """Return the data nodes whose pods run an older template."""
-        return frozenset(pod.node_id for pod in self.pods if pod.outdated)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -169,14 +146,10 @@ class ZoneReconciler:
             presence=presence,
             tasks=tasks,
             routes=await runtime.routes(store),
-            migrations=await self._migrations(zone) if kept_replicas.any_over(kept, now) else None,
+            migrations=await migrations_of(self._c, zone)
+            if kept_replicas.any_over(kept, now)
+            else None,
         )
-
-    async def _migrations(self, zone: DistributionZone) -> tuple[RegionMigration, ...]:
-        """Read the zone's migrations: only now and then, there may be thousands."""
-        meta = zone.metadata
-        fields = {"spec.zoneName": meta.name}
-        return await self._c.store.list(RegionMigration, meta.namespace, fields=fields)
 
     # --- decide ------------------------------------------------------------------------------
 
@@ -211,9 +184,9 @@ class ZoneReconciler:
         )
         generation = keys.stable.generation if keys.stable is not None else 0
         leaders = tuple(record.leader for record in observed.routes.of(generation))
-        await _others_turn()
+        await others_turn()
         planned = ZonePlanning(zone, status, leaders=leaders, now=observed.now).run()
-        await _others_turn()
+        await others_turn()
         view = build_view(
             zone.model_copy(update={"status": planned.status}),
             runtime,
@@ -232,7 +205,7 @@ class ZoneReconciler:
             template_hash=self._c.pods.template_of(zone),
             now=observed.now,
         )
-        await _others_turn()
+        await others_turn()
         wake = min(
             planned.wake_seconds,
             rollout.wake_seconds,
@@ -279,7 +252,7 @@ class ZoneReconciler:
             first = [routes.initial(replicas, self._c.epoch) for replicas in decided.place]
             await runtime.create_layout(store, first, 0)
             return True
-        changed = await self._mend(zone, runtime, store, observed)
+        changed = await ZoneMending(self._c, zone, runtime, store, observed).run()
         self._inform(zone, runtime, status)
         await runtime.notify()
         await self._tasks.ensure(zone, observed.tasks)
@@ -318,48 +291,6 @@ class ZoneReconciler:
             await self._c.pods.delete_pod(zone, outdated.node, outdated.uid)
         return obstacle
 
-    async def _mend(
-        self,
-        zone: DistributionZone,
-        runtime: ZoneRuntime,
-        store: RouteStore,
-        observed: Observed,
-    ) -> bool:
-        view = build_view(
-            zone,
-            runtime,
-            routes=await runtime.routes(store),
-            migrations=observed.migrations or (),
-            spark=None,
-            leader_lease_seconds=self._c.settings.leader_lease_seconds,
-        )
-        await _others_turn()
-        changes = repairs(view, utc_now())
-        if not changes and observed.migrations is not None:
-            changes = kept_replicas.releases(view, observed.now)
-        if changes:
-            await runtime.change_routes(store, changes)
-            return True
-        await _others_turn()
-        copies = missing_copies(view, task_copies=any(map(copies_now, observed.tasks)))
-        copies = copies[: zone.spec.rebalance.max_concurrent_migrations]
-        if copies and runtime.fence is not None:
-            await Transfers(self._c, zone, runtime).pull(copies, runtime.fence)
-        await _others_turn()
-        overdue = runtime.overdue_takeovers()
-        if strays(view) or handover.is_wanted(view) or standby_changes(view):
-            # Looked at together with the migrations that may be at work on them.
-            own = await self._migrations(zone)
-            migrations = tuple(migration_view(each, view.generation) for each in own)
-            view = dataclasses.replace(view, migrations=migrations)
-            handed = handover.handovers(view, utc_now(), overdue=overdue, avoid=observed.outdated)
-            await Acts(self._c, zone, runtime, zone).carry_out((*strays(view), *handed))
-            changes = () if handed else standby_changes(view)
-            if changes:
-                await runtime.change_routes(store, changes)
-                return True
-        return False
-
     def _inform(
         self,
         zone: DistributionZone,
@@ -374,11 +305,6 @@ class ZoneReconciler:
             coordinator_epoch=self._c.epoch,
             revision=assignments.acting_revision(status.assignments),
         )
-
-
-async def _others_turn() -> None:
-    """Let what else is due on the event loop run."""
-    await asyncio.sleep(0)
 
 
 def _obstacle_in(before: Obstacle | None, after: Obstacle | None) -> float:

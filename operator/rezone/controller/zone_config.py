@@ -36,6 +36,7 @@ def zone_config(zone: DistributionZone, routes: RouteRecords) -> ZoneConfig:
         engine=spec.storage.engine,
         replicas=spec.replicas,
         min_in_sync_replicas=spec.min_in_sync,
+        version_retention_seconds=spec.storage.version_retention_seconds,
     )
 
 

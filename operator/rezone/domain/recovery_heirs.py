@@ -17,8 +17,8 @@ from rezone.domain import routes
 from rezone.domain.lost_quorum import loss_of
 from rezone.domain.world import RouteChange, ZoneView
 from rezone.resources.migration import UnsafeSpec
-from rezone.wire.layouts import Layout, heirs_of, index_of, sources_of
-from rezone.wire.messages import LeaderAndIsr, NodeId, PartitionId
+from rezone.wire.layouts import Layout, Overlap, heirs_of, index_of, sources_of
+from rezone.wire.messages import NodeId, PartitionId
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -44,7 +44,7 @@ def heirs_word(view: ZoneView, partition: PartitionId, unsafe: UnsafeSpec) -> He
     if layouts is None or partition not in layouts[0].ids:
         return HeirsWord()
     found = [
-        _word(view, partition, overlap.new, view.routes[overlap.new], unsafe)
+        _word(view, layouts, overlap, unsafe)
         for overlap in heirs_of(partition, *layouts)
         if overlap.new in view.routes
     ]
@@ -63,18 +63,15 @@ def _layouts(view: ZoneView) -> tuple[Layout, Layout] | None:
 
 
 def _word(
-    view: ZoneView,
-    source: PartitionId,
-    heir: PartitionId,
-    record: LeaderAndIsr,
-    unsafe: UnsafeSpec,
+    view: ZoneView, layouts: tuple[Layout, Layout], overlap: Overlap, unsafe: UnsafeSpec
 ) -> HeirsWord:
+    source, heir = overlap.old, overlap.new
     name = f"new partition {index_of(heir)}"
     report = view.leader_report(heir)
     said = {each.source: each for each in report.imports} if report is not None else {}
     if source not in said:
-        if _is_lost(view, heir, unsafe) and not any(_other_seals(view, source, heir)):
-            return _begin_anew(view, heir, record, unsafe)
+        if _is_lost(view, heir, unsafe) and not _has_other_seals(view, layouts, overlap):
+            return _begin_anew(view, heir, unsafe)
         return HeirsWord(waits=f"the leader of {name} has not said what it has of the partition")
     if said[source].sealed:
         return HeirsWord(refused=f"{name} serves its range, with all its rows")
@@ -83,7 +80,7 @@ def _word(
     if any(each.sealed for each in said.values()):
         told = f"{name} serves other rows already and keeps what it has imported of these"
         return HeirsWord(told=told)
-    return _begin_anew(view, heir, record, unsafe)
+    return _begin_anew(view, heir, unsafe)
 
 
 def _is_lost(view: ZoneView, heir: PartitionId, unsafe: UnsafeSpec) -> bool:
@@ -92,18 +89,16 @@ def _is_lost(view: ZoneView, heir: PartitionId, unsafe: UnsafeSpec) -> bool:
     return loss is not None and {*loss.silent} <= {*unsafe.lost_nodes}
 
 
-def _other_seals(view: ZoneView, source: PartitionId, heir: PartitionId) -> Iterator[bool]:
-    """Yield for each other source of an heir whether its seal may have been imported there."""
-    layouts = _layouts(view)
-    for overlap in sources_of(heir, *layouts) if layouts is not None else ():
-        if overlap.old != source:
-            record = view.routes[overlap.old]
-            yield record.sealing or record.sealed
+def _has_other_seals(view: ZoneView, layouts: tuple[Layout, Layout], overlap: Overlap) -> bool:
+    """Return whether an heir may have imported the seal of another source of it."""
+    records = (
+        view.routes[each.old] for each in sources_of(overlap.new, *layouts) if each != overlap
+    )
+    return any(record.sealing or record.sealed for record in records)
 
 
-def _begin_anew(
-    view: ZoneView, heir: PartitionId, record: LeaderAndIsr, unsafe: UnsafeSpec
-) -> HeirsWord:
+def _begin_anew(view: ZoneView, heir: PartitionId, unsafe: UnsafeSpec) -> HeirsWord:
+    record = view.routes[heir]
     waits = f"new partition {index_of(heir)} begins anew: it may have rows that are given up"
     nodes = tuple(_nodes_left(view, heir, unsafe))
     state = routes.begin_anew(record, nodes, view.coordinator_epoch) if nodes else None

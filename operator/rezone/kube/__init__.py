@@ -1,6 +1,7 @@
 """Adapters to the Kubernetes API, the only metastore.
 
 errors      what a request can end with, and what to do then
+kinds       the kinds of objects that are read and written
 client      the connection: one typed facade over lightkube
 names       labels, annotations, owner references, deterministic names
 store       custom resources: read, compare-and-set of the status, create-or-adopt

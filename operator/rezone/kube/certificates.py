@@ -18,8 +18,9 @@ from typing import Protocol
 import structlog
 
 from rezone.kube.authority import LIFETIME, Authority, PublicKey, is_issued_by, renew_at
-from rezone.kube.client import Kube, Manifest, Secret
+from rezone.kube.client import Kube
 from rezone.kube.errors import ConflictWriteError, ExistsError, InvalidWriteError
+from rezone.kube.kinds import Manifest, Secret
 from rezone.kube.names import labels_of, owner_reference, require_owned
 from rezone.resources.zone import DistributionZone
 from rezone.wire.identity import Identity, Role

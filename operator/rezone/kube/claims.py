@@ -7,8 +7,9 @@ Concurrency: stateless.
 """
 
 from rezone.domain.volumes import Volume, bytes_of
-from rezone.kube.client import Kube, Manifest, PersistentVolumeClaim
+from rezone.kube.client import Kube
 from rezone.kube.data_node import claim_name, selector
+from rezone.kube.kinds import Manifest, PersistentVolumeClaim
 from rezone.kube.names import NODE_ID_LABEL, is_owned, require_owned
 from rezone.resources.zone import DistributionZone
 from rezone.wire.messages import NodeId

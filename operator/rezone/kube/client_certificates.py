@@ -24,8 +24,9 @@ from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from rezone.domain.client_requests import SIGNER, ClientRequest
 from rezone.kube.authority import PublicKey
 from rezone.kube.certificates import IssuedCertificates
-from rezone.kube.client import AccessReview, CertificateRequest, Kube, Manifest, ZoneKind
+from rezone.kube.client import Kube
 from rezone.kube.errors import ConflictWriteError
+from rezone.kube.kinds import AccessReview, CertificateRequest, Manifest, ZoneKind
 from rezone.wire.tls import utc_now
 
 _log = structlog.get_logger(__name__)

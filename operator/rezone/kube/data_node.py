@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rezone.kube.certificates import secret_name
-from rezone.kube.client import Manifest
+from rezone.kube.kinds import Manifest
 from rezone.kube.names import (
     DATA_NODE,
     NODE_ID_LABEL,

@@ -14,8 +14,9 @@ from datetime import UTC, datetime
 
 import structlog
 
-from rezone.kube.client import Event, Kube, Manifest
+from rezone.kube.client import Kube
 from rezone.kube.errors import ExistsError, KubeError
+from rezone.kube.kinds import Event, Manifest
 from rezone.kube.names import AnyObject, kind_of
 from rezone.resources import API_VERSION
 

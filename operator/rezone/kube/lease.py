@@ -27,13 +27,14 @@ from typing import Any, Protocol
 
 import structlog
 
-from rezone.kube.client import Kube, Lease, Manifest
+from rezone.kube.client import Kube
 from rezone.kube.errors import (
     ConflictWriteError,
     KubeError,
     MissingError,
     UnknownOutcomeError,
 )
+from rezone.kube.kinds import Lease, Manifest
 
 LEASE_NAME = "rezone-operator"
 _POD_END = "_"  # in no pod's name

@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
-from rezone.kube.client import Manifest
 from rezone.kube.errors import ForeignObjectError
+from rezone.kube.kinds import Manifest
 from rezone.resources import API_VERSION
 from rezone.resources.model import CustomObject
 

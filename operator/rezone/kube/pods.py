@@ -16,16 +16,7 @@ from dataclasses import dataclass, replace
 
 from rezone.domain.data_nodes import KubeNode
 from rezone.kube.certificates import Certificates
-from rezone.kube.client import (
-    Kube,
-    Manifest,
-    NamespacedKind,
-    Node,
-    PersistentVolumeClaim,
-    Pod,
-    PodDisruptionBudget,
-    Service,
-)
+from rezone.kube.client import Kube
 from rezone.kube.data_node import (
     PodSettings,
     build_claim,
@@ -38,6 +29,15 @@ from rezone.kube.data_node import (
     template_hash,
 )
 from rezone.kube.errors import ExistsError, ForeignObjectError, MissingError
+from rezone.kube.kinds import (
+    Manifest,
+    NamespacedKind,
+    Node,
+    PersistentVolumeClaim,
+    Pod,
+    PodDisruptionBudget,
+    Service,
+)
 from rezone.kube.names import NODE_ID_LABEL, TEMPLATE_HASH, is_owned, require_owned
 from rezone.kube.template import fingerprint
 from rezone.resources.zone import DistributionZone

@@ -32,12 +32,13 @@ from rezone.domain.route_shards import (
     shard_of,
 )
 from rezone.domain.world import RouteChange
-from rezone.kube.client import ConfigMap, Kube, Manifest
+from rezone.kube.client import Kube
 from rezone.kube.errors import (
     ConflictWriteError,
     ExistsError,
     UnreadableError,
 )
+from rezone.kube.kinds import ConfigMap, Manifest
 from rezone.kube.names import (
     COMPONENT_LABEL,
     ROUTES,

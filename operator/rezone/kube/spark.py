@@ -16,12 +16,14 @@ import msgspec
 
 from rezone.domain.world import SparkView
 from rezone.kube.certificates import secret_name
-from rezone.kube.client import ConfigMap, Kube, Manifest, NamespacedKind, SparkApplication
+from rezone.kube.client import Kube
 from rezone.kube.data_node import TLS_PATH
 from rezone.kube.errors import ExistsError
+from rezone.kube.kinds import ConfigMap, Manifest, NamespacedKind, SparkApplication
 from rezone.kube.names import (
     OWNER_LABEL,
     TRANSFER,
+    is_owned,
     label_value,
     labels_of,
     owner_reference,
@@ -232,13 +234,14 @@ class SparkStore:
         application = build_application(name, zone, owner, plan, self._settings)
         return await self._create(SparkApplication, application, owner)
 
-    async def state(self, namespace: str, name: str) -> SparkView:
-        """Return kubeflow's application state, "" when there is no such application.
+    async def state(self, owner: Owner, name: str) -> SparkView:
+        """Return kubeflow's application state, "" when the owner has no such application.
 
-        One that its operator has not seen yet is "NEW".
+        One that its operator has not seen yet is "NEW". One of an earlier owner of the same name,
+        which the garbage collector has not reached yet, says nothing of this owner's copies.
         """
-        found = await self._kube.find(SparkApplication, namespace, name)
-        if found is None:
+        found = await self._kube.find(SparkApplication, owner.metadata.namespace, name)
+        if found is None or not is_owned(found, owner):
             return SparkView(name=name, state="")
         state = (found.get("status") or {}).get("applicationState") or {}
         return SparkView(

@@ -13,15 +13,9 @@ from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
-from rezone.kube.client import (
-    Kube,
-    Manifest,
-    MigrationKind,
-    NamespacedKind,
-    TaskKind,
-    ZoneKind,
-)
+from rezone.kube.client import Kube
 from rezone.kube.errors import ExistsError, InvalidWriteError, MissingError, UnreadableError
+from rezone.kube.kinds import Manifest, MigrationKind, NamespacedKind, TaskKind, ZoneKind
 from rezone.kube.names import AnyObject, kind_of, owner_reference, require_owned
 from rezone.resources import API_VERSION
 from rezone.resources.migration import RegionMigration

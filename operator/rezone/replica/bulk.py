@@ -1,13 +1,18 @@
-"""Receiving a snapshot: sorted files into the engine, progress that survives (SS-08, B-05).
+"""Receiving a snapshot: rows into the engine by many, progress that survives (SS-08, B-05).
 
-Batches in scan order go to a sorted run. Early rows are kept until the batch that passes them, and
-go to the run among its rows; those for which there is no room (`early`) go to the engine as
-ordinary writes. Every `checkpoint_bytes` the run is written to the disk and synced, then ingested,
-the engine flushed, and only then the progress persisted: up to `resume_after` every row is durable,
-early ones included, because the source sends an early row before the batch that passes it.
+Batches in scan order go to the engine's memory, past any log and in ascending order, so that each
+flush makes a sorted file that overlaps no other (decision 0192). Early rows are kept until the
+batch that passes them, and go among its rows; those for which there is no room (`early`) are
+written at once. Every `checkpoint_bytes` the engine is flushed, index entries are ingested as a
+sorted file, and only then the progress persisted: up to `resume_after` every row is durable, early
+ones included, because the source sends an early row before the batch that passes it.
 
-A second thread does all that while the next run is received (decision 0145); the one after waits
-for it, so two runs at most are in memory.
+A second thread does all that while the next rows are written (decision 0145); the flush after
+waits for it, so the rows of two at most are in memory, within the limit of all engines.
+
+Rows may be in the engine that no progress speaks of: those since the last flush, after a crash or
+of an attempt that was fenced. They are versions of the same snapshot under their own keys. The next
+attempt brings them again, or the log that follows says what has become of them.
 
 Why a copy may go on with another, newer snapshot: rows up to `resume_after` are as of the first
 snapshot's offset S, rows behind it as of the newer one's S2 > S. The receiver then follows the log
@@ -32,7 +37,7 @@ import xxhash
 
 from rezone.replica.columns import content_bytes, engine_pairs, in_order
 from rezone.replica.early import EarlyRows
-from rezone.replica.engines.base import TIME_BYTES, SortedRun, slices_of
+from rezone.replica.engines.base import TIME_BYTES, SortedRun
 from rezone.replica.index_entries import Arriving, Entries, add_sorted
 from rezone.replica.meta import CopyMeta, branch_end
 from rezone.replica.snapshot import BatchMark
@@ -65,6 +70,8 @@ class BulkLoader:
         beside: Executor,
     ) -> None:
         self._incoming = incoming
+        # Another attempt may begin with another engine: what this one has goes to its own alone.
+        self._engine = incoming.engine
         self._copy = copy
         self._staging = staging
         self._checkpoint_bytes = checkpoint_bytes
@@ -76,8 +83,7 @@ class BulkLoader:
         self._checkpoint: Future[CopyMeta] | None = None
         self._lock = threading.Lock()
         self._files = 0
-        self._run = self._new_run()
-        self._run_bytes = 0
+        self._unsaved_bytes = 0
         self._last = copy.resume_after
         self._versions = 0
         self._bytes = 0
@@ -103,7 +109,7 @@ class BulkLoader:
                 self._take(batch, mark)
             if not mark.early:
                 self._last = mark.last_row_id
-            if self._run_bytes >= self._checkpoint_bytes:
+            if self._unsaved_bytes >= self._checkpoint_bytes:
                 self._begin_checkpoint()
 
     def _take(self, batch: pa.RecordBatch, mark: BatchMark) -> None:
@@ -119,7 +125,7 @@ class BulkLoader:
             if early[0]:
                 self._count_early(*early)
                 keys, values = in_order(keys + early[0], values + early[1])
-            self._run.add(keys, values)
+            self._store(keys, values)
         self._versions += batch.num_rows
         self._bytes += size
 
@@ -128,10 +134,18 @@ class BulkLoader:
         # Passed already: sent for the sake of another receiver, which is not as far.
         passed = keys[0][:-TIME_BYTES] <= self._last
         if passed or not self._early.take(keys, values):
-            pairs = zip(keys, values, strict=True)
-            for part in slices_of(pairs, self._slice_bytes, self._slice_rows):
-                self._incoming.engine.apply(part, (), {})
+            self._store(keys, values)
             self._count_early(keys, values)
+
+    def _store(self, keys: list[bytes], values: list[bytes]) -> None:
+        """Write versions to the engine, cut evenly; it holds the interpreter for each part."""
+        size = sum(map(len, keys)) + sum(map(len, values))
+        parts = max(-(-size // self._slice_bytes), -(-len(keys) // self._slice_rows))
+        step = -(-len(keys) // parts)
+        for at in range(0, len(keys), step):
+            self._engine.make_room()
+            with self._incoming.going_on(self):
+                self._engine.load(keys[at : at + step], values[at : at + step])
 
     def _count_early(self, keys: list[bytes], values: list[bytes]) -> None:
         size = sum(len(key) - TIME_BYTES for key in keys) + sum(len(value) - 1 for value in values)
@@ -141,7 +155,7 @@ class BulkLoader:
         """Count what goes to the engine with the next progress."""
         self._new_rows += versions
         self._new_bytes += size
-        self._run_bytes += size + entries_size
+        self._unsaved_bytes += size + entries_size
 
     def _begin_checkpoint(self) -> None:
         """Have everything taken made durable beside; what was begun before that is over first."""
@@ -152,11 +166,9 @@ class BulkLoader:
             rows=self._copy.rows + self._new_rows,
             bytes=self._copy.bytes + self._new_bytes,
         )
-        runs = (self._run, self._new_run())
         entries = self._arriving.given()
-        self._checkpoint = self._beside.submit(self._persist, runs, entries, progress)
-        self._run_bytes = self._new_rows = self._new_bytes = 0
-        self._run = self._new_run()
+        self._checkpoint = self._beside.submit(self._persist, entries, progress)
+        self._unsaved_bytes = self._new_rows = self._new_bytes = 0
 
     def _end_checkpoint(self) -> None:
         """Wait for the checkpoint under way, if any; raises what it has failed with, ever again."""
@@ -164,26 +176,23 @@ class BulkLoader:
             self._copy = self._checkpoint.result()
             self._checkpoint = None
 
-    def _persist(
-        self, runs: tuple[SortedRun, SortedRun], entries: Sequence[Entries], progress: CopyMeta
-    ) -> CopyMeta:
-        """Make two runs, of rows and of index entries, durable parts of the engine.
+    def _persist(self, entries: Sequence[Entries], progress: CopyMeta) -> CopyMeta:
+        """Make what was written durable, and index entries with it; then the progress, returned.
 
-        Then persist the progress, which is returned. Nothing of it when the attempt is fenced:
-        the engine may be another copy's by then.
+        No progress, and no entries, when the attempt is fenced: the engine may be another copy's.
         """
+        run = self._new_run()
         try:
-            add_sorted(entries, runs[1])
-            for run in runs:
-                run.seal()
+            add_sorted(entries, run)
+            run.seal()
+            self._engine.flush()  # while the next rows are written
             with self._incoming.going_on(self):
-                for run in runs:
+                if entries:
                     run.ingest()
-                self._incoming.engine.flush()
+                    self._engine.flush()
                 self._incoming.update_meta(copy=progress)
         except BaseException:
-            for run in runs:
-                run.abort()
+            run.abort()
             raise
         return progress
 
@@ -191,7 +200,7 @@ class BulkLoader:
         self._files += 1
         # Attempts are named by whoever copies: a file's name must not take their slashes.
         name = xxhash.xxh64_hexdigest(self._copy.attempt.encode())
-        return self._incoming.engine.sorted_run(self._staging, f"{name}-{self._files}")
+        return self._engine.sorted_run(self._staging, f"{name}-{self._files}")
 
     def finish(self, trailer: SnapshotTrailer) -> None:
         """Complete the copy: the partition stands at the first snapshot's offset.
@@ -209,7 +218,7 @@ class BulkLoader:
             rest = self._early.rest()
             if rest[0]:
                 self._count_early(*rest)
-                self._run.add(*rest)
+                self._store(*rest)
             self._begin_checkpoint()
             self._end_checkpoint()
             self._copy = msgspec.structs.replace(self._copy, done=True)
@@ -223,7 +232,6 @@ class BulkLoader:
         """
         with self._lock:
             self._beside.shutdown()
-            self._run.abort()
             self._incoming.drop(self)
 
 

@@ -19,6 +19,7 @@ from rezone.wire.messages import ClosedTime, Role
 
 if TYPE_CHECKING:
     from rezone.replica.partition import Partition
+    from rezone.replica.protocol import Leadership
 
 
 class Closing:
@@ -28,6 +29,10 @@ class Closing:
         self._partition = partition
         self._end = 0
         self._time = 0
+
+    def told(self, state: "Leadership") -> float:
+        """Return the latest time that all who may lead next know of, also after a restart."""
+        return min(state.told_time, self._partition.host.told.until)
 
     def promise(self) -> int:
         """Promise that no later row gets as late a time as may be promised; return it.
@@ -41,8 +46,7 @@ class Closing:
             return 0
         if partition.store.seal is not None:
             return 0  # later times are those of other partitions
-        told = min(state.told_time, partition.host.told.until)
-        time = int(min(partition.clock.micros() - 1, told))
+        time = int(min(partition.clock.micros() - 1, self.told(state)))
         partition.intake.time_floor = max(partition.intake.time_floor, time)
         return time
 
@@ -65,6 +69,7 @@ class Closing:
                 return
             self._end, self._time = news.end_offset, news.time
             partition.positions.note_applied()
+            partition.reads.look()  # where nothing is written, nothing else wakes the job
 
     def time_at(self, applied: int) -> int:
         """Return up to when a replica that has applied and committed so much may be read."""

@@ -17,7 +17,7 @@ from rezone.replica.store import PartitionStore
 class Collector:
     """Collects one partition's old versions in slices.
 
-    `pause_seconds` is the least time between two passes: garbage may lie about for as long. A
+    `pause_seconds` gives the least time between two passes: garbage may lie about for as long. A
     slice of `slice_bytes` is looked at in one go, with the partition's storage locked.
     """
 
@@ -25,7 +25,7 @@ class Collector:
         self,
         store: PartitionStore,
         *,
-        pause_seconds: float,
+        pause_seconds: Callable[[], float],
         clock: Callable[[], float],
         slice_bytes: int = 1 << 19,
     ) -> None:
@@ -50,7 +50,7 @@ class Collector:
         self._cursor = collected.cursor
         if self._cursor is None:
             self._known = self._found
-            self._not_before = self._clock() + self._pause_seconds
+            self._not_before = self._clock() + self._pause_seconds()
         return self._cursor is not None
 
     def _begin(self, before_time: int) -> bool:

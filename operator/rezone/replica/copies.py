@@ -45,13 +45,13 @@ if TYPE_CHECKING:
 
 _log = structlog.get_logger(__name__)
 
-ROWS_WEIGHT = 2.5
+ROWS_WEIGHT = 2.0
 FILES_WEIGHT = 8.0
 """What sending costs clients in all, as a multiple of the sending thread's processor time.
 
 The kernel, the disk and, on the same machine, the receiver do the rest; most of it where the
 sender only passes on a file's bytes. For files found by `benchmarks/foreground.py`, for rows by the
-processor time of both nodes (decision 0184).
+processor time of both nodes (decisions 0184, 0194).
 """
 
 

@@ -44,6 +44,11 @@ class CopyCollector(Collector):
             self._node.foreground.rested_seconds,
         )
         yield GaugeMetricFamily(
+            "rezone_replica_served_ratio",
+            "For how much of the time clients were served lately, which is what copies rest by.",
+            self._node.foreground.served_share,
+        )
+        yield GaugeMetricFamily(
             "rezone_replica_paced_partitions",
             "Partitions whose writers are slowed for a replica that catches up.",
             sum(partition.pacer.rows_per_second is not None for partition in partitions),

@@ -19,10 +19,15 @@ if TYPE_CHECKING:
 _COLLECTED_LATER_SHARE = 0.1
 
 
+def retention_micros(partition: "Partition") -> int:
+    """Return for how long versions are kept that reads may ask for."""
+    return partition.config.version_retention_seconds * 1_000_000
+
+
 def collected_before(partition: "Partition") -> int:
     """Return the time that nobody reads at any more: what was covered by then may be removed."""
-    kept = partition.config.version_retention_seconds * 1_000_000
-    return partition.clock.micros() - int(kept * (1 + _COLLECTED_LATER_SHARE))
+    kept = retention_micros(partition) * (1 + _COLLECTED_LATER_SHARE)
+    return partition.clock.micros() - int(kept)
 
 
 class Kept(NamedTuple):
@@ -54,4 +59,4 @@ def kept_until(partition: "Partition", as_of: int) -> Kept:
         partition.closing.promise()
         promised = partition.intake.time_floor if partition.leads else 0
         since = max(as_of, partition.positions.readable_time, promised)
-    return Kept(as_of, since + partition.config.version_retention_seconds * 1_000_000)
+    return Kept(as_of, since + retention_micros(partition))

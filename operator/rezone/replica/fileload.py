@@ -9,15 +9,15 @@ progress; another attempt goes on there, with the same checkpoint or, file by fi
 one of the same engine: then the copy stands at the newer one's offset, because the newest
 manifest says which files and which log position belong together.
 
-Concurrency: one thread writes; a helper thread makes durable what was written before, so that the
-disk and the network are busy at the same time. The writing thread alone changes the meta.
+Concurrency: one thread writes; another one (`beside`) makes durable what was written before, so
+that the disk and the network are busy at the same time. The writing thread alone changes the meta.
 """
 
 import os
 import re
 import threading
 from collections.abc import Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Executor, Future
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -25,8 +25,8 @@ import msgspec
 import pyarrow as pa
 import xxhash
 
+from rezone.replica import syncing
 from rezone.replica.meta import CopyMeta
-from rezone.replica.segment import sync_directory
 from rezone.replica.writeback import begin_writeback
 from rezone.wire.errors import CorruptionError
 from rezone.wire.messages import FileChunk, SnapshotFile, SnapshotHeader, SnapshotTrailer
@@ -51,6 +51,7 @@ class FileLoader:
         directory: Path,
         *,
         checkpoint_bytes: int,
+        beside: Executor,
     ) -> None:
         self._incoming = incoming
         self._copy = copy
@@ -62,7 +63,7 @@ class FileLoader:
         self._unsynced: set[str] = set()
         self._unsynced_bytes = 0
         self._lock = threading.Lock()
-        self._helper = ThreadPoolExecutor(1, thread_name_prefix="sync files")
+        self._beside = beside
         self._syncing: tuple[Future[None], dict[str, int]] | None = None
         self._open: tuple[str, int] | None = None
 
@@ -125,11 +126,11 @@ class FileLoader:
         """Have what was written made durable, and note as progress what was before."""
         self._end_sync()
         paths = [self._directory / name for name in sorted(self._unsynced)]
-        self._syncing = (self._helper.submit(_sync, paths, self._directory), dict(self._have))
+        self._syncing = (self._beside.submit(_sync, paths, self._directory), dict(self._have))
         self._unsynced, self._unsynced_bytes = set(), 0
 
     def _end_sync(self) -> None:
-        """Wait for the helper and persist the progress it has made durable."""
+        """Wait for what is under way beside, and persist the progress it has made durable."""
         if self._syncing is None:
             return
         future, have = self._syncing
@@ -163,7 +164,7 @@ class FileLoader:
             self._begin_sync()
             self._end_sync()
             self._close()
-            self._helper.shutdown()
+            self._beside.shutdown()
             self._copy = msgspec.structs.replace(self._copy, rows=self._rows, done=True)
             self._incoming.finish_files(self, self._copy)
 
@@ -171,7 +172,7 @@ class FileLoader:
         """Give this attempt up; its persisted progress stays for the next one."""
         with self._lock:
             self._close()
-            self._helper.shutdown()
+            self._beside.shutdown()
             self._incoming.drop(self)
 
 
@@ -205,7 +206,7 @@ def _sync(paths: Sequence[Path], directory: Path) -> None:
     for path in paths:
         descriptor = os.open(path, os.O_RDONLY)
         try:
-            os.fdatasync(descriptor)
+            syncing.sync_data(descriptor)
         finally:
             os.close(descriptor)
-    sync_directory(directory)
+    syncing.sync_directory(directory)

@@ -139,6 +139,7 @@ class FollowerDuties:
                 if partition.role is Role.FOLLOWER and not self.left_out and _is_awaited(raw):
                     partition.host.foreground.followed()
             partition.positions.commit(min(entries.committed_offset, store.log_end))
+            partition.reads.look()  # a standby has applied the rows before they are committed
             self._look_again()
         if body or partition.takeover.eager:
             partition.move_on(at_leisure=at_leisure)

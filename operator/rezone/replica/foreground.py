@@ -1,10 +1,16 @@
 """Copies give way to clients: what is left of a node's time for readers and writers.
 
-A copy is cut into steps of a few milliseconds. While clients are served, each step is followed by
-a rest in proportion to the processor time of the step, so that all copies of a node together,
-out and in, take no more of one core than the zone leaves them: with
-`rebalance.foregroundPercent` at 80 a fifth (decision 0095). That is also a floor: a copy always
-gets on (B-16). When the clients pause, copies go as fast as they can.
+A copy is cut into steps of a few milliseconds, short ones while clients are there, and rests after
+each by how much of the time these take (`served`):
+
+- Clients that take most of the time are slower for each thing beside them. Rests are then in
+  proportion to the processor time of the step, so that all copies of a node together, out and in,
+  take no more of one core than the zone leaves them: with `rebalance.foregroundPercent` at 80 a
+  fifth (decision 0095). That is also a floor: a copy always gets on (B-16). A pause of some
+  milliseconds ends no rest: the next request would meet a step.
+- Clients that leave the node idle for half of the time keep their rate beside a copy that does not
+  rest: what a request loses to a short step fits in before the next (decision 0194).
+- Without clients copies go as fast as they can, a fifth of a second after the last.
 
 What counts is that requests are under way, not which time they take: a write that waits for its
 replicas is work of other nodes and of the disk, which a copy delays as well. So rows that come from
@@ -18,6 +24,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import TypeVar
 
+from rezone.replica.served import Served
 from rezone.replica.settings import Clock
 
 SHORT_STEP_BYTES = 256 << 10
@@ -27,12 +34,20 @@ A longer one is a burst on all cores, sender, network and receiver together, whi
 that meets it waits out, however long the rest after it.
 """
 
-PAUSE_SECONDS = 0.002
-"""Clients pause when nothing was under way for so long; one that asks again at once takes less."""
+LIGHT_STEP_BYTES = 512 << 10
+"""A step beside clients that take so little of the time that copies do not rest."""
 
-FOLLOWED_SECONDS = 0.005
-"""So long a leader's clients count from the coming of rows: until they are durable and, in a steady
-stream of writes, the next ones are here."""
+LULL_SECONDS = 0.25
+"""Steps are long again when nothing was under way for so long. Not after a pause already: the
+next request would find the copy in the middle of a long one."""
+
+LIGHT_SHARE = 0.5
+BUSY_SHARE = 0.65
+"""While clients are served for the first part of the time or less, copies do not rest; from the
+second on they rest in full, in between by as much as it is more."""
+
+LOOK_SECONDS = 0.002
+"""How often a copy that rests looks whether it still has to."""
 
 REST_SECONDS_MAX = 0.25
 """After one step, however long it was: whoever waits for the copy must not take it for dead."""
@@ -76,32 +91,29 @@ class Foreground:
         self._lock = threading.Lock()
         self._closed = threading.Event()
         self._wait = wait or self._closed.wait
-        self._under_way = 0
-        self._last = float("-inf")
+        self._served = Served(clock.monotonic())
         self._free_at = 0.0
         self.rested_seconds = 0.0
 
     @property
     def under_way(self) -> int:
         """How many requests are not answered yet."""
-        return self._under_way
+        return self._served.under_way
 
     def begin(self) -> None:
         """Note a request that has come."""
         with self._lock:
-            self._under_way += 1
+            self._served.begin(self._clock.monotonic())
 
     def end(self) -> None:
         """Note that it is answered."""
         with self._lock:
-            assert self._under_way > 0, "more requests answered than came"  # noqa: S101 - invariant
-            self._under_way -= 1
-            self._last = max(self._last, self._clock.monotonic())
+            self._served.end(self._clock.monotonic())
 
     def followed(self) -> None:
         """Note rows of a leader elsewhere, whose clients wait for this node."""
         with self._lock:
-            self._last = max(self._last, self._clock.monotonic() + FOLLOWED_SECONDS)
+            self._served.followed(self._clock.monotonic())
 
     def serving(self, items: Iterator[Item]) -> Iterator[Item]:
         """Pass a stream on; making each item is a request."""
@@ -121,27 +133,36 @@ class Foreground:
         self._closed.set()
 
     @property
-    def gives_way(self) -> bool:
-        """Whether a copy would have to rest now."""
-        return bool(self._percent()) and self._served(self._clock.monotonic())
+    def served_share(self) -> float:
+        """For how much of the time clients were served lately, 0 to 1."""
+        with self._lock:
+            return self._served.share(self._clock.monotonic())
+
+    def step_bytes(self, most: int) -> int:
+        """Return how many bytes a copy's next step may have, so many at most."""
+        with self._lock:
+            now = self._clock.monotonic()
+            if not self._percent() or not self._served.lately(now, LULL_SECONDS):
+                return most
+            return min(most, SHORT_STEP_BYTES if self._rest_per_work(now) else LIGHT_STEP_BYTES)
 
     def give_way(self, worked_seconds: float) -> None:
-        """Wait after a step of a copy that took so much processor time, while clients are served.
+        """Wait after a step of a copy that took so much processor time, by what clients take.
 
         The rests of several copies follow each other: their shares add up to that of one.
         """
-        percent = self._percent()
         with self._lock:
             begun = self._clock.monotonic()
-            if not percent or not self._served(begun):
+            rest = min(REST_SECONDS_MAX, worked_seconds * self._rest_per_work(begun))
+            if not rest:
                 return
-            rest = min(REST_SECONDS_MAX, worked_seconds * percent / (100 - percent))
             until = self._free_at = max(begun, self._free_at) + rest
         now = begun
-        while now < until and not self._wait(min(until - now, PAUSE_SECONDS)):
-            now = self._clock.monotonic()
-            if not self._served(now):
-                break
+        while now < until and not self._wait(min(until - now, LOOK_SECONDS)):
+            with self._lock:
+                now = self._clock.monotonic()
+                if not self._rest_per_work(now):
+                    break
         with self._lock:
             self.rested_seconds += now - begun
 
@@ -150,12 +171,9 @@ class Foreground:
 
         A replica that is being filled must take what its leader sends it.
         """
-        percent = self._percent()
         with self._lock:
             now = self._clock.monotonic()
-            if not percent or not self._served(now):
-                return
-            free_at = max(now, self._free_at) + worked_seconds * percent / (100 - percent)
+            free_at = max(now, self._free_at) + worked_seconds * self._rest_per_work(now)
             self._free_at = max(self._free_at, min(free_at, now + OWED_SECONDS_MAX))
 
     @property
@@ -163,11 +181,13 @@ class Foreground:
         """How long a step of a copy would have to rest now for those before it."""
         with self._lock:
             now = self._clock.monotonic()
-            served = bool(self._percent()) and self._served(now)
-            return max(0.0, self._free_at - now) if served else 0.0
+            return max(0.0, self._free_at - now) if self._rest_per_work(now) else 0.0
 
-    def _served(self, now: float) -> bool:
-        return self._under_way > 0 or now - self._last < PAUSE_SECONDS
+    def _rest_per_work(self, now: float) -> float:
+        """Return how long copies rest at present for a second of processor time."""
+        use = (self._served.share(now) - LIGHT_SHARE) / (BUSY_SHARE - LIGHT_SHARE)
+        rests = self._percent() / 100 * min(1.0, max(0.0, use))
+        return rests / (1.0 - rests)
 
 
 class CopySteps:
@@ -190,7 +210,7 @@ class CopySteps:
 
     def step_bytes(self, most: int) -> int:
         """Return how many bytes the next step may have."""
-        return min(most, SHORT_STEP_BYTES) if self._foreground.gives_way else most
+        return self._foreground.step_bytes(most)
 
     def rest(self) -> None:
         """End a step."""

@@ -300,7 +300,7 @@ class ImportPulls:
                 return None
             turns = [turn for turn in self._unfilled if turn[1] not in self._fetching]
         most = self._host.settings.import_chunk_bytes
-        size = CopySteps(self._host.foreground).step_bytes(most)
+        size = self._host.foreground.step_bytes(most)
         for turn in turns:
             leader, part = turn
             request = part.next_fill(size)

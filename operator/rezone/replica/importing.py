@@ -49,19 +49,41 @@ from rezone.wire.messages import (
 if TYPE_CHECKING:
     from rezone.replica.partition import Partition
     from rezone.replica.protocol import Leadership
+    from rezone.replica.store import PartitionStore
 
 UNCOMMITTED_MAX: Final = 2
 """How many appends of a lane may wait to be committed: one is on its way while one is fetched."""
 
-FILL_WEIGHT: Final = 4.0
+FILL_WEIGHT: Final = 5.0
 """What taking rows in costs clients in all, as a multiple of the processor time of those threads.
 
-The network, the disk, and writing and sorting the engine's files take about three times as much.
+The network, the disk, and writing and sorting the engine's files take about three times as much,
+and the rest is by what writers keep in `benchmarks/resharding.py` (decisions 0180, 0194).
 """
 
 _RETRY_SECONDS: Final = 0.1
 _RETRY_BROKEN_SECONDS: Final = 1.0
 _NO_ROWS: Final = rows_batch([], [], [])
+
+
+class FillWork:
+    """Which part of a replica's work fills it: the rest follows logs, which nobody rests for.
+
+    Measured by rows. Were all of it owed, writers that never pause would put the fill off for ever.
+    """
+
+    def __init__(self, store: "PartitionStore") -> None:
+        self._store = store
+        self._filled = self._rows = 0
+        self._share = 1.0
+
+    def share(self) -> float:
+        """Return the part of what came since this was asked before; if nothing came, as before."""
+        filled, rows = self._store.filled_rows, self._store.log_end
+        if rows > self._rows:
+            self._share = min(1.0, (filled - self._filled) / (rows - self._rows))
+        self._filled, self._rows = filled, rows
+        return self._share
 
 
 class Lane:

@@ -277,6 +277,10 @@ class ImportTable:
         self._applied: dict[PartitionId, ImportPosition] = {}
         # With the offset after the entry that says so; 0 when the engine does.
         self._appended: dict[PartitionId, tuple[int, ImportPosition]] = {}
+        # Whether rows are to come that are older than others here. Asked with every job and ack.
+        self.filling = False
+        # How many rows of fills were appended since this was made.
+        self.filled_rows = 0
 
     def load(self, state: Mapping[bytes, bytes]) -> None:
         """Take everything from an engine's named state."""
@@ -293,11 +297,6 @@ class ImportTable:
         """From how many sources there are imports."""
         return len(self._appended)
 
-    @property
-    def filling(self) -> bool:
-        """Whether rows are to come that are older than others that are here."""
-        return any(position.filling for _, position in self._appended.values())
-
     def get(self, source: PartitionId) -> ImportPosition | None:
         """Return how far a source is imported, in the log at least; None when not at all."""
         known = self._appended.get(source)
@@ -312,6 +311,9 @@ class ImportTable:
             known = self._appended.get(position.source)
             if known is None or known[0] < end:
                 self._appended[position.source] = (end, position)
+                self._note_filling()
+                if entry.header.kind == EntryKind.IMPORT_FILL:
+                    self.filled_rows += entry.header.rows
 
     def advance(self, entries: Iterable[Entry]) -> dict[bytes, bytes | None]:
         """Return the engine state that must change when these entries are applied."""
@@ -344,6 +346,10 @@ class ImportTable:
     def forget_appended(self) -> None:
         """Forget what was only appended: the log was cut, and its rest will be noted again."""
         self._appended = {source: (0, position) for source, position in self._applied.items()}
+        self._note_filling()
+
+    def _note_filling(self) -> None:
+        self.filling = any(position.filling for _, position in self._appended.values())
 
     def export(self) -> tuple[ImportPosition, ...]:
         """Return the applied positions, as a snapshot's header carries them."""

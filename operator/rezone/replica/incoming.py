@@ -26,8 +26,8 @@ from rezone.replica.fileload import FileLoader, check_names, still_held
 from rezone.replica.indexer import Indexer
 from rezone.replica.log import PartitionLog
 from rezone.replica.meta import CopyMeta
-from rezone.replica.segment import sync_directory
 from rezone.replica.store_config import StoreConfig
+from rezone.replica.syncing import sync_directory
 from rezone.replica.writers import WriterTable
 from rezone.wire.errors import ConflictError, CorruptionError
 from rezone.wire.messages import CopyState, HeldFiles, SnapshotHeader
@@ -93,10 +93,12 @@ class Incoming:
     def begin(self, header: SnapshotHeader, attempt: str) -> Loader:
         """Begin or go on receiving a snapshot; the attempt before is fenced off (SS-08, B-05).
 
-        The source must have been asked for what `state` says. Without a copy under way the
-        partition is reset first. Indexes are whole when the copy is done (SS-05).
+        The source must have been asked for what `state` says, and nothing may have changed since.
+        Without a copy under way the partition is reset first. Indexes are whole when the copy is
+        done (SS-05).
         `ConflictError` with detail `done` when the copy is complete, with detail `restart` when
-        this snapshot cannot complete what another began: the copy then starts from nothing.
+        this snapshot cannot complete what another began: the copy then starts from nothing; and
+        when the snapshot begins behind where the copy stands.
         """
         with self._applier.mutex:
             copy = self.copy()
@@ -110,7 +112,10 @@ class Incoming:
 
     def _begin_rows(self, header: SnapshotHeader, attempt: str, copy: CopyMeta | None) -> Loader:
         if copy is not None and copy.format:
-            copy = None  # begun with files: the source was asked for all rows
+            copy = None  # begun with files
+        if header.resume_after > (copy.resume_after if copy is not None else b""):
+            # Asked for what another attempt had, which has ended or started over meanwhile.
+            raise ConflictError("this snapshot leaves out rows that are missing here; ask again")
         if copy is not None and not continues(copy, header):
             self._store.reset()
             raise ConflictError("this snapshot has another history; start over", restart=1)
@@ -162,8 +167,14 @@ class Incoming:
         copy = _copy_of(header, attempt, directory=copy.directory)
         copy = msgspec.structs.replace(copy, files=files, bytes=sum(f.bytes for f in files))
         self.update_meta(copy=copy)
-        checkpoint_bytes = self._config.file_checkpoint_bytes
-        return FileLoader(self, copy, header, directory, checkpoint_bytes=checkpoint_bytes)
+        return FileLoader(
+            self,
+            copy,
+            header,
+            directory,
+            checkpoint_bytes=self._config.file_checkpoint_bytes,
+            beside=self._config.beside(),
+        )
 
     def check(self, loader: Loader) -> None:
         """Refuse a loader that another attempt, a reset or the end of the copy has fenced off."""

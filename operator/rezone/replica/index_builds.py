@@ -69,11 +69,15 @@ class IndexBuilds:
         while not self._closed:
             self._news.clear()
             # Everywhere first: an index is kept up to date from then on, and lookups need that.
-            for partition in self._partitions():
-                self._try(partition, self._redefine)
+            self.redefine()
             for partition in self._partitions():
                 self._try(partition, self._finish)
             self._news.wait(_LOOK_SECONDS)
+
+    def redefine(self) -> None:
+        """Give each partition the table that the node has persisted; entries are made later."""
+        for partition in self._partitions():
+            self._try(partition, self._redefine)
 
     def _try(self, partition: "Partition", work: "Callable[[Partition], None]") -> None:
         try:

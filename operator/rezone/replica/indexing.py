@@ -17,7 +17,7 @@ import msgspec
 
 from rezone.replica.foreground import StepBytes
 from rezone.replica.history import is_of_history
-from rezone.wire.errors import IndexNotBuiltError, NotReadyError
+from rezone.wire.errors import IndexNotBuiltError, NotReadyError, UnknownIndexError
 from rezone.wire.indexes import IndexCodec
 from rezone.wire.keyspace import hash_in
 from rezone.wire.messages import FailoverEntry, IndexBuild, IndexPosition, Role
@@ -186,8 +186,8 @@ class IndexDuties:
         """Return when an index has everything below an applied offset, by this thread if need be.
 
         What is returned is to be given to `require`. IndexNotBuiltError while the index is new,
-        NotLeaderError when a takeover it waited for has ended elsewhere, NotReadyError when it
-        takes too long.
+        UnknownIndexError when it was dropped since it was asked for, NotLeaderError when a takeover
+        it waited for has ended elsewhere, NotReadyError when it takes too long.
         """
         dropped = self._indexer.dropped
         for _ in self._turns():
@@ -208,6 +208,11 @@ class IndexDuties:
             )
 
     def _require_built(self, codec: IndexCodec) -> None:
+        if codec.id not in self._indexer.wanted:
+            raise UnknownIndexError(
+                f"the zone has no index {codec.name!r} any more, or this node no such one yet",
+                index=codec.name,
+            )
         if not self._indexer.is_unbuilt(codec.id):
             return
         percent = next((b.percent for b in self.builds if b.index == codec.id), 0)

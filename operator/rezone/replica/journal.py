@@ -23,7 +23,8 @@ from typing import Final
 
 import google_crc32c
 
-from rezone.replica.segment import Descriptor, sync_directory
+from rezone.replica import syncing
+from rezone.replica.segment import Descriptor
 from rezone.wire.errors import CorruptionError
 
 _MAGIC: Final = b"RZJRN001"
@@ -66,19 +67,13 @@ class Journal:
         written = os.pwrite(file.number, record, self._size)
         if written != len(record):
             raise OSError(f"{self._path}: {written} of {len(record)} bytes were written")
-        os.fdatasync(file.number)
+        syncing.sync_data(file.number)
         self._size += written
         self._file = file
 
     def _begin(self, record: bytes) -> None:
         self._file = None
-        partial = self._path.with_suffix(".tmp")
-        with partial.open("wb") as file:
-            file.write(_MAGIC + record)
-            file.flush()
-            os.fsync(file.fileno())
-        partial.rename(self._path)
-        sync_directory(self._path.parent)
+        syncing.write_whole(self._path, _MAGIC + record)
         self._size = len(_MAGIC) + len(record)
         self._file = Descriptor(self._path)
 

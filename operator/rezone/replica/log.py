@@ -20,9 +20,10 @@ from pathlib import Path
 
 import pyarrow as pa
 
+from rezone.replica import syncing
 from rezone.replica.engines.base import OnDamage
 from rezone.replica.entry import HEADER_BYTES, EntryHeader, EntryKind, header_at, iter_entries
-from rezone.replica.segment import SUFFIX, Descriptor, Segment, sync_directory
+from rezone.replica.segment import SUFFIX, Descriptor, Segment
 from rezone.replica.tail import Tail
 from rezone.wire.errors import ConflictError, CorruptionError, NotReadyError, SnapshotExpiredError
 
@@ -68,7 +69,7 @@ class PartitionLog:
         last = newest.recover(durable)
         # What the crash left may not be durable yet: make it so before it counts as that.
         descriptor = Descriptor(newest.path)
-        os.fdatasync(descriptor.number)
+        syncing.sync_data(descriptor.number)
         self.last_time = last.commit_time if last else newest.time_before
         self.last_epoch = last.leader_epoch if last else newest.epoch_before
         return segments
@@ -154,7 +155,7 @@ class PartitionLog:
 
     def _fdatasync(self, descriptor: Descriptor) -> None:
         try:
-            os.fdatasync(descriptor.number)
+            syncing.sync_data(descriptor.number)
         except OSError as error:
             self._failed = str(error)
             raise
@@ -252,7 +253,7 @@ class PartitionLog:
             self._generation += 1
             while self._segments[-1].base > offset:
                 self._segments.pop().path.unlink()
-            sync_directory(self._directory)
+            syncing.sync_directory(self._directory)
             self._segments[-1].cut_at(offset)
             self._active = Descriptor(self._segments[-1].path)
             self._tail.clear()
@@ -267,7 +268,7 @@ class PartitionLog:
             # Newest first: a crash in between leaves a shorter log, never one with a gap.
             for segment in reversed(self._segments):
                 segment.path.unlink()
-            sync_directory(self._directory)
+            syncing.sync_directory(self._directory)
             self._segments = [Segment.create(self._directory, offset, time, epoch)]
             self._active = Descriptor(self._segments[-1].path)
             self._tail.clear()
@@ -294,7 +295,7 @@ class PartitionLog:
                 self._segments.pop(0).path.unlink()
                 removed = True
             if removed:
-                sync_directory(self._directory)
+                syncing.sync_directory(self._directory)
 
     def end_of_file(self, offset: int) -> int | None:
         """Return where the file ends that holds an offset; None for the newest one."""

@@ -21,6 +21,7 @@ from typing import Final
 import google_crc32c
 import structlog
 
+from rezone.replica import syncing
 from rezone.replica.segment import Descriptor
 
 _log = structlog.get_logger(__name__)
@@ -59,7 +60,7 @@ class Marks:
             if offset < self.log_end:
                 self.log_end = offset
                 self._write()
-                os.fdatasync(self._file.number)
+                syncing.sync_data(self._file.number)
 
     def facts_are_at(self, serial: int) -> None:
         """Note that a record of the journal is durable."""

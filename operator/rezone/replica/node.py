@@ -36,6 +36,7 @@ from rezone.replica.report import WHOLE_REPORT, ReportBoard
 from rezone.replica.settings import Clock, NodeSettings, SystemClock
 from rezone.replica.snapshot import SnapshotSource
 from rezone.replica.store_config import StoreConfig
+from rezone.replica.syncing import make_directory
 from rezone.replica.told import ToldTimes
 from rezone.replica.workers import Job, Workers
 from rezone.replica.write import warm_up
@@ -125,7 +126,7 @@ class DataNode:
     def open(self) -> None:
         """Open what the node has on its disk and go on with it."""
         warm_up()
-        self._directory.mkdir(parents=True, exist_ok=True)
+        make_directory(self._directory)
         self.zone.open(self._directory)
         self.told.open(self._directory)
         if self.zone.configured:

@@ -99,7 +99,7 @@ class Outgoing:
                 self._changed.wait(0.1)
             return self._snapshots.open(
                 self._applier.engine,
-                self._header,
+                lambda snapshot_id: self._header(snapshot_id, resume_after),
                 reader=reader,
                 after=resume_after,
                 end=end_row_id,
@@ -125,7 +125,7 @@ class Outgoing:
             header = self._header(self._config.new_id())
             return self._checkpoints.make(engine, header, held, chunk_bytes)
 
-    def _header(self, snapshot_id: str) -> SnapshotHeader:
+    def _header(self, snapshot_id: str, resume_after: bytes = b"") -> SnapshotHeader:
         state = self._applier.state
         return SnapshotHeader(
             snapshot_id=snapshot_id,
@@ -138,6 +138,7 @@ class Outgoing:
             imports=self._imports.export(),
             seal=self._seal.export(),
             rows_estimate=self._indexer.versions_estimate(),
+            resume_after=resume_after,
         )
 
     def begin_import(self) -> ImportBegun:
@@ -178,7 +179,12 @@ class Outgoing:
         self.end_beyond(-1, reason)
 
     def expire(self) -> None:
-        """Remove checkpoints that are idle, too old or take too much room; called now and then."""
+        """End what nobody reads any more, in either form; called now and then.
+
+        And checkpoints that are too old or take too much room.
+        """
+        with self._changed:
+            self._snapshots.expire_idle()
         self._checkpoints.expire()
 
     # --- facts -------------------------------------------------------------------------------

@@ -22,7 +22,7 @@ from rezone.replica.fencing import Fencing
 from rezone.replica.follower import FollowerDuties
 from rezone.replica.host import Host
 from rezone.replica.importers import Importers
-from rezone.replica.importing import FILL_WEIGHT, ImportDuties
+from rezone.replica.importing import FILL_WEIGHT, FillWork, ImportDuties
 from rezone.replica.indexing import IndexDuties
 from rezone.replica.insync import Reply
 from rezone.replica.leader import LeaderDuties
@@ -99,6 +99,7 @@ class Partition:
         self.serving = Serving(self)
         self.damage = Damage(self)
         self.importing = ImportDuties(self)
+        self._fill_work = FillWork(store)
         self.importers = Importers(self.clock.monotonic, self.settings.copy_handover_ms / 1000)
         self.upkeep = Upkeep(self)
         self.roles.resume()
@@ -296,7 +297,8 @@ class Partition:
         filling, begun = self.store.filling, time.thread_time()
         self._move_on()
         if filling:
-            self.host.foreground.owe((time.thread_time() - begun) * FILL_WEIGHT)
+            worked = (time.thread_time() - begun) * self._fill_work.share()
+            self.host.foreground.owe(worked * FILL_WEIGHT)
         self.reads.step()
         self.touched(at_once=False)
 

@@ -3,7 +3,7 @@
 import shutil
 from pathlib import Path
 
-from rezone.replica.segment import sync_directory
+from rezone.replica.syncing import sync_directory
 
 
 def damaged_name(directory: Path) -> Path:

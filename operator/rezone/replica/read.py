@@ -56,7 +56,7 @@ def _may_close(partition: "Partition", as_of: int, since: float) -> bool:
         state is not None
         and _is_newest(partition, since)
         and as_of < partition.clock.micros()
-        and as_of <= min(state.told_time, partition.host.told.until)
+        and as_of <= partition.closing.told(state)
     )
 
 
@@ -214,6 +214,11 @@ class ReadQueue:
     def waits(self) -> bool:
         """Whether a read waits; under the lock."""
         return bool(self._waiting)
+
+    def look(self) -> None:
+        """Have the job see what may be answered by now, after news of times; under the lock."""
+        if self._waiting:
+            self._partition.wake()
 
     def tick(self, now: float) -> None:
         """Have the job look after reads that have waited for too long; under the lock."""

@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from rezone.replica.digest import hash_bound
 from rezone.replica.engines.base import behind
-from rezone.replica.expiry import Kept, kept_until
+from rezone.replica.expiry import Kept, kept_until, retention_micros
 from rezone.replica.own_rows import OwnRows
 from rezone.replica.read import reading, wait_readable
 from rezone.wire import messages
@@ -63,8 +63,8 @@ def view_of(
     wait_readable(partition, None, partition.serving.hashes(hashes))
     with partition.lock:
         partition.serving.require_range_since(hashes, own.times.read_time)
-    kept = partition.config.version_retention_seconds * 1_000_000
-    return Kept(own.times.read_time, own.times.begun + kept), OwnRows(partition, own)
+    until = own.times.begun + retention_micros(partition)
+    return Kept(own.times.read_time, until), OwnRows(partition, own)
 
 
 def _close_newest(partition: "Partition") -> int:

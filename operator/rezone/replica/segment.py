@@ -16,6 +16,7 @@ from typing import Final
 import google_crc32c
 import pyarrow as pa
 
+from rezone.replica import syncing
 from rezone.replica.entry import HEADER_BYTES, EntryHeader, header_at, iter_entries
 from rezone.wire.errors import ConflictError, CorruptionError, SnapshotExpiredError
 
@@ -26,15 +27,6 @@ FILE_HEADER_BYTES: Final = _FILE_HEADER.size + _CRC.size
 _MAGIC: Final = b"RZLOG002"
 _MARK_EVERY_BYTES: Final = 64 << 10
 _WALK_BYTES: Final = 1 << 20
-
-
-def sync_directory(directory: Path) -> None:
-    """Make created, renamed and removed names in `directory` durable."""
-    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 class Descriptor:
@@ -70,14 +62,8 @@ class Segment:
     def create(cls, directory: Path, base: int, time_before: int, epoch_before: int) -> "Segment":
         """Make a new empty file, durable under its name, or not there at all."""
         path = directory / f"{base:020d}{SUFFIX}"
-        partial = path.with_suffix(".tmp")
         head = _FILE_HEADER.pack(_MAGIC, base, time_before, epoch_before)
-        with partial.open("wb") as file:
-            file.write(head + _CRC.pack(google_crc32c.value(head)))
-            file.flush()
-            os.fsync(file.fileno())
-        partial.rename(path)
-        sync_directory(directory)
+        syncing.write_whole(path, head + _CRC.pack(google_crc32c.value(head)))
         return cls(path, base, time_before, epoch_before)
 
     @classmethod
@@ -129,7 +115,7 @@ class Segment:
         with self.path.open("r+b") as file:
             file.truncate(size)
             file.flush()
-            os.fsync(file.fileno())
+            syncing.sync_file(file.fileno())
 
     def cut_at(self, offset: int) -> None:
         """Remove the entries from `offset` on; `ConflictError` when no entry begins there."""

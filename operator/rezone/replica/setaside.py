@@ -13,9 +13,9 @@ import structlog
 from rezone.replica.marks import Marks
 from rezone.replica.meta import MetaFile, PartitionMeta
 from rezone.replica.partition_directory import damaged_name
-from rezone.replica.segment import sync_directory
 from rezone.replica.store import PartitionStore
 from rezone.replica.store_config import StoreConfig
+from rezone.replica.syncing import sync_directory
 from rezone.wire.errors import CorruptionError
 from rezone.wire.messages import Role
 

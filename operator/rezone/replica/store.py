@@ -12,7 +12,6 @@ appending) and one may apply; reads, scans, snapshots and `sync` run beside them
 
 import contextlib
 import shutil
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -21,8 +20,7 @@ import msgspec
 
 from rezone.replica import partition_directory
 from rezone.replica.applier import Applier, Collected
-from rezone.replica.engines import open_engine
-from rezone.replica.engines.base import Engine, OnDamage
+from rezone.replica.engines.base import TIME_MAX, Engine, OnDamage
 from rezone.replica.engines.rocks import manifest_of
 from rezone.replica.entry import Entry, EntryKind, iter_entries
 from rezone.replica.facts import Facts
@@ -36,6 +34,7 @@ from rezone.replica.row_reader import RowReader
 from rezone.replica.seal import LogSeal
 from rezone.replica.snapshot import Snapshots
 from rezone.replica.store_config import StoreConfig
+from rezone.replica.syncing import make_directory, sync_directory
 from rezone.replica.transactions import TransactionTable
 from rezone.replica.writers import WriterState, WriterTable
 from rezone.wire.errors import ConflictError, CorruptionError
@@ -61,9 +60,9 @@ class PartitionStore:
     def __init__(self, directory: Path, config: StoreConfig) -> None:
         self._directory = directory
         self._config = config
-        self._changed = threading.Condition(threading.RLock())
+        self._changed = config.condition()
         self._closed = False
-        directory.mkdir(parents=True, exist_ok=True)
+        make_directory(directory)
         self.on_damage: OnDamage = lambda _: None
         self._facts = Facts(
             directory, PartitionMeta(partition=config.partition), lambda: self._log.durable_end
@@ -151,7 +150,7 @@ class PartitionStore:
 
     def open_engine_in(self, directory: Path) -> Engine:
         """Open an engine of this partition's kind, whose damage is this partition's."""
-        engine = open_engine(self._config.engine, directory, self._config.rocks)
+        engine = self._config.open_engine(self._config.engine, directory, self._config.rocks)
         engine.on_damage = self._damaged
         return engine
 
@@ -345,6 +344,8 @@ class PartitionStore:
                 self._applier.load()
                 self.indexer.load()
             self.incoming.clear()
+            # Else a crash may take the new engine with its name, or bring the old one back.
+            sync_directory(self._directory)
             self.update_meta(resetting=False, failover_log=(), partition_uuid="")
 
     def _is_reset(self) -> bool:
@@ -433,9 +434,13 @@ class PartitionStore:
 
     @property
     def filling(self) -> bool:
-        """Whether rows that other partitions had before are still to come."""
-        with self._changed:
-            return self._imports.filling
+        """Whether rows that other partitions had before are to come; without a lock, about now."""
+        return self._imports.filling
+
+    @property
+    def filled_rows(self) -> int:
+        """How many rows of fills the log has taken in since it was opened; also without a lock."""
+        return self._imports.filled_rows
 
     @property
     def seal(self) -> SealMark | None:
@@ -465,8 +470,11 @@ class PartitionStore:
     def collect(self, before_time: int, cursor: bytes, bytes_max: int) -> Collected:
         """Remove versions that reads at or after `before_time` cannot see, one slice from `cursor`.
 
-        Never what an undo of uncommitted entries could need; nothing while a snapshot runs.
+        Never what an undo of uncommitted entries could need; nothing while a snapshot runs, or
+        while what is here is a part of one: another attempt may go on with it.
         """
+        if self.meta.needs_snapshot:
+            return Collected(cursor, 0, TIME_MAX)
         bound = min(before_time, self._applier.committed_time(self._facts.committed))
         if self.indexer.enabled:
             # The entry of a version that is not indexed yet would come when the version is gone.

@@ -1,13 +1,17 @@
 """What a partition's storage is told when it is opened: kind of engine, sizes, limits, clock."""
 
+import threading
 import time
 import uuid
 from collections.abc import Callable
 from concurrent.futures import Executor, ThreadPoolExecutor
+from pathlib import Path
 
 import msgspec
 
 from rezone.replica.checkpoints import CheckpointLimits
+from rezone.replica.engines import open_engine
+from rezone.replica.engines.base import Engine
 from rezone.replica.engines.rocks_settings import RocksSettings
 from rezone.replica.snapshot import SnapshotLimits
 from rezone.wire.messages import EngineKind
@@ -22,6 +26,10 @@ def _one_thread() -> Executor:
     return ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
 
 
+def _condition() -> threading.Condition:
+    return threading.Condition(threading.RLock())
+
+
 class StoreConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Settings of one partition's storage; sizes in bytes, times in seconds.
 
@@ -31,10 +39,12 @@ class StoreConfig(msgspec.Struct, frozen=True, kw_only=True):
     interpreter for each, which is about a millisecond then.
     Of a copy's rows `bulk_checkpoint_bytes` are received at a time, and as many made durable; of
     those that come before their turn at most `bulk_early_bytes_max` are kept in memory.
-    `beside` makes what a copy's rows are made durable by while the next are received, one job at a
+    `beside` makes what a copy's parts are made durable by while the next are received, one job at a
     time; it is shut down with the copy.
-    `clock` (monotonic), `new_id` and `beside` are injected so that tests decide about time, ids and
-    order.
+    `condition` makes what guards the applied state, by which appliers and readers of snapshots wait
+    for each other; its lock may be taken again by the thread that holds it.
+    `clock` (monotonic), `new_id`, `beside`, `condition` and `open_engine` are injected so that
+    tests decide about time, ids, order and what a disk keeps.
     """
 
     partition: int = 0
@@ -46,7 +56,7 @@ class StoreConfig(msgspec.Struct, frozen=True, kw_only=True):
     apply_slice_rows: int = 2_000
     snapshot: SnapshotLimits = SnapshotLimits()
     checkpoints: CheckpointLimits = CheckpointLimits()
-    bulk_checkpoint_bytes: int = 32 << 20
+    bulk_checkpoint_bytes: int = 24 << 20
     bulk_early_bytes_max: int = 16 << 20
     file_checkpoint_bytes: int = 64 << 20
     writers_max: int = 10_000
@@ -56,3 +66,5 @@ class StoreConfig(msgspec.Struct, frozen=True, kw_only=True):
     clock: Callable[[], float] = time.monotonic
     new_id: Callable[[], str] = _new_id
     beside: Callable[[], Executor] = _one_thread
+    condition: Callable[[], threading.Condition] = _condition
+    open_engine: Callable[[EngineKind, Path, RocksSettings], Engine] = open_engine

@@ -23,6 +23,7 @@ import pyarrow.compute as pc
 
 from rezone.replica.engines.base import TIME_MAX
 from rezone.replica.entry import OP_ABORT, EntryKind, iter_entries, rows_batch
+from rezone.replica.expiry import retention_micros
 from rezone.replica.imports import rows_of, version_times
 from rezone.replica.insync import Reply
 from rezone.replica.intents import commit_rows, intent_rows
@@ -140,7 +141,7 @@ class Transacting:
     def age_micros_max(self) -> int:
         """How old a transaction may be: what it reads must not be collected meanwhile."""
         partition = self._partition
-        kept = partition.config.version_retention_seconds * 1_000_000
+        kept = retention_micros(partition)
         return min(partition.settings.transaction_ms_max * 1_000, kept)
 
     # --- reads ----------------------------------------------------------------------------------

@@ -26,7 +26,7 @@ class Upkeep:
         settings, clock = partition.settings, partition.clock
         self._collector = Collector(
             partition.store,
-            pause_seconds=max(
+            pause_seconds=lambda: max(
                 settings.trim_interval_ms / 1000,
                 partition.config.version_retention_seconds * _COLLECT_PAUSE_SHARE,
             ),

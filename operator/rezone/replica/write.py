@@ -103,11 +103,11 @@ def prepare(
         values = codec.encode_values(batch)
         ops = np.full(count, OP_UPSERT, np.uint8)
     rows = pa.RecordBatch.from_arrays([ids, pa.array(ops), values], schema=ROWS_SCHEMA)
-    if np.unique(hashes).size < count:
+    if len(set(hashes.tolist())) < count:
         last = {row_id: index for index, row_id in enumerate(ids.to_pylist())}
         if len(last) < count:
             rows = rows.take(pa.array(sorted(last.values())))
-    return PreparedRows(rows, rows.nbytes + ENTRY_OVERHEAD_BYTES)
+    return PreparedRows(rows, rows.get_total_buffer_size() + ENTRY_OVERHEAD_BYTES)
 
 
 def warm_up() -> None:

@@ -164,6 +164,11 @@ class StorageSpec(Model):
         default=Durability.FSYNC,
         description="When a replica answers for a write.",
     )
+    version_retention_seconds: Annotated[int, Field(ge=60, le=2_592_000)] = Field(
+        default=3600,
+        description="For how long rows can be read as they were; also the longest scan. They take "
+        "room meanwhile. It can only be lowered.",
+    )
     volume_claim_template: VolumeClaimSpec | None = None
 
 
@@ -286,7 +291,8 @@ class RebalanceSpec(Model):
     foreground_percent: Annotated[int, Field(ge=0, le=95)] = Field(
         default=80,
         description="About how much of their throughput readers and writers of a data node keep "
-        "while its partitions are copied; copies are slower for it. 0: copies take what they get.",
+        "while its partitions are copied; copies are slower for it, but not beside clients that "
+        "leave the node idle for half of the time. 0: copies take what they get.",
     )
 
 
@@ -339,6 +345,13 @@ class DistributionZoneSpec(Model):
             rule="(has(self.storage) ? self.storage.engine : 'RocksDB') == "
             "(has(oldSelf.storage) ? oldSelf.storage.engine : 'RocksDB')",
             message="storage.engine cannot be changed: make a new zone and copy the rows",
+            field_path=".storage",
+        ),
+        Rule(
+            rule="(has(self.storage) ? self.storage.versionRetentionSeconds : 3600) <= "
+            "(has(oldSelf.storage) ? oldSelf.storage.versionRetentionSeconds : 3600)",
+            message="storage.versionRetentionSeconds can only be lowered, as versions that were "
+            "removed do not come back: make a new zone and copy the rows",
             field_path=".storage",
         ),
         Rule(

@@ -10,8 +10,9 @@ import functools
 import time
 from collections.abc import Callable
 
-from rezone.wire.copying import CopyOptions, CopyReceipt, FlightSink, copy_partition
+from rezone.wire.copying import CopyOptions, CopyReceipt, copy_partition
 from rezone.wire.copyplan import PartitionCopy
+from rezone.wire.copysink import FlightSink
 from rezone.wire.flight import NodeClient
 from rezone.wire.messages import BulkInsert
 from rezone.wire.ratelimit import RateLimit

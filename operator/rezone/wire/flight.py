@@ -22,7 +22,9 @@ _info_decoder = msgspec.msgpack.Decoder(ErrorInfo)
 _OPTIONS = [
     ("grpc.max_reconnect_backoff_ms", 500),
     ("grpc.initial_reconnect_backoff_ms", 100),
-    ("grpc.min_reconnect_backoff_ms", 100),
+    # Not a pause: so long an attempt may take, handshakes included (grpc/grpc#33423). A node that
+    # is busy or far away would never be reached within the 100 ms of the first pause.
+    ("grpc.min_reconnect_backoff_ms", 500),
 ]
 
 

@@ -22,9 +22,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import xxhash
 
+from rezone.wire.column_bytes import ARROW_TYPES, FIXED, ordered_bytes
 from rezone.wire.errors import UnknownIndexError
 from rezone.wire.pieces import as_binary, fixed_pieces, join, nulls_of
-from rezone.wire.rows import ARROW_TYPES, FIXED, ordered_bytes
 from rezone.wire.schema import Column, Index, IndexId, TableSchema
 
 ID_BYTES = 8

@@ -2,7 +2,7 @@
 
 The trick both ways: Arrow's offsets may be drawn anywhere in a buffer, so the pieces of all rows
 are one array of `rows * pieces` elements over the same bytes, and `take` reorders them in C. No
-function here loops over rows in Python.
+function here loops over rows in Python, except where they are few (`FEW_ROWS`).
 """
 
 from typing import Any
@@ -16,6 +16,13 @@ from rezone.wire.errors import CorruptionError
 
 Bytes = npt.NDArray[np.uint8]
 Ints = npt.NDArray[np.int64]
+
+FEW_ROWS = 32
+"""Up to so many rows a loop in Python costs less than the call of a kernel.
+
+Most of all in a process that has slept since the last write: its caches are cold, and what counts
+is how much code is run through once.
+"""
 
 
 def bits(buffer: Any, offset: int, length: int) -> Bytes:
@@ -41,7 +48,7 @@ def validity_of(nulls: Bytes) -> Any:
 
 def as_binary(array: Any) -> Any:
     """Return a string array as the bytes it is."""
-    return array if array.type == pa.binary() else array.cast(pa.binary())
+    return array if array.type == pa.binary() else array.view(pa.binary())
 
 
 def offsets_of(array: Any) -> npt.NDArray[np.int32]:
@@ -54,7 +61,8 @@ def offsets_of(array: Any) -> npt.NDArray[np.int32]:
 
 def lengths_of(array: Any) -> npt.NDArray[np.int32]:
     """Return the byte lengths of a binary or string array; a null counts 0."""
-    lengths = np.diff(offsets_of(array))
+    offsets = offsets_of(array)
+    lengths = offsets[1:] - offsets[:-1]
     return np.where(nulls_of(array), np.int32(0), lengths) if array.null_count else lengths
 
 
@@ -114,12 +122,15 @@ def fixed_pieces(raw: Bytes, width: int | None = None) -> Any:
 
 
 def join(pieces: list[Any], rows: int) -> Any:
-    """Return, row by row, the pieces one after the other."""
+    """Return, row by row, the pieces one after the other; null where one of them is."""
     if not pieces:
         offsets = pa.py_buffer(np.zeros(rows + 1, np.int32))
         return pa.Array.from_buffers(pa.binary(), rows, [None, offsets, pa.py_buffer(b"")])
     if len(pieces) == 1:
         return pieces[0]
+    if rows <= FEW_ROWS:
+        parts = zip(*(piece.to_pylist() for piece in pieces), strict=True)
+        return pa.array([None if None in row else b"".join(row) for row in parts], pa.binary())
     return pc.binary_join_element_wise(*pieces, pa.scalar(b"", pa.binary()))
 
 

@@ -1,13 +1,13 @@
 """What the storage tests share: rows, entries, a clock that is set by hand, a model."""
 
 import shutil
-from collections.abc import Callable, Mapping
-from concurrent.futures import Executor, Future
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
+from at_once import AtOnce
 from rezone.replica.engines.base import (
     FLAG_TOMBSTONE,
     FLAG_VALUE,
@@ -51,19 +51,6 @@ class Clock:
     def __call__(self) -> float:
         """Return the time that was set."""
         return self.now
-
-
-class AtOnce(Executor):
-    """Has done each job when it is given: a copy's progress then does not depend on threads."""
-
-    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
-        """Do the job."""
-        future: Future[Any] = Future()
-        try:
-            future.set_result(fn(*args, **kwargs))
-        except Exception as error:  # noqa: BLE001 - as any executor does
-            future.set_exception(error)
-        return future
 
 
 def rid(key: bytes | int) -> bytes:

@@ -1,7 +1,6 @@
 """Rows received: what is claimed as durable, and when, and where those go that come early."""
 
-import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor, Future
 from contextlib import contextmanager
 from pathlib import Path
@@ -10,9 +9,14 @@ from typing import Any
 import pytest
 from storage_kit import Writer, bring_older, config, copy_directory, rid, stored_versions
 
+from rezone.replica.bulk import continues
+from rezone.replica.engines.base import TIME_MAX
+from rezone.replica.engines.rocks_settings import RocksResources, RocksSettings
+from rezone.replica.meta import CopyMeta
 from rezone.replica.snapshot import SnapshotBatch
 from rezone.replica.store import PartitionStore
 from rezone.wire.errors import ConflictError
+from rezone.wire.messages import FailoverEntry, SnapshotHeader
 
 
 class ByHand(Executor):
@@ -129,17 +133,17 @@ def test_progress_waits_for_the_sync_and_the_next_rows_do_not(
     synced: list[bytes] = []
     with opened(tmp_path / "a") as source, opened(tmp_path / "b", beside=lambda: disk) as target:
         fill(source)
-        fsync = os.fsync
+        target.update_meta(needs_snapshot=True)  # or the copy begins with another engine
+        flush = target.engine.flush
 
-        def note(descriptor: int) -> None:
-            if Path(f"/proc/self/fd/{descriptor}").readlink().suffix == ".sst":
-                synced.append(target.incoming.state().resume_after)
-            fsync(descriptor)
+        def note() -> None:
+            synced.append(target.incoming.state().resume_after)
+            flush()
 
-        monkeypatch.setattr(os, "fsync", note)
         snapshot = source.outgoing.open_rows("r", batch_bytes=300)
         loader: Any = target.incoming.begin(snapshot.header, "a1")
         parts = iter(snapshot)
+        monkeypatch.setattr(target.engine, "flush", note)
         take_until_waiting(loader, parts, disk)
         assert not synced, "rows are taken while others wait for the disk"
         disk.do()
@@ -151,8 +155,8 @@ def test_progress_waits_for_the_sync_and_the_next_rows_do_not(
 
 
 @pytest.mark.proves("B-05")
-def test_what_a_fenced_attempt_has_received_comes_into_no_engine(tmp_path: Path) -> None:
-    """Rows of a copy that was given up would stand among those of another."""
+def test_a_fenced_attempt_claims_nothing_and_writes_no_more(tmp_path: Path) -> None:
+    """A copy would go on after rows that only another attempt had received."""
     disks = [ByHand(), ByHand()]
     given = iter(disks)
     with (
@@ -164,15 +168,150 @@ def test_what_a_fenced_attempt_has_received_comes_into_no_engine(tmp_path: Path)
         old: Any = target.incoming.begin(snapshot.header, "a1")
         parts = iter(snapshot)
         take_until_waiting(old, parts, disks[0])
-        target.incoming.begin(snapshot.header, "a2")
-        meta = target.meta
+        new: Any = target.incoming.begin(snapshot.header, "a2")
+        meta, held = target.meta, stored_versions(target)
         disks[0].do()
-        assert not stored_versions(target)
         assert target.meta == meta
-        assert not list((tmp_path / "b" / "staging").iterdir())
         with pytest.raises(ConflictError):
             old.write(*next(parts))
+        assert stored_versions(target) == held
         old.abort()
+        new.abort()
+
+
+@pytest.mark.proves("B-05")
+def test_who_is_fenced_within_a_batch_writes_no_more_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A row would come back that was deleted and collected since the copy's end."""
+    loaded: list[bytes] = []
+    with opened(tmp_path / "a") as source, opened(tmp_path / "b", apply_slice_bytes=64) as target:
+        fill(source)
+        snapshot = source.outgoing.open_rows("r", batch_bytes=300)
+        old: Any = target.incoming.begin(snapshot.header, "a1")
+        load = target.engine.load
+
+        def fenced_after(keys: Sequence[bytes], values: Sequence[bytes]) -> None:
+            load(keys, values)
+            loaded.extend(keys)
+            target.incoming.begin(snapshot.header, "a2").abort()
+
+        monkeypatch.setattr(target.engine, "load", fenced_after)
+        part = next(snapshot)
+        with pytest.raises(ConflictError):
+            old.write(part.batch, part.mark)
+        assert 0 < len(loaded) < part.batch.num_rows
+        old.abort()
+
+
+@pytest.mark.proves("B-05")
+def test_what_a_fenced_attempt_has_received_comes_into_no_other_engine(tmp_path: Path) -> None:
+    """Rows of a copy that was given up would stand among those of another."""
+    disk = ByHand()
+    with opened(tmp_path / "a") as source, opened(tmp_path / "b", beside=lambda: disk) as target:
+        fill(source)
+        snapshot = source.outgoing.open_rows("r", batch_bytes=300)
+        old: Any = target.incoming.begin(snapshot.header, "a1")
+        parts = iter(snapshot)
+        take_until_waiting(old, parts, disk)
+        target.reset()
+        disk.do()
+        with pytest.raises(ConflictError):
+            old.write(*next(parts))
+        assert not stored_versions(target)
+        assert target.meta.copy is None
+        old.abort()
+
+
+def test_rows_received_take_no_more_memory_than_all_engines_may(tmp_path: Path) -> None:
+    """Copies that come faster than the disk takes them would fill the node's memory."""
+    resources = RocksResources(block_cache_bytes=1 << 20, write_buffers_bytes=4 << 20)
+    limited = {
+        "rocks": RocksSettings(resources=resources),
+        "bulk_checkpoint_bytes": 1 << 30,
+        "apply_slice_bytes": 64 << 10,
+    }
+    with opened(tmp_path / "a") as source, opened(tmp_path / "b", **limited) as target:
+        writer = Writer(source)
+        for first in range(0, 6_000, 600):
+            writer.write({rid(k): bytes(1000) for k in range(first, first + 600)})
+        source.apply_to(source.log_end)
+        snapshot = source.outgoing.open_rows("r", batch_bytes=256 << 10)
+        loader: Any = target.incoming.begin(snapshot.header, "a1")
+        most = 0
+        for part in snapshot:
+            loader.write(part.batch, part.mark)
+            most = max(most, resources.unflushed_bytes)
+        assert 1 << 20 < most < 0.85 * (4 << 20), "RocksDB itself acts from 7/8 on"
+        loader.finish(snapshot.trailer)
+        assert stored_versions(target) == stored_versions(source)
+
+
+@pytest.mark.proves("B-05")
+def test_no_progress_is_claimed_before_the_engine_has_flushed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After a crash a copy would go on behind rows that the engine has lost."""
+    disk = ByHand()
+    with opened(tmp_path / "a") as source, opened(tmp_path / "b", beside=lambda: disk) as target:
+        fill(source)
+        snapshot = source.outgoing.open_rows("r", batch_bytes=300)
+        loader: Any = target.incoming.begin(snapshot.header, "a1")
+        take_until_waiting(loader, iter(snapshot), disk)
+
+        def refuse() -> None:
+            raise OSError("no room")
+
+        with monkeypatch.context() as broken:
+            broken.setattr(target.engine, "flush", refuse)
+            disk.do()
+        assert target.incoming.state().resume_after == b""
+        loader.abort()
+
+
+A, B = FailoverEntry("a", 0), FailoverEntry("b", 10)
+
+
+@pytest.mark.proves("B-05")
+@pytest.mark.parametrize(
+    ("begun_at", "begun_of", "offset", "history", "goes_on"),
+    [
+        (10, (A,), 20, (A,), True),
+        (10, (A,), 20, (A, B), True),
+        (11, (A,), 20, (A, B), False),
+        (10, (A,), 9, (A,), False),
+        (15, (A, B), 20, (A,), False),
+        (0, (), 20, (A,), False),
+        (0, (), 0, (), True),
+    ],
+)
+def test_a_copy_goes_on_by_a_snapshot_of_its_own_history_alone(
+    begun_at: int,
+    begun_of: tuple[FailoverEntry, ...],
+    offset: int,
+    history: tuple[FailoverEntry, ...],
+    *,
+    goes_on: bool,
+) -> None:
+    """Its first rows would be of a branch that was given up, its others of the one that stands."""
+    copy = CopyMeta(
+        attempt="a1",
+        snapshot_id="s1",
+        offset=begun_at,
+        commit_time=1,
+        leader_epoch=1,
+        failover_log=begun_of,
+    )
+    header = SnapshotHeader(
+        snapshot_id="s2",
+        offset=offset,
+        commit_time=2,
+        leader_epoch=1,
+        failover_log=history,
+        writers=(),
+        rows_estimate=0,
+    )
+    assert continues(copy, header) == goes_on
 
 
 @pytest.mark.proves("B-05")
@@ -188,11 +327,11 @@ def test_a_sync_that_fails_ends_the_attempt(
         parts = iter(snapshot)
         take_until_waiting(loader, parts, disk)
 
-        def refuse(descriptor: int) -> None:
-            raise OSError(f"no room for {descriptor}")
+        def refuse() -> None:
+            raise OSError("no room for rows")
 
         with monkeypatch.context() as broken:
-            broken.setattr(os, "fsync", refuse)
+            broken.setattr(target.engine, "flush", refuse)
             disk.do()
         for _ in range(2):  # also for a caller that tries to go on
             with pytest.raises(OSError, match="no room"):
@@ -233,7 +372,7 @@ def test_early_rows_go_among_the_rows_around_them(
 
     Those for which there is no room are written at once.
     """
-    written: list[int] = []
+    written: list[bytes] = []
     with (
         opened(tmp_path / "a") as source,
         opened(tmp_path / "b", bulk_early_bytes_max=kept_bytes) as target,
@@ -243,17 +382,17 @@ def test_early_rows_go_among_the_rows_around_them(
         source.apply_to(source.log_end)
         want = stored_versions(source)
         target.update_meta(needs_snapshot=True)  # or the copy begins with another engine
-        apply = target.engine.apply
+        load = target.engine.load
 
-        def noting(puts: Any, *rest: Any) -> None:
-            written.append(len(puts))
-            apply(puts, *rest)
+        def noting(keys: Sequence[bytes], values: Sequence[bytes]) -> None:
+            written.extend(keys)
+            load(keys, values)
 
-        monkeypatch.setattr(target.engine, "apply", noting)
+        monkeypatch.setattr(target.engine, "load", noting)
         copy_under_writes(source, writer, target)
         assert stored_versions(target) == want
         assert target.incoming.state().rows == len(want)
-    assert bool(sum(written)) == (kept_bytes < 1 << 20)
+    assert (written == sorted(written)) == (kept_bytes == 1 << 20)
 
 
 @pytest.mark.proves("B-05", "SS-03")
@@ -276,3 +415,32 @@ def test_early_rows_survive_a_crash_of_their_receiver(tmp_path: Path, kept_bytes
 
         copy_under_writes(source, writer, target, crash)
         assert stored_versions(target) == want
+
+
+@pytest.mark.proves("B-05")
+def test_nothing_is_collected_while_a_copy_may_go_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A copy whose last step was cut would go on beside rows that are not its snapshot's."""
+    with opened(tmp_path / "a") as source, opened(tmp_path / "b") as target:
+        fill(source)
+        fill(source)
+        snapshot = source.outgoing.open_rows("r")
+        loader: Any = target.incoming.begin(snapshot.header, "a1")
+        write_all(loader, iter(snapshot))
+        persist = target.update_meta
+
+        def dies(**changes: Any) -> Any:
+            if "needs_snapshot" in changes:
+                raise OSError("the machine dies")
+            return persist(**changes)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(target, "update_meta", dies)
+            with pytest.raises(OSError, match="dies"):
+                loader.finish(snapshot.trailer)
+        assert target.last_commit_time > 0
+        assert target.collect(TIME_MAX, b"", 1 << 20).removed == 0
+        assert source.collect(TIME_MAX, b"", 1 << 20).removed == 0, "its snapshot is being read"
+    with opened(tmp_path / "b") as again:
+        assert again.collect(TIME_MAX, b"", 1 << 20).removed == 0

@@ -221,7 +221,8 @@ def test_parts_are_small_while_clients_are_served(
     tmp_path: Path, form: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A request would wait while megabytes are read, sent and taken in."""
-    monkeypatch.setattr(replica_foreground, "SHORT_STEP_BYTES", 100)
+    for kind in ("SHORT_STEP_BYTES", "LIGHT_STEP_BYTES"):
+        monkeypatch.setattr(replica_foreground, kind, 100)
     with opened(tmp_path / "a", form) as source, opened(tmp_path / "b", form) as target:
         fill(source)
         node = Foreground(SystemClock(), lambda: 80, wait=lambda _: False)
@@ -236,6 +237,24 @@ def test_parts_are_small_while_clients_are_served(
     assert sum(small) >= sum(whole), "nothing may be left out"
     assert len(small) > len(whole) + 5
     assert sorted(small)[len(small) // 2] < 200 < max(whole)
+
+
+@pytest.mark.proves("B-05")
+def test_a_snapshot_that_begins_too_late_is_refused(tmp_path: Path) -> None:
+    """A stream that was asked for before the copy started over would leave out its first rows."""
+    with opened(tmp_path / "a", "rows") as source, opened(tmp_path / "b", "rows") as target:
+        fill(source, rows=240)
+        run_copy(source, target, "a1", parts_of(source) // 2)
+        assert target.incoming.state().resume_after
+        with open_for(source, target) as late:
+            target.reset()
+            with pytest.raises(ConflictError, match="leaves out rows"):
+                target.incoming.begin(late.header, "late")
+        assert target.incoming.state() == CopyState(
+            partition=0, formats=(target.engine.file_format,)
+        )
+        run_copy(source, target, "a2")
+        assert target.reader.digest() == source.reader.digest()
 
 
 def test_a_newer_attempt_fences_the_older(tmp_path: Path, form: str) -> None:
@@ -390,8 +409,9 @@ def test_files_that_the_engine_still_has_are_not_sent_again(tmp_path: Path) -> N
     """A restart of the source would make every copy from it start anew."""
     with opened(tmp_path / "b") as target:
         with opened(tmp_path / "a") as source:
-            writer = fill(source, rows=240)
-            run_copy(source, target, "a1", 60)
+            # Files so few that the engine merges none of them: that would make them others.
+            writer = fill(source, rows=120)
+            run_copy(source, target, "a1", 40)
             held = target.incoming.state().held
             assert held is not None
             assert held.files

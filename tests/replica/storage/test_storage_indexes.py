@@ -1,6 +1,7 @@
 """The indexer over each engine: entries are those of the versions, whatever has happened."""
 
 import contextlib
+import itertools
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -90,17 +91,18 @@ def look_up(
     *,
     table: TableSchema = TABLE,
 ) -> list[Row]:
-    """Return the rows of a range of an index, in slices of about three entries."""
+    """Return the rows of a range of an index, in slices of about three entries, six, twelve, ..."""
     codec = index_codec(table, name)
     keys = codec.range_of(low, high)
     found: list[Row] = []
-    while True:
-        part = store.reader.lookup(codec, keys, as_of, 3)
+    for doublings in itertools.count():
+        part = store.reader.lookup(codec, keys, as_of, 3 << doublings)
         if len(part.row_ids):
             found += decoded(part.row_ids, part.values)
         if part.cursor is None:
-            return found
+            break
         keys = keys._replace(start=part.cursor)
+    return found
 
 
 def visible_rows(store: PartitionStore, as_of: int | None = None) -> list[Row]:

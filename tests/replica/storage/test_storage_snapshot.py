@@ -453,6 +453,10 @@ def test_readers_that_come_soon_share_one_scan(tmp_path: Path, kind: EngineKind)
         other_start = store.outgoing.open_rows("c", resume_after=rid(5))
         assert other_start.header.snapshot_id != first.source.header.snapshot_id
         other_start.close()
+        clock.now = 5.0
+        late = store.outgoing.open_rows("late", batch_bytes=300)
+        assert late.header.snapshot_id != first.source.header.snapshot_id, "the time is over"
+        late.close()
         scans.clear()
         assert second.read_all() == want
         assert first.read_all() == want
@@ -463,6 +467,24 @@ def test_readers_that_come_soon_share_one_scan(tmp_path: Path, kind: EngineKind)
         assert third.source.header.offset == store.applied
         assert third.read_all() == writer.versions(store.applied)
         assert len(scans) - alone >= alone
+
+
+@pytest.mark.proves("SS-07")
+def test_what_is_kept_for_readers_to_come_is_bounded(tmp_path: Path, kind: EngineKind) -> None:
+    """A large partition would stand in memory before the time to join is over."""
+    bounds = limits(join_seconds=5.0, join_bytes_max=1000)
+    with opened(tmp_path / "p", kind, clock=Clock(), snapshot=bounds) as store:
+        writer = fill(store)
+        first = Reader(store.outgoing.open_rows("a", batch_bytes=300))
+        first.step()
+        assert 0 < store._snapshots.memory_bytes() <= 1000
+        while first.step() and store._snapshots.memory_bytes():
+            assert store._snapshots.memory_bytes() <= 1000
+        assert not first.ended
+        second = Reader(store.outgoing.open_rows("b", batch_bytes=300))
+        assert second.source.header.snapshot_id != first.source.header.snapshot_id
+        assert second.read_all() == writer.versions(store.applied)
+        first.source.close()
 
 
 def count_scans(store: PartitionStore) -> list[bytes]:
@@ -497,6 +519,23 @@ def test_a_dead_reader_does_not_hold_up_the_others(tmp_path: Path, kind: EngineK
         assert got == writer.versions(store.applied)
         with pytest.raises(SnapshotExpiredError):
             next(dead)
+
+
+@pytest.mark.proves("SS-07")
+def test_a_snapshot_that_nobody_reads_ends_where_nothing_is_written(tmp_path: Path) -> None:
+    """A reader that died would hold the log of a quiet partition, and one of the node's places."""
+    clock = Clock()
+    with opened(tmp_path / "p", EngineKind.MEMORY, clock=clock, snapshot=limits()) as store:
+        fill(store)
+        source = store.outgoing.open_rows("dead", batch_bytes=300)
+        next(source)
+        store.outgoing.expire()
+        assert store.outgoing.readers == 1
+        clock.now = limits().reader_idle_seconds_max + 1
+        store.outgoing.expire()
+        assert store.outgoing.readers == 0
+        with pytest.raises(SnapshotExpiredError, match="not read"):
+            next(source)
 
 
 def test_join_window_is_bounded_by_bytes(tmp_path: Path) -> None:

@@ -145,6 +145,12 @@ class Engine(Protocol):
         holds the interpreter for its whole time.
         """
 
+    def load(self, keys: Sequence[bytes], values: Sequence[bytes]) -> None:
+        """Write versions as `apply` does, of which there are many (SS-08); the same limit counts.
+
+        Ascending from one call to the next they cost least: what is flushed overlaps nothing then.
+        """
+
     def state(self) -> dict[bytes, bytes]:
         """Return all named state."""
 

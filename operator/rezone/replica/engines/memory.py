@@ -25,7 +25,7 @@ from rezone.replica.engines.base import (
 _OVERHEAD_BYTES = 200
 
 
-class _MemoryRun:
+class MemoryRun:
     """A bulk insert; the rows show when it is ingested, as with the other engines."""
 
     def __init__(self, engine: "MemoryEngine") -> None:
@@ -121,6 +121,10 @@ class MemoryEngine:
         self._versions += sign
         self._bytes += sign * (len(key) + len(value))
 
+    def load(self, keys: Sequence[bytes], values: Sequence[bytes]) -> None:
+        """Write versions."""
+        self.apply(list(zip(keys, values, strict=True)), (), {})
+
     def state(self) -> dict[bytes, bytes]:
         """Return all named state."""
         with self._lock:
@@ -189,10 +193,10 @@ class MemoryEngine:
                     values.append(value)
         return Chains(keys, values, end=True)
 
-    def sorted_run(self, directory: Path, name: str) -> _MemoryRun:
+    def sorted_run(self, directory: Path, name: str) -> MemoryRun:
         """Begin a bulk insert; no file is made."""
         del directory, name
-        return _MemoryRun(self)
+        return MemoryRun(self)
 
     def delete_range(self, start: bytes, end: bytes) -> None:
         """Delete all versions in [start, end)."""

@@ -19,12 +19,14 @@ import os
 import re
 import threading
 import uuid
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import rocksdict
 
+from rezone.replica import syncing
 from rezone.replica.engines.base import (
     FLAG_INTENT,
     FLAG_VALUE,
@@ -38,7 +40,6 @@ from rezone.replica.engines.base import (
     time_suffix,
 )
 from rezone.replica.engines.rocks_settings import RocksSettings, options_of
-from rezone.replica.segment import sync_directory
 from rezone.replica.writeback import begin_writeback
 from rezone.wire.errors import CorruptionError, NotReadyError
 
@@ -102,8 +103,8 @@ class _SstRun:
         if self._writer is None or self._memory is None:
             return
         self._writer.finish()
-        os.fsync(self._copy(self._memory.fileno(), least=0))
-        sync_directory(self._path.parent)
+        syncing.sync_file(self._copy(self._memory.fileno(), least=0))
+        syncing.sync_directory(self._path.parent)
         self._close()
         self._sealed = True
 
@@ -194,6 +195,13 @@ class RocksEngine:
                 batch.delete(STATE_PREFIX + name)
             else:
                 batch.put(STATE_PREFIX + name, content)
+        with self._reading():
+            self._db.write(batch, self._no_wal)
+
+    def load(self, keys: Sequence[bytes], values: Sequence[bytes]) -> None:
+        """Write versions in one write batch, filled in C."""
+        batch = rocksdict.WriteBatch(raw_mode=True)
+        deque(map(batch.put, keys, values), maxlen=0)
         with self._reading():
             self._db.write(batch, self._no_wal)
 
@@ -393,12 +401,7 @@ def _engine_id(directory: Path) -> str:
     """
     path = directory / _ID_FILE
     if not path.exists() or not _ID.fullmatch(path.read_bytes()):
-        partial = path.with_suffix(".tmp")
-        with partial.open("w") as file:
-            file.write(uuid.uuid4().hex)
-            file.flush()
-            os.fsync(file.fileno())
-        partial.rename(path)
+        syncing.write_whole(path, uuid.uuid4().hex.encode())
     return path.read_text()
 
 

@@ -14,6 +14,7 @@ import rocksdict
 from rezone.wire.errors import NotReadyError
 
 _ARENA_BLOCK_BYTES = 64 << 10
+_WRITEBACK_BYTES = 1 << 20
 _FLUSH_SHARE = 0.5
 _WAIT_SHARE = 0.75  # RocksDB flushes whoever writes from 7/8 on
 
@@ -81,9 +82,13 @@ class RocksResources:
 
 
 class RocksSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """Settings of one partition's database; a node with 256 partitions has 256 of each."""
+    """Settings of one partition's database; a node with 256 partitions has 256 of each.
 
-    write_buffer_bytes: int = 8 << 20
+    `write_buffer_bytes`: a database with so many unflushed rows flushes them by itself. It is more
+    than a copy has between two flushes, or each would make two files. `resources` limits the sum.
+    """
+
+    write_buffer_bytes: int = 64 << 20
     compression: str = "none"
     open_files_max: int = 64
     resources: RocksResources | None = None
@@ -97,6 +102,8 @@ def options_of(settings: RocksSettings) -> rocksdict.Options:
     # A part of which is taken by each of 256 databases as soon as it has one row.
     options.set_arena_block_size(_ARENA_BLOCK_BYTES)
     options.set_max_write_buffer_number(3)
+    # The kernel writes out each file as it grows: the syncs of logs on that disk need not wait.
+    options.set_bytes_per_sync(_WRITEBACK_BYTES)
     options.set_max_background_jobs(2)
     options.set_max_open_files(settings.open_files_max)
     # Else opening a database starts and ends 16 threads, with the interpreter lock held.

@@ -48,6 +48,8 @@ class SnapshotHeader(Message, frozen=True):
     """What the receiver must keep of the source.
 
     `offset`: every change below it is in the snapshot; the receiver follows the log from there.
+    `resume_after`: the snapshot's rows begin after this row id; who lacks any before must not take
+    them. Of files it says nothing: each part says where it belongs.
     `writers` is the source's duplicate table (writer id, last sequence, its end offset, time),
     `transactions` what it knows of transactions, open ones and others.
     `format` names the form: empty for rows, else that of the engine files in `files`, which are
@@ -62,6 +64,7 @@ class SnapshotHeader(Message, frozen=True):
     failover_log: tuple[FailoverEntry, ...]
     writers: tuple[tuple[str, int, int, int], ...]
     rows_estimate: int
+    resume_after: bytes = b""
     format: str = ""
     engine_id: str = ""
     files: tuple[SnapshotFile, ...] = ()

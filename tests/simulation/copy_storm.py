@@ -1,0 +1,440 @@
+"""A partition that is copied from node to node while it is written to, and everything breaks.
+
+The nodes are those of `copy_node`, the copies those of `copies`. A coordinator adds replicas and
+removes others, so that there is always somebody who needs a copy, which a node pulls by itself or
+a third brings to all who need one. Nodes die at any step and at any sync, thirds at any step;
+leaders change; logs are trimmed and old versions removed as soon as anybody allows it.
+
+What must hold: what a receiver ends with is, part by part, what the snapshots showed that it came
+from (B-04); it ends at all (B-05); no acknowledged row is lost; and a source holds neither more
+than its limits say (SS-07), nor a snapshot that nobody reads.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import random
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from rezone.domain import routes
+from rezone.replica.checkpoints import CheckpointLimits, FileSnapshot
+from rezone.replica.engines.base import TIME_MAX
+from rezone.replica.partition import Partition
+from rezone.replica.snapshot import SnapshotLimits, SnapshotSource
+from rezone.wire import messages
+from rezone.wire.copying import CopyOptions
+from rezone.wire.errors import RezoneError
+from rezone.wire.messages import (
+    NodeId,
+    PartitionId,
+    PullSnapshot,
+    SnapshotHeader,
+    StopReplica,
+    ZoneConfig,
+)
+from simulation import data_plane
+from simulation.copies import Carrier, Chunk, CopyWorld, PullSink, PutSink
+from simulation.copy_node import CopyNode
+from simulation.data_plane import FENCE, MINIMUM, NODES, DataPlane, WrongClock
+from simulation.disk import TrackedDisk
+from simulation.imports import Lines
+from simulation.received import Received, Versions, versions_of
+from simulation.written import ROWS_PER_WRITE, Written
+
+PARTITION: PartitionId = 0
+ROWS = 60
+STORM_SECONDS = 12.0
+FILL_STEPS = 20
+ERROR_MICROS = 100_000
+IDLE_SECONDS_MAX = 2.0
+HOUSE_SECONDS = 0.5
+"""How often a node looks after what nothing else wakes, at least."""
+
+DEATH_CHANCE = 0.1
+"""How often a receiver's machine dies while it makes durable what it has taken."""
+
+DEATH_SYNCS_MAX = 6
+
+FOR_EVER_SECONDS = 3_600
+"""Longer than any run."""
+
+
+class CopyStorm(DataPlane, CopyWorld):
+    """One run, from its seed."""
+
+    def __init__(self, seed: int) -> None:
+        rng = random.Random(f"copies {seed}")
+        self.files = rng.random() < 0.4
+        config = ZoneConfig(
+            zone="z",
+            zone_uid="u",
+            partitions=1,
+            replicas=MINIMUM,
+            min_in_sync_replicas=MINIMUM,
+            log_retention_bytes=rng.choice((0, 4096)),
+            version_retention_seconds=rng.choice((1, FOR_EVER_SECONDS)),
+        )
+        super().__init__(rng, config, ERROR_MICROS)
+        self.settings = msgspec.structs.replace(
+            data_plane.SETTINGS,
+            copy_handover_ms=rng.choice((500, 5_000)),
+            kept_log_bytes_max=rng.choice((3_000, 1 << 30)),
+            snapshots_max=3,
+        )
+        self.limits = self._limits()
+        self.rows = [bytes([n * 256 // ROWS]) * 8 + b"key%d" % n for n in range(ROWS)]
+        self.written = Written(self.rows, self.counts)
+        self.carriers: list[Carrier] = []
+        self.contents: dict[str, Versions] = {}
+        self.received: dict[NodeId, Received] = {}
+        self._stepping: list[Carrier] = []
+        self._numbers = 0
+        self._house_at = 0.0
+        self._stormy = True
+        self._begin()
+
+    def _limits(self) -> SnapshotLimits:
+        pick = self.rng.choice
+        return SnapshotLimits(
+            overwritten_bytes_max=pick((500, 5_000)),
+            early_bytes_max=pick((300, 5_000)),
+            queue_bytes_max=pick((600, 5_000)),
+            join_bytes_max=pick((600, 5_000)),
+            join_seconds=pick((0.0, 0.3)),
+            reader_idle_seconds_max=IDLE_SECONDS_MAX,
+            slice_bytes=pick((100, 400)),
+        )
+
+    def _store_limits(self) -> dict[str, Any]:
+        checkpoints = CheckpointLimits(
+            bytes_min=0 if self.files else 1 << 62,
+            join_seconds=self.limits.join_seconds,
+            linger_seconds=IDLE_SECONDS_MAX,
+            reader_idle_seconds_max=IDLE_SECONDS_MAX,
+            age_seconds_max=3 * IDLE_SECONDS_MAX,
+        )
+        return {
+            "log_segment_bytes": 2_048,
+            "apply_slice_bytes": 400,
+            "apply_slice_rows": ROWS_PER_WRITE,
+            "snapshot": self.limits,
+            "checkpoints": checkpoints,
+            "bulk_checkpoint_bytes": 600,
+            "bulk_early_bytes_max": 300,
+            "file_checkpoint_bytes": 500,
+        }
+
+    def _new_id(self) -> str:
+        self._numbers += 1
+        return f"{self._numbers:032x}"
+
+    # --- the zone --------------------------------------------------------------------------------
+
+    def _begin(self) -> None:
+        """Make two replicas with rows, before anything breaks."""
+        self.records[PARTITION] = routes.initial(tuple(self.rng.sample(NODES, MINIMUM)), 1)
+        for node in NODES:
+            self.start(node)
+        self.set(PARTITION, routes.confirm(self.records[PARTITION]))
+        self._stormy = False
+        for _ in range(FILL_STEPS):
+            self._write()
+            self._write()
+            self.step()
+        self._stormy = True
+
+    def make_node(self, node: NodeId, lines: Lines) -> CopyNode:
+        """Return a node's next life, on its disk."""
+        return CopyNode(
+            node,
+            self.machines[node],
+            f"n{node}",
+            self.network,
+            clock=WrongClock(self.loop, self.errors[node]),
+            rng=random.Random(self.crashes.getrandbits(64)),
+            settings=self.settings,
+            connect=lines.connect,
+            limits=self._store_limits(),
+            pull=self.pull,
+            meanwhile=self.wait,
+            endanger=self._endanger,
+        )
+
+    def nodes(self) -> list[CopyNode]:
+        """Return the nodes that are up."""
+        return [node for node in self.network.nodes.values() if isinstance(node, CopyNode)]
+
+    # --- the run ---------------------------------------------------------------------------------
+
+    def ask(self) -> None:
+        """Write."""
+        self._write()
+
+    def calm(self) -> None:
+        """End all faults, those of copies too."""
+        self._stormy = False
+        super().calm()
+
+    def settle(self) -> None:
+        """Wait until all is copied; everything must be there then, and nothing else."""
+        self.wait_for(self._over, lambda: self.carriers)
+        for replica in self.replicas():
+            self.written.check(replica)
+        until = self.loop.time() + 4 * IDLE_SECONDS_MAX
+        while self.loop.time() < until:
+            self.step()
+        readers = {node.node_id: _readers(node) for node in self.nodes()}
+        assert not any(readers.values()), f"snapshots outlive their readers: {readers}"
+
+    def _over(self) -> bool:
+        """Whether all replicas are whole and as far as their leader."""
+        record, replicas = self.records[PARTITION], self.replicas()
+        ends = {replica.store.log_end for replica in replicas}
+        return (
+            {replica.node_id for replica in replicas} == set(record.replicas) == set(record.isr)
+            and not any(replica.store.meta.needs_snapshot for replica in replicas)
+            and ends == {replica.store.applied for replica in replicas}
+            and len(ends) == 1
+            and all(replica.positions.committed == replica.store.log_end for replica in replicas)
+        )
+
+    def step(self) -> None:
+        """Let a moment pass."""
+        self.loop.advance(data_plane.STEP_SECONDS)
+        now = self.loop.monotonic()
+        for node in self.nodes():
+            self._at(node, functools.partial(node.step, now))
+            self._at(node, functools.partial(self._receive, node))
+        if now >= self._house_at or self.rng.random() < 0.05:
+            self._house_at = now + HOUSE_SECONDS
+            for node in self.nodes():
+                self._at(node, node.keep_house)
+        for carrier in list(self.carriers):
+            for _ in range(self.rng.randint(0, 6)):
+                self._carry(carrier)
+        self._check_sources()
+        self._compare()
+
+    def _at(self, node: CopyNode, act: Callable[[], None]) -> None:
+        """Have a node do something, if it is still up; it may die of it."""
+        if self.network.nodes.get(node.node_id) is node:
+            with self.mortals():
+                act()
+
+    def _receive(self, node: CopyNode) -> None:
+        node.puts = [put for put in node.puts if not put.over]
+        for put in list(node.puts):
+            if self.rng.random() < 0.5:
+                put.step()
+        if node.unread and self.rng.random() < 0.02:
+            node.unread.pop().close()
+
+    def _carry(self, carrier: Carrier) -> None:
+        """Do a step of a copy, or end it with the process that it runs in."""
+        if carrier not in self.carriers or carrier in self._stepping:
+            return
+        dies = carrier.holder is None and self._stormy and self.rng.random() < 0.003
+        if dies or not self._runs(carrier):
+            carrier.die()
+            self.counts["carriers died"] += 1
+            self.carriers.remove(carrier)
+            return
+        self._step_of(carrier)
+        if carrier.receipts is not None:
+            self.carriers.remove(carrier)
+            for receipt in carrier.receipts:
+                self.counts["failed" if receipt.error else "copied"] += 1
+                self.counts["resumed"] += receipt.resumed and not receipt.error
+
+    # --- what the nodes ask of their world -------------------------------------------------------
+
+    def wait(self, seconds: float) -> None:
+        """Let copies go on while somebody waits at a node: what it waits for is a reader."""
+        self.counts["waits"] += 1
+        self.loop.advance(seconds)
+        going = [c for c in self.carriers if c.begun and self._runs(c) and c not in self._stepping]
+        if going:
+            self._step_of(self.rng.choice(going))
+
+    def _runs(self, carrier: Carrier) -> bool:
+        """Whether the process is up that a copy runs in."""
+        holder = carrier.holder
+        return holder is None or self.network.nodes.get(holder.node_id) is holder.host
+
+    def _step_of(self, carrier: Carrier) -> None:
+        """Do a step of a copy, during which nobody else does one of it."""
+        self._stepping.append(carrier)
+        with self.mortals():
+            carrier.step()
+        self._stepping.remove(carrier)
+
+    def _endanger(self, machine: TrackedDisk) -> None:
+        if self._stormy and self.rng.random() < DEATH_CHANCE and len(self.network.nodes) > 1:
+            machine.dies_in = self.rng.randint(1, DEATH_SYNCS_MAX)
+            self.counts["endangered"] += 1
+
+    def pull(self, partition: Partition, request: PullSnapshot) -> None:
+        """Begin a copy that a node makes for itself."""
+        source = self.network.id_at(request.source)
+        under_way = any(c.holder is partition for c in self.carriers)
+        if source is None or under_way or not partition.store.meta.needs_snapshot:
+            return
+        sink = PullSink(self, partition, self._new_id())
+        self._begin_copy(partition, source, [sink])
+
+    def _begin_copy(
+        self, holder: Partition | None, source: NodeId, sinks: list[PullSink] | list[PutSink]
+    ) -> None:
+        options = CopyOptions(batch_bytes=self.rng.choice((150, 600)))
+        self.carriers.append(
+            Carrier(
+                self,
+                PARTITION,
+                source,
+                sinks,
+                holder=holder,
+                options=options,
+                name=self._new_id(),
+            )
+        )
+        self.counts["begun"] += 1
+
+    # --- the coordinator -------------------------------------------------------------------------
+
+    def coordinate(self) -> None:
+        """Do a pass; add and remove replicas, and have those copied that need it."""
+        super().coordinate()
+        record = self.records[PARTITION]
+        others = [node for node in NODES if node not in record.replicas]
+        if others and self.rng.random() < 0.3:
+            node = self.rng.choice(others)
+            self.set(PARTITION, routes.add_replicas(record, (node,)))
+        spare = [node for node in record.isr if node != record.leader]
+        if self._stormy and len(record.isr) > MINIMUM and self.rng.random() < 0.15:
+            self.set(PARTITION, routes.remove_replicas(record, (self.rng.choice(spare),)))
+        self._stop_others()
+
+    def have_copied(self, partition: PartitionId) -> None:
+        """Have replicas copied that need it, and of which no copy is under way."""
+        replicas = self.records[partition].replicas
+        served = {target for carrier in self.carriers for target in carrier.targets}
+        needy = [
+            replica.node_id
+            for replica in self.replicas()
+            if replica.store.meta.needs_snapshot
+            and replica.node_id in replicas
+            and (replica.node_id not in served or self._errs())
+        ]
+        if needy and self.rng.random() < 0.4:
+            self._copy_to(needy)
+
+    def _errs(self) -> bool:
+        """Whether the coordinator believes that a copy has ended, which goes on."""
+        return self._stormy and self.rng.random() < 0.02
+
+    def _stop_others(self) -> None:
+        record = self.records[PARTITION]
+        for node in NODES:
+            if node not in record.replicas:
+                request = StopReplica(
+                    fence=FENCE,
+                    partition=PARTITION,
+                    leader_epoch=record.leader_epoch,
+                    partition_epoch=record.partition_epoch,
+                )
+                self.call(node, request)
+
+    def _copy_to(self, needy: list[NodeId]) -> None:
+        record = self.records[PARTITION]
+        source = record.leader if self.rng.random() < 0.7 else self.rng.choice(record.isr)
+        if self.rng.random() < 0.5:
+            request = PullSnapshot(fence=FENCE, partition=PARTITION, source=f"n{source}")
+            self.call(self.rng.choice(needy), request)
+        else:
+            attempt = self._new_id()
+            sinks = [PutSink(self, None, node, PARTITION, attempt) for node in needy]
+            self._begin_copy(None, source, sinks)
+
+    # --- writers ---------------------------------------------------------------------------------
+
+    def _write(self) -> None:
+        """Write a few rows to whoever leads."""
+        for leader in self.leaders(PARTITION)[:1]:
+            request, rows, reply = self.written.next_write(self.rng, PARTITION)
+            with contextlib.suppress(RezoneError), self.mortals():
+                leader.write(request, rows, reply)
+
+    # --- what must hold --------------------------------------------------------------------------
+
+    def opened(self, node: CopyNode, source: SnapshotSource | FileSnapshot) -> None:
+        """Note what the source shows: whoever joins later gets the same."""
+        header = source.header
+        self.counts["joined"] += header.snapshot_id in self.contents
+        content = versions_of(node.find(PARTITION).store)
+        self.contents.setdefault(header.snapshot_id, content)
+        self.counts["files" if header.format else "rows"] += 1
+
+    def begun(self, partition: Partition, chunk: Chunk) -> None:
+        """Note from where on a receiver has rows of this snapshot."""
+        header = messages.decode(memoryview(chunk.app_metadata))
+        assert isinstance(header, SnapshotHeader)
+        copy = partition.store.meta.copy
+        assert copy is not None
+        received = self.received.get(partition.node_id)
+        if received is None or received.begun_with != copy.snapshot_id or header.format:
+            received = self.received[partition.node_id] = Received(copy.snapshot_id)
+        received.go_on(copy.resume_after, header.snapshot_id)
+        self.counts["went on"] += len(received.segments) > 1
+
+    def edge(self, partition: Partition) -> None:
+        """Let a receiver die while it begins or ends a copy, perhaps."""
+        assert isinstance(partition.host, CopyNode)
+        partition.host.endanger()
+
+    def ended(self, partition: Partition) -> None:
+        """Compare what a receiver has with what it was sent."""
+        received = self.received.pop(partition.node_id)
+        received.check(versions_of(partition.store), self.contents)
+        self.counts["compared"] += 1
+
+    def _check_sources(self) -> None:
+        """Check what sources hold for their readers, and for how long."""
+        limits, now = self.limits, self.loop.monotonic()
+        slack = 2 * (limits.slice_bytes + 600 + ROWS_PER_WRITE * 150)
+        for replica in self.replicas():
+            for scan in replica.store._snapshots._scans:
+                held = scan.overwritten_bytes + scan.early_bytes + scan.kept_bytes
+                assert held <= limits.memory_bytes_max + slack, f"a scan holds {held} bytes"
+                for reader in scan.readers:
+                    idle = now - reader.seen_at
+                    most = limits.reader_idle_seconds_max + 4 * HOUSE_SECONDS
+                    assert idle <= most, f"a snapshot is not read for {idle} s and goes on"
+
+    def _compare(self) -> None:
+        """Check that two replicas that have applied as much have the same."""
+        whole = [
+            replica
+            for replica in self.replicas()
+            if not replica.store.meta.needs_snapshot
+            and replica.store.applied <= replica.positions.committed
+        ]
+        if len(whole) < 2 or self.rng.random() < 0.8:
+            return
+        one, other = self.rng.sample(whole, 2)
+        if one.store.applied != other.store.applied:
+            return
+        told = f"nodes {one.node_id} and {other.node_id} differ at {one.store.applied}"
+        if self.config.version_retention_seconds == FOR_EVER_SECONDS:
+            assert versions_of(one.store) == versions_of(other.store), told
+        else:
+            newest = [replica.store.reader.newest(self.rows, TIME_MAX) for replica in (one, other)]
+            assert newest[0] == newest[1], told
+        self.counts["alike"] += 1
+
+
+def _readers(node: CopyNode) -> int:
+    return sum(partition.store.outgoing.readers for partition in node.partitions())

@@ -1,0 +1,222 @@
+"""A machine's disk: real files below a directory, and what a crash would leave of them.
+
+The product's syncs all go through `rezone.replica.syncing`; `Disks` takes the place of its
+functions, and each `TrackedDisk` notes what they made durable. All else is the file system's own:
+whatever was written is there for every reader until the machine crashes. Then
+
+- of a file that has grown since it was synced, the end is cut at any byte, and any sector of what
+  is left behind that may never have been written, and be zeros;
+- of one that was written over, each sector is the old or the new one;
+- of a directory that was not synced since a name in it was made, renamed or removed, either all
+  the old names are there or all the new ones. That is less than POSIX allows.
+
+A process that is killed leaves all files as they are, synced or not: a machine may crash later.
+The engines have their own durable state (`engine`).
+
+A disk can be told to end its machine at some sync from now on: either the sync is done then, or
+it is not, and whoever asked for it is dead in either case (`MachineDiedError`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import shutil
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+from unittest import mock
+
+from rezone.replica import syncing
+from simulation.engine import EngineImage, FlushedEngine
+
+SECTOR_BYTES = 512
+UNWRITTEN_CHANCE = 0.1
+"""How likely a sector that was never synced was never written."""
+
+
+class MachineDiedError(BaseException):
+    """Raised in a process whose machine dies: nothing of it goes on."""
+
+    def __init__(self, disk: TrackedDisk) -> None:
+        super().__init__(f"the machine of {disk.root.name} dies")
+        self.disk = disk
+
+
+class Found(NamedTuple):
+    """A name in a directory: which file it is, by its inode."""
+
+    inode: int
+    is_directory: bool
+
+
+Names = dict[str, Found]
+
+
+class TrackedDisk:
+    """The files below `root`; inodes are held open, so that their numbers are not given again."""
+
+    def __init__(self, root: Path, rng: random.Random) -> None:
+        self.root = root
+        self.engines: dict[str, EngineImage] = {}
+        self.dies_in = 0
+        self._rng = rng
+        self._held: dict[int, int] = {}
+        self._files: dict[int, bytes] = {}
+        self._names: dict[int, Names] = {}
+        root.mkdir(parents=True)
+        self._settle()
+
+    # --- syncs ---------------------------------------------------------------------------------
+
+    def synced(self, descriptor: int) -> None:
+        """Note that a file or a directory was synced; the machine may die before or after."""
+        dies = self.dies_in == 1
+        self.dies_in = max(1, self.dies_in - 1) if self.dies_in else 0
+        if dies and self._rng.random() < 0.5:
+            raise MachineDiedError(self)
+        self._note(descriptor)
+        if dies:
+            raise MachineDiedError(self)
+
+    def _note(self, descriptor: int) -> None:
+        found = os.fstat(descriptor)
+        if found.st_ino not in self._held:
+            self._held[found.st_ino] = os.open(f"/proc/self/fd/{descriptor}", os.O_RDONLY)
+        if stat.S_ISDIR(found.st_mode):
+            self._names[found.st_ino] = self._listed(found.st_ino)
+        else:
+            self._files[found.st_ino] = self._content(found.st_ino)
+
+    def _listed(self, inode: int) -> Names:
+        """Return the names in a directory, and hold what they stand for."""
+        names: Names = {}
+        with os.scandir(f"/proc/self/fd/{self._held[inode]}") as entries:
+            for entry in sorted(entries, key=lambda each: each.name):
+                number = entry.inode()
+                if number not in self._held:
+                    self._held[number] = os.open(entry.path, os.O_RDONLY)
+                names[entry.name] = Found(number, entry.is_dir())
+        return names
+
+    def _content(self, inode: int) -> bytes:
+        descriptor = self._held[inode]
+        return os.pread(descriptor, os.fstat(descriptor).st_size, 0)
+
+    def _settle(self) -> None:
+        """Take everything that is there for durable."""
+        self.close()
+        self._files, self._names = {}, {}
+        root = os.open(self.root, os.O_RDONLY)
+        self._held[os.fstat(root).st_ino] = root
+        left = [os.fstat(root).st_ino]
+        while left:
+            inode = left.pop()
+            self._names[inode] = names = self._listed(inode)
+            for found in names.values():
+                if found.is_directory:
+                    left.append(found.inode)
+                else:
+                    self._files[found.inode] = self._content(found.inode)
+
+    def close(self) -> None:
+        """Let go of the files."""
+        for descriptor in self._held.values():
+            os.close(descriptor)
+        self._held = {}
+
+    # --- ends ----------------------------------------------------------------------------------
+
+    def kill(self) -> None:
+        """End the process: what it wrote stays, but for what its engines had in memory."""
+        self.dies_in = 0
+        for engine in self.engines.values():
+            engine.crash(self._rng)
+
+    def crash(self) -> None:
+        """End the machine."""
+        self.kill()
+        left = dict(self._left(self.root.stat().st_ino, Path()))
+        for path in self.root.iterdir():
+            if path.is_dir():
+                shutil.rmtree(path)
+            else:
+                path.unlink()
+        for path, content in left.items():
+            if content is None:
+                (self.root / path).mkdir()
+            else:
+                (self.root / path).write_bytes(content)
+        self._settle()
+
+    def _left(self, inode: int, at: Path) -> Iterator[tuple[Path, bytes | None]]:
+        """Yield what is left of a directory, None for one in it, parents first."""
+        new, old = self._listed(inode), self._names.get(inode, {})
+        names = new if new == old or self._rng.random() < 0.5 else old
+        for name, found in names.items():
+            if found.is_directory:
+                yield at / name, None
+                yield from self._left(found.inode, at / name)
+            else:
+                durable = self._files.get(found.inode, b"")
+                yield at / name, torn(durable, self._content(found.inode), self._rng)
+
+
+def torn(durable: bytes, written: bytes, rng: random.Random) -> bytes:
+    """Return what a crash leaves of a file of which some content was made durable."""
+    if durable == written:
+        return durable
+    if not written.startswith(durable):
+        pick = rng.choice
+        sectors = range(0, len(written), SECTOR_BYTES)
+        padded = durable.ljust(len(written), b"\0")
+        mixed = b"".join(pick((padded, written))[at : at + SECTOR_BYTES] for at in sectors)
+        return mixed[: pick((len(durable), len(written)))]
+    left = bytearray(written[: rng.randint(len(durable), len(written))])
+    for at in range(0, len(left), SECTOR_BYTES):
+        start, end = max(at, len(durable)), min(at + SECTOR_BYTES, len(left))
+        if start < end and rng.random() < UNWRITTEN_CHANCE:
+            left[start:end] = bytes(end - start)
+    return bytes(left)
+
+
+class Disks:
+    """The disks of all machines of a run, below one directory; to be used as a context."""
+
+    def __init__(self, root: Path, names: list[str], rng: random.Random) -> None:
+        self._root = root
+        seeds = [rng.getrandbits(64) for _ in names]
+        self.of = {
+            name: TrackedDisk(root / name, random.Random(seed))
+            for name, seed in zip(names, seeds, strict=True)
+        }
+
+    @contextlib.contextmanager
+    def tracked(self) -> Iterator[None]:
+        """Have all syncs of this process be those of these disks."""
+        with mock.patch.multiple(syncing, sync_data=self._synced, sync_file=self._synced):
+            try:
+                yield
+            finally:
+                for disk in self.of.values():
+                    disk.close()
+
+    def _synced(self, descriptor: int) -> None:
+        path = Path(f"/proc/self/fd/{descriptor}").readlink()
+        self.of[path.relative_to(self._root).parts[0]].synced(descriptor)
+
+
+def open_engine(disk: TrackedDisk, directory: Path) -> FlushedEngine:
+    """Open or make the engine of a directory, as its last flush or a later step has left it.
+
+    Which one it is stands in a file there: an engine goes and comes back with its directory.
+    """
+    identity = directory / "IDENTITY"
+    if not identity.exists() or identity.read_text() not in disk.engines:
+        directory.mkdir(exist_ok=True)
+        name = f"engine {len(disk.engines)}"
+        disk.engines[name] = EngineImage()
+        syncing.write_whole(identity, name.encode())
+    return FlushedEngine(disk.engines[identity.read_text()])

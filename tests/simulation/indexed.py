@@ -1,0 +1,385 @@
+"""A zone with indexes, without an operator: writers, takeovers, indexes that come and go, crashes.
+
+One partition whose log is so short that it is trimmed all the time. Clients write a few rows at
+once, or delete them, under one name each and again until they are answered. A coordinator elects
+leaders, has them hand over, takes takeovers back, has replicas copied that need it or stand by hot,
+and gives the zone other indexes now and then.
+
+What must hold: what a replica would look up is what its rows say, as of any time, as soon as its
+index is as far as its rows; then it has an entry for each version, and no other; a look-up as of a
+time never changes; who leads after a takeover has an index that lacks nothing of the old leader's;
+a newest read sees what was acknowledged; who is in sync needs no copy; and at the end all that was
+acknowledged is there, once, and the same everywhere.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+import uuid
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+
+from rezone.domain import route_leaders, routes
+from rezone.replica.engines.base import (
+    FLAG_TOMBSTONE,
+    INDEX_PREFIX,
+    time_suffix,
+)
+from rezone.replica.entry import OP_DELETE, OP_UPSERT, rows_batch
+from rezone.replica.index_entries import EntryMaker
+from rezone.replica.indexing import index_lacks
+from rezone.replica.partition import Partition
+from rezone.replica.read import readable
+from rezone.replica.report import replica_report
+from rezone.replica.write import PreparedRows
+from rezone.wire.errors import RezoneError
+from rezone.wire.indexes import IndexCodec, index_codecs
+from rezone.wire.messages import (
+    IndexPosition,
+    Takeover,
+    WriteRequest,
+    WriteResult,
+    ZoneConfig,
+)
+from rezone.wire.rows import RowCodec, hash_of, row_ids
+from rezone.wire.schema import Column, ColumnType, Index, TableSchema
+from simulation.data_plane import (
+    FENCE,
+    KEYS,
+    MINIMUM,
+    NODES,
+    PAST_MICROS,
+    REPLICAS,
+    STORM_SECONDS,
+    DataPlane,
+    values_of,
+)
+from simulation.engine import INDEX_END
+
+PARTITION = 0
+CLIENTS = 3
+PATIENCE_SECONDS = 1.0
+ERROR_MICROS = 300_000
+LOG_BYTES = 2_000
+PLACES = 4
+COMPARED = 0.05
+"""How often a replica's indexes are compared with its rows, in a step."""
+
+SLICE_ENTRIES = 50
+INDEXES = (Index("by_place", ("place",)), Index("by_name", ("name", "place")))
+COLUMNS = (
+    Column("key", ColumnType.BINARY, nullable=False),
+    Column("place", ColumnType.INT64),
+    Column("name", ColumnType.BINARY),
+)
+_ALL = 1 << 62
+
+
+def table_of(*indexes: Index) -> TableSchema:
+    """Return the table with some of its indexes."""
+    return TableSchema(columns=COLUMNS, primary_key=("key",), indexes=indexes)
+
+
+@dataclasses.dataclass
+class Client:
+    """One writer: the write it goes on with, and where it stands."""
+
+    writer_id: str
+    sequence: int = 0
+    rows: dict[bytes, bytes | None] = dataclasses.field(default_factory=dict)
+    since: float = float("-inf")
+    outcome: Any = None
+
+
+class Indexed(DataPlane):
+    """One run, from its seed."""
+
+    def __init__(self, seed: int) -> None:
+        rng = random.Random(f"indexed {seed}")
+        config = ZoneConfig(
+            zone="z",
+            zone_uid="u",
+            partitions=1,
+            replicas=REPLICAS,
+            min_in_sync_replicas=MINIMUM,
+            table=table_of(*rng.sample(INDEXES, rng.randrange(3))),
+            log_retention_bytes=LOG_BYTES,
+        )
+        super().__init__(rng, config, ERROR_MICROS)
+        self.codec = RowCodec(config.table)
+        keys = self.codec.encode_keys(self._batch([b"key%d" % n for n in range(KEYS)]))
+        self.rows = row_ids(keys, hash_of(keys)).to_pylist()
+        self.values = 0
+        self.clients = [Client(self._name()) for _ in range(CLIENTS)]
+        self.deleted: set[tuple[bytes, int]] = set()
+        self.found: dict[tuple[bytes, int], dict[bytes, bytes]] = {}
+        self.stopped: dict[int, IndexPosition] = {}
+        self.begin([PARTITION])
+
+    def _name(self) -> str:
+        return uuid.UUID(int=self.rng.getrandbits(128)).hex
+
+    def _batch(self, keys: list[bytes], place: int = 0, name: bytes = b"") -> Any:
+        columns = (
+            pa.array(keys, pa.binary()),
+            pa.array([place] * len(keys), pa.int64()),
+            pa.array([name] * len(keys), pa.binary()),
+        )
+        return pa.RecordBatch.from_arrays(list(columns), schema=self.codec.arrow_schema)
+
+    # --- the run ---------------------------------------------------------------------------------
+
+    def settle(self) -> None:
+        """Wait until all is at rest; everything must be there then."""
+        self.wait_for(lambda: not self._left(), self._left)
+        self._check_end()
+
+    def step(self) -> None:
+        """Let a moment pass."""
+        super().step()
+        self._check_takeovers()
+        for client in self.clients:
+            self._go_on(client)
+        self.read_newest()
+        self.read_past()
+        for partition in self.replicas():
+            if self.crashes.random() < COMPARED:
+                with self.mortals():
+                    self._check_indexes(partition)
+
+    def calm(self) -> None:
+        """End all faults, and let all nodes hear of the zone."""
+        super().calm()
+        for node in NODES:
+            self.configure(node)
+
+    def _left(self) -> list[str]:
+        """Return what is not at rest yet."""
+        record = self.records[PARTITION]
+        found = [f"client {c.writer_id}" for c in self.clients if c.rows]
+        if record.next_leader is not None or set(record.isr) != set(record.replicas):
+            found.append("the record")
+        replicas = [r for r in self.replicas() if r.node_id in record.replicas]
+        ends = {r.store.log_end for r in replicas}
+        for each in replicas:
+            done = {each.positions.committed, each.store.applied}
+            indexer = each.store.indexer
+            if done != ends or (indexer.enabled and (indexer.lag_rows or indexer.unfinished)):
+                found.append(f"node {each.node_id}")
+        return found
+
+    # --- the coordinator -------------------------------------------------------------------------
+
+    def coordinate(self) -> None:
+        """Do a pass; bring takeovers about, and indexes."""
+        super().coordinate()
+        self.configure(self.rng.choice(NODES))
+        if self.loop.time() < STORM_SECONDS and self.rng.random() < 0.03:
+            self.number += 1
+            table = table_of(*self.rng.sample(INDEXES, self.rng.randrange(3)))
+            self.config = msgspec.structs.replace(self.config, table=table)
+            self.counts["tables"] += 1
+        record = self.records[PARTITION]
+        if self.rng.random() < 0.05:
+            # It applies what is not committed: so rows and entries are undone at times.
+            standby = self.rng.choice([n for n in record.replicas if n != record.leader])
+            self.set(PARTITION, routes.set_hot_standby(record, standby))
+        self._hand_over()
+
+    def _hand_over(self) -> None:
+        record, chance = self.records[PARTITION], self.rng.random()
+        if record.next_leader is None:
+            others = [n for n in record.isr if n != record.leader and n in self.network.nodes]
+            if others and chance < 0.2 and self.loop.time() < STORM_SECONDS:
+                self.set(
+                    PARTITION,
+                    route_leaders.authorize_takeover(record, self.rng.choice(others)),
+                )
+            return
+        for leader in self.leaders(PARTITION):
+            report = replica_report(leader)
+            if self.set(
+                PARTITION,
+                route_leaders.adopt_leader(record, leader.node_id, report.leader_epoch),
+            ):
+                self.counts["takeovers"] += 1
+                return
+        if chance < 0.1:
+            self.set(PARTITION, route_leaders.roll_back_takeover(record))
+        elif chance < 0.6:
+            assert record.next_epoch is not None
+            request = Takeover(
+                fence=FENCE,
+                partition=PARTITION,
+                leader_epoch=record.leader_epoch,
+                candidate=record.next_leader,
+                next_epoch=record.next_epoch,
+            )
+            self.call(record.leader, request)
+
+    # --- clients ---------------------------------------------------------------------------------
+
+    def _go_on(self, client: Client) -> None:
+        """Go on with a client's write, or begin one."""
+        now = self.loop.monotonic()
+        if isinstance(client.outcome, WriteResult):
+            self._acknowledge(client, client.outcome)
+        elif client.outcome is None and now - client.since < PATIENCE_SECONDS:
+            return
+        if not client.rows:
+            if self.loop.time() > STORM_SECONDS or self.rng.random() < 0.9:
+                return
+            client.sequence += 1
+            chosen = self.rng.sample(self.rows, self.rng.randrange(1, 4))
+            client.rows = {row: self._new_value() for row in chosen}
+        self._send(client)
+
+    def _new_value(self) -> bytes | None:
+        if self.rng.random() < 0.2:
+            return None
+        self.values += 1
+        batch = self._batch([b""], self.rng.randrange(PLACES), b"name %d" % self.values)
+        value: bytes = self.codec.encode_values(batch)[0].as_py()
+        return value
+
+    def _acknowledge(self, client: Client, result: WriteResult) -> None:
+        self.counts["written"] += 1
+        for row, value in client.rows.items():
+            if value is None:
+                self.deleted.add((row, result.commit_time))
+            else:
+                self.acknowledged[row].add(value)
+        client.rows, client.outcome = {}, None
+
+    def _send(self, client: Client) -> None:
+        client.since, client.outcome = self.loop.monotonic(), None
+        leaders = self.leaders(PARTITION)
+        if not leaders:
+            return
+        ops = [OP_DELETE if value is None else OP_UPSERT for value in client.rows.values()]
+        rows = rows_batch(list(client.rows), ops, [value or b"" for value in client.rows.values()])
+        request = WriteRequest(
+            opaque=0,
+            partition=PARTITION,
+            writer_id=client.writer_id,
+            sequence=client.sequence,
+        )
+        sequence = client.sequence
+
+        def reply(outcome: Any) -> None:
+            # An answer may be lost, or be one to a write that was answered before.
+            if client.sequence == sequence and client.rows and self.rng.random() >= 0.1:
+                client.outcome = outcome
+
+        try:
+            with self.mortals():
+                leaders[0].write(request, PreparedRows(rows, 100), reply)
+        except RezoneError as error:
+            client.outcome = error
+
+    # --- what must hold --------------------------------------------------------------------------
+
+    def _check_takeovers(self) -> None:
+        """Assert that who has taken over has an index as good as the old leader's (DCP-08)."""
+        record = self.records[PARTITION]
+        for replica in self.replicas():
+            if replica.node_id in record.isr and replica.node_id in replica.record.isr:
+                assert not replica.store.meta.needs_snapshot, f"{replica.node_id} lacks its log"
+            indexer = replica.store.indexer
+            if replica.takeover.blocks_writes and indexer.stopped and indexer.enabled:
+                self.stopped[replica.takeover.epoch] = indexer.position
+            if replica.leads and (stopped := self.stopped.pop(replica.leader_epoch, None)):
+                history = replica.store.meta.failover_log
+                wanted = replica.index.still_wanted(stopped)
+                lacking = index_lacks(history, wanted, indexer.position)
+                assert not lacking, f"node {replica.node_id} leads, and its {lacking}"
+                self.counts["indexed takeovers"] += 1
+
+    def _check_indexes(self, partition: Partition) -> None:
+        """Assert that a replica's indexes have what its rows say, where they are as far."""
+        store = partition.store
+        indexer, position = store.indexer, store.indexer.position
+        if not indexer.enabled or indexer.made_anew or position.offset != store.applied:
+            return
+        if store.meta.needs_snapshot or not store.applied:
+            return
+        for codec in index_codecs(self._table_of(partition)):
+            if codec.id in position.built:
+                self.counts["compared"] += 1
+                assert look_up(partition, codec, None) == rows_of(partition, None)
+                self._look_up_past(partition, codec)
+        if not indexer.unfinished:
+            self._check_entries(partition)
+
+    def _table_of(self, partition: Partition) -> TableSchema:
+        """Return the table whose indexes a replica keeps: perhaps not the newest one."""
+        wanted = partition.store.indexer.wanted
+        kept = [c for c in index_codecs(table_of(*INDEXES)) if c.id in wanted]
+        return table_of(*(index for index in INDEXES if index.name in {c.name for c in kept}))
+
+    def _look_up_past(self, partition: Partition, codec: IndexCodec) -> None:
+        as_of = (self.loop.micros() // PAST_MICROS - self.past_age()) * PAST_MICROS
+        try:
+            if not readable(partition, as_of)():
+                return
+        except RezoneError:
+            return
+        self.counts["past lookups"] += 1
+        found = look_up(partition, codec, as_of)
+        before = self.found.setdefault((codec.id, as_of), found)
+        assert found == before, f"{codec.name} as of {as_of} at node {partition.node_id}"
+
+    def _check_entries(self, partition: Partition) -> None:
+        """Assert that there is an entry of each version in each index, and no other."""
+        engine = partition.store.engine
+        chains = engine.scan_chains(b"", None, rows_max=_ALL, bytes_max=_ALL)
+        maker = EntryMaker.of(self._table_of(partition))
+        wanted = set(maker.entries_of(chains.keys, chains.values).keys.to_pylist())
+        found = engine.scan_chains(INDEX_PREFIX, INDEX_END, rows_max=_ALL, bytes_max=_ALL)
+        assert set(found.keys) == wanted, (
+            f"node {partition.node_id} has {len(set(found.keys) - wanted)} entries of no version "
+            f"and lacks {len(wanted - set(found.keys))}"
+        )
+
+    def _check_end(self) -> None:
+        record = self.records[PARTITION]
+        replicas = [r for r in self.replicas() if r.node_id in record.replicas]
+        versions = [
+            r.store.engine.scan_chains(b"", None, rows_max=_ALL, bytes_max=_ALL) for r in replicas
+        ]
+        assert all(each == versions[0] for each in versions), "the replicas have other rows"
+        tombstones = {
+            key
+            for key, value in zip(versions[0].keys, versions[0].values, strict=True)
+            if value[0] == FLAG_TOMBSTONE
+        }
+        for replica in replicas:
+            for row in self.rows:
+                missing = self.acknowledged[row] - values_of(replica, row).keys()
+                assert not missing, f"{missing} of {row!r} are lost"
+        lost = [at for at in self.deleted if at[0] + time_suffix(at[1]) not in tombstones]
+        assert not lost, f"{lost} are not deleted any more"
+
+
+def look_up(partition: Partition, codec: IndexCodec, as_of: int | None) -> dict[bytes, bytes]:
+    """Return all rows that an index has, each once."""
+    found: dict[bytes, bytes] = {}
+    keys = codec.all
+    while True:
+        part = partition.store.reader.lookup(codec, keys, as_of, SLICE_ENTRIES)
+        rows = dict(zip(part.row_ids.to_pylist(), part.values.to_pylist(), strict=True))
+        assert not rows.keys() & found.keys(), "a row is found twice"
+        found |= rows
+        if part.cursor is None:
+            return found
+        keys = keys._replace(start=part.cursor)
+
+
+def rows_of(partition: Partition, as_of: int | None) -> dict[bytes, bytes]:
+    """Return all rows."""
+    found, values, cursor = partition.store.reader.scan(b"", None, as_of, _ALL)
+    assert cursor is None
+    return dict(zip(found.to_pylist(), values.to_pylist(), strict=True))

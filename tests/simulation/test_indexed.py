@@ -1,0 +1,31 @@
+"""Indexes on real stores while machines crash, leaders change and logs are trimmed, by seeds."""
+
+from __future__ import annotations
+
+import collections
+
+import pytest
+
+from simulation.indexed import Indexed
+from simulation.runs import seeds
+
+FOUND = (34,)
+"""A replica's engine was gone after a copy and a crash: the name of its directory was not synced.
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_indexes_are_what_the_rows_say() -> None:
+    """Some order of crashes would leave an index without its rows, or a leader without its index.
+
+    Or lose a row that was acknowledged, or bring one back that was rolled back.
+    """
+    counts: collections.Counter[str] = collections.Counter()
+    for seed in {*seeds()[::16], *FOUND}:
+        run = Indexed(seed)
+        run.run()
+        counts.update(run.counts)
+    reached = ("written", "tables", "died", "takeovers", "indexed takeovers")
+    for what in (*reached, "compared", "past lookups", "read", "past"):
+        assert counts[what] > 0, counts
