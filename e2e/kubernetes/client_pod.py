@@ -16,6 +16,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
+from rezone.cli.demo.gaps import WriteAck
 from rezone.cli.demo.ledger import Ledger
 from rezone.cli.demo.proof import Proof, known_routes, prove
 from rezone.cli.demo.table import generated_table
@@ -71,7 +72,7 @@ class Client:
         self._traffic = None
         traffic.stop()
         ended = time.monotonic()
-        gaps = {p: _longest_gap(acks, ended) for p, acks in traffic.acks.items()}
+        gaps = {p: _longest_gap(self._started, acks, ended) for p, acks in traffic.acks.items()}
         proof = self._proof(ended + PROOF_SECONDS_MAX)
         return {
             "seconds": ended - self._started,
@@ -102,9 +103,12 @@ class Client:
                 time.sleep(1.0)
 
 
-def _longest_gap(acks: list[Any], started: float) -> float:
-    """Return the longest time between two answers; up to the first one counts, too."""
-    times: list[float] = [started, *(ack.at for ack in acks)]
+def _longest_gap(started: float, acks: list[WriteAck], ended: float) -> float:
+    """Return the longest time without an answer, from the first write to the end of the traffic.
+
+    A partition that begins late or ends early has a gap there: no answer comes after it to show it.
+    """
+    times = [started, *(ack.at for ack in acks), ended]
     return max(after - before for before, after in itertools.pairwise(times))
 
 
