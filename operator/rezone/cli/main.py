@@ -5,22 +5,32 @@ without Spark.
 """
 
 import importlib
-from typing import Any
+from typing import Any, NamedTuple
 
 import click
 
+
+class _Place(NamedTuple):
+    """Where a command is, and the extras of the package that bring what it imports."""
+
+    module: str
+    attribute: str
+    extras: str = "operator"
+
+
+_ALL_EXTRAS = "operator,data-node,spark"
 _COMMANDS = {
-    "operator": ("rezone.cli.run", "operator"),
-    "data-node": ("rezone.cli.run", "data_node"),
-    "local": ("rezone.local.commands", "local"),
-    "certificate": ("rezone.cli.certificate", "certificate"),
-    "check": ("rezone.cli.check", "check"),
-    "demo": ("rezone.cli.demo", "demo"),
-    "login": ("rezone.cli.login", "login"),
-    "map": ("rezone.cli.show", "partition_map"),
-    "migrate": ("rezone.cli.migrate", "migrate"),
-    "progress": ("rezone.cli.show", "progress"),
-    "streams": ("rezone.cli.show", "streams"),
+    "operator": _Place("rezone.cli.run", "operator"),
+    "data-node": _Place("rezone.cli.run", "data_node", "data-node"),
+    "local": _Place("rezone.local.commands", "local", _ALL_EXTRAS),
+    "certificate": _Place("rezone.cli.certificate", "certificate"),
+    "check": _Place("rezone.cli.check", "check"),
+    "demo": _Place("rezone.cli.demo", "demo", _ALL_EXTRAS),
+    "login": _Place("rezone.cli.login", "login"),
+    "map": _Place("rezone.cli.show", "partition_map"),
+    "migrate": _Place("rezone.cli.migrate", "migrate"),
+    "progress": _Place("rezone.cli.show", "progress"),
+    "streams": _Place("rezone.cli.show", "streams"),
 }
 
 
@@ -32,15 +42,36 @@ class LazyGroup(click.Group):
         return sorted(_COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002 - click's signature
-        """Return a command, imported now."""
+        """Return a command, imported now; one that only says so where its extras are missing."""
         place = _COMMANDS.get(cmd_name)
         if place is None:
             return None
-        module, attribute = place
-        command: Any = getattr(importlib.import_module(module), attribute)
+        try:
+            command: Any = getattr(importlib.import_module(place.module), place.attribute)
+        except ModuleNotFoundError as error:
+            return _not_installed(cmd_name, place.extras, error)
         if not isinstance(command, click.Command):
-            raise TypeError(f"{module}.{attribute} is no command")
+            raise TypeError(f"{place.module}.{place.attribute} is no command")
         return command
+
+
+def _not_installed(name: str, extras: str, error: ModuleNotFoundError) -> click.Command:
+    """Return what stands for a command that an installation for clients alone cannot run.
+
+    Raises the error when it is a module of our own that is missing.
+    """
+    if str(error.name).partition(".")[0] == "rezone":
+        raise error
+    said = f"Not here: {error.name} is missing; install rezone[{extras}]."
+
+    anything = {"ignore_unknown_options": True}
+
+    @click.command(name, help=said, add_help_option=False, context_settings=anything)
+    @click.argument("_arguments", nargs=-1, type=click.UNPROCESSED)
+    def refuse(_arguments: tuple[str, ...]) -> None:
+        raise click.ClickException(said)
+
+    return refuse
 
 
 @click.group(cls=LazyGroup)

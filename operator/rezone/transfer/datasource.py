@@ -2,8 +2,8 @@
 
     from rezone.transfer import datasource
     datasource.register(spark)
-    df = spark.read.format("rezone").option("bootstrap", "node-0:9090").load()
-    df.write.format("rezone").mode("append").option("bootstrap", "node-0:9090").save()
+    df = spark.read.format("rezone").option("bootstrap", "orders.shop.svc:7400").load()
+    df.write.format("rezone").mode("append").option("bootstrap", "orders.shop.svc:7400").save()
 
 Options: `bootstrap`, addresses of any of the zone's nodes, separated by commas; `zone`, checked
 against the zone's name when given; `asOf`, read as of this time in microseconds since 1970

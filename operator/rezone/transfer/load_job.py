@@ -1,7 +1,7 @@
 """The PySpark job that fills a zone: from Parquet or CSV files, or with generated rows.
 
-    load_job.py --bootstrap node-0:9090 --generate 1000000
-    load_job.py --bootstrap node-0:9090 --parquet s3a://bucket/accounts/
+    load_job.py --bootstrap orders.shop.svc:7400 --generate 1000000
+    load_job.py --bootstrap orders.shop.svc:7400 --parquet s3a://bucket/accounts/
 
 Files are written through the data source "rezone". Their columns are matched by name and cast to
 the zone's types; a missing or unknown column ends the job before anything is written, a value
