@@ -100,7 +100,7 @@ class Applications:
         """Return what Rezone makes of the application's state."""
 
         async def view(kube: Kube) -> SparkView:
-            owner = RebalanceTask.parse(await kube.get(TaskKind, NAMESPACE, name))
+            owner = await _task_of(kube, name)
             return await SparkStore(kube, SETTINGS).state(owner, application_of(name))
 
         return self.with_kube(view)
@@ -155,6 +155,10 @@ class Applications:
 def application_of(task: str) -> str:
     """Return the name of a task's first application."""
     return child_name(task, "copy-1")
+
+
+async def _task_of(kube: Kube, name: str) -> RebalanceTask:
+    return RebalanceTask.parse(await kube.get(TaskKind, NAMESPACE, name))
 
 
 def _driver_of(task: str) -> str:
@@ -304,9 +308,11 @@ def test_a_deleted_application_takes_its_driver_along(applications: Applications
     applications.make("cancelled")
     applications.run("cancelled")
 
-    applications.with_kube(
-        lambda kube: SparkStore(kube, SETTINGS).delete(NAMESPACE, application_of("cancelled"))
-    )
+    async def delete(kube: Kube) -> bool:
+        owner = await _task_of(kube, "cancelled")
+        return await SparkStore(kube, SETTINGS).delete(owner, application_of("cancelled"))
+
+    assert applications.with_kube(delete)
     selector = "--selector=rezone.dev/owner=cancelled"
     pods = ("pods", f"--namespace={NAMESPACE}", selector)
     applications.cluster.until(

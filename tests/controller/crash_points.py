@@ -121,10 +121,10 @@ class CrashingSpark(SparkStore):
         with self._crash.around(f"find SparkApplication {found.state}"):
             return found
 
-    async def delete(self, namespace: str, name: str) -> bool:
+    async def delete(self, owner: Owner, name: str) -> bool:
         """Delete the SparkApplication and its plan."""
         with self._crash.around("delete SparkApplication"):
-            return await super().delete(namespace, name)
+            return await super().delete(owner, name)
 
 
 class CrashingClient(NodeClient):

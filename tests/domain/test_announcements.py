@@ -56,6 +56,28 @@ def test_every_state_of_a_task_is_told_once() -> None:
     assert len({a.key for a in told}) == 2
 
 
+def stalled(status: MachineStatus, reason: Reason) -> MachineStatus:
+    """Return the status of a machine that cannot go on without somebody."""
+    told = condition_of(
+        ConditionType.STALLED, value=True, reason=reason, message="why", generation=1, now=NOW
+    )
+    return status.model_copy(update={"conditions": (told,)})
+
+
+def test_what_a_person_has_to_mend_for_a_task_is_told_once() -> None:
+    """A task that waits for a person would be found by its status alone, or tell it each pass."""
+    before = machine("Planned", "Transferring")
+    after = stalled(before, Reason.NAME_TAKEN)
+    (told,) = of_task(before, after)
+    assert (told.reason, told.warning) == (Reason.NAME_TAKEN, True)
+    assert "why" in told.message
+    assert of_task(after, after) == ()
+    assert of_task(before, stalled(before, Reason.AWAITING_APPROVAL)) == ()
+    ended = stalled(machine("Planned", "Failed"), Reason.FAILED)
+    ended = ended.model_copy(update={"finished_time": NOW})
+    assert [a.reason for a in of_task(machine("Planned"), ended)] == ["Failed"]
+
+
 @pytest.mark.parametrize(
     ("end", "warning"), [("Succeeded", False), ("RolledBack", True), ("Failed", True)]
 )

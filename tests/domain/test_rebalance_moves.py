@@ -53,6 +53,56 @@ def test_spark_copies_again_what_is_left_and_gives_up_after_five() -> None:
     assert "oom" in decision.status.last_error.message
 
 
+def waits_for_a_name(*, going: bool = False) -> Case:
+    """Return a task whose SparkApplication's name is another's."""
+    case = Case(S.TRANSFERRING)
+    needs_copy(case)
+    case.world.settings["spark_threshold_bytes"] = 0
+    case.status |= {"attempt": 1, "spark_application": "t-copy-1"}
+    case.world.spark = SparkView(name="t-copy-1", state="", taken="delete it", going=going)
+    return case
+
+
+@pytest.mark.proves("B-14")
+def test_a_taken_name_is_told_and_nothing_is_asked_for_until_it_is_free() -> None:
+    """A person would look for why nothing is copied in the operator's log, or not at all."""
+    case = waits_for_a_name()
+    decision = case.decide()
+    assert decision.actions == ()
+    stalled = condition(decision, ConditionType.STALLED)
+    assert (stalled.reason, stalled.message) == (Reason.NAME_TAKEN, "NameTaken: delete it")
+    assert condition(decision, ConditionType.RECONCILING) is None
+
+    case.world.spark = SparkView(name="t-copy-1", state="")
+    stored = ("conditions", "waiting_for", "progress")
+    case.status |= {name: getattr(decision.status, name) for name in stored}
+    decision = case.decide()
+    assert only(decision, world.EnsureSparkApplication).name == "t-copy-1"
+    assert condition(decision, ConditionType.STALLED) is None
+    assert "NameTaken" not in condition(decision, ConditionType.RECONCILING).message
+
+
+def test_an_earlier_tasks_application_is_waited_for_without_alarm() -> None:
+    """Whoever applies a task anew would be told to delete what goes away by itself."""
+    case = waits_for_a_name(going=True)
+    case.now = NOW + timedelta(seconds=10)
+    decision = case.decide()
+    assert decision.actions == ()
+    assert decision.status.waiting_for == "AwaitingDeletion: delete it"
+    assert condition(decision, ConditionType.STALLED) is None
+
+
+@pytest.mark.parametrize("settled", ["no copy is needed", "its migrations are stuck"])
+def test_a_taken_name_does_not_hide_what_matters_more(settled: str) -> None:
+    """A task would ask for an object's deletion that it does not need."""
+    case = waits_for_a_name()
+    if settled == "no copy is needed":
+        case.world.reports[0, 3] = {"needs_snapshot": False}
+    else:
+        case.status |= {"spark_application": "t-copy-2", "attempt": 2}
+    assert condition(case.decide(), ConditionType.STALLED) is None
+
+
 def many_copies(*nodes: tuple[int, int]) -> Case:
     """Return a task that has one copy to make for each of these pairs of source and target."""
     source = tuple((leader, 1, 2) for leader, _ in nodes)

@@ -151,8 +151,8 @@ async def test_life_of_an_application(api: Kube, kube: AsyncClient, namespace: s
     )
     view = await store.state(task, "orders-1-a1")
     assert (view.state, view.error) == ("FAILED", "driver exited with 1")
-    assert await store.delete(namespace, "orders-1-a1")
-    assert not await store.delete(namespace, "orders-1-a1")
+    assert await store.delete(task, "orders-1-a1")
+    assert not await store.delete(task, "orders-1-a1")
 
 
 @pytest.mark.apiserver
@@ -166,7 +166,7 @@ async def test_largest_plan_fits_and_goes_with_the_application(api: Kube, namesp
     config = await api.get(ConfigMap, namespace, "big-plan")
     assert len(copyplan.loads(config["data"]["plan.json"])) == 16_384
     assert len(config["data"]["plan.json"]) < 1 << 20
-    await store.delete(namespace, "big")
+    await store.delete(task, "big")
     assert await api.find(ConfigMap, namespace, "big-plan") is None
 
 
@@ -181,4 +181,46 @@ async def test_foreign_application_is_refused(api: Kube, namespace: str) -> None
     with pytest.raises(ForeignObjectError):
         await store.ensure("same", zone, second, items(1))
     assert (await store.state(first, "same")).state == "NEW"
-    assert (await store.state(second, "same")).state == ""
+    view = await store.state(second, "same")
+    assert (view.state, view.going) == ("", False)
+    assert "delete or rename it" in view.taken
+    assert not await store.delete(second, "same")
+    assert (await store.state(first, "same")).state == "NEW"
+
+
+@pytest.mark.apiserver
+@pytest.mark.slow
+async def test_foreign_plan_is_seen_before_there_is_an_application(
+    api: Kube, namespace: str
+) -> None:
+    """A task whose plan cannot be stored would wait without a word, or take another's away."""
+    zone = await stored_zone(api, namespace)
+    task = await stored_task(api, zone)
+    store = SparkStore(api, SETTINGS)
+    await api.create(
+        ConfigMap,
+        {
+            "apiVersion": "v1",
+            "kind": "ConfigMap",
+            "metadata": {"name": "big-plan", "namespace": namespace},
+        },
+    )
+    assert "big-plan" in (await store.state(task, "big")).taken
+    assert not await store.delete(task, "big")
+    await api.delete(ConfigMap, namespace, "big-plan")
+    assert await store.ensure("big", zone, task, items(16_384))
+    view = await store.state(task, "big")
+    assert (view.state, view.taken) == ("NEW", "")
+
+
+@pytest.mark.apiserver
+@pytest.mark.slow
+async def test_application_of_an_earlier_task_is_on_its_way_out(api: Kube, namespace: str) -> None:
+    """A person would be told to delete what the garbage collector takes away."""
+    zone = await stored_zone(api, namespace)
+    store = SparkStore(api, SETTINGS)
+    earlier = await stored_task(api, zone)
+    await store.ensure("same", zone, earlier, items(1))
+    metadata = earlier.metadata.model_copy(update={"uid": "another"})
+    later = earlier.model_copy(update={"metadata": metadata})
+    assert (await store.state(later, "same")).going

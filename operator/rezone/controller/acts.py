@@ -111,11 +111,9 @@ class Acts:
                 changed = frozenset(change.partition for change in changes)
                 self._c.tell(self._runtime.key, News(changed))
             case world.EnsureSparkApplication():
-                if not isinstance(self._owner, RebalanceTask):
-                    raise TypeError("only tasks start SparkApplications")
-                await self._transfers.ensure_spark(self._owner, action)
+                await self._transfers.ensure_spark(self._task, action)
             case world.DeleteSparkApplication(name=name):
-                await self._transfers.delete_spark(name)
+                await self._transfers.delete_spark(self._task, name)
             case world.PullSnapshots(copies=copies):
                 await self._transfers.pull(copies, self._fence())
             case world.VerifyCopy():
@@ -144,6 +142,12 @@ class Acts:
                 await self._resharding.carry_out(action)
             case world.NotifyFailureDetector():
                 self._c.wake_zone(ZoneKey(self._zone.metadata.namespace, self._zone.metadata.name))
+
+    @property
+    def _task(self) -> RebalanceTask:
+        if not isinstance(self._owner, RebalanceTask):
+            raise TypeError("only tasks have SparkApplications")
+        return self._owner
 
     def _fence(self) -> Fence:
         return self._runtime.fence or Fence(coordinator_epoch=self._c.epoch)

@@ -47,9 +47,9 @@ class Transfers:
             return
         await self._c.spark.ensure(action.name, self._zone, owner, plan)
 
-    async def delete_spark(self, name: str) -> None:
-        """Delete the SparkApplication; absent is fine."""
-        await self._c.spark.delete(self._zone.metadata.namespace, name)
+    async def delete_spark(self, owner: RebalanceTask, name: str) -> None:
+        """Delete the task's SparkApplication; absent is fine."""
+        await self._c.spark.delete(owner, name)
 
     async def pull(self, copies: Sequence[Copy], fence: Fence) -> None:
         """Have every target pull its partition from the source.

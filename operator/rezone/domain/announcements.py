@@ -9,7 +9,7 @@ import dataclasses
 import enum
 
 from rezone.domain.topology_text import parse
-from rezone.resources.conditions import Condition, ConditionStatus, ConditionType
+from rezone.resources.conditions import Condition, ConditionStatus, ConditionType, Reason
 from rezone.resources.machine_status import MachineStatus
 from rezone.resources.migration import TERMINAL_MIGRATION_STATES, MigrationState
 from rezone.resources.task import TaskState
@@ -48,8 +48,8 @@ _BAD_WHEN_TRUE = frozenset({ConditionType.STALLED, ConditionType.DEGRADED})
 
 
 def of_task(before: MachineStatus | None, after: MachineStatus) -> tuple[Announcement, ...]:
-    """Return an event for each state that was entered."""
-    return tuple(_entered(before, after))
+    """Return an event for each state that was entered, and for what a person has to mend."""
+    return (*_entered(before, after), *_stalled(before, after))
 
 
 def of_migration(before: MachineStatus | None, after: MachineStatus) -> tuple[Announcement, ...]:
@@ -89,6 +89,20 @@ def _entered(before: MachineStatus | None, after: MachineStatus) -> list[Announc
             )
         )
     return found
+
+
+def _stalled(before: MachineStatus | None, after: MachineStatus) -> list[Announcement]:
+    """Tell why a task that has not ended cannot go on; its end and its approval tell themselves."""
+    if after.finished_time is not None:
+        return []
+    known = {(c.type, c.reason) for c in before.conditions} if before is not None else set()
+    return [
+        _of_condition(condition)
+        for condition in after.conditions
+        if condition.type is ConditionType.STALLED
+        and condition.reason != Reason.AWAITING_APPROVAL
+        and (condition.type, condition.reason) not in known
+    ]
 
 
 def _conditions(

@@ -16,10 +16,10 @@ from rezone.domain.rebalance_finish import finalize, stop_redundant
 from rezone.domain.rebalance_run import NoPlan, Planner, TaskRun
 from rezone.domain.rebalance_survey import Wait
 from rezone.domain.rebalance_switch import switch, verify
-from rezone.domain.rebalance_transfer import transfer
+from rezone.domain.rebalance_transfer import taken_name, transfer
 from rezone.domain.statuses import Decision
 from rezone.domain.task_run import WAKE_SOON_SECONDS
-from rezone.domain.world import ChangeRoutes, WritePending, ZoneView
+from rezone.domain.world import ChangeRoutes, SparkView, WritePending, ZoneView
 from rezone.resources.conditions import Reason
 from rezone.resources.task import (
     TERMINAL_TASK_STATES,
@@ -208,8 +208,18 @@ def _advance(run: TaskRun) -> bool:
     verify(run)
     switch(run)
     stuck = found.reasons.count(Wait.STUCK) > 0
+    taken = taken_name(run)
+    if taken is not None and not stuck:
+        return _await_name(run, taken)
     reason = Reason.FAILED if stuck else Reason.WAITING
     return run.wait(found.reasons.text(), reason=reason, stalled=stuck)
+
+
+def _await_name(run: TaskRun, taken: SparkView) -> bool:
+    """Wait until another's object no longer has the SparkApplication's name; seen in each pass."""
+    if taken.going:
+        return run.wait(f"AwaitingDeletion: {taken.taken}")
+    return run.wait(f"NameTaken: {taken.taken}", reason=Reason.NAME_TAKEN, stalled=True)
 
 
 Step = Callable[[TaskRun], bool]

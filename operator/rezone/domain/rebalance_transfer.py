@@ -56,6 +56,14 @@ def _is_bulk(run: TaskRun) -> bool:
     return bool(run.survey.needed) and (threshold == 0 or size > threshold)
 
 
+def taken_name(run: TaskRun) -> SparkView | None:
+    """Return whose object has the name of the application that is to be made, None without one."""
+    spark = run.view.spark
+    if spark is None or not spark.taken or spark.name != run.status.spark_application:
+        return None
+    return spark if run.survey.needed else None
+
+
 def spark_of(run: TaskRun) -> SparkView | None:
     """Return the present application of the task, None when there is none."""
     spark = run.view.spark
@@ -83,7 +91,7 @@ def _by_spark(run: TaskRun) -> bool:
             why = f"after {run.status.attempt} SparkApplications replicas still need a copy"
             return run.give_up("unrecoverable", Reason.FAILED, why)
         _next_application(run)
-    elif spark is not None:
+    elif spark is not None or taken_name(run) is not None:
         return False
     if not run.paused:
         name = run.status.spark_application

@@ -15,7 +15,7 @@ from rezone.domain.statuses import (
     with_error,
 )
 from rezone.domain.world import Action
-from rezone.resources.conditions import Reason
+from rezone.resources.conditions import ConditionType, Reason
 from rezone.resources.task import RebalanceTaskSpec, RebalanceTaskStatus, TaskState
 
 WAKE_SECONDS = 2.0
@@ -154,7 +154,8 @@ class Run:
         changed = old.partition(":")[0] != waiting.partition(":")[0]
         lasts = (self.now - entered_time(self.status, self.now)).total_seconds() >= QUIET_SECONDS
         person = self.standing is not None and self.standing.reason is not Reason.WAITING
-        if self.status != self.before or (changed and (lasts or person or not waiting)):
+        mended = any(c.type is ConditionType.STALLED for c in self.before.conditions) and not person
+        if self.status != self.before or (changed and (lasts or person or mended or not waiting)):
             self.update(waiting_for=waiting[:4096])
 
     def _standing(self) -> Standing:

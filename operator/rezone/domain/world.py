@@ -74,11 +74,17 @@ class MigrationView:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SparkView:
-    """The SparkApplication of a task: its name and kubeflow's application state ("" = absent)."""
+    """The SparkApplication of a task: its name and kubeflow's application state ("" = absent).
+
+    `taken` says whose object has the name, or that of the plan, when that is not the task's; with
+    `going` it was an earlier task's, and goes away without anybody's doing.
+    """
 
     name: str
     state: str
     error: str = ""
+    taken: str = ""
+    going: bool = False
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -18,7 +18,7 @@ from rezone.domain.world import SparkView
 from rezone.kube.certificates import secret_name
 from rezone.kube.client import Kube
 from rezone.kube.data_node import TLS_PATH
-from rezone.kube.errors import ExistsError
+from rezone.kube.errors import ExistsError, ForeignObjectError
 from rezone.kube.kinds import ConfigMap, Manifest, NamespacedKind, SparkApplication
 from rezone.kube.names import (
     OWNER_LABEL,
@@ -237,12 +237,21 @@ class SparkStore:
     async def state(self, owner: Owner, name: str) -> SparkView:
         """Return kubeflow's application state, "" when the owner has no such application.
 
-        One that its operator has not seen yet is "NEW". One of an earlier owner of the same name,
-        which the garbage collector has not reached yet, says nothing of this owner's copies.
+        One that its operator has not seen yet is "NEW". Where the name, or that of the plan's
+        ConfigMap, is another's, the view says whose: that object says nothing of this owner's
+        copies.
         """
-        found = await self._kube.find(SparkApplication, owner.metadata.namespace, name)
-        if found is None or not is_owned(found, owner):
-            return SparkView(name=name, state="")
+        namespace = owner.metadata.namespace
+        found = await self._kube.find(SparkApplication, namespace, name)
+        try:
+            if found is None:
+                plan = await self._kube.find(ConfigMap, namespace, plan_config_name(name))
+                if plan is not None:
+                    require_owned(plan, owner)
+                return SparkView(name=name, state="")
+            require_owned(found, owner)
+        except ForeignObjectError as error:
+            return SparkView(name=name, state="", taken=str(error), going=error.going)
         state = (found.get("status") or {}).get("applicationState") or {}
         return SparkView(
             name=name,
@@ -251,11 +260,18 @@ class SparkStore:
             error=state.get("errorMessage") or "",
         )
 
-    async def delete(self, namespace: str, name: str) -> bool:
-        """Delete the application and its plan; False when it was gone already."""
-        deleted = await self._kube.delete(SparkApplication, namespace, name)
-        await self._kube.delete(ConfigMap, namespace, plan_config_name(name))
+    async def delete(self, owner: Owner, name: str) -> bool:
+        """Delete the owner's application and its plan; False when it has no such application."""
+        deleted = await self._delete_own(SparkApplication, owner, name)
+        await self._delete_own(ConfigMap, owner, plan_config_name(name))
         return deleted
+
+    async def _delete_own(self, kind: NamespacedKind, owner: Owner, name: str) -> bool:
+        namespace = owner.metadata.namespace
+        found = await self._kube.find(kind, namespace, name)
+        if found is None or not is_owned(found, owner):
+            return False
+        return await self._kube.delete(kind, namespace, name)
 
     async def _create(
         self,

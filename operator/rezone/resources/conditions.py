@@ -48,7 +48,7 @@ class Reason(enum.StrEnum):
     GROWTH_REFUSED = "GrowthRefused"  # volumes cannot be made larger; the message says why
     PODS_NOT_READY = "PodsNotReady"  # data nodes are wanted that do not answer yet
     AWAITING_DELETION = "AwaitingDeletion"  # an earlier zone of this name still has objects
-    NAME_TAKEN = "NameTaken"  # somebody else's object has a name that the zone needs
+    NAME_TAKEN = "NameTaken"  # somebody else's object has a name that is needed
     REFUSED = "Refused"  # the API server refuses an object of the zone; the message is its answer
     NOT_ENOUGH_DATA_NODES = "NotEnoughDataNodes"  # fewer data nodes than replicas
     UNDER_REPLICATED = "UnderReplicated"  # an in-sync set is smaller than the replica count

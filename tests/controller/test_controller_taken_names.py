@@ -1,0 +1,119 @@
+"""The name of a task's SparkApplication is taken: the task says so, and goes on once it is free."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from operated_cluster import (
+    TERMINAL_TASKS,
+    TestCluster,
+    addresses_of,
+    condition,
+    make_zone,
+    path_of,
+    remove_zone,
+    stable_of,
+    state_of,
+    task_manifest,
+    until,
+)
+from operator_process import OperatorProcess
+
+from rezone.local.api import Json, KubeApi
+from rezone.resources.conditions import Reason
+from rezone.resources.task import TaskState
+
+pytestmark = [pytest.mark.apiserver, pytest.mark.slow, pytest.mark.timeout(240)]
+
+NAMESPACE = "taken-names"
+ZONE = "named"
+NODES = ("worker-1", "worker-2", "worker-3")
+TASKS = path_of(NAMESPACE, "rebalancetasks")
+APPLICATIONS = f"/apis/sparkoperator.k8s.io/v1beta2/namespaces/{NAMESPACE}/sparkapplications"
+EVENTS = f"/apis/events.k8s.io/v1/namespaces/{NAMESPACE}/events"
+APPLICATION = "moved-copy-1"
+FOREIGN: Json = {
+    "apiVersion": "sparkoperator.k8s.io/v1beta2",
+    "kind": "SparkApplication",
+    "metadata": {"name": APPLICATION, "namespace": NAMESPACE},
+    # Suspended: no driver has to run for what this is about.
+    "spec": {
+        "type": "Python",
+        "suspend": True,
+        "sparkVersion": "4.0.0",
+        "mainApplicationFile": "local:///somebody/elses.py",
+        "driver": {},
+        "executor": {},
+    },
+}
+
+
+@pytest.fixture
+def operator(cluster: TestCluster, logs: Path) -> Iterator[OperatorProcess]:
+    """Run the operator for this module's namespace."""
+    cluster.kubectl("create", "namespace", NAMESPACE)
+    process = OperatorProcess(cluster, NAMESPACE, logs)
+    with process.running():
+        yield process
+
+
+def stalled_reason(task: Json) -> str:
+    """Return why a task cannot go on, "" while it can."""
+    return str(condition(task, "Stalled").get("reason", ""))
+
+
+async def told_of(api: KubeApi, uid: str, reason: str) -> Json:
+    """Wait for an event about an object and return it."""
+    async with asyncio.timeout(30):
+        async with contextlib.aclosing(api.follow(EVENTS)) as events:  # type: ignore[type-var]
+            async for event, item in events:
+                for each in item["items"] if event == "SYNC" else [item]:
+                    if (each["regarding"].get("uid"), each["reason"]) == (uid, reason):
+                        return each
+    raise AssertionError("a watch never ends")
+
+
+@pytest.mark.usefixtures("operator")
+@pytest.mark.proves("OP-04", "B-14")
+async def test_a_task_says_whose_object_has_its_name_and_goes_on_without_it(
+    cluster: TestCluster, api: KubeApi
+) -> None:
+    """A rebalance would wait for ever, with the reason in the operator's log alone."""
+    bulk = {"sparkThresholdBytes": 0, "sparkTemplate": {"suspend": True}}
+    layout = {"partitions": 1, "replicas": 1, "minInSyncReplicas": 1, "transfer": bulk}
+    zone = await make_zone(cluster, api, NAMESPACE, ZONE, NODES, **layout)
+    ((old,),) = stable_of(zone)
+    new = min(set(addresses_of(zone)) - {old})
+    cluster.apply(FOREIGN)
+    theirs = await api.get(f"{APPLICATIONS}/{APPLICATION}")
+
+    cluster.apply(task_manifest(NAMESPACE, "moved", ZONE, {0: (new,)}))
+    task = await until(api, TASKS, "moved", lambda t: stalled_reason(t) == Reason.NAME_TAKEN)
+    message = condition(task, "Stalled")["message"]
+    assert f"{NAMESPACE}/{APPLICATION}" in message
+    assert "delete or rename it" in message
+    event = await told_of(api, task["metadata"]["uid"], Reason.NAME_TAKEN)
+    assert event["type"] == "Warning"
+    untouched = await api.get(f"{APPLICATIONS}/{APPLICATION}")
+    assert untouched["metadata"]["uid"] == theirs["metadata"]["uid"]
+    assert untouched["spec"] == theirs["spec"]
+
+    await api.delete(f"{APPLICATIONS}/{APPLICATION}")
+    owner = {"name": "moved", "uid": task["metadata"]["uid"]}
+
+    def is_the_tasks(found: Json) -> bool:
+        references = found.get("metadata", {}).get("ownerReferences", ())
+        return any(owner.items() <= each.items() for each in references)
+
+    await until(api, APPLICATIONS, APPLICATION, is_the_tasks)
+    task = await until(api, TASKS, "moved", lambda t: not stalled_reason(t))
+    assert Reason.NAME_TAKEN not in task["status"].get("waitingFor", ""), task["status"]
+
+    await api.patch(f"{TASKS}/moved", {"spec": {"cancel": True}})
+    task = await until(api, TASKS, "moved", lambda t: state_of(t) in TERMINAL_TASKS)
+    assert state_of(task) == TaskState.CANCELLED
+    await remove_zone(api, NAMESPACE, ZONE)
