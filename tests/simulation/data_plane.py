@@ -25,6 +25,7 @@ from rezone.replica.partition import Partition
 from rezone.replica.read import Readable, readable
 from rezone.replica.report import replica_report
 from rezone.wire.errors import RezoneError
+from rezone.wire.layouts import HashRange
 from rezone.wire.messages import (
     FIRST_PARTITION_EPOCH,
     ConfigureNode,
@@ -118,6 +119,7 @@ class DataPlane:
         self.lines: dict[NodeId, Lines] = {}
         self.late: list[tuple[NodeId, Message]] = []
         self.rows = [bytes([n * 256 // KEYS]) * 8 + b"key%d" % n for n in range(KEYS)]
+        self._inside: dict[HashRange, list[bytes]] = {}
         self.past: dict[tuple[bytes, int], bytes | None] = {}
         self.acknowledged: dict[bytes, set[bytes]] = collections.defaultdict(set)
         self.reads: weakref.WeakKeyDictionary[Partition, Read] = weakref.WeakKeyDictionary()
@@ -355,8 +357,12 @@ class DataPlane:
 
     def row_of(self, partition: Partition) -> bytes | None:
         """Return some row in a replica's range."""
-        start, end = partition.hash_range
-        inside = [row for row in self.rows if start <= int.from_bytes(row[:8], "big") < end]
+        hashes = partition.hash_range
+        inside = self._inside.get(hashes)
+        if inside is None:
+            start, end = hashes
+            inside = [row for row in self.rows if start <= int.from_bytes(row[:8], "big") < end]
+            self._inside[hashes] = inside
         return self.rng.choice(inside) if inside else None
 
     def past_age(self) -> int:

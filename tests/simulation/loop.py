@@ -12,6 +12,7 @@ from concurrent.futures import Executor, Future
 from typing import Any
 
 START = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
+_START_MICROS = int(START.timestamp() * 1e6)
 
 
 class DeadlockError(AssertionError):
@@ -59,7 +60,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
 
     def micros(self) -> int:
         """Return the time as a data node's clock tells it."""
-        return int(START.timestamp() * 1e6) + round(self._elapsed * 1e6)
+        return _START_MICROS + round(self._elapsed * 1e6)
 
     def _process_events(self, event_list: list[Any]) -> None:
         del event_list

@@ -102,6 +102,7 @@ class Partition:
         self._fill_work = FillWork(store)
         self.importers = Importers(self.clock.monotonic, self.settings.copy_handover_ms / 1000)
         self.upkeep = Upkeep(self)
+        self._ranged: tuple[ZoneConfig, HashRange] | None = None
         self.roles.resume()
 
     # --- facts -----------------------------------------------------------------------------------
@@ -148,10 +149,13 @@ class Partition:
     @property
     def hash_range(self) -> HashRange:
         """The range of key hashes that are this partition's; ReshardedError when it is over."""
-        try:
-            return layouts.range_in(self.config, self.partition_id)
-        except ValueError as error:
-            raise self.resharded() from error
+        config = self.config
+        if self._ranged is None or self._ranged[0] is not config:
+            try:
+                self._ranged = config, layouts.range_in(config, self.partition_id)
+            except ValueError as error:
+                raise self.resharded() from error
+        return self._ranged[1]
 
     @property
     def is_standby(self) -> bool:

@@ -42,7 +42,10 @@ class Serving:
 
     def rows(self, row_ids: list[bytes]) -> Served:
         """Return the question whether these rows are served."""
-        return lambda: self.has_rows(pa.array(row_ids, pa.binary()))
+        # Nearly always nothing is missing: then no array is made of them.
+        return lambda: (
+            not (missing := self._missing()) or not _touch(pa.array(row_ids, pa.binary()), missing)
+        )
 
     def hashes(self, hashes: HashRange) -> Served:
         """Return the question whether a range is served."""
@@ -52,7 +55,7 @@ class Serving:
 
     def has_rows(self, row_ids: Any) -> bool:
         """Return whether rows, an Arrow array of row ids, are served."""
-        return not any(_touches(row_ids, part) for part in self._missing())
+        return not _touch(row_ids, self._missing())
 
     def has_source(self, source: PartitionId) -> bool:
         """Return whether all is here of what a source has, and how its transactions ended."""
@@ -65,7 +68,7 @@ class Serving:
     def require_since(self, row_ids: Any, read_time: int) -> None:
         """Refuse rows to a transaction that reads as of a time before they came here."""
         for part, sealed in self._sealed_after(read_time):
-            if _touches(row_ids, part):
+            if _touch(row_ids, [part]):
                 raise _of_another_time(part, sealed, read_time)
 
     def require_range_since(self, hashes: HashRange, read_time: int) -> None:
@@ -107,6 +110,7 @@ def _of_another_time(part: Overlap, sealed: int, read_time: int) -> TransactionC
     )
 
 
-def _touches(row_ids: Any, part: Overlap) -> bool:
-    """Return whether one of the rows is in a part's range."""
-    return bool(pc.any(in_range(row_ids, HashRange(part.start, part.end))).as_py())
+def _touch(row_ids: Any, parts: list[Overlap]) -> bool:
+    """Return whether one of the rows is in the range of one of these parts."""
+    ranges = (HashRange(part.start, part.end) for part in parts)
+    return any(pc.any(in_range(row_ids, hashes)).as_py() for hashes in ranges)
