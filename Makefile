@@ -1,7 +1,7 @@
 # The interface of this project for people and CI: `make help` lists the targets.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help prepare demo down test check lint types layers generate tools env spark-env e2e e2e-up e2e-down chaos images bench clean
+.PHONY: help prepare demo down test check lint types layers generate tools env spark-env e2e e2e-up e2e-down chaos seeds images bench clean
 
 export PYTHONPATH := operator
 UV ?= $(shell command -v uv 2>/dev/null || echo .venv/bin/uv)
@@ -55,6 +55,9 @@ e2e-down: env ## End what a run with REZONE_E2E_KEEP=1, or one that was killed, 
 
 chaos: prepare ## Kill the operator at every point: its process, and simulated with SEEDS= (1500) pairs of faults and storms
 	REZONE_SIMULATION_SEEDS=$(or $(SEEDS),1500) $(RUN) -m pytest tests/controller/test_controller_killed.py tests/controller/test_controller_killed_resharding.py tests/controller/test_controller_killed_spark.py tests/controller/test_controller_recovering.py tests/controller/test_controller_lost_machine.py tests/simulation $(TEST_ARGS)
+
+seeds: env ## Simulate SEEDS= (1000) seeds of each storm on all processors, from FIRST= (0): failures, and seeds a minute
+	PYTHONPATH=operator:tests $(RUN) -m simulation.many --seeds $(or $(SEEDS),1000) --first $(or $(FIRST),0) $(if $(STORMS),--storms $(STORMS))
 
 images: ## Build the three images; OUTPUT=directory writes archives that kind can load
 	@python3 hack/images.py $(if $(OUTPUT),--output $(OUTPUT)) $(IMAGES_ARGS)

@@ -32,5 +32,6 @@ What stands in for the world, each as small as it can be:
   `copy_storm`: with replicas that come and go all the time.
 
 A run is determined by its scenario, the crash point and the seed; a failing one prints them, and
-`REZONE_SIMULATION_SEED=<n>` runs that seed alone. `REZONE_SIMULATION_SEEDS=<n>` runs more of them.
+`REZONE_SIMULATION_SEED=<n>` runs that seed alone. `REZONE_SIMULATION_SEEDS=<n>` runs more of them,
+and `many` thousands on all processors.
 """

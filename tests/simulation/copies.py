@@ -36,9 +36,6 @@ AHEAD_BATCHES_MAX = 3
 WIRE_BATCHES_MAX = 3
 """So many batches of a DoPut are under way at most: then the writer waits."""
 
-BREAK_CHANCE = 0.01
-"""How often a stream breaks at a batch."""
-
 
 class Chunk(NamedTuple):
     """What a Flight reader gives."""
@@ -72,6 +69,10 @@ class CopyWorld:
 
     def bury(self, died: MachineDiedError) -> None:
         """Take a node away whose machine has died."""
+        raise NotImplementedError
+
+    def breaks(self) -> bool:
+        """Whether a stream breaks at this batch."""
         raise NotImplementedError
 
     def link(self, node: NodeId | None, other: SimulatedNode) -> bool:
@@ -114,7 +115,7 @@ class SourceStream(Iterator[Chunk]):
 
     def __next__(self) -> Chunk:
         world = self._world
-        if not world.link(self._reader, self.node) or world.rng.random() < BREAK_CHANCE:
+        if not world.link(self._reader, self.node) or world.breaks():
             world.counts["broken streams"] += 1
             self._close_some_time()
             raise NotReadyError(f"the stream of node {self.node.node_id} broke", unreachable=1)
@@ -302,7 +303,7 @@ class PutSink:
             raise put.error
         if not self._world.link(self._writer, put.node):
             raise NotReadyError(f"no connection to {self.name}", unreachable=1)
-        if self._world.rng.random() < BREAK_CHANCE:
+        if self._world.breaks():
             self._world.counts["broken puts"] += 1
             raise NotReadyError(f"the stream to {self.name} broke", unreachable=1)
         return put

@@ -54,6 +54,9 @@ IDLE_SECONDS_MAX = 2.0
 HOUSE_SECONDS = 0.5
 """How often a node looks after what nothing else wakes, at least."""
 
+BREAK_CHANCE = 0.01
+"""How often a stream breaks at a batch."""
+
 DEATH_CHANCE = 0.1
 """How often a receiver's machine dies while it makes durable what it has taken."""
 
@@ -271,6 +274,10 @@ class CopyStorm(DataPlane, CopyWorld):
         with self.mortals():
             carrier.step()
         self._stepping.remove(carrier)
+
+    def breaks(self) -> bool:
+        """Whether a stream breaks at this batch."""
+        return self._stormy and self.rng.random() < BREAK_CHANCE
 
     def _endanger(self, machine: TrackedDisk) -> None:
         if self._stormy and self.rng.random() < DEATH_CHANCE and len(self.network.nodes) > 1:

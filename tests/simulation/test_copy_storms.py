@@ -9,9 +9,12 @@ import pytest
 from simulation.copy_storm import CopyStorm
 from simulation.runs import seeds
 
+FOUND = (4,)
+"""Streams went on breaking when the storm was over: no copy ended in a minute, but for one."""
+
 
 @pytest.mark.proves("B-04", "B-05")
-@pytest.mark.parametrize("seed", seeds()[::10])
+@pytest.mark.parametrize("seed", sorted({*seeds()[::10], *FOUND}))
 def test_a_copy_is_what_its_source_has_shown(seed: int) -> None:
     """Some order of deaths, resumptions and writes would leave out a row, or mix two moments."""
     run = CopyStorm(seed)

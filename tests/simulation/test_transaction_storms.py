@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import random
+from unittest import mock
 
 import msgspec
 import pytest
@@ -24,7 +25,8 @@ def storm(seed: int) -> collections.Counter[str]:
     """Run transactions through a storm of faults and some rebalance; return how they have ended."""
     rng = random.Random(f"transactions {seed}")
     scenario = larger(rng.choice(SCENARIOS), rng)
-    with scenario.world(seed) as world:
+    settings = msgspec.structs.replace(node.SETTINGS, transaction_ms_max=AGE_MS_MAX)
+    with mock.patch.object(node, "SETTINGS", settings), scenario.world(seed) as world:
         world.note(scenario.name)
         weather = storm_of(rng)
         traffic = Traffic(world, weather.seconds + CALM_SECONDS)
@@ -41,9 +43,7 @@ def storm(seed: int) -> collections.Counter[str]:
 @pytest.mark.timeout(300)
 @pytest.mark.proves("ZR-08")
 @pytest.mark.parametrize("seed", seeds()[::4])
-def test_transactions_in_storms(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_transactions_in_storms(seed: int) -> None:
     """Some order of faults would commit by half, twice, or over what another one has written."""
-    settings = msgspec.structs.replace(node.SETTINGS, transaction_ms_max=AGE_MS_MAX)
-    monkeypatch.setattr(node, "SETTINGS", settings)
     ended = storm(seed)
     assert ended["Committed"] > 0, ended
