@@ -109,6 +109,23 @@ def _append(heir: Partition, source: Partition, number: int, hashes: HashRange) 
                 heir.append(raw)
 
 
+@contextlib.contextmanager
+def applying_nothing(partition: Partition) -> Iterator[None]:
+    """Let what a replica has committed wait to be applied; meanwhile nobody may write there."""
+    store = partition.store
+
+    def put_off(offset: int) -> int:
+        del offset
+        return store.applied
+
+    store.apply_to = put_off  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        del store.apply_to
+        partition.wake()
+
+
 class HeldDisk:
     """A replica's disk, on which nothing more is synced until `let_go`; so nothing is acknowledged.
 
@@ -337,9 +354,9 @@ def begin_by_hand(c: Coordinator, leader: Partition) -> ImportPart:
     return part
 
 
-def fill_by_hand(c: Coordinator, part: ImportPart) -> None:
-    """Begin a part, and fill it."""
-    source = c.node(0).import_source
+def fill_by_hand(c: Coordinator, part: ImportPart, node: int = 0) -> None:
+    """Begin a part, and fill it from a node."""
+    source = c.node(node).import_source
     while not part.filled:
         request = c.until("it may be asked", functools.partial(part.next_fill, 1_000))
         if isinstance(request, BeginImport):

@@ -12,6 +12,8 @@ from resharding_kit import (
     SMALL,
     HeldDisk,
     Writing,
+    applying_nothing,
+    begin_by_hand,
     create_old,
     digest,
     fill_by_hand,
@@ -44,6 +46,8 @@ from rezone.wire.keyspace import hash_key
 from rezone.wire.layouts import Layout
 from rezone.wire.messages import (
     BeginImport,
+    DigestReply,
+    DigestRequest,
     FilledVersions,
     FillImport,
     ImportBegun,
@@ -254,6 +258,74 @@ def test_a_digest_waits_for_versions_that_are_older_than_what_is_applied(tmp_pat
             disk.let_go()
         there = digest(c, 0, first.overlap, times[0])
         assert digest(c, heir, first.overlap, times[0]).digests == there.digests
+
+
+@pytest.mark.proves("B-04", "B-08")
+def test_a_fill_leaves_out_nothing_that_a_new_leader_has_yet_to_apply(tmp_path: Path) -> None:
+    """Rows would be missing: below where the log is followed from, and not in the engine yet."""
+    idle = msgspec.structs.replace(SMALL, import_threads=0)
+    with cluster(tmp_path, 2, config=zone(1), settings=idle) as c:
+        create_old(c)
+        (heir,) = reshard(c, 1).ids
+        next_leader = c.replica(1)
+        with applying_nothing(next_leader):
+            fill_old(c, 100)
+            part = begin_by_hand(c, c.replica(1, heir))
+            c.until("it has heard of all", lambda: next_leader.positions.committed == 100)
+            c.change(0, leader=1, leader_epoch=2)
+            request = c.until("it may be filled", lambda: part.next_fill(100_000))
+            with pytest.raises(NotReadyError, match="has not applied its log up to 100"):
+                c.node(1).import_source.fill(request)
+        c.until("it has applied", lambda: next_leader.store.applied == 100)
+        fill_by_hand(c, part, node=1)
+        as_of = next_leader.store.applied_time
+        there, here = (digest(c, side, part.overlap, as_of) for side in (0, heir))
+        assert (here.digests, sum(here.rows)) == (there.digests, 100)
+
+
+@pytest.mark.proves("B-04", "B-08")
+def test_a_digest_of_a_part_is_its_leader_s_to_make(tmp_path: Path) -> None:
+    """A right copy would be found to differ, and be made anew.
+
+    A follower may be read as of times for which it lacks versions: those come with times long past.
+    """
+    with cluster(tmp_path, 2, config=zone(1), settings=SMALL) as c:
+        create_old(c)
+        fill_old(c, 50)
+        (heir,) = reshard(c, 1).ids
+        (part,) = parts_of(c)
+        c.until("imported", lambda: imported(c, part))
+        leader = c.records[heir].leader
+        request = DigestRequest(
+            partition=heir, as_of=progress(c, part).time, hashes=(part.start, part.end - 1)
+        )
+        assert sum(c.call(leader, request, DigestReply).rows) == 50
+        with pytest.raises(NotLeaderError):
+            c.call(1 - leader, request, DigestReply)
+
+
+@pytest.mark.proves("B-05", "B-08")
+def test_a_source_s_log_is_kept_from_where_an_import_is_committed(tmp_path: Path) -> None:
+    """The next leader of a new partition would ask for what is gone, and begin anew."""
+    idle = msgspec.structs.replace(SMALL, import_threads=0)
+    with cluster(tmp_path, 1, config=zone(1), settings=idle) as c:
+        create_old(c)
+        fill_old(c, 50)
+        (heir,) = reshard(c, 1).ids
+        leader = c.replica(0, heir)
+        part = begin_by_hand(c, leader)
+        Client(c).put(0, {b"a": b"1"})
+        follow_by_hand(c, part)
+        c.until("it is applied", lambda: leader.store.applied == leader.store.log_end)
+        disk = HeldDisk(leader)
+        try:
+            Client(c).put(0, {b"b": b"2"})
+            follow_by_hand(c, part)
+            asked = part.next_tail()
+            assert asked is not None
+            assert (asked.part.keep_from, asked.offset) == (51, 52)
+        finally:
+            disk.let_go()
 
 
 def follow_by_hand(c: Coordinator, part: ImportPart) -> None:

@@ -47,12 +47,15 @@ from simulation.data_plane import (
     DataPlane,
     values_of,
 )
+from simulation.imports import FILL_CHANCE
 
 CLIENTS = 3
 PATIENCE_SECONDS = 1.0
 FILL_BYTES = 60
 TAIL_BYTES = 2_000
 ERROR_MICROS = 300_000
+FILL_CHANCES = (FILL_CHANCE, 0.03)
+"""Half of the runs fill for so long that leaders change meanwhile."""
 
 
 @dataclasses.dataclass
@@ -94,6 +97,7 @@ class CutOver(DataPlane):
         self.compared: weakref.WeakKeyDictionary[Partition, set[PartitionId]] = (
             weakref.WeakKeyDictionary()
         )
+        self.fill_chance = self.lateness.choice(FILL_CHANCES)
         self.imports_at = self.rng.uniform(0, STORM_SECONDS / 2)
         self.begin((*self.old.ids, *self.new.ids))
 
@@ -126,6 +130,24 @@ class CutOver(DataPlane):
         store = heir.store
         whole = heir.serving.hashes(self.new.range_of(heir.partition_id))()
         return whole and store.applied == heir.positions.committed == store.log_end
+
+    def disturb(self) -> None:
+        """Perhaps break something; perhaps end who leads a source, while others are filled from it.
+
+        With what the next one has yet to apply (`LATE_APPLIES`) is what a fill must not leave out.
+        """
+        super().disturb()
+        if self.lateness.random() < self.late_applies / 4:
+            leading = [
+                self.records[part.source].leader
+                for heir in self.replicas()
+                for part in heir.importing.parts()
+                if part.position is not None and part.position.filling
+            ]
+            up = [node for node in leading if node in self.network.nodes]
+            if up and len(self.network.nodes) > 1:
+                self.counts["ended while filled from"] += 1
+                self.end(self.lateness.choice(up))
 
     # --- the coordinator -------------------------------------------------------------------------
 
@@ -178,7 +200,8 @@ class CutOver(DataPlane):
             return
         for node in list(self.network.nodes):
             if node in self.network.nodes:
-                self.lines[node].step()
+                with self.mortals():
+                    self.lines[node].step()
 
     # --- clients ---------------------------------------------------------------------------------
 

@@ -21,6 +21,7 @@ import msgspec
 from rezone.domain import route_leaders, routes
 from rezone.domain.routes import Refusal
 from rezone.replica.engines.base import FLAG_VALUE, time_of
+from rezone.replica.host import Host
 from rezone.replica.partition import Partition
 from rezone.replica.read import Readable, readable
 from rezone.replica.report import replica_report
@@ -42,7 +43,7 @@ from rezone.wire.messages import (
 )
 from simulation import node as simulated
 from simulation.disk import Disks, MachineDiedError
-from simulation.imports import Lines
+from simulation.imports import FILL_CHANCE, KilledError, Lines
 from simulation.loop import VirtualLoop
 from simulation.network import Network
 from simulation.stored import StoredNode
@@ -60,6 +61,13 @@ STOPS = 0.1
 """Which part of the ends of nodes come at a sync, and which in order."""
 
 SYNCS_MAX = 12
+LATE_APPLIES = (0.0, 0.02, 0.3)
+"""How often a node applies rows for so long that others go on meanwhile; each run has one."""
+
+STALL_STEPS_MAX = 4
+SLOW_SECONDS_MAX = 10.0
+"""For so long followers of a node may apply nothing at all."""
+
 FENCE = Fence(coordinator_epoch=1)
 # Chunks are so small that rows come in many, and that positions without rows are marked; and who
 # asks is answered at once, because nothing happens meanwhile.
@@ -124,6 +132,12 @@ class DataPlane:
         self.acknowledged: dict[bytes, set[bytes]] = collections.defaultdict(set)
         self.reads: weakref.WeakKeyDictionary[Partition, Read] = weakref.WeakKeyDictionary()
         self.counts: collections.Counter[str] = collections.Counter()
+        # Of its own as well: runs without late applies are what they were before there were any.
+        self.lateness = random.Random(f"late applies {rng.getstate()[1][0]}")
+        self.late_applies = self.lateness.choice(LATE_APPLIES)
+        self.fill_chance = FILL_CHANCE
+        self.stalled: Host | None = None
+        self.slow_until: dict[NodeId, float] = {}
 
     # --- the zone --------------------------------------------------------------------------------
 
@@ -145,13 +159,17 @@ class DataPlane:
 
     def start(self, node: NodeId) -> None:
         """Start a node on its disk."""
-        lines = Lines(self.network, self.rng, self.meanwhile, self.counts)
+        lines = Lines(self.network, self.rng, self.meanwhile, self.counts, self.fill_chance_now)
         made = self.make_node(node, lines)
         lines.node, self.lines[node] = made, lines
         self.network.nodes[node] = made
         self.configure(node)
         for partition in self.records:
             self.tell(node, partition)
+
+    def fill_chance_now(self) -> float:
+        """Return how often a node fetches rows in a step: always where some are not applied yet."""
+        return 1.0 if self.stalled is not None else self.fill_chance
 
     def configure(self, node: NodeId) -> None:
         """Send a node the zone's configuration of the day."""
@@ -170,6 +188,7 @@ class DataPlane:
             rng=random.Random(self.crashes.getrandbits(64)),
             settings=self.settings,
             connect=lines.connect,
+            may_apply=self.may_apply,
         )
 
     def set(self, partition: PartitionId, answer: LeaderAndIsr | Refusal | None) -> bool:
@@ -219,12 +238,40 @@ class DataPlane:
         """Let a moment pass."""
         self.loop.advance(STEP_SECONDS)
         for node in list(self.network.nodes.values()):
-            if self.network.nodes.get(node.node_id) is node:
+            if self.network.nodes.get(node.node_id) is node and node is not self.stalled:
                 with self.mortals():
                     node.step(self.loop.monotonic())
         for partition in self.replicas():
             assert not partition.failure, partition.failure
             assert not partition.store.meta.damage, partition.store.meta.damage
+
+    def may_apply(self, partition: Partition) -> bool:
+        """Whether a replica applies what it is about to; perhaps let others go on before it does.
+
+        What is committed is then not applied yet, for as long as the disk or a copy takes, and the
+        node is asked, and answers. KilledError when it has not outlived it.
+        """
+        node = partition.host
+        slow = self.loop.monotonic() < self.slow_until.get(node.node_id, 0.0)
+        if slow and not partition.leads:
+            self.counts["put off"] += 1
+            return False
+        if self.stalled is None and self.lateness.random() < self.late_applies:
+            self._stall(node)
+        return True
+
+    def _stall(self, node: Host) -> None:
+        self.counts["late applies"] += 1
+        self.stalled = node
+        try:
+            for _ in range(self.lateness.randint(1, STALL_STEPS_MAX)):
+                if self.lateness.random() < 0.3:
+                    self.coordinate()
+                self.step()
+        finally:
+            self.stalled = None
+        if self.network.nodes.get(node.node_id) is not node:
+            raise KilledError
 
     def meanwhile(self) -> None:
         """Let happen what happens between a request and a late answer."""
@@ -266,6 +313,8 @@ class DataPlane:
     def calm(self) -> None:
         """End all faults."""
         self.network.cut.clear()
+        self.late_applies, self.fill_chance = 0.0, FILL_CHANCE
+        self.slow_until.clear()
         for machine in self.machines.values():
             machine.dies_in = 0
         for node in NODES:
@@ -278,17 +327,20 @@ class DataPlane:
         # Not those that die now: others must see a node go before it is there again.
         down = [node for node in NODES if node not in up]
         if rng.random() < 0.03 and len(up) > 1:
-            self._end(rng.choice(up))
+            self.end(rng.choice(up))
         if down and rng.random() < 0.05:
             self.start(rng.choice(down))
         if rng.random() < 0.03:
             self.network.cut.add(frozenset(rng.sample(NODES, 2)))
         if self.network.cut and rng.random() < 0.1:
             self.network.cut.discard(rng.choice(sorted(self.network.cut, key=sorted)))
+        if self.lateness.random() < self.late_applies / 4:
+            until = self.loop.monotonic() + self.lateness.uniform(0, SLOW_SECONDS_MAX)
+            self.slow_until[self.lateness.choice(NODES)] = until
         if self.late and rng.random() < 0.2:
             self.call(*self.late.pop(rng.randrange(len(self.late))))
 
-    def _end(self, node: NodeId) -> None:
+    def end(self, node: NodeId) -> None:
         """End a node: its process, its machine, now or at some sync to come; or in order."""
         how = self.crashes.random()
         if how < SYNC_DEATHS:
@@ -318,6 +370,8 @@ class DataPlane:
             yield
         except MachineDiedError as died:
             self.bury(died)
+        except KilledError:
+            self.counts["killed"] += 1
 
     # --- the coordinator -------------------------------------------------------------------------
 

@@ -57,11 +57,13 @@ class Lines:
         rng: random.Random,
         meanwhile: Callable[[], None],
         counts: collections.Counter[str],
+        fill_chance: Callable[[], float] = lambda: FILL_CHANCE,
     ) -> None:
         self._network = network
         self._rng = rng
         self._meanwhile = meanwhile
         self._counts = counts
+        self._fill_chance = fill_chance
         self.node: SimulatedNode | None = None
 
     def connect(self, address: str) -> NodeClient:
@@ -76,7 +78,7 @@ class Lines:
             node.imports.sort()
             for leader in node.imports.leaders:
                 node.imports.follow(leader)
-            if self._rng.random() < FILL_CHANCE:
+            if self._rng.random() < self._fill_chance():
                 node.imports.fill()
         except KilledError:
             self._counts["killed"] += 1

@@ -7,6 +7,7 @@ node (`node`, `streams`).
 from __future__ import annotations
 
 import contextlib
+import functools
 import random
 from collections.abc import Callable
 from pathlib import Path
@@ -49,8 +50,14 @@ class StoredReplicas(Replicas):
 
     def _make(self, partition: PartitionId, *, learner: bool) -> Partition:
         opened = super()._make(partition, learner=learner)
+        apply_late = functools.partial(self._apply_late, opened, opened.store.apply_to)
+        opened.store.apply_to = apply_late  # type: ignore[method-assign]
         self._node.followers[partition] = Follower(self._node, opened)
         return opened
+
+    def _apply_late(self, partition: Partition, apply: Callable[[int], int], offset: int) -> int:
+        """Apply rows, as a partition's job does, when the disk and copies let it."""
+        return apply(offset) if self._node.may_apply(partition) else partition.store.applied
 
     def drop(self, partition: Partition) -> None:
         """Stop a replica and delete its data."""
@@ -93,7 +100,11 @@ class StoredPulls:
 
 
 class StoredNode(SimulatedNode):
-    """One life of a data node's process on a disk with files."""
+    """One life of a data node's process on a disk with files.
+
+    `may_apply` is asked before rows are applied, and may let others go on meanwhile; only those of
+    a follower may wait for another time.
+    """
 
     def __init__(
         self,
@@ -106,9 +117,11 @@ class StoredNode(SimulatedNode):
         rng: random.Random,
         settings: NodeSettings | None = None,
         connect: Callable[[str], NodeClient] = NodeClient,
+        may_apply: Callable[[Partition], bool] = lambda _: True,
     ) -> None:
         self.machine = machine
         self._rng = rng
+        self.may_apply = may_apply
         super().__init__(
             node_id,
             NodeDisk(node_id),

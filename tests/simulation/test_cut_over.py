@@ -28,5 +28,5 @@ def test_the_runs_reach_what_they_are_for() -> None:
         counts.update(run.counts)
     clients = ("source", "heir", "resharded", "read", "past")
     requests = ("BeginImport", "FillImport", "TailImports", "late")
-    for what in (*clients, *requests, "denied", "compared"):
+    for what in (*clients, *requests, "denied", "compared", "late applies", "put off"):
         assert counts[what] > 0, counts

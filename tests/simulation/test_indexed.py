@@ -24,8 +24,10 @@ def test_indexes_are_what_the_rows_say() -> None:
     counts: collections.Counter[str] = collections.Counter()
     for seed in {*seeds()[::16], *FOUND}:
         run = Indexed(seed)
+        if seed in FOUND:
+            run.late_applies = 0.0  # as it was when that was found
         run.run()
         counts.update(run.counts)
     reached = ("written", "tables", "died", "takeovers", "indexed takeovers")
-    for what in (*reached, "compared", "past lookups", "read", "past"):
+    for what in (*reached, "compared", "past lookups", "read", "past", "late applies"):
         assert counts[what] > 0, counts

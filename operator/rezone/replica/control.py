@@ -244,9 +244,13 @@ class Control:
             # Not a closed time after it, of which the others may not have heard yet.
             as_of = partition.positions.rows_time
         wait_readable(partition, as_of)
+        # Versions that are imported are older than the entries that they come in: a time that is
+        # readable tells nothing of them, and only the leader's log is known to have them all.
         if partition.importing.parts():
-            # Versions that are imported are older than the entries that they come in.
             wait_applied(partition, partition.store.log_end)
+        with partition.lock:
+            if not partition.leads and not partition.serving.whole:
+                raise partition.not_leader()
         start, end = partition.hash_range
         if request.hashes is not None:
             first, last = request.hashes

@@ -126,8 +126,10 @@ class ImportSource:
         return begun
 
     def fill(self, request: FillImport) -> FilledVersions:
-        """Return the next versions of a part."""
+        """Return the next versions of a part; NotReadyError while not all of them are applied."""
         partition, part = self._leading(request.part), request.part
+        leadership = partition.leading.state
+        self._require_applied(partition, request.applied)
         steps = CopySteps(self._foreground, ROWS_WEIGHT)
         found = range_versions(
             partition.store.engine,
@@ -138,11 +140,24 @@ class ImportSource:
             rest=steps.rest,
         )
         # What was read may not be undone, and not be of rows that were replaced meanwhile.
-        self._leading(part)
+        if self._leading(part).leading.state is not leadership:
+            raise NotReadyError(f"partition {part.source} has begun to lead anew; retry")
         self._require_committed(partition, partition.store.applied)
         return FilledVersions(
             versions=found.batch.serialize().to_pybytes(), reached=found.reached, end=found.end
         )
+
+    def _require_applied(self, partition: "Partition", offset: int) -> None:
+        """Refuse while rows are not in the engine that are not asked of the log any more.
+
+        Of a leader that has not applied all that it began with, and of one that is cut off and does
+        not know of a later one.
+        """
+        if partition.store.applied < offset:
+            raise NotReadyError(
+                f"partition {partition.partition_id} has not applied its log up to {offset} yet; "
+                "retry"
+            )
 
     def _require_committed(self, partition: "Partition", offset: int) -> None:
         if offset > partition.positions.committed:

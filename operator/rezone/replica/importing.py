@@ -150,7 +150,11 @@ class ImportPart:
             if position is None:
                 return BeginImport(part=self._part(None))
             return FillImport(
-                part=self._part(position), after=position.filled_to, bytes_max=bytes_max
+                part=self._part(position),
+                after=position.filled_to,
+                bytes_max=bytes_max,
+                # From there on the log is followed: what the source lacks below comes by nothing.
+                applied=position.offset,
             )
 
     def next_tail(self) -> TailedPart | None:
@@ -178,13 +182,16 @@ class ImportPart:
 
     def _part(self, position: ImportPosition | None) -> ImportedPart:
         epochs = [at.leader_epoch for at in (position, self.reached) if at is not None]
+        # What is not committed may be gone with this leader, and be asked for again by the next.
+        store, committed = self.partition.store, self.partition.positions.committed
+        kept = store.applied_import(self.source) if store.applied <= committed else None
         return ImportedPart(
             source=self.source,
             heir=self.overlap.new,
             first_hash=self.overlap.start,
             last_hash=self.overlap.end - 1,
             leader_epoch=max(epochs, default=0),
-            keep_from=position.offset if position is not None else None,
+            keep_from=kept.offset if kept is not None else None,
         )
 
     def _may_ask(self, lane: Lane) -> bool:

@@ -302,6 +302,10 @@ class ImportTable:
         known = self._appended.get(source)
         return known[1] if known is not None else None
 
+    def get_applied(self, source: PartitionId) -> ImportPosition | None:
+        """Return how far a source is imported by what is applied; None when not at all."""
+        return self._applied.get(source)
+
     def note(self, entries: Iterable[Entry]) -> None:
         """Take appended entries into account; those that are known change nothing."""
         for entry in entries:

@@ -53,6 +53,11 @@ class Serving:
             not any(part.start < hashes.end and hashes.start < part.end for part in self._missing())
         )
 
+    @property
+    def whole(self) -> bool:
+        """Whether nothing is to be taken over, or nothing any more."""
+        return not self._missing()
+
     def has_rows(self, row_ids: Any) -> bool:
         """Return whether rows, an Arrow array of row ids, are served."""
         return not _touch(row_ids, self._missing())

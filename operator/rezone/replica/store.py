@@ -432,6 +432,11 @@ class PartitionStore:
         with self._changed:
             return self._imports.get(source)
 
+    def applied_import(self, source: PartitionId) -> ImportPosition | None:
+        """Return how far another partition's is imported and applied; None when not at all."""
+        with self._changed:
+            return self._imports.get_applied(source)
+
     @property
     def filling(self) -> bool:
         """Whether rows that other partitions had before are to come; without a lock, about now."""

@@ -70,11 +70,15 @@ class ImportBegun(Message, frozen=True):
 
 
 class FillImport(Message, frozen=True):
-    """Ask a source's leader for the versions of a part, behind row id `after`."""
+    """Ask a source's leader for the versions of a part, behind row id `after`.
+
+    The source must have applied its log up to offset `applied`: who asks has the rest by the log.
+    """
 
     part: ImportedPart
     after: bytes = b""
     bytes_max: int = 1 << 20
+    applied: int = 0
 
 
 class FilledVersions(Message, frozen=True):
