@@ -6,7 +6,6 @@ SHELL := /bin/bash
 export PYTHONPATH := operator
 UV ?= $(shell command -v uv 2>/dev/null || echo .venv/bin/uv)
 RUN := .venv/bin/python
-TEST_ARGS ?=
 # Each is on the path of what runs in it; the simulation is a package of tests/.
 TEST_FOLDERS = $(shell find tests benchmarks -type d -not -name '__pycache__' -not -path 'tests/simulation*' -not -path 'benchmarks/harness*' | sort | paste -sd:)
 
@@ -20,7 +19,11 @@ down: ## Stop the one-machine cluster that `make demo` or `rezone local up` star
 	@$(RUN) -m rezone.cli.main local down
 
 test: prepare ## Run the test suite on a real API server, RocksDB and Spark
-	$(RUN) -m pytest tests $(TEST_ARGS)
+ifdef TEST_ARGS
+	$(RUN) -m pytest $(TEST_ARGS)
+else
+	$(RUN) hack/beside.py "$(RUN) -m pytest tests/simulation -p no:cacheprovider" "$(RUN) -m pytest --ignore tests/simulation"
+endif
 
 check: env lint types layers ## Lint, types, layers, generated files
 	$(RUN) -m rezone.resources.generate --check --helm "$$(python3 -m rezone.local.tools helm)"

@@ -94,6 +94,9 @@ class CutOver(DataPlane):
         self.told: set[PartitionId] = set()
         self.clients: list[Write | None] = [None] * CLIENTS
         self.values = 0
+        self.sources = {
+            heir: list(layouts.sources_of(heir, self.old, self.new)) for heir in self.new.ids
+        }
         self.compared: weakref.WeakKeyDictionary[Partition, set[PartitionId]] = (
             weakref.WeakKeyDictionary()
         )
@@ -281,7 +284,7 @@ class CutOver(DataPlane):
             if heir.partition_id not in self.new.ids:
                 continue
             done = self.compared.setdefault(heir, set())
-            for part in layouts.sources_of(heir.partition_id, self.old, self.new):
+            for part in self.sources[heir.partition_id]:
                 if part.old not in done and heir.serving.has_source(part.old):
                     self._compare(heir, part)
                     done.add(part.old)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import collections
+import gc
 import logging
 import multiprocessing
 import os
@@ -87,6 +88,7 @@ def _begin() -> None:
     """Write no logs: nobody reads those of seeds that pass, and others are repeated alone."""
     # Who is interrupted is the process that waits: it has this one end with its seed.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    gc.freeze()  # modules stay: no collection need look at them
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
 
 
