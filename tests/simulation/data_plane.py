@@ -107,6 +107,8 @@ class WrongClock:
 class DataPlane:
     """The nodes and the coordinator of one run; `errors` are how wrong their clocks are."""
 
+    storm_seconds = STORM_SECONDS
+
     def __init__(self, rng: random.Random, config: ZoneConfig, error_micros: int) -> None:
         self.rng = rng
         # Of their own: what is left of a disk must not change what happens to it.
@@ -284,7 +286,7 @@ class DataPlane:
     def run(self) -> None:
         """Let it storm, then end all faults; what must hold then is `settle`'s."""
         try:
-            while self.loop.time() < STORM_SECONDS:
+            while self.loop.time() < self.storm_seconds:
                 self.disturb()
                 if self.rng.random() < 0.3:
                     self.coordinate()

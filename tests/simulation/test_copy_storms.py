@@ -9,12 +9,9 @@ import pytest
 from simulation.copy_storm import CopyStorm
 from simulation.runs import seeds
 
-FOUND = (4,)
-"""Streams went on breaking when the storm was over: no copy ended in a minute, but for one."""
-
 
 @pytest.mark.proves("B-04", "B-05")
-@pytest.mark.parametrize("seed", sorted({*seeds()[::10], *FOUND}))
+@pytest.mark.parametrize("seed", seeds()[::10])
 def test_a_copy_is_what_its_source_has_shown(seed: int) -> None:
     """Some order of deaths, resumptions and writes would leave out a row, or mix two moments."""
     run = CopyStorm(seed)
@@ -33,3 +30,13 @@ def test_the_storms_reach_what_they_are_for() -> None:
     deaths = ("died", "receivers died", "carriers died", "broken streams", "broken puts")
     for what in (*copies, *deaths, "joined"):
         assert counts[what] > 0, counts
+
+
+def test_nothing_breaks_in_a_calm() -> None:
+    """Copies of many batches would not end in time: seed 4 failed so, of storms of 30 seconds."""
+    run = CopyStorm(4)
+    broke = [run.breaks() for _ in range(2_000)]
+    run.calm()
+    still = [run.breaks() for _ in range(2_000)]
+    run.close()
+    assert (any(broke), any(still)) == (True, False)
