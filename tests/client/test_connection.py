@@ -45,6 +45,30 @@ class Channel:
         self.closed.set()
 
 
+def test_a_channel_that_is_wanted_is_opened_before_there_is_a_request() -> None:
+    """The first request to the next leader of a partition would wait for it."""
+    channel, opened = Channel(), queue.SimpleQueue[str]()
+
+    def open_channel() -> Channel:
+        opened.put("opened")
+        return channel
+
+    connection = Connection(
+        "node:1",
+        open_channel,
+        on_frame=lambda _: None,
+        on_broken=lambda opaques, _: pytest.fail(f"{opaques} are lost"),
+        window=4,
+    )
+    connection.open()
+    assert opened.get(timeout=DEADLINE_SECONDS) == "opened"
+    connection.open()
+    connection.send(7, Ack(), b"")
+    assert channel.sent.wait(DEADLINE_SECONDS)
+    assert opened.empty(), "opened twice"
+    connection.close()
+
+
 @pytest.mark.parametrize("frame", [None, (ConnectionClosed(reason="stopping"), memoryview(b""))])
 def test_a_channel_that_ends_is_closed_and_its_requests_are_handed_back(
     frame: Frame | None,

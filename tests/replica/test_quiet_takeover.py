@@ -8,6 +8,7 @@ from pathlib import Path
 import msgspec
 import pytest
 from replica_cluster import Client, Coordinator, LocalNode, cluster
+from resharding_kit import applying_nothing
 
 from rezone.client import TableClient
 from rezone.client.routes import RouteCache
@@ -117,6 +118,24 @@ def test_a_client_hears_of_a_new_leader_before_it_writes_again(zone: Coordinator
         client.write([{"key": b"k", "value": b"1"}])
         zone.takeover(PARTITION)
         zone.until("told", lambda: _leader_known(client) == 1)
+        assert client.write([{"key": b"k", "value": b"2"}])[0].leader_epoch == 2
+
+
+@pytest.mark.proves("RM-10")
+def test_a_client_is_connected_to_the_next_leader_before_that_leads(zone: Coordinator) -> None:
+    """Its next write would wait for a connection in the middle of the write gap.
+
+    On a busy machine that takes some hundred milliseconds, and more when an attempt is given up.
+    """
+    with TableClient([zone.nodes[2].address]) as client:
+        # With rows to apply the candidate is not ready: nobody hands over to it yet.
+        with applying_nothing(zone.replica(1, PARTITION)):
+            client.write([{"key": b"k", "value": b"1"}])
+            next_node = client._dispatcher._nodes.connection(zone.nodes[1].address)
+            assert not next_node.is_open
+            zone.takeover(PARTITION)
+            zone.until("connected", lambda: next_node.is_open)
+            assert _leader_known(client) == 0
         assert client.write([{"key": b"k", "value": b"2"}])[0].leader_epoch == 2
 
 

@@ -254,6 +254,10 @@ class SimulatedNode(DataNode):
         """Need nothing: streams are made to fit at every step."""
         del partition
 
+    def warn_clients(self, partition: Partition, candidate: NodeId) -> None:
+        """Need nothing: clients have no connections."""
+        del partition, candidate
+
     def tell_clients(self, partition: Partition) -> None:
         """Need nothing: clients hear of leaders by refusals."""
         del partition

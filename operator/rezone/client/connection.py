@@ -70,6 +70,7 @@ class Connection:
         self._in_flight: set[int] = set()
         self._channel: FrameChannel | None = None
         self._closed = False
+        self._wanted = False
         self._received = 0
         self._seen = 0
         self._threads = [threading.Thread(target=self._send_loop, daemon=True)]
@@ -80,6 +81,11 @@ class Connection:
         """How many frames have come in: whether the node still answers anything."""
         return self._received
 
+    @property
+    def is_open(self) -> bool:
+        """Whether there is a channel, or one is on its way."""
+        return self._channel is not None
+
     def send(self, opaque: int, message: Message, body: bytes) -> None:
         """Queue a request; never blocks."""
         with self._state:
@@ -88,6 +94,13 @@ class Connection:
                 self._state.notify_all()
                 return
         self._on_broken([opaque], NotReadyError("the client is closed", unreachable=1))
+
+    def open(self) -> None:
+        """Open the channel, if it is not: requests are about to come. Never blocks."""
+        with self._state:
+            if self._channel is None and not self._closed:
+                self._wanted = True
+                self._state.notify_all()
 
     def answered(self, opaque: int) -> None:
         """Free the request's place in the window; a request given up is not sent any more."""
@@ -119,10 +132,13 @@ class Connection:
                 thread.join(join_seconds)
 
     def _send_loop(self) -> None:
-        while (taken := self._take()) is not None:
+        while self._wait():
             channel: FrameChannel | None = None
             try:
                 channel = self._connected()
+                taken = self._take()
+                if taken is None:
+                    continue
                 message = taken.message
                 if isinstance(message, WriteRequest):
                     # A node that knows them read sends answers without a detour.
@@ -132,12 +148,20 @@ class Connection:
                 cause = NotReadyError(f"{self.address} does not answer: {error}", unreachable=1)
                 self._broken(channel, cause)
 
-    def _take(self) -> _Outgoing | None:
+    def _wait(self) -> bool:
+        """Wait until a request may be sent, or the channel is wanted; False once it is closed."""
         with self._state:
-            self._state.wait_for(
-                lambda: self._closed or (self._queue and len(self._in_flight) < self._window)
-            )
-            if self._closed:
+            self._state.wait_for(lambda: self._closed or self._wanted or self._may_send())
+            self._wanted = False
+            return not self._closed
+
+    def _may_send(self) -> bool:
+        return bool(self._queue) and len(self._in_flight) < self._window
+
+    def _take(self) -> _Outgoing | None:
+        """Return the next request; None when there is none to be sent now."""
+        with self._state:
+            if self._closed or not self._may_send():
                 return None
             taken = self._queue.popleft()
             self._in_flight.add(taken.opaque)

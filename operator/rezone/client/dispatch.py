@@ -15,7 +15,8 @@ A request is sent to the cached leader. What happens then:
   when that gives an error.
 - Any other error, the deadline, or an id that no layout has: the request is done.
 
-A leader that hands over says so (`LeaderMoved`), so that most requests after it are not refused.
+A leader that hands over says so (`LeaderMoved`), so that most requests after it are not refused;
+before it does it says to whom (`LeaderMoving`), so that none of them waits for a connection.
 
 Concurrency: one lock guards the cache, the open requests and the pauses; it is never held while
 anything waits for the network. Threads: two per node (`connection`), one for pauses and
@@ -51,6 +52,7 @@ from rezone.wire.layouts import HashRange
 from rezone.wire.messages import (
     Failure,
     LeaderMoved,
+    LeaderMoving,
     PartitionId,
     ReadResult,
     RoutesRequest,
@@ -255,6 +257,9 @@ class Dispatcher:
 
     def _on_frame(self, frame: Frame) -> None:
         message, _ = frame
+        if isinstance(message, LeaderMoving):
+            self._nodes.connection(message.address).open()
+            return
         if isinstance(message, LeaderMoved):
             with self._lock:
                 self._routes.moved(message)

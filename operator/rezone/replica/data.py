@@ -27,6 +27,7 @@ from rezone.wire.messages import (
     ConnectionClosed,
     Failure,
     LeaderMoved,
+    LeaderMoving,
     Message,
     PartitionId,
     ReadRequest,
@@ -105,6 +106,11 @@ class DataChannel:
     def has_used(self, partition: PartitionId) -> bool:
         """Whether the client has written to a partition since it was told of another leader."""
         return partition in self._used
+
+    def warn(self, news: LeaderMoving) -> None:
+        """Tell the client that another node will lead: it connects to it while writes go on."""
+        self._answers.append((news, b""))
+        self._outbox.ask()
 
     def tell(self, news: LeaderMoved, *, here: bool) -> None:
         """Tell the client of a new leader; `here`: by the calling thread, as answers.

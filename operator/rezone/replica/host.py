@@ -54,6 +54,10 @@ class Host(Protocol):
         """Make the partition's stream fit its state; called without any lock."""
         ...
 
+    def warn_clients(self, partition: "Partition", candidate: NodeId) -> None:
+        """Tell who has used this replica lately to whom it hands over; without any lock."""
+        ...
+
     def tell_clients(self, partition: "Partition") -> None:
         """Tell those who have used this replica lately who leads; called without any lock."""
         ...

@@ -47,6 +47,7 @@ from rezone.wire.flight import NodeClient
 from rezone.wire.messages import (
     Fence,
     LeaderMoved,
+    LeaderMoving,
     NodeId,
     NodeReport,
     PartitionId,
@@ -282,6 +283,12 @@ class DataNode:
         """Make the partition's stream fit its state."""
         self.links.restream(partition)
 
+    def warn_clients(self, partition: Partition, candidate: NodeId) -> None:
+        """Tell the clients that have used the replica to whom it is about to hand over."""
+        if address := self.address(candidate):
+            for channel in self._users_of(partition):
+                channel.warn(LeaderMoving(address=address))
+
     def tell_clients(self, partition: Partition) -> None:
         """Tell the clients that have used the replica who leads the partition now."""
         record = partition.record
@@ -291,11 +298,13 @@ class DataNode:
             address=self.address(record.leader),
             leader_epoch=record.leader_epoch,
         )
+        for number, channel in enumerate(self._users_of(partition)):
+            channel.tell(news, here=number < TOLD_HERE_MAX)
+
+    def _users_of(self, partition: Partition) -> list[DataChannel]:
         with self._lock:
             channels = list(self._data_channels)
-        told = [channel for channel in channels if channel.has_used(news.partition)]
-        for number, channel in enumerate(told):
-            channel.tell(news, here=number < TOLD_HERE_MAX)
+        return [channel for channel in channels if channel.has_used(partition.partition_id)]
 
     def data_channels(self) -> int:
         """Return how many clients are connected."""

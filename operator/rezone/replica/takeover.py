@@ -215,6 +215,8 @@ class TakeoverProcess:
         partition = self._partition
         with partition.lock:
             attempt, begun = self._now, self.hands_over
+        if begun:
+            partition.host.warn_clients(partition, attempt.candidate)
         partition.store.update_meta()
         index = partition.index.stop() if begun else None
         with partition.lock:

@@ -168,9 +168,11 @@ def test_what_was_known_where_the_log_is_followed_from_comes_first(
         assert state.sequence == 4
         apply(heir)
         assert heir.writer_state(W1) == state
-        with heir.transactions() as table, source.transactions() as there:
-            for transaction in (T1, T2):
-                mine, its = table.get(transaction), there.get(transaction)
+        with source.transactions() as table:
+            there = {transaction: table.get(transaction) for transaction in (T1, T2)}
+        with heir.transactions() as table:
+            for transaction, its in there.items():
+                mine = table.get(transaction)
                 assert mine is not None
                 assert its is not None
                 assert (mine.is_open, mine.last.kind) == (False, its.last.kind)

@@ -157,9 +157,11 @@ def test_of_transactions_come_committed_rows_and_how_they_ended(
         apply(heir)
         assert stored_rows(heir) == {rid(1): b"a"}
         assert [v[1] for v in stored_versions(heir)] == [committed] * 2
-        with heir.transactions() as table, source.transactions() as there:
-            for transaction in (T1, T2):
-                mine, its = table.get(transaction), there.get(transaction)
+        with source.transactions() as table:
+            there = {transaction: table.get(transaction) for transaction in (T1, T2)}
+        with heir.transactions() as table:
+            for transaction, its in there.items():
+                mine = table.get(transaction)
                 assert mine is not None
                 assert its is not None
                 assert (mine.is_open, mine.last.kind) == (False, its.last.kind)

@@ -165,6 +165,16 @@ class ReadResult(Message, frozen=True):
     age_ms: int = 0
 
 
+class LeaderMoving(Message, frozen=True):
+    """News for a client that uses the leader: whom it is about to hand over to.
+
+    Nobody else leads yet. But a client that has no connection there makes one now, and not when
+    its writes wait for it. Unasked, and not promised.
+    """
+
+    address: str
+
+
 class LeaderMoved(Message, frozen=True):
     """News for a client that has used the leader before: who leads now, and where (RM-10).
 
