@@ -1,9 +1,10 @@
 """Where an operator dies: before or after one of the deeds by which it changes the outside.
 
-A deed has a name in words: `RebalanceTask Planned` (a state is stored), `create RegionMigration`,
-`authorize` and `lead` (a route record with, or without, an authorized takeover), `authorize seal`
-and `note seal`, `create layout` and `delete layout`, `call Takeover`, `create SparkApplication`,
-before it `intend SparkApplication` (its name is stored), later `find SparkApplication RUNNING`.
+A deed has a name in words: `RebalanceTask Planned` (a state is entered, and stored unless the pass
+has gone further), `create RegionMigration`, `authorize` and `lead` (a route record with, or
+without, an authorized takeover), `authorize seal` and `note seal`, `create layout` and `delete
+layout`, `call Takeover`, `create SparkApplication`, before it `intend SparkApplication` (its name
+is stored), later `find SparkApplication RUNNING`.
 What the end is, is said by whoever hands it over: tasks that are cancelled, or a process that is
 killed.
 """
@@ -21,6 +22,7 @@ from rezone.kube.names import AnyObject
 from rezone.kube.routes import RouteStore
 from rezone.kube.spark import Owner, SparkStore
 from rezone.kube.store import O, StatusStore
+from rezone.resources.machine_status import MachineStatus
 from rezone.resources.model import Model
 from rezone.resources.task import RebalanceTask, RebalanceTaskStatus
 from rezone.resources.zone import DistributionZone
@@ -54,6 +56,18 @@ class Crash:
             self._end()
 
 
+def _entered(obj: AnyObject, new: Model) -> set[str]:
+    """Return the states that a machine's write stands for: the one it stores, and those before it.
+
+    Data nodes go on while no operator lives: what the next one finds may lead it through a state
+    at once.
+    """
+    if not isinstance(new, MachineStatus):
+        return set()
+    known = obj.status.history if obj.status is not None else ()
+    return {new.state, *(line.state for line in new.history if line not in known)}
+
+
 class CrashingStore(StatusStore):
     """Stores states, and makes children, until the crash point is reached."""
 
@@ -63,7 +77,7 @@ class CrashingStore(StatusStore):
 
     async def write_status(self, obj: O, new_status: Model) -> O:
         """Store the status."""
-        deeds = [f"{type(obj).__name__} {getattr(new_status, 'state', '')}"]
+        deeds = [f"{type(obj).__name__} {state}" for state in _entered(obj, new_status)]
         if isinstance(obj, RebalanceTask) and isinstance(new_status, RebalanceTaskStatus):
             known = obj.status.spark_application if obj.status is not None else ""
             if new_status.spark_application != known:

@@ -16,7 +16,6 @@ from pathlib import Path
 
 import pytest
 from operated_cluster import (
-    TERMINAL_TASKS,
     TestCluster,
     Writer,
     abort_connections,
@@ -32,7 +31,7 @@ from operated_cluster import (
 )
 from operator_process import EVERY_POINT, DyingOperator, OperatorProcess, led_by
 from prometheus_client.parser import text_string_to_metric_families
-from resharding_case import check_rows, patch, write_rows
+from resharding_case import check_rows, has_ended, patch, write_rows
 
 from rezone.local.api import Json, KubeApi
 from rezone.resources.task import TaskState as T
@@ -131,6 +130,11 @@ def spark_state(application: Json) -> str:
     return str(state.get("state", ""))
 
 
+def is_completed(application: Json) -> bool:
+    """Return whether a driver has ended well."""
+    return spark_state(application) == "COMPLETED"
+
+
 async def kill_driver(cluster: TestCluster, api: KubeApi, application: str) -> None:
     """SIGKILL the driver's processes, by pid, and wait until that is known."""
     pod = f"{application}-driver"
@@ -180,7 +184,7 @@ async def snapshots_become(zone: Json, count: int) -> None:
 
 async def succeeds(api: KubeApi, name: str, replicas: tuple[int, ...], partition: int) -> Json:
     """Wait until a task has moved its partition and nothing is left of it."""
-    task = await until(api, TASKS, name, lambda t: state_of(t) in TERMINAL_TASKS)
+    task = await until(api, TASKS, name, has_ended, seconds=DRIVER_SECONDS)
     assert state_of(task) == T.SUCCEEDED, task["status"]
     settled = await check_settled(api, NAMESPACE, ZONE)
     assert tuple(stable_of(settled)[partition]) == replicas, (task, settled["status"])
@@ -206,7 +210,7 @@ async def test_killed_around_a_spark_application_that_ends_well(
         await lives.dies(CREATE, after=True)
         (made,) = await applications_of(api, "whole")
         await lives.dies("find SparkApplication RUNNING", after=True)
-        await until(api, APPLICATIONS, name, lambda a: spark_state(a) == "COMPLETED")
+        await until(api, APPLICATIONS, name, is_completed, seconds=DRIVER_SECONDS)
         await lives.dies("find SparkApplication COMPLETED", after=True)
         await asyncio.to_thread(writer.wait_for_more)
         async with led_by(api, NAMESPACE, heir):
@@ -262,7 +266,7 @@ async def test_killed_around_a_spark_application_that_is_cancelled(
         await api.patch(f"{TASKS}/undone", {"spec": {"cancel": True}})
         await lives.die_in(T.CANCELLING, DELETE, T.CANCELLED)
         async with led_by(api, NAMESPACE, heir):
-            await until(api, TASKS, "undone", lambda t: state_of(t) in TERMINAL_TASKS)
+            await until(api, TASKS, "undone", has_ended)
             after = await check_settled(api, NAMESPACE, ZONE)
             await until(api, PODS, driver, lambda pod: not pod)
             await snapshots_become(after, 0)

@@ -52,10 +52,12 @@ def demo(rows: int, partitions: int, source: Path | None, key: str | None) -> No
 
 def _how_to_go_on(cluster: LocalCluster) -> None:
     kubectl = find_tools(["kubectl"])["kubectl"]
+    path = f"{kubectl.parent}:{Path(sys.executable).parent}"
     click.echo(
         f"\nLook around:\n"
-        f"  export KUBECONFIG={cluster.kubeconfig} PATH={kubectl.parent}:$PATH\n"
+        f"  export KUBECONFIG={cluster.kubeconfig} PATH={path}:$PATH\n"
         f"  kubectl -n {NAMESPACE} get dz,rbt,rgm\n"
         f"  kubectl -n {NAMESPACE} describe dz {ZONE}\n"
+        f"  rezone map {ZONE} -n {NAMESPACE}\n"
         f"Stop everything: make down"
     )
