@@ -1,11 +1,14 @@
 """What replication costs: CPU per small write, latency, and CPU of nodes without work.
 
     PYTHONPATH=operator python benchmarks/replication.py [--nodes 4] [--partitions 24] [--rate 240]
+    PYTHONPATH=operator python benchmarks/replication.py --nodes 3 --leading 1
 
 Nodes are processes of their own on this machine; the client is this one, and writes `--rows` rows
-of about 150 bytes to one partition at a time, in turn. All writes are acknowledged by
-all replicas' disks. CPU is user and system time of the processes; "of a core" is its share of the
-elapsed time. Medians over `--runs`, on an otherwise idle machine, or the figures are noise.
+of about 150 bytes to one partition at a time, in turn. All writes are acknowledged by all
+replicas' disks. CPU is user and system time of the processes; "of a core" is its share of the
+elapsed time. With `--leading 1` and as many nodes as replicas one node leads every partition and
+the others follow: their CPU is shown apart, without what an idle node takes. Medians over
+`--runs`, on an otherwise idle machine, or the figures are noise.
 """
 
 import argparse
@@ -79,21 +82,25 @@ class Run(NamedTuple):
     client_ms_per_write: float
     p50_ms: float
     p99_ms: float
+    leading_ms_per_write: float
+    following_ms_per_write: float
 
 
 def measure(zone: Zone, load: Load, given: argparse.Namespace) -> Run:
     """Measure the nodes idle, then under load."""
     count = len(zone.pids())
-    before = sum(zone.cpu_seconds().values())
+    before = zone.cpu_seconds()
     elapsed = settle(given.seconds)
-    idle = (sum(zone.cpu_seconds().values()) - before) / elapsed / count
+    idle = sum(_since(zone, before)) / elapsed / count
     load.run(1, given.rate)  # what is done once is not counted
-    before, own = sum(zone.cpu_seconds().values()), time.process_time()
+    before, own = zone.cpu_seconds(), time.process_time()
     begun = time.monotonic()
     load.run(given.seconds, given.rate)
     elapsed = time.monotonic() - begun
-    used, own = sum(zone.cpu_seconds().values()) - before, time.process_time() - own
-    writes = len(load.latencies_ms)
+    each, own = _since(zone, before), time.process_time() - own
+    used, writes = sum(each), len(load.latencies_ms)
+    net = [(cpu - idle * elapsed) / writes * 1000 for cpu in each]
+    leading = given.leading or count
     return Run(
         idle_share=idle,
         rows_per_second=writes * given.rows / elapsed,
@@ -102,7 +109,15 @@ def measure(zone: Zone, load: Load, given: argparse.Namespace) -> Run:
         client_ms_per_write=own / writes * 1000,
         p50_ms=percentile(load.latencies_ms, 0.5),
         p99_ms=percentile(load.latencies_ms, 0.99),
+        leading_ms_per_write=statistics.mean(net[:leading]),
+        following_ms_per_write=statistics.mean(net[leading:] or [0.0]),
     )
+
+
+def _since(zone: Zone, before: dict[int, float]) -> list[float]:
+    """Return the CPU seconds of each node since then, by its number."""
+    now = zone.cpu_seconds()
+    return [now[node] - before[node] for node in sorted(before)]
 
 
 def main() -> None:
@@ -113,6 +128,7 @@ def main() -> None:
     parser.add_argument("--nodes", type=int, default=4)
     parser.add_argument("--partitions", type=int, default=24)
     parser.add_argument("--replicas", type=int, default=3)
+    parser.add_argument("--leading", type=int, default=0, help="nodes that lead, 0 for all")
     parser.add_argument("--rate", type=float, default=240.0, help="writes per second")
     parser.add_argument("--rows", type=int, default=4, help="rows of one write")
     parser.add_argument("--loaded", type=int, default=200_000, help="rows in the zone before")
@@ -120,7 +136,7 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=3)
     given = parser.parse_args()
     sys.setswitchinterval(SWITCH_INTERVAL_SECONDS)
-    with running_zone(given.nodes, given.partitions, given.replicas) as zone:
+    with running_zone(given.nodes, given.partitions, given.replicas, leading=given.leading) as zone:
         zone.load(given.loaded)
         print(f"node processes {zone.pids()}", flush=True)
         load = Load(zone, given.rows)
@@ -135,6 +151,11 @@ def main() -> None:
     print(f"  node under load          {middle.node_share * 100:8.1f} % of a core")
     print(f"  rows                     {middle.rows_per_second:8.0f} /s")
     print(f"  CPU of all nodes         {middle.node_ms_per_write:8.2f} ms per write")
+    if given.leading:
+        print(f"  of it a node that leads  {middle.leading_ms_per_write:8.2f} ms, without idle CPU")
+        print(
+            f"  any other node           {middle.following_ms_per_write:8.2f} ms, without idle CPU"
+        )
     print(f"  CPU of the client        {middle.client_ms_per_write:8.2f} ms per write")
     print(f"  latency                  {middle.p50_ms:8.1f} ms p50, {middle.p99_ms:.1f} ms p99")
 

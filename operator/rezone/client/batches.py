@@ -10,9 +10,9 @@ import pyarrow as pa
 from rezone.client.placement import PartitionIds
 from rezone.wire import rows
 from rezone.wire.errors import InvalidRowError
-from rezone.wire.keyspace import Hashes
+from rezone.wire.keyspace import Hashes, hash_keys
 from rezone.wire.messages import PartitionId
-from rezone.wire.pieces import Ints
+from rezone.wire.pieces import FEW_ROWS, Ints
 from rezone.wire.rows import RowCodec
 
 PartitionsOf = Callable[[Hashes], PartitionIds]
@@ -94,7 +94,7 @@ def _split(
 ) -> Iterator[tuple[PartitionId, Any]]:
     batch, where, cuts = _gathered(codec, batch, partitions_of)
     limit, rows_max = min(bytes_max, codec.limits.batch_bytes_max), codec.limits.batch_rows_max
-    if batch.num_rows <= rows_max and codec.size_bound(batch, delete=delete) <= limit:
+    if batch.num_rows <= rows_max and codec.surely_fits(batch, limit, delete=delete):
         for start, end in itertools.pairwise(cuts):
             yield int(where[start]), batch.slice(start, end - start)
         return
@@ -108,7 +108,9 @@ def _gathered(
     codec: RowCodec, batch: Any, partitions_of: PartitionsOf
 ) -> tuple[Any, PartitionIds, list[int]]:
     """Return rows with those of a partition together, where each belongs, and where to cut."""
-    where = partitions_of(rows.hash_of(codec.encode_keys(batch)))
+    few = batch.num_rows <= FEW_ROWS
+    hashes = hash_keys(codec.key_bytes(batch)) if few else rows.hash_of(codec.encode_keys(batch))
+    where = partitions_of(hashes)
     if not batch.num_rows:
         return batch, where, []
     if not (where != where[0]).any():

@@ -27,6 +27,7 @@ import google_crc32c
 import pyarrow as pa
 
 from rezone.wire.errors import CorruptionError
+from rezone.wire.pieces import binary_array
 
 HEADER: Final = struct.Struct("<IIIIQQ16sQB7x")
 HEADER_BYTES: Final = HEADER.size
@@ -131,10 +132,11 @@ def rows_batch(
     row_ids: Sequence[bytes], ops: Sequence[int], values: Sequence[bytes]
 ) -> pa.RecordBatch:
     """Return rows as the record batch an entry holds; a delete's value is empty."""
+    op_bytes = [None, pa.py_buffer(bytes(ops))]
     columns = [
-        pa.array(row_ids, pa.binary()),
-        pa.array(ops, pa.uint8()),
-        pa.array(values, pa.binary()),
+        binary_array(row_ids),
+        pa.Array.from_buffers(pa.uint8(), len(ops), op_bytes),
+        binary_array(values),
     ]
     return pa.RecordBatch.from_arrays(columns, schema=ROWS_SCHEMA)
 

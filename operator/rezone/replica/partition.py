@@ -298,11 +298,13 @@ class Partition:
     def pump(self) -> None:
         """Sync, apply, commit, answer, ack: whatever is due."""
         self.damage.step()
-        filling, begun = self.store.filling, time.thread_time()
-        self._move_on()
-        if filling:
+        if self.store.filling:
+            begun = time.thread_time()
+            self._move_on()
             worked = (time.thread_time() - begun) * self._fill_work.share()
             self.host.foreground.owe(worked * FILL_WEIGHT)
+        else:
+            self._move_on()
         self.reads.step()
         self.touched(at_once=False)
 

@@ -263,7 +263,8 @@ def prepare_read(
     if batch.num_rows == 0:
         return KeyRead(keys, [], as_of, request.own)
     hashes = hash_of(keys)
-    require_inside(hashes, partition.hash_range, partition.partition_id)
+    low, high = int(hashes.min()), int(hashes.max())
+    require_inside(low, high, partition.hash_range, partition.partition_id)
     return KeyRead(keys, row_ids(keys, hashes).to_pylist(), as_of, request.own)
 
 

@@ -13,7 +13,14 @@ import numpy as np
 import pyarrow as pa
 
 from rezone.replica.engines.base import TIME_MAX
-from rezone.replica.entry import OP_DELETE, OP_UPSERT, ROWS_SCHEMA, EntryKind, build_entry
+from rezone.replica.entry import (
+    OP_DELETE,
+    OP_UPSERT,
+    ROWS_SCHEMA,
+    EntryKind,
+    build_entry,
+    rows_batch,
+)
 from rezone.replica.insync import Budget, PendingWrite, Reply
 from rezone.replica.writers import writer_key
 from rezone.wire.errors import (
@@ -24,6 +31,7 @@ from rezone.wire.errors import (
     RezoneError,
     TransactionEndedError,
 )
+from rezone.wire.keyspace import hash_key, row_id
 from rezone.wire.messages import (
     SENT_AS_MAX,
     TransactionEnd,
@@ -32,6 +40,7 @@ from rezone.wire.messages import (
     WriteRequest,
     WriteResult,
 )
+from rezone.wire.pieces import FEW_ROWS
 from rezone.wire.rows import RowCodec, from_ipc, hash_of, row_ids
 
 if TYPE_CHECKING:
@@ -91,9 +100,36 @@ def prepare(
     count = batch.num_rows
     if count == 0:
         raise InvalidRowError("the batch has no rows")
+    encoded = _few_rows if count <= FEW_ROWS else _many_rows
+    rows = encoded(request, batch, codec, hash_range)
+    return PreparedRows(rows, rows.get_total_buffer_size() + ENTRY_OVERHEAD_BYTES)
+
+
+def _few_rows(
+    request: WriteRequest, batch: Any, codec: RowCodec, hash_range: tuple[int, int]
+) -> pa.RecordBatch:
+    """Encode what `_many_rows` does, going through little code: see `few_rows`."""
+    keys = codec.key_bytes(batch)
+    hashes = list(map(hash_key, keys))
+    require_inside(min(hashes), max(hashes), hash_range, request.partition)
+    op = OP_DELETE if request.delete else OP_UPSERT
+    ids = list(map(row_id, hashes, keys))
+    values = [b""] * len(keys) if request.delete else codec.value_bytes(batch)
+    last = {row: index for index, row in enumerate(ids)}
+    if len(last) < len(ids):
+        kept = sorted(last.values())
+        ids, values = [ids[i] for i in kept], [values[i] for i in kept]
+    return rows_batch(ids, [op] * len(ids), values)
+
+
+def _many_rows(
+    request: WriteRequest, batch: Any, codec: RowCodec, hash_range: tuple[int, int]
+) -> pa.RecordBatch:
+    """Encode checked rows as a log entry holds them, by kernels."""
+    count = batch.num_rows
     keys = codec.encode_keys(batch)
     hashes = hash_of(keys)
-    require_inside(hashes, hash_range, request.partition)
+    require_inside(int(hashes.min()), int(hashes.max()), hash_range, request.partition)
     ids = row_ids(keys, hashes)
     if request.delete:
         empty = [None, pa.py_buffer(np.zeros(count + 1, np.int32)), pa.py_buffer(b"")]
@@ -107,7 +143,7 @@ def prepare(
         last = {row_id: index for index, row_id in enumerate(ids.to_pylist())}
         if len(last) < count:
             rows = rows.take(pa.array(sorted(last.values())))
-    return PreparedRows(rows, rows.get_total_buffer_size() + ENTRY_OVERHEAD_BYTES)
+    return rows
 
 
 def warm_up() -> None:
@@ -120,10 +156,13 @@ def warm_up() -> None:
     row_ids(keys, hash_of(keys)).take(pa.array([0]))
 
 
-def require_inside(hashes: Any, hash_range: tuple[int, int], partition: int) -> None:
-    """Refuse keys outside of the partition's hash range with ConflictError."""
+def require_inside(low: int, high: int, hash_range: tuple[int, int], partition: int) -> None:
+    """Refuse keys, of these lowest and highest hashes, outside of the partition's range.
+
+    With ConflictError.
+    """
     start, end = hash_range
-    if int(hashes.min()) < start or int(hashes.max()) >= end:
+    if low < start or high >= end:
         raise ConflictError(
             f"a key does not belong to partition {partition}: stale partition count; "
             "fetch the routes again",

@@ -37,10 +37,13 @@ FIXED: dict[ColumnType, str] = {
 }
 """The types of one width, by numpy's names for them; the others are of any length."""
 
+WIDTHS: dict[ColumnType, int] = {kind: np.dtype(name).itemsize for kind, name in FIXED.items()}
+"""Their widths in bytes."""
+
 
 def key_width(column: Column) -> int:
     """Return how many bytes of a key a column has whatever its value: itself, or its length."""
-    return np.dtype(FIXED[column.type]).itemsize if column.type in FIXED else LENGTH_BYTES
+    return WIDTHS.get(column.type, LENGTH_BYTES)
 
 
 def fixed_values(column: Column, array: Any) -> Any:

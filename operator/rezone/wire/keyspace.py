@@ -9,6 +9,8 @@ import numpy as np
 import numpy.typing as npt
 import xxhash
 
+from rezone.wire.pieces import FEW_ROWS
+
 HASH_SEED = 42
 HASH_SPACE = 1 << 64
 PARTITIONS_MAX = 16_384
@@ -35,6 +37,8 @@ def partition_of(key_hash: int, partitions: int) -> int:
 
 def partitions_of(hashes: Hashes, partitions: int) -> npt.NDArray[np.uint64]:
     """Return the partition of each hash; as `partition_of`, without 128-bit integers."""
+    if len(hashes) <= FEW_ROWS:
+        return np.array([partition_of(one, partitions) for one in hashes.tolist()], np.uint64)
     count = np.uint64(partitions)
     half = np.uint64(32)
     low = (hashes & np.uint64(0xFFFF_FFFF)) * count

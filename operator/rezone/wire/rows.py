@@ -23,7 +23,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from rezone.wire import keyspace
+from rezone.wire import few_rows, keyspace
 from rezone.wire.column_bytes import (
     ARROW_TYPES,
     FIXED,
@@ -86,6 +86,7 @@ class RowCodec:
         self.limits = limits
         self.arrow_schema: Any = arrow_schema_of(table)
         self.key_schema: Any = pa.schema([self.arrow_schema.field(n) for n in table.primary_key])
+        self._never_null = [field.name for field in self.arrow_schema if not field.nullable]
         self._keys = [by_name[name] for name in table.primary_key]
         self._values = [c for c in table.columns if c.name not in table.primary_key]
         variable = [i for i, c in enumerate(self._keys) if c.type not in FIXED]
@@ -93,6 +94,10 @@ class RowCodec:
         self._key_width = sum(key_width(c) for c in self._keys) - (LENGTH_BYTES if variable else 0)
         self._head = _head_dtype(self._values)
         self._variable = [i for i, c in enumerate(self._values) if c.type not in FIXED]
+        self._width = self._key_width + self._head.itemsize
+        self._never_large = min(
+            limits.key_bytes_max - LENGTH_BYTES, limits.value_bytes_max, limits.batch_bytes_max
+        )
         self._indexes = [(x, [by_name[name] for name in x.columns]) for x in table.indexes]
 
     def row_sizes(self, batch: Any, *, delete: bool) -> Ints:
@@ -102,10 +107,11 @@ class RowCodec:
             sizes += self._sizes(batch, self._values, self._head.itemsize)
         return sizes
 
-    def size_bound(self, batch: Any, *, delete: bool) -> int:
-        """Return what the batch's keys and values have encoded at most, in bytes; soon told."""
-        key, value = self._size_bounds(batch, delete=delete)
-        return key + value
+    def surely_fits(self, batch: Any, bytes_max: int, *, delete: bool) -> bool:
+        """Whether keys and values have no more bytes encoded; soon told, False when not certain."""
+        return self._has_at_most(batch, bytes_max) or (
+            sum(self._size_bounds(batch, delete=delete)) <= bytes_max
+        )
 
     def check(self, batch: Any, *, delete: bool) -> None:
         """Refuse a batch that breaks the schema or a limit, whole, with InvalidRowError.
@@ -126,15 +132,24 @@ class RowCodec:
             batch.validate(full=True)
         except pa.ArrowInvalid as error:
             raise InvalidRowError(f"the batch is not valid Arrow data: {error}") from error
-        for field, column in zip(expected, batch.columns, strict=True):
-            if not field.nullable and column.null_count:
+        for name in self._never_null if not delete else self.key_schema.names:
+            column = batch.column(name)
+            if column.null_count:
                 row = int(np.flatnonzero(nulls_of(column))[0])
                 raise InvalidRowError(
-                    f"column {field.name!r} is null in row {row}, but is not nullable",
-                    column=field.name,
+                    f"column {name!r} is null in row {row}, but is not nullable",
+                    column=name,
                     row=row,
                 )
         self._check_sizes(batch, delete=delete)
+
+    def key_bytes(self, batch: Any) -> list[bytes]:
+        """Return the encoded primary keys of few rows; anything for one that is null."""
+        return few_rows.key_bytes(self._keys, self._raw_key, batch)
+
+    def value_bytes(self, batch: Any) -> list[bytes]:
+        """Return the encoded other columns of few checked rows."""
+        return few_rows.value_bytes(self._values, batch)
 
     def encode_keys(self, batch: Any) -> Any:
         """Return the encoded primary keys of a checked batch, as a BinaryArray."""
@@ -202,6 +217,10 @@ class RowCodec:
             columns |= self._decode_values(values, names)
         return columns
 
+    def _has_at_most(self, batch: Any, bytes_max: int) -> bool:
+        """Whether its buffers say so; a slice of a large batch has the buffers of that."""
+        return bool(batch.num_rows * self._width + batch.get_total_buffer_size() <= bytes_max)
+
     def _size_bounds(self, batch: Any, *, delete: bool) -> tuple[int, int]:
         """Return what all keys, and all values, have encoded at most."""
         keys = batch.num_rows * self._key_width + _span(batch, self._keys)
@@ -211,6 +230,8 @@ class RowCodec:
 
     def _check_sizes(self, batch: Any, *, delete: bool) -> None:
         limits = self.limits
+        if self._has_at_most(batch, self._never_large):
+            return
         keys_bound, values_bound = self._size_bounds(batch, delete=delete)
         bound = keys_bound + values_bound
         # An index entry is of the same columns; the key's last length is not in the key.
