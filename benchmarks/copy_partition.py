@@ -49,6 +49,7 @@ from rezone.wire.messages import (
     PullSnapshot,
     Role,
     StopReplica,
+    ZoneConfig,
 )
 
 P = 0
@@ -60,9 +61,11 @@ NEVER = 1 << 62
 
 
 @contextlib.contextmanager
-def source_zone(directory: Path, rows: int, value_bytes: int) -> Iterator[Coordinator]:
+def source_zone(
+    directory: Path, rows: int, value_bytes: int, config: ZoneConfig | None = None
+) -> Iterator[Coordinator]:
     """Two nodes of which the first has all rows, and sends them in either form."""
-    with cluster(directory, 3, processes=True) as c:
+    with cluster(directory, 3, processes=True, config=config) as c:
         # Node 2 takes no part but for being restarted: see `form`.
         c.create(P, (0,))
         load(c, rows, value_bytes)

@@ -1,6 +1,6 @@
 """How late a data node's own thread comes to run: quiet, during bulk copies, and under upserts.
 
-    PYTHONPATH=operator python benchmarks/loop_lag.py [--mb 200] [--rounds 3] [--forms rows,files]
+    PYTHONPATH=operator python benchmarks/loop_lag.py [--mb 200] [--forms rows,files] [--indexed]
 
 The node's thread wants to run every 20 ms and notes how late it is
 (`rezone_replica_loop_lag_seconds`): what it waits for, a call that holds Python's lock or a core
@@ -8,6 +8,7 @@ that is not free, every thread of the node waits for. Node 1 receives one partit
 few times, in each form, with Spark's way of copying (a third process passes it on); then node 0
 takes batches of 1,000 rows of 100 bytes as fast as one client sends them. Shares of the moments
 that were later than so many milliseconds, at both nodes. On a busy machine compare with "quiet".
+With `--indexed` the table has an index, whose entries a receiver of rows makes as they come.
 """
 
 import argparse
@@ -25,6 +26,8 @@ from harness.zone import settle
 from replica_cluster import Coordinator, ProcessNode
 
 from rezone.client import TableClient
+from rezone.wire.messages import ZoneConfig
+from rezone.wire.schema import Index, TableSchema
 
 VALUE_BYTES = 1016
 SMALL_BYTES = 92
@@ -102,12 +105,15 @@ def main() -> None:
     parser.add_argument("--forms", default="rows,files")
     parser.add_argument("--batches", type=int, default=500)
     parser.add_argument("--seconds", type=float, default=4.0, help="of the quiet time")
+    parser.add_argument("--indexed", action="store_true")
     given = parser.parse_args()
+    table = TableSchema(indexes=(Index("by_key", ("key",)),) if given.indexed else ())
+    config = ZoneConfig(zone="z", zone_uid="u", partitions=1, table=table)
     rows = given.mb * 10**6 // 1024
     directory = Path(tempfile.mkdtemp(prefix="rezone-lag-"))
     print(f"{'later than, ms':36}{'moments':>8}" + "".join(f"{ms:7}" for ms in SHOWN_MS))
     try:
-        with source_zone(directory, rows, VALUE_BYTES) as c:
+        with source_zone(directory, rows, VALUE_BYTES, config) as c:
             for form in given.forms.split(","):
                 restart(c, form)
                 watch(c, "quiet", lambda: settle(given.seconds))

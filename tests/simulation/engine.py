@@ -63,6 +63,7 @@ class FlushedEngine(MemoryEngine):
         super().apply(puts, deletes, state)
         self._image.steps.append((puts, deletes, dict(state)))
 
-    def flush(self) -> None:
-        """Make all steps durable."""
-        self._image.flush()
+    def flush(self, *, wait: bool = True) -> None:
+        """Make all steps durable; how far one has come that nobody waits for, a crash decides."""
+        if wait:
+            self._image.flush()

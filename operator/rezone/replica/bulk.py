@@ -3,16 +3,18 @@
 Batches in scan order go to the engine's memory, past any log and in ascending order, so that each
 flush makes a sorted file that overlaps no other (decision 0192). Early rows are kept until the
 batch that passes them, and go among its rows; those for which there is no room (`early`) are
-written at once. Every `checkpoint_bytes` the engine is flushed, index entries are ingested as a
-sorted file, and only then the progress persisted: up to `resume_after` every row is durable, early
-ones included, because the source sends an early row before the batch that passes it.
+written at once. Every `checkpoint_bytes` the index entries of these rows go there behind them, into
+files of their own (decision 0201), the engine is flushed, and only then the progress persisted: up
+to `resume_after` every row is durable with its entries, early ones included, because the source
+sends an early row before the batch that passes it.
 
-A second thread does all that while the next rows are written (decision 0145); the flush after
+A second thread flushes while the next rows are written (decision 0145); the flush after
 waits for it, so the rows of two at most are in memory, within the limit of all engines.
 
 Rows may be in the engine that no progress speaks of: those since the last flush, after a crash or
 of an attempt that was fenced. They are versions of the same snapshot under their own keys. The next
-attempt brings them again, or the log that follows says what has become of them.
+attempt brings them again, or the log that follows says what has become of them. An entry is never
+there without its row: it is written after it, and the engine flushes in that order.
 
 Why a copy may go on with another, newer snapshot: rows up to `resume_after` are as of the first
 snapshot's offset S, rows behind it as of the newer one's S2 > S. The receiver then follows the log
@@ -26,19 +28,16 @@ persisted progress, so what was written twice is the same versions under the sam
 """
 
 import threading
-from collections.abc import Sequence
 from concurrent.futures import Executor, Future
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
 import pyarrow as pa
-import xxhash
 
 from rezone.replica.columns import content_bytes, engine_pairs, in_order
 from rezone.replica.early import EarlyRows
-from rezone.replica.engines.base import TIME_BYTES, SortedRun
-from rezone.replica.index_entries import Arriving, Entries, add_sorted
+from rezone.replica.engines.base import TIME_BYTES
+from rezone.replica.index_entries import Arriving
 from rezone.replica.meta import CopyMeta, branch_end
 from rezone.replica.snapshot import BatchMark
 from rezone.wire.errors import CorruptionError
@@ -60,7 +59,6 @@ class BulkLoader:
         self,
         incoming: "Incoming",
         copy: CopyMeta,
-        staging: Path,
         *,
         checkpoint_bytes: int,
         early_bytes_max: int,
@@ -73,7 +71,6 @@ class BulkLoader:
         # Another attempt may begin with another engine: what this one has goes to its own alone.
         self._engine = incoming.engine
         self._copy = copy
-        self._staging = staging
         self._checkpoint_bytes = checkpoint_bytes
         self._slice_bytes = slice_bytes
         self._slice_rows = slice_rows
@@ -82,7 +79,6 @@ class BulkLoader:
         self._early = EarlyRows(early_bytes_max)
         self._checkpoint: Future[CopyMeta] | None = None
         self._lock = threading.Lock()
-        self._files = 0
         self._unsaved_bytes = 0
         self._last = copy.resume_after
         self._versions = 0
@@ -166,8 +162,8 @@ class BulkLoader:
             rows=self._copy.rows + self._new_rows,
             bytes=self._copy.bytes + self._new_bytes,
         )
-        entries = self._arriving.given()
-        self._checkpoint = self._beside.submit(self._persist, entries, progress)
+        self._store_entries()
+        self._checkpoint = self._beside.submit(self._persist, progress)
         self._unsaved_bytes = self._new_rows = self._new_bytes = 0
 
     def _end_checkpoint(self) -> None:
@@ -176,31 +172,29 @@ class BulkLoader:
             self._copy = self._checkpoint.result()
             self._checkpoint = None
 
-    def _persist(self, entries: Sequence[Entries], progress: CopyMeta) -> CopyMeta:
-        """Make what was written durable, and index entries with it; then the progress, returned.
+    def _store_entries(self) -> None:
+        """Write the entries of all rows taken, which are in the engine, apart from any rows.
 
-        No progress, and no entries, when the attempt is fenced: the engine may be another copy's.
+        In one file with rows they would make it reach over all that is to come (decision 0146).
         """
-        run = self._new_run()
-        try:
-            add_sorted(entries, run)
-            run.seal()
-            self._engine.flush()  # while the next rows are written
-            with self._incoming.going_on(self):
-                if entries:
-                    run.ingest()
-                    self._engine.flush()
-                self._incoming.update_meta(copy=progress)
-        except BaseException:
-            run.abort()
-            raise
-        return progress
+        entries = self._arriving.in_order()
+        if not len(entries.keys):
+            return
+        self._engine.flush(wait=False)
+        for keys, values in entries.slices():
+            self._store(keys, values)
+        self._engine.flush(wait=False)
+        self._arriving.forget()
 
-    def _new_run(self) -> SortedRun:
-        self._files += 1
-        # Attempts are named by whoever copies: a file's name must not take their slashes.
-        name = xxhash.xxh64_hexdigest(self._copy.attempt.encode())
-        return self._engine.sorted_run(self._staging, f"{name}-{self._files}")
+    def _persist(self, progress: CopyMeta) -> CopyMeta:
+        """Make everything written durable, then the progress, which is returned.
+
+        No progress when the attempt is fenced: the engine may be another copy's.
+        """
+        self._engine.flush()  # while the next rows are written
+        with self._incoming.going_on(self):
+            self._incoming.update_meta(copy=progress)
+        return progress
 
     def finish(self, trailer: SnapshotTrailer) -> None:
         """Complete the copy: the partition stands at the first snapshot's offset.

@@ -55,7 +55,6 @@ class Incoming:
     ) -> None:
         self._store = store
         self._directory = directory
-        self._staging = directory / "staging"
         self._config = config
         self._applier = applier
         self._log = log
@@ -63,7 +62,6 @@ class Incoming:
         self._changed = changed
         self._indexer = indexer
         self._loader: Loader | None = None
-        self._staging.mkdir(parents=True, exist_ok=True)
 
     @property
     def engine(self) -> Engine:
@@ -76,8 +74,6 @@ class Incoming:
 
     def clear(self) -> None:
         """Remove what is of no attempt that may go on: after a crash or a reset."""
-        for left in self._staging.iterdir():
-            left.unlink()
         copy = self._store.meta.copy
         kept = {self._store.meta.engine, copy.directory if copy and not copy.done else ""}
         for directory in self._directory.glob("engine*"):
@@ -120,8 +116,6 @@ class Incoming:
             self._store.reset()
             raise ConflictError("this snapshot has another history; start over", restart=1)
         self._loader = None
-        for left in self._staging.iterdir():
-            left.unlink()
         arriving = self._indexer.arriving(None if copy is None else copy.indexes)
         if copy is None:
             self._store.reset()
@@ -143,7 +137,6 @@ class Incoming:
         return BulkLoader(
             self,
             copy,
-            self._staging,
             checkpoint_bytes=self._config.bulk_checkpoint_bytes,
             early_bytes_max=self._config.bulk_early_bytes_max,
             slice_bytes=self._config.apply_slice_bytes,

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from rezone.replica.columns import Columns, columns_of, engine_keys, fixed_array
-from rezone.replica.engines.base import FLAG_VALUE, INDEX_PREFIX, Pairs, SortedRun
+from rezone.replica.engines.base import FLAG_VALUE, INDEX_PREFIX
 from rezone.replica.entry import OP_UPSERT, Entry
 from rezone.replica.imports import rows_of, version_times
 from rezone.wire.indexes import IndexCodec, index_codecs
@@ -21,7 +21,7 @@ from rezone.wire.pieces import content_of, slices
 from rezone.wire.rows import RowCodec, keys_of
 from rezone.wire.schema import IndexId, TableSchema
 
-_ROWS_PER_STEP = 2048
+_ROWS_PER_STEP = 2000
 _LENGTH = np.dtype("<u4")
 
 
@@ -46,12 +46,11 @@ class Entries(NamedTuple):
             pc.sum(pc.binary_length(self.values)).as_py() or 0
         )
 
-    def slices(self) -> Iterator[Pairs]:
-        """Yield them as the engine takes them, some at a time."""
+    def slices(self) -> Iterator[tuple[list[bytes], list[bytes]]]:
+        """Yield keys and values as the engine loads them, some at a time."""
         for start in range(0, len(self.keys), _ROWS_PER_STEP):
             keys = self.keys.slice(start, _ROWS_PER_STEP).to_pylist()
-            values = self.values.slice(start, _ROWS_PER_STEP).to_pylist()
-            yield list(zip(keys, values, strict=True))
+            yield keys, self.values.slice(start, _ROWS_PER_STEP).to_pylist()
 
     def sorted(self) -> "Entries":
         """Return them in the engine's order."""
@@ -101,9 +100,7 @@ class EntryMaker:
             )
             keys.append(engine_keys(prefixed, versions.times))
             values.append(_lengths(index_keys))
-        if not keys:
-            return Entries(pa.array([], pa.binary()), pa.array([], pa.binary()))
-        return Entries(pa.concat_arrays(keys), pa.concat_arrays(values))
+        return Entries(_concatenated(keys), _concatenated(values))
 
 
 class Arriving:
@@ -134,22 +131,15 @@ class Arriving:
         self._taken.append(entries)
         return entries.size
 
-    def given(self) -> list[Entries]:
-        """Return what was taken, and forget it."""
-        taken, self._taken = self._taken, []
-        return taken
+    def in_order(self) -> Entries:
+        """Return what was taken since it was forgotten, in the engine's order."""
+        keys = [entries.keys for entries in self._taken]
+        values = [entries.values for entries in self._taken]
+        return Entries(_concatenated(keys), _concatenated(values)).sorted()
 
-
-def add_sorted(taken: Sequence[Entries], run: SortedRun) -> None:
-    """Add the entries of several batches to a sorted run that has none yet."""
-    if not taken:
-        return
-    entries = Entries(
-        pa.concat_arrays([entries.keys for entries in taken]),
-        pa.concat_arrays([entries.values for entries in taken]),
-    )
-    for pairs in entries.sorted().slices():
-        run.add([key for key, _ in pairs], [value for _, value in pairs])
+    def forget(self) -> None:
+        """Forget what was taken: the engine has it."""
+        self._taken = []
 
 
 def upserts_of(entry: Entry) -> Versions:
@@ -178,6 +168,10 @@ def joined(parts: list[Versions]) -> Versions:
         np.concatenate([part.times for part in parts]),
         pa.concat_arrays([part.values for part in parts]),
     )
+
+
+def _concatenated(parts: list[Any]) -> Any:
+    return pa.concat_arrays(parts) if parts else pa.array([], pa.binary())
 
 
 def _lengths(index_keys: Any) -> Any:

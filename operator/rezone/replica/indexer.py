@@ -304,8 +304,8 @@ class Indexer:
             entry_bytes=self._state.entry_bytes + entries.size,
         )
         # In several steps, of which the last one counts: a large one holds the interpreter.
-        for pairs in entries.slices():
-            self._applier.engine.apply(pairs, (), {})
+        for keys, values in entries.slices():
+            self._applier.engine.load(keys, values)
         self._applier.engine.apply((), (), state.record())
         self._state = state
 
@@ -412,8 +412,8 @@ class Indexer:
     def _delete(self, entries: Entries, *, counted: bool) -> None:
         if counted:
             self._state = self._without(entries)
-        for pairs in entries.slices():
-            self._applier.engine.apply((), [key for key, _ in pairs], {})
+        for keys, _ in entries.slices():
+            self._applier.engine.apply((), keys, {})
         self._applier.engine.apply((), (), self._state.record())
 
     def _without(self, entries: Entries) -> IndexState:

@@ -1,7 +1,7 @@
 """The durable state of one partition on one data node: log, engine, meta, snapshots.
 
 A partition is one directory: `log/`, `engine/` (or what the meta names), `meta.journal`, `marks`,
-`staging/` for bulk inserts, `checkpoints/` for file snapshots.
+`checkpoints/` for file snapshots.
 Followers and leaders append to the log and sync it; the committed part is applied to the engine
 later, in large slices. Order of locks: a loader's lock, the applier's mutex, the partition's
 condition, the log's lock; each may be taken while holding those before it, never the other way.

@@ -4,7 +4,7 @@ Left alone it keeps everything in memory until somebody syncs the file, who then
 it, and so does every other sync on that disk meanwhile: those of the logs, which clients wait for.
 Begun early, the writing goes on beside the network, and the sync finds little to do.
 
-Python has no call for it; this is Linux' own, as `memfd_create` is.
+Python has no call for it; this is Linux' own.
 """
 
 import ctypes

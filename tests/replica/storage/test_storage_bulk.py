@@ -338,7 +338,6 @@ def test_a_sync_that_fails_ends_the_attempt(
                 write_all(loader, parts)
         loader.abort()
         assert target.incoming.state().resume_after == b""
-        assert not list((tmp_path / "b" / "staging").iterdir())
 
 
 def copy_under_writes(

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -15,6 +16,7 @@ from rezone.replica.engines.base import (
     FLAG_TOMBSTONE,
     FLAG_VALUE,
     FLAGS,
+    INDEX_PREFIX,
     TIME_MAX,
     Engine,
     behind,
@@ -198,33 +200,35 @@ def test_scan_bounds_and_range_delete_agree(
 
 
 @pytest.mark.proves("SS-08")
-def test_sorted_run_shows_when_ingested_and_may_repeat(engine: Engine, tmp_path: Path) -> None:
-    """A retried copy would fail on files that are there, or rows would show half."""
+def test_what_is_loaded_shows_and_may_be_loaded_again(engine: Engine) -> None:
+    """A retried copy would fail on rows that are there, or take a newer version's place."""
     pairs = sorted(put(rid(i), 10, b"v%d" % i) for i in range(50))
     keys, values = [key for key, _ in pairs], [value for _, value in pairs]
     engine.apply([put(rid(3), 20, b"newer")], (), {b"s": b"1"})
-    for attempt in range(2):
-        run = engine.sorted_run(tmp_path, f"run{attempt}")
-        run.add(keys[:20], values[:20])
-        run.add(keys[20:], values[20:])
-        run.seal()
-        if attempt == 0:
-            assert engine.newest([rid(1)], TIME_MAX) == [None]
-        run.ingest()
-    aborted = engine.sorted_run(tmp_path, "aborted")
-    aborted.add([rid(99) + time_suffix(1)], [b"\x00x"])
-    aborted.abort()
-    sealed = engine.sorted_run(tmp_path, "sealed")
-    sealed.add([rid(99) + time_suffix(1)], [b"\x00x"])
-    sealed.seal()
-    sealed.abort()
-    empty = engine.sorted_run(tmp_path, "empty")
-    empty.seal()
-    empty.ingest()
-    assert engine.newest([rid(1), rid(3), rid(99)], TIME_MAX) == [b"v1", b"newer", None]
+    for _ in range(2):
+        engine.load(keys[:20], values[:20])
+        engine.flush(wait=False)
+        engine.load(keys[20:], values[20:])
+        assert engine.newest([rid(1), rid(3), rid(99)], TIME_MAX) == [b"v1", b"newer", None]
+    engine.flush()
     assert len(engine.scan_chains(b"", None, rows_max=ALL, bytes_max=ALL).keys) == 51
     assert engine.state() == {b"s": b"1"}
-    assert not list(tmp_path.glob("*.sst"))
+
+
+def test_what_comes_after_a_flush_has_begun_is_in_no_file_with_what_came_before(
+    tmp_path: Path,
+) -> None:
+    """Flushes that wait for their turn would be put together into one file of rows and entries."""
+    engine: Any = open_engine(EngineKind.ROCKSDB, tmp_path / "engine", RocksSettings())
+    for time in range(20):
+        for prefix in (b"row", INDEX_PREFIX + b"id"):
+            engine.load(*zip(*[put(prefix + rid(i), time) for i in range(100)], strict=True))
+            engine.flush(wait=False)
+    engine.flush()
+    for file in engine._db.live_files():
+        starts = (file["start_key"].startswith(b"row"), file["end_key"].startswith(b"row"))
+        assert starts in ((True, True), (False, False))
+    engine.close()
 
 
 def test_estimates_and_flush(engine: Engine) -> None:

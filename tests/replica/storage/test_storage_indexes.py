@@ -2,7 +2,7 @@
 
 import contextlib
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -440,6 +440,49 @@ def test_files_bring_the_index_along(tmp_path: Path, monkeypatch: pytest.MonkeyP
         assert target.indexer.position == IndexPosition(target.applied, "u1", IDS)
         assert not target.indexer.step()
         check(target)
+
+
+@pytest.mark.proves("SS-05")
+def test_entries_that_arrive_go_behind_their_rows_and_into_other_files(
+    tmp_path: Path, kind: EngineKind, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file of both would reach over all rows to come, which would be merged with it.
+
+    And an entry whose row a crash has taken would stay for ever.
+    """
+    with opened(tmp_path / "a", kind) as source, opened(tmp_path / "b", kind) as target:
+        filled(source)
+        with source.outgoing.open_rows("r", batch_bytes=2000) as snapshot:
+            loader: Any = target.incoming.begin(snapshot.header, "a1")
+            load, flush = target.engine.load, target.engine.flush
+            versions: set[bytes] = set()
+            unsealed: set[bool] = set()
+            entries = 0
+
+            def noting(keys: Sequence[bytes], values: Sequence[bytes]) -> None:
+                nonlocal entries
+                load(keys, values)
+                for key, value in zip(keys, values, strict=True):
+                    unsealed.add(key.startswith(INDEX_PREFIX))
+                    if not key.startswith(INDEX_PREFIX):
+                        versions.add(key)
+                        continue
+                    entries += 1
+                    length = int.from_bytes(value[1:], "little")
+                    assert key[len(INDEX_PREFIX) + length :] in versions
+                assert len(unsealed) == 1
+
+            def sealing(*, wait: bool = True) -> None:
+                flush(wait=wait)
+                if not wait:  # the one that is waited for may come when the next rows do
+                    unsealed.clear()
+
+            monkeypatch.setattr(target.engine, "load", noting)
+            monkeypatch.setattr(target.engine, "flush", sealing)
+            for item in snapshot:
+                loader.write(item.batch, item.mark)
+            loader.finish(snapshot.trailer)
+        assert entries == stored_entries(target) > 0
 
 
 # --- indexes that come and go ---------------------------------------------------------------

@@ -1,22 +1,15 @@
-"""Calls that hold the interpreter are short: slices by rows too, no disk while a file is ended."""
+"""Calls that hold the interpreter are short: slices by rows, too."""
 
 from __future__ import annotations
 
-import os
-import random
 from pathlib import Path
 
 import pytest
 from storage_kit import Writer, config, rid
 
-from rezone.replica.engines import open_engine
-from rezone.replica.engines.rocks_settings import RocksSettings
 from rezone.replica.store import PartitionStore
-from rezone.wire.messages import EngineKind
 
 ROWS_MAX = 10
-KEY = b"k" * 24
-MIB = 1 << 20
 
 
 def note_slices(store: PartitionStore, monkeypatch: pytest.MonkeyPatch) -> list[int]:
@@ -48,31 +41,3 @@ def test_slices_of_small_rows_are_short(tmp_path: Path, monkeypatch: pytest.Monk
     assert len(sizes) <= 4 + 5
     assert store.applied == end
     store.close()
-
-
-def test_a_sorted_file_goes_to_the_disk_as_it_grows_and_is_ended_in_memory(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Ending it, RocksDB would wait for the disk and let no other thread run meanwhile.
-
-    Or all of it would be written at its end, and syncs of logs on that disk would wait.
-    """
-    synced: list[int] = []
-    engine = open_engine(EngineKind.ROCKSDB, tmp_path / "engine", RocksSettings())
-    run, path = engine.sorted_run(tmp_path, "run"), tmp_path / "run.sst"
-    monkeypatch.setattr(os, "fsync", lambda descriptor: synced.append(os.fstat(descriptor).st_size))
-    noise = random.Random(1)
-    for part in range(50):
-        keys = [KEY + bytes([part, i]) + bytes(8) for i in range(100)]
-        run.add(keys, [b"\1" + noise.randbytes(1000) for _ in keys])
-        written = 100_000 * (part + 1)
-        assert written - 3 * MIB < path.stat().st_size <= 1.1 * written
-    assert not synced
-    run.seal()
-    assert synced[0] == path.stat().st_size > 5_000_000
-    run.ingest()
-    assert not path.exists()
-    chains = engine.scan_chains(b"", None, rows_max=10_000, bytes_max=1 << 30)
-    assert chains.end
-    assert len(chains.keys) == 5000
-    engine.close()

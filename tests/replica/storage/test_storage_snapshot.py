@@ -310,7 +310,7 @@ class Machine(RuleBasedStateMachine):
             copy_directory(path / "p", path / "crash")
         self.store.close()
         if not close:
-            for name in ("log", "engine", "staging", "meta.journal", "marks"):
+            for name in ("log", "engine", "meta.journal", "marks"):
                 (path / "p" / name).rename(path / f"old-{name}")
             with tempfile.TemporaryDirectory(dir=path) as old:
                 for part in path.glob("old-*"):

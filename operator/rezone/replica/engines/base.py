@@ -101,25 +101,6 @@ class Chains(NamedTuple):
         return self._replace(keys=keys, values=values)
 
 
-class SortedRun(Protocol):
-    """Versions in strictly ascending key order on their way into the engine (SS-08)."""
-
-    def add(self, keys: Sequence[bytes], values: Sequence[bytes]) -> None:
-        """Take the next versions."""
-
-    def seal(self) -> None:
-        """Take no more: what was added is written out, and synced where the engine is durable.
-
-        Waits for the disk, without holding the interpreter. Nothing shows in the engine yet.
-        """
-
-    def ingest(self) -> None:
-        """Make all versions part of the engine, which are sealed; durable after `Engine.flush`."""
-
-    def abort(self) -> None:
-        """Drop what was added and not ingested."""
-
-
 OnDamage = Callable[[CorruptionError], None]
 
 
@@ -181,17 +162,17 @@ class Engine(Protocol):
         Rows without any are left out.
         """
 
-    def sorted_run(self, directory: Path, name: str) -> SortedRun:
-        """Begin a bulk insert; files of it stand in `directory` under `name` until ingested."""
-
     def delete_range(self, start: bytes, end: bytes) -> None:
         """Delete all versions with keys in [start, end); state stays.
 
         From a row on no further than the rows go: entries of indexes have a range of their own.
         """
 
-    def flush(self) -> None:
-        """Return when everything written before is durable (at once for a volatile engine)."""
+    def flush(self, *, wait: bool = True) -> None:
+        """Return when everything written before is durable (at once for a volatile engine).
+
+        Without `wait` only begin: in no file is what was written before beside what comes after.
+        """
 
     @property
     def durable(self) -> bool:

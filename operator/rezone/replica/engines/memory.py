@@ -25,30 +25,6 @@ from rezone.replica.engines.base import (
 _OVERHEAD_BYTES = 200
 
 
-class MemoryRun:
-    """A bulk insert; the rows show when it is ingested, as with the other engines."""
-
-    def __init__(self, engine: "MemoryEngine") -> None:
-        self._engine = engine
-        self._pairs: list[tuple[bytes, bytes]] = []
-
-    def add(self, keys: Sequence[bytes], values: Sequence[bytes]) -> None:
-        """Take the next versions."""
-        self._pairs.extend(zip(keys, values, strict=True))
-
-    def seal(self) -> None:
-        """Do nothing: there is no disk."""
-
-    def ingest(self) -> None:
-        """Put all versions into the engine."""
-        self._engine.apply(self._pairs, (), {})
-        self._pairs = []
-
-    def abort(self) -> None:
-        """Drop what was added."""
-        self._pairs = []
-
-
 class MemoryEngine:
     """An engine that keeps everything in memory; one lock serves readers and the writer."""
 
@@ -193,17 +169,12 @@ class MemoryEngine:
                     values.append(value)
         return Chains(keys, values, end=True)
 
-    def sorted_run(self, directory: Path, name: str) -> MemoryRun:
-        """Begin a bulk insert; no file is made."""
-        del directory, name
-        return MemoryRun(self)
-
     def delete_range(self, start: bytes, end: bytes) -> None:
         """Delete all versions in [start, end)."""
         chains = self.scan_chains(start, end, rows_max=1 << 62, bytes_max=1 << 62)
         self.apply((), chains.keys, {})
 
-    def flush(self) -> None:
+    def flush(self, *, wait: bool = True) -> None:
         """Return at once: there is nothing to make durable."""
 
     def checkpoint(self, directory: Path) -> None:

@@ -7,15 +7,12 @@ purpose: they are flushed together, and a partition has one memtable, not two.
 
 Concurrency: rocksdict calls are thread-safe, but an iterator keeps the database (and its lock
 file) alive after `close`. So each read is counted and `close` waits for the running ones.
-`write`, `ingest_external_file` and `checkpoint` hold the interpreter lock for their whole time,
-`flush` does not.
+`write`, `checkpoint` and opening hold the interpreter lock for their whole time, `flush` does not.
 """
 
 import contextlib
 import importlib.metadata
-import io
 import itertools
-import os
 import re
 import threading
 import uuid
@@ -40,12 +37,10 @@ from rezone.replica.engines.base import (
     time_suffix,
 )
 from rezone.replica.engines.rocks_settings import RocksSettings, options_of
-from rezone.replica.writeback import begin_writeback
 from rezone.wire.errors import CorruptionError, NotReadyError
 
 _ROWS_PER_CALL_MAX = 1024
 _KEY_BYTES_ABOUT = 32
-_COPY_BYTES = 1 << 20
 _ID_FILE = "rezone-engine-id"
 _ID = re.compile(rb"[0-9a-f]{32}")
 _CURRENT_FILE = "CURRENT"
@@ -53,76 +48,6 @@ _CURRENT_FILE = "CURRENT"
 _DAMAGE = ("Corruption:", "No such file or directory", "Input/output error")
 FILE_FORMAT = f"rocksdb-1/{importlib.metadata.version('rocksdict')}"
 """This module's key format, and the library: RocksDB opens older files, not newer ones."""
-
-
-class _SstRun:
-    """A bulk insert as one sorted file, moved into the database when complete (SS-08).
-
-    RocksDB writes it in memory and this class to the disk, part by part as it grows: finishing a
-    file, RocksDB would wait for the disk and hold the interpreter meanwhile. Written in one piece
-    at its end, it would hold up every sync of a log on that disk.
-    """
-
-    def __init__(self, engine: "RocksEngine", path: Path) -> None:
-        self._engine = engine
-        self._path = path
-        self._writer: Any = None
-        self._memory: io.FileIO | None = None
-        self._file: io.FileIO | None = None
-        self._copied = 0
-        self._sealed = False
-
-    def add(self, keys: Sequence[bytes], values: Sequence[bytes]) -> None:
-        """Append the next versions to the file."""
-        if self._writer is None and keys:
-            self._memory = io.FileIO(os.memfd_create(self._path.name), "r+")
-            self._writer = rocksdict.SstFileWriter(self._engine.options)
-            self._writer.open(f"/proc/self/fd/{self._memory.fileno()}")
-        writer = self._writer
-        for key, value in zip(keys, values, strict=True):
-            writer[key] = value
-        if self._memory is not None:
-            self._copy(self._memory.fileno(), _COPY_BYTES)
-
-    def _copy(self, memory: int, least: int) -> int:
-        """Copy to the disk what has been written in memory since, unless it is less than `least`.
-
-        By the kernel, which begins to write it out. Return the file's descriptor.
-        """
-        if self._file is None:
-            self._file = io.FileIO(self._path, "w")
-        file, size = self._file.fileno(), os.fstat(memory).st_size
-        while self._copied < size and size - self._copied >= least:
-            copied = os.sendfile(file, memory, self._copied, min(_COPY_BYTES, size - self._copied))
-            begin_writeback(file, self._copied, copied)
-            self._copied += copied
-        return file
-
-    def seal(self) -> None:
-        """Finish the file and make it durable."""
-        if self._writer is None or self._memory is None:
-            return
-        self._writer.finish()
-        syncing.sync_file(self._copy(self._memory.fileno(), least=0))
-        syncing.sync_directory(self._path.parent)
-        self._close()
-        self._sealed = True
-
-    def ingest(self) -> None:
-        """Move the file into the database."""
-        if self._sealed:
-            self._engine.ingest(self._path)
-
-    def abort(self) -> None:
-        """Remove the unfinished file."""
-        self._close()
-        self._path.unlink(missing_ok=True)
-
-    def _close(self) -> None:
-        for file in (self._memory, self._file):
-            if file is not None:
-                file.close()
-        self._writer = self._memory = self._file = None
 
 
 class RocksEngine:
@@ -313,21 +238,6 @@ class RocksEngine:
                 cursor.status()
             del cursor
         return Chains(keys, values, end=True)
-
-    def sorted_run(self, directory: Path, name: str) -> _SstRun:
-        """Begin a bulk insert as the file `name`.sst."""
-        return _SstRun(self, directory / f"{name}.sst")
-
-    def ingest(self, path: Path) -> None:
-        """Move one finished sorted file into the database."""
-        options = rocksdict.IngestExternalFileOptions()
-        options.set_move_files(True)
-        # An ingest over unflushed rows of the same range needs a flush first: do it here, where
-        # the interpreter is not held.
-        with self._reading():
-            self._db.flush()
-            self._db.ingest_external_file([str(path)], options)
-        path.unlink(missing_ok=True)
 
     def delete_range(self, start: bytes, end: bytes) -> None:
         """Delete all versions in [start, end) by one range tombstone."""

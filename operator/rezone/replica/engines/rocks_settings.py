@@ -101,7 +101,11 @@ def options_of(settings: RocksSettings) -> rocksdict.Options:
     options.set_write_buffer_size(settings.write_buffer_bytes)
     # A part of which is taken by each of 256 databases as soon as it has one row.
     options.set_arena_block_size(_ARENA_BLOCK_BYTES)
-    options.set_max_write_buffer_number(3)
+    # A flush begins at once while those of a copy's rows and of their index entries are under way.
+    # With fewer it would wait for the first, and take rows along that come meanwhile.
+    options.set_max_write_buffer_number(6)
+    # Each sealed memtable gets a file of its own, however many wait: entries none with rows.
+    options.set_atomic_flush(atomic_flush=True)
     # The kernel writes out each file as it grows: the syncs of logs on that disk need not wait.
     options.set_bytes_per_sync(_WRITEBACK_BYTES)
     options.set_max_background_jobs(2)
