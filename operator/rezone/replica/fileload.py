@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 FILES_MAX = 100_000
 _NAME = re.compile(
-    r"[0-9]{1,20}\.(sst|log)|(MANIFEST|OPTIONS)-[0-9]{1,20}|CURRENT|[a-z-]{1,40}\.json"
+    r"[0-9]{1,20}\.(sst|log)|(MANIFEST|OPTIONS)-[0-9]{1,20}|CURRENT|IDENTITY|[a-z-]{1,40}\.json"
 )
 
 

@@ -231,6 +231,40 @@ def test_what_comes_after_a_flush_has_begun_is_in_no_file_with_what_came_before(
     engine.close()
 
 
+def test_a_copied_checkpoint_opens_with_the_identity_it_brings(tmp_path: Path) -> None:
+    """Opening received files would wait for the disk twice more, and all threads with it."""
+    engine = open_engine(EngineKind.ROCKSDB, tmp_path / "engine", RocksSettings())
+    engine.apply([put(rid(1), 1, b"v")], (), {})
+    engine.flush()
+    engine.checkpoint(tmp_path / "copy")
+    engine.close()
+    identity = tmp_path / "copy" / "IDENTITY"
+    brought = identity.stat().st_ino
+    assert brought == (tmp_path / "engine" / "IDENTITY").stat().st_ino
+    copy = open_engine(EngineKind.ROCKSDB, tmp_path / "copy", RocksSettings())
+    assert identity.stat().st_ino == brought
+    assert copy.newest([rid(1)], TIME_MAX) == [b"v"]
+    copy.close()
+
+
+def test_the_list_of_file_changes_stays_short(tmp_path: Path) -> None:
+    """Each flush makes it longer, and opening a database reads all of it: 60 ms after 60,000."""
+    short = RocksSettings(manifest_bytes_max=4096)
+    engine = open_engine(EngineKind.ROCKSDB, tmp_path / "engine", short)
+    numbers = set()
+    for value in range(100):
+        engine.apply([put(rid(1), 1, b"%d" % value)], (), {})
+        engine.flush()
+        number, size = engine.manifest()
+        numbers.add(number)
+        assert size < 2 * 4096
+    assert len(numbers) > 2
+    engine.close()
+    again = open_engine(EngineKind.ROCKSDB, tmp_path / "engine", short)
+    assert again.newest([rid(1)], TIME_MAX) == [b"99"]
+    again.close()
+
+
 def test_estimates_and_flush(engine: Engine) -> None:
     """Progress and limits would be computed from numbers that never move."""
     engine.apply([put(rid(i), 1, b"v" * 100) for i in range(100)], (), {})

@@ -44,6 +44,7 @@ _KEY_BYTES_ABOUT = 32
 _ID_FILE = "rezone-engine-id"
 _ID = re.compile(rb"[0-9a-f]{32}")
 _CURRENT_FILE = "CURRENT"
+_IDENTITY_FILE = "IDENTITY"
 # As RocksDB's errors begin; the last is the text of EIO.
 _DAMAGE = ("Corruption:", "No such file or directory", "Input/output error")
 FILE_FORMAT = f"rocksdb-1/{importlib.metadata.version('rocksdict')}"
@@ -266,6 +267,9 @@ class RocksEngine:
         """Make `directory` as a RocksDB checkpoint."""
         with self._reading():
             rocksdict.Checkpoint(self._db).create_checkpoint(str(directory))
+        # RocksDB leaves it out. Who opens the files without it writes it again, and waits for the
+        # disk twice more with the interpreter lock held.
+        (directory / _IDENTITY_FILE).hardlink_to(self._directory / _IDENTITY_FILE)
 
     def manifest(self) -> tuple[int, int]:
         """Return number and bytes of the MANIFEST that CURRENT names."""
@@ -316,7 +320,10 @@ def _engine_id(directory: Path) -> str:
 
 
 def manifest_of(directory: Path) -> tuple[int, int]:
-    """Return number and bytes of a database's MANIFEST; zeros where there is none to be found."""
+    """Return number and bytes of a database's MANIFEST; zeros where there is none to be found.
+
+    Also at the moment when another one has taken its place.
+    """
     try:
         name = (directory / _CURRENT_FILE).read_text().strip()
         return int(name.rpartition("-")[2]), (directory / name).stat().st_size
