@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
+from rezone.replica.budget import Budget
 from rezone.replica.history import (
     FAILOVER_LOG_MAX,
     branch_at,
@@ -12,7 +13,7 @@ from rezone.replica.history import (
     rollback_offset,
     with_new_branch,
 )
-from rezone.replica.insync import Budget, LeaderState
+from rezone.replica.insync import LeaderState
 from rezone.replica.lease import NEVER, Lease
 from rezone.replica.settings import NodeSettings
 from rezone.wire.errors import NotEnoughReplicasError, OverloadedError

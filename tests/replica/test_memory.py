@@ -2,24 +2,29 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from replica_cluster import Client, Coordinator, LocalNode, cluster, keys_in
 
+from rezone.replica.budget import Tally
 from rezone.replica.data import DataChannel
 from rezone.replica.engines.rocks import RocksEngine
 from rezone.replica.engines.rocks_settings import RocksResources, RocksSettings
 from rezone.replica.foreground import Foreground
-from rezone.replica.memory import MemoryCollector, SnapshotSlots, Tally
+from rezone.replica.memory import MemoryCollector, SnapshotSlots
 from rezone.replica.node import DataNode
 from rezone.replica.settings import NodeSettings, SystemClock
 from rezone.replica.snapshot import SnapshotLimits
 from rezone.replica.store_config import StoreConfig
+from rezone.replica.writers import WRITER_BYTES
 from rezone.wire.errors import NotReadyError, OverloadedError
 from rezone.wire.flight import NodeClient
 from rezone.wire.messages import (
@@ -64,6 +69,12 @@ def node_of(c: Coordinator) -> DataNode:
     assert isinstance(local, LocalNode)
     assert local.node is not None
     return local.node
+
+
+def used(c: Coordinator, part: str) -> int:
+    """Return what the one node holds of a part of its memory."""
+    node = node_of(c)
+    return next(p.used for p in node.memory.parts(node) if p.name == part)
 
 
 def fill(c: Coordinator, k: Client, partition: int, prefix: str) -> None:
@@ -116,6 +127,67 @@ def test_logs_share_the_memory_for_newest_entries(one: Coordinator) -> None:
         k.put(0, {key: bytes(1024) for key in keys})
     assert share < node.find(0).store.tail_bytes <= 2 * share
     k.close()
+
+
+@contextlib.contextmanager
+def limited(path: Path, **limits: int) -> Iterator[Coordinator]:
+    """Run one node with two partitions and these limits."""
+    settings = msgspec.structs.replace(SETTINGS, **limits)
+    config = ZoneConfig(zone="test", zone_uid="uid-test", partitions=2)
+    with cluster(path, 1, settings=settings, config=config) as c:
+        for partition in range(2):
+            c.create(partition, (0,))
+        yield c
+
+
+def test_more_writers_than_a_node_may_remember_are_refused(tmp_path: Path) -> None:
+    """Each partition would remember ten thousand, or forget one that will repeat its batch."""
+    here, there = ({keys_in(p, 2, 1)[0]: b"v"} for p in range(2))
+    with limited(tmp_path, writers_bytes_max=2 * 3 * WRITER_BYTES) as c:
+        store = node_of(c).find(0).store
+        writers = [Client(c) for _ in range(4)]
+        for k in writers[:3]:
+            k.put(0, here)
+            c.until("applied", lambda: store.applied == store.log_end)
+        with pytest.raises(OverloadedError, match="writers"):
+            writers[3].put(0, here, retry=False)
+        writers[0].put(0, here)
+        writers[3].put(1, there)
+        c.until("applied", lambda: used(c, "writers") == 4 * WRITER_BYTES)
+        for k in writers:
+            k.close()
+
+
+def test_open_transactions_of_a_node_share_a_limit(tmp_path: Path) -> None:
+    """Each of 256 partitions would hold 16 MiB of intents."""
+    here, there = ({keys_in(p, 2, 1)[0]: b"x" * 12_000} for p in range(2))
+    with limited(tmp_path, open_intents_bytes_node_max=20_000) as c:
+        k = Client(c)
+        first, second = k.begin(0), k.begin(1)
+        first.put(here)
+        assert used(c, "open_intents") > 12_000
+        with pytest.raises(OverloadedError, match="of the node"):
+            second.put(there, retry=False)
+        first.commit()
+        assert used(c, "open_intents") == 0
+        second.sequence = 0
+        second.put(there)
+        node_of(c).replicas.drop(node_of(c).find(1))
+        assert used(c, "open_intents") == 0, "a replica that is dropped keeps nothing open"
+        k.close()
+
+
+def test_waiting_reads_of_a_node_share_a_limit(tmp_path: Path) -> None:
+    """Reads of large sets of keys would fill the memory while a partition has no leader."""
+    with limited(tmp_path, reads_held_bytes_max=10_000, hold_ms_max=200) as c:
+        node, later = node_of(c), time.time_ns() // 1000 + 3_600_000_000
+        outcomes: list[object] = []
+        node.find(0).reads.submit(later, outcomes.append, size=6_000)
+        with pytest.raises(OverloadedError, match="waiting reads"):
+            node.find(1).reads.submit(later, outcomes.append, size=6_000)
+        assert used(c, "waiting_reads") == 6_000
+        c.until("answered", lambda: outcomes)
+        assert used(c, "waiting_reads") == 0
 
 
 def test_engines_share_the_memory_for_rows_that_are_not_in_files(tmp_path: Path) -> None:

@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, Any, cast
 
 from rezone.controller.heard import Heard, with_answer
 from rezone.controller.news import has_changed
+from rezone.replica.budget import Budget
 from rezone.replica.control import Control
 from rezone.replica.foreground import Foreground
 from rezone.replica.import_pulls import ImportPulls
 from rezone.replica.import_source import ImportSource
 from rezone.replica.index_builds import IndexBuilds
-from rezone.replica.insync import Budget
 from rezone.replica.known_zone import KnownZone
 from rezone.replica.lease import Promise
 from rezone.replica.memory import NodeMemory
@@ -202,6 +202,7 @@ class SimulatedNode(DataNode):
         self.settings = settings or SETTINGS
         self.clock = loop
         self.budget = Budget(self.settings.pending_bytes_node_max, "pending writes")
+        self.waiting_reads = Budget(self.settings.reads_held_bytes_max, "waiting reads")
         self.told = ToldTimes(loop, self.settings.told_ahead_ms)
         self.process_id = f"process-{next(_processes)}"
         self.leaving = False

@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import sys
 from collections.abc import Callable, Iterator
 from typing import Any, cast
 
 import msgspec
 
 from rezone.replica.applier import pairs_of
+from rezone.replica.budget import Tally
 from rezone.replica.engines.base import OnDamage
 from rezone.replica.engines.memory import MemoryEngine
 from rezone.replica.entry import EntryKind, header_at, iter_entries
@@ -202,7 +204,7 @@ class MemoryStore:
     def _forget_transactions(self) -> None:
         """Begin with what the log says of them."""
         self._engine = None
-        self._table = TransactionTable(TRANSACTIONS_MAX, KEEP_MICROS)
+        self._table = TransactionTable(TRANSACTIONS_MAX, KEEP_MICROS, Tally(sys.maxsize))
         self._table.note(e for raw in filter(None, self.rows) for e in iter_entries(raw))
         self._advance(0)
 
@@ -237,6 +239,11 @@ class MemoryStore:
     def writer_state(self, writer_id: bytes) -> None:
         """Know no writer: every write of the simulation is a new one."""
         del writer_id
+
+    def has_room_for_writer(self, now: int) -> bool:
+        """Have room: none is remembered."""
+        del now
+        return True
 
     def trim_log(self) -> None:
         """Forget the log that is applied, as after the retention."""

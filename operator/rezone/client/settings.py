@@ -29,7 +29,8 @@ class TransactionOutcomeUnknownError(OutcomeUnknownError):
 class ClientSettings:
     """Deadlines, pauses and limits of a TableClient.
 
-    A request is tried for `timeout_seconds` in all; one attempt that gets no answer within
+    A request is tried for `timeout_seconds` in all: a minute at most, where more clients write to a
+    partition than are remembered for longer (docs/decisions/0213). One attempt without an answer in
     `attempt_timeout_seconds` is made again. Before that, each time `doubt_after_seconds` have
     passed in which its node has answered nothing to anybody, other nodes are asked who leads by
     now, and the request goes there. Pauses between attempts double from `backoff_first_seconds` to

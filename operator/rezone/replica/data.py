@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 import msgspec
 import structlog
 
+from rezone.replica.budget import Tally
 from rezone.replica.foreground import Foreground
 from rezone.replica.insync import Reply
-from rezone.replica.memory import Tally
 from rezone.replica.outbox import Outbox
 from rezone.replica.read import prepare_read, read_keys
 from rezone.replica.transacting import prepare_end, prepare_intents
@@ -185,7 +185,7 @@ class DataChannel:
                 self._answer(result, to_ipc(rows))
 
         served = partition.serving.rows(read.row_ids)
-        partition.reads.submit(read.answered_as_of, answer, served)
+        partition.reads.submit(read.answered_as_of, answer, served, read.held_bytes)
 
     def _reply_to(self, opaque: int) -> Reply:
         def reply(outcome: WriteResult | TransactionResult | RezoneError) -> None:

@@ -2,8 +2,8 @@
 
 from typing import TYPE_CHECKING, Protocol
 
+from rezone.replica.budget import Budget
 from rezone.replica.foreground import Foreground
-from rezone.replica.insync import Budget
 from rezone.replica.lease import Promise
 from rezone.replica.settings import Clock, NodeSettings
 from rezone.replica.told import ToldTimes
@@ -21,6 +21,7 @@ class Host(Protocol):
     settings: NodeSettings
     clock: Clock
     budget: Budget
+    waiting_reads: Budget
     told: ToldTimes
     foreground: Foreground
     leaving: bool

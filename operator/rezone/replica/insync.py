@@ -16,7 +16,6 @@ Pure state without I/O, threads or a clock of its own; the partition calls it un
   committed before, and no member is added that has promised nothing to that one.
 """
 
-import threading
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
@@ -26,7 +25,6 @@ from rezone.replica.settings import NodeSettings
 from rezone.wire.errors import (
     NotEnoughReplicasError,
     NotReadyError,
-    OverloadedError,
     RezoneError,
 )
 from rezone.wire.messages import (
@@ -75,33 +73,6 @@ class PendingWrite:
     opaque: int
     size: int
     reply: Reply
-
-
-class Budget:
-    """Bytes of a bounded kind, safe from any thread."""
-
-    def __init__(self, limit: int, what: str) -> None:
-        self.limit = limit
-        self.used = 0
-        self._what = what
-        self._lock = threading.Lock()
-
-    def take(self, size: int) -> None:
-        """Take bytes; OverloadedError when they would pass the limit and something is taken."""
-        with self._lock:
-            # One batch larger than the limit must still be able to pass, or it never could.
-            if self.used and self.used + size > self.limit:
-                raise OverloadedError(
-                    f"{self._what} hold {self.used} bytes, the limit is {self.limit}; retry later",
-                    limit=self.limit,
-                )
-            self.used += size
-
-    def give(self, size: int) -> None:
-        """Give bytes back."""
-        with self._lock:
-            self.used -= size
-        assert self.used >= 0, f"{self._what}: more given back than taken"  # noqa: S101 - invariant
 
 
 @dataclass

@@ -16,6 +16,7 @@ import msgspec
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from rezone.replica.budget import Tally
 from rezone.replica.engines.rocks_settings import RocksResources, RocksSettings
 from rezone.replica.settings import NodeSettings
 from rezone.wire.errors import NotReadyError, OverloadedError
@@ -27,37 +28,6 @@ if TYPE_CHECKING:
 _WAIT_SECONDS = 0.05
 
 Source = TypeVar("Source")
-
-
-class Tally:
-    """Bytes that nobody may refuse, of which more may be asked for only below the limit."""
-
-    def __init__(self, limit: int) -> None:
-        self.limit = limit
-        self.used = 0
-        self._changed = threading.Condition()
-
-    def add(self, size: int) -> None:
-        """Note bytes that have come."""
-        with self._changed:
-            self.used += size
-
-    def remove(self, size: int) -> None:
-        """Note bytes that have gone."""
-        with self._changed:
-            self.used -= size
-            self._changed.notify_all()
-
-    @property
-    def full(self) -> bool:
-        """Whether the limit is reached."""
-        return self.used >= self.limit
-
-    def wait_for_room(self) -> None:
-        """Return when there is room, or after a moment: the caller looks whether it still asks."""
-        with self._changed:
-            if self.full:
-                self._changed.wait(_WAIT_SECONDS)
 
 
 class SnapshotSlots:
@@ -101,17 +71,20 @@ class NodeMemory:
             write_buffers_bytes=settings.write_buffers_bytes,
         )
         self.answers = Tally(settings.answers_bytes_max)
+        self.open_intents = Tally(settings.open_intents_bytes_node_max)
 
     def rocks_settings(self, settings: RocksSettings) -> RocksSettings:
         """Return the settings with the memory that all engines of the node share."""
         return msgspec.structs.replace(settings, resources=self.rocks)
 
-    def share_tails(self, partitions: Sequence["Partition"]) -> None:
-        """Give each log an even part of the memory for newest entries."""
+    def share(self, partitions: Sequence["Partition"]) -> None:
+        """Give each partition an even part of the memory for newest entries, and for writers."""
         if partitions:
-            share = self._settings.log_tails_bytes_max // len(partitions)
+            tail = self._settings.log_tails_bytes_max // len(partitions)
+            writers = self._settings.writers_bytes_max // len(partitions)
             for partition in partitions:
-                partition.store.limit_tail(share)
+                partition.store.limit_tail(tail)
+                partition.store.limit_writers(writers)
 
     def parts(self, node: "DataNode") -> list[Part]:
         """Return every part."""
@@ -123,6 +96,9 @@ class NodeMemory:
             Part("log_tails", sum(s.tail_bytes for s in stores), settings.log_tails_bytes_max),
             Part("pending_writes", node.budget.used, settings.pending_bytes_node_max),
             Part("answers", self.answers.used, settings.answers_bytes_max),
+            Part("waiting_reads", node.waiting_reads.used, settings.reads_held_bytes_max),
+            Part("open_intents", self.open_intents.used, settings.open_intents_bytes_node_max),
+            Part("writers", sum(s.writer_bytes for s in stores), settings.writers_bytes_max),
             Part(
                 "snapshots",
                 sum(store.outgoing.memory_bytes() for store in stores),

@@ -15,6 +15,7 @@ import uuid
 from collections.abc import Callable
 from pathlib import Path
 
+from rezone.replica.budget import Budget
 from rezone.replica.checkpoints import FileSnapshot
 from rezone.replica.copies import Pulls
 from rezone.replica.data import DataChannel
@@ -22,7 +23,6 @@ from rezone.replica.foreground import Foreground
 from rezone.replica.import_pulls import ImportPulls
 from rezone.replica.import_source import ImportSource
 from rezone.replica.index_builds import IndexBuilds
-from rezone.replica.insync import Budget
 from rezone.replica.known_zone import KnownZone
 from rezone.replica.lease import Promise
 from rezone.replica.links import Links
@@ -82,6 +82,7 @@ class DataNode:
         protocol_of(self.settings)  # a name that is none shall be told before anything is opened
         self.clock: Clock = clock or SystemClock()
         self.budget = Budget(self.settings.pending_bytes_node_max, "pending writes of the node")
+        self.waiting_reads = Budget(self.settings.reads_held_bytes_max, "waiting reads of the node")
         self.told = ToldTimes(self.clock, self.settings.told_ahead_ms)
         self.process_id = f"{os.getpid()}-{uuid.uuid4().hex[:8]}"
         self.leaving = False

@@ -25,7 +25,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from rezone.replica.insync import Budget, Reply
+from rezone.replica.budget import Budget
+from rezone.replica.insync import Reply
 from rezone.replica.settings import NodeSettings
 from rezone.wire.errors import NotReadyError, RezoneError
 from rezone.wire.messages import NodeId, TransactionResult, WriteResult

@@ -92,7 +92,7 @@ class Partition:
         self.intake = WriteIntake(self, host.budget)
         self.transacting = Transacting(self)
         self.pacer = WritePacer(self, host.budget)
-        self.reads = ReadQueue(self)
+        self.reads = ReadQueue(self, host.waiting_reads)
         self.index = IndexDuties(self)
         self.takeover = TakeoverProcess(self)
         self.sealing = Sealing(self)

@@ -14,10 +14,11 @@ most `hold_ms_max`.
 import contextlib
 from collections import deque
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import pyarrow as pa
 
+from rezone.replica.budget import Budget
 from rezone.replica.expiry import kept_until
 from rezone.replica.intents import overlaid
 from rezone.replica.serving import Served
@@ -29,6 +30,10 @@ from rezone.wire.rows import RowCodec, from_ipc, hash_of, row_ids
 if TYPE_CHECKING:
     from rezone.replica.partition import Partition
     from rezone.replica.protocol import Leadership
+
+_READ_BYTES: Final = 2_000
+"""What a waiting read takes beside its keys: request, answer, deadline, what it waits for."""
+_ROW_ID_BYTES: Final = 100
 
 Readable = Callable[[], bool]
 """Whether a read may be answered now; NotLeaderError when it will not be here. Under the lock."""
@@ -149,13 +154,15 @@ class _WaitingRead(NamedTuple):
     may_answer: Readable
     answer: Callable[[RezoneError | None], None]
     deadline: float
+    size: int
 
 
 class ReadQueue:
     """The reads of one partition that wait until they may be answered, in the order they came."""
 
-    def __init__(self, partition: "Partition") -> None:
+    def __init__(self, partition: "Partition", node_budget: Budget) -> None:
         self._partition = partition
+        self._budget = node_budget
         self._waiting: deque[_WaitingRead] = deque()
 
     def submit(
@@ -163,26 +170,30 @@ class ReadQueue:
         as_of: int | None,
         answer: Callable[[RezoneError | None], None],
         served: Served = lambda: True,
+        size: int = _READ_BYTES,
     ) -> None:
         """Have `answer(None)` called once the read may be answered, now or soon; else the error.
 
-        NotLeaderError at once where another replica leads, ReshardedError where others serve,
-        OverloadedError when too many wait.
+        `size`: the bytes that it holds while it waits. NotLeaderError at once where another replica
+        leads, ReshardedError where others serve, OverloadedError when too many wait.
         """
         partition = self._partition
         with partition.lock:
             may_answer = readable(partition, as_of, served)
             if not may_answer():
-                self._hold(may_answer, answer)
+                self._hold(may_answer, answer, size)
                 return
         answer(None)
 
-    def _hold(self, may_answer: Readable, answer: Callable[[RezoneError | None], None]) -> None:
+    def _hold(
+        self, may_answer: Readable, answer: Callable[[RezoneError | None], None], size: int
+    ) -> None:
         partition = self._partition
         if len(self._waiting) >= partition.settings.reads_held_max:
             raise OverloadedError("too many reads wait for this partition; retry later")
+        self._budget.take(size)
         deadline = partition.clock.monotonic() + partition.settings.hold_ms_max / 1000
-        self._waiting.append(_WaitingRead(may_answer, answer, deadline))
+        self._waiting.append(_WaitingRead(may_answer, answer, deadline, size))
         partition.look_again(deadline)
         partition.leading.ask_leases()
         partition.wake()
@@ -208,6 +219,7 @@ class ReadQueue:
                 except RezoneError as error:
                     outcomes.append((read, error))
         for read, outcome in outcomes:
+            self._budget.give(read.size)
             read.answer(outcome)
 
     @property
@@ -235,6 +247,11 @@ class KeyRead(NamedTuple):
     row_ids: list[bytes]
     as_of: int | None
     own: OwnWrites | None = None
+
+    @property
+    def held_bytes(self) -> int:
+        """What it takes in memory, about."""
+        return _READ_BYTES + int(self.keys.nbytes) + len(self.row_ids) * _ROW_ID_BYTES
 
     @property
     def answered_as_of(self) -> int | None:

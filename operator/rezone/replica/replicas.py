@@ -116,6 +116,7 @@ class Replicas:
             table=zone.table,
             rocks=self._memory.rocks_settings(self._config.rocks),
             transaction_seconds_max=settings.transaction_ms_max / 1000,
+            open_intents=self._memory.open_intents,
         )
         directory = self._directory / str(partition)
         new = not MetaFile.exists(directory)
@@ -127,7 +128,7 @@ class Replicas:
         opened = Partition(store, self._host)
         with self._lock:
             self._open[partition] = opened
-        self._memory.share_tails(self.all())
+        self._memory.share(self.all())
         self._host.touched(partition, at_once=True)
         return opened
 
@@ -138,7 +139,7 @@ class Replicas:
                 if self._open.get(partition.partition_id) is not partition:
                     return  # another call has dropped it, and it may be open anew by now
                 del self._open[partition.partition_id]
-            self._memory.share_tails(self.all())
+            self._memory.share(self.all())
             partition.stop()
             self._host.restream(partition)
             with partition.applying:

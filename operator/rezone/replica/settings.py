@@ -59,7 +59,9 @@ class NodeSettings(msgspec.Struct, frozen=True, kw_only=True):
       its receiver streams.
     - `hold_ms_max`: how long writes (during a takeover) and reads (before the leader's first
       commit, or without leases) are held in place of refused; `reads_held_max`: how many reads by
-      key of one partition.
+      key of one partition; `reads_held_bytes_max`: of the node.
+    - `writers_bytes_max`: what is remembered of writers, shared evenly by the node's partitions;
+      while so many have written within a minute leaders refuse those that are new.
     - `lease_ms`: for how long a follower promises its leader not to commit as a later leader, which
       is how long commits wait after a leader was lost; 0: leaders confirm each read with their
       in-sync replicas. `clock_drift_percent`: by how much the monotonic clocks of two nodes may
@@ -70,7 +72,8 @@ class NodeSettings(msgspec.Struct, frozen=True, kw_only=True):
       `takeover_quiet_ms`: then it dies when no write waits for its answer, but no later.
     - `transaction_ms_max`: a transaction older than that is aborted, whoever leads by then; the
       same on all nodes. `transactions_open_max`, `open_intents_bytes_max`: of a partition at a
-      time; `transaction_bytes_max`: of one transaction, as its intents stand in the log.
+      time; `open_intents_bytes_node_max`: of the node, at which its leaders refuse more;
+      `transaction_bytes_max`: of one transaction, as its intents stand in the log.
     - `standby_lag_rows_max`: at most this many rows may wait to be applied in `iss` (HS-08).
     - `apply_interval_ms`, `apply_rows_max`: a follower applies when either is reached.
     - `index_interval_ms`, `index_rows_max`: indexes follow what is applied when either is reached;
@@ -121,6 +124,8 @@ class NodeSettings(msgspec.Struct, frozen=True, kw_only=True):
     copy_handover_ms: int = 60_000
     hold_ms_max: int = 1_000
     reads_held_max: int = 10_000
+    reads_held_bytes_max: int = 16 << 20
+    writers_bytes_max: int = 64 << 20
     lease_ms: int = 2_000
     told_ahead_ms: int = 3_000
     clock_drift_percent: int = 2
@@ -131,6 +136,7 @@ class NodeSettings(msgspec.Struct, frozen=True, kw_only=True):
     transactions_open_max: int = 1_000
     transaction_bytes_max: int = 4 << 20
     open_intents_bytes_max: int = 16 << 20
+    open_intents_bytes_node_max: int = 32 << 20
     standby_lag_rows_max: int = 1_000
     apply_interval_ms: int = 300
     apply_rows_max: int = 20_000

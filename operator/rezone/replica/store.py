@@ -36,7 +36,7 @@ from rezone.replica.snapshot import Snapshots
 from rezone.replica.store_config import StoreConfig
 from rezone.replica.syncing import make_directory, sync_directory
 from rezone.replica.transactions import TransactionTable
-from rezone.replica.writers import WriterState, WriterTable
+from rezone.replica.writers import WRITER_BYTES, WriterState, WriterTable
 from rezone.wire.errors import ConflictError, CorruptionError
 from rezone.wire.messages import ImportPosition, PartitionId, SealMark
 
@@ -75,9 +75,11 @@ class PartitionStore:
         )
         self._log.on_damage = self._damaged
         self._snapshots = Snapshots(self._changed, config.snapshot, config.clock, config.new_id)
-        self._writers = WriterTable(config.writers_max)
+        self._writers = WriterTable(config.writers_max, int(config.writer_seconds_min * 1_000_000))
         self._transactions = TransactionTable(
-            config.transactions_known_max, int(config.transaction_seconds_max * 1_000_000)
+            config.transactions_known_max,
+            int(config.transaction_seconds_max * 1_000_000),
+            config.open_intents,
         )
         self._imports = ImportTable()
         self._seal = LogSeal()
@@ -85,6 +87,7 @@ class PartitionStore:
         try:
             self._begin(engine)
         except BaseException:
+            self._transactions.close()
             engine.close()
             raise
 
@@ -472,6 +475,21 @@ class PartitionStore:
         with self._changed:
             return self._writers.get(writer_id)
 
+    def limit_writers(self, bytes_max: int) -> None:
+        """Remember so many bytes of writers at most, and what the configuration allows."""
+        with self._changed:
+            self._writers.writers_max = min(bytes_max // WRITER_BYTES, self._config.writers_max)
+
+    def has_room_for_writer(self, now: int) -> bool:
+        """Whether a writer that is not known may write at `now`, in microseconds since 1970."""
+        with self._changed:
+            return self._writers.has_room(now)
+
+    @property
+    def writer_bytes(self) -> int:
+        """The bytes of what is remembered of writers."""
+        return len(self._writers) * WRITER_BYTES
+
     def collect(self, before_time: int, cursor: bytes, bytes_max: int) -> Collected:
         """Remove versions that reads at or after `before_time` cannot see, one slice from `cursor`.
 
@@ -519,6 +537,7 @@ class PartitionStore:
         with self._changed:
             self.outgoing.end_all("the partition was closed")
             self.incoming.forget()
+            self._transactions.close()
         self.engine.close()
 
     def destroy(self) -> None:

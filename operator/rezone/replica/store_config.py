@@ -1,5 +1,6 @@
 """What a partition's storage is told when it is opened: kind of engine, sizes, limits, clock."""
 
+import sys
 import threading
 import time
 import uuid
@@ -9,6 +10,7 @@ from pathlib import Path
 
 import msgspec
 
+from rezone.replica.budget import Tally
 from rezone.replica.checkpoints import CheckpointLimits
 from rezone.replica.engines import open_engine
 from rezone.replica.engines.base import Engine
@@ -30,11 +32,18 @@ def _condition() -> threading.Condition:
     return threading.Condition(threading.RLock())
 
 
+def _unlimited() -> Tally:
+    return Tally(sys.maxsize)
+
+
 class StoreConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Settings of one partition's storage; sizes in bytes, times in seconds.
 
     `transactions_known_max` and `transaction_seconds_max` say how many transactions are remembered,
     and for how long after their end: for as long as a transaction may be open at most.
+    `open_intents` counts the bytes of open ones, with those of the node's other partitions.
+    Of writers `writers_max` are remembered, or fewer (`PartitionStore.limit_writers`), but all that
+    have written within `writer_seconds_min`: as long as a client may repeat a write.
     The engine is written to in slices of `apply_slice_bytes` or `apply_slice_rows`: it holds the
     interpreter for each, which is about a millisecond then.
     Of a copy's rows `bulk_checkpoint_bytes` are received at a time, and as many made durable; of
@@ -60,8 +69,10 @@ class StoreConfig(msgspec.Struct, frozen=True, kw_only=True):
     bulk_early_bytes_max: int = 16 << 20
     file_checkpoint_bytes: int = 64 << 20
     writers_max: int = 10_000
+    writer_seconds_min: float = 60.0
     transactions_known_max: int = 50_000
     transaction_seconds_max: float = 60.0
+    open_intents: Tally = msgspec.field(default_factory=_unlimited)
     table: TableSchema = TableSchema()
     clock: Callable[[], float] = time.monotonic
     new_id: Callable[[], str] = _new_id

@@ -243,6 +243,11 @@ class Transacting:
                 f"open transactions of partition {number} have {table.open_bytes} bytes of "
                 f"writes, the limit is {settings.open_intents_bytes_max}; retry later"
             )
+        if table.node_is_full(size):
+            return OverloadedError(
+                "open transactions of the node have as many bytes of writes as it may hold; "
+                "retry later"
+            )
         if found is None and (table.full or table.open_count >= settings.transactions_open_max):
             return OverloadedError(
                 f"partition {number} has {table.open_count} open transactions and remembers "

@@ -20,6 +20,7 @@ from typing import Final
 
 import msgspec
 
+from rezone.replica.budget import Tally
 from rezone.replica.entry import TRANSACTION_KINDS, Entry, EntryKind
 from rezone.replica.imports import transactions_of, version_time
 from rezone.replica.intents import ID_BYTES, times_of
@@ -73,8 +74,9 @@ class Transaction:
 class TransactionTable:
     """The transactions of one partition, applied or only in the log. The caller locks."""
 
-    def __init__(self, known_max: int, keep_micros: int) -> None:
+    def __init__(self, known_max: int, keep_micros: int, node_open: Tally) -> None:
         self._known_max = known_max
+        self._node_open = node_open
         self._keep_micros = keep_micros
         self._known: dict[bytes, Transaction] = {}
         self._holders: dict[bytes, bytes] = {}
@@ -93,6 +95,10 @@ class TransactionTable:
     def all_open(self) -> list[Transaction]:
         """Return the open transactions."""
         return list(self._open.values())
+
+    def node_is_full(self, size: int) -> bool:
+        """Whether so many bytes more would pass what open transactions of the node may have."""
+        return self._node_open.used + size > self._node_open.limit
 
     @property
     def open_count(self) -> int:
@@ -209,12 +215,22 @@ class TransactionTable:
         )
 
     def _replace(self, records: Iterable[TransactionRecord]) -> None:
-        self._known, self._holders, self._open, self.open_bytes = {}, {}, {}, 0
-        self._over, self._unshrunk = deque(), deque()
+        self.close()
         for record in sorted(records, key=lambda record: record.end_offset):
             self._add(record)
             if record.kind != EntryKind.INTENTS:
                 self._ended(record)
+
+    def close(self) -> None:
+        """Forget everything, also in the node's account."""
+        self._known, self._holders, self._open = {}, {}, {}
+        self._over, self._unshrunk = deque(), deque()
+        self._count(-self.open_bytes)
+
+    def _count(self, size: int) -> None:
+        """Note that open transactions have so many bytes more, here and in the whole node."""
+        self.open_bytes += size
+        self._node_open.add(size)
 
     def _ended(self, record: TransactionRecord) -> None:
         self._over.append(record.transaction)
@@ -225,11 +241,11 @@ class TransactionTable:
         found.records.append(record)
         if found.is_open:
             self._open[record.transaction] = found
-            self.open_bytes += record.size
+            self._count(record.size)
             self._holders.update(dict.fromkeys(record.row_ids, record.transaction))
             return
         if self._open.pop(record.transaction, None) is not None:
-            self.open_bytes -= found.size
+            self._count(-found.size)
         for row in found.row_ids:
             if self._holders.get(row) == record.transaction:
                 del self._holders[row]

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
+from rezone.replica.budget import Budget
 from rezone.replica.engines.base import TIME_MAX
 from rezone.replica.entry import (
     OP_DELETE,
@@ -21,13 +22,14 @@ from rezone.replica.entry import (
     build_entry,
     rows_batch,
 )
-from rezone.replica.insync import Budget, PendingWrite, Reply
+from rezone.replica.insync import PendingWrite, Reply
 from rezone.replica.writers import writer_key
 from rezone.wire.errors import (
     ConflictError,
     InvalidRowError,
     LimitExceededError,
     NotReadyError,
+    OverloadedError,
     RezoneError,
     TransactionEndedError,
 )
@@ -258,8 +260,8 @@ class WriteIntake:
             self.append_entry(plan, request.opaque, reply, tell=tell)
 
     def _plan(self, request: WriteRequest, prepared: PreparedRows) -> Earlier | NewEntry:
-        writer = writer_of(request)
-        known = self._partition.store.writer_state(writer)
+        partition, writer = self._partition, writer_of(request)
+        known = partition.store.writer_state(writer)
         if known is not None and request.sequence < known[0]:
             raise ConflictError(
                 f"sequence {request.sequence} of writer {request.writer_id} is behind {known[0]}",
@@ -269,10 +271,15 @@ class WriteIntake:
             return Earlier(known[1], known[2])
         for sent in request.sent_as:
             # Where the writer is known by imports alone: nothing is appended under such a name.
-            known = self._partition.store.writer_state(log_key("writer_id", sent.writer_id))
-            if known is not None and known[0] >= sent.sequence:
-                return Earlier(known[1], known[2])
-        self._partition.transacting.require_free(prepared.rows)
+            before = partition.store.writer_state(log_key("writer_id", sent.writer_id))
+            if before is not None and before[0] >= sent.sequence:
+                return Earlier(before[1], before[2])
+        if known is None and not partition.store.has_room_for_writer(partition.clock.micros()):
+            raise OverloadedError(
+                f"partition {partition.partition_id} remembers as many writers as it may, and all "
+                "of them have just written; retry later"
+            )
+        partition.transacting.require_free(prepared.rows)
         return NewEntry(prepared.rows, prepared.size, writer, request.sequence)
 
     def append_entry(self, plan: NewEntry, opaque: int, reply: Reply, *, tell: bool = True) -> None:

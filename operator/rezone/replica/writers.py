@@ -3,6 +3,10 @@
 Two layers. `applied` stands in the engine and changes in the same step as the rows; `appended`
 is what the log holds beyond that, rebuilt from entry headers when the log is opened or cut. A
 lookup asks `appended` first: a retry may come before its first try has been applied.
+
+The table has a limit, and forgets who wrote longest ago. But nobody is forgotten who has written a
+moment before: a retry of that batch would be applied a second time. So when only such writers are
+left the leader refuses those that are new (docs/decisions/0213).
 """
 
 import struct
@@ -15,6 +19,8 @@ from rezone.replica.entry import NO_WRITER, WRITER_KINDS, EntryHeader, EntryKind
 _RECORD: Final = struct.Struct(">QQQ")
 _PREFIX: Final = b"w"
 _EVICT_TO: Final = 0.9
+WRITER_BYTES: Final = 200
+"""What one writer takes in memory: its key, its record, their places in a dictionary."""
 
 
 class WriterState(NamedTuple):
@@ -42,18 +48,38 @@ def writer_name(key: bytes) -> str:
 class WriterTable:
     """The last batches of a partition's writers; at most about `writers_max` are remembered.
 
-    Beyond that the ones that wrote longest ago are forgotten. The caller locks.
+    Beyond that the ones that wrote longest ago are forgotten, but none whose last batch has a
+    commit time within `keep_micros` of the log's newest. The caller locks.
     """
 
-    def __init__(self, writers_max: int) -> None:
-        self._writers_max = writers_max
-        self.applied: dict[bytes, WriterState] = {}
+    def __init__(self, writers_max: int, keep_micros: int = 0) -> None:
+        self.writers_max = writers_max
+        self._keep_micros = keep_micros
+        self._applied: dict[bytes, bytes] = {}
         self._appended: dict[bytes, WriterState] = {}
+        # Before that time too few are old enough: a full table is not gone through for each batch.
+        self._old_from = 0
+
+    def __len__(self) -> int:
+        """Return how many writers are held, those twice that have a batch to apply."""
+        return len(self._applied) + len(self._appended)
+
+    def has_room(self, now: int) -> bool:
+        """Whether one more writer may write at `now`, in microseconds since 1970."""
+        if len(self) < self.writers_max:
+            return True
+        if now > self._old_from:
+            self._old_from = self._keep_micros + min(self._times().values(), default=now)
+        return now > self._old_from
+
+    def _times(self) -> dict[bytes, int]:
+        """Return when each writer has written last."""
+        return {writer: _RECORD.unpack(record)[2] for writer, record in self._applied.items()}
 
     def load(self, state: Mapping[bytes, bytes]) -> None:
         """Take the applied layer from an engine's named state."""
-        self.applied = {
-            name[len(_PREFIX) :]: WriterState._make(_RECORD.unpack(record))
+        self._applied = {
+            name[len(_PREFIX) :]: record
             for name, record in state.items()
             if name.startswith(_PREFIX)
         }
@@ -61,7 +87,11 @@ class WriterTable:
 
     def get(self, writer: bytes) -> WriterState | None:
         """Return the last batch of a writer, applied or not."""
-        return self._appended.get(writer) or self.applied.get(writer)
+        return self._appended.get(writer) or self._last_applied(writer)
+
+    def _last_applied(self, writer: bytes) -> WriterState | None:
+        record = self._applied.get(writer)
+        return WriterState._make(_RECORD.unpack(record)) if record is not None else None
 
     def note(self, headers: Iterable[EntryHeader]) -> None:
         """Take appended entries into account."""
@@ -85,28 +115,34 @@ class WriterTable:
     ) -> dict[bytes, bytes | None]:
         """Move entries to the applied layer; return the engine state that must change with it."""
         changes: dict[bytes, bytes | None] = {}
+        newest = 0
         for header in headers:
-            if _is_of_writer(header) and _counts(header, self.applied.get(header.writer_id)):
+            newest = header.commit_time
+            if _is_of_writer(header) and _counts(header, self._last_applied(header.writer_id)):
                 self._apply(header.writer_id, _state_of(header), changes)
         for writer, state in filled:
-            if _is_later(state.sequence, self.applied.get(writer)):
+            if _is_later(state.sequence, self._last_applied(writer)):
                 self._apply(writer, state, changes)
-        if len(self.applied) > self._writers_max:
-            changes.update(self._evict())
+        if len(self._applied) > self.writers_max and newest > self._old_from:
+            changes.update(self._evict(newest))
         return changes
 
     def _apply(self, writer: bytes, state: WriterState, changes: dict[bytes, bytes | None]) -> None:
-        self.applied[writer] = state
-        changes[_PREFIX + writer] = _RECORD.pack(*state)
+        self._applied[writer] = changes[_PREFIX + writer] = _RECORD.pack(*state)
         newest = self._appended.get(writer)
         if newest is not None and newest.end_offset <= state.end_offset:
             del self._appended[writer]
 
-    def _evict(self) -> dict[bytes, bytes | None]:
-        by_age = sorted(self.applied, key=lambda writer: self.applied[writer].commit_time)
-        evicted = by_age[: len(by_age) - int(self._writers_max * _EVICT_TO)]
+    def _evict(self, now: int) -> dict[bytes, bytes | None]:
+        """Forget who is old enough at `now`, the oldest first and no more than need be."""
+        times = self._times()
+        by_age = sorted(times, key=times.__getitem__)
+        spare = by_age[: len(by_age) - int(self.writers_max * _EVICT_TO)]
+        evicted = [writer for writer in spare if times[writer] + self._keep_micros < now]
         for writer in evicted:
-            del self.applied[writer]
+            del self._applied[writer]
+        if len(evicted) < len(spare):
+            self._old_from = times[spare[-1]] + self._keep_micros
         return {_PREFIX + writer: None for writer in evicted}
 
     def set_back(
@@ -134,7 +170,7 @@ class WriterTable:
         affected = {
             writer
             for writer in first
-            if (state := self.applied.get(writer)) is not None and state.end_offset > offset
+            if (state := self._last_applied(writer)) is not None and state.end_offset > offset
         }
         restored: dict[bytes, WriterState] = {}
         if affected:
@@ -147,23 +183,25 @@ class WriterTable:
             if state is None and first[writer] > 0:
                 state = WriterState(first[writer] - 1, offset, time)
             if state is None:
-                del self.applied[writer]
+                del self._applied[writer]
+                changes[_PREFIX + writer] = None
             else:
-                self.applied[writer] = state
-            changes[_PREFIX + writer] = _RECORD.pack(*state) if state else None
+                self._applied[writer] = changes[_PREFIX + writer] = _RECORD.pack(*state)
         return changes
 
     def export(self) -> tuple[tuple[str, int, int, int], ...]:
         """Return the applied layer as a snapshot's header carries it."""
-        return tuple((writer_name(writer), *state) for writer, state in self.applied.items())
+        return tuple(
+            (writer_name(writer), *_RECORD.unpack(record))
+            for writer, record in self._applied.items()
+        )
 
     def take_over(self, rows: Iterable[tuple[str, int, int, int]]) -> dict[bytes, bytes | None]:
         """Replace everything by a snapshot's table; return the engine state for it."""
-        changes: dict[bytes, bytes | None] = {_PREFIX + writer: None for writer in self.applied}
-        self.applied = {writer_key(name): WriterState(*state) for name, *state in rows}
+        changes: dict[bytes, bytes | None] = {_PREFIX + writer: None for writer in self._applied}
+        self._applied = {writer_key(name): _RECORD.pack(*state) for name, *state in rows}
         self._appended = {}
-        for writer, state in self.applied.items():
-            changes[_PREFIX + writer] = _RECORD.pack(*state)
+        changes.update((_PREFIX + writer, record) for writer, record in self._applied.items())
         return changes
 
 

@@ -25,7 +25,7 @@ from storage_kit import (
 from rezone.replica.engines.base import TIME_MAX
 from rezone.replica.meta import MetaFile, PartitionMeta, branch_end, branches_until
 from rezone.replica.store import PartitionStore, ResetNeededError
-from rezone.replica.writers import WriterTable, writer_key, writer_name
+from rezone.replica.writers import WRITER_BYTES, WriterTable, writer_key, writer_name
 from rezone.wire.errors import ConflictError, CorruptionError, SnapshotExpiredError
 from rezone.wire.keyspace import HASH_SPACE
 from rezone.wire.messages import EngineKind, FailoverEntry, Role
@@ -197,7 +197,8 @@ def test_writer_table_over_log_engine_and_rollback(store: PartitionStore) -> Non
 
 def test_writer_table_is_bounded(tmp_path: Path, kind: EngineKind) -> None:
     """A partition with ever new writers would grow without limit."""
-    store = PartitionStore.open(tmp_path / "p", config(kind, writers_max=10))
+    forgetful = config(kind, writers_max=10, writer_seconds_min=0.0)
+    store = PartitionStore.open(tmp_path / "p", forgetful)
     writer = Writer(store)
     for i in range(50):
         store.apply_to(writer.write({rid(i): b"v"}, b"%016d" % i, 1))
@@ -208,6 +209,31 @@ def test_writer_table_is_bounded(tmp_path: Path, kind: EngineKind) -> None:
     store.close()
     assert writer_key(writer_name(W1)) == W1
     assert WriterTable(3).get(W1) is None
+
+
+def test_nobody_is_forgotten_who_has_just_written(tmp_path: Path, kind: EngineKind) -> None:
+    """With very many writers a retried batch would be applied a second time."""
+    keep = 200
+    store = PartitionStore.open(
+        tmp_path / "p", config(kind, writers_max=10, writer_seconds_min=keep / 1e6)
+    )
+    writer = Writer(store)  # its entries are ten microseconds apart
+    for i in range(15):
+        store.apply_to(writer.write({rid(i): b"v"}, b"%016d" % i, 1))
+    assert all(store.writer_state(b"%016d" % i) for i in range(15))
+    assert not store.has_room_for_writer(store.last_commit_time + keep - 150)
+    assert store.has_room_for_writer(store.last_commit_time + keep)
+    for _ in range(20):
+        store.apply_to(writer.write({rid(0): b"v"}, b"%016d" % 14, 1))
+    known = [i for i in range(15) if store.writer_state(b"%016d" % i)]
+    assert known == list(range(6, 15))
+    assert store.has_room_for_writer(0)
+    assert store.writer_bytes == 9 * WRITER_BYTES
+    store.limit_writers(9 * WRITER_BYTES)
+    assert not store.has_room_for_writer(0)
+    store.limit_writers(1 << 30)
+    assert store.has_room_for_writer(0), "no more than the configuration allows, no less either"
+    store.close()
 
 
 @pytest.mark.proves("DCP-05")
