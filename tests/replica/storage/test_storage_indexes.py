@@ -442,6 +442,33 @@ def test_files_bring_the_index_along(tmp_path: Path, monkeypatch: pytest.MonkeyP
         check(target)
 
 
+@pytest.mark.proves("SS-05", "B-05")
+def test_a_receiver_that_dies_has_the_entries_of_the_rows_it_goes_on_behind(
+    tmp_path: Path,
+) -> None:
+    """Rows received before the crash would never be found by an index, or more than once."""
+    kind, crashes = EngineKind.ROCKSDB, []
+    with opened(tmp_path / "a", kind) as source, opened(tmp_path / "b", kind) as target:
+        writer = filled(source)
+        with source.outgoing.open_rows("r", batch_bytes=1000) as snapshot:
+            loader: Any = target.incoming.begin(snapshot.header, "a1")
+            for step, item in enumerate(snapshot):
+                loader.write(item.batch, item.mark)
+                if step == 1:
+                    put(writer, *[(i, "changed", 9) for i in range(0, 120, 2)])
+                    source.apply_to(source.log_end)
+                crashes.append(tmp_path / f"crash{step}")
+                copy_directory(tmp_path / "b", crashes[-1])
+            loader.abort()
+        for crash in crashes:
+            with opened(crash, kind) as again:
+                assert again.incoming.state().resume_after
+                copied_rows(source, again, "a2", ALL)
+                assert not again.indexer.step(), "nothing is left to be done"
+                check(again)
+    assert len(crashes) > 5
+
+
 @pytest.mark.proves("SS-05")
 def test_entries_that_arrive_go_behind_their_rows_and_into_other_files(
     tmp_path: Path, kind: EngineKind, monkeypatch: pytest.MonkeyPatch
