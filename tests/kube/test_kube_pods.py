@@ -87,6 +87,13 @@ def test_command_line_is_what_the_data_node_reads() -> None:
     assert main["livenessProbe"]["httpGet"]["path"] == "/healthz"
 
 
+def test_a_node_that_answers_late_is_left_alone() -> None:
+    """Where processors are short, all nodes of a machine would be restarted, and be busier."""
+    probe = container(build_pod(zone_of(), 7, SETTINGS))["livenessProbe"]
+    assert probe["timeoutSeconds"] == 10
+    assert probe["periodSeconds"] * probe["failureThreshold"] == 60
+
+
 @pytest.mark.proves("OP-03")
 def test_data_is_on_the_claim_when_the_zone_wants_one() -> None:
     """A pod with an emptyDir instead of its claim loses all rows with its first restart."""

@@ -291,7 +291,11 @@ def _container(zone: DistributionZone, node: NodeId, settings: PodSettings) -> M
             failures=max(1, settings.startup_seconds_max // 2),
         ),
         "readinessProbe": _probe(settings, "/readyz", period_seconds=2, failures=2),
-        "livenessProbe": _probe(settings, "/healthz", period_seconds=10, failures=3),
+        # Failover waits for none of these. A node without processor time answers late, and would
+        # only be later for a restart: its replicas would have to catch up besides.
+        "livenessProbe": _probe(
+            settings, "/healthz", period_seconds=10, failures=6, timeout_seconds=10
+        ),
         "resources": dict(settings.resources),
         "securityContext": {
             "allowPrivilegeEscalation": False,
@@ -306,11 +310,18 @@ def _container(zone: DistributionZone, node: NodeId, settings: PodSettings) -> M
     }
 
 
-def _probe(settings: PodSettings, path: str, *, period_seconds: int, failures: int) -> Manifest:
+def _probe(
+    settings: PodSettings,
+    path: str,
+    *,
+    period_seconds: int,
+    failures: int,
+    timeout_seconds: int = 2,
+) -> Manifest:
     return {
         "httpGet": {"path": path, "port": settings.health_port},
         "periodSeconds": period_seconds,
-        "timeoutSeconds": 2,
+        "timeoutSeconds": timeout_seconds,
         "failureThreshold": failures,
     }
 
