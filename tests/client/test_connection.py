@@ -69,6 +69,39 @@ def test_a_channel_that_is_wanted_is_opened_before_there_is_a_request() -> None:
     connection.close()
 
 
+def test_an_answer_wakes_the_sender_only_for_a_request_that_waits(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A thread would wake up with each answer for nothing, or a full window would stay full."""
+    channel = Channel()
+    connection = Connection(
+        "node:1",
+        lambda: channel,
+        on_frame=lambda _: None,
+        on_broken=lambda opaques, _: pytest.fail(f"{opaques} are lost"),
+        window=1,
+    )
+    connection.send(7, Ack(), b"")
+    assert channel.sent.wait(DEADLINE_SECONDS)
+    channel.sent.clear()
+    connection.send(8, Ack(), b"")
+    assert channel.calls == ["send"], "more than the window on their way"
+    wake = connection._state.notify_all
+    woken: list[int] = []
+
+    def notify_all() -> None:
+        woken.append(len(channel.calls))
+        wake()
+
+    with monkeypatch.context() as patch:
+        patch.setattr(connection._state, "notify_all", notify_all)
+        connection.answered(7)
+        assert channel.sent.wait(DEADLINE_SECONDS), "the freed place is not used"
+        connection.answered(8)
+        assert woken == [1], "once, for the request that waited"
+    connection.close()
+
+
 @pytest.mark.parametrize("frame", [None, (ConnectionClosed(reason="stopping"), memoryview(b""))])
 def test_a_channel_that_ends_is_closed_and_its_requests_are_handed_back(
     frame: Frame | None,

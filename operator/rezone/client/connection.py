@@ -109,7 +109,9 @@ class Connection:
                 self._in_flight.discard(opaque)
             else:
                 self._queue = deque(item for item in self._queue if item.opaque != opaque)
-            self._state.notify_all()
+            if self._may_send():
+                # Not otherwise: the sender would wake up with each answer, and find nothing.
+                self._state.notify_all()
 
     def drop(self, reason: str) -> None:
         """Break the channel off: a node that hangs must not keep its requests."""
