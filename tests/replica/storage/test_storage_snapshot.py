@@ -345,6 +345,7 @@ class Machine(RuleBasedStateMachine):
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(600)  # ten seconds of a processor, which took over 120 at load 100
 @pytest.mark.proves("SS-01", "SS-02", "SS-03", "SS-04")
 def test_any_history_of_writes_rollbacks_and_snapshots(kind: EngineKind) -> None:
     """Some order of steps sends a row twice, never, or as it was at another moment."""
