@@ -40,7 +40,7 @@ from replica_cluster import Coordinator, ProcessNode, cluster
 
 from rezone.client import TableClient
 from rezone.controller.heard import Heard, request_after, with_answer
-from rezone.wire.copying import copy_partition
+from rezone.wire.copying import Relay, copy_partition
 from rezone.wire.copysink import FlightSink
 from rezone.wire.flight import NodeClient
 from rezone.wire.messages import (
@@ -151,7 +151,7 @@ def relayed(c: Coordinator) -> float:
         partition=P, snapshot_source=0, attempt=str(begun), revision=c.fence().revision
     )
     sink = FlightSink("node 1", NodeClient(c.nodes[1].address), descriptor)
-    (receipt,) = copy_partition(P, NodeClient(c.nodes[0].address), [sink], reader="bench")
+    (receipt,) = copy_partition(Relay(P, NodeClient(c.nodes[0].address), [sink], reader="bench"))
     assert not receipt.error, receipt.error
     return time.monotonic() - begun
 

@@ -6,7 +6,6 @@ import threading
 import uuid
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import pytest
@@ -15,7 +14,7 @@ from replica_cluster import Client, Coordinator, LocalNode, cluster
 from rezone.replica.checkpoints import CheckpointLimits
 from rezone.replica.foreground import BUSY_SHARE, Foreground
 from rezone.replica.store_config import StoreConfig
-from rezone.wire.copying import CopyOptions, CopyReceipt, copy_partition
+from rezone.wire.copying import CopyOptions, CopyReceipt, Relay, copy_partition
 from rezone.wire.copysink import FlightSink
 from rezone.wire.errors import ConflictError, RezoneError
 from rezone.wire.flight import NodeClient
@@ -84,10 +83,10 @@ def test_a_learner_pulls_a_snapshot_and_joins(
     begun: list[int] = []
     asked_twice = threading.Event()
 
-    def copying(partition: int, *arguments: Any, **options: Any) -> list[CopyReceipt]:
-        begun.append(partition)
+    def copying(relay: Relay) -> list[CopyReceipt]:
+        begun.append(P)
         assert asked_twice.wait(WAIT_SECONDS)
-        return copy_partition(partition, *arguments, **options)
+        return copy_partition(relay)
 
     monkeypatch.setattr("rezone.replica.copies.copy_partition", copying)
     with cluster(tmp_path, 3, store_config=FORMS[form]) as c:
@@ -128,9 +127,9 @@ def test_a_copy_outlives_its_coordinator_but_not_its_trigger(tmp_path: Path, for
         c.epoch += 1
         c.send(P, c.records[P])
         source = NodeClient(c.nodes[0].address)
-        (receipt,) = copy_partition(P, source, [sink(c, revision=6)], reader="old")
+        (receipt,) = copy_partition(Relay(P, source, [sink(c, revision=6)], reader="old"))
         assert receipt.error.startswith("StaleRevisionError")
-        (receipt,) = copy_partition(P, source, [sink(c, revision=7)], reader="test")
+        (receipt,) = copy_partition(Relay(P, source, [sink(c, revision=7)], reader="test"))
         assert not receipt.error
         joined(c, k)
 
@@ -141,17 +140,21 @@ def test_a_snapshot_is_pushed_and_refused_where_none_is_needed(tmp_path: Path, f
     with cluster(tmp_path, 3, store_config=FORMS[form]) as c:
         k = learner(c)
         (receipt,) = copy_partition(
-            P,
-            NodeClient(c.nodes[0].address),
-            [sink(c)],
-            reader="test",
-            options=CopyOptions(batch_bytes=16 << 10),
+            Relay(
+                P,
+                NodeClient(c.nodes[0].address),
+                [sink(c)],
+                reader="test",
+                options=CopyOptions(batch_bytes=16 << 10),
+            )
         )
         assert not receipt.error
         assert 1000 <= receipt.rows <= (1000 if form == "rows" else 1010), "an estimate for files"
         assert receipt.files == (form == "files")
         joined(c, k)
-        (receipt,) = copy_partition(P, NodeClient(c.nodes[0].address), [sink(c)], reader="test")
+        (receipt,) = copy_partition(
+            Relay(P, NodeClient(c.nodes[0].address), [sink(c)], reader="test")
+        )
         assert receipt.skipped
         forced = sink(c)
         forced.open(
@@ -169,18 +172,22 @@ def test_a_broken_copy_goes_on_and_a_trimmed_log_asks_for_one(tmp_path: Path, fo
         k = learner(c)
         asked = iter([False, False, True])
         (receipt,) = copy_partition(
-            P,
-            NodeClient(c.nodes[0].address),
-            [sink(c)],
-            reader="test",
-            options=CopyOptions(batch_bytes=8 << 10),
-            cancelled=lambda: next(asked, True),
+            Relay(
+                P,
+                NodeClient(c.nodes[0].address),
+                [sink(c)],
+                reader="test",
+                options=CopyOptions(batch_bytes=8 << 10),
+                cancelled=lambda: next(asked, True),
+            )
         )
         assert receipt.error
         report = c.until("told", lambda: (r := c.report(2, P)).copy and r.copy.error and r)
         assert report.needs_snapshot
         assert c.isr(P) == {0, 1}
-        (receipt,) = copy_partition(P, NodeClient(c.nodes[0].address), [sink(c)], reader="test")
+        (receipt,) = copy_partition(
+            Relay(P, NodeClient(c.nodes[0].address), [sink(c)], reader="test")
+        )
         assert not receipt.error
         joined(c, k)
 
@@ -195,19 +202,21 @@ def test_a_copy_goes_on_from_a_new_leader(tmp_path: Path, form: str) -> None:
         k = learner(c)
         asked = iter([False] * 2)
         (receipt,) = copy_partition(
-            P,
-            NodeClient(c.nodes[0].address),
-            [sink(c)],
-            reader="first",
-            options=CopyOptions(batch_bytes=1 << 10),
-            cancelled=lambda: next(asked, True),
+            Relay(
+                P,
+                NodeClient(c.nodes[0].address),
+                [sink(c)],
+                reader="first",
+                options=CopyOptions(batch_bytes=1 << 10),
+                cancelled=lambda: next(asked, True),
+            )
         )
         assert "cancelled" in receipt.error
         c.move(P, 1)
         k.put(P, {b"between": b"1"})
         for attempt in ("second", "third"):
             (receipt,) = copy_partition(
-                P, NodeClient(c.nodes[1].address), [sink(c)], reader=attempt
+                Relay(P, NodeClient(c.nodes[1].address), [sink(c)], reader=attempt)
             )
             if not receipt.error:
                 break
@@ -231,7 +240,7 @@ def test_the_rate_of_a_running_copy_follows_the_zone(tmp_path: Path, form: str) 
         slow = msgspec.structs.replace(c.config, copy_bytes_per_second_max=1)
         c.call(2, ConfigureNode(fence=c.fence(), config=slow, peers=c.peers))
         source = NodeClient(c.nodes[0].address)
-        copy = pool.submit(copy_partition, P, source, [sink(c)], reader="slow")
+        copy = pool.submit(copy_partition, Relay(P, source, [sink(c)], reader="slow"))
         c.until("begun", lambda: c.report(2, P).copy)
         assert not copy.done()
         c.call(2, ConfigureNode(fence=c.fence(), config=c.config, peers=c.peers))

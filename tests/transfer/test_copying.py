@@ -11,7 +11,7 @@ from rezone.transfer import copy_job
 from rezone.transfer.copy_job import CopyFailedError, JobOptions
 from rezone.transfer.stream import copy_entry
 from rezone.wire import copyplan, messages
-from rezone.wire.copying import CopyOptions, CopyReceipt, copy_partition
+from rezone.wire.copying import CopyOptions, CopyReceipt, Relay, copy_partition
 from rezone.wire.copyplan import CopyTarget, PartitionCopy
 from rezone.wire.messages import CopyState, SnapshotHeader, SnapshotTrailer
 from rezone.wire.ratelimit import RateLimit
@@ -204,11 +204,13 @@ def test_a_receiver_that_stalls_is_dropped(stores: list[FakeStore]) -> None:
     stuck, good = _StuckSink(until), _ListSink(until)
     source = NodeClient(stores[0].address)
     receipts = copy_partition(
-        3,
-        source,
-        [stuck, good],
-        reader="r",
-        options=CopyOptions(stall_seconds=0.05, confirm_seconds=5),
+        Relay(
+            3,
+            source,
+            [stuck, good],
+            reader="r",
+            options=CopyOptions(stall_seconds=0.05, confirm_seconds=5),
+        )
     )
     source.close()
     assert "took nothing" in receipts[0].error

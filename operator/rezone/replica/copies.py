@@ -25,7 +25,7 @@ from rezone.replica.foreground import CopySteps, Foreground, Rest
 from rezone.replica.incoming import Loader
 from rezone.replica.snapshot import BatchMark, SnapshotSource
 from rezone.wire import messages
-from rezone.wire.copying import copy_partition
+from rezone.wire.copying import Relay, copy_partition
 from rezone.wire.errors import ConflictError, CorruptionError, RezoneError
 from rezone.wire.flight import NodeClient
 from rezone.wire.messages import (
@@ -249,12 +249,14 @@ class Pulls:
         client = self._connect(request.source)
         try:
             receipts = copy_partition(
-                request.partition,
-                client,
-                [LocalSink(partition, attempt, self._foreground)],
-                reader=f"node {partition.node_id}",
-                rate=RateLimit(lambda: self._rates[partition.partition_id]),
-                cancelled=lambda: self._closed.is_set() or partition.closed,
+                Relay(
+                    request.partition,
+                    client,
+                    [LocalSink(partition, attempt, self._foreground)],
+                    reader=f"node {partition.node_id}",
+                    rate=RateLimit(lambda: self._rates[partition.partition_id]),
+                    cancelled=lambda: self._closed.is_set() or partition.closed,
+                )
             )
             _log.info("pulled a snapshot", partition=request.partition, receipt=receipts[0])
             if receipts[0].error:

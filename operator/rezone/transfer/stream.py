@@ -10,7 +10,7 @@ import functools
 import time
 from collections.abc import Callable
 
-from rezone.wire.copying import CopyOptions, CopyReceipt, copy_partition
+from rezone.wire.copying import CopyOptions, CopyReceipt, Relay, copy_partition
 from rezone.wire.copyplan import PartitionCopy
 from rezone.wire.copysink import FlightSink
 from rezone.wire.flight import NodeClient
@@ -54,12 +54,14 @@ def copy_entry(
             for target in entry.targets
         ]
         return copy_partition(
-            entry.partition,
-            node(entry.source),
-            sinks,
-            reader=attempt,
-            options=options,
-            rate=rate,
-            cancelled=cancelled,
-            clock=clock,
+            Relay(
+                entry.partition,
+                node(entry.source),
+                sinks,
+                reader=attempt,
+                options=options,
+                rate=rate,
+                cancelled=cancelled,
+                clock=clock,
+            )
         )

@@ -179,7 +179,8 @@ class Relay:
 
     After `begin`, `forward` is called until it is False, and beside it each feed's `write_next`
     until that is False; then `end`. Nothing is raised for a fault of the source or of a receiver:
-    `receipts` say it.
+    `receipts` say it. `reader` names this reader to the source, and `cancelled` is asked before
+    each batch.
     """
 
     def __init__(
@@ -207,6 +208,11 @@ class Relay:
         self._stream: Any = None
         self._ended = ""
         self.feeds: dict[str, Feed] = {}
+
+    @property
+    def confirm_seconds(self) -> float:
+        """For how long a receiver may take to confirm what it was sent."""
+        return self._options.confirm_seconds
 
     def begin(self) -> bool:
         """Ask the receivers where they stand and open the read; whether there is one."""
@@ -299,42 +305,20 @@ class Relay:
         )
 
 
-def copy_partition(
-    partition: PartitionId,
-    source: SnapshotSource,
-    sinks: Sequence[Sink],
-    *,
-    reader: str,
-    options: CopyOptions | None = None,
-    rate: RateLimit | None = None,
-    cancelled: Callable[[], bool] = lambda: False,
-    clock: Callable[[], float] = time.monotonic,
-) -> list[CopyReceipt]:
-    """Copy a partition's snapshot to all sinks; one receipt each, in their order.
+def copy_partition(relay: Relay) -> list[CopyReceipt]:
+    """Copy a partition's snapshot to all receivers; one receipt each, in their order.
 
-    Never raises for a fault of the source or of a sink: the receipts say it. `reader` names this
-    reader to the source. `cancelled` is asked before each batch.
+    Never raises for a fault of the source or of a receiver: the receipts say it.
     """
-    options = options or CopyOptions()
-    relay = Relay(
-        partition,
-        source,
-        sinks,
-        reader=reader,
-        options=options,
-        rate=rate,
-        cancelled=cancelled,
-        clock=clock,
-    )
     begun = relay.begin()
     threads = [(feed, _thread_of(feed)) for feed in relay.feeds.values()]
     while begun and relay.forward():
         pass
     relay.end()
     for feed, thread in threads:
-        thread.join(options.confirm_seconds)
+        thread.join(relay.confirm_seconds)
         if thread.is_alive():
-            feed.give_up(f"{feed.sink.name} did not confirm in {options.confirm_seconds:.0f} s")
+            feed.give_up(f"{feed.sink.name} did not confirm in {relay.confirm_seconds:.0f} s")
     return relay.receipts
 
 
