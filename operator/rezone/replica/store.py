@@ -396,7 +396,9 @@ class PartitionStore:
 
         Who still needs it gets a snapshot in its place.
         """
-        end = self._log.end_of_file(max(offset, self._log.start))
+        if offset < self._log.start:
+            return True  # another reader came upon it as well, and this one is told later
+        end = self._log.end_of_file(offset)
         if end is None or min(self.applied, self.indexer.needs_log_from) < end:
             return False
         self.flush()
