@@ -199,6 +199,9 @@ def main() -> None:
     parser.add_argument("--moving-pause-ms", type=float, default=1.0, help="while it moves")
     given = parser.parse_args()
     sys.setswitchinterval(SWITCH_INTERVAL_SECONDS)
+    # pyarrow imports pandas with the first array: not after this, or its objects are collected in
+    # the middle of a move, which takes 12 ms and more.
+    batch_of([0], 0)
     settle_memory()
     print("write gap of a leader move, ms, pause included; usual: median time between two writes;")
     print("added: median of what a move's gap is longer than its usual time")
