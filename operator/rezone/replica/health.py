@@ -3,6 +3,7 @@
 Concurrency: a thread per request, daemon; only reads.
 """
 
+import contextlib
 import http.server
 import threading
 from collections.abc import Iterator
@@ -89,13 +90,14 @@ class HealthServer:
             """Answers one request."""
 
             def do_GET(self) -> None:
-                """Answer by path."""
+                """Answer by path, if who asked still waits: a probe hangs up on a late answer."""
                 code, kind, body = _answer(node, registry, self.path)
-                self.send_response(code)
-                self.send_header("Content-Type", kind)
-                self.send_header("Content-Length", str(len(body)))
-                self.end_headers()
-                self.wfile.write(body)
+                with contextlib.suppress(ConnectionError):
+                    self.send_response(code)
+                    self.send_header("Content-Type", kind)
+                    self.send_header("Content-Length", str(len(body)))
+                    self.end_headers()
+                    self.wfile.write(body)
 
             def log_message(self, format: str, *args: object) -> None:  # noqa: A002
                 """Keep the log free of probes."""
