@@ -28,8 +28,9 @@ What stands in for the world, each as small as it can be:
 - `scenarios`: what is asked of a zone.
 - `data_plane`: data nodes alone, on such files, without an operator; `cut_over`: in the middle of
   a re-sharding, with the real `imports` on lines that fail; `closed_times`: with clocks that are
-  wrong by far; `indexed`: with indexes that come and go, takeovers and a log that is trimmed;
-  `copy_storm`: with replicas that come and go all the time.
+  wrong by far; `indexed`: with indexes that come and go, takeovers, a log that is trimmed, and
+  what seldom comes by itself (`plots`, decision 0211); `copy_storm`: with replicas that come and
+  go all the time.
 
 A run is determined by its scenario, the crash point and the seed; a failing one prints them, and
 `REZONE_SIMULATION_SEED=<n>` runs that seed alone. `REZONE_SIMULATION_SEEDS=<n>` runs more of them,

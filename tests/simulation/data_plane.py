@@ -128,6 +128,7 @@ class DataPlane:
         self.records: dict[PartitionId, LeaderAndIsr] = {}
         self.lines: dict[NodeId, Lines] = {}
         self.late: list[tuple[NodeId, Message]] = []
+        self.asleep: set[NodeId] = set()
         self.rows = [bytes([n * 256 // KEYS]) * 8 + b"key%d" % n for n in range(KEYS)]
         self._inside: dict[HashRange, list[bytes]] = {}
         self.past: dict[tuple[bytes, int], bytes | None] = {}
@@ -240,7 +241,8 @@ class DataPlane:
         """Let a moment pass."""
         self.loop.advance(STEP_SECONDS)
         for node in list(self.network.nodes.values()):
-            if self.network.nodes.get(node.node_id) is node and node is not self.stalled:
+            asleep = node is self.stalled or node.node_id in self.asleep
+            if self.network.nodes.get(node.node_id) is node and not asleep:
                 with self.mortals():
                     node.step(self.loop.monotonic())
         for partition in self.replicas():
@@ -348,14 +350,24 @@ class DataPlane:
         if how < SYNC_DEATHS:
             self.machines[node].dies_in = self.crashes.randint(1, SYNCS_MAX)
             return
+        if how < SYNC_DEATHS + STOPS:
+            self.stop(node)
+        else:
+            self.kill(node)
+
+    def stop(self, node: NodeId) -> None:
+        """End a node in order; it may die of that, and may be down already."""
         with self.mortals():
-            up = self.network.nodes[node]
-            if how < SYNC_DEATHS + STOPS:
-                assert isinstance(up, StoredNode)
+            up = self.network.nodes.get(node)
+            if isinstance(up, StoredNode):
                 up.stop()
-            else:
-                up.kill(self.crashes.randrange)
-            del self.network.nodes[node]
+                del self.network.nodes[node]
+
+    def kill(self, node: NodeId) -> None:
+        """End a node's process or its machine, if it is up."""
+        up = self.network.nodes.pop(node, None)
+        if up is not None:
+            up.kill(self.crashes.randrange)
 
     def bury(self, died: MachineDiedError) -> None:
         """Take a node away whose machine has died; safe to repeat."""

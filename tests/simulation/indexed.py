@@ -3,7 +3,7 @@
 One partition whose log is so short that it is trimmed all the time. Clients write a few rows at
 once, or delete them, under one name each and again until they are answered. A coordinator elects
 leaders, has them hand over, takes takeovers back, has replicas copied that need it or stand by hot,
-and gives the zone other indexes now and then.
+and gives the zone other indexes now and then. What seldom comes by itself is plotted (`plots`).
 
 What must hold: what a replica would look up is what its rows say, as of any time, as soon as its
 index is as far as its rows; then it has an entry for each version, and no other; a look-up as of a
@@ -23,6 +23,7 @@ import msgspec
 import pyarrow as pa
 
 from rezone.domain import route_leaders, routes
+from rezone.domain.routes import Refusal
 from rezone.replica.engines.base import (
     FLAG_TOMBSTONE,
     INDEX_PREFIX,
@@ -39,6 +40,8 @@ from rezone.wire.errors import RezoneError
 from rezone.wire.indexes import IndexCodec, index_codecs
 from rezone.wire.messages import (
     IndexPosition,
+    LeaderAndIsr,
+    NodeId,
     Takeover,
     WriteRequest,
     WriteResult,
@@ -58,12 +61,20 @@ from simulation.data_plane import (
     values_of,
 )
 from simulation.engine import INDEX_END
+from simulation.plots import PLOTS, Plot
 
 PARTITION = 0
 CLIENTS = 3
 PATIENCE_SECONDS = 1.0
 ERROR_MICROS = 300_000
-LOG_BYTES = 2_000
+LOG_BYTES = 1_000
+REST, PLOT_REST = 0.9, 0.5
+"""How likely a client is to write nothing in a step, and while a plot waits for rows."""
+
+PLOT_CHANCE = 0.03
+PLOT_SECONDS = 4.0
+"""How long a plot waits for its moment at most."""
+
 PLACES = 4
 COMPARED = 0.05
 """How often a replica's indexes are compared with its rows, in a step."""
@@ -117,6 +128,9 @@ class Indexed(DataPlane):
         self.deleted: set[tuple[bytes, int]] = set()
         self.found: dict[tuple[bytes, int], dict[bytes, bytes]] = {}
         self.stopped: dict[int, IndexPosition] = {}
+        self.followed: dict[tuple[NodeId, int, NodeId], int] = {}
+        self.plot: Plot | None = None
+        self.plot_ends = 0.0
         self.begin([PARTITION])
 
     def _name(self) -> str:
@@ -132,6 +146,38 @@ class Indexed(DataPlane):
 
     # --- the run ---------------------------------------------------------------------------------
 
+    @property
+    def record(self) -> LeaderAndIsr:
+        """The partition's record."""
+        return self.records[PARTITION]
+
+    def change(self, answer: LeaderAndIsr | Refusal | None) -> bool:
+        """Take a change of the record, unless it is refused."""
+        return self.set(PARTITION, answer)
+
+    def replica(self, node: NodeId) -> Partition | None:
+        """Return a node's replica, None while it is down."""
+        return next((each for each in self.replicas() if each.node_id == node), None)
+
+    def ask(self) -> None:
+        """Go on with a plot, or begin one."""
+        now = self.loop.monotonic()
+        if self.plot is None and self.rng.random() < PLOT_CHANCE:
+            self.plot = self.rng.choice(PLOTS)(self)
+            self.plot_ends = now + PLOT_SECONDS
+        if self.plot is not None and (now >= self.plot_ends or not self._goes_on(self.plot)):
+            self._end_plot()
+
+    def _goes_on(self, plot: Plot) -> bool:
+        with self.mortals():
+            return next(plot, plot) is None
+        return False
+
+    def _end_plot(self) -> None:
+        if self.plot is not None:
+            self.plot.close()
+            self.plot = None
+
     def settle(self) -> None:
         """Wait until all is at rest; everything must be there then."""
         self.wait_for(lambda: not self._left(), self._left)
@@ -141,6 +187,7 @@ class Indexed(DataPlane):
         """Let a moment pass."""
         super().step()
         self._check_takeovers()
+        self._check_logs()
         for client in self.clients:
             self._go_on(client)
         self.read_newest()
@@ -152,6 +199,7 @@ class Indexed(DataPlane):
 
     def calm(self) -> None:
         """End all faults, and let all nodes hear of the zone."""
+        self._end_plot()
         super().calm()
         for node in NODES:
             self.configure(node)
@@ -178,16 +226,21 @@ class Indexed(DataPlane):
         super().coordinate()
         self.configure(self.rng.choice(NODES))
         if self.loop.time() < STORM_SECONDS and self.rng.random() < 0.03:
-            self.number += 1
-            table = table_of(*self.rng.sample(INDEXES, self.rng.randrange(3)))
-            self.config = msgspec.structs.replace(self.config, table=table)
-            self.counts["tables"] += 1
+            self.change_table(indexes_min=0)
         record = self.records[PARTITION]
         if self.rng.random() < 0.05:
             # It applies what is not committed: so rows and entries are undone at times.
             standby = self.rng.choice([n for n in record.replicas if n != record.leader])
             self.set(PARTITION, routes.set_hot_standby(record, standby))
         self._hand_over()
+
+    def change_table(self, *, indexes_min: int) -> None:
+        """Give the zone other indexes, so many at least."""
+        self.number += 1
+        count = self.rng.randint(indexes_min, len(INDEXES))
+        table = table_of(*self.rng.sample(INDEXES, count))
+        self.config = msgspec.structs.replace(self.config, table=table)
+        self.counts["tables"] += 1
 
     def _hand_over(self) -> None:
         record, chance = self.records[PARTITION], self.rng.random()
@@ -230,7 +283,8 @@ class Indexed(DataPlane):
         elif client.outcome is None and now - client.since < PATIENCE_SECONDS:
             return
         if not client.rows:
-            if self.loop.time() > STORM_SECONDS or self.rng.random() < 0.9:
+            rests = PLOT_REST if self.plot is not None else REST
+            if self.loop.time() > STORM_SECONDS or self.rng.random() < rests:
                 return
             client.sequence += 1
             chosen = self.rng.sample(self.rows, self.rng.randrange(1, 4))
@@ -297,6 +351,20 @@ class Indexed(DataPlane):
                 lacking = index_lacks(history, wanted, indexer.position)
                 assert not lacking, f"node {replica.node_id} leads, and its {lacking}"
                 self.counts["indexed takeovers"] += 1
+
+    def _check_logs(self) -> None:
+        """Assert that no log is trimmed beyond who follows it: that would cost a copy."""
+        followed: dict[tuple[NodeId, int, NodeId], int] = {}
+        for leader in self.leaders(PARTITION):
+            start = leader.store.log_start
+            for node, durable in leader.leading.require_state().catching_up().items():
+                key = leader.node_id, leader.leader_epoch, node
+                trimmed = start > self.followed.get(key, start) and start > durable
+                assert not trimmed, (
+                    f"{key}: the log begins at {start}, the follower is at {durable}"
+                )
+                followed[key] = start
+        self.followed = followed
 
     def _check_indexes(self, partition: Partition) -> None:
         """Assert that a replica's indexes have what its rows say, where they are as far."""

@@ -33,12 +33,14 @@ from simulation.streams import Follower
 if TYPE_CHECKING:
     from simulation.network import Network
 
-LOG_SEGMENT_BYTES = 4096
+LOG_SEGMENT_BYTES = 1024
 LOG_TAIL_BYTES = 2048
 FLUSH_CHANCE = 0.02
 HOUSE_CHANCE = 0.05
-BUILD_BYTES = 2048
-"""How much of an index is built in a step."""
+BUILD_CHANCE = 0.15
+BUILD_BYTES = 256
+"""How much of an index is built in a step, and how often: replicas are at it for different times,
+so that leaders have built what their candidates have not."""
 
 
 class StoredReplicas(Replicas):
@@ -167,7 +169,7 @@ class StoredNode(SimulatedNode):
                 partition.store.flush()
             if self._rng.random() < HOUSE_CHANCE:
                 partition.upkeep.keep_house()
-            if partition.index.unfinished:
+            if partition.index.unfinished and self._rng.random() < BUILD_CHANCE:
                 partition.index.build(lambda most: min(most, BUILD_BYTES))
 
     def stop(self) -> None:
