@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from storage_kit import Writer, config, copy_directory, stored_rows, stored_versions
+from storage_kit import Writer, bring_older, config, copy_directory, stored_rows, stored_versions
 
 from rezone.replica.engines.base import FLAG_VALUE, INDEX_PREFIX, TIME_MAX
 from rezone.replica.index_state import IndexPart, IndexState
@@ -412,6 +412,29 @@ def test_a_receiver_builds_its_indexes_while_rows_come(
         assert target.reader.digest() == source.reader.digest()
         source.indexer.catch_up()
         assert look_up(target, "by_owner") == look_up(source, "by_owner")
+
+
+@pytest.mark.proves("SS-03", "SS-05")
+@pytest.mark.parametrize("kept_bytes", [0, 1 << 20])
+def test_rows_that_come_early_have_entries(
+    tmp_path: Path, kind: EngineKind, kept_bytes: int
+) -> None:
+    """A new replica's lookups would lack the rows whose past had changed while they were copied."""
+    early = {"bulk_early_bytes_max": kept_bytes}
+    with opened(tmp_path / "a", kind) as source, opened(tmp_path / "b", kind, **early) as target:
+        filled(source)
+        older = encoded([(i, "before", 1) for i in range(0, 100, 3)])
+        came_early = 0
+        with source.outgoing.open_rows("r", batch_bytes=2000) as snapshot:
+            loader: Any = target.incoming.begin(snapshot.header, "a1")
+            for step, item in enumerate(snapshot):
+                loader.write(item.batch, item.mark)
+                came_early += item.mark.early
+                if step == 1:
+                    bring_older(source, {row: value or b"" for row, value in older.items()})
+            loader.finish(snapshot.trailer)
+        assert came_early, "there is nothing to be seen"
+        check(target)
 
 
 @pytest.mark.proves("SS-05", "HS-07")
