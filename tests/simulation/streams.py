@@ -227,6 +227,10 @@ class Follower:
             if now >= self._retry_at:
                 self._open(source, now)
             return
+        if self._stream.ended and not self._stream.wire:
+            # The process that led is gone, and there again before this one has looked.
+            self._failed("the connection broke", now)
+            return
         self._deliver_acks()
         self._receive(now)
         if self._stream is not None:
