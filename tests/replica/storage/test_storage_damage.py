@@ -332,7 +332,9 @@ def test_old_log_that_is_damaged_is_given_up_when_the_engine_has_it(
     assert isinstance(offset, int)
     assert store.give_up_log(offset)
     assert store.log_start > whole.log_start
+    kept_from = store.log_start
     assert store.give_up_log(offset), "two readers came upon it, and the second is told later"
+    assert store.log_start == kept_from, "whole log is given up"
     read_all(store, whole)
     assert not store.give_up_log(store.log_end - 1), "the newest file is still needed"
     store.close()
