@@ -68,6 +68,13 @@ class NoIndexes:
         """Do nothing, as a real one would."""
 
 
+class _Uncounted(Tally):
+    """What a node's open transactions hold, in a disk that is copied: a lock cannot be."""
+
+    def __deepcopy__(self, memo: object) -> _Uncounted:
+        return self
+
+
 class MemoryStore:
     """The storage of one replica."""
 
@@ -204,7 +211,7 @@ class MemoryStore:
     def _forget_transactions(self) -> None:
         """Begin with what the log says of them."""
         self._engine = None
-        self._table = TransactionTable(TRANSACTIONS_MAX, KEEP_MICROS, Tally(sys.maxsize))
+        self._table = TransactionTable(TRANSACTIONS_MAX, KEEP_MICROS, _Uncounted(sys.maxsize))
         self._table.note(e for raw in filter(None, self.rows) for e in iter_entries(raw))
         self._advance(0)
 
