@@ -183,7 +183,7 @@ class TransactionTable:
                 else:
                     kept.append(record)
         if changes:
-            self._replace(kept)
+            self._replace(kept, applied=frozenset(self._over))
         return changes
 
     # --- engine and copies ------------------------------------------------------------------
@@ -214,11 +214,16 @@ class TransactionTable:
             if record.end_offset <= offset
         )
 
-    def _replace(self, records: Iterable[TransactionRecord]) -> None:
+    def _replace(
+        self, records: Iterable[TransactionRecord], applied: frozenset[bytes] | None = None
+    ) -> None:
+        """Know these records alone; of these transactions the end is applied, None: of all."""
         self.close()
         for record in sorted(records, key=lambda record: record.end_offset):
             self._add(record)
-            if record.kind != EntryKind.INTENTS:
+            # An end that is only noted is counted when it is applied, and must not be twice.
+            over = applied is None or record.transaction in applied
+            if over and record.kind != EntryKind.INTENTS:
                 self._ended(record)
 
     def close(self) -> None:

@@ -231,6 +231,25 @@ def test_a_rollback_of_what_is_not_applied_forgets_it(tmp_path: Path, kind: Engi
         )
 
 
+def test_an_end_that_was_not_applied_at_a_rollback_is_forgotten_once(
+    tmp_path: Path, kind: EngineKind
+) -> None:
+    """The replica would stop following its leader when it forgets the transaction again."""
+    form = "memory" if kind is EngineKind.MEMORY else "rows"
+    with opened(tmp_path / "p", form, transaction_seconds_max=0.0) as store:
+        tx = Transactor(store)
+        tx.intend(T1, {rid(1): b"a"})
+        apply(store)
+        end = tx.abort(T1)
+        tx.intend(T2, {rid(2): b"b"})
+        store.truncate(end)
+        apply(store)
+        for _ in range(2):
+            Writer(store).write({rid(3): b"c"})
+            apply(store)
+        assert known(store) == []
+
+
 def test_an_entry_may_be_applied_before_its_append_is_through(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
