@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 
 import click
 
-from rezone.domain.partition_map import LEGEND, marks_of_routes, picture
+from rezone.domain.partition_map import marks_of_routes, picture
 from rezone.domain.route_records import RouteRecords
 from rezone.kube.client import Kube, connect
 from rezone.kube.errors import KubeError
@@ -38,7 +38,7 @@ def partition_map(zone: str, namespace: str | None) -> None:
         routes = await RouteStore(kube, found).load()
         if not routes:
             return f"zone {zone} has no partitions yet"
-        return "\n".join([*map_parts(routes), LEGEND])
+        return "\n".join(map_parts(routes))
 
     click.echo(_ask(load))
 
