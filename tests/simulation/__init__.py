@@ -16,15 +16,16 @@ What stands in for the world, each as small as it can be:
 - `apiserver`: objects with resourceVersion and compare-and-set, and the faults of a real one.
 - `process`: one life of the operator. It can die before and after every write to the API server
   and every call to a data node; calls that have left are delivered all the same.
-- `storage`, `node`, `streams`: a disk that loses what was not synced, a data node on it, and the
-  replication between nodes at the granularity of a step.
-- `disk`, `engine`, `stored`: the same with real stores and journals, on files of which a crash
+- `disk`, `file_engine`, `machine`: a disk of real files, and an engine on it, of which a crash
   leaves what was synced and something of the rest (decision 0190).
-- `copies`, `copy_node`, `waiting`, `file_engine`: copies between such nodes, by the real code, on
-  streams that break (decision 0200).
+- `node`, `streams`, `pulled`: a data node on it, with real stores and journals; replication and
+  copies between nodes, by a step or a batch at a time.
+- `copies`, `copy_node`, `waiting`: copies between such nodes by the real copy loop, on streams
+  that break (decision 0200).
 - `kubelet`: pods that start, restart and go, with or without their disk; SparkApplications.
 - `world`: all of it together, and the faults that can be put into it.
-- `checks`: what must hold after every step, and at the end.
+- `checks`, `held`: what must hold after every step, and at the end; what replicas have, also of
+  machines that are down (decision 0203).
 - `scenarios`: what is asked of a zone.
 - `data_plane`: data nodes alone, on such files, without an operator; `cut_over`: in the middle of
   a re-sharding, with the real `imports` on lines that fail; `closed_times`: with clocks that are

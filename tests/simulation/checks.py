@@ -5,6 +5,7 @@ from __future__ import annotations
 import bisect
 import collections
 import weakref
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
 from rezone.domain import assignments, route_checks
@@ -19,7 +20,7 @@ from rezone.resources.zone import DistributionZone
 from rezone.wire.errors import RezoneError
 from rezone.wire.messages import LeaderAndIsr, NodeId, PartitionId, Role
 from simulation.apiserver import Key
-from simulation.storage import memory_of
+from simulation.held import Held, Histories, History
 
 if TYPE_CHECKING:
     from simulation.world import World
@@ -38,7 +39,7 @@ class Checks:
     def __init__(self, world: World) -> None:
         self._world = world
         self._leaders: dict[tuple[PartitionId, int], NodeId] = {}
-        self._acknowledged: dict[PartitionId, list[bytes]] = collections.defaultdict(list)
+        self._acknowledged: dict[PartitionId, History] = collections.defaultdict(list)
         self.routes: dict[PartitionId, LeaderAndIsr] = {}
         self.given_up: dict[PartitionId, int] = {}
         self.lost_rows = 0
@@ -86,8 +87,8 @@ class Checks:
         All of it that the status promised to keep must be there, and no more than it has.
         """
         del self.given_up[partition]
-        store = self._world.kubelet.all_disks()[record.leader].stores.get(partition)
-        held = store.rows if store is not None and not store.meta.needs_snapshot else []
+        replica = self.held(partition, record.leader)
+        held = replica.rows if replica is not None and not replica.needs_snapshot else []
         known = self._acknowledged[partition]
         pairs = enumerate(zip(known, held, strict=False))
         common = next((i for i, (a, b) in pairs if a != b), min(len(known), len(held)))
@@ -102,13 +103,46 @@ class Checks:
         self._answered.pop(partition, None)
         self._reading.clear()
 
+    # --- what replicas hold ------------------------------------------------------------------
+
+    def histories(self, partition: PartitionId) -> Histories:
+        """Return what yields all histories of a partition that are known."""
+
+        def known() -> Iterator[History]:
+            yield self._acknowledged[partition]
+            for machine in self._world.kubelet.all_machines():
+                if partition in machine.held:
+                    yield machine.held[partition].rows
+
+        return known
+
+    def held(self, partition: PartitionId, node: NodeId) -> Held | None:
+        """Return what a node holds of a partition, up or down; None when it has no replica."""
+        machine = self._world.kubelet.machine_of(node)
+        if machine is None:
+            return None
+        up = self._world.network.nodes.get(node)
+        if up is not None and machine.runs(up):
+            replica = up.replicas.get(partition)  # type: ignore[attr-defined]
+            return self._held_by(replica) if replica is not None else None
+        return machine.held.get(partition)
+
+    def _held_by(self, replica: Partition) -> Held:
+        """Return what an open replica holds by now."""
+        machine = self._world.kubelet.machine_of(replica.node_id)
+        assert machine is not None
+        held = self._world.machines.held(machine, replica.partition_id)
+        held.follow(replica.store)
+        return held
+
     # --- the data ----------------------------------------------------------------------------
 
     def acknowledged(self, partition: Partition, end_offset: int) -> None:
         """Note that a client was told that everything below an offset is safe."""
         number = partition.partition_id
         known = self._acknowledged[number]
-        said = memory_of(partition).rows[:end_offset]
+        held = self._held_by(partition)
+        said = held.rows[:end_offset]
         common = min(len(known), len(said))
         assert known[:common] == said[:common], f"p{number}: two histories were acknowledged"
         if len(said) > len(known):
@@ -133,8 +167,8 @@ class Checks:
             self._reading[partition] = read
             return
         self.reads[number, node, partition.leader_epoch] += 1
-        store = memory_of(partition)
-        known, seen = self._acknowledged[number], store.rows[: store.applied]
+        known = self._acknowledged[number]
+        seen = self._held_by(partition).rows[: partition.store.applied]
         assert seen[: read.rows] == known[: read.rows], (
             f"p{number}: node {node} of epoch {partition.leader_epoch} answers a stale read: "
             f"{len(seen)} rows, {read.rows} were known before it began"
@@ -149,20 +183,21 @@ class Checks:
         forever: who reads as of an earlier answer's time must find as many rows as it had.
         """
         number, time = partition.partition_id, partition.positions.readable_time
-        store, known = memory_of(partition), self._acknowledged[partition.partition_id]
-        if not time or store.meta.needs_snapshot:
+        known, held = self._acknowledged[number], self._held_by(partition)
+        if not time or held.needs_snapshot:
             return
-        count = bisect.bisect_right(store.times[: store.applied], time)
+        applied = partition.store.applied
+        count = bisect.bisect_right(held.times, time, hi=applied)
         where = f"p{number}: node {node} as of {time}"
         common = min(count, len(known))
-        assert store.rows[:common] == known[:common], f"{where}: rows that are nobody's history"
+        assert held.rows[:common] == known[:common], f"{where}: rows that are nobody's history"
         missed = known[count : count + 1]
         assert not missed or header_time(missed[0]) > time, (
             f"{where}: acknowledged rows are missing"
         )
         before, rows = self._answered.get(number, (0, 0))
         if before <= time:
-            again = bisect.bisect_right(store.times[: store.applied], before)
+            again = bisect.bisect_right(held.times, before, hi=applied)
             assert again == rows, f"{where}: as of {before} there were {rows} rows, now {again}"
             self._answered[number] = (time, count)
 
@@ -176,41 +211,44 @@ class Checks:
         where = f"p{partition.partition_id}"
         counted = (*record.isr, *record.eligible)
         assert node not in counted, f"{where}: node {node} was stopped while it may have to lead"
+        machine = self._world.kubelet.machine_of(node)
+        assert machine is not None
+        machine.held.pop(partition.partition_id, None)
         self.data(partition.partition_id)
 
     def is_whole(self, partition: PartitionId, node: NodeId) -> bool:
         """Return whether a node's disk has everything that was acknowledged."""
-        disk = self._world.kubelet.all_disks().get(node)
-        store = disk.stores.get(partition) if disk is not None else None
-        if store is None or store.meta.needs_snapshot:
+        held = self.held(partition, node)
+        if held is None or held.needs_snapshot:
             return False
         known = self._acknowledged[partition]
-        return store.rows[: min(store.durable_end, len(known))] == known
+        return held.rows[: min(held.durable, len(known))] == known
 
     def data(self, partition: PartitionId) -> None:
         """Assert that somebody may lead, and that whoever may has what was acknowledged."""
         record, known = self.routes[partition], self._acknowledged[partition]
-        disks = self._world.kubelet.all_disks()
         holders = 0
         for node in (*record.isr, *record.eligible):
-            store = disks[node].stores.get(partition) if node in disks else None
-            if store is None or store.meta.needs_snapshot:
+            held = self.held(partition, node)
+            if held is None or held.needs_snapshot:
                 continue
-            held = store.rows[: min(store.durable_end, len(known))]
-            assert held == known, f"p{partition}: node {node} may lead and lacks acknowledged rows"
+            safe = held.rows[: min(held.durable, len(known))]
+            assert safe == known, f"p{partition}: node {node} may lead and lacks acknowledged rows"
             holders += 1
         assert holders or not known, f"p{partition}: nobody who may lead has the acknowledged rows"
 
     def step(self) -> None:
         """Assert all of it for every partition."""
-        for number, node in self._world.network.nodes.items():
-            for partition in node.partitions():
-                assert not partition.failure, f"node {number}: {partition.failure}"
-                if partition.role is Role.LEADER:
-                    self._leads(partition, number)
+        for partition in self._world.replicas():
+            number = partition.node_id
+            assert not partition.failure, f"node {number}: {partition.failure}"
+            assert not partition.store.meta.damage, f"node {number}: damaged"
+            if partition.role is Role.LEADER:
+                self._leads(partition, number)
+            if partition.partition_id not in self.given_up:
+                self._read_past(partition, number)
+            with self._world.mortals():
                 self._read(partition, number)
-                if partition.partition_id not in self.given_up:
-                    self._read_past(partition, number)
         for known in self.routes.keys() - self.given_up.keys():
             self.data(known)
 

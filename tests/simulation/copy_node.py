@@ -1,27 +1,21 @@
-"""A simulated node whose copies are made by the real code, step by step.
+"""A simulated node whose copies are made by the real copy loop, in both forms, step by step.
 
-Its engine has files, so that it can send and take copies of both forms; and whoever waits in its
-stores lets the world go on.
+Whoever waits in its stores lets the world go on.
 """
 
 from __future__ import annotations
 
 import functools
-import threading
 from collections.abc import Callable, Generator
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from rezone.replica.engines.base import Engine
-from rezone.replica.memory import SnapshotSlots
 from rezone.replica.partition import Partition
 from rezone.replica.store_config import StoreConfig
 from rezone.wire.messages import PullSnapshot
 from simulation.disk import TrackedDisk
-from simulation.file_engine import FileEngine
-from simulation.stored import StoredNode
+from simulation.node import SimulatedNode
 from simulation.waiting import Beside, Waiting
 
 if TYPE_CHECKING:
@@ -37,8 +31,11 @@ class _Pulls:
     def step(self) -> None:
         """Need nothing."""
 
+    def end(self) -> None:
+        """Need nothing: the world ends them with their node."""
 
-class CopyNode(StoredNode):
+
+class CopyNode(SimulatedNode):
     """One life of a data node; `limits` are those of its stores.
 
     `unread` are streams whose reader is gone, `puts` those that it receives. `pull` begins a copy,
@@ -62,8 +59,6 @@ class CopyNode(StoredNode):
         self._meanwhile = meanwhile
         self._endanger = endanger
         super().__init__(*args, **more)
-        # Nobody waits for a place: nothing happens meanwhile.
-        self._slots = SnapshotSlots(self.settings.snapshots_max, 0.0, threading.Event())
 
     def _open_disk(self) -> None:
         super()._open_disk()
@@ -81,9 +76,6 @@ class CopyNode(StoredNode):
     def endanger(self) -> None:
         """Perhaps die of one of the syncs to come."""
         self._endanger(self.machine)
-
-    def _open_engine(self, _kind: object, directory: Path, _rocks: object) -> Engine:
-        return FileEngine(directory, self.new_id)
 
     def keep_house(self) -> None:
         """Do what the node's slow threads do."""

@@ -42,11 +42,11 @@ from rezone.wire.messages import (
     ZoneConfig,
 )
 from simulation import node as simulated
-from simulation.disk import Disks, MachineDiedError
+from simulation.disk import Disks, MachineDiedError, memory_directory
 from simulation.imports import FILL_CHANCE, KilledError, Lines
 from simulation.loop import VirtualLoop
 from simulation.network import Network
-from simulation.stored import StoredNode
+from simulation.node import SimulatedNode
 
 NODES = (0, 1, 2, 3)
 REPLICAS = 3
@@ -180,9 +180,9 @@ class DataPlane:
         request = ConfigureNode(fence=FENCE, config=self.config, peers=peers, number=self.number)
         self.call(node, request)
 
-    def make_node(self, node: NodeId, lines: Lines) -> StoredNode:
+    def make_node(self, node: NodeId, lines: Lines) -> SimulatedNode:
         """Return a node's next life, on its disk."""
-        return StoredNode(
+        return SimulatedNode(
             node,
             self.machines[node],
             f"n{node}",
@@ -359,7 +359,7 @@ class DataPlane:
         """End a node in order; it may die of that, and may be down already."""
         with self.mortals():
             up = self.network.nodes.get(node)
-            if isinstance(up, StoredNode):
+            if up is not None:
                 up.stop()
                 del self.network.nodes[node]
 
@@ -367,14 +367,14 @@ class DataPlane:
         """End a node's process or its machine, if it is up."""
         up = self.network.nodes.pop(node, None)
         if up is not None:
-            up.kill(self.crashes.randrange)
+            up.kill(machine_dies=self.crashes.random() < 0.5)
 
     def bury(self, died: MachineDiedError) -> None:
         """Take a node away whose machine has died; safe to repeat."""
         for number, node in list(self.network.nodes.items()):
             if self.machines[number] is died.disk:
                 del self.network.nodes[number]
-                node.kill(lambda places: places - 1)
+                node.kill(machine_dies=True)
                 self.counts["died"] += 1
 
     @contextlib.contextmanager
@@ -485,11 +485,6 @@ class DataPlane:
             f"partition {partition.partition_id} at node {partition.node_id} has {value!r} for "
             f"{row!r} as of {as_of}, it was {before!r}"
         )
-
-
-def memory_directory() -> str | None:
-    """Return a directory in memory where the system has one: disks are simulated, not tried."""
-    return "/dev/shm" if Path("/dev/shm").is_dir() else None  # noqa: S108 - its own directory in it
 
 
 def values_of(partition: Partition, row: bytes) -> dict[bytes, int]:

@@ -11,7 +11,6 @@ whatever was written is there for every reader until the machine crashes. Then
   the old names are there or all the new ones. That is less than POSIX allows.
 
 A process that is killed leaves all files as they are, synced or not: a machine may crash later.
-The engines have their own durable state (`engine`).
 
 A disk can be told to end its machine at some sync from now on: either the sync is done then, or
 it is not, and whoever asked for it is dead in either case (`MachineDiedError`).
@@ -30,7 +29,6 @@ from typing import NamedTuple
 from unittest import mock
 
 from rezone.replica import syncing
-from simulation.engine import EngineImage, FlushedEngine
 
 SECTOR_BYTES = 512
 UNWRITTEN_CHANCE = 0.1
@@ -53,6 +51,8 @@ class Found(NamedTuple):
 
 
 Names = dict[str, Found]
+Content = dict[Path, bytes | None]
+"""Files and directories, parents first; None for a directory."""
 
 
 class TrackedDisk:
@@ -60,7 +60,6 @@ class TrackedDisk:
 
     def __init__(self, root: Path, rng: random.Random) -> None:
         self.root = root
-        self.engines: dict[str, EngineImage] = {}
         self.dies_in = 0
         self._rng = rng
         self._held: dict[int, int] = {}
@@ -130,10 +129,8 @@ class TrackedDisk:
     # --- ends ----------------------------------------------------------------------------------
 
     def kill(self) -> None:
-        """End the process: what it wrote stays, but for what its engines had in memory."""
+        """End the process: what it wrote stays."""
         self.dies_in = 0
-        for engine in self.engines.values():
-            engine.crash(self._rng)
 
     def crash(self) -> None:
         """End the machine."""
@@ -144,11 +141,24 @@ class TrackedDisk:
                 shutil.rmtree(path)
             else:
                 path.unlink()
-        for path, content in left.items():
-            if content is None:
+        self.fill(left)
+
+    # --- images --------------------------------------------------------------------------------
+
+    def content(self) -> Content:
+        """Return all there is, durable or not."""
+        found: Content = {}
+        for path in sorted(self.root.rglob("*")):
+            found[path.relative_to(self.root)] = None if path.is_dir() else path.read_bytes()
+        return found
+
+    def fill(self, content: Content) -> None:
+        """Make an empty disk have this, durably."""
+        for path, data in content.items():
+            if data is None:
                 (self.root / path).mkdir()
             else:
-                (self.root / path).write_bytes(content)
+                (self.root / path).write_bytes(data)
         self._settle()
 
     def _left(self, inode: int, at: Path) -> Iterator[tuple[Path, bytes | None]]:
@@ -186,12 +196,24 @@ class Disks:
     """The disks of all machines of a run, below one directory; to be used as a context."""
 
     def __init__(self, root: Path, names: list[str], rng: random.Random) -> None:
+        self._root = root
         self._above = f"{root}/"
-        seeds = [rng.getrandbits(64) for _ in names]
-        self.of = {
-            name: TrackedDisk(root / name, random.Random(seed))
-            for name, seed in zip(names, seeds, strict=True)
-        }
+        self._rng = rng
+        self.of: dict[str, TrackedDisk] = {}
+        for name in names:
+            self.add(name)
+
+    def add(self, name: str) -> TrackedDisk:
+        """Add a machine's disk, which is empty."""
+        seed = self._rng.getrandbits(64)
+        disk = self.of[name] = TrackedDisk(self._root / name, random.Random(seed))
+        return disk
+
+    def remove(self, disk: TrackedDisk) -> None:
+        """Take a disk away with all that was on it."""
+        del self.of[disk.root.name]
+        disk.close()
+        shutil.rmtree(disk.root)
 
     @contextlib.contextmanager
     def tracked(self) -> Iterator[None]:
@@ -210,15 +232,6 @@ class Disks:
         self.of[machine].synced(descriptor)
 
 
-def open_engine(disk: TrackedDisk, directory: Path) -> FlushedEngine:
-    """Open or make the engine of a directory, as its last flush or a later step has left it.
-
-    Which one it is stands in a file there: an engine goes and comes back with its directory.
-    """
-    identity = directory / "IDENTITY"
-    if not identity.exists() or identity.read_text() not in disk.engines:
-        directory.mkdir(exist_ok=True)
-        name = f"engine {len(disk.engines)}"
-        disk.engines[name] = EngineImage()
-        syncing.write_whole(identity, name.encode())
-    return FlushedEngine(disk.engines[identity.read_text()])
+def memory_directory() -> str | None:
+    """Return a directory in memory where the system has one: disks are simulated, not tried."""
+    return "/dev/shm" if Path("/dev/shm").is_dir() else None  # noqa: S108 - its own directory in it

@@ -13,11 +13,11 @@ from itertools import combinations
 
 from rezone.wire.messages import NodeId
 from simulation.apiserver import ApiFault
-from simulation.storage import memory_of
 from simulation.world import World
 
 DOWN_SECONDS = (0.2, 1.0, 5.0, 12.0)
 STORM_SECONDS = (3.0, 10.0, 30.0)
+SYNCS_MAX = 12
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -41,6 +41,7 @@ class Storm:
     split: float = 0.0
     spark: float = 0.0
     trim: float = 0.0
+    die: float = 0.0
 
     def begin(self, world: World) -> None:
         """Let it break out."""
@@ -82,6 +83,7 @@ class Storm:
             (self.split, lambda w: w.split(w.rng.uniform(0.2, 5.0))),
             (self.spark, fail_spark),
             (self.trim, trim_one),
+            (self.die, endanger_one),
         ):
             if chance and world.rng.random() < chance:
                 world.disturbed()
@@ -112,6 +114,7 @@ def storm_of(rng: random.Random) -> Storm:
         split=some(0.005),
         spark=some(0.02),
         trim=some(0.02),
+        die=some(0.01, 0.05),
     )
 
 
@@ -125,8 +128,9 @@ def mend(world: World) -> None:
     network.answer_is_lost = network.loses_active = lambda: False
     network.isolated.clear()
     network.cut.clear()
-    for disk in list(world.kubelet.disks.values()):
-        world.kubelet.restart(disk.node)
+    for machine in list(world.kubelet.machines.values()):
+        machine.disk.dies_in = 0
+        world.kubelet.restart(machine.node)
     world.disturbed()
 
 
@@ -153,6 +157,15 @@ def lose_one(world: World) -> None:
     if node is not None:
         world.note(f"node {node} is killed for long")
         world.kubelet.kill(node, 90.0)
+
+
+def endanger_one(world: World) -> None:
+    """Let a data node's machine die in one of its next syncs."""
+    node = _one(world)
+    machine = world.kubelet.machine_of(node) if node is not None else None
+    if machine is not None:
+        world.note(f"node {node} may die in a sync")
+        machine.disk.dies_in = world.rng.randint(1, SYNCS_MAX)
 
 
 def wipe_one(world: World) -> None:
@@ -212,8 +225,12 @@ def trim_one(world: World) -> None:
     """Forget the log of a node's replicas as far as that is allowed."""
     node = _one(world)
     if node is not None:
-        for partition in world.network.nodes[node].partitions():
-            memory_of(partition).trim_log()
+        for partition in world.replicas():
+            if partition.node_id == node:
+                with world.mortals():
+                    partition.store.trim(
+                        0, min(partition.store.applied, partition.positions.committed)
+                    )
 
 
 def _api(fault: ApiFault) -> Callable[[World], None]:
@@ -222,6 +239,7 @@ def _api(fault: ApiFault) -> Callable[[World], None]:
 
 SECOND_FAULTS: dict[str, Callable[[World], object]] = {
     "node killed": kill_one,
+    "machine dies in a sync": endanger_one,
     "disk lost": wipe_one,
     "node isolated": isolate_one,
     "link cut": cut_one,

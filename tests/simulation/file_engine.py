@@ -1,9 +1,9 @@
 """An engine of files whose durable state is what it was at its last flush, as RocksDB's is.
 
-What is written lives in memory until `flush` makes one more file of it, which never changes and
-whose name is never given again; `CURRENT`, written anew by renaming, names all files that count.
-So whoever drops the object has killed the process, a checkpoint is links to files, and a copied
-directory can be opened elsewhere.
+What is written lives in memory until a flush makes one more file of it, which never changes;
+`CURRENT`, written anew by renaming, names all files that count. RocksDB flushes whenever it likes,
+too; so does this, between two steps, where `flushes` says so. So whoever drops the object has
+killed the process, a checkpoint is links to files, and a copied directory can be opened elsewhere.
 """
 
 from __future__ import annotations
@@ -16,7 +16,11 @@ from typing import NamedTuple
 import msgspec
 
 from rezone.replica import syncing
+from rezone.replica.engines.base import INDEX_PREFIX
 from rezone.replica.engines.memory import MemoryEngine
+
+INDEX_END = INDEX_PREFIX + b"\xff"
+"""Above all entries of indexes: their ids are below it."""
 
 CURRENT = "CURRENT"
 OWN_ID = "identity"
@@ -32,13 +36,22 @@ class Step(NamedTuple):
 
 
 class FileEngine(MemoryEngine):
-    """The engine in `directory`; `new_id` names one that has no name yet."""
+    """The engine in `directory`; `new_id` names one that has no name yet.
+
+    `flushes` is asked at each step.
+    """
 
     durable = True
     file_format = "simulated"
 
-    def __init__(self, directory: Path, new_id: Callable[[], str]) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        new_id: Callable[[], str],
+        flushes: Callable[[], bool] = lambda: False,
+    ) -> None:
         super().__init__()
+        self._flushes = flushes
         self._directory = directory
         self._unflushed: list[Step] = []
         directory.mkdir(parents=True, exist_ok=True)
@@ -63,6 +76,8 @@ class FileEngine(MemoryEngine):
         """Write in one step; durable after `flush`."""
         super().apply(puts, deletes, state)
         self._unflushed.append(Step(tuple(puts), tuple(deletes), dict(state)))
+        if self._flushes():
+            self.flush()
 
     def flush(self, *, wait: bool = True) -> None:
         """Make a file of what was written since the last time, unless nobody waits for it."""

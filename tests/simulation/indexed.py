@@ -60,7 +60,7 @@ from simulation.data_plane import (
     DataPlane,
     values_of,
 )
-from simulation.engine import INDEX_END
+from simulation.file_engine import INDEX_END
 from simulation.plots import PLOTS, Plot
 
 PARTITION = 0

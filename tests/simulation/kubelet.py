@@ -2,7 +2,8 @@
 
 A pod gets an address and a process a moment after it is made; the address is one that a pod which
 is gone has had, if there is one. A pod that is deleted is told to stop, and stops when its node is
-missed nowhere or its patience is over. A pod's disk lives as long as the pod, or as its claim. A
+missed nowhere or its patience is over: in order, or killed. A pod's disk lives as long as the pod,
+or as its claim. A
 SparkApplication is submitted, runs, and carries the copies of its plan at the pace of the world's
 steps.
 """
@@ -19,10 +20,12 @@ from rezone.wire.copyplan import PartitionCopy
 from rezone.wire.errors import RezoneError
 from rezone.wire.messages import NodeId
 from simulation.apiserver import ApiServer, Key
+from simulation.disk import MachineDiedError
 from simulation.loop import VirtualLoop
+from simulation.machine import End, Machine, Machines, Remains
 from simulation.network import Network
-from simulation.node import Copy, SimulatedNode
-from simulation.storage import NodeDisk
+from simulation.node import SimulatedNode
+from simulation.pulled import Copy
 
 NAMESPACE = "default"
 PORT = 7400
@@ -31,6 +34,7 @@ STOP_SECONDS = 0.4
 LEAVE_SECONDS_MAX = 20.0
 BROKEN = "broken"
 """The annotation of pods that never start."""
+DIED_SECONDS = 2.0
 SUBMIT_SECONDS = 0.5
 COPY_PATIENCE_STEPS = 60
 
@@ -38,12 +42,15 @@ COPY_PATIENCE_STEPS = 60
 class Kubelet:
     """Runs pods."""
 
-    def __init__(self, loop: VirtualLoop, server: ApiServer, network: Network) -> None:
+    def __init__(
+        self, loop: VirtualLoop, server: ApiServer, network: Network, machines: Machines
+    ) -> None:
         self._loop = loop
         self._server = server
         self._network = network
-        self.disks: dict[str, NodeDisk] = {}
-        self.claims: dict[str, NodeDisk] = {}
+        self._made = machines
+        self.machines: dict[str, Machine] = {}
+        self.claims: dict[str, Machine] = {}
         self.missed: list[NodeId] = []
         self._addresses: dict[str, str] = {}
         self._free: list[str] = []
@@ -58,20 +65,30 @@ class Kubelet:
             return
         if "deletionTimestamp" in meta:
             self._leave(key, meta["uid"], self._loop.time() + LEAVE_SECONDS_MAX)
-        elif meta["uid"] not in self.disks:
+        elif meta["uid"] not in self.machines:
             claimed = self.claims.pop(_claim(manifest), None)
-            self.disks[meta["uid"]] = claimed or NodeDisk(_node_id(manifest))
+            self.machines[meta["uid"]] = claimed or self._made.make(_node_id(manifest))
             self._loop.call_later(START_SECONDS, self._begin, key, meta["uid"])
 
-    def adopt(self, uid: str, disk: NodeDisk, address: str) -> None:
+    def adopt(self, uid: str, remains: Remains, address: str) -> None:
         """Take over a pod that ran in an earlier world."""
-        self.disks[uid] = disk
+        self.machines[uid] = self._made.restore(remains)
         self._addresses[uid] = address
         self._run(uid)
 
-    def all_disks(self) -> dict[NodeId, NodeDisk]:
-        """Return the disks there are, those of claims without a pod among them."""
-        return {d.node: d for d in (*self.claims.values(), *self.disks.values())}
+    def machine_of(self, node: NodeId) -> Machine | None:
+        """Return the machine, or the claim without a pod, that has a node's disk."""
+        return next((m for m in self.all_machines() if m.node == node), None)
+
+    def all_machines(self) -> list[Machine]:
+        """Return the machines there are, and the disks of claims without a pod."""
+        return [*self.machines.values(), *self.claims.values()]
+
+    def remains(self) -> dict[str, Remains]:
+        """End all nodes in order, and return what is left of their machines by pod."""
+        for uid in self.machines:
+            self._stop(uid, End.ORDERLY)
+        return {uid: self._made.remains(machine) for uid, machine in self.machines.items()}
 
     def places(self) -> dict[str, str]:
         """Return the addresses of pods by uid."""
@@ -118,46 +135,67 @@ class Kubelet:
         self._loop.call_later(STOP_SECONDS / 4, self._leave, key, uid, deadline)
 
     def _running(self, uid: str) -> SimulatedNode | None:
-        disk = self.disks.get(uid)
-        node = self._network.nodes.get(disk.node) if disk is not None else None
-        return node if node is not None and node.disk is disk else None
+        machine = self.machines.get(uid)
+        node = self._network.nodes.get(machine.node) if machine is not None else None
+        return node if machine is not None and machine.runs(node) else None
 
     def _end(self, key: Key, uid: str) -> None:
         if key not in self._server.objects or self._server.read(key)["metadata"]["uid"] != uid:
             return
-        self._stop(uid)
+        self._stop(uid, self._made.pick(End.ORDERLY, End.KILLED))
         self._free.append(self._addresses.pop(uid, "10.0.1.1"))
-        disk, claim = self.disks.pop(uid), _claim(self._server.read(key))
+        machine, claim = self.machines.pop(uid), _claim(self._server.read(key))
         if claim:
-            self.claims[claim] = disk
+            self.claims[claim] = machine
+        else:
+            self._made.remove(machine)
         self._server.remove(key)
 
     def _run(self, uid: str) -> None:
-        disk = self.disks.get(uid)
-        if disk is None or disk.node in self._network.nodes or disk.node in self._kept_down:
+        machine = self.machines.get(uid)
+        if (
+            machine is None
+            or machine.node in self._network.nodes
+            or machine.node in self._kept_down
+        ):
             return
         place = f"{self._addresses[uid]}:{PORT}"
-        self._network.nodes[disk.node] = SimulatedNode(
-            disk.node, disk, place, self._network, self._loop
-        )
+        try:
+            started = self._made.start(machine, place, self._network)
+        except MachineDiedError as died:
+            self.died(died)
+            return
+        self._network.nodes[machine.node] = started
         self._network.nodes = dict(sorted(self._network.nodes.items()))
 
-    def _stop(self, uid: str) -> None:
-        node = self._network.nodes.get(self.disks[uid].node)
-        if node is not None and node.disk is self.disks[uid]:
+    def _stop(self, uid: str, end: End) -> None:
+        node = self._running(uid)
+        if node is not None:
             del self._network.nodes[node.node_id]
-            node.kill()
+            self._made.end(self.machines[uid], node, end)
 
     def _uid_of(self, node: NodeId) -> str | None:
-        return next((u for u, d in self.disks.items() if d.node == node), None)
+        return next((u for u, m in self.machines.items() if m.node == node), None)
 
     def kill(self, node: NodeId, seconds: float) -> None:
-        """Kill a node's process; the same pod starts it again after a while."""
+        """Kill a node's process, or its machine; the same pod starts it again after a while."""
         uid = self._uid_of(node)
         if uid is None or node not in self._network.nodes:
             return
+        self._keep_down(uid, self._made.pick(End.KILLED, End.CRASHED), seconds)
+
+    def died(self, died: MachineDiedError) -> None:
+        """Have a machine that died in a sync start its pod again after a while; safe to repeat."""
+        for uid, machine in self.machines.items():
+            if machine.disk is died.disk and machine.disk.dies_in:
+                if self._running(uid) is None:
+                    self._made.crash(machine)  # it has just begun to start
+                self._keep_down(uid, End.CRASHED, DIED_SECONDS)
+
+    def _keep_down(self, uid: str, end: End, seconds: float) -> None:
+        node = self.machines[uid].node
         self._kept_down.add(node)
-        self._stop(uid)
+        self._stop(uid, end)
         self._loop.call_later(seconds, self.restart, node)
 
     def restart(self, node: NodeId) -> None:
@@ -211,7 +249,7 @@ class SparkOperator:
         uid = manifest["metadata"]["uid"]
         if key not in self._server.objects:
             self._plans.pop(uid, None)
-            self._copies.pop(uid, None)
+            self._drop(uid)
         elif not manifest.get("status") and uid not in self._plans:
             arguments: list[str] = manifest["spec"]["arguments"]
             plan = copyplan.loads(arguments[arguments.index("--plan-json") + 1])
@@ -251,8 +289,12 @@ class SparkOperator:
 
     def _finish(self, uid: str, state: str, error: str) -> None:
         key, _, _ = self._plans.pop(uid)
-        del self._copies[uid]
+        self._drop(uid)
         self._set(key, state, error)
+
+    def _drop(self, uid: str) -> None:
+        for copy in self._copies.pop(uid, ()):
+            copy.end()
 
     def _carry(self, uid: str, entry: PartitionCopy) -> bool:
         """Return whether all receivers of a partition have it."""

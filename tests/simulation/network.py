@@ -99,7 +99,11 @@ class Network:
             self._digest(node, request, later, until)
             return
         inner = Later()
-        node.answer(request, inner)
+        try:
+            node.answer(request, inner)
+        except MachineDiedError as died:
+            self.died(died)
+            return
         self.after_call()
         process.reach(f"after {type(request).__name__} to {address}")
         if not self.answer_is_lost():
@@ -112,7 +116,11 @@ class Network:
         if later.future.done() or not self._may_answer(node):
             return
         inner = Later()
-        node.answer(request, inner)
+        try:
+            node.answer(request, inner)
+        except MachineDiedError as died:
+            self.died(died)
+            return
         self.after_call()
         if isinstance(inner.future.exception(), NotReadyError) and self._loop.time() < until:
             self._loop.call_later(LOOK_SECONDS, self._digest, node, request, later, until)

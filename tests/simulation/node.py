@@ -1,56 +1,60 @@
-"""A simulated data node: the real node's fencing, control and partitions on a disk in memory.
+"""A simulated data node: real stores, journals, control and partitions on a disk that crashes.
 
 `SimulatedNode` is `DataNode` without its threads: a step of the world runs the jobs that are due,
-ticks the partitions and moves their streams.
+ticks the partitions and moves their streams. Its `Replicas` are the real ones; what is simulated is
+below them (`disk`, `file_engine`) and around the node (`streams`, `pulled`).
 """
 
 from __future__ import annotations
 
-import hashlib
+import functools
 import itertools
+import random
 import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
+import msgspec
+
+from at_once import AtOnce
 from rezone.controller.heard import Heard, with_answer
 from rezone.controller.news import has_changed
 from rezone.replica.budget import Budget
 from rezone.replica.control import Control
+from rezone.replica.engines.base import Engine
 from rezone.replica.foreground import Foreground
 from rezone.replica.import_pulls import ImportPulls
 from rezone.replica.import_source import ImportSource
 from rezone.replica.index_builds import IndexBuilds
 from rezone.replica.known_zone import KnownZone
 from rezone.replica.lease import Promise
-from rezone.replica.memory import NodeMemory
+from rezone.replica.memory import NodeMemory, SnapshotSlots
 from rezone.replica.node import DataNode
 from rezone.replica.partition import Partition
 from rezone.replica.read import readable
 from rezone.replica.replicas import Replicas
 from rezone.replica.report import ReportBoard, replica_report
-from rezone.replica.settings import NodeSettings
+from rezone.replica.settings import Clock, NodeSettings
+from rezone.replica.snapshot import SnapshotLimits
 from rezone.replica.store_config import StoreConfig
 from rezone.replica.told import ToldTimes
 from rezone.replica.workers import Job
-from rezone.wire.errors import ConflictError, NotReadyError, RezoneError
+from rezone.wire.errors import NotReadyError, RezoneError
 from rezone.wire.flight import NodeClient
 from rezone.wire.messages import (
-    CopyProgress,
     DigestReply,
     DigestRequest,
-    Fence,
     Message,
     NodeId,
     NodeReport,
     PartitionId,
-    PullSnapshot,
     ReportRequest,
-    Role,
-    ZoneConfig,
 )
-from simulation.loop import Later, VirtualLoop
-from simulation.storage import MemoryStore, NodeDisk, Snapshot, Survives, memory_of, nothing
+from simulation.disk import MachineDiedError, TrackedDisk
+from simulation.file_engine import FileEngine
+from simulation.loop import Later
+from simulation.pulled import Pulls
 from simulation.streams import Follower, SimulatedStream
 
 if TYPE_CHECKING:
@@ -58,160 +62,100 @@ if TYPE_CHECKING:
 
 # Threads import nothing here: what is imported is moved step by step (`imports`), or not at all.
 SETTINGS = NodeSettings(replica_lag_ms_max=2_000, takeover_timeout_ms=2_000, import_threads=0)
-COPY_STEPS = 6
 ROW_BYTES = 1000
+"""What the coordinator hears of a row's size."""
+
+LOG_SEGMENT_BYTES = 1024
+LOG_TAIL_BYTES = 2048
+SLICE_BYTES = 512
+"""So a copy comes in several batches, each durable by itself."""
+
+FLUSH_CHANCE = 0.02
+"""How often a store is flushed in a step, and how often an engine flushes at a write by itself."""
+
+HOUSE_CHANCE = 0.05
+BUILD_CHANCE = 0.15
+BUILD_BYTES = 256
+"""How much of an index is built in a step, and how often: replicas are at it for different times,
+so that leaders have built what their candidates have not."""
+
 JOB_ROUNDS_MAX = 50
 
 _processes = itertools.count(1)
 
 
-class Copy:
-    """One attempt to bring a snapshot to a replica, whoever carries it: the node itself, Spark."""
+class SimulatedReplicas(Replicas):
+    """The replicas of a simulated node: each has somebody who streams to it."""
 
-    def __init__(self, target: SimulatedNode, partition: Partition, source: NodeId) -> None:
-        self.target = target
-        self.partition = partition
-        self.source = source
-        self.snapshot: Snapshot | None = None
-        self.ended = False
-        self.error = ""
-
-    def step(self) -> None:
-        """Carry a part; it goes on where an earlier attempt has ended (B-05)."""
-        if self.ended:
-            return
-        try:
-            self._carry()
-        except RezoneError as error:
-            self.fail(str(error))
-
-    def fail(self, error: str) -> None:
-        """End without the rest."""
-        self.ended, self.error = True, error
-        state = self.target.disk.copied.get(self.partition.partition_id, 0)
-        self.partition.copy_progress = CopyProgress(bytes=state, error=error)
-        self.partition.touched(at_once=True)
-
-    def _carry(self) -> None:
-        target, number = self.target, self.partition.partition_id
-        if not target.network.linked(target.node_id, self.source):
-            raise NotReadyError(f"no connection to node {self.source}")
-        origin = target.network.node(self.source).find(number)
-        if self.partition.closed or not self.partition.store.meta.needs_snapshot:
-            raise ConflictError(f"partition {number} needs no copy", done=1)
-        if self.partition.role is Role.LEADER or origin.store.meta.needs_snapshot:
-            raise ConflictError(f"partition {number} cannot be copied")
-        if self.snapshot is None:
-            self.snapshot = memory_of(origin).snapshot()
-        done = target.disk.copied.get(number, 0) + 1
-        target.disk.copied[number] = done
-        progress = CopyProgress(bytes=done, rows=done, done=done >= COPY_STEPS)
-        self.partition.copy_progress = progress
-        if done >= COPY_STEPS:
-            self.ended = True
-            del target.disk.copied[number]
-            memory_of(self.partition).take(self.snapshot)
-            self.partition.snapshot_done()
-        self.partition.touched(at_once=progress.done)
-
-
-class Pulls:
-    """The copies a node makes for itself; a repeat joins the one under way."""
-
-    def __init__(self, node: SimulatedNode) -> None:
-        self._node = node
-        self.running: dict[PartitionId, Copy] = {}
-
-    def start(self, partition: Partition, request: PullSnapshot) -> None:
-        """Start unless that is under way or done."""
-        running = self.running.get(partition.partition_id)
-        if running is not None and not running.ended:
-            return
-        if not partition.store.meta.needs_snapshot:
-            return
-        source = self._node.network.id_at(request.source)
-        if source is None:
-            raise NotReadyError(f"nobody is at {request.source}")
-        self.running[partition.partition_id] = Copy(self._node, partition, source)
-
-    def step(self) -> None:
-        """Carry on."""
-        for copy in self.running.values():
-            copy.step()
-
-
-class MemoryReplicas(Replicas):
-    """The replicas of a node on a disk in memory, which loses no facts."""
-
-    def __init__(self, node: SimulatedNode) -> None:
-        super().__init__(node, Path(), StoreConfig(), node.memory)
+    def __init__(self, node: SimulatedNode, directory: Path, config: StoreConfig) -> None:
+        super().__init__(node, directory, config, node.memory)
         self._node = node
 
-    def check(self, fence: Fence, config: ZoneConfig) -> None:
-        """Need nothing: replicas and what the node knows are lost together."""
-
-    def open_found(self) -> None:
-        """Open what is on the disk."""
-        for number in sorted(self._node.disk.stores):
-            self._make(number, learner=False)
+    def get(self, partition: PartitionId) -> Partition | None:
+        """Return a replica, if it is open."""
+        return self._open.get(partition)
 
     def _make(self, partition: PartitionId, *, learner: bool) -> Partition:
-        node = self._node
-        store = node.disk.stores.get(partition)
-        if store is None:
-            store = node.disk.stores[partition] = MemoryStore(partition)
-            store.update_meta(needs_snapshot=learner)
-        opened = Partition(store, node)  # type: ignore[arg-type]
-        self._open[partition] = opened
-        node.followers[partition] = Follower(node, opened)
-        node.board.touched(partition, at_once=True)
+        opened = super()._make(partition, learner=learner)
+        apply_late = functools.partial(self._apply_late, opened, opened.store.apply_to)
+        opened.store.apply_to = apply_late  # type: ignore[method-assign]
+        self._node.followers[partition] = Follower(self._node, opened)
         return opened
+
+    def _apply_late(self, partition: Partition, apply: Callable[[int], int], offset: int) -> int:
+        """Apply rows, as a partition's job does, when the disk and copies let it."""
+        return apply(offset) if self._node.may_apply(partition) else partition.store.applied
 
     def drop(self, partition: Partition) -> None:
         """Stop a replica and delete its data."""
-        node, number = self._node, partition.partition_id
-        self._open.pop(number, None)
-        partition.stop()
-        follower = node.followers.pop(number, None)
+        follower = self._node.followers.pop(partition.partition_id, None)
         if follower is not None:
             follower.close()
-        node.disk.stores.pop(number, None)
-        node.disk.copied.pop(number, None)
-        node.board.touched(number, at_once=True)
-        node.network.dropped(node.node_id, partition)
+        super().drop(partition)
+        self._node.network.dropped(self._node.node_id, partition)
 
 
 class SimulatedNode(DataNode):
-    """One life of a data node's process."""
+    """One life of a data node's process.
+
+    `may_apply` is asked before rows are applied, and may let others go on meanwhile; only those of
+    a follower may wait for another time.
+    """
 
     def __init__(
         self,
         node_id: NodeId,
-        disk: NodeDisk,
+        machine: TrackedDisk,
         address: str,
         network: Network,
-        loop: VirtualLoop,
         *,
+        clock: Clock,
+        rng: random.Random,
         settings: NodeSettings | None = None,
         connect: Callable[[str], NodeClient] = NodeClient,
+        may_apply: Callable[[Partition], bool] = lambda _: True,
     ) -> None:
         self.node_id = node_id
-        self.disk = disk
+        self.machine = machine
+        self._rng = rng
+        self.may_apply = may_apply
         self.place = address
         self.network = network
         self.settings = settings or SETTINGS
-        self.clock = loop
+        self.clock = clock
         self.budget = Budget(self.settings.pending_bytes_node_max, "pending writes")
         self.waiting_reads = Budget(self.settings.reads_held_bytes_max, "waiting reads")
-        self.told = ToldTimes(loop, self.settings.told_ahead_ms)
+        self.told = ToldTimes(clock, self.settings.told_ahead_ms)
         self.process_id = f"process-{next(_processes)}"
         self.leaving = False
         self.memory = NodeMemory(self.settings)
-        self.board = ReportBoard(loop, self.settings, self.process_id)
+        self.board = ReportBoard(clock, self.settings, self.process_id)
         self.pulls = Pulls(self)  # type: ignore[assignment]
-        self.foreground = Foreground(loop, lambda: 0)
-        self._builds = IndexBuilds(self.partitions, lambda: None, self.foreground)
-        self.import_source = ImportSource(self.find, self.foreground, loop, threading.Event())
+        # Nobody waits for a place: nothing happens meanwhile.
+        self._slots = SnapshotSlots(self.settings.snapshots_max, 0.0, threading.Event())
+        self.foreground = Foreground(clock, lambda: 0)
+        self._builds = IndexBuilds(self.partitions, lambda: self.zone.table, self.foreground)
+        self.import_source = ImportSource(self.find, self.foreground, clock, threading.Event())
         self.control = Control(self)
         self.zone = KnownZone(node_id)
         self.imports = ImportPulls(self, connect)
@@ -226,11 +170,32 @@ class SimulatedNode(DataNode):
         if self.zone.configured:
             self.replicas.open_found()
 
+    def new_id(self) -> str:
+        """Return a name that was not given before."""
+        return self._rng.randbytes(8).hex()
+
     def _open_disk(self) -> None:
         """Take over what is on the disk."""
-        self.told.take_over(self.disk.told)
-        self.replicas = MemoryReplicas(self)
-        self.zone.take_over(self.disk)
+        directory = self.machine.root
+        self.zone.open(directory)
+        self.told.open(directory)
+        self.replicas = SimulatedReplicas(self, directory / "partitions", self.store_config())
+
+    def store_config(self) -> StoreConfig:
+        """Return what the stores have in common."""
+        return StoreConfig(
+            log_segment_bytes=LOG_SEGMENT_BYTES,
+            log_tail_bytes=LOG_TAIL_BYTES,
+            snapshot=SnapshotLimits(slice_bytes=SLICE_BYTES),
+            bulk_checkpoint_bytes=SLICE_BYTES,
+            clock=self.clock.monotonic,
+            new_id=self.new_id,
+            beside=AtOnce,
+            open_engine=self._open_engine,
+        )
+
+    def _open_engine(self, _kind: object, directory: Path, _rocks: object) -> Engine:
+        return FileEngine(directory, self.new_id, lambda: self._rng.random() < FLUSH_CHANCE)
 
     def _new_addresses(self, peers: dict[NodeId, str]) -> None:
         """Need nothing: links are looked up at every step."""
@@ -266,7 +231,7 @@ class SimulatedNode(DataNode):
     # --- the world's step ------------------------------------------------------------------------
 
     def step(self, now: float) -> None:
-        """Do what the node's threads would."""
+        """Do what the node's threads would, now and then what they do in the background."""
         for partition in self.partitions():
             size = partition.store.log_end
             partition.upkeep.sizes = (size, size * ROW_BYTES)
@@ -280,8 +245,19 @@ class SimulatedNode(DataNode):
             if follower is not None:
                 follower.step(now)
         self._run_jobs()
+        self._work_beside()
         self.board.tick(now)
         self.flush()
+
+    def _work_beside(self) -> None:
+        self._builds.redefine()
+        for partition in self.partitions():
+            if self._rng.random() < FLUSH_CHANCE:
+                partition.store.flush()
+            if self._rng.random() < HOUSE_CHANCE:
+                partition.upkeep.keep_house()
+            if partition.index.unfinished and self._rng.random() < BUILD_CHANCE:
+                partition.index.build(lambda most: min(most, BUILD_BYTES))
 
     def _run_jobs(self) -> None:
         for _ in range(JOB_ROUNDS_MAX):
@@ -291,20 +267,31 @@ class SimulatedNode(DataNode):
             for job in jobs:
                 job.run()
 
-    def kill(self, survives: Survives = nothing) -> None:
-        """End without any order: of what was not synced no more than `survives` is there again."""
+    def stop(self) -> None:
+        """End in order."""
+        for partition in self.partitions():
+            partition.close()
+        self.zone.save()
+        self.told.close()
+        self.kill(machine_dies=False)
+
+    def kill(self, *, machine_dies: bool) -> None:
+        """End without any order; with the machine goes what was not synced."""
         for follower in self.followers.values():
-            follower.close()
+            try:
+                follower.close()
+            except MachineDiedError as died:
+                self.network.died(died)  # a leader's
         for partition in self.partitions():
             for stream in list(partition.leading.streams.values()):
                 cast("SimulatedStream", stream).cut()
         self.followers.clear()
-        self._lose(survives)
-
-    def _lose(self, survives: Survives) -> None:
-        """Lose what is in memory, and what was not synced but for what survives."""
-        self.replicas = MemoryReplicas(self)
-        self.disk.crash(survives)
+        self.pulls.end()  # type: ignore[attr-defined]
+        self.replicas = SimulatedReplicas(self, self.machine.root, StoreConfig())
+        if machine_dies:
+            self.machine.crash()
+        else:
+            self.machine.kill()
 
     # --- calls -----------------------------------------------------------------------------------
 
@@ -353,18 +340,9 @@ class SimulatedNode(DataNode):
     def _digest(self, request: DigestRequest) -> DigestReply:
         """Digest rows up to a time as the real call does; NotReadyError where that one waits."""
         partition = self.find(request.partition)
-        store = memory_of(partition)
-        leading = partition.leading.state
-        if request.as_of is None and leading is not None and not readable(partition, None)():
-            raise NotReadyError("not serving yet")
-        as_of = request.as_of
-        if as_of is None:
-            as_of = partition.positions.rows_time
-        if leading is None and as_of > partition.positions.readable_time:
-            partition.following.apply_now()
-            raise NotReadyError("not applied yet")
-        rows = [r for r, time in zip(store.rows, store.times, strict=True) if time <= as_of]
-        digest = hashlib.sha256(b"".join(rows)).hexdigest()
-        return DigestReply(
-            digests=(digest,), rows=(len(rows),), as_of=as_of, applied_offset=store.applied
-        )
+        newest = request.as_of is None and partition.leads
+        as_of = partition.positions.rows_time if request.as_of is None else request.as_of
+        if (newest and not readable(partition, None)()) or not readable(partition, as_of)():
+            partition.leading.ask_leases()
+            raise NotReadyError("not to be read yet")
+        return self.control.digest(msgspec.structs.replace(request, as_of=as_of))

@@ -20,9 +20,13 @@ from simulation.world import World
 
 ALL = (*OF_ZONES, *PODS)
 SEEDS_DEFAULT = 80
-POINTS_STEP = 6
-"""By default each scenario is killed at every fourth point, each beginning with another one; those
-of pods, which repeat themselves, and of edges, which die by themselves, at every sixteenth."""
+STORMS_DEFAULT = 40
+"""So many of the runs that a seed has to itself, and that begin with a zone's coordinator."""
+
+POINTS_STEP = 9
+"""By default each scenario is killed at every ninth point, each beginning with another one; those
+of pods, which repeat themselves, and of edges, which die by themselves, at every fourth of these.
+"""
 
 RUN_SECONDS_MAX = 900.0
 STORM_SECONDS_MAX = 2000.0
@@ -30,11 +34,11 @@ FAULT_SECONDS = 5.0
 ALL_ENDS = frozenset({"Succeeded", "Cancelled", "Failed", "RolledBack"})
 
 
-def seeds() -> list[int]:
-    """Return the seeds to be run."""
+def seeds(default: int = SEEDS_DEFAULT) -> list[int]:
+    """Return the seeds to be run, by default so many."""
     if one := os.environ.get("REZONE_SIMULATION_SEED"):
         return [int(one)]
-    return list(range(int(os.environ.get("REZONE_SIMULATION_SEEDS", SEEDS_DEFAULT))))
+    return list(range(int(os.environ.get("REZONE_SIMULATION_SEEDS", default))))
 
 
 def crash_points(scenario: Scenario) -> Iterator[int]:

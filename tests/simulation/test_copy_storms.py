@@ -22,7 +22,7 @@ def test_a_copy_is_what_its_source_has_shown(seed: int) -> None:
 def test_the_storms_reach_what_they_are_for() -> None:
     """Runs in which no copy goes on after a death, or nobody waits, would prove nothing."""
     counts: collections.Counter[str] = collections.Counter()
-    for seed in range(4):
+    for seed in range(8):
         run = CopyStorm(seed)
         run.run()
         counts.update(run.counts)

@@ -13,7 +13,14 @@ from rezone.resources.migration import MigrationState as M
 from rezone.resources.task import TaskState as T
 from simulation.edge_scenarios import EDGES
 from simulation.pod_scenarios import PODS
-from simulation.runs import RUN_SECONDS_MAX, crash_at, crash_points, pair, seeds
+from simulation.runs import (
+    RUN_SECONDS_MAX,
+    STORMS_DEFAULT,
+    crash_at,
+    crash_points,
+    pair,
+    seeds,
+)
 from simulation.scenarios import (
     CANCELS,
     MIGRATION_CANCELS,
@@ -165,7 +172,7 @@ def test_the_scenarios_lead_through_every_edge(monkeypatch: pytest.MonkeyPatch) 
 
 
 @pytest.mark.proves("OP-02", "ZR-13", "ZR-14", "RM-02")
-@pytest.mark.parametrize("seed", seeds())
+@pytest.mark.parametrize("seed", seeds(STORMS_DEFAULT))
 def test_a_second_fault(seed: int) -> None:
     """The operator's death together with one more fault would be more than a move survives."""
     pair(seed)

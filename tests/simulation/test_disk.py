@@ -12,8 +12,8 @@ from rezone.replica.engines.base import INDEX_PREFIX, time_suffix
 from rezone.replica.entry import build_entry, rows_batch
 from rezone.replica.store import PartitionStore
 from rezone.replica.store_config import StoreConfig
-from simulation.disk import Disks, MachineDiedError, TrackedDisk, open_engine, torn
-from simulation.engine import INDEX_END, EngineImage, FlushedEngine
+from simulation.disk import Disks, MachineDiedError, TrackedDisk, torn
+from simulation.file_engine import INDEX_END, FileEngine
 
 SEEDS = range(40)
 
@@ -64,32 +64,37 @@ def test_a_machine_dies_before_or_after_a_sync(tmp_path: Path) -> None:
     assert left == {("first",), ("first", "second.tmp")}
 
 
-def test_an_engine_comes_back_as_after_one_of_its_steps() -> None:
+def test_an_engine_comes_back_as_after_one_of_its_steps(tmp_path: Path) -> None:
     """Rows and entries of indexes would go that were flushed, or half a step be there."""
     left = set()
     for seed in SEEDS:
-        image = EngineImage()
-        engine = FlushedEngine(image)
-        for number in range(6):
-            pairs = [
-                (prefix + time_suffix(number), b"\0v") for prefix in (b"row", INDEX_PREFIX + b"id")
-            ]
-            engine.apply(pairs, (), {b"applied": b"%d" % number})
-            if number == 2:
-                engine.flush()
-        image.crash(random.Random(seed))
-        engine = FlushedEngine(image)
-        applied = int(engine.state()[b"applied"])
-        for start, end in ((b"", None), (INDEX_PREFIX, INDEX_END)):
-            chains = engine.scan_chains(start, end, rows_max=100, bytes_max=10_000)
-            assert len(chains.keys) == applied + 1
+        rng = random.Random(seed)
+        disks = Disks(tmp_path / str(seed), ["a"], rng)
+        path = disks.of["a"].root / "engine"
+        with disks.tracked():
+            engine = FileEngine(path, lambda: "new", lambda rng=rng: rng.random() < 0.2)  # type: ignore[misc]
+            syncing.sync_directory(path.parent)
+            for number in range(6):
+                pairs = [
+                    (prefix + time_suffix(number), b"\0v")
+                    for prefix in (b"row", INDEX_PREFIX + b"id")
+                ]
+                engine.apply(pairs, (), {b"applied": b"%d" % number})
+                if number == 2:
+                    engine.flush()
+            disks.of["a"].crash()
+            engine = FileEngine(path, lambda: "newer")
+            applied = int(engine.state()[b"applied"])
+            for start, end in ((b"", None), (INDEX_PREFIX, INDEX_END)):
+                chains = engine.scan_chains(start, end, rows_max=100, bytes_max=10_000)
+                assert len(chains.keys) == applied + 1
         left.add(applied)
     assert left == {2, 3, 4, 5}
 
 
 def opened(disk: TrackedDisk) -> PartitionStore:
     """Open a partition on a disk as a data node does."""
-    config = StoreConfig(open_engine=lambda _kind, path, _rocks: open_engine(disk, path))
+    config = StoreConfig(open_engine=lambda _kind, path, _rocks: FileEngine(path, lambda: "new"))
     return PartitionStore.open(disk.root / "partitions" / "0", config)
 
 

@@ -150,8 +150,8 @@ def kill_set(world: World) -> None:
 
 def bring_back(world: World) -> None:
     """Start all nodes again, with all that was acknowledged."""
-    for disk in list(world.kubelet.disks.values()):
-        world.kubelet.restart(disk.node)
+    for machine in list(world.kubelet.machines.values()):
+        world.kubelet.restart(machine.node)
 
 
 def recover_again(world: World) -> None:

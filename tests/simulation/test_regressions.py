@@ -254,8 +254,9 @@ def test_a_follower_keeps_what_it_shares_with_a_leader_that_missed_a_branch() ->
             world.kubelet.kill(leader, 0.1)
 
         def started_over(world: World) -> bool:
-            disks = {d.node: d for d in world.kubelet.disks.values()}
-            assert not disks[follower].stores[0].started_over, "it has dropped all its rows"
+            held = world.checks.held(0, follower)
+            assert held is not None
+            assert not held.started_over, "it has dropped all its rows"
             return world.checks.routes[0].leader == heir
 
         world.orders = [

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import copy
 import dataclasses
 import logging
 import os
 import random
 import sys
+import uuid
 from collections.abc import Callable, Iterator
 from typing import Any, Self
 
@@ -32,11 +32,12 @@ from rezone.wire.messages import (
 )
 from simulation.apiserver import ApiFault, ApiServer, Key
 from simulation.checks import Checks, unfinished
+from simulation.disk import MachineDiedError
 from simulation.kubelet import NAMESPACE, Kubelet, SparkOperator
 from simulation.loop import VirtualLoop
+from simulation.machine import Machines, Remains
 from simulation.network import Network
 from simulation.process import API_SECONDS, Process, SimulatedClient
-from simulation.storage import NodeDisk
 
 ZONE = "z"
 STEP_SECONDS = 0.05
@@ -45,8 +46,9 @@ QUIET_STEP_SECONDS = 0.5
 WRITE_SECONDS = 0.25
 ELECTION_SECONDS = 1.0
 REST_SECONDS = 1.0
-WRITER = "00000000-0000-0000-0000-000000000001"
-PREPARED = PreparedRows(rows_batch([b"k"], [0], [b"v"]), 100)
+KEYS = 5
+"""So many rows of each partition are written to, one after the other."""
+
 TRACED = 40
 
 
@@ -61,7 +63,7 @@ class Image:
     time: float
     revision: int
     objects: dict[Key, bytes]
-    disks: dict[str, NodeDisk]
+    machines: dict[str, Remains]
     places: dict[str, str]
     epoch: int
 
@@ -83,9 +85,10 @@ class World:
         self.loop = VirtualLoop()
         self.server = ApiServer(self.loop)
         self.network = Network(self.loop)
-        self.kubelet = Kubelet(self.loop, self.server, self.network)
-        self.spark = SparkOperator(self.loop, self.server, self.network)
         self.checks = Checks(self)
+        self.machines = Machines(self.loop, seed, self.checks.histories)
+        self.kubelet = Kubelet(self.loop, self.server, self.network, self.machines)
+        self.spark = SparkOperator(self.loop, self.server, self.network)
         self.processes: list[Process] = []
         self.epoch = 0
         self.passes = 0
@@ -102,6 +105,7 @@ class World:
         self.bugs: list[str] = []
         self.orders: list[Order] = []
         self.each_step: Callable[[World], object] = lambda _: None
+        self._zone: tuple[bytes, DistributionZone] | None = None
         self._written = 0
         self._write_at = 0.0
         self._quiet = 0
@@ -115,6 +119,7 @@ class World:
     def __enter__(self) -> Self:
         """Begin: the controller lives by this world's clock until the end of the block."""
         self._patches.enter_context(_simulated(self.loop))
+        self._patches.enter_context(self.machines)
         if self._image is not None:
             self._load(self._image)
         return self
@@ -131,6 +136,7 @@ class World:
         self.server.listeners += [self.kubelet.changed, self.spark.changed, self._changed]
         self.network.after_call = self.disturbed
         self.network.dropped = self.checks.dropped
+        self.network.died = self.bury
 
     def _load(self, image: Image) -> None:
         self.loop.advance(image.time)
@@ -139,20 +145,16 @@ class World:
         self.epoch = image.epoch
         for key in self.server.objects:
             self.checks.stored(key, None, self.server.read(key))
-        for uid, disk in image.disks.items():
-            self.kubelet.adopt(uid, copy.deepcopy(disk), image.places[uid])
+        for uid, remains in image.machines.items():
+            self.kubelet.adopt(uid, remains, image.places[uid])
 
     def image(self) -> Image:
-        """Return what outlives all processes."""
-        for node in self.network.nodes.values():
-            for partition in node.partitions():
-                partition.store.close()
-            node.zone.save()
+        """End all nodes, in order, and return what outlives them."""
         return Image(
             self.loop.time(),
             self.server.revision,
             dict(self.server.objects),
-            copy.deepcopy(self.kubelet.disks),
+            self.kubelet.remains(),
             self.kubelet.places(),
             self.epoch,
         )
@@ -201,7 +203,12 @@ class World:
 
     def zone(self) -> DistributionZone:
         """Return the zone."""
-        return DistributionZone.parse(self.server.read(Key("DistributionZone", NAMESPACE, ZONE)))
+        key = Key("DistributionZone", NAMESPACE, ZONE)
+        stored = self.server.objects[key]
+        # It is asked for several times a step, and seldom a new one.
+        if self._zone is None or self._zone[0] is not stored:
+            self._zone = (stored, DistributionZone.parse(self.server.read(key)))
+        return self._zone[1]
 
     def states(self, kind: str) -> dict[str, str]:
         """Return the states of all tasks or migrations."""
@@ -332,8 +339,11 @@ class World:
             self.disturbed()
         self.each_step(self)
         for node in list(self.network.nodes.values()):
-            node.step(now)
-        self.spark.step()
+            if self.network.nodes.get(node.node_id) is node:
+                with self.mortals():
+                    node.step(now)
+        with self.mortals():
+            self.spark.step()
         if now >= self._write_at:
             self._write_at = now + WRITE_SECONDS
             self._write()
@@ -341,26 +351,51 @@ class World:
 
     def _write(self) -> None:
         """Write a row to everyone who believes to lead, as clients with old routes do."""
-        for node in list(self.network.nodes.values()):
-            for partition in node.partitions():
-                if partition.role is Role.LEADER:
-                    self._written += 1
+        for partition in self.replicas():
+            if partition.role is Role.LEADER:
+                self._written += 1
+                with self.mortals():
                     self._write_row(partition)
 
+    def replicas(self) -> Iterator[Partition]:
+        """Yield the replicas that are up, but none whose machine has died since the first one."""
+        for node in list(self.network.nodes.values()):
+            for partition in node.partitions():
+                if self.network.nodes.get(node.node_id) is node:
+                    yield partition
+
     def _write_row(self, partition: Partition) -> None:
+        number = self._written
+        writer = uuid.UUID(int=number).hex
         request = WriteRequest(
-            opaque=self._written,
-            partition=partition.partition_id,
-            writer_id=WRITER,
-            sequence=self._written,
+            opaque=number, partition=partition.partition_id, writer_id=writer, sequence=1
         )
+        start, _ = partition.hash_range
+        row = start.to_bytes(8) + b"key %d" % (number % KEYS)
+        prepared = PreparedRows(rows_batch([row], [0], [b"value %d" % number]), 100)
 
         def reply(result: WriteResult | TransactionResult | RezoneError) -> None:
             if isinstance(result, WriteResult):
                 self.checks.acknowledged(partition, result.end_offset)
 
         with contextlib.suppress(RezoneError):
-            partition.write(request, PREPARED, reply)
+            partition.write(request, prepared, reply)
+
+    # --- machines that die -------------------------------------------------------------------
+
+    @contextlib.contextmanager
+    def mortals(self) -> Iterator[None]:
+        """Do what a machine may die of."""
+        try:
+            yield
+        except MachineDiedError as died:
+            self.bury(died)
+
+    def bury(self, died: MachineDiedError) -> None:
+        """Take a node away whose machine has died; safe to repeat."""
+        self._note(str(died))
+        self.disturbed()
+        self.kubelet.died(died)
 
     def _note(self, what: str) -> None:
         self.trace.append(f"{self.loop.time():.3f} {what}")

@@ -25,19 +25,16 @@ from rezone.replica.engines.base import (
 )
 from rezone.replica.engines.rocks_settings import RocksResources, RocksSettings
 from rezone.wire.messages import EngineKind
-from simulation.engine import EngineImage, FlushedEngine
 from simulation.file_engine import FileEngine
 
 ALL = 1 << 40
 
 
-@pytest.fixture(params=[*ENGINES, "simulated", "simulated files"])
+@pytest.fixture(params=[*ENGINES, "simulated"])
 def engine(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Engine]:
-    """One engine of each kind, empty; and those that the simulation has in their place."""
+    """One engine of each kind, empty; and the one that the simulation has in their place."""
     opened: Engine
     if request.param == "simulated":
-        opened = FlushedEngine(EngineImage())
-    elif request.param == "simulated files":
         opened = FileEngine(tmp_path / "engine", lambda: "new")
     else:
         opened = open_engine(request.param, tmp_path / "engine", RocksSettings())
