@@ -135,7 +135,7 @@ def test_a_lost_answer_to_a_commit_is_said_and_can_be_asked_for(
         if not isinstance(message, TransactionResult):
             send(self, message, body)
 
-    with table(c, timeout_seconds=0.5, attempt_timeout_seconds=0.2) as client:
+    with table(c, timeout_seconds=2.0, attempt_timeout_seconds=0.5) as client:
         tx = client.transaction(key(HERE[0]))
         tx.write([row(HERE[0], b"1")])
         with monkeypatch.context() as patched:
