@@ -19,12 +19,12 @@ from pathlib import Path
 import numpy as np
 import rocksdict
 
-from rezone.replica.bulk import BulkLoader
-from rezone.replica.engines.rocks_settings import RocksSettings
-from rezone.replica.entry import build_entry, rows_batch
-from rezone.replica.snapshot import SnapshotBatch
-from rezone.replica.store import PartitionStore
-from rezone.replica.store_config import StoreConfig
+from rezone.storage.bulk import BulkLoader
+from rezone.storage.engines.rocks_settings import RocksSettings
+from rezone.storage.entry import build_entry, rows_batch
+from rezone.storage.snapshot import SnapshotBatch
+from rezone.storage.store import PartitionStore
+from rezone.storage.store_config import StoreConfig
 from rezone.wire.keyspace import hash_key, row_id
 
 Rows = tuple[list[bytes], list[bytes]]

@@ -16,6 +16,8 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, NamedTuple
 
+import pytest
+
 Site = str
 """Where a lock is made: module and line."""
 
@@ -209,3 +211,17 @@ def _site() -> Site:
     if not module.startswith(_PACKAGE):
         return ""
     return f"{Path(frame.f_code.co_filename).stem}:{frame.f_lineno}"
+
+
+_ORDER = LockOrder()
+
+
+@pytest.fixture(autouse=True)
+def locks_have_an_order(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Fail where locks were taken in an order that contradicts that of this or any other test."""
+    recording(_ORDER, monkeypatch.setattr)
+    known = len(_ORDER.first)
+    yield
+    if len(_ORDER.first) > known:
+        told = [_ORDER.tell(circle) for circle in _ORDER.contradictions()]
+        assert not told, "\n\n".join(told)

@@ -30,7 +30,7 @@ from rezone.replica.node import DataNode
 from rezone.replica.partition import Partition
 from rezone.replica.server import NodeServer
 from rezone.replica.settings import NodeSettings
-from rezone.replica.store_config import StoreConfig
+from rezone.storage.store_config import StoreConfig
 from rezone.wire.channel import CHANNEL_ERRORS, Channel
 from rezone.wire.errors import (
     ConflictError,

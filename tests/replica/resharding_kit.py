@@ -12,11 +12,11 @@ from typing import Any
 import msgspec
 from replica_cluster import FAST, Client, Coordinator, keys_in
 
-from rezone.replica.entry import iter_entries
 from rezone.replica.importing import ImportPart
-from rezone.replica.imports import Stand, import_entry
 from rezone.replica.partition import Partition
-from rezone.replica.range_tail import range_entries
+from rezone.storage.entry import iter_entries
+from rezone.storage.imports import Stand, import_entry
+from rezone.storage.range_tail import range_entries
 from rezone.wire.errors import NotReadyError, RezoneError
 from rezone.wire.flight import NodeClient, from_flight_error
 from rezone.wire.layouts import (

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from rezone.replica.applier import Collected
-from rezone.replica.collector import Collector
-from rezone.replica.entry import OP_UPSERT, build_entry, rows_batch
-from rezone.replica.store import PartitionStore
-from rezone.replica.store_config import StoreConfig
+from rezone.storage.applier import Collected
+from rezone.storage.collector import Collector
+from rezone.storage.entry import OP_UPSERT, build_entry, rows_batch
+from rezone.storage.store import PartitionStore
+from rezone.storage.store_config import StoreConfig
 from rezone.wire.keyspace import hash_key, row_id
 
 PAUSE_SECONDS = 60.0

@@ -11,9 +11,9 @@ import msgspec
 import pytest
 from replica_cluster import Client, Coordinator, LocalNode, cluster
 
-from rezone.replica.checkpoints import CheckpointLimits
 from rezone.replica.foreground import BUSY_SHARE, Foreground
-from rezone.replica.store_config import StoreConfig
+from rezone.storage.checkpoints import CheckpointLimits
+from rezone.storage.store_config import StoreConfig
 from rezone.wire.copying import CopyOptions, CopyReceipt, Relay, copy_partition
 from rezone.wire.copysink import FlightSink
 from rezone.wire.errors import ConflictError, RezoneError

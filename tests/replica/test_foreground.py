@@ -20,8 +20,8 @@ from rezone.replica.foreground import (
     CopySteps,
     Foreground,
 )
-from rezone.replica.imports import Stand, begin_entry
 from rezone.replica.served import FOLLOWED_SECONDS, MEMORY_SECONDS, PAUSE_SECONDS
+from rezone.storage.imports import Stand, begin_entry
 from rezone.wire.messages import ImportPosition, Role
 
 P, Q = 0, 1

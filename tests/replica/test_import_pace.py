@@ -21,11 +21,11 @@ from resharding_kit import (
     zone,
 )
 
-from rezone.replica.entry import EntryKind
 from rezone.replica.foreground import BUSY_SHARE, SHORT_STEP_BYTES
 from rezone.replica.importing import FillWork, ImportPart
 from rezone.replica.importmetrics import ImportCollector
 from rezone.replica.partition import Partition
+from rezone.storage.entry import EntryKind
 from rezone.wire.errors import ConflictError
 from rezone.wire.messages import TailImports
 

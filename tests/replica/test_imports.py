@@ -31,9 +31,9 @@ from resharding_kit import (
     zone,
 )
 
-from rezone.replica.entry import EntryKind, iter_entries
 from rezone.replica.importers import Bell, Importers
 from rezone.replica.importing import UNCOMMITTED_MAX, ImportPart
+from rezone.storage.entry import EntryKind, iter_entries
 from rezone.wire import layouts
 from rezone.wire.errors import (
     ConflictError,

@@ -15,14 +15,9 @@ from replica_cluster import FAST, Client, Coordinator, ProcessNode, cluster
 
 from rezone.client import TableClient
 from rezone.replica import lookup
-from rezone.replica.foreground import (
-    BUSY_SHARE,
-    SHORT_STEP_BYTES,
-    Foreground,
-    StepBytes,
-    whole_steps,
-)
-from rezone.replica.indexer import Indexer
+from rezone.replica.foreground import BUSY_SHARE, SHORT_STEP_BYTES, Foreground
+from rezone.storage.indexer import Indexer
+from rezone.storage.rests import StepBytes, whole_steps
 from rezone.wire.errors import IndexNotBuiltError, StaleEpochError, UnknownIndexError
 from rezone.wire.indexes import id_of
 from rezone.wire.messages import ConfigureNode, Fence, Role, TakeoverState, ZoneConfig

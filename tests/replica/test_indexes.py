@@ -14,9 +14,9 @@ from replica_cluster import FAST, Client, Coordinator, ProcessNode, cluster, key
 
 from rezone.client import TableClient
 from rezone.replica import takeover
-from rezone.replica.indexer import Indexer
 from rezone.replica.indexing import IndexDuties, Lacks, index_lacks
 from rezone.replica.lookup import lookup_batches
+from rezone.storage.indexer import Indexer
 from rezone.wire.errors import (
     CorruptionError,
     LimitExceededError,

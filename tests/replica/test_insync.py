@@ -5,17 +5,17 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from rezone.replica.budget import Budget
-from rezone.replica.history import (
+from rezone.replica.insync import LeaderState
+from rezone.replica.lease import NEVER, Lease
+from rezone.replica.settings import NodeSettings
+from rezone.storage.budget import Budget
+from rezone.storage.history import (
     FAILOVER_LOG_MAX,
     branch_at,
     branch_start,
     rollback_offset,
     with_new_branch,
 )
-from rezone.replica.insync import LeaderState
-from rezone.replica.lease import NEVER, Lease
-from rezone.replica.settings import NodeSettings
 from rezone.wire.errors import NotEnoughReplicasError, OverloadedError
 from rezone.wire.messages import FailoverEntry, LeaderAndIsr
 

@@ -14,17 +14,17 @@ import msgspec
 import pytest
 from replica_cluster import Client, Coordinator, LocalNode, cluster, keys_in
 
-from rezone.replica.budget import Tally
 from rezone.replica.data import DataChannel
-from rezone.replica.engines.rocks import RocksEngine
-from rezone.replica.engines.rocks_settings import RocksResources, RocksSettings
 from rezone.replica.foreground import Foreground
 from rezone.replica.memory import MemoryCollector, SnapshotSlots
 from rezone.replica.node import DataNode
 from rezone.replica.settings import NodeSettings, SystemClock
-from rezone.replica.snapshot import SnapshotLimits
-from rezone.replica.store_config import StoreConfig
-from rezone.replica.writers import WRITER_BYTES
+from rezone.storage.budget import Tally
+from rezone.storage.engines.rocks import RocksEngine
+from rezone.storage.engines.rocks_settings import RocksResources, RocksSettings
+from rezone.storage.snapshot import SnapshotLimits
+from rezone.storage.store_config import StoreConfig
+from rezone.storage.writers import WRITER_BYTES
 from rezone.wire.errors import NotReadyError, OverloadedError
 from rezone.wire.flight import NodeClient
 from rezone.wire.messages import (

@@ -18,8 +18,8 @@ from rezone.replica.copymetrics import CopyCollector
 from rezone.replica.pacing import CatchUpRate
 from rezone.replica.partition import Partition
 from rezone.replica.settings import NodeSettings
-from rezone.replica.snapshot import SnapshotLimits
-from rezone.replica.store_config import StoreConfig
+from rezone.storage.snapshot import SnapshotLimits
+from rezone.storage.store_config import StoreConfig
 from rezone.wire.errors import NotReadyError
 from rezone.wire.messages import WriteResult, ZoneConfig
 

@@ -6,10 +6,10 @@ from typing import Any, cast
 
 import pytest
 
-from rezone.replica.entry import OP_UPSERT, build_entry, rows_batch
-from rezone.replica.meta import PartitionMeta
 from rezone.replica.positions import Positions
-from rezone.replica.store import PartitionStore
+from rezone.storage.entry import OP_UPSERT, build_entry, rows_batch
+from rezone.storage.meta import PartitionMeta
+from rezone.storage.store import PartitionStore
 from rezone.wire.keyspace import hash_key, row_id
 
 

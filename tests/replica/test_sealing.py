@@ -18,10 +18,10 @@ from resharding_kit import (
     wait_sealed,
 )
 
-from rezone.replica.entry import NO_WRITER, EntryKind
 from rezone.replica.partition import Partition
-from rezone.replica.seal import seal_rows
 from rezone.replica.write import NewEntry
+from rezone.storage.entry import NO_WRITER, EntryKind
+from rezone.storage.seal import seal_rows
 from rezone.wire.errors import (
     ConflictError,
     NotEnoughReplicasError,

@@ -13,9 +13,9 @@ import pytest
 from replica_cluster import Client, Coordinator, cluster, keys_in
 from test_replication import Peer
 
-from rezone.replica.meta import MetaFile, PartitionMeta
 from rezone.replica.settings import NodeSettings
 from rezone.replica.stream import end_of
+from rezone.storage.meta import MetaFile, PartitionMeta
 from rezone.wire.errors import ConflictError, NotLeaderError, NotReadyError, RezoneError
 from rezone.wire.messages import (
     Ack,

@@ -16,10 +16,10 @@ import pytest
 from pyarrow import flight
 from replica_cluster import Client, Coordinator, cluster
 
-from rezone.replica.meta import MetaFile, PartitionMeta
 from rezone.replica.producer import ProducerChannel
 from rezone.replica.settings import NodeSettings
 from rezone.replica.takeover import TakeoverProcess
+from rezone.storage.meta import MetaFile, PartitionMeta
 from rezone.wire.errors import ConflictError, NotLeaderError, NotReadyError
 from rezone.wire.messages import (
     Ack,

@@ -26,7 +26,7 @@ from secure_cluster import (
 
 from rezone.client import ClientSettings, TableClient
 from rezone.kube.authority import Authority
-from rezone.replica.columns import VERSIONS_SCHEMA
+from rezone.storage.columns import VERSIONS_SCHEMA
 from rezone.transfer.stream import copy_entry
 from rezone.wire.copyplan import CopyTarget, PartitionCopy
 from rezone.wire.errors import ForbiddenError, NotReadyError, RezoneError

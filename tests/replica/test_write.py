@@ -8,8 +8,8 @@ import pytest
 from replica_cluster import batch_of, keys_in
 
 from rezone.replica import write
-from rezone.replica.entry import OP_DELETE
 from rezone.replica.write import prepare, writer_of
+from rezone.storage.entry import OP_DELETE
 from rezone.wire.errors import ConflictError, InvalidRowError
 from rezone.wire.keyspace import range_of
 from rezone.wire.messages import WriteRequest

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, NamedTuple
 from rezone.domain import assignments, route_checks
 from rezone.domain.route_shards import decode_record
 from rezone.kube.kinds import Manifest
-from rezone.replica.entry import header_at
 from rezone.replica.partition import Partition
 from rezone.replica.read import Readable, readable
 from rezone.resources.migration import TERMINAL_MIGRATION_STATES
 from rezone.resources.task import TERMINAL_TASK_STATES
 from rezone.resources.zone import DistributionZone
+from rezone.storage.entry import header_at
 from rezone.wire.errors import RezoneError
 from rezone.wire.messages import LeaderAndIsr, NodeId, PartitionId, Role
 from simulation.apiserver import Key

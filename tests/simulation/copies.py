@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rezone.replica.copies import LocalSink, Receiver, current_state, snapshot_stream
-from rezone.replica.foreground import no_rest
+from rezone.storage.rests import no_rest
 from rezone.wire.copying import CopyOptions, CopyReceipt, Feed, Relay
 from rezone.wire.errors import NotReadyError, RezoneError
 from rezone.wire.messages import CopyProgress, CopyState, NodeId, PartitionId, SnapshotTicket
@@ -24,9 +24,9 @@ from simulation.copy_node import CopyNode
 from simulation.disk import MachineDiedError
 
 if TYPE_CHECKING:
-    from rezone.replica.checkpoints import FileSnapshot
     from rezone.replica.partition import Partition
-    from rezone.replica.snapshot import SnapshotSource
+    from rezone.storage.checkpoints import FileSnapshot
+    from rezone.storage.snapshot import SnapshotSource
     from simulation.network import Network
     from simulation.node import SimulatedNode
 

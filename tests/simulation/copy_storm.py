@@ -21,10 +21,10 @@ from typing import Any
 import msgspec
 
 from rezone.domain import routes
-from rezone.replica.checkpoints import CheckpointLimits, FileSnapshot
-from rezone.replica.engines.base import TIME_MAX
 from rezone.replica.partition import Partition
-from rezone.replica.snapshot import SnapshotLimits, SnapshotSource
+from rezone.storage.checkpoints import CheckpointLimits, FileSnapshot
+from rezone.storage.engines.base import TIME_MAX
+from rezone.storage.snapshot import SnapshotLimits, SnapshotSource
 from rezone.wire import messages
 from rezone.wire.copying import CopyOptions
 from rezone.wire.errors import RezoneError

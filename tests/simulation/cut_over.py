@@ -22,10 +22,10 @@ import weakref
 from typing import Any
 
 from rezone.domain import route_seals
-from rezone.replica.entry import rows_batch
 from rezone.replica.partition import Partition
 from rezone.replica.read import readable
 from rezone.replica.write import PreparedRows
+from rezone.storage.entry import rows_batch
 from rezone.wire import layouts
 from rezone.wire.errors import ReshardedError, RezoneError
 from rezone.wire.layouts import Overlap

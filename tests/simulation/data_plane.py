@@ -20,11 +20,11 @@ import msgspec
 
 from rezone.domain import route_leaders, routes
 from rezone.domain.routes import Refusal
-from rezone.replica.engines.base import FLAG_VALUE, time_of
 from rezone.replica.host import Host
 from rezone.replica.partition import Partition
 from rezone.replica.read import Readable, readable
 from rezone.replica.report import replica_report
+from rezone.storage.engines.base import FLAG_VALUE, time_of
 from rezone.wire.errors import RezoneError
 from rezone.wire.layouts import HashRange
 from rezone.wire.messages import (

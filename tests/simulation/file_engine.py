@@ -15,9 +15,9 @@ from typing import NamedTuple
 
 import msgspec
 
-from rezone.replica import syncing
-from rezone.replica.engines.base import INDEX_PREFIX
-from rezone.replica.engines.memory import MemoryEngine
+from rezone.storage import syncing
+from rezone.storage.engines.base import INDEX_PREFIX
+from rezone.storage.engines.memory import MemoryEngine
 
 INDEX_END = INDEX_PREFIX + b"\xff"
 """Above all entries of indexes: their ids are below it."""

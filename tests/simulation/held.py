@@ -12,12 +12,12 @@ import functools
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
-from rezone.replica.applier import pairs_of
-from rezone.replica.engines.base import FLAG_VALUE
-from rezone.replica.entry import header_at, iter_entries
-from rezone.replica.meta import MetaFile, PartitionMeta
-from rezone.replica.segment import FILE_HEADER_BYTES, SUFFIX, Segment
-from rezone.replica.store import PartitionStore
+from rezone.storage.applier import pairs_of
+from rezone.storage.engines.base import FLAG_VALUE
+from rezone.storage.entry import header_at, iter_entries
+from rezone.storage.meta import MetaFile, PartitionMeta
+from rezone.storage.segment import FILE_HEADER_BYTES, SUFFIX, Segment
+from rezone.storage.store import PartitionStore
 from rezone.wire.errors import CorruptionError
 from simulation.received import Versions, versions_of
 

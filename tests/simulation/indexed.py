@@ -24,18 +24,18 @@ import pyarrow as pa
 
 from rezone.domain import route_leaders, routes
 from rezone.domain.routes import Refusal
-from rezone.replica.engines.base import (
-    FLAG_TOMBSTONE,
-    INDEX_PREFIX,
-    time_suffix,
-)
-from rezone.replica.entry import OP_DELETE, OP_UPSERT, rows_batch
-from rezone.replica.index_entries import EntryMaker
 from rezone.replica.indexing import index_lacks
 from rezone.replica.partition import Partition
 from rezone.replica.read import readable
 from rezone.replica.report import replica_report
 from rezone.replica.write import PreparedRows
+from rezone.storage.engines.base import (
+    FLAG_TOMBSTONE,
+    INDEX_PREFIX,
+    time_suffix,
+)
+from rezone.storage.entry import OP_DELETE, OP_UPSERT, rows_batch
+from rezone.storage.index_entries import EntryMaker
 from rezone.wire.errors import RezoneError
 from rezone.wire.indexes import IndexCodec, index_codecs
 from rezone.wire.messages import (

@@ -20,9 +20,7 @@ import msgspec
 from at_once import AtOnce
 from rezone.controller.heard import Heard, with_answer
 from rezone.controller.news import has_changed
-from rezone.replica.budget import Budget
 from rezone.replica.control import Control
-from rezone.replica.engines.base import Engine
 from rezone.replica.foreground import Foreground
 from rezone.replica.import_pulls import ImportPulls
 from rezone.replica.import_source import ImportSource
@@ -36,10 +34,12 @@ from rezone.replica.read import readable
 from rezone.replica.replicas import Replicas
 from rezone.replica.report import ReportBoard, replica_report
 from rezone.replica.settings import Clock, NodeSettings
-from rezone.replica.snapshot import SnapshotLimits
-from rezone.replica.store_config import StoreConfig
 from rezone.replica.told import ToldTimes
 from rezone.replica.workers import Job
+from rezone.storage.budget import Budget
+from rezone.storage.engines.base import Engine
+from rezone.storage.snapshot import SnapshotLimits
+from rezone.storage.store_config import StoreConfig
 from rezone.wire.errors import NotReadyError, RezoneError
 from rezone.wire.flight import NodeClient
 from rezone.wire.messages import (

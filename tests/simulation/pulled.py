@@ -11,7 +11,7 @@ from collections.abc import Generator
 from typing import TYPE_CHECKING, Any
 
 from rezone.replica.copies import Receiver, current_state, snapshot_stream
-from rezone.replica.foreground import no_rest
+from rezone.storage.rests import no_rest
 from rezone.wire.errors import ConflictError, NotReadyError, RezoneError
 from rezone.wire.messages import (
     NodeId,

@@ -10,8 +10,8 @@ import collections
 import dataclasses
 from typing import NamedTuple
 
-from rezone.replica.engines.base import TIME_BYTES
-from rezone.replica.store import PartitionStore
+from rezone.storage.engines.base import TIME_BYTES
+from rezone.storage.store import PartitionStore
 
 Versions = dict[bytes, bytes]
 """Engine keys with their values."""

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from rezone.replica import syncing
-from rezone.replica.engines.base import INDEX_PREFIX, time_suffix
-from rezone.replica.entry import build_entry, rows_batch
-from rezone.replica.store import PartitionStore
-from rezone.replica.store_config import StoreConfig
+from rezone.storage import syncing
+from rezone.storage.engines.base import INDEX_PREFIX, time_suffix
+from rezone.storage.entry import build_entry, rows_batch
+from rezone.storage.store import PartitionStore
+from rezone.storage.store_config import StoreConfig
 from simulation.disk import Disks, MachineDiedError, TrackedDisk, torn
 from simulation.file_engine import INDEX_END, FileEngine
 

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from rezone.replica.applier import pairs_of
-from rezone.replica.entry import build_entry, iter_entries, rows_batch
-from rezone.replica.meta import CopyMeta
-from rezone.replica.store import PartitionStore
-from rezone.replica.store_config import StoreConfig
+from rezone.storage.applier import pairs_of
+from rezone.storage.entry import build_entry, iter_entries, rows_batch
+from rezone.storage.meta import CopyMeta
+from rezone.storage.store import PartitionStore
+from rezone.storage.store_config import StoreConfig
 from simulation.file_engine import FileEngine
 from simulation.held import Held, History
 

@@ -15,12 +15,12 @@ import uuid
 from collections.abc import Callable, Generator
 from typing import TYPE_CHECKING, Any
 
-from rezone.replica.engines.base import FLAG_VALUE, TIME_BYTES, time_of
-from rezone.replica.entry import rows_batch
 from rezone.replica.partition import Partition
 from rezone.replica.read import own_values
 from rezone.replica.transacting import prepare_end, prepare_intents
 from rezone.replica.write import PreparedRows
+from rezone.storage.engines.base import FLAG_VALUE, TIME_BYTES, time_of
+from rezone.storage.entry import rows_batch
 from rezone.wire.errors import RezoneError
 from rezone.wire.messages import (
     OwnWrites,
@@ -35,7 +35,7 @@ from rezone.wire.messages import (
 )
 
 if TYPE_CHECKING:
-    from rezone.replica.store import PartitionStore
+    from rezone.storage.store import PartitionStore
     from simulation.world import World
 
 PARTITION = 0

@@ -17,10 +17,10 @@ import structlog
 
 from rezone.controller import monitor
 from rezone.kube.kinds import MigrationKind, Node, TaskKind, ZoneKind
-from rezone.replica.entry import rows_batch
 from rezone.replica.partition import Partition
 from rezone.replica.write import PreparedRows
 from rezone.resources.zone import DistributionZone
+from rezone.storage.entry import rows_batch
 from rezone.wire.errors import RezoneError
 from rezone.wire.messages import (
     NodeId,

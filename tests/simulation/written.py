@@ -8,11 +8,11 @@ import random
 import uuid
 from collections.abc import Callable, Sequence
 
-from rezone.replica.engines.base import TIME_MAX
-from rezone.replica.entry import OP_DELETE, OP_UPSERT, rows_batch
 from rezone.replica.partition import Partition
 from rezone.replica.write import PreparedRows
-from rezone.replica.writers import writer_key
+from rezone.storage.engines.base import TIME_MAX
+from rezone.storage.entry import OP_DELETE, OP_UPSERT, rows_batch
+from rezone.storage.writers import writer_key
 from rezone.wire.messages import PartitionId, WriteRequest, WriteResult
 
 ROWS_PER_WRITE = 4

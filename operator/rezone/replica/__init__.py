@@ -1,1 +1,1 @@
-"""The data node: partitions with log and engine, replication, snapshots, takeover."""
+"""The data node: replication of its partitions, takeover, reads and writes, control calls."""

@@ -18,12 +18,13 @@ import msgspec
 import pyarrow as pa
 import structlog
 
-from rezone.replica.bulk import BulkLoader
-from rezone.replica.checkpoints import FileSnapshot
-from rezone.replica.fileload import FileLoader
-from rezone.replica.foreground import CopySteps, Foreground, Rest
-from rezone.replica.incoming import Loader
-from rezone.replica.snapshot import BatchMark, SnapshotSource
+from rezone.replica.foreground import CopySteps, Foreground
+from rezone.storage.bulk import BulkLoader
+from rezone.storage.checkpoints import FileSnapshot
+from rezone.storage.fileload import FileLoader
+from rezone.storage.incoming import Loader
+from rezone.storage.rests import Rest
+from rezone.storage.snapshot import BatchMark, SnapshotSource
 from rezone.wire import messages
 from rezone.wire.copying import Relay, copy_partition
 from rezone.wire.errors import ConflictError, CorruptionError, RezoneError

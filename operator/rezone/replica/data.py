@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 import msgspec
 import structlog
 
-from rezone.replica.budget import Tally
 from rezone.replica.foreground import Foreground
 from rezone.replica.insync import Reply
 from rezone.replica.outbox import Outbox
@@ -21,6 +20,7 @@ from rezone.replica.read import prepare_read, read_keys
 from rezone.replica.transacting import prepare_end, prepare_intents
 from rezone.replica.workers import LULL_SECONDS
 from rezone.replica.write import Change, PreparedRows, prepare
+from rezone.storage.budget import Tally
 from rezone.wire.channel import CHANNEL_ERRORS, Channel
 from rezone.wire.errors import RezoneError
 from rezone.wire.messages import (

@@ -7,7 +7,7 @@ Concurrency: under the partition's lock.
 
 from typing import Any
 
-from rezone.replica.store import PartitionStore
+from rezone.storage.store import PartitionStore
 from rezone.wire.errors import StaleEpochError, StaleRevisionError
 from rezone.wire.messages import Fence
 

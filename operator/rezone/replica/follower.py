@@ -12,9 +12,9 @@ application apart.
 
 from typing import TYPE_CHECKING
 
-from rezone.replica.entry import IMPORT_KINDS, header_at
-from rezone.replica.history import branch_at, branch_start
-from rezone.replica.store import ResetNeededError
+from rezone.storage.entry import IMPORT_KINDS, header_at
+from rezone.storage.history import branch_at, branch_start
+from rezone.storage.store import ResetNeededError
 from rezone.wire.errors import ConflictError, StaleEpochError
 from rezone.wire.messages import (
     ClosedTime,

@@ -56,20 +56,6 @@ OWED_SECONDS_MAX = 1.0
 """The most that work which cannot rest may put off other steps: they get on, whatever it does."""
 
 Item = TypeVar("Item")
-Rest = Callable[[], None]
-"""Called by a copy between two of its steps, without any lock; returns when it may go on."""
-
-StepBytes = Callable[[int], int]
-"""Asked by a copy before a step: how many bytes it may have at present, so many at most."""
-
-
-def no_rest() -> None:
-    """Go on at once."""
-
-
-def whole_steps(most: int) -> int:
-    """Take all that a step may have."""
-    return most
 
 
 class Foreground:

@@ -2,12 +2,12 @@
 
 from typing import TYPE_CHECKING, Protocol
 
-from rezone.replica.budget import Budget
 from rezone.replica.foreground import Foreground
 from rezone.replica.lease import Promise
 from rezone.replica.settings import Clock, NodeSettings
 from rezone.replica.told import ToldTimes
 from rezone.replica.workers import Job
+from rezone.storage.budget import Budget
 from rezone.wire.messages import NodeId, PartitionId, ZoneConfig
 
 if TYPE_CHECKING:

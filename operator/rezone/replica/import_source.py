@@ -17,14 +17,14 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from rezone.replica.copies import ROWS_WEIGHT
-from rezone.replica.entry import Entry, EntryHeader, EntryKind, iter_entries
 from rezone.replica.foreground import CopySteps, Foreground
-from rezone.replica.history import branch_at
 from rezone.replica.importers import Bell, Importers, listening
-from rezone.replica.imports import RangeEntry
-from rezone.replica.range_fill import range_versions
-from rezone.replica.range_tail import range_entries
 from rezone.replica.settings import Clock
+from rezone.storage.entry import Entry, EntryHeader, EntryKind, iter_entries
+from rezone.storage.history import branch_at
+from rezone.storage.imports import RangeEntry
+from rezone.storage.range_fill import range_versions
+from rezone.storage.range_tail import range_entries
 from rezone.wire.errors import (
     ConflictError,
     NotReadyError,

@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 import pyarrow as pa
 
-from rezone.replica.columns import VERSIONS_SCHEMA
-from rezone.replica.entry import NO_WRITER, ROWS_SCHEMA, EntryKind, rows_batch
 from rezone.replica.import_source import is_broken
-from rezone.replica.imports import (
+from rezone.storage.columns import VERSIONS_SCHEMA
+from rezone.storage.entry import NO_WRITER, ROWS_SCHEMA, EntryKind, rows_batch
+from rezone.storage.imports import (
     RangeEntry,
     Stand,
     begin_entry,
@@ -49,7 +49,7 @@ from rezone.wire.messages import (
 if TYPE_CHECKING:
     from rezone.replica.partition import Partition
     from rezone.replica.protocol import Leadership
-    from rezone.replica.store import PartitionStore
+    from rezone.storage.store import PartitionStore
 
 UNCOMMITTED_MAX: Final = 2
 """How many appends of a lane may wait to be committed: one is on its way while one is fetched."""

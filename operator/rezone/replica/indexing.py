@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
-from rezone.replica.foreground import StepBytes
-from rezone.replica.history import is_of_history
+from rezone.storage.history import is_of_history
+from rezone.storage.rests import StepBytes
 from rezone.wire.errors import IndexNotBuiltError, NotReadyError, UnknownIndexError
 from rezone.wire.indexes import IndexCodec
 from rezone.wire.keyspace import hash_in

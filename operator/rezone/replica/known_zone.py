@@ -16,8 +16,8 @@ from typing import Protocol
 import msgspec
 import structlog
 
-from rezone.replica.journal import Journal
 from rezone.replica.partition import Partition
+from rezone.storage.journal import Journal
 from rezone.wire import layouts
 from rezone.wire.errors import (
     ConflictError,

@@ -7,11 +7,11 @@ never while it syncs or applies.
 
 from typing import TYPE_CHECKING
 
-from rezone.replica.history import rollback_offset
 from rezone.replica.lease import Lease
 from rezone.replica.protocol import Leadership, protocol_of
 from rezone.replica.stream import ProducerStream
 from rezone.replica.write import Answer
+from rezone.storage.history import rollback_offset
 from rezone.wire.errors import NotReadyError, StaleEpochError
 from rezone.wire.messages import (
     ClosedTime,

@@ -11,10 +11,10 @@ Concurrency: runs in its caller's Flight thread.
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from rezone.replica.digest import in_range
-from rezone.replica.engines.base import behind
-from rezone.replica.index_search import Found
 from rezone.replica.scan import Chunk, hashes_of, reading_at, told_first, view_of
+from rezone.storage.digest import in_range
+from rezone.storage.engines.base import behind
+from rezone.storage.index_search import Found
 from rezone.wire.errors import LimitExceededError, UnknownIndexError
 from rezone.wire.indexes import KeyRange, index_codec
 from rezone.wire.layouts import HashRange

@@ -16,9 +16,9 @@ import msgspec
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from rezone.replica.budget import Tally
-from rezone.replica.engines.rocks_settings import RocksResources, RocksSettings
 from rezone.replica.settings import NodeSettings
+from rezone.storage.budget import Tally
+from rezone.storage.engines.rocks_settings import RocksResources, RocksSettings
 from rezone.wire.errors import NotReadyError, OverloadedError
 
 if TYPE_CHECKING:

@@ -15,8 +15,6 @@ import uuid
 from collections.abc import Callable
 from pathlib import Path
 
-from rezone.replica.budget import Budget
-from rezone.replica.checkpoints import FileSnapshot
 from rezone.replica.copies import Pulls
 from rezone.replica.data import DataChannel
 from rezone.replica.foreground import Foreground
@@ -34,12 +32,14 @@ from rezone.replica.protocol import protocol_of
 from rezone.replica.replicas import Replicas
 from rezone.replica.report import WHOLE_REPORT, ReportBoard
 from rezone.replica.settings import Clock, NodeSettings, SystemClock
-from rezone.replica.snapshot import SnapshotSource
-from rezone.replica.store_config import StoreConfig
-from rezone.replica.syncing import make_directory
 from rezone.replica.told import ToldTimes
 from rezone.replica.workers import Job, Workers
 from rezone.replica.write import warm_up
+from rezone.storage.budget import Budget
+from rezone.storage.checkpoints import FileSnapshot
+from rezone.storage.snapshot import SnapshotSource
+from rezone.storage.store_config import StoreConfig
+from rezone.storage.syncing import make_directory
 from rezone.wire import layouts
 from rezone.wire.channel import Channel
 from rezone.wire.errors import LimitExceededError, NotReadyError

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from rezone.replica.digest import in_range
-from rezone.replica.entry import OP_UPSERT
+from rezone.storage.digest import in_range
+from rezone.storage.entry import OP_UPSERT
 from rezone.wire.indexes import IndexCodec, KeyRange
 from rezone.wire.layouts import HashRange
 from rezone.wire.messages import OwnWrites

@@ -25,9 +25,9 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from rezone.replica.budget import Budget
 from rezone.replica.insync import Reply
 from rezone.replica.settings import NodeSettings
+from rezone.storage.budget import Budget
 from rezone.wire.errors import NotReadyError, RezoneError
 from rezone.wire.messages import NodeId, TransactionResult, WriteResult
 

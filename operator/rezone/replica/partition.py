@@ -32,12 +32,12 @@ from rezone.replica.read import ReadQueue
 from rezone.replica.roles import Roles
 from rezone.replica.sealing import Sealing
 from rezone.replica.serving import Serving
-from rezone.replica.store import PartitionStore
 from rezone.replica.takeover import TakeoverProcess
 from rezone.replica.transacting import Transacting
 from rezone.replica.upkeep import Upkeep
 from rezone.replica.workers import Job
 from rezone.replica.write import Change, PreparedRows, WriteIntake
+from rezone.storage.store import PartitionStore
 from rezone.wire import layouts
 from rezone.wire.errors import (
     ConflictError,

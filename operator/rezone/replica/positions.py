@@ -7,8 +7,8 @@ import threading
 from collections import deque
 from collections.abc import Callable
 
-from rezone.replica.entry import header_at
-from rezone.replica.store import PartitionStore
+from rezone.storage.entry import header_at
+from rezone.storage.store import PartitionStore
 
 
 class Positions:

@@ -20,14 +20,14 @@ from pathlib import Path
 
 import structlog
 
-from rezone.replica.checkpoints import CheckpointLimits
 from rezone.replica.health import HealthServer
 from rezone.replica.leaving import leave
 from rezone.replica.listener import Listener
 from rezone.replica.node import DataNode
 from rezone.replica.settings import NodeSettings
 from rezone.replica.stop_signals import StopSignals
-from rezone.replica.store_config import StoreConfig
+from rezone.storage.checkpoints import CheckpointLimits
+from rezone.storage.store_config import StoreConfig
 from rezone.wire.flight import NodeClient
 from rezone.wire.tls import tls_from_environment
 

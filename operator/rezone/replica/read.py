@@ -18,11 +18,11 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import pyarrow as pa
 
-from rezone.replica.budget import Budget
 from rezone.replica.expiry import kept_until
-from rezone.replica.intents import overlaid
 from rezone.replica.serving import Served
 from rezone.replica.write import require_inside
+from rezone.storage.budget import Budget
+from rezone.storage.intents import overlaid
 from rezone.wire.errors import CorruptionError, NotReadyError, OverloadedError, RezoneError
 from rezone.wire.messages import OwnWrites, ReadRequest, Role
 from rezone.wire.rows import RowCodec, from_ipc, hash_of, row_ids

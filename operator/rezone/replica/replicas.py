@@ -14,10 +14,10 @@ import msgspec
 
 from rezone.replica.host import Host
 from rezone.replica.memory import NodeMemory
-from rezone.replica.meta import MetaFile, PartitionMeta
 from rezone.replica.partition import Partition
-from rezone.replica.setaside import is_replica, open_store
-from rezone.replica.store_config import StoreConfig
+from rezone.storage.meta import MetaFile, PartitionMeta
+from rezone.storage.setaside import is_replica, open_store
+from rezone.storage.store_config import StoreConfig
 from rezone.wire.errors import (
     ConflictError,
     CorruptionError,

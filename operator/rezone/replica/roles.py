@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from rezone.replica.history import with_new_branch
 from rezone.replica.lease import NEVER, Promises
+from rezone.storage.history import with_new_branch
 from rezone.wire.errors import ConflictError, NotReadyError, StaleEpochError
 from rezone.wire.messages import Fence, LeaderAndIsr, Role, StreamEnd, UpgradeCandidate
 

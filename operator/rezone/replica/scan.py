@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from rezone.replica.digest import hash_bound
-from rezone.replica.engines.base import behind
 from rezone.replica.expiry import Kept, kept_until, retention_micros
 from rezone.replica.own_rows import OwnRows
 from rezone.replica.read import reading, wait_readable
+from rezone.storage.digest import hash_bound
+from rezone.storage.engines.base import behind
 from rezone.wire import messages
 from rezone.wire.layouts import HashRange
 from rezone.wire.messages import IndexTicket, RowsAsOf, ScanTicket

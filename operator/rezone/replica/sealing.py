@@ -19,9 +19,9 @@ Concurrency: under the partition's lock.
 
 from typing import TYPE_CHECKING
 
-from rezone.replica.entry import NO_WRITER, EntryKind
-from rezone.replica.seal import seal_rows
 from rezone.replica.write import ENTRY_OVERHEAD_BYTES, NewEntry
+from rezone.storage.entry import NO_WRITER, EntryKind
+from rezone.storage.seal import seal_rows
 from rezone.wire.errors import ConflictError, NotReadyError, RezoneError, StaleEpochError
 from rezone.wire.messages import Seal, SealState, TransactionResult, WriteResult
 

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from rezone.replica.digest import in_range
+from rezone.storage.digest import in_range
 from rezone.wire import layouts
 from rezone.wire.errors import TransactionConflictError
 from rezone.wire.layouts import HashRange, Overlap

@@ -8,8 +8,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
-from rezone.replica.entry import header_at
 from rezone.replica.lease import Lease
+from rezone.storage.entry import header_at
 from rezone.wire.messages import (
     ClosedTime,
     CommitOffset,

@@ -19,8 +19,8 @@ from typing import Protocol
 
 import structlog
 
-from rezone.replica.journal import Journal
 from rezone.replica.settings import Clock
+from rezone.storage.journal import Journal
 from rezone.wire.errors import CorruptionError
 
 _log = structlog.get_logger(__name__)

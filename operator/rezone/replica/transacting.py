@@ -6,7 +6,7 @@ write; and its rows become visible all at once or never. Intents are exclusive u
 transaction is over, so a commit needs no check of its own. A plain write of such a row is refused,
 and repeated by its client.
 
-Nothing is remembered here but counts: all of it follows from the log (`replica.transactions`), so
+Nothing is remembered here but counts: all of it follows from the log (`storage.transactions`), so
 the next leader goes on where this one has stopped. Checks of rows are made in two parts. The engine
 is asked outside of all locks (`prepare_intents`); what the log holds beyond what was applied then
 is looked at when the write is appended.
@@ -21,13 +21,8 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from rezone.replica.engines.base import TIME_MAX
-from rezone.replica.entry import OP_ABORT, EntryKind, iter_entries, rows_batch
 from rezone.replica.expiry import retention_micros
-from rezone.replica.imports import rows_of, version_times
 from rezone.replica.insync import Reply
-from rezone.replica.intents import commit_rows, intent_rows
-from rezone.replica.transactions import Transaction, TransactionTable
 from rezone.replica.write import (
     ENTRY_OVERHEAD_BYTES,
     Earlier,
@@ -36,7 +31,12 @@ from rezone.replica.write import (
     log_key,
     writer_of,
 )
-from rezone.replica.writers import writer_name
+from rezone.storage.engines.base import TIME_MAX
+from rezone.storage.entry import OP_ABORT, EntryKind, iter_entries, rows_batch
+from rezone.storage.imports import rows_of, version_times
+from rezone.storage.intents import commit_rows, intent_rows
+from rezone.storage.transactions import Transaction, TransactionTable
+from rezone.storage.writers import writer_name
 from rezone.wire.errors import (
     ConflictError,
     InvalidRowError,

@@ -6,9 +6,9 @@ one.
 
 from typing import TYPE_CHECKING
 
-from rezone.replica.collector import Collector
 from rezone.replica.expiry import collected_before
-from rezone.replica.scrub import Scrubber
+from rezone.storage.collector import Collector
+from rezone.storage.scrub import Scrubber
 
 if TYPE_CHECKING:
     from rezone.replica.partition import Partition

@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from rezone.replica.budget import Budget
-from rezone.replica.engines.base import TIME_MAX
-from rezone.replica.entry import (
+from rezone.replica.insync import PendingWrite, Reply
+from rezone.storage.budget import Budget
+from rezone.storage.engines.base import TIME_MAX
+from rezone.storage.entry import (
     OP_DELETE,
     OP_UPSERT,
     ROWS_SCHEMA,
@@ -22,8 +23,7 @@ from rezone.replica.entry import (
     build_entry,
     rows_batch,
 )
-from rezone.replica.insync import PendingWrite, Reply
-from rezone.replica.writers import writer_key
+from rezone.storage.writers import writer_key
 from rezone.wire.errors import (
     ConflictError,
     InvalidRowError,

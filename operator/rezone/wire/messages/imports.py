@@ -8,7 +8,7 @@ from rezone.wire.messages.records import TransactionRecord
 
 
 class ImportPosition(msgspec.Struct, frozen=True, array_like=True):
-    """How far a partition has taken over another one, of the layout before (`replica.imports`).
+    """How far a partition has taken over another one, of the layout before (`storage.imports`).
 
     All below `offset` of the source, an offset on its branch `partition_uuid`; `commit_time` and
     `leader_epoch` are those of the last row there. `filling`: of the rows that were there before,
@@ -114,7 +114,7 @@ class TailImports(Message, frozen=True):
 
 
 class TailEntry(msgspec.Struct, frozen=True, array_like=True):
-    """An entry of a source's log as `replica.imports.RangeEntry`; `rows` is an IPC message."""
+    """An entry of a source's log as `storage.imports.RangeEntry`; `rows` is an IPC message."""
 
     rows: bytes
     kind: int

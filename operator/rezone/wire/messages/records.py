@@ -126,7 +126,7 @@ class PartitionAssignment(msgspec.Struct, frozen=True, omit_defaults=True, kw_on
 
 
 class TransactionRecord(msgspec.Struct, frozen=True, array_like=True):
-    """One log entry of a transaction, as replicas remember it (`replica.transactions`).
+    """One log entry of a transaction, as replicas remember it (`storage.transactions`).
 
     `kind` is that of the entry. What follows after `commit_time` is of intents alone: as of when
     the transaction reads, when it began, the bytes they take, and the rows they are on.

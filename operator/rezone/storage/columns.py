@@ -1,0 +1,163 @@
+"""Version chains as columns: what scan, snapshot and digest work on instead of row by row.
+
+Arrow arrays are made by joining bytes and wrapping the buffers; splitting keys, telling chains
+apart and choosing visible versions are batch operations of Arrow and numpy.
+"""
+
+from collections.abc import Sequence
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from rezone.storage.engines.base import FLAG_INTENT, FLAG_VALUE, TIME_BYTES, TIME_MAX
+
+VERSIONS_SCHEMA: Final = pa.schema(
+    [
+        pa.field("row_id", pa.binary(), nullable=False),
+        pa.field("time", pa.uint64(), nullable=False),
+        pa.field("flag", pa.uint8(), nullable=False),
+        pa.field("value", pa.binary(), nullable=False),
+    ]
+)
+
+Indices = npt.NDArray[np.int64]
+# Arrow multiplies this by the number of values: a larger one overflows (pyarrow 26).
+_STOP: Final = 1 << 31
+_SUFFIX: Final = np.arange(-TIME_BYTES, 0, dtype=np.int32)
+
+
+class Columns(NamedTuple):
+    """Versions in engine order (newest first within a row), one array per part."""
+
+    row_ids: Any
+    times: npt.NDArray[np.uint64]
+    flags: npt.NDArray[np.uint8]
+    values: Any
+
+    def starts(self) -> npt.NDArray[np.bool_]:
+        """Return a mask of the versions that begin a chain."""
+        count = len(self.row_ids)
+        mask = np.ones(count, dtype=np.bool_)
+        if count > 1:
+            unlike = pc.not_equal(self.row_ids.slice(1), self.row_ids.slice(0, count - 1))
+            mask[1:] = unlike.to_numpy(zero_copy_only=False)
+        return mask
+
+
+class Joined(NamedTuple):
+    """Byte strings one behind the other, and where each begins; the last offset is the end."""
+
+    data: bytes
+    offsets: npt.NDArray[np.int32]
+
+    @classmethod
+    def of(cls, parts: Sequence[bytes]) -> "Joined":
+        """Join the parts."""
+        offsets = np.zeros(len(parts) + 1, dtype=np.int32)
+        np.cumsum(np.fromiter(map(len, parts), np.int32, len(parts)), out=offsets[1:])
+        return cls(b"".join(parts), offsets)
+
+    def array(self) -> Any:
+        """Return them as an Arrow binary array, without a copy."""
+        buffers = [None, pa.py_buffer(self.offsets), pa.py_buffer(self.data)]
+        return pa.Array.from_buffers(pa.binary(), len(self.offsets) - 1, buffers)
+
+    def bytes_at(self, places: npt.NDArray[np.int32]) -> npt.NDArray[np.uint8]:
+        """Return the bytes at these places of the data, in the shape of `places`."""
+        return np.frombuffer(self.data, np.uint8)[places]
+
+
+def fixed_array(data: bytes, width: int) -> Any:
+    """Return `data` cut in pieces of `width` bytes as an Arrow binary array."""
+    count = len(data) // width
+    offsets = np.arange(0, (count + 1) * width, width, dtype=np.int32)
+    return pa.Array.from_buffers(
+        pa.binary(), count, [None, pa.py_buffer(offsets), pa.py_buffer(data)]
+    )
+
+
+def columns_of(keys: Sequence[bytes], values: Sequence[bytes]) -> Columns:
+    """Split engine keys and values into columns."""
+    all_keys, all_values = Joined.of(keys), Joined.of(values)
+    row_ids = pc.binary_slice(all_keys.array(), 0, -TIME_BYTES)
+    suffixes = all_keys.bytes_at(all_keys.offsets[1:, np.newaxis] + _SUFFIX)
+    times = np.uint64(TIME_MAX) - suffixes.view(">u8").ravel().astype(np.uint64)
+    flags = all_values.bytes_at(all_values.offsets[:-1])
+    return Columns(row_ids, times, flags, pc.binary_slice(all_values.array(), 1, _STOP))
+
+
+def visible(columns: Columns, as_of: int) -> tuple[Any, Any]:
+    """Return (row ids, values) of the rows visible at `as_of`, in order.
+
+    Of each chain that is the newest version at or below `as_of` that is no intent, unless it is
+    a tombstone.
+    """
+    fits = (columns.times <= np.uint64(as_of)) & (columns.flags != FLAG_INTENT)
+    starts = columns.starts()
+    if fits.all() and starts.all():
+        chosen = np.flatnonzero(columns.flags == FLAG_VALUE)
+    else:
+        candidates = np.flatnonzero(fits)
+        chains = np.cumsum(starts)[candidates]
+        first = np.ones(len(candidates), dtype=np.bool_)
+        first[1:] = chains[1:] != chains[:-1]
+        chosen = candidates[first]
+        chosen = chosen[columns.flags[chosen] == FLAG_VALUE]
+    if len(chosen) == len(columns.row_ids):
+        return columns.row_ids, columns.values
+    indices = pa.array(chosen)
+    return columns.row_ids.take(indices), columns.values.take(indices)
+
+
+def versions_batch(columns: Columns) -> pa.RecordBatch:
+    """Return the versions as a snapshot batch: rows in order, versions oldest to newest (SS-02)."""
+    arrays = [
+        columns.row_ids,
+        pa.array(columns.times),
+        pa.array(columns.flags),
+        columns.values,
+    ]
+    batch = pa.RecordBatch.from_arrays(arrays, schema=VERSIONS_SCHEMA)
+    starts = columns.starts()
+    if starts.all():
+        return batch
+    chains = np.cumsum(starts)
+    backwards = np.lexsort((-np.arange(len(chains)), chains))
+    return batch.take(pa.array(backwards))
+
+
+def engine_keys(row_ids: Any, times: npt.NDArray[np.uint64]) -> Any:
+    """Return the engine keys of versions as an Arrow binary array."""
+    inverted = (np.uint64(TIME_MAX) - times).astype(">u8")
+    suffixes = fixed_array(inverted.tobytes(), TIME_BYTES)
+    return pc.binary_join_element_wise(row_ids, suffixes, b"")
+
+
+def engine_pairs(batch: pa.RecordBatch) -> tuple[list[bytes], list[bytes]]:
+    """Return a snapshot batch as (engine keys, engine values) in ascending key order."""
+    row_ids, times, flags, values = batch.columns
+    marks = fixed_array(flags.to_numpy().tobytes(), 1)
+    keys = engine_keys(row_ids, times.to_numpy()).to_pylist()
+    contents = pc.binary_join_element_wise(marks, values, b"").to_pylist()
+    # Ascending already, unless a row has several versions: those travel oldest to newest.
+    if not pc.all(
+        pc.not_equal(row_ids.slice(1), row_ids.slice(0, max(len(row_ids) - 1, 0)))
+    ).as_py():
+        return in_order(keys, contents)
+    return keys, contents
+
+
+def in_order(keys: list[bytes], values: list[bytes]) -> tuple[list[bytes], list[bytes]]:
+    """Return keys and their values in ascending key order."""
+    order = sorted(range(len(keys)), key=keys.__getitem__)
+    return [keys[i] for i in order], [values[i] for i in order]
+
+
+def content_bytes(batch: pa.RecordBatch) -> int:
+    """Return the bytes of row ids and values in a snapshot batch, as trailers count them."""
+    return int(pc.sum(pc.binary_length(batch.column(0))).as_py() or 0) + int(
+        pc.sum(pc.binary_length(batch.column(3))).as_py() or 0
+    )

@@ -1,0 +1,386 @@
+"""Fills over each engine: the rows a source had before come with their times, and come once."""
+
+import contextlib
+import random
+from pathlib import Path
+
+import msgspec
+import pytest
+from importing_kit import (
+    BRANCH,
+    NEW,
+    OLD,
+    T1,
+    T2,
+    T3,
+    W1,
+    W2,
+    WHOLE,
+    HeirUnderTest,
+    check_versions,
+    imported,
+    stores,
+)
+from storage_kit import (
+    FORMS,
+    Transactor,
+    Writer,
+    config,
+    copy_directory,
+    rid,
+    stored_rows,
+    stored_versions,
+)
+from test_storage_indexes import TABLE, look_up, put, visible_rows
+from test_storage_transactions import apply, copy, follow, opened
+
+from rezone.storage.engines.base import FLAG_INTENT
+from rezone.storage.entry import EntryKind, build_entry, iter_entries, rows_batch
+from rezone.storage.imports import Stand, begin_entry, fill_entry
+from rezone.storage.range_fill import range_versions
+from rezone.storage.range_tail import range_entries
+from rezone.storage.store import PartitionStore
+from rezone.wire.errors import ConflictError
+from rezone.wire.layouts import HashRange, Overlap, sources_of
+from rezone.wire.messages import EngineKind, ImportPosition
+
+
+def stand(heir: PartitionStore, ahead: int = 1) -> Stand:
+    """Where the heir's next entry comes to stand."""
+    return Stand(1, heir.log_end, heir.last_commit_time + ahead)
+
+
+def begin(source: PartitionStore, heir: PartitionStore, part: Overlap) -> None:
+    """Begin to import a part, as the heir's leader does."""
+    begun = source.outgoing.begin_import()
+    position = msgspec.structs.replace(begun.position, source=part.old)
+    heir.append(begin_entry(position, begun.writers, begun.transactions, stand(heir)))
+
+
+def fill(source: PartitionStore, heir: PartitionStore, part: Overlap, bytes_max: int = 300) -> bool:
+    """Append the next fill of a part; whether that was all."""
+    before = heir.import_position(part.old)
+    assert before is not None
+    hashes = HashRange(part.start, part.end)
+    found = range_versions(source.engine, hashes, before.filled_to, bytes_max)
+    after = msgspec.structs.replace(
+        before,
+        filling=not found.end,
+        filled_to=found.reached,
+        rows=before.rows + found.batch.num_rows,
+    )
+    heir.append(fill_entry(found.batch, before, after, stand(heir)))
+    return found.end
+
+
+def fill_all(source: PartitionStore, heir: PartitionStore, part: Overlap) -> None:
+    """Begin and fill a part."""
+    begin(source, heir, part)
+    while not fill(source, heir, part):
+        pass
+
+
+def import_some(
+    source: PartitionStore, heir: PartitionStore, part: Overlap, rng: random.Random
+) -> None:
+    """Do what is next for a part, or what may be done beside it."""
+    position = heir.import_position(part.old)
+    if position is None:
+        begin(source, heir, part)
+    elif position.filling and rng.random() < 0.7:
+        fill(source, heir, part)
+    else:
+        imported(source, heir, part, since=position.offset, most=rng.randrange(1, 6))
+
+
+def import_the_rest(source: PartitionStore, heir: PartitionStore, part: Overlap) -> None:
+    """Do all that is left to be done for a part."""
+    if heir.import_position(part.old) is None:
+        begin(source, heir, part)
+    while position_of(heir, part.old).filling:
+        fill(source, heir, part)
+    imported(source, heir, part, since=position_of(heir, part.old).offset)
+
+
+def some_rows(rng: random.Random, turn: int) -> dict[bytes, bytes | None]:
+    """Rows to write and to delete."""
+    names = rng.sample(range(60), rng.randrange(1, 9))
+    return {rid(name): rng.choice([None, b"%d" % turn]) for name in names}
+
+
+def position_of(store: PartitionStore, source: int = 0) -> ImportPosition:
+    """How far a source is imported; it is."""
+    found = store.import_position(source)
+    assert found is not None
+    return found
+
+
+@pytest.mark.proves("B-05", "B-08")
+@pytest.mark.parametrize("seed", range(5))
+def test_filled_and_followed_it_has_what_its_sources_have(
+    tmp_path: Path, kind: EngineKind, seed: int
+) -> None:
+    """A row would be lost or doubled by writes, undone entries and restarts between the chunks."""
+    rng = random.Random(seed)
+    parts = list(sources_of(rng.choice(NEW.ids), OLD, NEW))
+    with stores(tmp_path, kind, "a", "b") as sources:
+        writers = [Writer(source) for source in sources]
+        for source in sources:
+            source.update_meta(failover_log=BRANCH)
+        heir = HeirUnderTest(tmp_path / "heir", kind, rng)
+        for turn in range(80):
+            step, part = rng.randrange(8), rng.choice(parts)
+            source = sources[part.old]
+            if turn < 12 or step <= 1:
+                which = rng.choice([0, 1])
+                writers[which].write(some_rows(rng, turn))
+                apply(sources[which])
+            elif step <= 4:
+                import_some(source, heir.store, part, rng)
+            else:
+                heir.suffer(step - 5)
+            heir.note_end()
+        for part in parts:
+            import_the_rest(sources[part.old], heir.store, part)
+        heir.store.apply_to(heir.store.log_end)
+        check_versions(heir.store, writers, parts)
+        heir.store.close()
+
+
+@pytest.mark.proves("B-08")
+def test_what_was_known_where_the_log_is_followed_from_comes_first(
+    tmp_path: Path, kind: EngineKind
+) -> None:
+    """A write or commit whose answer was lost before the fill would be applied a second time."""
+    with stores(tmp_path, kind, "source", "heir") as (source, heir):
+        source.update_meta(failover_log=BRANCH)
+        Writer(source).write({rid(1): b"x"}, W1, 4)
+        tx = Transactor(source)
+        for transaction, row in ((T1, 2), (T2, 3), (T3, 4)):
+            tx.intend(transaction, {rid(row): b"t"})
+        apply(source)
+        tx.commit(T1)
+        tx.abort(T2)
+        apply(source)
+        fill_all(source, heir, WHOLE)
+        state = heir.writer_state(W1)
+        assert state is not None
+        assert state.sequence == 4
+        apply(heir)
+        assert heir.writer_state(W1) == state
+        with source.transactions() as table:
+            there = {transaction: table.get(transaction) for transaction in (T1, T2)}
+        with heir.transactions() as table:
+            for transaction, its in there.items():
+                mine = table.get(transaction)
+                assert mine is not None
+                assert its is not None
+                assert (mine.is_open, mine.last.kind) == (False, its.last.kind)
+            assert table.get(T3) is None, "an open transaction is the source's alone"
+        assert stored_rows(heir) == {rid(1): b"x", rid(2): b"t"}
+        assert all(version[2] != FLAG_INTENT for version in stored_versions(heir))
+        # What goes on at the source comes by the log, and how the open one ends.
+        Writer(source).write({rid(1): b"y"}, W1, 5)
+        tx.commit(T3)
+        imported(source, heir, WHOLE, since=position_of(heir).offset)
+        apply(heir)
+        assert stored_rows(heir) == {rid(1): b"y", rid(2): b"t", rid(4): b"t"}
+        later = heir.writer_state(W1)
+        assert later is not None
+        assert later.sequence == 5
+        heir.truncate(0)
+        assert heir.import_position(0) is None
+        assert stored_versions(heir) == []
+        undone = heir.writer_state(W1)
+        assert undone is not None
+        assert undone.sequence == 3, "the batch that is undone would count as known"
+        with heir.transactions() as table:
+            assert table.get(T1) is None
+
+
+@pytest.mark.proves("B-08")
+def test_two_sources_may_know_the_same_writers_and_transactions(
+    tmp_path: Path, kind: EngineKind
+) -> None:
+    """After a second re-sharding a retry could be taken for an older one, or no copy be opened."""
+    with stores(tmp_path, kind, "a", "b", "heir") as (first, second, heir):
+        for source, sequence in ((first, 7), (second, 3)):
+            source.update_meta(failover_log=BRANCH)
+            Writer(source).write({rid(1): b"x"}, W2, sequence)
+            tx = Transactor(source)
+            tx.intend(T1, {rid(2): b"t"})
+            apply(source)
+            tx.commit(T1)
+            apply(source)
+        halves = [Overlap(0, 1 << 63, 0, NEW.ids[0]), Overlap(1 << 63, 1 << 64, 1, NEW.ids[0])]
+        for source, part in zip((first, second), halves, strict=True):
+            fill_all(source, heir, part)
+        apply(heir)
+        state = heir.writer_state(W2)
+        assert state is not None
+        assert state.sequence == 7
+        heir.flush()
+        with heir.transactions() as table:
+            found = table.get(T1)
+            assert found is not None
+            assert len(found.records) == 1
+        # Long after, both are forgotten; once each.
+        last = Writer(heir)
+        heir.append(
+            build_entry(
+                rows_batch([rid(9)], [0], [b"z"]),
+                leader_epoch=1,
+                base_offset=heir.log_end,
+                commit_time=heir.last_commit_time + 1_000_000_000,
+            )
+        )
+        heir.note_committed(heir.log_end)
+        apply(last.store)
+        with heir.transactions() as table:
+            assert table.get(T1) is None
+
+
+@pytest.mark.proves("B-05", "B-08")
+def test_a_fill_travels_with_the_partition_and_goes_on_there(tmp_path: Path, form: str) -> None:
+    """The next leader would begin to fill anew, or believe that it has rows which never came."""
+    engine = FORMS[form][0]
+    with (
+        stores(tmp_path, engine, "source") as (source,),
+        opened(tmp_path / "heir", form) as heir,
+        opened(tmp_path / "follower", form) as follower,
+    ):
+        source.update_meta(failover_log=BRANCH)
+        writer = Writer(source)
+        for turn in range(30):
+            writer.write({rid(turn): b"x" * 20}, W1, turn + 1)
+        apply(source)
+        begin(source, heir, WHOLE)
+        fill(source, heir, WHOLE)
+        apply(heir)
+        heir.flush()
+        follower.reset()
+        copy(heir, follower)
+        kept = position_of(follower)
+        assert kept == position_of(heir)
+        assert kept.filling
+        assert 0 < kept.rows < 30
+        fill(source, heir, WHOLE)
+        end = follower.log_end
+        follow(heir, follower)
+        apply(heir)
+        assert position_of(follower) == position_of(heir) != kept
+        assert stored_versions(follower) == stored_versions(heir)
+        follower.truncate(end)
+        assert position_of(follower) == kept
+        while not fill(source, follower, WHOLE):
+            pass
+        apply(follower)
+        assert stored_versions(follower) == stored_versions(source)
+        assert position_of(follower).rows == 30, "rows came twice"
+
+
+def test_a_restart_knows_how_far_the_fill_is(tmp_path: Path) -> None:
+    """After a crash durable fills that are not applied would come again, or never."""
+    with stores(tmp_path, EngineKind.ROCKSDB, "source", "heir") as (source, heir):
+        source.update_meta(failover_log=BRANCH)
+        Writer(source).write({rid(turn): b"x" * 20 for turn in range(30)}, W1, 3)
+        apply(source)
+        begin(source, heir, WHOLE)
+        fill(source, heir, WHOLE)
+        heir.sync()
+        copy_directory(tmp_path / "heir", tmp_path / "crashed")
+        with stores(tmp_path, EngineKind.ROCKSDB, "crashed") as (crashed,):
+            assert crashed.applied == 0
+            assert position_of(crashed) == position_of(heir)
+            assert crashed.writer_state(W1) == heir.writer_state(W1)
+
+
+@pytest.mark.proves("B-08")
+def test_nothing_is_collected_while_older_versions_may_come(
+    tmp_path: Path, kind: EngineKind
+) -> None:
+    """A tombstone would be gone before the deleted row comes, which would then live again."""
+    with stores(tmp_path, kind, "source", "heir") as (source, heir):
+        source.update_meta(failover_log=BRANCH)
+        writer = Writer(source)
+        writer.write({rid(1): b"x"})
+        apply(source)
+        begin(source, heir, WHOLE)
+        before = range_versions(source.engine, HashRange(0, 1 << 64), b"", 1 << 20)
+        writer.write({rid(1): None})
+        imported(source, heir, WHOLE, since=position_of(heir).offset)
+        apply(heir)
+        heir.note_committed(heir.log_end)
+        heir.collect(heir.last_commit_time, b"", 1 << 20)
+        position = position_of(heir)
+        after = msgspec.structs.replace(position, filling=False, filled_to=before.reached)
+        heir.append(fill_entry(before.batch, position, after, stand(heir)))
+        apply(heir)
+        assert stored_rows(heir) == {}
+        heir.note_committed(heir.log_end)
+        heir.collect(heir.last_commit_time, b"", 1 << 20)
+        assert stored_versions(heir) == []
+
+
+def test_a_seal_comes_to_every_range_and_says_where_it_stands(
+    tmp_path: Path, kind: EngineKind
+) -> None:
+    """A new partition without a row of its own would never begin to serve, or do so too early."""
+    with stores(tmp_path, kind, "source", "heir", "third") as (source, heir, third):
+        source.update_meta(failover_log=BRANCH)
+        Writer(source).write({rid(1): b"x"})
+        apply(source)
+        nowhere = Overlap((1 << 64) - 1, 1 << 64, 0, NEW.ids[2])
+        fill_all(source, heir, nowhere)
+        source.append(
+            build_entry(
+                rows_batch([b""], [4], [b""]),
+                leader_epoch=2,
+                base_offset=source.log_end,
+                commit_time=source.last_commit_time + 5,
+                kind=EntryKind.SEAL,
+            )
+        )
+        unsealed = heir.log_end
+        assert imported(source, heir, nowhere, since=position_of(heir).offset) == 1
+        apply(heir)
+        position = position_of(heir)
+        assert (position.offset, position.sealed_at) == (source.log_end, heir.log_end)
+        assert (position.commit_time, position.leader_epoch) == (source.last_commit_time, 2)
+        assert stored_versions(heir) == []
+        # In the re-sharding after this one an old seal means nothing.
+        third_part = WHOLE._replace(old=NEW.ids[2])
+        raw = heir.read(unsealed, 1 << 20)
+        assert list(range_entries(iter_entries(raw), HashRange(0, 1 << 64), BRANCH)) == []
+        with pytest.raises(ConflictError, match="being filled"):
+            imported(heir, third, third_part)
+        heir.truncate(unsealed)
+        assert position_of(heir).sealed_at == 0
+
+
+def test_indexes_have_filled_rows_at_their_own_times(tmp_path: Path, kind: EngineKind) -> None:
+    """A lookup would miss rows that were there before the fill, or find them as of a wrong time."""
+    with stores(tmp_path, kind, "source") as (source,):
+        source.update_meta(failover_log=BRANCH)
+        writer = Writer(source)
+        put(writer, *[(i, f"owner {i % 3}", i) for i in range(12)])
+        early = source.last_commit_time
+        put(writer, *[(i, "nobody", i + 50) for i in range(6)])
+        apply(source)
+        heir = PartitionStore.open(tmp_path / "heir", config(kind, table=TABLE))
+        with contextlib.closing(heir):
+            heir.update_meta(failover_log=BRANCH)
+            fill_all(source, heir, WHOLE)
+            apply(heir)
+            heir.indexer.catch_up()
+            now = look_up(heir, "by_age")
+            assert sorted(now) == sorted(visible_rows(heir))
+            assert len(look_up(heir, "by_age", as_of=early)) == 12
+            entries = heir.indexer.entries
+            assert entries == 18 * len(TABLE.indexes)
+            heir.truncate(0)
+            assert look_up(heir, "by_age") == []
+            fill_all(source, heir, WHOLE)
+            apply(heir)
+            heir.indexer.catch_up()
+            assert (look_up(heir, "by_age"), heir.indexer.entries) == (now, entries)

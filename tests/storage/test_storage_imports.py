@@ -1,0 +1,355 @@
+"""Import entries over each engine: a new partition has its range of the old ones, each row once."""
+
+import contextlib
+import random
+from pathlib import Path
+
+import pytest
+from importing_kit import (
+    BRANCH,
+    NEW,
+    OLD,
+    T1,
+    T2,
+    T3,
+    W1,
+    W2,
+    WHOLE,
+    HeirUnderTest,
+    check_versions,
+    imported,
+    inside,
+    ranged,
+    stores,
+)
+from storage_kit import (
+    FORMS,
+    Transactor,
+    Writer,
+    config,
+    copy_directory,
+    rid,
+    stored_rows,
+    stored_versions,
+)
+from test_storage_indexes import TABLE, Row, look_up, put, remove, visible_rows
+from test_storage_transactions import apply, copy, follow, opened
+
+from rezone.storage.engines.base import INDEX_PREFIX
+from rezone.storage.entry import NO_WRITER
+from rezone.storage.imports import Stand, import_entry
+from rezone.storage.store import PartitionStore
+from rezone.wire.errors import ConflictError
+from rezone.wire.layouts import HashRange, Overlap, sources_of
+from rezone.wire.messages import EngineKind
+
+
+@pytest.mark.proves("B-08")
+@pytest.mark.parametrize("seed", range(8))
+def test_a_new_partition_has_its_range_whatever_happens(
+    tmp_path: Path, kind: EngineKind, seed: int
+) -> None:
+    """A row would be lost or doubled when entries are sent twice, undone, or a node restarts."""
+    rng = random.Random(seed)
+    heir_id = rng.choice(NEW.ids)
+    parts = list(sources_of(heir_id, OLD, NEW))
+    with stores(tmp_path, kind, "a", "b") as sources:
+        writers = [Writer(source) for source in sources]
+        heir = HeirUnderTest(tmp_path / "heir", kind, rng)
+        for _ in range(60):
+            step = rng.randrange(7)
+            part = rng.choice(parts)
+            if step <= 1:
+                rows = {
+                    rid(rng.randrange(40)): rng.choice([None, b"%d" % rng.randrange(9)])
+                    for _ in range(rng.randrange(1, 9))
+                }
+                rng.choice(writers).write(rows)
+            elif step <= 3:
+                source = sources[part.old]
+                position = heir.store.import_position(part.old)
+                since = position.offset if position and rng.random() < 0.7 else 0
+                imported(source, heir.store, part, since=since, most=rng.randrange(1, 6))
+            else:
+                heir.suffer(step - 4)
+            heir.note_end()
+        for part in parts:
+            imported(sources[part.old], heir.store, part)
+        heir.store.apply_to(heir.store.log_end)
+        check_versions(heir.store, writers, parts)
+        ranges = [(sources[part.old], HashRange(part.start, part.end)) for part in parts]
+        entries = sum(len(ranged(source, hashes)) for source, hashes in ranges)
+        assert len(ranged(heir.store, HashRange(0, 1 << 64))) == entries, "an entry is there twice"
+        for part in parts:
+            assert imported(sources[part.old], heir.store, part) == 0, "a repeat is imported"
+        heir.store.close()
+
+
+@pytest.mark.proves("B-04", "B-08")
+def test_both_sides_are_equal_as_of_any_time(tmp_path: Path, kind: EngineKind) -> None:
+    """A read as of a time before the cut-over would change by it, and copies never be verified."""
+    with stores(tmp_path, kind, "source", "heir") as (source, heir):
+        writer = Writer(source)
+        times = []
+        for turn in range(12):
+            writer.write({rid(key): b"%d" % turn for key in range(turn, turn + 9)})
+            writer.write({rid(turn): None})
+            times.append(source.last_commit_time)
+        apply(source)
+        part = next(iter(sources_of(NEW.ids[0], OLD, NEW)))
+        imported(source, heir, part, ahead=1)  # its clock is behind the source's
+        apply(heir)
+        for time in times:
+            args = (time, part.start, part.end)
+            assert heir.reader.digest(*args) == source.reader.digest(*args)
+            rows = [
+                v for v in stored_rows(source, time).items() if inside([(v[0], 0, 0, b"")], part)
+            ]
+            assert stored_rows(heir, time) == dict(rows)
+        assert any(heir.reader.digest(times[-1])[1])
+
+
+@pytest.mark.proves("B-08")
+def test_a_retried_write_is_known_at_each_new_partition_that_has_a_part(
+    tmp_path: Path, kind: EngineKind
+) -> None:
+    """A write whose answer was lost at the cut-over would be applied over somebody else's."""
+    with stores(tmp_path, kind, "source", "low", "high") as (source, low, high):
+        writer = Writer(source)
+        writer.write({rid(key): b"1" for key in range(20)}, W1, 4)
+        below = next(rid(k) for k in range(99) if rid(k)[0] < 0x80)
+        writer.write({below: b"2"}, W2, 7)
+        halves = [
+            Overlap(0, 1 << 63, 0, NEW.ids[0]),
+            Overlap(1 << 63, 1 << 64, 0, NEW.ids[1]),
+        ]
+        for heir, part in zip((low, high), halves, strict=True):
+            imported(source, heir, part)
+        known = [(h.writer_state(W1), h.writer_state(W2)) for h in (low, high)]
+        apply(low)
+        assert (low.writer_state(W1), low.writer_state(W2)) == known[0]
+        sequences = [[s and s.sequence for s in pair] for pair in known]
+        assert sequences == [[4, 7], [4, None]]
+        # What is undone is known no more, and comes again with the same entries.
+        low.truncate(0)
+        undone = low.writer_state(W2)
+        assert undone is not None
+        assert undone.sequence == 6
+        assert imported(source, low, halves[0]) == 2
+
+
+@pytest.mark.proves("B-08")
+def test_of_transactions_come_committed_rows_and_how_they_ended(
+    tmp_path: Path, kind: EngineKind
+) -> None:
+    """Intents would stay for ever, or a commit whose answer was lost be unknown."""
+    with stores(tmp_path, kind, "source", "heir", "other") as (source, heir, other):
+        tx = Transactor(source)
+        tx.intend(T1, {rid(1): b"a", rid(2): None})
+        tx.intend(T2, {rid(3): b"b"})
+        tx.intend(T3, {rid(4): b"c"})
+        apply(source)
+        tx.commit(T1)
+        tx.abort(T2)
+        apply(source)
+        committed = source.last_commit_time - 10
+        imported(source, heir, WHOLE)
+        apply(heir)
+        assert stored_rows(heir) == {rid(1): b"a"}
+        assert [v[1] for v in stored_versions(heir)] == [committed] * 2
+        with source.transactions() as table:
+            there = {transaction: table.get(transaction) for transaction in (T1, T2)}
+        with heir.transactions() as table:
+            for transaction, its in there.items():
+                mine = table.get(transaction)
+                assert mine is not None
+                assert its is not None
+                assert (mine.is_open, mine.last.kind) == (False, its.last.kind)
+                assert mine.last.commit_time == its.last.commit_time
+            assert table.get(T3) is None
+            assert not table.all_open()
+        # A range without rows of it hears of the end too: it may be asked.
+        nowhere = Overlap((1 << 64) - 1, 1 << 64, 0, NEW.ids[2])
+        imported(source, other, nowhere)
+        apply(other)
+        with other.transactions() as table:
+            assert table.get(T1) is not None
+        assert stored_rows(other) == {}
+
+
+@pytest.mark.proves("B-08")
+def test_of_a_writer_that_two_sources_know_the_later_batch_stays(
+    tmp_path: Path, kind: EngineKind
+) -> None:
+    """After a second re-sharding a batch retried over both would be applied a second time."""
+    with stores(tmp_path, kind, "a", "b", "heir") as (first, second, heir):
+        for source, sequence in ((first, 7), (second, 3)):
+            Writer(source).write({rid(1): b"x"}, W1, sequence)
+        for number, source in enumerate((first, second)):
+            imported(source, heir, WHOLE._replace(old=number))
+            appended = heir.writer_state(W1)
+            assert appended is not None
+            assert appended.sequence == 7
+        apply(heir)
+        heir.flush()
+        assert heir.writer_state(W1) == appended
+        assert heir.import_position(1) is not None
+
+
+@pytest.mark.proves("B-08")
+def test_positions_and_writers_travel_to_the_followers_of_a_new_partition(
+    tmp_path: Path, form: str
+) -> None:
+    """The next leader would import everything again, or know nothing of retried writes."""
+    engine = FORMS[form][0]
+    with (
+        stores(tmp_path, engine, "source") as (source,),
+        opened(tmp_path / "heir", form) as heir,
+        opened(tmp_path / "follower", form) as follower,
+    ):
+        writer = Writer(source)
+        for turn in range(8):
+            writer.write({rid(turn): b"x"}, W1, turn + 1)
+        imported(source, heir, WHOLE, most=5)
+        apply(heir)
+        heir.flush()
+        follower.reset()
+        copy(heir, follower)
+        assert follower.import_position(0) == heir.import_position(0)
+        # What comes by the log counts as soon as it is appended, and undoing it takes it back.
+        imported(source, heir, WHOLE)
+        kept = follower.log_end
+        follow(heir, follower)
+        apply(heir)
+        assert follower.import_position(0) == heir.import_position(0)
+        state = follower.writer_state(W1)
+        assert state is not None
+        assert state.sequence == 8
+        assert stored_versions(follower) == stored_versions(heir)
+        follower.truncate(kept)
+        position = follower.import_position(0)
+        assert position is not None
+        assert position.offset == 5
+
+
+def test_a_restart_knows_what_only_the_log_has_imported(tmp_path: Path) -> None:
+    """After a crash entries that are durable, and not applied, would be imported a second time."""
+    with stores(tmp_path, EngineKind.ROCKSDB, "source", "heir") as (source, heir):
+        writer = Writer(source)
+        for turn in range(6):
+            writer.write({rid(turn): b"x"}, W1, turn + 1)
+        imported(source, heir, WHOLE)
+        heir.apply_to(6)  # three entries of a note and a row each
+        heir.flush()
+        heir.sync()
+        copy_directory(tmp_path / "heir", tmp_path / "crashed")
+        with stores(tmp_path, EngineKind.ROCKSDB, "crashed") as (crashed,):
+            assert crashed.applied == 6
+            assert crashed.import_position(0) == heir.import_position(0)
+            assert crashed.writer_state(W1) == heir.writer_state(W1)
+            assert imported(source, crashed, WHOLE) == 0
+
+
+def test_imported_entries_are_a_source_s_entries_in_the_next_re_sharding(
+    tmp_path: Path, kind: EngineKind
+) -> None:
+    """Two re-shardings one after the other would give rows the time of the first one's copy."""
+    with stores(tmp_path, kind, "a", "b", "c") as (first, second, third):
+        writer = Writer(first)
+        writer.write({rid(1): b"x", rid(2): None}, W1, 3)
+        tx = Transactor(first)
+        tx.intend(T1, {rid(5): b"y"})
+        apply(first)
+        tx.commit(T1)
+        apply(first)
+        imported(first, second, WHOLE)
+        apply(second)
+        imported(second, third, WHOLE._replace(old=NEW.ids[0]))
+        apply(third)
+        assert stored_versions(third) == stored_versions(second)
+        state = third.writer_state(W1)
+        assert state is not None
+        assert state.sequence == 3
+        with third.transactions() as table:
+            found = table.get(T1)
+            assert found is not None
+            assert not found.is_open
+
+
+def test_an_entry_that_is_imported_in_part_is_refused(tmp_path: Path, kind: EngineKind) -> None:
+    """A source with another history would mix its rows with those of before."""
+    with stores(tmp_path, kind, "source", "heir") as (source, heir):
+        Writer(source).write({rid(1): b"x"})
+        Writer(source).write({rid(2): b"y", rid(3): b"z"})
+        imported(source, heir, WHOLE, most=1)
+        position = heir.import_position(0)
+        (entry,) = ranged(source, HashRange(0, 1 << 64), 1)
+        moved = entry._replace(base_offset=0)
+        with pytest.raises(ConflictError, match="imported up to 1"):
+            import_entry(0, moved, position, Stand(1, 2, 9))
+
+
+def test_what_is_of_no_row_in_the_range_is_left_out(tmp_path: Path, kind: EngineKind) -> None:
+    """Each of many new partitions would have the whole log of the old one."""
+    with stores(tmp_path, kind, "source") as (source,):
+        row = rid(1)
+        Writer(source).write({row: b"x"}, NO_WRITER, 0)
+        at = int.from_bytes(row[:8], "big")
+        assert len(ranged(source, HashRange(at, at + 1))) == 1
+        assert ranged(source, HashRange(at + 1, 1 << 64)) == []
+        assert ranged(source, HashRange(0, at)) == []
+
+
+def test_indexes_have_imported_rows_at_their_own_times(tmp_path: Path, kind: EngineKind) -> None:
+    """A lookup as of a time before the cut-over would miss rows, or old entries never go."""
+    with stores(tmp_path, kind, "source") as (source,):
+        writer = Writer(source)
+        rows: list[Row] = [(i, f"owner {i % 3}", i) for i in range(12)]
+        put(writer, *rows)
+        early = source.last_commit_time
+        put(writer, *[(i, "nobody", age) for i, _, age in rows[:6]])
+        remove(writer, 11)
+        heir = PartitionStore.open(tmp_path / "heir", config(kind, table=TABLE))
+        with contextlib.closing(heir):
+            heir.update_meta(failover_log=BRANCH)
+            imported(source, heir, WHOLE)
+            apply(heir)
+            heir.indexer.catch_up()
+            now = look_up(heir, "by_age")
+            assert sorted(now) == sorted(visible_rows(heir))
+            assert sorted(look_up(heir, "by_age", as_of=early)) == sorted(rows)
+            entries = heir.indexer.entries
+            # Undone and imported again it has the same entries.
+            heir.truncate(0)
+            assert look_up(heir, "by_age") == []
+            imported(source, heir, WHOLE)
+            apply(heir)
+            heir.indexer.catch_up()
+            assert (look_up(heir, "by_age"), heir.indexer.entries) == (now, entries)
+
+
+def test_versions_are_not_collected_before_they_are_indexed(
+    tmp_path: Path, kind: EngineKind
+) -> None:
+    """An index entry would come when its version is gone, and stay for ever."""
+    with stores(tmp_path, kind, "a", "b") as sources:
+        for source in sources:
+            writer = Writer(source)
+            put(writer, *[(i, "first", i) for i in range(8)])
+            put(writer, *[(i, "second", i) for i in range(8)])
+        heir = PartitionStore.open(tmp_path / "heir", config(kind, table=TABLE))
+        with contextlib.closing(heir):
+            heir.update_meta(failover_log=BRANCH)
+            imported(sources[1], heir, WHOLE._replace(old=1, start=1 << 63))
+            apply(heir)
+            heir.indexer.catch_up()
+            imported(sources[0], heir, WHOLE._replace(end=1 << 63))
+            apply(heir)
+            late = heir.last_commit_time
+            heir.collect(late, b"", 1 << 20)
+            heir.indexer.catch_up()
+            heir.collect(late, b"", 1 << 20)
+            assert len(stored_versions(heir)) == 8
+            end = INDEX_PREFIX + b"\xff"
+            entries = heir.engine.scan_chains(INDEX_PREFIX, end, rows_max=999, bytes_max=1 << 20)
+            assert len(entries.keys) == 16
