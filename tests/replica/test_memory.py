@@ -182,9 +182,9 @@ def test_waiting_reads_of_a_node_share_a_limit(tmp_path: Path) -> None:
     with limited(tmp_path, reads_held_bytes_max=10_000, hold_ms_max=200) as c:
         node, later = node_of(c), time.time_ns() // 1000 + 3_600_000_000
         outcomes: list[object] = []
-        node.find(0).reads.submit(later, outcomes.append, size=6_000)
+        node.find(0).reads.submit(later, outcomes.append, held_bytes=lambda: 6_000)
         with pytest.raises(OverloadedError, match="waiting reads"):
-            node.find(1).reads.submit(later, outcomes.append, size=6_000)
+            node.find(1).reads.submit(later, outcomes.append, held_bytes=lambda: 6_000)
         assert used(c, "waiting_reads") == 6_000
         c.until("answered", lambda: outcomes)
         assert used(c, "waiting_reads") == 0

@@ -372,11 +372,6 @@ class Carrier:
         self._reading = self.relay.begin()
         self._writing = list(self.relay.feeds.values())
 
-    @property
-    def may_forward(self) -> bool:
-        """Whether its reading thread has something to do."""
-        return self._reading and not any(map(_is_full, self._writing))
-
     def forward(self) -> None:
         """Read the next batch."""
         self._reading = self.relay.forward()

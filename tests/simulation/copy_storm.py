@@ -39,7 +39,7 @@ from rezone.wire.messages import (
 from simulation import data_plane
 from simulation.copies import Carrier, Chunk, CopyWorld, PullSink, PutSink
 from simulation.copy_node import CopyNode
-from simulation.data_plane import FENCE, MINIMUM, NODES, DataPlane, WrongClock
+from simulation.data_plane import FENCE, MINIMUM, NODES, DataPlane
 from simulation.disk import TrackedDisk
 from simulation.imports import Lines
 from simulation.received import Received, Versions, versions_of
@@ -154,15 +154,10 @@ class CopyStorm(DataPlane, CopyWorld):
 
     def make_node(self, node: NodeId, lines: Lines) -> CopyNode:
         """Return a node's next life, on its disk."""
-        return CopyNode(
+        return self._life(
+            CopyNode,
             node,
-            self.machines[node],
-            f"n{node}",
-            self.network,
-            clock=WrongClock(self.loop, self.errors[node]),
-            rng=random.Random(self.crashes.getrandbits(64)),
-            settings=self.settings,
-            connect=lines.connect,
+            lines,
             limits=self._store_limits(),
             pull=self.pull,
             meanwhile=self.wait,

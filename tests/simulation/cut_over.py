@@ -51,8 +51,6 @@ from simulation.imports import FILL_CHANCE
 
 CLIENTS = 3
 PATIENCE_SECONDS = 1.0
-FILL_BYTES = 60
-TAIL_BYTES = 2_000
 ERROR_MICROS = 300_000
 FILL_CHANCES = (FILL_CHANCE, 0.03)
 """Half of the runs fill for so long that leaders change meanwhile."""

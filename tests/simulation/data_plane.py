@@ -14,7 +14,7 @@ import weakref
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
@@ -47,6 +47,8 @@ from simulation.imports import FILL_CHANCE, KilledError, Lines
 from simulation.loop import VirtualLoop
 from simulation.network import Network
 from simulation.node import SimulatedNode
+
+Life = TypeVar("Life", bound=SimulatedNode)
 
 NODES = (0, 1, 2, 3)
 REPLICAS = 3
@@ -182,7 +184,11 @@ class DataPlane:
 
     def make_node(self, node: NodeId, lines: Lines) -> SimulatedNode:
         """Return a node's next life, on its disk."""
-        return SimulatedNode(
+        return self._life(SimulatedNode, node, lines, may_apply=self.may_apply)
+
+    def _life(self, kind: type[Life], node: NodeId, lines: Lines, **more: Any) -> Life:
+        """Return the next life of a node of some kind: what all kinds are given, and `more`."""
+        return kind(
             node,
             self.machines[node],
             f"n{node}",
@@ -191,7 +197,7 @@ class DataPlane:
             rng=random.Random(self.crashes.getrandbits(64)),
             settings=self.settings,
             connect=lines.connect,
-            may_apply=self.may_apply,
+            **more,
         )
 
     def set(self, partition: PartitionId, answer: LeaderAndIsr | Refusal | None) -> bool:

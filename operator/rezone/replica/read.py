@@ -170,18 +170,19 @@ class ReadQueue:
         as_of: int | None,
         answer: Callable[[RezoneError | None], None],
         served: Served = lambda: True,
-        size: int = _READ_BYTES,
+        held_bytes: Callable[[], int] = lambda: _READ_BYTES,
     ) -> None:
         """Have `answer(None)` called once the read may be answered, now or soon; else the error.
 
-        `size`: the bytes that it holds while it waits. NotLeaderError at once where another replica
-        leads, ReshardedError where others serve, OverloadedError when too many wait.
+        `held_bytes` is asked for what it holds in memory when it has to wait. NotLeaderError at
+        once where another replica leads, ReshardedError where others serve, OverloadedError when
+        too many wait.
         """
         partition = self._partition
         with partition.lock:
             may_answer = readable(partition, as_of, served)
             if not may_answer():
-                self._hold(may_answer, answer, size)
+                self._hold(may_answer, answer, held_bytes())
                 return
         answer(None)
 
@@ -248,9 +249,8 @@ class KeyRead(NamedTuple):
     as_of: int | None
     own: OwnWrites | None = None
 
-    @property
     def held_bytes(self) -> int:
-        """What it takes in memory, about."""
+        """Give about what it takes in memory."""
         return _READ_BYTES + int(self.keys.nbytes) + len(self.row_ids) * _ROW_ID_BYTES
 
     @property

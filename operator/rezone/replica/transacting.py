@@ -243,7 +243,7 @@ class Transacting:
                 f"open transactions of partition {number} have {table.open_bytes} bytes of "
                 f"writes, the limit is {settings.open_intents_bytes_max}; retry later"
             )
-        if table.node_is_full(size):
+        if not table.node_has_room(size):
             return OverloadedError(
                 "open transactions of the node have as many bytes of writes as it may hold; "
                 "retry later"

@@ -56,6 +56,10 @@ class Tally:
             self.used -= size
             self._changed.notify_all()
 
+    def has_room(self, size: int) -> bool:
+        """Whether so many bytes more stay within the limit."""
+        return self.used + size <= self.limit
+
     @property
     def full(self) -> bool:
         """Whether the limit is reached."""

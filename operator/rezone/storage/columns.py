@@ -23,7 +23,6 @@ VERSIONS_SCHEMA: Final = pa.schema(
     ]
 )
 
-Indices = npt.NDArray[np.int64]
 # Arrow multiplies this by the number of values: a larger one overflows (pyarrow 26).
 _STOP: Final = 1 << 31
 _SUFFIX: Final = np.arange(-TIME_BYTES, 0, dtype=np.int32)

@@ -96,9 +96,9 @@ class TransactionTable:
         """Return the open transactions."""
         return list(self._open.values())
 
-    def node_is_full(self, size: int) -> bool:
-        """Whether so many bytes more would pass what open transactions of the node may have."""
-        return self._node_open.used + size > self._node_open.limit
+    def node_has_room(self, size: int) -> bool:
+        """Whether open transactions of the node may have so many bytes more."""
+        return self._node_open.has_room(size)
 
     @property
     def open_count(self) -> int:
@@ -230,12 +230,8 @@ class TransactionTable:
         """Forget everything, also in the node's account."""
         self._known, self._holders, self._open = {}, {}, {}
         self._over, self._unshrunk = deque(), deque()
-        self._count(-self.open_bytes)
-
-    def _count(self, size: int) -> None:
-        """Note that open transactions have so many bytes more, here and in the whole node."""
-        self.open_bytes += size
-        self._node_open.add(size)
+        self._node_open.remove(self.open_bytes)
+        self.open_bytes = 0
 
     def _ended(self, record: TransactionRecord) -> None:
         self._over.append(record.transaction)
@@ -246,11 +242,13 @@ class TransactionTable:
         found.records.append(record)
         if found.is_open:
             self._open[record.transaction] = found
-            self._count(record.size)
+            self.open_bytes += record.size
+            self._node_open.add(record.size)
             self._holders.update(dict.fromkeys(record.row_ids, record.transaction))
             return
         if self._open.pop(record.transaction, None) is not None:
-            self._count(-found.size)
+            self.open_bytes -= found.size
+            self._node_open.remove(found.size)
         for row in found.row_ids:
             if self._holders.get(row) == record.transaction:
                 del self._holders[row]

@@ -28,7 +28,6 @@ POOL_LABEL = "rezone.dev/pool"
 FIRST_NODES = tuple(f"worker-{n}" for n in range(1, 5))
 JOINING_NODE = "worker-5"
 DRAINED_NODE = "worker-2"
-FLIGHT_PORT = 7400
 
 Say = Callable[[str], None]
 
