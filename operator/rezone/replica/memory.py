@@ -25,7 +25,8 @@ if TYPE_CHECKING:
     from rezone.replica.node import DataNode
     from rezone.replica.partition import Partition
 
-_WAIT_SECONDS = 0.05
+_SLOT_POLL_SECONDS = 0.05
+"""How often who waits for a slot looks: snapshots end in many ways, and none tells."""
 
 Source = TypeVar("Source")
 
@@ -35,7 +36,7 @@ class SnapshotSlots:
 
     def __init__(self, limit: int, wait_seconds: float, stopping: threading.Event) -> None:
         self._limit = limit
-        self._looks = max(1, round(wait_seconds / _WAIT_SECONDS))
+        self._looks = max(1, round(wait_seconds / _SLOT_POLL_SECONDS))
         self._stopping = stopping
         self._lock = threading.Lock()
 
@@ -45,7 +46,7 @@ class SnapshotSlots:
             with self._lock:
                 if read() < self._limit:
                     return make()
-            if self._stopping.wait(_WAIT_SECONDS):
+            if self._stopping.wait(_SLOT_POLL_SECONDS):
                 raise NotReadyError("the node is stopping")
         raise OverloadedError(
             f"{self._limit} snapshots are read at this node, which is the limit; retry later",

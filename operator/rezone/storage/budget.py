@@ -7,7 +7,8 @@ import threading
 
 from rezone.wire.errors import OverloadedError
 
-_WAIT_SECONDS = 0.05
+_ROOM_WAIT_SECONDS = 0.05
+"""What goes wakes who waits for room; so long at most, as a caller may have ended meanwhile."""
 
 
 class Budget:
@@ -69,4 +70,4 @@ class Tally:
         """Return when there is room, or after a moment: the caller looks whether it still asks."""
         with self._changed:
             if self.full:
-                self._changed.wait(_WAIT_SECONDS)
+                self._changed.wait(_ROOM_WAIT_SECONDS)
