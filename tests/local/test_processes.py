@@ -9,11 +9,16 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
-from rezone.local.processes import PidFile, identify, spawn, write_atomically
+from rezone.local.processes import PidFile, ProcessId, spawn, start_of, write_atomically
 
 SLEEPER = [sys.executable, "-c", "import time; time.sleep(60)"]
+
+
+def identity_of(pid: int) -> ProcessId:
+    """Return the identity of a process that runs."""
+    start = start_of(pid)
+    assert start is not None
+    return ProcessId(pid, start)
 
 
 def test_reused_pid_is_never_signalled(tmp_path: Path) -> None:
@@ -41,7 +46,7 @@ def test_stop_takes_the_whole_group(tmp_path: Path) -> None:
     process = spawn(["/bin/sh", "-c", script], log=tmp_path / "log")
     while not child_file.exists():
         assert process.alive()
-    child = identify(int(child_file.read_text()))
+    child = identity_of(int(child_file.read_text()))
     process.stop(5)
     assert child.wait(5)
 
@@ -53,7 +58,7 @@ def test_children_of_a_killed_process_are_ended_and_no_one_elses(tmp_path: Path)
     process = spawn(["/bin/sh", "-c", script], log=tmp_path / "log")
     while not child_file.exists():
         assert process.alive()
-    child = identify(int(child_file.read_text()))
+    child = identity_of(int(child_file.read_text()))
     process.end_rest()
     assert process.alive(), "not while it lives: the number may be somebody else's by then"
     os.kill(process.pid, signal.SIGKILL)
@@ -76,12 +81,11 @@ def test_stop_kills_what_ignores_the_signal(tmp_path: Path) -> None:
     assert not process.alive()
 
 
-def test_ended_process_has_no_identity() -> None:
+def test_an_ended_process_has_no_start() -> None:
     """A pid that is free must not be recorded as somebody's."""
     done = subprocess.Popen(["/bin/true"])
     done.wait()
-    with pytest.raises(ProcessLookupError):
-        identify(done.pid)
+    assert start_of(done.pid) is None
 
 
 def test_spawn_starts_a_session(tmp_path: Path) -> None:

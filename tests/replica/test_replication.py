@@ -418,14 +418,14 @@ def test_pending_writes_are_bounded(tmp_path: Path) -> None:
 
         thread = threading.Thread(target=wait)
         thread.start()
-        c.until("pending", lambda: partition.intake.pending_bytes)
+        c.until("pending", lambda: partition.intake.budget.used)
         with pytest.raises(OverloadedError):
             refused.put(P, {b"b": b"x"}, retry=False)
         c.nodes[0].stop()
         thread.join(10)
         assert not thread.is_alive()
         assert isinstance(outcome[0], NotReadyError)
-        assert partition.intake.pending_bytes == 0
+        assert partition.intake.budget.used == 0
         waiting.close()
         refused.close()
 

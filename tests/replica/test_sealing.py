@@ -156,7 +156,7 @@ def test_until_the_seal_is_committed_nobody_is_sent_on(c: Coordinator) -> None:
     write, written = in_background(lambda: Client(c).put(P, {KEY: b"w"}, retry=False))
     read, seen = in_background(lambda: Client(c).get(P, [KEY], retry=False))
     c.until("the read waits", lambda: c.replica(0).reads.waits)
-    c.until("the write is held", lambda: c.replica(0).intake.pending_bytes > 1024)
+    c.until("the write is held", lambda: c.replica(0).intake.budget.used > 1024)
     assert (written, seen) == ([], [])
     routes = c.call(0, RoutesRequest(), RouteTable)
     assert not routes.partitions[0].state.sealed

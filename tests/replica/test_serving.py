@@ -120,7 +120,7 @@ def test_who_comes_a_moment_too_early_waits_and_is_answered(tmp_path: Path) -> N
         heir = c.replica(1, LOW)
         c.until("the seal is imported", lambda: imported(c, LOW, 0))
         write, written = in_background(lambda: Client(c).put(LOW, {IN_A[0]: b"new"}, retry=False))
-        c.until("it is held", lambda: heir.intake.pending_bytes > 0)
+        c.until("it is held", lambda: heir.intake.budget.used > 0)
         read, seen = in_background(lambda: Client(c).get(LOW, IN_A[1:], retry=False))
         c.until("it waits", lambda: heir.reads.waits)
         assert (written, seen) == ([], [])
@@ -196,7 +196,7 @@ def test_a_retried_write_is_answered_by_who_has_taken_it_over(tmp_path: Path) ->
         retry, answered = in_background(
             lambda: Client(c).send(LOW, 1, {IN_A[0]: b"lost"}, sent_as=names, retry=False)
         )
-        c.until("it is held", lambda: c.replica(1, LOW).intake.pending_bytes > 0)
+        c.until("it is held", lambda: c.replica(1, LOW).intake.budget.used > 0)
         take_over(c, LOW)
         disk.let_go()
         retry.join(20)

@@ -11,7 +11,6 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Final
 
 from rezone.domain.routes import hot_standbys
-from rezone.domain.world import Topology
 from rezone.wire.messages import LeaderAndIsr, NodeId, PartitionId
 
 WIDTH_DEFAULT: Final = 100
@@ -54,14 +53,6 @@ def _marks_of_record(record: LeaderAndIsr) -> dict[NodeId, Mark]:
     return marks
 
 
-def marks_of_topology(topology: Topology) -> Marks:
-    """Return the marks of what is planned: the first of each partition's nodes leads."""
-    return [
-        {node: Mark.FOLLOWER if index else Mark.LEADER for index, node in enumerate(nodes)}
-        for nodes in topology
-    ]
-
-
 def picture(marks: Marks, nodes: Collection[NodeId] = (), width: int = WIDTH_DEFAULT) -> str:
     """Return the map as text: the grid, or the bars of a large zone.
 
@@ -72,50 +63,15 @@ def picture(marks: Marks, nodes: Collection[NodeId] = (), width: int = WIDTH_DEF
     return grid(marks, nodes, width)
 
 
-def change_picture(
-    before: Marks, after: Marks, nodes: Collection[NodeId] = (), width: int = WIDTH_DEFAULT
-) -> str:
-    """Return two maps, of the partitions that differ only, one under the other.
-
-    Raises ValueError when they have different numbers of partitions, or for a width below 40.
-    """
-    if len(before) != len(after):
-        raise ValueError(f"{len(before)} partitions before and {len(after)} after")
-    changed = [
-        partition
-        for partition, (old, new) in enumerate(zip(before, after, strict=True))
-        if dict(old) != dict(new)
-    ]
-    if not changed:
-        return f"no partition of {len(before)} changes\n"
-    shown = sorted({*nodes, *_nodes_of(before), *_nodes_of(after)})
-    title = f"{len(changed)} of {len(before)} partitions change"
-    if len(changed) > GRID_PARTITIONS_MAX:
-        parts = (bars(before, shown, width), bars(after, shown, width))
-    else:
-        parts = (
-            grid(before, shown, width, partitions=changed),
-            grid(after, shown, width, partitions=changed),
-        )
-    return f"{title}\n\nbefore\n{parts[0]}\nafter\n{parts[1]}"
-
-
-def grid(
-    marks: Marks,
-    nodes: Collection[NodeId] = (),
-    width: int = WIDTH_DEFAULT,
-    *,
-    partitions: Sequence[PartitionId] | None = None,
-) -> str:
+def grid(marks: Marks, nodes: Collection[NodeId] = (), width: int = WIDTH_DEFAULT) -> str:
     """Return the grid of nodes and partitions in bands of the width; see `picture`."""
     _check_width(width)
     shown = sorted({*nodes, *_nodes_of(marks)})
-    chosen = range(len(marks)) if partitions is None else partitions
     label_width = max((len(_label(node)) for node in shown), default=0)
     columns = width - label_width - 2
     lines = []
-    for start in range(0, len(chosen), columns):
-        band = chosen[start : start + columns]
+    for start in range(0, len(marks), columns):
+        band = range(start, min(start + columns, len(marks)))
         margin = " " * (label_width + 2)
         lines += [margin + line for line in _header(band)]
         for node in shown:

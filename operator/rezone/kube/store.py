@@ -8,7 +8,7 @@ times is not written, or the write would wake us for ever.
 Concurrency: stateless; any number of tasks may use one store.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, TypeVar
 
 from pydantic import ValidationError
@@ -97,7 +97,6 @@ class StatusStore:
         body["metadata"] |= {
             "labels": dict(meta.labels),
             "annotations": dict(meta.annotations),
-            "finalizers": list(meta.finalizers),
         }
         if owner is not None:
             body["metadata"]["ownerReferences"] = [owner_reference(owner)]
@@ -117,28 +116,16 @@ class StatusStore:
         For children that the operator made itself (`{"cancel": True}`); a person's spec is
         never written. Raises as `write_status`.
         """
-        return await self._merge(obj, {"spec": dict(changes)})
-
-    async def set_finalizers(self, obj: O, finalizers: Sequence[str]) -> O:
-        """Set the finalizers, only if the object is as it was read. Raises as `write_status`.
-
-        Removing the last one of a deleted object ends it; what is returned is its last state.
-        """
-        if tuple(finalizers) == obj.metadata.finalizers:
-            return obj
-        return await self._merge(obj, {"metadata": {"finalizers": list(finalizers)}})
+        meta = obj.metadata
+        guard = {"resourceVersion": meta.resource_version, "uid": meta.uid}
+        patch = {"metadata": guard, "spec": dict(changes)}
+        merged = await self._kube.merge(_KINDS[type(obj)], meta.namespace, meta.name, patch)
+        return parse(type(obj), merged)
 
     async def delete(self, obj: AnyObject) -> bool:
         """Ask for the object's deletion; False when it was gone already."""
         meta = obj.metadata
         return await self._kube.delete(_KINDS[type(obj)], meta.namespace, meta.name)
-
-    async def _merge(self, obj: O, patch: Manifest) -> O:
-        meta = obj.metadata
-        guard = {"resourceVersion": meta.resource_version, "uid": meta.uid}
-        patch["metadata"] = {**patch.get("metadata", {}), **guard}
-        merged = await self._kube.merge(_KINDS[type(obj)], meta.namespace, meta.name, patch)
-        return parse(type(obj), merged)
 
 
 def parse(kind: type[O], body: Mapping[str, Any]) -> O:

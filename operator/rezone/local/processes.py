@@ -103,17 +103,6 @@ def _reap(pid: int) -> None:
         os.waitpid(pid, os.WNOHANG)
 
 
-def identify(pid: int) -> ProcessId:
-    """Return the identity of a running process.
-
-    Raises ProcessLookupError if it has ended already.
-    """
-    start = start_of(pid)
-    if start is None:
-        raise ProcessLookupError(f"process {pid} has ended")
-    return ProcessId(pid, start)
-
-
 def spawn(
     command: Sequence[str],
     *,
@@ -138,8 +127,7 @@ def spawn(
         )
     # Popen warns when it is dropped while the child runs; here the identity is what is kept.
     process.returncode = 0
-    # Not `identify`: a process that ended at once is a zombie of ours, and its end is for the
-    # caller to see.
+    # One that ended at once is a zombie of ours: that it has ended is for the caller to see.
     return ProcessId(process.pid, start_of(process.pid) or "ended")
 
 

@@ -198,14 +198,15 @@ class HeldWrite:
 class WriteIntake:
     """The writes of one partition that are not answered yet; guarded by the partition's lock.
 
-    `answered` counts those that were committed and answered, `answered_at` is when the last was
+    `budget` has the bytes of all of them; `answered` counts those that were committed and answered,
+    `answered_at` is when the last was
     (monotonic).
     """
 
     def __init__(self, partition: "Partition", node_budget: Budget) -> None:
         self._partition = partition
         self._node_budget = node_budget
-        self._budget = Budget(
+        self.budget = Budget(
             partition.settings.pending_bytes_partition_max,
             f"pending writes of partition {partition.partition_id}",
         )
@@ -214,11 +215,6 @@ class WriteIntake:
         self.time_floor = max(partition.host.told.before, partition.store.meta.time_floor)
         self.answered = 0
         self.answered_at = float("-inf")
-
-    @property
-    def pending_bytes(self) -> int:
-        """The bytes of all writes that are not answered yet."""
-        return self._budget.used
 
     @property
     def unanswered(self) -> bool:
@@ -410,15 +406,15 @@ class WriteIntake:
         self._pending.insert(index, repeat)
 
     def _take(self, size: int) -> None:
-        self._budget.take(size)
+        self.budget.take(size)
         try:
             self._node_budget.take(size)
         except RezoneError:
-            self._budget.give(size)
+            self.budget.give(size)
             raise
 
     def _give(self, size: int) -> None:
-        self._budget.give(size)
+        self.budget.give(size)
         self._node_budget.give(size)
 
 

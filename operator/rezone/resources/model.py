@@ -75,7 +75,6 @@ class ObjectMeta(Model):
     resource_version: str = ""
     labels: dict[str, str] = {}
     annotations: dict[str, str] = {}
-    finalizers: tuple[str, ...] = ()
     owner_references: tuple[OwnerReference, ...] = ()
     deletion_timestamp: AwareDatetime | None = None
     creation_timestamp: AwareDatetime | None = None

@@ -200,14 +200,6 @@ class RowCodec:
             schema=self.arrow_schema,
         )
 
-    def decode_keys(self, keys: Any) -> Any:
-        """Return the batch of the primary key's columns of encoded keys."""
-        columns = self._decode_keys(as_array(keys))
-        return pa.RecordBatch.from_arrays(
-            [columns[name] for name in self.key_schema.names],
-            schema=self.key_schema,
-        )
-
     def decode_columns(self, keys: Any, values: Any, names: frozenset[str]) -> dict[str, Any]:
         """Return some columns of encoded keys and values by name; errors as `decode`."""
         columns: dict[str, Any] = {}
