@@ -1,4 +1,4 @@
-"""The name of a task's SparkApplication is taken: the task says so, and goes on once it is free."""
+"""A name that a task needs is taken: the task says so, and goes on once it is free."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from operated_cluster import (
     addresses_of,
     condition,
     make_zone,
+    migration_manifest,
     path_of,
     remove_zone,
     stable_of,
@@ -33,9 +34,12 @@ NAMESPACE = "taken-names"
 ZONE = "named"
 NODES = ("worker-1", "worker-2", "worker-3")
 TASKS = path_of(NAMESPACE, "rebalancetasks")
+MIGRATIONS = path_of(NAMESPACE, "regionmigrations")
 APPLICATIONS = f"/apis/sparkoperator.k8s.io/v1beta2/namespaces/{NAMESPACE}/sparkapplications"
 EVENTS = f"/apis/events.k8s.io/v1/namespaces/{NAMESPACE}/events"
 APPLICATION = "moved-copy-1"
+LED_ZONE = "led"
+MIGRATION = "led-p0"
 FOREIGN: Json = {
     "apiVersion": "sparkoperator.k8s.io/v1beta2",
     "kind": "SparkApplication",
@@ -52,7 +56,7 @@ FOREIGN: Json = {
 }
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def operator(cluster: TestCluster, logs: Path) -> Iterator[OperatorProcess]:
     """Run the operator for this module's namespace."""
     cluster.kubectl("create", "namespace", NAMESPACE)
@@ -77,6 +81,32 @@ async def told_of(api: KubeApi, uid: str, reason: str) -> Json:
     raise AssertionError("a watch never ends")
 
 
+async def told_taken(api: KubeApi, name: str, whose: str) -> Json:
+    """Wait until a task says by condition and event that its name is another's; return it."""
+    task = await until(api, TASKS, name, lambda t: stalled_reason(t) == Reason.NAME_TAKEN)
+    message = condition(task, "Stalled")["message"]
+    assert f"{NAMESPACE}/{whose}" in message
+    assert "delete or rename it" in message
+    event = await told_of(api, task["metadata"]["uid"], Reason.NAME_TAKEN)
+    assert event["type"] == "Warning"
+    return task
+
+
+async def free_for(api: KubeApi, path: str, name: str, theirs: Json, task: Json) -> None:
+    """Delete somebody's object, which nobody has touched, and wait for the task's own."""
+    untouched = await api.get(f"{path}/{name}")
+    assert untouched["metadata"]["uid"] == theirs["metadata"]["uid"]
+    assert untouched["spec"] == theirs["spec"]
+    await api.delete(f"{path}/{name}")
+    owner = {"name": task["metadata"]["name"], "uid": task["metadata"]["uid"]}
+
+    def is_the_tasks(found: Json) -> bool:
+        references = found.get("metadata", {}).get("ownerReferences", ())
+        return any(owner.items() <= each.items() for each in references)
+
+    await until(api, path, name, is_the_tasks)
+
+
 @pytest.mark.usefixtures("operator")
 @pytest.mark.proves("OP-04", "B-14")
 async def test_a_task_says_whose_object_has_its_name_and_goes_on_without_it(
@@ -92,24 +122,8 @@ async def test_a_task_says_whose_object_has_its_name_and_goes_on_without_it(
     theirs = await api.get(f"{APPLICATIONS}/{APPLICATION}")
 
     cluster.apply(task_manifest(NAMESPACE, "moved", ZONE, {0: (new,)}))
-    task = await until(api, TASKS, "moved", lambda t: stalled_reason(t) == Reason.NAME_TAKEN)
-    message = condition(task, "Stalled")["message"]
-    assert f"{NAMESPACE}/{APPLICATION}" in message
-    assert "delete or rename it" in message
-    event = await told_of(api, task["metadata"]["uid"], Reason.NAME_TAKEN)
-    assert event["type"] == "Warning"
-    untouched = await api.get(f"{APPLICATIONS}/{APPLICATION}")
-    assert untouched["metadata"]["uid"] == theirs["metadata"]["uid"]
-    assert untouched["spec"] == theirs["spec"]
-
-    await api.delete(f"{APPLICATIONS}/{APPLICATION}")
-    owner = {"name": "moved", "uid": task["metadata"]["uid"]}
-
-    def is_the_tasks(found: Json) -> bool:
-        references = found.get("metadata", {}).get("ownerReferences", ())
-        return any(owner.items() <= each.items() for each in references)
-
-    await until(api, APPLICATIONS, APPLICATION, is_the_tasks)
+    task = await told_taken(api, "moved", APPLICATION)
+    await free_for(api, APPLICATIONS, APPLICATION, theirs, task)
     task = await until(api, TASKS, "moved", lambda t: not stalled_reason(t))
     assert Reason.NAME_TAKEN not in task["status"].get("waitingFor", ""), task["status"]
 
@@ -117,3 +131,29 @@ async def test_a_task_says_whose_object_has_its_name_and_goes_on_without_it(
     task = await until(api, TASKS, "moved", lambda t: state_of(t) in TERMINAL_TASKS)
     assert state_of(task) == TaskState.CANCELLED
     await remove_zone(api, NAMESPACE, ZONE)
+
+
+@pytest.mark.usefixtures("operator")
+@pytest.mark.proves("RM-01", "B-14")
+async def test_a_task_says_whose_migration_has_its_childs_name_and_goes_on_without_it(
+    cluster: TestCluster, api: KubeApi
+) -> None:
+    """A leader would not move for ever, and the operator's log alone would say why.
+
+    The other migration is of another zone: the task's own view of its zone does not have it.
+    """
+    moves = {"maxConcurrentHandovers": 0}
+    layout = {"partitions": 1, "replicas": 1, "minInSyncReplicas": 1, "rebalance": moves}
+    zone = await make_zone(cluster, api, NAMESPACE, LED_ZONE, NODES, **layout)
+    ((old,),) = stable_of(zone)
+    new = min(set(addresses_of(zone)) - {old})
+    cluster.apply(migration_manifest(NAMESPACE, MIGRATION, "elsewhere", 0, 1))
+    theirs = await api.get(f"{MIGRATIONS}/{MIGRATION}")
+
+    cluster.apply(task_manifest(NAMESPACE, "led", LED_ZONE, {0: (new,)}))
+    task = await told_taken(api, "led", MIGRATION)
+    await free_for(api, MIGRATIONS, MIGRATION, theirs, task)
+    task = await until(api, TASKS, "led", lambda t: state_of(t) in TERMINAL_TASKS)
+    assert state_of(task) == TaskState.SUCCEEDED
+    assert not stalled_reason(task)
+    await remove_zone(api, NAMESPACE, LED_ZONE)

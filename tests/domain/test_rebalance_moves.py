@@ -217,6 +217,41 @@ def test_failed_migrations_are_repeated_under_new_names_and_then_need_a_person()
     assert decision.status.waiting_for.startswith("Stuck: 1")
 
 
+@pytest.mark.proves("B-14", "RM-01")
+@pytest.mark.parametrize(
+    ("state", "name", "back"),
+    [
+        (S.SWITCHING, "t-p0", False),
+        (S.STOPPING_REDUNDANT, "t-p0", False),
+        (S.CANCELLING, "t-back-0", True),
+    ],
+)
+def test_a_migrations_taken_name_is_told_and_asked_for_until_it_is_free(
+    state: S, name: str, *, back: bool
+) -> None:
+    """A leader would not move for ever, with the reason in the operator's log alone."""
+    case = Case(state)
+    if back:
+        case.world.settings["cancel_revision"] = 2
+        case.world.routes[0] = record(leader=3, replicas=(0, 1, 2, 3), isr=(0, 1, 2, 3))
+    elif state == S.STOPPING_REDUNDANT:
+        done(case)
+        case.world.routes[0] = MOVING
+    case.world.taken_names = {name: "delete it"}
+    decision = case.decide()
+    assert only(decision, world.EnsureMigration).name == name
+    stalled = condition(decision, ConditionType.STALLED)
+    assert stalled.reason == Reason.NAME_TAKEN
+    assert stalled.message == "NameTaken: 1 (partition 0: delete it)"
+
+    case.world.taken_names = {}
+    stored = ("conditions", "waiting_for", "progress")
+    case.status |= {field: getattr(decision.status, field) for field in stored}
+    decision = case.decide()
+    assert only(decision, world.EnsureMigration).name == name
+    assert condition(decision, ConditionType.STALLED) is None
+
+
 @pytest.mark.proves("ZR-10")
 def test_stable_is_written_with_the_tasks_revision() -> None:
     """Another rebalance's completion would be written."""

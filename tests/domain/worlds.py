@@ -67,6 +67,7 @@ class World:
     domains: dict[int, str] = dataclasses.field(default_factory=dict)
     reports: dict[tuple[int, int], dict[str, Any] | None] = dataclasses.field(default_factory=dict)
     migrations: list[MigrationView] = dataclasses.field(default_factory=list)
+    taken_names: dict[str, str] = dataclasses.field(default_factory=dict)
     spark: SparkView | None = None
     verified: set[tuple[int, int, int]] = dataclasses.field(default_factory=set)
     mismatched: set[tuple[int, int, int]] = dataclasses.field(default_factory=set)
@@ -106,6 +107,7 @@ class World:
             coordinator_epoch=2,
             leader_lease_seconds=LEASE_SECONDS,
             migrations=tuple(self.migrations),
+            taken_names=dict(self.taken_names),
             spark=self.spark,
             verified=frozenset(self.verified),
             mismatched=frozenset(self.mismatched),

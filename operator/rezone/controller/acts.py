@@ -22,7 +22,7 @@ from rezone.controller.transfers import Transfers
 from rezone.controller.verify import verify_copy
 from rezone.domain import assignments, resharding_view, world
 from rezone.domain.assignments import Skip
-from rezone.kube.errors import ConflictWriteError, KubeError, MissingError
+from rezone.kube.errors import ConflictWriteError, ForeignObjectError, KubeError, MissingError
 from rezone.resources.migration import RegionMigration, RegionMigrationSpec
 from rezone.resources.model import ObjectMeta
 from rezone.resources.task import RebalanceTask
@@ -71,19 +71,23 @@ class Acts:
         self._owner = owner
         self._transfers = Transfers(coordinator, zone, runtime)
         self._resharding = ReshardingActs(coordinator, zone, runtime)
+        self._taken_names: dict[str, str] = {}
 
     async def carry_out(self, actions: Sequence[world.Action]) -> None:
         """Carry out all actions in order; failures are logged and left to the next pass.
 
         Calls to data nodes that follow one another are about different replicas and go out side
-        by side: there may be hundreds of leaders to hand over.
+        by side: there may be hundreds of leaders to hand over. A name that a migration cannot have
+        is kept for the owner's next pass, which asks again.
         """
+        self._taken_names = {}
         for calls, group in itertools.groupby(actions, lambda a: isinstance(a, NodeCall)):
             if calls:
                 await asyncio.gather(*(self._try(action) for action in group))
             else:
                 for action in group:
                     await self._try(action)
+        self._runtime.note_taken(self._owner.metadata.uid, self._taken_names)
 
     async def keep_until(self, migration: str, until: datetime | None) -> None:
         """Write until when the zone keeps what a migration left beside its assignment, now.
@@ -199,7 +203,13 @@ class Acts:
                 target=action.target,
             ),
         )
-        await self._c.store.create(migration, self._owner)
+        try:
+            await self._c.store.create(migration, self._owner)
+        except ForeignObjectError as error:
+            # What an earlier task of this name has left goes away without anybody's doing.
+            if not error.going:
+                self._taken_names[action.name] = str(error)
+            raise
 
     async def _cancel_migration(self, name: str) -> None:
         namespace = self._zone.metadata.namespace

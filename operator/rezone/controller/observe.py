@@ -1,7 +1,7 @@
 """What a pass sees of a zone: what it asked for, and the one value that decisions are made by."""
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 
 from rezone.controller.monitor import NodeMonitor
@@ -44,6 +44,7 @@ def build_view(
     *,
     routes: RouteRecords,
     migrations: Sequence[RegionMigration],
+    taken_names: Mapping[str, str] | None = None,
     spark: SparkView | None,
     leader_lease_seconds: float,
 ) -> ZoneView:
@@ -76,6 +77,7 @@ def build_view(
         generation=generation,
         pending_generation=keys.pending.generation if keys.pending else generation,
         migrations=tuple(migration_view(m, generation) for m in migrations),
+        taken_names=taken_names or {},
         spark=spark,
         verified=frozenset(runtime.copies.verified),
         mismatched=frozenset(runtime.copies.differing),

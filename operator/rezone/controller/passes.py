@@ -10,6 +10,7 @@ from rezone.controller.runtime import ZoneRuntime
 from rezone.domain.migration_table import NOT_BEGUN
 from rezone.domain.world import SparkView, ZoneView
 from rezone.resources.migration import RegionMigration
+from rezone.resources.task import RebalanceTask
 from rezone.resources.zone import DistributionZone
 
 
@@ -28,9 +29,10 @@ async def begin_pass(
     zone_name: str,
     *,
     migration: RegionMigration | None = None,
+    task: RebalanceTask | None = None,
     spark: SparkView | None = None,
 ) -> ZonePass | None:
-    """Return the zone of a task or of `migration`, read now; None when there is none.
+    """Return the zone of `task` or of `migration`, read now; None when there is none.
 
     The object is woken by the zone's news from here on, of one partition when it is about one,
     until `Coordinator.unfollow` ends it.
@@ -49,6 +51,7 @@ async def begin_pass(
         runtime,
         routes=await runtime.routes(store),
         migrations=migrations,
+        taken_names=runtime.taken_names.get(task.metadata.uid, {}) if task is not None else {},
         spark=spark,
         leader_lease_seconds=coordinator.settings.leader_lease_seconds,
     )

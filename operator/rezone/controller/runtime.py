@@ -7,7 +7,7 @@ from the API server itself, never from a watch's cache (ZR-14).
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import Executor
 from typing import Any
 
@@ -97,6 +97,8 @@ class ZoneRuntime:
         self.parts: Comparisons[PartKey] = Comparisons("part")
         self.obstacle: Obstacle | None = None
         self.volumes: SeenVolumes | None = None
+        # By the task's uid: whose objects have the names of migrations that its last pass wanted.
+        self.taken_names: dict[str, Mapping[str, str]] = {}
         self.zone: DistributionZone | None = None
         self.peers: dict[NodeId, str] = {}
         self.fence: Fence | None = None
@@ -110,6 +112,13 @@ class ZoneRuntime:
         # Zone, task and migration passes run side by side and share the table.
         self._table = asyncio.Lock()
         self._background: set[asyncio.Task[None]] = set()
+
+    def note_taken(self, task_uid: str, names: Mapping[str, str]) -> None:
+        """Keep which names a task's pass has found taken, and by whom: those of that pass alone."""
+        if names:
+            self.taken_names[task_uid] = names
+        else:
+            self.taken_names.pop(task_uid, None)
 
     def route_store(self, kube: Kube, zone: DistributionZone) -> RouteStore:
         """Return the zone's one route store: it keeps the base of the next guarded write."""

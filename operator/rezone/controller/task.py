@@ -51,7 +51,7 @@ class TaskReconciler:
                 await self._c.store.write_status(task, seen_by_operator(task, status))
             return None
         spark = await self._spark(task, status)
-        seen = await begin_pass(self._c, key, task.spec.zone_name, spark=spark)
+        seen = await begin_pass(self._c, key, task.spec.zone_name, task=task, spark=spark)
         if seen is None or not seen.view.routes:
             waiting = without_zone(task, status, utc_now(), found=seen is not None)
             await self._c.store.write_status(task, waiting)

@@ -14,7 +14,6 @@ from rezone.domain import assignments
 from rezone.domain.rebalance_cancel import cancel
 from rezone.domain.rebalance_finish import finalize, stop_redundant
 from rezone.domain.rebalance_run import NoPlan, Planner, TaskRun
-from rezone.domain.rebalance_survey import Wait
 from rezone.domain.rebalance_switch import switch, verify
 from rezone.domain.rebalance_transfer import taken_name, transfer
 from rezone.domain.statuses import Decision
@@ -207,12 +206,10 @@ def _advance(run: TaskRun) -> bool:
         run.act(ChangeRoutes(changes=tuple(found.changes)))
     verify(run)
     switch(run)
-    stuck = found.reasons.count(Wait.STUCK) > 0
     taken = taken_name(run)
-    if taken is not None and not stuck:
+    if taken is not None and found.reasons.blocked is None:
         return _await_name(run, taken)
-    reason = Reason.FAILED if stuck else Reason.WAITING
-    return run.wait(found.reasons.text(), reason=reason, stalled=stuck)
+    return run.wait_for(found.reasons)
 
 
 def _await_name(run: TaskRun, taken: SparkView) -> bool:

@@ -39,11 +39,11 @@ def cancel(run: TaskRun) -> bool:
         new = run.target if run.status.target else (run.view.pending or ())
         run.act(WriteCancel(revision=revision, old=old, new=new))
         return run.wait("Writing: the cancel intent", seconds=WAKE_SOON_SECONDS)
-    left = ""
+    left: str | None = ""
     if has_begun(run) and run.fits_routes:
-        ended, left = _cleaned(run)
-        if not ended:
-            return run.wait(left)
+        left = _clean(run)
+        if left is None:
+            return False
     if run.holds_pending:
         run.act(ClearPending(revision=revision))
         return run.wait("Writing: the zone's keys are being cleared", seconds=WAKE_SOON_SECONDS)
@@ -61,8 +61,8 @@ def has_begun(run: TaskRun) -> bool:
     return begun or run.status.attempt > 0
 
 
-def _cleaned(run: TaskRun) -> tuple[bool, str]:
-    """Return whether the clean-up has ended, and what is not, or could not be, done."""
+def _clean(run: TaskRun) -> str | None:
+    """Clean up: return what could not be done in time, None while it is waited for."""
     running = [
         child
         for children in run.children.values()
@@ -73,16 +73,22 @@ def _cleaned(run: TaskRun) -> tuple[bool, str]:
     spark = run.view.spark
     if spark is not None and spark.state and spark.state not in _SPARK_ENDED:
         run.act(DeleteSparkApplication(name=spark.name))
-        return False, f"Stopping: SparkApplication {spark.name} is being deleted"
+        run.wait(f"Stopping: SparkApplication {spark.name} is being deleted")
+        return None
     if running:
-        return False, f"Switching: {len(running)} migrations end, {running[0].name} first"
+        run.wait(f"Switching: {len(running)} migrations end, {running[0].name} first")
+        return None
     handed = under_way(run)
     if handed:
         first = f"partition {index_of(handed[0])}'s"
-        return False, f"Switching: {len(handed)} leaders are on their way, {first}"
+        run.wait(f"Switching: {len(handed)} leaders are on their way, {first}")
+        return None
     reasons = withdraw(run, keep=run.source, leave=run.target, purpose=BACK)
     late = is_late(run.status, run.now) and reasons.only_stopping
-    return late or not reasons.text(), reasons.text()
+    if late or not reasons.text():
+        return reasons.text()
+    run.wait_for(reasons)
+    return None
 
 
 def _is_back(run: TaskRun, child: MigrationView) -> bool:

@@ -62,7 +62,7 @@ def stop_redundant(run: TaskRun) -> bool:
         return run.go("all stopped", message=message)
     if is_late(run.status, run.now) and reasons.only_stopping:
         return run.go(DEADLINE, message=f"done, except for stopping: {why}")
-    return run.wait(why)
+    return run.wait_for(reasons)
 
 
 def withdraw(run: TaskRun, *, keep: Topology, leave: Topology, purpose: str = "p") -> Reasons:

@@ -8,7 +8,7 @@ from datetime import datetime
 import xxhash
 
 from rezone.domain import assignments
-from rezone.domain.rebalance_survey import Survey, survey
+from rezone.domain.rebalance_survey import Reasons, Survey, survey
 from rezone.domain.rebalance_table import TABLE
 from rezone.domain.task_run import Run
 from rezone.domain.world import MigrationView, Topology, ZoneView
@@ -103,6 +103,12 @@ class TaskRun(Run):
             if migration.owner_task == self.name:
                 found.setdefault(migration.partition, []).append(migration)
         return found
+
+    def wait_for(self, reasons: Reasons) -> bool:
+        """Stay in the state for what partitions wait for; stalled when a person must act."""
+        blocked = reasons.blocked
+        reason = blocked or Reason.WAITING
+        return self.wait(reasons.text(), reason=reason, stalled=blocked is not None)
 
     @property
     def by_operator(self) -> bool:

@@ -13,6 +13,7 @@ from rezone.domain import routes
 from rezone.domain.changes import change_of
 from rezone.domain.readiness import comparing, is_close
 from rezone.domain.world import Copy, RouteChange, Topology, ZoneView
+from rezone.resources.conditions import Reason
 from rezone.wire.layouts import index_of
 from rezone.wire.messages import LeaderAndIsr, NodeId, PartitionId, ReplicaReport
 
@@ -27,9 +28,14 @@ class Wait(enum.StrEnum):
     CATCHING_UP = "CatchingUp"  # a replica follows the log and is not in sync yet
     VERIFYING = "Verifying"  # a copy is being compared with its source
     STUCK = "Stuck"  # its migrations have failed too often
+    NAME_TAKEN = "NameTaken"  # its migration's name is another object's
     LIMIT = "Limit"  # maxConcurrentMigrations, maxMigrationsPerNode or maxConcurrentHandovers
     SWITCHING = "Switching"  # its leader is being moved
     STOPPING = "Stopping"  # a replica that is no longer assigned has not stopped yet
+
+
+_BLOCKED = {Wait.STUCK: Reason.FAILED, Wait.NAME_TAKEN: Reason.NAME_TAKEN}
+"""What somebody else has to mend, the graver first."""
 
 
 class Reasons:
@@ -59,9 +65,10 @@ class Reasons:
         """Return whether nothing is waited for but replicas that no route has any more."""
         return set(self._counts) <= {Wait.UNREACHABLE, Wait.STOPPING}
 
-    def count(self, wait: Wait) -> int:
-        """Return how many partitions wait for this."""
-        return self._counts[wait]
+    @property
+    def blocked(self) -> Reason | None:
+        """Return why a person must act, None when nobody must."""
+        return next((reason for wait, reason in _BLOCKED.items() if wait in self._first), None)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -92,8 +92,13 @@ def move_leader(
         reasons.add(Wait.LIMIT, partition, f"its leader shall move to node {node}")
         return
     suffix = f"{purpose}{index}-{len(ended)}" if ended else f"{purpose}{index}"
-    reasons.add(Wait.SWITCHING, partition, f"its leader moves to node {node}")
     name = child_name(run.name, suffix)
+    taken = run.view.taken_names.get(name)
+    if taken is None:
+        reasons.add(Wait.SWITCHING, partition, f"its leader moves to node {node}")
+    else:
+        reasons.add(Wait.NAME_TAKEN, partition, taken)
+    # Also under a name that was taken: asking again is how it is seen to be free.
     run.act(EnsureMigration(name=name, partition=partition, target=node))
 
 

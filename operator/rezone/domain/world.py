@@ -99,7 +99,8 @@ class ZoneView:
     `not_compared` those that could not be compared the last time, and why.
     `min_in_sync` is the smallest in-sync set with which rows are committed, `hot_standbys` how many
     each partition shall have while nothing moves. `kept` are the replicas beside the assignment.
-    `indexes` are the names of the zone's indexes.
+    `indexes` are the names of the zone's indexes. `taken_names` says of migrations that the task
+    has asked for in the pass before whose object has their name.
     """
 
     name: str
@@ -125,6 +126,7 @@ class ZoneView:
     hot_standbys: int = 0
     kept: tuple[KeptReplica, ...] = ()
     migrations: tuple[MigrationView, ...] = ()
+    taken_names: Mapping[str, str] = dataclasses.field(default_factory=dict)
     spark: SparkView | None = None
     verified: frozenset[CopyKey] = frozenset()
     mismatched: frozenset[CopyKey] = frozenset()
