@@ -7,9 +7,9 @@ import uuid
 import pytest
 from replica_cluster import batch_of, keys_in
 
-from rezone.replica import write
 from rezone.replica.write import prepare, writer_of
 from rezone.storage.entry import OP_DELETE
+from rezone.wire import encoded_rows
 from rezone.wire.errors import ConflictError, InvalidRowError
 from rezone.wire.keyspace import range_of
 from rezone.wire.messages import WriteRequest
@@ -24,7 +24,7 @@ WHOLE = range_of(0, 1)
 @pytest.fixture(params=[FEW_ROWS, 0], ids=["few", "many"], autouse=True)
 def _rows(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Encode by a loop, and by kernels as if there were many rows."""
-    monkeypatch.setattr(write, "FEW_ROWS", request.param)
+    monkeypatch.setattr(encoded_rows, "FEW_ROWS", request.param)
 
 
 def request(*, delete: bool = False, writer: str = uuid.UUID(int=1).hex) -> WriteRequest:

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from rezone.wire import keyspace, pieces, rows
 from rezone.wire.column_bytes import key_width
+from rezone.wire.encoded_rows import EncodedRows, FewRows, ManyRows, encoded_rows
 from rezone.wire.errors import CorruptionError, InvalidRowError
 from rezone.wire.rows import RowCodec
 from rezone.wire.schema import KEY_TYPES, Column, ColumnType, Index, RowLimits, TableSchema
@@ -97,11 +98,13 @@ def test_slices_decode_by_themselves(case: tuple[RowCodec, Any]) -> None:
     assert codec.decode(keys.slice(half), values.slice(half)).equals(batch.slice(half))
 
 
-def encoded(codec: RowCodec, batch: Any) -> tuple[Any, ...]:
-    """Return all that is stored of a batch's rows: keys, values, hashes, row ids."""
-    keys = codec.encode_keys(batch)
-    hashes = rows.hash_of(keys)
-    return keys, codec.encode_values(batch), hashes.tolist(), rows.row_ids(keys, hashes)
+def all_of(encoded: EncodedRows) -> tuple[Any, ...]:
+    """Return all that is stored of a batch's rows, and what is asked about where they belong."""
+    hashes = encoded.hashes()
+    bounds = encoded.hash_bounds() if len(hashes) else None
+    lists = hashes.tolist(), encoded.row_id_list()
+    arrays = encoded.keys(), encoded.values(), encoded.row_ids()
+    return arrays, lists, bounds, encoded.may_repeat(), keyspace.partitions_of(hashes, 7).tolist()
 
 
 @settings(deadline=None, max_examples=40, derandomize=True)
@@ -109,16 +112,29 @@ def encoded(codec: RowCodec, batch: Any) -> tuple[Any, ...]:
 def test_few_rows_have_the_bytes_that_many_have(case: tuple[RowCodec, Any]) -> None:
     """A row written alone would be another row than the same one written among thousands."""
     codec, batch = case
-    few = encoded(codec, batch)
-    places = keyspace.partitions_of(rows.hash_of(few[0]), 7).tolist()
+    few, joined = all_of(FewRows(codec, batch)), all_of(ManyRows(codec, batch))
     with pytest.MonkeyPatch.context() as patch:
-        for module in (pieces, rows, keyspace):
+        for module in (pieces, keyspace):
             patch.setattr(module, "FEW_ROWS", -1)
-        many = encoded(codec, batch)
-        assert many == few
-        assert keyspace.partitions_of(rows.hash_of(many[0]), 7).tolist() == places
-    assert codec.key_bytes(batch) == many[0].to_pylist()
-    assert codec.value_bytes(batch) == many[1].to_pylist()
+        many = all_of(ManyRows(codec, batch))
+    assert few == joined == many
+
+
+def test_rows_with_the_same_key_are_told() -> None:
+    """A log entry would have two versions of one row with one time; or none is looked for."""
+    codec = RowCodec(TableSchema())
+    for keys, repeats in (([b"a", b"b", b"a"], True), ([b"a", b"b"], False)):
+        batch = pa.record_batch([keys, keys], schema=codec.arrow_schema)
+        assert FewRows(codec, batch).may_repeat() is repeats
+        assert ManyRows(codec, batch).may_repeat() is repeats
+
+
+@pytest.mark.parametrize(("count", "way"), [(pieces.FEW_ROWS, FewRows), (33, ManyRows)])
+def test_few_rows_go_through_the_loop(count: int, way: type) -> None:
+    """A small write would cost the leader twice as much, or a large one a hundred times."""
+    codec = RowCodec(TableSchema())
+    batch = pa.record_batch([[b"k"] * count, [b""] * count], schema=codec.arrow_schema)
+    assert type(encoded_rows(codec, batch)) is way
 
 
 def test_what_stands_under_a_null_is_not_stored() -> None:
@@ -144,13 +160,8 @@ def test_a_row_without_a_key_is_refused_and_not_stumbled_over() -> None:
     columns = (Column("a", ColumnType.BINARY), Column("b", ColumnType.STRING))
     codec = RowCodec(TableSchema(columns=columns, primary_key=("a", "b")))
     batch = pa.record_batch([keys, pa.array(["x", "y"])], names=["a", "b"])
-    few = rows.hash_of(keys).tolist(), codec.encode_keys(batch)
-    with pytest.MonkeyPatch.context() as patch:
-        for module in (pieces, rows):
-            patch.setattr(module, "FEW_ROWS", -1)
-        assert (rows.hash_of(keys).tolist(), codec.encode_keys(batch)) == few
-    assert few[1].null_count == 1
-    assert len(codec.key_bytes(batch)) == batch.num_rows
+    for encoded in (FewRows(codec, batch), ManyRows(codec, batch)):
+        assert len(encoded.hashes()) == batch.num_rows
     with pytest.raises(InvalidRowError, match="null"):
         codec.check(batch, delete=False)
 

@@ -8,11 +8,11 @@ import numpy as np
 import pyarrow as pa
 
 from rezone.client.placement import PartitionIds
-from rezone.wire import rows
+from rezone.wire.encoded_rows import encoded_rows
 from rezone.wire.errors import InvalidRowError
-from rezone.wire.keyspace import Hashes, hash_keys
+from rezone.wire.keyspace import Hashes
 from rezone.wire.messages import PartitionId
-from rezone.wire.pieces import FEW_ROWS, Ints
+from rezone.wire.pieces import Ints
 from rezone.wire.rows import RowCodec
 
 PartitionsOf = Callable[[Hashes], PartitionIds]
@@ -108,9 +108,7 @@ def _gathered(
     codec: RowCodec, batch: Any, partitions_of: PartitionsOf
 ) -> tuple[Any, PartitionIds, list[int]]:
     """Return rows with those of a partition together, where each belongs, and where to cut."""
-    few = batch.num_rows <= FEW_ROWS
-    hashes = hash_keys(codec.key_bytes(batch)) if few else rows.hash_of(codec.encode_keys(batch))
-    where = partitions_of(hashes)
+    where = partitions_of(encoded_rows(codec, batch).hashes())
     if not batch.num_rows:
         return batch, where, []
     if not (where != where[0]).any():

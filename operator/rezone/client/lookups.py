@@ -11,10 +11,11 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from rezone.wire.encoded_rows import encoded_rows
 from rezone.wire.indexes import index_codec
 from rezone.wire.layouts import Segment
 from rezone.wire.messages import IndexTicket, OwnWrites
-from rezone.wire.rows import RowCodec, hash_of, row_ids
+from rezone.wire.rows import RowCodec
 
 LOOKUPS_AT_ONCE = 8
 """How many partitions one lookup asks at a time."""
@@ -89,7 +90,6 @@ class Lookup:
     def _places(self, batch: Any) -> Any:
         """Return each row's index key with its row id behind."""
         columns = {name: batch.column(name) for name in self._index.columns}
-        keys = self._codec.encode_keys(batch)
-        ids = row_ids(keys, hash_of(keys))
+        ids = encoded_rows(self._codec, batch).row_ids()
         index_keys = self._index.encode(columns, batch.num_rows)
         return pc.binary_join_element_wise(index_keys, ids, pa.scalar(b"", pa.binary()))

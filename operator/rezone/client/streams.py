@@ -21,11 +21,12 @@ from rezone.client.dispatch import Dispatcher
 from rezone.client.fetch import Fetch
 from rezone.client.settings import ClientSettings
 from rezone.wire import messages
+from rezone.wire.encoded_rows import encoded_rows
 from rezone.wire.errors import NotLeaderError, NotReadyError, ReshardedError, RezoneError
 from rezone.wire.keyspace import hash_in
 from rezone.wire.layouts import HashRange, Segment
 from rezone.wire.messages import IndexTicket, OwnWrites, PartitionId, RowsAsOf, ScanTicket
-from rezone.wire.rows import RowCodec, hash_of, row_ids
+from rezone.wire.rows import RowCodec
 
 Ticket = ScanTicket | IndexTicket
 
@@ -251,6 +252,4 @@ class Walk:
 
 
 def _last_row_id(codec: RowCodec, batch: Any) -> bytes:
-    keys = codec.encode_keys(batch.slice(batch.num_rows - 1))
-    found: bytes = row_ids(keys, hash_of(keys))[0].as_py()
-    return found
+    return encoded_rows(codec, batch.slice(batch.num_rows - 1)).row_id_list()[0]

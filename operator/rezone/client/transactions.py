@@ -37,6 +37,7 @@ from rezone.client.request import Answer, Outcome
 from rezone.client.settings import ClientSettings
 from rezone.client.streams import Own, Streams
 from rezone.wire import rows
+from rezone.wire.encoded_rows import encoded_rows
 from rezone.wire.errors import (
     ConflictError,
     InvalidRowError,
@@ -312,7 +313,7 @@ class Transaction:
     def _mine(self, batch: Any) -> Any:
         """Return the batch; InvalidRowError when a row belongs to another partition."""
         if batch.num_rows:
-            hashes = rows.hash_of(self._codec.encode_keys(batch))
+            hashes = encoded_rows(self._codec, batch).hashes()
             where = self._placement.partitions_of(hashes)
             others = np.flatnonzero(where != self.partition)
             if others.size:

@@ -14,7 +14,7 @@ from rezone.client import batches
 from rezone.client.dispatch import Dispatcher
 from rezone.client.placement import Placement
 from rezone.client.settings import ClientSettings
-from rezone.wire import rows
+from rezone.wire.encoded_rows import encoded_rows
 from rezone.wire.errors import NotReadyError, ReshardedError, UnknownIndexError
 from rezone.wire.messages import PartitionId, ZoneConfig
 from rezone.wire.rows import RowCodec
@@ -98,8 +98,8 @@ class Zone:
 
 def partition_of(key: Mapping[str, Any], codec: RowCodec, placement: Placement) -> PartitionId:
     """Return the partition that serves a primary key, by a placement."""
-    keys = codec.encode_keys(batches.conform([key], codec.key_schema))
-    return int(placement.partitions_of(rows.hash_of(keys))[0])
+    encoded = encoded_rows(codec, batches.conform([key], codec.key_schema))
+    return int(placement.partitions_of(encoded.hashes())[0])
 
 
 def _may_have_come(error: UnknownIndexError, codec: RowCodec, attempt: int) -> bool:

@@ -23,9 +23,10 @@ from rezone.replica.serving import Served
 from rezone.replica.write import require_inside
 from rezone.storage.budget import Budget
 from rezone.storage.intents import overlaid
+from rezone.wire.encoded_rows import encoded_rows
 from rezone.wire.errors import CorruptionError, NotReadyError, OverloadedError, RezoneError
 from rezone.wire.messages import OwnWrites, ReadRequest, Role
-from rezone.wire.rows import RowCodec, from_ipc, hash_of, row_ids
+from rezone.wire.rows import RowCodec, from_ipc
 
 if TYPE_CHECKING:
     from rezone.replica.partition import Partition
@@ -273,16 +274,14 @@ def prepare_read(
     """Check a read by key; InvalidRowError when the keys are none, ConflictError as for writes."""
     batch = from_ipc(body, codec.key_schema)
     codec.check(batch, delete=True)
-    keys = codec.encode_keys(batch)
+    encoded = encoded_rows(codec, batch)
     as_of = request.as_of
     if request.max_age_ms is not None and as_of is None:
         as_of = _time_within(partition, request.max_age_ms)
-    if batch.num_rows == 0:
-        return KeyRead(keys, [], as_of, request.own)
-    hashes = hash_of(keys)
-    low, high = int(hashes.min()), int(hashes.max())
-    require_inside(low, high, partition.hash_range, partition.partition_id)
-    return KeyRead(keys, row_ids(keys, hashes).to_pylist(), as_of, request.own)
+    if batch.num_rows:
+        bounds = encoded.hash_bounds()
+        require_inside(*bounds, partition.hash_range, partition.partition_id)
+    return KeyRead(encoded.keys(), encoded.row_id_list(), as_of, request.own)
 
 
 def _time_within(partition: "Partition", max_age_ms: int) -> int:

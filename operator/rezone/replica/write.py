@@ -9,7 +9,6 @@ from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import numpy as np
 import pyarrow as pa
 
 from rezone.replica.insync import PendingWrite, Reply
@@ -21,9 +20,9 @@ from rezone.storage.entry import (
     ROWS_SCHEMA,
     EntryKind,
     build_entry,
-    rows_batch,
 )
 from rezone.storage.writers import writer_key
+from rezone.wire.encoded_rows import encoded_rows
 from rezone.wire.errors import (
     ConflictError,
     InvalidRowError,
@@ -33,7 +32,6 @@ from rezone.wire.errors import (
     RezoneError,
     TransactionEndedError,
 )
-from rezone.wire.keyspace import hash_key, row_id
 from rezone.wire.messages import (
     SENT_AS_MAX,
     TransactionEnd,
@@ -42,7 +40,6 @@ from rezone.wire.messages import (
     WriteRequest,
     WriteResult,
 )
-from rezone.wire.pieces import FEW_ROWS
 from rezone.wire.rows import RowCodec, from_ipc, hash_of, row_ids
 
 if TYPE_CHECKING:
@@ -99,53 +96,34 @@ def prepare(
         raise LimitExceededError(f"a write sent as more than {SENT_AS_MAX} others before")
     batch = from_ipc(body, codec.key_schema if request.delete else codec.arrow_schema)
     codec.check(batch, delete=request.delete)
-    count = batch.num_rows
-    if count == 0:
+    if batch.num_rows == 0:
         raise InvalidRowError("the batch has no rows")
-    encoded = _few_rows if count <= FEW_ROWS else _many_rows
-    rows = encoded(request, batch, codec, hash_range)
+    rows = _entry_rows(request, batch, codec, hash_range)
     return PreparedRows(rows, rows.get_total_buffer_size() + ENTRY_OVERHEAD_BYTES)
 
 
-def _few_rows(
+def _entry_rows(
     request: WriteRequest, batch: Any, codec: RowCodec, hash_range: tuple[int, int]
 ) -> pa.RecordBatch:
-    """Encode what `_many_rows` does, going through little code: see `few_rows`."""
-    keys = codec.key_bytes(batch)
-    hashes = list(map(hash_key, keys))
-    require_inside(min(hashes), max(hashes), hash_range, request.partition)
-    op = OP_DELETE if request.delete else OP_UPSERT
-    ids = list(map(row_id, hashes, keys))
-    values = [b""] * len(keys) if request.delete else codec.value_bytes(batch)
-    last = {row: index for index, row in enumerate(ids)}
-    if len(last) < len(ids):
-        kept = sorted(last.values())
-        ids, values = [ids[i] for i in kept], [values[i] for i in kept]
-    return rows_batch(ids, [op] * len(ids), values)
-
-
-def _many_rows(
-    request: WriteRequest, batch: Any, codec: RowCodec, hash_range: tuple[int, int]
-) -> pa.RecordBatch:
-    """Encode checked rows as a log entry holds them, by kernels."""
+    """Encode checked rows as a log entry holds them."""
     count = batch.num_rows
-    keys = codec.encode_keys(batch)
-    hashes = hash_of(keys)
-    require_inside(int(hashes.min()), int(hashes.max()), hash_range, request.partition)
-    ids = row_ids(keys, hashes)
-    if request.delete:
-        empty = [None, pa.py_buffer(np.zeros(count + 1, np.int32)), pa.py_buffer(b"")]
-        values = pa.Array.from_buffers(pa.binary(), count, empty)
-        ops = np.full(count, OP_DELETE, np.uint8)
-    else:
-        values = codec.encode_values(batch)
-        ops = np.full(count, OP_UPSERT, np.uint8)
-    rows = pa.RecordBatch.from_arrays([ids, pa.array(ops), values], schema=ROWS_SCHEMA)
-    if len(set(hashes.tolist())) < count:
+    encoded = encoded_rows(codec, batch)
+    require_inside(*encoded.hash_bounds(), hash_range, request.partition)
+    ids = encoded.row_ids()
+    values = _no_values(count) if request.delete else encoded.values()
+    ops = bytes([OP_DELETE if request.delete else OP_UPSERT]) * count
+    op_array = pa.Array.from_buffers(pa.uint8(), count, [None, pa.py_buffer(ops)])
+    rows = pa.RecordBatch.from_arrays([ids, op_array, values], schema=ROWS_SCHEMA)
+    if encoded.may_repeat():
         last = {row_id: index for index, row_id in enumerate(ids.to_pylist())}
         if len(last) < count:
             rows = rows.take(pa.array(sorted(last.values())))
     return rows
+
+
+def _no_values(count: int) -> Any:
+    offsets = pa.py_buffer(bytes(4 * (count + 1)))
+    return pa.Array.from_buffers(pa.binary(), count, [None, offsets, pa.py_buffer(b"")])
 
 
 def warm_up() -> None:

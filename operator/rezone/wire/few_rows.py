@@ -1,5 +1,7 @@
 """The row format for few rows: the bytes that `rows` makes by kernels, made by a loop.
 
+`encoded_rows` decides which of them does it.
+
 A small write comes to processes that have slept since the last one. Their caches are cold, so what
 counts is how much code is gone through once, and each kernel of Arrow or numpy brings its own
 (docs/decisions/0206). Here values are cut out of Arrow's buffers as bytes, which stand there as

@@ -21,9 +21,9 @@ from rezone.cli.demo.gaps import WriteAck
 from rezone.cli.demo.ledger import Ledger
 from rezone.cli.demo.table import DemoTable
 from rezone.client import OutcomeUnknownError, PartitionWrite, TableClient
+from rezone.wire.encoded_rows import encoded_rows
 from rezone.wire.errors import RezoneError
 from rezone.wire.keyspace import partitions_of
-from rezone.wire.rows import hash_of
 
 ROWS_PER_WRITE = 4
 PAUSE_SECONDS = 0.1
@@ -100,9 +100,8 @@ class Traffic:
 
     def _keys_by_partition(self, partitions: int) -> dict[int, list[int]]:
         numbers = list(range(KEYS_PER_POOL * partitions))
-        codec = self._client.codec
-        keys = codec.encode_keys(self._table.key_batch(numbers))
-        places = partitions_of(hash_of(keys), partitions)
+        encoded = encoded_rows(self._client.codec, self._table.key_batch(numbers))
+        places = partitions_of(encoded.hashes(), partitions)
         pools: dict[int, list[int]] = defaultdict(list)
         for number, place in zip(numbers, places.tolist(), strict=True):
             pools[place].append(number)
