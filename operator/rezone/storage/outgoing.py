@@ -115,11 +115,12 @@ class Outgoing:
         if found is not None:
             return found
         self._indexer.catch_up()
-        self._applier.engine.flush()  # most of it, while everything else goes on
+        # Most of it while everything else goes on.
+        self._applier.engine.flush()
+        self._applier.engine.prepare_checkpoint()
         with self._applier.mutex, self._changed:
             # The files bring the index along: it must stand where they do, for no log is sent.
             self._indexer.catch_up()
-            # Again, because this one releases the interpreter and the checkpoint does not.
             engine = self._applier.engine
             engine.flush()
             header = self._header(self._config.new_id())

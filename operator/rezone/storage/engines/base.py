@@ -189,10 +189,13 @@ class Engine(Protocol):
     def engine_id(self) -> str:
         """A name that no other engine has: within it a file's name is never given twice."""
 
+    def prepare_checkpoint(self) -> None:
+        """Do of a `checkpoint` what can be done while others write."""
+
     def checkpoint(self, directory: Path) -> None:
         """Make `directory`, with links to the files that are the engine's flushed state.
 
-        Holds the interpreter for a millisecond or two if everything was flushed before.
+        All that was flushed before is in it. It need not survive a crash of the machine.
         """
 
     def manifest(self) -> tuple[int, int]:
