@@ -8,6 +8,9 @@ partition would miss it any more it stops.
 It does not wait for ever: not longer than `leave_ms_max`, not when nobody has read its report for
 `coordinator_silent_ms_max` (then nobody could relieve it), and not after a second signal. What it
 still leads is then failed over as after a crash, and nothing acknowledged is lost.
+
+Rows that it alone has in sync are lost with it where its disk goes with its pod. For those it
+waits through a coordinator's silence: another one may come and take a replica into the set.
 """
 
 from collections.abc import Callable
@@ -33,12 +36,14 @@ def leave(node: DataNode, hurried: Callable[[float], bool]) -> bool:
     while node.is_needed:
         waited = clock.monotonic() - begun
         alone = not node.board.is_read(silence)
-        if alone or waited > settings.leave_ms_max / 1000 or hurried(LOOK_SECONDS):
+        futile = alone and not node.holds_alone
+        if futile or waited > settings.leave_ms_max / 1000 or hurried(LOOK_SECONDS):
             _log.warning(
                 "leaving without being relieved",
                 node=node.node_id,
                 waited_seconds=round(waited, 3),
                 coordinator=not alone,
+                holds_alone=node.holds_alone,
             )
             return False
     waited = clock.monotonic() - begun

@@ -154,6 +154,11 @@ class DataNode:
         """Whether a partition would miss this node, and others can take its place."""
         return any(partition.is_needed for partition in self.partitions())
 
+    @property
+    def holds_alone(self) -> bool:
+        """Whether acknowledged rows of a partition are in sync on this node alone."""
+        return any(partition.holds_alone for partition in self.partitions())
+
     def close(self) -> None:
         """Stop serving, make everything durable, close; safe to repeat."""
         if self._stopping.is_set():

@@ -134,17 +134,28 @@ class Partition:
 
     @property
     def is_needed(self) -> bool:
-        """Whether writes would wait if this node stopped now, and need not if it waits a little.
+        """Whether this node would be missed if it stopped now, and perhaps not if it waits.
 
-        A leader can hand over to whoever else is in sync. A follower is waited for while it is in
-        the in-sync set, and leaves that if enough others stay. To a sealed one nobody writes.
+        Writes would wait for it: a leader can hand over to whoever else is in sync, a member of the
+        in-sync set leaves that if enough others stay. Where too few are in sync there may be
+        replicas that soon will be. To a sealed partition nobody writes.
         """
-        isr = self.record.isr
+        isr, others = {*self.record.isr}, {*self.record.replicas} - {self.node_id}
         if self.sealing.done:
-            return False
+            return self.holds_alone
         if self.leads:
-            return len({*isr} - {self.node_id}) > 0
-        return self.node_id in isr and len(isr) > self.config.min_in_sync_replicas
+            return bool((isr | others) - {self.node_id})
+        spared = len(isr) <= self.config.min_in_sync_replicas and others <= isr
+        return self.node_id in isr and not spared
+
+    @property
+    def holds_alone(self) -> bool:
+        """Whether this node alone is in sync, and there are replicas that could be.
+
+        What was acknowledged would go with its disk. A sealed partition's rows may be wanted yet:
+        its heirs read them.
+        """
+        return self.record.isr == (self.node_id,) != self.record.replicas
 
     @property
     def hash_range(self) -> HashRange:

@@ -99,7 +99,7 @@ class NodeSettings(msgspec.Struct, frozen=True, kw_only=True):
     - `connections_max`, `replication_connections_max`, `streams_max`: DCP-13's limits.
     - `leave_ms_max`: how long a node that shall stop serves until others have taken its place; a
       pod's grace period must be longer. `coordinator_silent_ms_max`: it does not wait when nobody
-      has asked for its report for so long.
+      has asked for its report for so long, unless it alone has a partition in sync.
     """
 
     protocol: str = "InSyncReplicas"
