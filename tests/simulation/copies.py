@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rezone.replica.copies import LocalSink, Receiver, current_state, snapshot_stream
 from rezone.storage.rests import no_rest
+from rezone.wire import messages
 from rezone.wire.copying import CopyOptions, CopyReceipt, Feed, Relay
 from rezone.wire.errors import NotReadyError, RezoneError
 from rezone.wire.messages import CopyProgress, CopyState, NodeId, PartitionId, SnapshotTicket
@@ -57,6 +58,10 @@ class CopyWorld:
 
     def begun(self, partition: Partition, chunk: Chunk) -> None:
         """Note that a receiver has taken a header."""
+        raise NotImplementedError
+
+    def taken(self, message: messages.Message) -> None:
+        """Note what a receiver has taken."""
         raise NotImplementedError
 
     def edge(self, partition: Partition) -> None:
@@ -171,6 +176,7 @@ class NotedReceiver(Receiver):
         state = super().take(batch, metadata)
         if first:
             self._world.begun(self._partition, Chunk(batch, metadata))
+        self._world.taken(messages.decode(memoryview(metadata)))
         if state is not None and state.done:
             self._world.ended(self._partition)
         return state

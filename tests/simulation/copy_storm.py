@@ -3,15 +3,21 @@
 The nodes are those of `copy_node`, the copies those of `copies`. A coordinator adds replicas and
 removes others, so that there is always somebody who needs a copy, which a node pulls by itself or
 a third brings to all who need one. Nodes die at any step and at any sync, thirds at any step;
-leaders change; logs are trimmed and old versions removed as soon as anybody allows it.
+leaders change; logs are trimmed and old versions removed as soon as anybody allows it; sources
+apply late, or as hot standbys what is not committed.
+
+What is copied is, by the seed, a table with indexes, open transactions in it, and filled
+meanwhile from other partitions (`fills`), whose old rows its snapshots must save for their readers.
 
 What must hold: what a receiver ends with is, part by part, what the snapshots showed that it came
-from (B-04); it ends at all (B-05); no acknowledged row is lost; and a source holds neither more
-than its limits say (SS-07), nor a snapshot that nobody reads.
+from (B-04), with all entries of its indexes (SS-05); it ends at all (B-05); no acknowledged row is
+lost, and no transaction torn; and a source holds neither more than its limits say (SS-07), nor a
+snapshot that nobody reads.
 """
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import functools
 import random
@@ -23,15 +29,18 @@ import msgspec
 from rezone.domain import routes
 from rezone.replica.partition import Partition
 from rezone.storage.checkpoints import CheckpointLimits, FileSnapshot
-from rezone.storage.engines.base import TIME_MAX
+from rezone.storage.engines.base import FLAG_INTENT, TIME_BYTES, TIME_MAX, time_of
+from rezone.storage.intents import owner_of
 from rezone.storage.snapshot import SnapshotLimits, SnapshotSource
+from rezone.storage.store import PartitionStore
 from rezone.wire import messages
 from rezone.wire.copying import CopyOptions
-from rezone.wire.errors import RezoneError
+from rezone.wire.errors import NotReadyError, RezoneError
 from rezone.wire.messages import (
     NodeId,
     PartitionId,
     PullSnapshot,
+    SnapshotBatch,
     SnapshotHeader,
     StopReplica,
     ZoneConfig,
@@ -41,12 +50,22 @@ from simulation.copies import Carrier, Chunk, CopyWorld, PullSink, PutSink
 from simulation.copy_node import CopyNode
 from simulation.data_plane import FENCE, MINIMUM, NODES, DataPlane
 from simulation.disk import TrackedDisk
+from simulation.fills import FILLED_BEFORE, Fills
 from simulation.imports import Lines
+from simulation.index_checks import INDEXES, TableRows, check_entries, is_indexed, table_of
 from simulation.received import Received, Versions, versions_of
+from simulation.transactions import Client, Told, check_told, torn, versions
 from simulation.written import ROWS_PER_WRITE, Written
 
 PARTITION: PartitionId = 0
 ROWS = 60
+TRANSACTION_ROWS = 10
+CLIENTS = 2
+TRANSACTION_MS_MAX = 3_000
+PLACES = 4
+BURST_CHANCE, BURST_WRITES = 0.05, 10
+"""How often there are so many writes at once: more than a scan may note before it goes on."""
+
 FILL_STEPS = 20
 ERROR_MICROS = 100_000
 IDLE_SECONDS_MAX = 2.0
@@ -61,6 +80,11 @@ DEATH_CHANCE = 0.1
 
 DEATH_SYNCS_MAX = 6
 
+SLICE_ROWS_MAX = 2 * ROWS_PER_WRITE
+NOTED_ROW_BYTES_MAX = 150
+KEPT_SLACK_BYTES = 10_000
+"""What one step of an applier takes ahead of a scan, and one of a scan has for its readers."""
+
 FOR_EVER_SECONDS = 3_600
 """Longer than any run."""
 
@@ -74,6 +98,7 @@ class CopyStorm(DataPlane, CopyWorld):
     def __init__(self, seed: int) -> None:
         rng = random.Random(f"copies {seed}")
         self.files = rng.random() < 0.4
+        indexes = rng.sample(INDEXES, rng.choice((0, 0, 1, 2)))
         config = ZoneConfig(
             zone="z",
             zone_uid="u",
@@ -83,24 +108,51 @@ class CopyStorm(DataPlane, CopyWorld):
             log_retention_bytes=rng.choice((0, 4096)),
             version_retention_seconds=rng.choice((1, FOR_EVER_SECONDS)),
         )
+        if indexes:
+            config = msgspec.structs.replace(config, table=table_of(*indexes))
         super().__init__(rng, config, ERROR_MICROS)
         self.settings = msgspec.structs.replace(
             data_plane.SETTINGS,
             copy_handover_ms=rng.choice((500, 5_000)),
             kept_log_bytes_max=rng.choice((3_000, 1 << 30)),
             snapshots_max=3,
+            transaction_ms_max=TRANSACTION_MS_MAX,
         )
         self.limits = self._limits()
-        self.rows = [bytes([n * 256 // ROWS]) * 8 + b"key%d" % n for n in range(ROWS)]
-        self.written = Written(self.rows, self.counts)
+        self._table = TableRows() if indexes else None
+        self.rows = self._rows_of(b"key%d", ROWS)
+        self.written = Written(self.rows, self.counts, self._value_of)
+        self.told: list[Told] = []
+        self.in_transactions = self._rows_of(b"own%d", TRANSACTION_ROWS)
+        self.clients = [
+            Client(rng, self.told, self.in_transactions, self._value_of)
+            for _ in range(rng.choice((0, CLIENTS)))
+        ]
+        made = Fills(rng, PARTITION, self.rows, self._value_of, self.counts)
+        self.fills = rng.choice((None, made))
+        self.standbys = rng.choice((0.0, 0.1))
         self.carriers: list[Carrier] = []
         self.contents: dict[str, Versions] = {}
         self.received: dict[NodeId, Received] = {}
         self._stepping: list[Carrier] = []
+        self._waits_deep = 0
+        self._vain_seconds = 0.0
         self._numbers = 0
         self._house_at = 0.0
         self._stormy = True
         self._begin()
+
+    def _rows_of(self, name: bytes, count: int) -> list[bytes]:
+        """Return so many rows, all over the partition."""
+        names = [name % number for number in range(count)]
+        if self._table is not None:
+            return self._table.ids(names)
+        return [bytes([n * 256 // count]) * 8 + each for n, each in enumerate(names)]
+
+    def _value_of(self, text: bytes) -> bytes:
+        if self._table is None:
+            return text
+        return self._table.value(sum(text) % PLACES, text)
 
     def _limits(self) -> SnapshotLimits:
         pick = self.rng.choice
@@ -145,7 +197,12 @@ class CopyStorm(DataPlane, CopyWorld):
         for node in NODES:
             self.start(node)
         self.set(PARTITION, routes.confirm(self.records[PARTITION]))
+        for node in NODES:
+            self.tell(node, PARTITION)
         self._stormy = False
+        fills = self.fills
+        while fills is not None and not all(map(fills.begin, self.leaders(PARTITION))):
+            self.step()
         for _ in range(FILL_STEPS):
             self._write()
             self._write()
@@ -159,6 +216,7 @@ class CopyStorm(DataPlane, CopyWorld):
             node,
             lines,
             limits=self._store_limits(),
+            may_apply=self.may_apply,
             pull=self.pull,
             meanwhile=self.wait,
             endanger=self._endanger,
@@ -171,8 +229,15 @@ class CopyStorm(DataPlane, CopyWorld):
     # --- the run ---------------------------------------------------------------------------------
 
     def ask(self) -> None:
-        """Write."""
-        self._write()
+        """Write, at times more than a copy can go; have rows come from elsewhere."""
+        bursts = self.rng.random() < BURST_CHANCE
+        for _ in range(BURST_WRITES if bursts else 1):
+            self._write()
+
+    def may_apply(self, partition: Partition) -> bool:
+        """Whether a replica applies now; a standby's job would not rest before it has."""
+        at_once = partition.store.meta.needs_snapshot or partition.is_standby
+        return at_once or super().may_apply(partition)
 
     def calm(self) -> None:
         """End all faults, those of copies too."""
@@ -183,12 +248,26 @@ class CopyStorm(DataPlane, CopyWorld):
         """Wait until all is copied; everything must be there then, and nothing else."""
         self.wait_for(self._over, lambda: self.carriers)
         for replica in self.replicas():
-            self.written.check(replica)
+            self._check_whole(replica)
         until = self.loop.time() + 4 * IDLE_SECONDS_MAX
         while self.loop.time() < until:
             self.step()
         readers = {node.node_id: _readers(node) for node in self.nodes()}
         assert not any(readers.values()), f"snapshots outlive their readers: {readers}"
+
+    def _check_whole(self, replica: Partition) -> None:
+        """Check a replica at the end."""
+        self.written.check(replica)
+        if self._table is not None:
+            assert is_indexed(replica)
+            check_entries(replica)
+        if self.config.version_retention_seconds != FOR_EVER_SECONDS:
+            return
+        if self.fills is not None:
+            self.fills.check(replica, versions_of(replica.store))
+        seen = versions(replica.store, self.in_transactions)
+        assert not torn(self.told, seen), f"half of {torn(self.told, seen)}"
+        self.counts.update(check_told(self.told, seen))
 
     def _over(self) -> bool:
         """Whether all replicas are whole and as far as their leader."""
@@ -200,6 +279,9 @@ class CopyStorm(DataPlane, CopyWorld):
             and ends == {replica.store.applied for replica in replicas}
             and len(ends) == 1
             and all(replica.positions.committed == replica.store.log_end for replica in replicas)
+            and not any(replica.store.has_open_transactions for replica in replicas)
+            and all(client.idle for client in self.clients)
+            and (self.fills is None or all(map(self.fills.are_over, self.leaders(PARTITION))))
         )
 
     def step(self) -> None:
@@ -207,8 +289,9 @@ class CopyStorm(DataPlane, CopyWorld):
         self.loop.advance(data_plane.STEP_SECONDS)
         now = self.loop.monotonic()
         for node in self.nodes():
-            self._at(node, functools.partial(node.step, now))
-            self._at(node, functools.partial(self._receive, node))
+            if node is not self.stalled:
+                self._at(node, functools.partial(node.step, now))
+                self._at(node, functools.partial(self._receive, node))
         if now >= self._house_at or self.rng.random() < 0.05:
             self._house_at = now + HOUSE_SECONDS
             for node in self.nodes():
@@ -216,8 +299,20 @@ class CopyStorm(DataPlane, CopyWorld):
         for carrier in list(self.carriers):
             for _ in range(self.rng.randint(0, 6)):
                 self._carry(carrier)
+        self._go_on()
         self._check_sources()
         self._compare()
+
+    def _go_on(self) -> None:
+        """Let clients and fills go on at whoever leads."""
+        leaders, now = self.leaders(PARTITION), self.loop.monotonic()
+        for client in self.clients:
+            if self._stormy or not client.idle:
+                with self.mortals():
+                    client.step(leaders, now)
+        if self.fills is not None and leaders:
+            with self.mortals():
+                self.fills.step(leaders[0])
 
     def _at(self, node: CopyNode, act: Callable[[], None]) -> None:
         """Have a node do something, if it is still up; it may die of it."""
@@ -253,12 +348,31 @@ class CopyStorm(DataPlane, CopyWorld):
     # --- what the nodes ask of their world -------------------------------------------------------
 
     def wait(self, seconds: float) -> None:
-        """Let copies go on while somebody waits at a node: what it waits for is a reader."""
+        """Let copies go on while somebody waits at a node: what it waits for is a reader.
+
+        NotReadyError for who waits, in vain, for one that waits itself, further down the stack.
+        """
         self.counts["waits"] += 1
+        for scan in self._scans():
+            full = scan.overwritten_bytes >= self.limits.overwritten_bytes_max
+            self.counts["waits for room"] += full
+            self.counts["waits for early rows"] += scan.early_bytes >= self.limits.early_bytes_max
         self.loop.advance(seconds)
-        going = [c for c in self.carriers if c.begun and self._runs(c) and c not in self._stepping]
-        if going:
-            self._step_of(self.rng.choice(going))
+        going = [
+            carrier
+            for carrier in self.carriers
+            if carrier.begun and carrier.receipts is None and self._runs(carrier)
+        ]
+        free = [carrier for carrier in going if carrier not in self._stepping]
+        if free:
+            self._vain_seconds = 0.0
+            self._waits_deep += 1
+            self._step_of(self.rng.choice(free))
+            self._waits_deep -= 1
+            return
+        self._vain_seconds += seconds
+        if self._waits_deep and self._vain_seconds > 2 * IDLE_SECONDS_MAX:
+            raise NotReadyError("the stream broke: its source waits", unreachable=1)
 
     def _runs(self, carrier: Carrier) -> bool:
         """Whether the process is up that a copy runs in."""
@@ -293,7 +407,7 @@ class CopyStorm(DataPlane, CopyWorld):
     def _begin_copy(
         self, holder: Partition | None, source: NodeId, sinks: list[PullSink] | list[PutSink]
     ) -> None:
-        options = CopyOptions(batch_bytes=self.rng.choice((150, 600)))
+        batch_bytes = self.rng.choice((600, 3_000) if self.files else (150, 600))
         self.carriers.append(
             Carrier(
                 self,
@@ -301,7 +415,7 @@ class CopyStorm(DataPlane, CopyWorld):
                 source,
                 sinks,
                 holder=holder,
-                options=options,
+                options=CopyOptions(batch_bytes=batch_bytes),
                 name=self._new_id(),
             )
         )
@@ -318,6 +432,8 @@ class CopyStorm(DataPlane, CopyWorld):
             node = self.rng.choice(others)
             self.set(PARTITION, routes.add_replicas(record, (node,)))
         spare = [node for node in record.isr if node != record.leader]
+        if self.rng.random() < self.standbys:
+            self.set(PARTITION, routes.set_hot_standby(record, self.rng.choice(record.replicas)))
         if self._stormy and len(record.isr) > MINIMUM and self.rng.random() < 0.15:
             self.set(PARTITION, routes.remove_replicas(record, (self.rng.choice(spare),)))
         self._stop_others()
@@ -343,7 +459,9 @@ class CopyStorm(DataPlane, CopyWorld):
     def _stop_others(self) -> None:
         record = self.records[PARTITION]
         for node in NODES:
-            if node not in record.replicas:
+            # Who applies is waited for, and has not been heard of yet.
+            waits = self.stalled is not None and self.stalled.node_id == node
+            if node not in record.replicas and not waits:
                 request = StopReplica(
                     fence=FENCE,
                     partition=PARTITION,
@@ -376,10 +494,14 @@ class CopyStorm(DataPlane, CopyWorld):
 
     def opened(self, node: CopyNode, source: SnapshotSource | FileSnapshot) -> None:
         """Note what the source shows: whoever joins later gets the same."""
-        header = source.header
+        header, partition = source.header, node.find(PARTITION)
+        store = partition.store
         self.counts["joined"] += header.snapshot_id in self.contents
-        content = versions_of(node.find(PARTITION).store)
+        content = versions_of(store)
         self.contents.setdefault(header.snapshot_id, content)
+        self.counts["with open transactions"] += store.has_open_transactions
+        self.counts["of late sources"] += store.applied < partition.positions.committed
+        self.counts["of what is not committed"] += header.offset > partition.positions.committed
         self.counts["files" if header.format else "rows"] += 1
 
     def begun(self, partition: Partition, chunk: Chunk) -> None:
@@ -394,6 +516,10 @@ class CopyStorm(DataPlane, CopyWorld):
         received.go_on(copy.resume_after, header.snapshot_id)
         self.counts["went on"] += len(received.segments) > 1
 
+    def taken(self, message: messages.Message) -> None:
+        """Note that rows came before their turn."""
+        self.counts["early"] += isinstance(message, SnapshotBatch) and message.early
+
     def edge(self, partition: Partition) -> None:
         """Let a receiver die while it begins or ends a copy, perhaps."""
         assert isinstance(partition.host, CopyNode)
@@ -404,19 +530,34 @@ class CopyStorm(DataPlane, CopyWorld):
         received = self.received.pop(partition.node_id)
         received.check(versions_of(partition.store), self.contents)
         self.counts["compared"] += 1
+        if self._table is not None and is_indexed(partition):
+            # Of rows that an attempt has left behind the log will say more, also to the indexes.
+            check_entries(partition, received.versions(self.contents))
+            self.counts["indexed"] += 1
 
     def _check_sources(self) -> None:
         """Check what sources hold for their readers, and for how long."""
         limits, now = self.limits, self.loop.monotonic()
-        slack = 2 * (limits.slice_bytes + 600 + ROWS_PER_WRITE * 150)
+        kept_max = max(limits.queue_bytes_max, limits.join_bytes_max) + KEPT_SLACK_BYTES
         for replica in self.replicas():
             for scan in replica.store._snapshots._scans:
-                held = scan.overwritten_bytes + scan.early_bytes + scan.kept_bytes
-                assert held <= limits.memory_bytes_max + slack, f"a scan holds {held} bytes"
+                # At the limit no slice more is applied; the one that has reached it may be whole.
+                noted_max = limits.overwritten_bytes_max + SLICE_ROWS_MAX * NOTED_ROW_BYTES_MAX
+                assert scan.overwritten_bytes <= noted_max, f"{scan.overwritten_bytes} are noted"
+                if scan.early_bytes > limits.early_bytes_max:
+                    saved_max = limits.early_bytes_max + _largest_chains(
+                        replica.store, SLICE_ROWS_MAX
+                    )
+                    assert scan.early_bytes <= saved_max, f"{scan.early_bytes} bytes are saved"
+                assert scan.kept_bytes <= kept_max, f"{scan.kept_bytes} bytes wait for readers"
                 for reader in scan.readers:
                     idle = now - reader.seen_at
                     most = limits.reader_idle_seconds_max + 4 * HOUSE_SECONDS
                     assert idle <= most, f"a snapshot is not read for {idle} s and goes on"
+
+    def _scans(self) -> list[Any]:
+        """Return all scans that are under way."""
+        return [scan for replica in self.replicas() for scan in replica.store._snapshots._scans]
 
     def _compare(self) -> None:
         """Check that two replicas that have applied as much have the same."""
@@ -433,7 +574,10 @@ class CopyStorm(DataPlane, CopyWorld):
             return
         told = f"nodes {one.node_id} and {other.node_id} differ at {one.store.applied}"
         if self.config.version_retention_seconds == FOR_EVER_SECONDS:
-            assert versions_of(one.store) == versions_of(other.store), told
+            ended = _ended_in(one.store) | _ended_in(other.store)
+            filled = all(each.store.applied == each.store.log_end for each in (one, other))
+            found = [_shown(each.store, ended, filled=filled) for each in (one, other)]
+            assert found[0] == found[1], told
         else:
             newest = [replica.store.reader.newest(self.rows, TIME_MAX) for replica in (one, other)]
             assert newest[0] == newest[1], told
@@ -442,3 +586,32 @@ class CopyStorm(DataPlane, CopyWorld):
 
 def _readers(node: CopyNode) -> int:
     return sum(partition.store.outgoing.readers for partition in node.partitions())
+
+
+def _largest_chains(store: PartitionStore, count: int) -> int:
+    """Return the bytes of so many of the rows that have the most."""
+    sizes: collections.Counter[bytes] = collections.Counter()
+    for key, value in versions_of(store).items():
+        sizes[key[:-TIME_BYTES]] += len(key) + len(value)
+    return sum(size for _, size in sizes.most_common(count))
+
+
+def _ended_in(store: PartitionStore) -> set[bytes]:
+    """Return whose intents a store has that need not be there any more."""
+    intents = {owner_of(v) for v in versions_of(store).values() if v[0] == FLAG_INTENT}
+    with store.transactions() as table:
+        return intents - {found.last.transaction for found in table.all_open()}
+
+
+def _shown(store: PartitionStore, ended: set[bytes], *, filled: bool) -> Versions:
+    """Return what a store has applied, without the intents of these transactions.
+
+    Of an entry that a crash has cut there may be rows: they are newer than what is applied, or,
+    unless all that came is `filled` in, of a fill.
+    """
+    return {
+        key: value
+        for key, value in versions_of(store).items()
+        if (0 if filled else FILLED_BEFORE) <= time_of(key) <= store.applied_time
+        and (value[0] != FLAG_INTENT or owner_of(value) not in ended)
+    }

@@ -20,7 +20,6 @@ import uuid
 from typing import Any
 
 import msgspec
-import pyarrow as pa
 
 from rezone.domain import route_leaders, routes
 from rezone.domain.routes import Refusal
@@ -31,11 +30,9 @@ from rezone.replica.report import replica_report
 from rezone.replica.write import PreparedRows
 from rezone.storage.engines.base import (
     FLAG_TOMBSTONE,
-    INDEX_PREFIX,
     time_suffix,
 )
 from rezone.storage.entry import OP_DELETE, OP_UPSERT, rows_batch
-from rezone.storage.index_entries import EntryMaker
 from rezone.wire.errors import RezoneError
 from rezone.wire.indexes import IndexCodec, index_codecs
 from rezone.wire.messages import (
@@ -47,8 +44,6 @@ from rezone.wire.messages import (
     WriteResult,
     ZoneConfig,
 )
-from rezone.wire.rows import RowCodec, hash_of, row_ids
-from rezone.wire.schema import Column, ColumnType, Index, TableSchema
 from simulation.data_plane import (
     FENCE,
     KEYS,
@@ -60,7 +55,16 @@ from simulation.data_plane import (
     DataPlane,
     values_of,
 )
-from simulation.file_engine import INDEX_END
+from simulation.index_checks import (
+    INDEXES,
+    TableRows,
+    check_entries,
+    is_indexed,
+    kept_table,
+    look_up,
+    rows_of,
+    table_of,
+)
 from simulation.plots import PLOTS, Plot
 
 PARTITION = 0
@@ -79,19 +83,7 @@ PLACES = 4
 COMPARED = 0.05
 """How often a replica's indexes are compared with its rows, in a step."""
 
-SLICE_ENTRIES = 50
-INDEXES = (Index("by_place", ("place",)), Index("by_name", ("name", "place")))
-COLUMNS = (
-    Column("key", ColumnType.BINARY, nullable=False),
-    Column("place", ColumnType.INT64),
-    Column("name", ColumnType.BINARY),
-)
 _ALL = 1 << 62
-
-
-def table_of(*indexes: Index) -> TableSchema:
-    """Return the table with some of its indexes."""
-    return TableSchema(columns=COLUMNS, primary_key=("key",), indexes=indexes)
 
 
 @dataclasses.dataclass
@@ -120,9 +112,8 @@ class Indexed(DataPlane):
             log_retention_bytes=LOG_BYTES,
         )
         super().__init__(rng, config, ERROR_MICROS)
-        self.codec = RowCodec(config.table)
-        keys = self.codec.encode_keys(self._batch([b"key%d" % n for n in range(KEYS)]))
-        self.rows = row_ids(keys, hash_of(keys)).to_pylist()
+        self.table_rows = TableRows()
+        self.rows = self.table_rows.ids([b"key%d" % n for n in range(KEYS)])
         self.values = 0
         self.clients = [Client(self._name()) for _ in range(CLIENTS)]
         self.deleted: set[tuple[bytes, int]] = set()
@@ -135,14 +126,6 @@ class Indexed(DataPlane):
 
     def _name(self) -> str:
         return uuid.UUID(int=self.rng.getrandbits(128)).hex
-
-    def _batch(self, keys: list[bytes], place: int = 0, name: bytes = b"") -> Any:
-        columns = (
-            pa.array(keys, pa.binary()),
-            pa.array([place] * len(keys), pa.int64()),
-            pa.array([name] * len(keys), pa.binary()),
-        )
-        return pa.RecordBatch.from_arrays(list(columns), schema=self.codec.arrow_schema)
 
     # --- the run ---------------------------------------------------------------------------------
 
@@ -295,9 +278,7 @@ class Indexed(DataPlane):
         if self.rng.random() < 0.2:
             return None
         self.values += 1
-        batch = self._batch([b""], self.rng.randrange(PLACES), b"name %d" % self.values)
-        value: bytes = self.codec.encode_values(batch)[0].as_py()
-        return value
+        return self.table_rows.value(self.rng.randrange(PLACES), b"name %d" % self.values)
 
     def _acknowledge(self, client: Client, result: WriteResult) -> None:
         self.counts["written"] += 1
@@ -368,25 +349,16 @@ class Indexed(DataPlane):
 
     def _check_indexes(self, partition: Partition) -> None:
         """Assert that a replica's indexes have what its rows say, where they are as far."""
-        store = partition.store
-        indexer, position = store.indexer, store.indexer.position
-        if not indexer.enabled or indexer.made_anew or position.offset != store.applied:
+        if not is_indexed(partition):
             return
-        if store.meta.needs_snapshot or not store.applied:
-            return
-        for codec in index_codecs(self._table_of(partition)):
-            if codec.id in position.built:
+        indexer = partition.store.indexer
+        for codec in index_codecs(kept_table(partition)):
+            if codec.id in indexer.position.built:
                 self.counts["compared"] += 1
                 assert look_up(partition, codec, None) == rows_of(partition, None)
                 self._look_up_past(partition, codec)
         if not indexer.unfinished:
-            self._check_entries(partition)
-
-    def _table_of(self, partition: Partition) -> TableSchema:
-        """Return the table whose indexes a replica keeps: perhaps not the newest one."""
-        wanted = partition.store.indexer.wanted
-        kept = [c for c in index_codecs(table_of(*INDEXES)) if c.id in wanted]
-        return table_of(*(index for index in INDEXES if index.name in {c.name for c in kept}))
+            check_entries(partition)
 
     def _look_up_past(self, partition: Partition, codec: IndexCodec) -> None:
         as_of = (self.loop.micros() // PAST_MICROS - self.past_age()) * PAST_MICROS
@@ -399,18 +371,6 @@ class Indexed(DataPlane):
         found = look_up(partition, codec, as_of)
         before = self.found.setdefault((codec.id, as_of), found)
         assert found == before, f"{codec.name} as of {as_of} at node {partition.node_id}"
-
-    def _check_entries(self, partition: Partition) -> None:
-        """Assert that there is an entry of each version in each index, and no other."""
-        engine = partition.store.engine
-        chains = engine.scan_chains(b"", None, rows_max=_ALL, bytes_max=_ALL)
-        maker = EntryMaker.of(self._table_of(partition))
-        wanted = set(maker.entries_of(chains.keys, chains.values).keys.to_pylist())
-        found = engine.scan_chains(INDEX_PREFIX, INDEX_END, rows_max=_ALL, bytes_max=_ALL)
-        assert set(found.keys) == wanted, (
-            f"node {partition.node_id} has {len(set(found.keys) - wanted)} entries of no version "
-            f"and lacks {len(wanted - set(found.keys))}"
-        )
 
     def _check_end(self) -> None:
         record = self.records[PARTITION]
@@ -430,24 +390,3 @@ class Indexed(DataPlane):
                 assert not missing, f"{missing} of {row!r} are lost"
         lost = [at for at in self.deleted if at[0] + time_suffix(at[1]) not in tombstones]
         assert not lost, f"{lost} are not deleted any more"
-
-
-def look_up(partition: Partition, codec: IndexCodec, as_of: int | None) -> dict[bytes, bytes]:
-    """Return all rows that an index has, each once."""
-    found: dict[bytes, bytes] = {}
-    keys = codec.all
-    while True:
-        part = partition.store.reader.lookup(codec, keys, as_of, SLICE_ENTRIES)
-        rows = dict(zip(part.row_ids.to_pylist(), part.values.to_pylist(), strict=True))
-        assert not rows.keys() & found.keys(), "a row is found twice"
-        found |= rows
-        if part.cursor is None:
-            return found
-        keys = keys._replace(start=part.cursor)
-
-
-def rows_of(partition: Partition, as_of: int | None) -> dict[bytes, bytes]:
-    """Return all rows."""
-    found, values, cursor = partition.store.reader.scan(b"", None, as_of, _ALL)
-    assert cursor is None
-    return dict(zip(found.to_pylist(), values.to_pylist(), strict=True))

@@ -1,4 +1,4 @@
-"""Clients with transactions in the simulated world, and what must be true of what they were told.
+"""Clients with transactions in a simulated zone, and what must be true of what they were told.
 
 Each client makes one transaction after the other on partition 0: reads some rows, writes its own
 name to some of them, commits, aborts, or walks away. A request goes to a replica that believes to
@@ -58,17 +58,14 @@ class Told:
 
     name: str
     times: TransactionTimes
+    # What it writes.
+    value: bytes
     order: list[list[bytes]] = dataclasses.field(default_factory=list)
     read: dict[bytes, bytes | None] = dataclasses.field(default_factory=dict)
     outcome: TransactionOutcome | None = None
     commit_time: int = 0
     # Whether it may have committed: it was told of that so late that nobody remembers.
     unsure: bool = False
-
-    @property
-    def value(self) -> bytes:
-        """What it writes."""
-        return self.name.encode()
 
     @property
     def rows(self) -> set[bytes]:
@@ -85,14 +82,14 @@ def begin(partition: Partition, answer: Answer) -> None:
     partition.reads.submit(None, begun)
 
 
-def read(tx: Told) -> Send:
-    """Return what reads all rows within a transaction."""
+def read(tx: Told, rows: list[bytes]) -> Send:
+    """Return what reads these rows within a transaction."""
     own = OwnWrites(tx.name, tx.times, len(tx.order))
 
     def send(partition: Partition, answer: Answer) -> None:
         def found(error: RezoneError | None) -> None:
             try:
-                answer(error or dict(zip(ROWS, own_values(partition, ROWS, own), strict=True)))
+                answer(error or dict(zip(rows, own_values(partition, rows, own), strict=True)))
             except RezoneError as failed:
                 answer(failed)
 
@@ -136,11 +133,22 @@ def end(tx: Told, *, commit: bool) -> Send:
 
 
 class Client:
-    """One client: its talk with the leader of the moment, request by request."""
+    """One client: its talk with the leader of the moment, request by request.
 
-    def __init__(self, rng: random.Random, told: list[Told]) -> None:
+    Its transactions are about `rows`; `value_of` makes what they write of their names.
+    """
+
+    def __init__(
+        self,
+        rng: random.Random,
+        told: list[Told],
+        rows: list[bytes] = ROWS,
+        value_of: Callable[[bytes], bytes] = bytes,
+    ) -> None:
         self._rng = rng
         self._told = told
+        self._rows = rows
+        self._value_of = value_of
         self._talk: Talk | None = None
         self._request: Send | None = None
         self._sent_at = float("-inf")
@@ -193,16 +201,17 @@ class Client:
         if not isinstance(begun, TransactionBegun):
             return
         times = TransactionTimes(begun.read_time, begun.begun)
-        tx = Told(str(uuid.UUID(int=rng.getrandbits(128))), times)
+        name = str(uuid.UUID(int=rng.getrandbits(128)))
+        tx = Told(name, times, self._value_of(name.encode()))
         self._told.append(tx)
         for _ in range(rng.randrange(1, 4)):
-            found = yield read(tx)
+            found = yield read(tx, self._rows)
             if isinstance(found, RezoneError):
                 break
             own = {row for row, value in found.items() if value == tx.value}
             assert own == tx.rows, f"{tx.name} has written {tx.rows} and reads {found}"
             tx.read |= {row: value for row, value in found.items() if row not in own}
-            tx.order.append(rng.sample(ROWS, rng.randrange(1, 3)))
+            tx.order.append(rng.sample(self._rows, rng.randrange(1, 3)))
             if not isinstance((yield write(tx)), WriteResult):
                 break
         else:
@@ -250,7 +259,8 @@ class Traffic:
             with self._world.mortals():
                 self._write_plain(self._rng.choice(leaders))
         for store in self._stores():
-            assert not self._torn(versions(store)), f"half of {self._torn(versions(store))}"
+            half = torn(self.told, versions(store))
+            assert not half, f"half of {half}"
 
     def _leaders(self) -> list[Partition]:
         return [p for p in self._replicas() if p.role is Role.LEADER]
@@ -284,53 +294,60 @@ class Traffic:
         open_ = [s for s in self._stores() if s.has_open_transactions]
         return busy + [f"open transactions in {len(open_)} replicas"] * bool(open_)
 
-    # --- what must be true ----------------------------------------------------------------------
-
-    def _torn(self, seen: Versions) -> list[str]:
-        """Return the transactions of which only a part is there, or at several times."""
-        places: dict[bytes, set[tuple[bytes, int]]] = collections.defaultdict(set)
-        for row, values in seen.items():
-            for time, value in values.items():
-                places[value].add((row, time))
-        return [
-            tx.name
-            for tx in self.told
-            if (found := places.get(tx.value))
-            and (
-                {row for row, _ in found} != tx.rows
-                or len(found) != len(tx.rows)
-                or len({time for _, time in found}) != 1
-            )
-        ]
-
     def check(self) -> collections.Counter[str]:
         """Compare all that clients were told with what is there; return how often it was what."""
         whole = max(self._stores(), key=lambda store: store.applied)
-        seen = versions(whole)
-        counts: collections.Counter[str] = collections.Counter()
-        for tx in self.told:
-            times = {t for row in tx.rows for t, v in seen[row].items() if v == tx.value}
-            counts[tx.outcome.value if tx.outcome else "walked away"] += 1
-            if tx.outcome is TransactionOutcome.COMMITTED:
-                assert times == {tx.commit_time}, f"{tx.name} is not there as it was told"
-                self._check_alone(tx, seen)
-            elif not tx.unsure:
-                assert not times, f"{tx.name} is there though it is {tx.outcome}"
-            for row, value in tx.read.items():
-                past = max((t for t in seen[row] if t <= tx.times.read_time), default=0)
-                assert value == seen[row].get(past), f"{tx.name} has read {row!r} wrong"
-        return counts
-
-    def _check_alone(self, tx: Told, seen: Versions) -> None:
-        for row in tx.rows:
-            others = [t for t in seen[row] if tx.times.read_time < t < tx.commit_time]
-            assert not others, f"{tx.name} has overwritten {row!r} of {others} unseen"
+        return check_told(self.told, versions(whole))
 
 
-def versions(store: PartitionStore) -> Versions:
+# --- what must be true --------------------------------------------------------------------------
+
+
+def torn(told: list[Told], seen: Versions) -> list[str]:
+    """Return the transactions of which only a part is there, or at several times."""
+    places: dict[bytes, set[tuple[bytes, int]]] = collections.defaultdict(set)
+    for row, values in seen.items():
+        for time, value in values.items():
+            places[value].add((row, time))
+    return [
+        tx.name
+        for tx in told
+        if (found := places.get(tx.value))
+        and (
+            {row for row, _ in found} != tx.rows
+            or len(found) != len(tx.rows)
+            or len({time for _, time in found}) != 1
+        )
+    ]
+
+
+def check_told(told: list[Told], seen: Versions) -> collections.Counter[str]:
+    """Compare all that clients were told with what is there; return how often it was what."""
+    counts: collections.Counter[str] = collections.Counter()
+    for tx in told:
+        times = {t for row in tx.rows for t, v in seen[row].items() if v == tx.value}
+        counts[tx.outcome.value if tx.outcome else "walked away"] += 1
+        if tx.outcome is TransactionOutcome.COMMITTED:
+            assert times == {tx.commit_time}, f"{tx.name} is not there as it was told"
+            _check_alone(tx, seen)
+        elif not tx.unsure:
+            assert not times, f"{tx.name} is there though it is {tx.outcome}"
+        for row, value in tx.read.items():
+            past = max((t for t in seen[row] if t <= tx.times.read_time), default=0)
+            assert value == seen[row].get(past), f"{tx.name} has read {row!r} wrong"
+    return counts
+
+
+def _check_alone(tx: Told, seen: Versions) -> None:
+    for row in tx.rows:
+        others = [t for t in seen[row] if tx.times.read_time < t < tx.commit_time]
+        assert not others, f"{tx.name} has overwritten {row!r} of {others} unseen"
+
+
+def versions(store: PartitionStore, rows: list[bytes] = ROWS) -> Versions:
     """Return what a replica has of the rows, intents left out."""
-    chains = store.engine.chains_of(sorted(ROWS))
-    found: Versions = {row: {} for row in ROWS}
+    chains = store.engine.chains_of(sorted(rows))
+    found: Versions = {row: {} for row in rows}
     for key, stored in zip(chains.keys, chains.values, strict=True):
         if stored[0] == FLAG_VALUE:
             found[key[:-TIME_BYTES]][time_of(key)] = stored[1:]

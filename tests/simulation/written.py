@@ -23,11 +23,20 @@ Values = dict[bytes, bytes | None]
 
 
 class Written:
-    """The writes of a run, each of a few of the rows and by a writer of its own."""
+    """The writes of a run, each of a few of the rows and by a writer of its own.
 
-    def __init__(self, rows: Sequence[bytes], counts: collections.Counter[str]) -> None:
+    `value_of` makes values that a table can have.
+    """
+
+    def __init__(
+        self,
+        rows: Sequence[bytes],
+        counts: collections.Counter[str],
+        value_of: Callable[[bytes], bytes] = bytes,
+    ) -> None:
         self._rows = rows
         self._counts = counts
+        self._value_of = value_of
         self._acknowledged: dict[bytes, tuple[int, bytes | None]] = {}
         self._unanswered: collections.Counter[tuple[bytes, bytes | None]] = collections.Counter()
         self._writers: dict[bytes, int] = {}
@@ -38,8 +47,9 @@ class Written:
     ) -> tuple[WriteRequest, PreparedRows, Callable[[object], None]]:
         """Return a write, and whom to tell what came of it."""
         self._number += 1
+        value = self._value_of(b"%d " % self._number * 5)
         values: Values = {
-            row: None if rng.random() < DELETE_CHANCE else b"%d " % self._number * 5
+            row: None if rng.random() < DELETE_CHANCE else value
             for row in sorted(rng.sample(self._rows, rng.randint(1, ROWS_PER_WRITE)))
         }
         ops = [OP_DELETE if value is None else OP_UPSERT for value in values.values()]
