@@ -363,8 +363,11 @@ class DataPlane:
 
     def stop(self, node: NodeId) -> None:
         """End a node in order; it may die of that, and may be down already."""
+        up = self.network.nodes.get(node)
+        if up is not None and up is self.stalled:
+            self.kill(node)  # it would wait for the rows that it is just applying
+            return
         with self.mortals():
-            up = self.network.nodes.get(node)
             if up is not None:
                 up.stop()
                 del self.network.nodes[node]
