@@ -24,6 +24,7 @@ from rezone.storage.engines.rocks import RocksEngine
 from rezone.storage.engines.rocks_settings import RocksResources, RocksSettings
 from rezone.storage.snapshot import SnapshotLimits
 from rezone.storage.store_config import StoreConfig
+from rezone.storage.transactions import ENDED_BYTES
 from rezone.storage.writers import WRITER_BYTES
 from rezone.wire.errors import NotReadyError, OverloadedError
 from rezone.wire.flight import NodeClient
@@ -174,6 +175,34 @@ def test_open_transactions_of_a_node_share_a_limit(tmp_path: Path) -> None:
         second.put(there)
         node_of(c).replicas.drop(node_of(c).find(1))
         assert used(c, "open_intents") == 0, "a replica that is dropped keeps nothing open"
+        k.close()
+
+
+def test_ended_transactions_of_a_node_share_one_half_and_have_a_part_of_the_other(
+    tmp_path: Path,
+) -> None:
+    """A node would hold five gigabytes of them; or one partition that rests would stop all."""
+    with limited(tmp_path, ended_transactions_bytes_max=8 * ENDED_BYTES) as c:
+        k = Client(c)
+        rows = [{keys_in(p, 2, 1)[0]: b"v"} for p in range(2)]
+
+        def commit(partition: int) -> None:
+            transaction = k.begin(partition)
+            transaction.put(rows[partition], retry=False)
+            transaction.commit()
+
+        for _ in range(4):
+            commit(0)
+        assert used(c, "ended_transactions") == 4 * ENDED_BYTES
+        with pytest.raises(OverloadedError, match="others that are over"):
+            commit(0)
+        for _ in range(2):
+            commit(1)
+        with pytest.raises(OverloadedError, match="others that are over"):
+            commit(1)
+        node_of(c).replicas.drop(node_of(c).find(0))
+        assert used(c, "ended_transactions") == 2 * ENDED_BYTES
+        commit(1)
         k.close()
 
 

@@ -19,12 +19,13 @@ from storage_kit import (
     stored_versions,
 )
 
+from rezone.storage.budget import Tally
 from rezone.storage.checkpoints import CheckpointLimits
 from rezone.storage.engines.base import FLAG_INTENT, TIME_MAX
 from rezone.storage.entry import Entry
 from rezone.storage.intents import Intent
 from rezone.storage.store import PartitionStore
-from rezone.storage.transactions import TransactionTable
+from rezone.storage.transactions import ENDED_BYTES, TransactionTable
 from rezone.wire.copyticket import ticket_for
 from rezone.wire.messages import EngineKind
 
@@ -331,8 +332,9 @@ def test_what_has_ended_is_remembered_for_as_long_as_a_repeat_may_come(
 ) -> None:
     """A repeat would open a transaction again, or the table of those that are over would grow."""
     form = "memory" if kind is EngineKind.MEMORY else "rows"
-    micros = 100
-    with opened(tmp_path / "p", form, transaction_seconds_max=micros / 1e6) as store:
+    micros, over = 100, Tally(1 << 30)
+    limits = {"transaction_seconds_max": micros / 1e6, "ended_transactions": over}
+    with opened(tmp_path / "p", form, **limits) as store:
         tx = Transactor(store)
         tx.intend(T1, {rid(1): b"a"})
         apply(store)
@@ -344,6 +346,7 @@ def test_what_has_ended_is_remembered_for_as_long_as_a_repeat_may_come(
             writer.write({rid(2): b"x"})
             apply(store)
         assert known(store) == []
+        assert over.used == 0
         assert not any(name.startswith(b"t") for name in store.engine.state())
 
 
@@ -429,8 +432,9 @@ def test_any_history_with_rollbacks_copies_restarts_and_collections(
     history = History(seed)
     chance = history.random
     engine, bytes_min = FORMS[form]
-    checkpoints = CheckpointLimits(bytes_min=bytes_min, join_seconds=0.0)
-    path, settings = tmp_path / "0", config(engine, checkpoints=checkpoints)
+    checkpoints, ended = CheckpointLimits(bytes_min=bytes_min, join_seconds=0.0), Tally(1 << 30)
+    path = tmp_path / "0"
+    settings = config(engine, checkpoints=checkpoints, ended_transactions=ended)
     store = PartitionStore.open(path, settings)
     try:
         for step in range(120):
@@ -455,6 +459,9 @@ def test_any_history_with_rollbacks_copies_restarts_and_collections(
                 case _:
                     continue
             history.check(store)
+            over = sum(not is_open for _, is_open, _ in known(store))
+            assert ended.used == over * ENDED_BYTES
         history.check(store)
     finally:
         store.close()
+    assert ended.used == 0

@@ -73,19 +73,23 @@ class NodeMemory:
         )
         self.answers = Tally(settings.answers_bytes_max)
         self.open_intents = Tally(settings.open_intents_bytes_node_max)
+        # The other half is shared by partitions.
+        self.ended_transactions = Tally(settings.ended_transactions_bytes_max // 2)
 
     def rocks_settings(self, settings: RocksSettings) -> RocksSettings:
         """Return the settings with the memory that all engines of the node share."""
         return msgspec.structs.replace(settings, resources=self.rocks)
 
     def share(self, partitions: Sequence["Partition"]) -> None:
-        """Give each partition an even part of the memory for newest entries, and for writers."""
+        """Give each partition an even part of the memory that it is to have in any case."""
         if partitions:
             tail = self._settings.log_tails_bytes_max // len(partitions)
             writers = self._settings.writers_bytes_max // len(partitions)
+            ended = self._settings.ended_transactions_bytes_max // 2 // len(partitions)
             for partition in partitions:
                 partition.store.limit_tail(tail)
                 partition.store.limit_writers(writers)
+                partition.store.limit_ended(ended)
 
     def parts(self, node: "DataNode") -> list[Part]:
         """Return every part."""
@@ -99,6 +103,11 @@ class NodeMemory:
             Part("answers", self.answers.used, settings.answers_bytes_max),
             Part("waiting_reads", node.waiting_reads.used, settings.reads_held_bytes_max),
             Part("open_intents", self.open_intents.used, settings.open_intents_bytes_node_max),
+            Part(
+                "ended_transactions",
+                self.ended_transactions.used,
+                settings.ended_transactions_bytes_max,
+            ),
             Part("writers", sum(s.writer_bytes for s in stores), settings.writers_bytes_max),
             Part(
                 "snapshots",

@@ -117,6 +117,7 @@ class Replicas:
             rocks=self._memory.rocks_settings(self._config.rocks),
             transaction_seconds_max=settings.transaction_ms_max / 1000,
             open_intents=self._memory.open_intents,
+            ended_transactions=self._memory.ended_transactions,
         )
         directory = self._directory / str(partition)
         new = not MetaFile.exists(directory)

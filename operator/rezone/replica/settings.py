@@ -73,7 +73,9 @@ class NodeSettings(msgspec.Struct, frozen=True, kw_only=True):
     - `transaction_ms_max`: a transaction older than that is aborted, whoever leads by then; the
       same on all nodes. `transactions_open_max`, `open_intents_bytes_max`: of a partition at a
       time; `open_intents_bytes_node_max`: of the node, at which its leaders refuse more;
-      `transaction_bytes_max`: of one transaction, as its intents stand in the log.
+      `transaction_bytes_max`: of one transaction, as its intents stand in the log;
+      `ended_transactions_bytes_max`: of the node, for what is remembered of those that are over,
+      half of it shared evenly by its partitions: over both, leaders let no new ones begin.
     - `standby_lag_rows_max`: at most this many rows may wait to be applied in `iss` (HS-08).
     - `apply_interval_ms`, `apply_rows_max`: a follower applies when either is reached.
     - `index_interval_ms`, `index_rows_max`: indexes follow what is applied when either is reached;
@@ -137,6 +139,7 @@ class NodeSettings(msgspec.Struct, frozen=True, kw_only=True):
     transaction_bytes_max: int = 4 << 20
     open_intents_bytes_max: int = 16 << 20
     open_intents_bytes_node_max: int = 32 << 20
+    ended_transactions_bytes_max: int = 64 << 20
     standby_lag_rows_max: int = 1_000
     apply_interval_ms: int = 300
     apply_rows_max: int = 20_000

@@ -80,6 +80,7 @@ class PartitionStore:
             config.transactions_known_max,
             int(config.transaction_seconds_max * 1_000_000),
             config.open_intents,
+            config.ended_transactions,
         )
         self._imports = ImportTable()
         self._seal = LogSeal()
@@ -481,6 +482,11 @@ class PartitionStore:
         """Remember so many bytes of writers at most, and what the configuration allows."""
         with self._changed:
             self._writers.writers_max = min(bytes_max // WRITER_BYTES, self._config.writers_max)
+
+    def limit_ended(self, bytes_max: int) -> None:
+        """Let transactions begin while it has fewer bytes of ended ones, whatever others have."""
+        with self._changed:
+            self._transactions.ended_share = bytes_max
 
     def has_room_for_writer(self, now: int) -> bool:
         """Whether a writer that is not known may write at `now`, in microseconds since 1970."""

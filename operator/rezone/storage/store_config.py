@@ -41,7 +41,8 @@ class StoreConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     `transactions_known_max` and `transaction_seconds_max` say how many transactions are remembered,
     and for how long after their end: for as long as a transaction may be open at most.
-    `open_intents` counts the bytes of open ones, with those of the node's other partitions.
+    `open_intents` counts the bytes of open ones, with those of the node's other partitions, and
+    `ended_transactions` those of what is over (`PartitionStore.limit_ended` of this partition).
     Of writers `writers_max` are remembered, or fewer (`PartitionStore.limit_writers`), but all that
     have written within `writer_seconds_min`: as long as a client may repeat a write.
     The engine is written to in slices of `apply_slice_bytes` or `apply_slice_rows`: it holds the
@@ -73,6 +74,7 @@ class StoreConfig(msgspec.Struct, frozen=True, kw_only=True):
     transactions_known_max: int = 50_000
     transaction_seconds_max: float = 60.0
     open_intents: Tally = msgspec.field(default_factory=_unlimited)
+    ended_transactions: Tally = msgspec.field(default_factory=_unlimited)
     table: TableSchema = TableSchema()
     clock: Callable[[], float] = time.monotonic
     new_id: Callable[[], str] = _new_id

@@ -9,8 +9,11 @@ or in the engine's files).
 Two things are forgotten, and only when the end they depend on is committed, which is never undone:
 the row ids of a transaction that is over, and, `keep_micros` of the log's time after that, how it
 ended. A first write may come late by no more than its transaction may be old, so no repeat can
-open a transaction that has been forgotten. All of it is bounded: by limits on what is open, which
-the leader enforces (`replica.transacting`), and by `known_max` on what is over.
+open a transaction that has been forgotten. All of it is bounded by limits that the leader enforces
+(`replica.transacting`): on what is open, and on what is over. The latter count `ENDED_BYTES` each.
+Half of what the node may hold of them is for whoever comes first. The other half is shared evenly
+by its partitions: those that nobody writes to remember theirs for good, and must not keep others
+from beginning new ones (docs/decisions/0213).
 """
 
 import dataclasses
@@ -28,6 +31,8 @@ from rezone.wire.messages import TransactionRecord
 
 _PREFIX: Final = b"t"
 _RECORD_OVERHEAD_BYTES: Final = 64
+ENDED_BYTES: Final = 400
+"""What one that is over takes in memory: its record, and its places in tables and queues."""
 _ENDS: Final[Mapping[EntryKind, EntryKind]] = {
     EntryKind.IMPORTED_COMMIT: EntryKind.COMMIT,
     EntryKind.IMPORTED_ABORT: EntryKind.ABORT,
@@ -74,9 +79,14 @@ class Transaction:
 class TransactionTable:
     """The transactions of one partition, applied or only in the log. The caller locks."""
 
-    def __init__(self, known_max: int, keep_micros: int, node_open: Tally) -> None:
+    def __init__(
+        self, known_max: int, keep_micros: int, node_open: Tally, node_ended: Tally
+    ) -> None:
         self._known_max = known_max
         self._node_open = node_open
+        self._node_ended = node_ended
+        self.ended_share = 0
+        self.ended_bytes = 0
         self._keep_micros = keep_micros
         self._known: dict[bytes, Transaction] = {}
         self._holders: dict[bytes, bytes] = {}
@@ -108,7 +118,9 @@ class TransactionTable:
     @property
     def full(self) -> bool:
         """Whether too many are remembered to let another one begin."""
-        return len(self._known) >= self._known_max
+        if len(self._known) >= self._known_max:
+            return True
+        return self.ended_bytes >= self.ended_share and self._node_ended.full
 
     def holder(self, row_ids: Iterable[bytes], but: bytes = b"") -> bytes | None:
         """Return an open transaction, other than `but`, that has an intent on one of the rows."""
@@ -143,6 +155,7 @@ class TransactionTable:
             found = self._known.get(header.writer_id)
             if found is None or found.last.end_offset < header.end_offset:
                 self._add(record_of(entry))
+        self._count_ended()
 
     def advance(self, entries: Iterable[Entry], committed: int) -> dict[bytes, bytes | None]:
         """Return the engine state that must change when these entries are applied.
@@ -159,6 +172,7 @@ class TransactionTable:
                     self._ended(record)
         changes.update(self._shrink(committed))
         changes.update(self._forget(newest, committed))
+        self._count_ended()
         return changes
 
     def _records_at(self, entry: Entry) -> Iterator[TransactionRecord]:
@@ -225,13 +239,20 @@ class TransactionTable:
             over = applied is None or record.transaction in applied
             if over and record.kind != EntryKind.INTENTS:
                 self._ended(record)
+        self._count_ended()
 
     def close(self) -> None:
-        """Forget everything, also in the node's account."""
+        """Forget everything, also in the node's accounts."""
         self._known, self._holders, self._open = {}, {}, {}
         self._over, self._unshrunk = deque(), deque()
         self._node_open.remove(self.open_bytes)
         self.open_bytes = 0
+        self._count_ended()
+
+    def _count_ended(self) -> None:
+        size = (len(self._known) - len(self._open)) * ENDED_BYTES
+        self._node_ended.add(size - self.ended_bytes)
+        self.ended_bytes = size
 
     def _ended(self, record: TransactionRecord) -> None:
         self._over.append(record.transaction)
