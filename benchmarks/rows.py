@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from rezone.wire import rows
+from rezone.wire import bodies, rows
 from rezone.wire.rows import RowCodec
 from rezone.wire.schema import Column, ColumnType, TableSchema
 
@@ -73,7 +73,7 @@ def measure(label: str, table: TableSchema, batch: Any, repeat: int) -> None:
     keys, values = codec.encode_keys(batch), codec.encode_values(batch)
     hashes = rows.hash_of(keys)
     ids = rows.row_ids(keys, hashes)
-    body = rows.to_ipc(batch)
+    body = bodies.to_ipc(batch)
     size = keys.nbytes + values.nbytes
     steps: dict[str, Callable[[], object]] = {
         "check": lambda: codec.check(batch, delete=False),
@@ -82,8 +82,8 @@ def measure(label: str, table: TableSchema, batch: Any, repeat: int) -> None:
         "row_ids": lambda: rows.row_ids(keys, hashes),
         "keys_of": lambda: rows.keys_of(ids),
         "decode": lambda: codec.decode(keys, values),
-        "to_ipc": lambda: rows.to_ipc(batch),
-        "from_ipc": lambda: rows.from_ipc(body, codec.arrow_schema),
+        "to_ipc": lambda: bodies.to_ipc(batch),
+        "from_ipc": lambda: bodies.from_ipc(body, codec.arrow_schema),
     }
     figures = "  ".join(f"{name} {rate(step, size, repeat):,.0f}" for name, step in steps.items())
     print(f"{label} ({size / batch.num_rows:.0f} bytes a row): {figures}")

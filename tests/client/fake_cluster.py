@@ -19,7 +19,7 @@ import msgspec
 import pyarrow as pa
 from pyarrow import flight
 
-from rezone.wire import keyspace, messages, rows
+from rezone.wire import bodies, keyspace, messages, rows
 from rezone.wire.channel import CHANNEL_ERRORS, Channel
 from rezone.wire.errors import (
     ConflictError,
@@ -381,7 +381,7 @@ class FakeCluster:
         if fault is Fault.NOT_READY:
             raise NotReadyError("not yet")
         delete = isinstance(request, ReadRequest) or request.delete
-        batch = rows.from_ipc(body, self.codec.key_schema if delete else self.codec.arrow_schema)
+        batch = bodies.from_ipc(body, self.codec.key_schema if delete else self.codec.arrow_schema)
         keys = self.codec.encode_keys(batch)
         self._refuse_others_rows(request.partition, rows.hash_of(keys).tolist())
         self._refuse_follower(node, request.partition, hint=fault is not Fault.NO_HINT)
@@ -424,4 +424,4 @@ class FakeCluster:
         state = self.partitions[request.partition]
         found = [k for k in keys if k in state.data]
         batch = self.codec.decode(found, [state.data[k] for k in found])
-        return ReadResult(opaque=request.opaque, rows=len(found)), rows.to_ipc(batch)
+        return ReadResult(opaque=request.opaque, rows=len(found)), bodies.to_ipc(batch)

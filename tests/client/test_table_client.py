@@ -16,9 +16,9 @@ from rezone.client.connection import Connection
 from rezone.client.doubts import Doubts
 from rezone.client.request import Outcome, Request
 from rezone.client.writes import lane_writer
+from rezone.wire.bodies import to_ipc
 from rezone.wire.errors import InvalidRowError, NotLeaderError, OverloadedError, RezoneError
 from rezone.wire.messages import Message, ReadRequest, WriteRequest, ZoneConfig
-from rezone.wire.rows import to_ipc
 from rezone.wire.schema import Column, ColumnType, RowLimits, TableSchema
 
 TABLE = TableSchema(

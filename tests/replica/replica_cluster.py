@@ -31,6 +31,7 @@ from rezone.replica.partition import Partition
 from rezone.replica.server import NodeServer
 from rezone.replica.settings import NodeSettings
 from rezone.storage.store_config import StoreConfig
+from rezone.wire.bodies import from_ipc, to_ipc
 from rezone.wire.channel import CHANNEL_ERRORS, Channel
 from rezone.wire.errors import (
     ConflictError,
@@ -71,7 +72,7 @@ from rezone.wire.messages import (
     WriteResult,
     ZoneConfig,
 )
-from rezone.wire.rows import arrow_schema_of, from_ipc, to_ipc
+from rezone.wire.rows import arrow_schema_of
 
 _UNENDED: list[NodeServer] = []
 _GIVEN_PORTS: set[int] = set()

@@ -16,9 +16,9 @@ from replica_cluster import FAST, Client, Coordinator, cluster
 
 from rezone.client import AgedRows, ClientSettings, TableClient
 from rezone.replica.partition import Partition
+from rezone.wire.bodies import to_ipc
 from rezone.wire.errors import NotReadyError, RezoneError
 from rezone.wire.messages import ClosedTime, Entries, ReadRequest, ReadResult, ZoneConfig
-from rezone.wire.rows import to_ipc
 
 P = 0
 KEY = b"k"

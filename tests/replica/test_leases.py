@@ -14,6 +14,7 @@ from replica_cluster import FAST, Client, Coordinator, LocalNode, cluster, keys_
 
 from rezone.replica.lease import ROUNDS_OPEN_MAX, Lease, Promise, Promises, Rounds, left_of
 from rezone.replica.settings import NodeSettings
+from rezone.wire.bodies import to_ipc
 from rezone.wire.errors import NotReadyError, RezoneError
 from rezone.wire.flight import NodeClient
 from rezone.wire.messages import (
@@ -25,7 +26,6 @@ from rezone.wire.messages import (
     ReadResult,
     ZoneConfig,
 )
-from rezone.wire.rows import to_ipc
 
 P, Q = 0, 1
 KEY = b"k"

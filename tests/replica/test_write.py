@@ -10,11 +10,12 @@ from replica_cluster import batch_of, keys_in
 from rezone.replica.write import prepare, writer_of
 from rezone.storage.entry import OP_DELETE
 from rezone.wire import encoded_rows
+from rezone.wire.bodies import to_ipc
 from rezone.wire.errors import ConflictError, InvalidRowError
 from rezone.wire.keyspace import range_of
 from rezone.wire.messages import WriteRequest
 from rezone.wire.pieces import FEW_ROWS
-from rezone.wire.rows import RowCodec, keys_of, to_ipc
+from rezone.wire.rows import RowCodec, keys_of
 from rezone.wire.schema import TableSchema
 
 CODEC = RowCodec(TableSchema())

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rezone.wire import keyspace, pieces, rows
+from rezone.wire import bodies, keyspace, pieces, rows
 from rezone.wire.column_bytes import key_width
 from rezone.wire.encoded_rows import EncodedRows, FewRows, ManyRows, encoded_rows
 from rezone.wire.errors import CorruptionError, InvalidRowError
@@ -278,8 +278,8 @@ def test_ipc_bodies_may_stand_anywhere_in_a_frame(shift: int) -> None:
     """A body follows a header of any length, so its buffers are not aligned."""
     codec = RowCodec(ALL_TYPES)
     batch = _all_types_batch(codec)
-    body = memoryview(bytes(shift) + rows.to_ipc(batch))[shift:]
-    back = rows.from_ipc(body, codec.arrow_schema)
+    body = memoryview(bytes(shift) + bodies.to_ipc(batch))[shift:]
+    back = bodies.from_ipc(body, codec.arrow_schema)
     codec.check(back, delete=False)
     assert codec.decode(codec.encode_keys(back), codec.encode_values(back)).equals(batch)
 
@@ -288,24 +288,24 @@ def test_ipc_refuses_what_is_not_one_batch_of_the_schema() -> None:
     """A hostile or mistaken body must be the client's error, not a crash of the node."""
     codec = RowCodec(ALL_TYPES)
     batch = _all_types_batch(codec)
-    body = rows.to_ipc(batch)
+    body = bodies.to_ipc(batch)
     for bad in (b"", b"junk" * 10, body[: len(body) // 2], body[:-200] + bytes(200)[:0]):
         with pytest.raises(InvalidRowError):
-            rows.from_ipc(bad, codec.arrow_schema)
+            bodies.from_ipc(bad, codec.arrow_schema)
     head = batch.schema.serialize().to_pybytes()
     for nothing in (head, body[: len(head)] + body[-8:]):
         with pytest.raises(InvalidRowError, match="no record batch"):
-            rows.from_ipc(nothing, codec.arrow_schema)
+            bodies.from_ipc(nothing, codec.arrow_schema)
     with pytest.raises(InvalidRowError, match="not an Arrow IPC stream"):
-        rows.from_ipc(head + body, codec.arrow_schema)
+        bodies.from_ipc(head + body, codec.arrow_schema)
     with pytest.raises(InvalidRowError, match="columns"):
-        rows.from_ipc(body, codec.key_schema)
+        bodies.from_ipc(body, codec.key_schema)
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, batch.schema) as stream:
         stream.write_batch(batch)
         stream.write_batch(batch)
     with pytest.raises(InvalidRowError, match="more than one"):
-        rows.from_ipc(sink.getvalue().to_pybytes(), codec.arrow_schema)
+        bodies.from_ipc(sink.getvalue().to_pybytes(), codec.arrow_schema)
 
 
 def test_ipc_bodies_of_other_writers_are_read() -> None:
@@ -316,8 +316,8 @@ def test_ipc_bodies_of_other_writers_are_read() -> None:
     with pa.ipc.new_stream(sink, batch.schema.with_metadata({"made": "elsewhere"})) as stream:
         stream.write_batch(batch)
     body = sink.getvalue().to_pybytes()
-    for one in (body, rows.to_ipc(batch)[:-8]):
-        back = rows.from_ipc(one, codec.arrow_schema)
+    for one in (body, bodies.to_ipc(batch)[:-8]):
+        back = bodies.from_ipc(one, codec.arrow_schema)
         assert back.equals(batch)
 
 

@@ -13,7 +13,7 @@ from rezone.client.calls import Budget, Call
 from rezone.client.dispatch import Dispatcher
 from rezone.client.request import Outcome, Request
 from rezone.client.settings import ClientSettings
-from rezone.wire import rows
+from rezone.wire import bodies
 from rezone.wire.errors import RezoneError
 from rezone.wire.messages import Message, PartitionId, ReadRequest, ReadResult
 from rezone.wire.rows import RowCodec
@@ -67,7 +67,7 @@ class Reads:
             call.add([])
         for part in parts:
             self._ask(part, call.add, as_of)
-        found = [rows.from_ipc(body, codec.arrow_schema) for _, body in call.future.result()]
+        found = [bodies.from_ipc(body, codec.arrow_schema) for _, body in call.future.result()]
         return pa.Table.from_batches(found, schema=codec.arrow_schema)
 
     def aged(
@@ -80,7 +80,7 @@ class Reads:
         kept = [answer for answer in found if answer[1].as_of == oldest]
         newer = [part for part, result, _ in found if result.as_of != oldest]
         kept += self._ask_any(newer, oldest, None)
-        tables = [rows.from_ipc(body, codec.arrow_schema) for _, _, body in kept]
+        tables = [bodies.from_ipc(body, codec.arrow_schema) for _, _, body in kept]
         return AgedRows(
             rows=pa.Table.from_batches(tables, schema=codec.arrow_schema),
             as_of=oldest,
@@ -98,7 +98,7 @@ class Reads:
 
         It is that of the one that is furthest behind; or the time that is given.
         """
-        nothing = rows.to_ipc(pa.RecordBatch.from_pylist([], schema=codec.key_schema))
+        nothing = bodies.to_ipc(pa.RecordBatch.from_pylist([], schema=codec.key_schema))
         found = self._ask_any([(one, nothing) for one in partitions], as_of, age_ms)
         told = [result for _, result, _ in found]
         oldest = min(result.as_of for result in told)
@@ -115,7 +115,7 @@ class Reads:
             delete=True,
             bytes_max=self._settings.request_bytes_max,
         )
-        return [(partition, rows.to_ipc(part)) for partition, part in cut]
+        return [(partition, bodies.to_ipc(part)) for partition, part in cut]
 
     def _ask_any(self, parts: list[Part], as_of: int | None, age_ms: int | None) -> list[Aged]:
         """Ask followers first for each part; return the part and its answer."""

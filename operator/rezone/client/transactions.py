@@ -36,7 +36,7 @@ from rezone.client.placement import Placement
 from rezone.client.request import Answer, Outcome
 from rezone.client.settings import ClientSettings
 from rezone.client.streams import Own, Streams
-from rezone.wire import rows
+from rezone.wire import bodies
 from rezone.wire.encoded_rows import encoded_rows
 from rezone.wire.errors import (
     ConflictError,
@@ -274,7 +274,7 @@ class Transaction:
                 transaction=self._times,
             )
 
-        answer, _ = self._requests.ask(self.partition, message, rows.to_ipc(part))
+        answer, _ = self._requests.ask(self.partition, message, bodies.to_ipc(part))
         _frame_of_open(answer)
 
     def _read(self, part: Any) -> Any:
@@ -283,8 +283,8 @@ class Transaction:
         def message(opaque: int) -> Message:
             return ReadRequest(opaque=opaque, partition=self.partition, own=own.writes)
 
-        answer, _ = self._requests.ask(self.partition, message, rows.to_ipc(part))
-        return rows.from_ipc(_frame_of_open(answer)[1], self._codec.arrow_schema)
+        answer, _ = self._requests.ask(self.partition, message, bodies.to_ipc(part))
+        return bodies.from_ipc(_frame_of_open(answer)[1], self._codec.arrow_schema)
 
     def _own(self) -> Own:
         self._require_open()

@@ -29,7 +29,7 @@ from rezone.client.dispatch import Dispatcher
 from rezone.client.placement import PartitionIds, Placement
 from rezone.client.request import Outcome, Request
 from rezone.client.settings import ClientSettings, OutcomeUnknownError
-from rezone.wire import rows
+from rezone.wire import bodies
 from rezone.wire.errors import OverloadedError, ReshardedError, RezoneError
 from rezone.wire.keyspace import Hashes
 from rezone.wire.layouts import HashRange, generation_of
@@ -148,7 +148,7 @@ class Writes:
         if not parts:
             call.add([])
         for index, (partition, part) in enumerate(parts):
-            body = rows.to_ipc(part)
+            body = bodies.to_ipc(part)
             try:
                 room = self._budget.take(len(body))
             except OverloadedError as error:
@@ -335,12 +335,12 @@ class Writes:
     def _cut_anew(self, batch: _Batch, after_generation: int) -> None:
         """Send the rows of a batch whose partition is over by the present placement."""
         schema = batch.codec.key_schema if batch.delete else batch.codec.arrow_schema
-        data = rows.from_ipc(batch.body, schema)
+        data = bodies.from_ipc(batch.body, schema)
         parts = list(batches.by_partition(batch.codec, data, self._lines(after_generation)))
         batch.call.expect(len(parts) - 1)
         self._budget.give(batch.room)
         for partition, part in parts:
-            body = rows.to_ipc(part)
+            body = bodies.to_ipc(part)
             room = self._budget.exceed(len(body))
             one = dataclasses.replace(batch, body=body, rows=part.num_rows, room=room)
             self._put(partition, one, after_generation)

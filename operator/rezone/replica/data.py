@@ -21,6 +21,7 @@ from rezone.replica.transacting import prepare_end, prepare_intents
 from rezone.replica.workers import LULL_SECONDS
 from rezone.replica.write import Change, PreparedRows, prepare
 from rezone.storage.budget import Tally
+from rezone.wire.bodies import to_ipc
 from rezone.wire.channel import CHANNEL_ERRORS, Channel
 from rezone.wire.errors import RezoneError
 from rezone.wire.messages import (
@@ -38,7 +39,7 @@ from rezone.wire.messages import (
     WriteRequest,
     WriteResult,
 )
-from rezone.wire.rows import RowCodec, to_ipc
+from rezone.wire.rows import RowCodec
 
 if TYPE_CHECKING:
     from rezone.replica.partition import Partition

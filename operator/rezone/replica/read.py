@@ -23,10 +23,11 @@ from rezone.replica.serving import Served
 from rezone.replica.write import require_inside
 from rezone.storage.budget import Budget
 from rezone.storage.intents import overlaid
+from rezone.wire.bodies import from_ipc
 from rezone.wire.encoded_rows import encoded_rows
 from rezone.wire.errors import CorruptionError, NotReadyError, OverloadedError, RezoneError
 from rezone.wire.messages import OwnWrites, ReadRequest, Role
-from rezone.wire.rows import RowCodec, from_ipc
+from rezone.wire.rows import RowCodec
 
 if TYPE_CHECKING:
     from rezone.replica.partition import Partition

@@ -22,6 +22,7 @@ from rezone.storage.entry import (
     build_entry,
 )
 from rezone.storage.writers import writer_key
+from rezone.wire.bodies import from_ipc
 from rezone.wire.encoded_rows import encoded_rows
 from rezone.wire.errors import (
     ConflictError,
@@ -40,7 +41,7 @@ from rezone.wire.messages import (
     WriteRequest,
     WriteResult,
 )
-from rezone.wire.rows import RowCodec, from_ipc, hash_of, row_ids
+from rezone.wire.rows import RowCodec, hash_of, row_ids
 
 if TYPE_CHECKING:
     from rezone.replica.partition import Partition

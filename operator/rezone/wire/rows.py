@@ -24,6 +24,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from rezone.wire import few_rows, keyspace
+from rezone.wire.bodies import check_schema
 from rezone.wire.column_bytes import (
     ARROW_TYPES,
     FIXED,
@@ -56,7 +57,6 @@ ROW_ID_PREFIX_BYTES = 10
 KEY_BYTES_MAX = (1 << 16) - 1
 """What the length field of a row id can say."""
 
-_IPC_END = b"\xff\xff\xff\xff\0\0\0\0"
 _ROW_ID_PREFIX = np.dtype([("hash", ">u8"), ("length", ">u2")])
 
 
@@ -119,7 +119,7 @@ class RowCodec:
         key's order. The message names the column, the row's index and the limit.
         """
         expected = self.key_schema if delete else self.arrow_schema
-        _check_schema(batch.schema, expected)
+        check_schema(batch.schema, expected)
         if batch.num_rows > self.limits.batch_rows_max:
             raise InvalidRowError(
                 f"the batch has {batch.num_rows} rows, the limit is {self.limits.batch_rows_max}; "
@@ -358,48 +358,6 @@ def keys_of(ids: Any) -> Any:
     return slices(pa.binary(), ids, starts + ROW_ID_PREFIX_BYTES, ends, None)
 
 
-def to_ipc(batch: Any) -> bytes:
-    """Return the batch as one Arrow IPC stream, the body of writes and reads."""
-    # What a stream writer makes of one batch, in a third of the time.
-    return b"".join((batch.schema.serialize(), batch.serialize(), _IPC_END))
-
-
-def from_ipc(body: bytes | memoryview, schema: Any) -> Any:
-    """Return the one batch of an IPC stream; InvalidRowError unless it is just that of `schema`.
-
-    The batch is a view of `body`.
-    """
-    try:
-        head = schema.serialize().to_pybytes()
-        if bytes(body[: len(head)]) == head:
-            batch, rest = _read_behind(head, body, schema)
-        else:
-            batch, rest = _read_stream(body, schema)
-    except (StopIteration, EOFError) as error:
-        raise InvalidRowError("the body has no record batch") from error
-    except (pa.ArrowException, OSError) as error:
-        raise InvalidRowError(f"the body is not an Arrow IPC stream: {error}") from error
-    if rest:
-        raise InvalidRowError("the body has more than one record batch; send one per request")
-    return batch
-
-
-def _read_behind(head: bytes, body: bytes | memoryview, schema: Any) -> tuple[Any, bool]:
-    """Return the batch behind a schema that need not be read, and whether another one follows."""
-    reader = pa.BufferReader(pa.py_buffer(body).slice(len(head)))
-    message = pa.ipc.read_message(reader)
-    batch = pa.ipc.read_record_batch(message, schema)
-    return batch, reader.read() not in {b"", _IPC_END}
-
-
-def _read_stream(body: bytes | memoryview, schema: Any) -> tuple[Any, bool]:
-    """Return the first batch of a stream, and whether there is another one."""
-    with pa.ipc.open_stream(pa.py_buffer(body)) as stream:
-        _check_schema(stream.schema, schema)
-        batch = stream.read_next_batch()
-        return batch, next(iter(stream), None) is not None
-
-
 def _span(batch: Any, columns: Sequence[Column]) -> int:
     """Return the bytes that the values of some columns have which are of any length, at most."""
     offsets = (offsets_of(batch.column(c.name)) for c in columns if c.type not in FIXED)
@@ -432,24 +390,6 @@ def _refuse_bad_index(index: Index, by_name: dict[str, Column]) -> None:
             raise ValueError(f"index {index.name!r}: {name!r} is not a column of the table")
         if by_name[name].type not in KEY_TYPES:
             raise ValueError(f"index {index.name!r}: {name!r} cannot be {by_name[name].type}")
-
-
-def _check_schema(got: Any, expected: Any) -> None:
-    if got.equals(expected):
-        return
-    if got.names != expected.names:
-        if sorted(got.names) == sorted(expected.names):
-            raise InvalidRowError(
-                f"the columns stand in the order {got.names}; send them in the order of the "
-                f"schema: batch.select({expected.names})",
-            )
-        raise InvalidRowError(f"the batch has the columns {got.names}, not {expected.names}")
-    for have, want in zip(got, expected, strict=True):
-        if have.type != want.type:
-            raise InvalidRowError(
-                f"column {want.name!r} is {have.type}, the zone's is {want.type}; cast it first",
-                column=want.name,
-            )
 
 
 def _head_dtype(values: Sequence[Column]) -> np.dtype[Any]:
