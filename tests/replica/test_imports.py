@@ -345,6 +345,16 @@ def whole(source: int = 0, **changes: object) -> ImportedPart:
     return ImportedPart(**(values | changes))  # type: ignore[arg-type]
 
 
+def begun_behind_one_row(c: Coordinator) -> tuple[Client, TailedPart]:
+    """Write a row to the old partition and begin its import; return from where it goes on."""
+    create_old(c)
+    client = Client(c)
+    client.put(0, {b"a": b"1"})
+    begun: ImportBegun = c.call(0, BeginImport(part=whole()), ImportBegun)
+    position = begun.position
+    return client, TailedPart(whole(), position.offset, position.partition_uuid)
+
+
 def tail_of(c: Coordinator, node: int, tailed: TailedPart, timeout_ms: int = 0) -> ImportTails:
     """Follow one part."""
     request = TailImports(parts=(tailed,), timeout_ms=timeout_ms)
@@ -356,12 +366,8 @@ def tail_of(c: Coordinator, node: int, tailed: TailedPart, timeout_ms: int = 0) 
 def test_only_a_leader_answers_and_only_what_is_committed(tmp_path: Path) -> None:
     """A row that is given up by a failover would live on at the new partition."""
     with cluster(tmp_path, 3, config=zone(1, min_in_sync_replicas=2)) as c:
-        create_old(c)
-        client = Client(c)
-        client.put(0, {b"a": b"1"})
-        begun: ImportBegun = c.call(0, BeginImport(part=whole()), ImportBegun)
-        at = TailedPart(whole(), begun.position.offset, begun.position.partition_uuid)
-        assert begun.position.offset == 1
+        client, at = begun_behind_one_row(c)
+        assert at.offset == 1
         for request, reply in (
             (BeginImport(part=whole()), ImportBegun),
             (FillImport(part=whole()), FilledVersions),
@@ -425,11 +431,7 @@ def test_another_history_or_a_trimmed_log_is_told_from_one_that_is_not_known_yet
 def test_what_has_come_waits_for_more_but_no_seal_does(tmp_path: Path) -> None:
     """Each write would be a sync at each new replica, or the cut-over's gap be as long as that."""
     with cluster(tmp_path, 1, config=zone(1)) as c:
-        create_old(c)
-        client = Client(c)
-        client.put(0, {b"a": b"1"})
-        begun: ImportBegun = c.call(0, BeginImport(part=whole()), ImportBegun)
-        at = TailedPart(whole(), begun.position.offset, begun.position.partition_uuid)
+        client, at = begun_behind_one_row(c)
         request = TailImports(parts=(at,), timeout_ms=4_900, linger_ms=4_900)
         source = c.replica(0)
         waiting, answers = in_background(lambda: c.call(0, request, ImportTails))
@@ -449,11 +451,7 @@ def test_much_that_has_come_waits_for_nothing(tmp_path: Path) -> None:
     """Importers of a busy source would be so far behind that its writers are slowed."""
     few = msgspec.structs.replace(SMALL, takeover_rows_max=10)
     with cluster(tmp_path, 1, config=zone(1), settings=few) as c:
-        create_old(c)
-        client = Client(c)
-        client.put(0, {b"a": b"1"})
-        begun: ImportBegun = c.call(0, BeginImport(part=whole()), ImportBegun)
-        at = TailedPart(whole(), begun.position.offset, begun.position.partition_uuid)
+        client, at = begun_behind_one_row(c)
         request = TailImports(parts=(at,), timeout_ms=4_900, linger_ms=4_900)
         waiting, answers = in_background(lambda: c.call(0, request, ImportTails))
         c.until("it waits", lambda: c.replica(0).importers.waiting == 1)
@@ -485,22 +483,16 @@ def test_who_dozes_wakes_for_nothing_but_what_is_urgent() -> None:
 def test_who_waits_for_a_source_s_log_hears_of_a_commit_at_once(tmp_path: Path) -> None:
     """The cut-over's gap would be as long as an importer waits."""
     with cluster(tmp_path, 1, config=zone(1)) as c:
-        create_old(c)
-        client = Client(c)
-        client.put(0, {b"a": b"1"})
-        begun: ImportBegun = c.call(0, BeginImport(part=whole()), ImportBegun)
-        at = TailedPart(whole(), begun.position.offset, begun.position.partition_uuid)
-        answers: list[ImportTails] = []
-        waiting = threading.Thread(
-            target=lambda: answers.append(tail_of(c, 0, at, timeout_ms=4_900)), daemon=True
-        )
+        client, at = begun_behind_one_row(c)
         source = c.replica(0)
-        waiting.start()
+        waiting, answers = in_background(lambda: tail_of(c, 0, at, timeout_ms=4_900))
         c.until("it waits", lambda: source.importers.waiting == 1)
         client.put(0, {b"b": b"2"})
         waiting.join(4)
         assert not waiting.is_alive()
-        assert answers[0].tails[0].entries
+        (reply,) = answers
+        assert isinstance(reply, ImportTails)
+        assert reply.tails[0].entries
         assert source.importers.waiting == 0
 
 
