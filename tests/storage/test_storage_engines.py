@@ -23,7 +23,9 @@ from rezone.storage.engines.base import (
     time_of,
     time_suffix,
 )
+from rezone.storage.engines.rocks import RocksEngine
 from rezone.storage.engines.rocks_settings import RocksResources, RocksSettings
+from rezone.wire.errors import NotReadyError
 from rezone.wire.messages import EngineKind
 from simulation.file_engine import FileEngine
 
@@ -313,3 +315,25 @@ def test_rocks_survives_reopening_and_shares_memory(tmp_path: Path) -> None:
     assert engine.newest([rid(1)], 5) == [b"v"]
     assert engine.state() == {b"s": b"1"}
     engine.close()
+
+
+def test_closing_waits_for_readers_only_so_long(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A read that waits for a dead disk would hold up whoever closes, and all who wait for that."""
+    monkeypatch.setattr("rezone.storage.engines.rocks._CLOSE_SECONDS_MAX", 0.0)
+    engine = RocksEngine(tmp_path / "engine", RocksSettings())
+    engine.apply([put(rid(1), 1, b"v"), put(rid(2), 1, b"w")], (), {})
+    with engine._reading():
+        items = engine._db.items()
+        next(items)
+        for _ in range(2):
+            with pytest.raises(OSError, match="1 readers do not end"):
+                engine.close()
+        with pytest.raises(NotReadyError):
+            engine.newest([rid(2)], 1)
+        assert len(list(items)) == 1, "whoever reads goes on"
+        del items
+    engine.close()
+    engine.close()
+    RocksEngine(tmp_path / "engine", RocksSettings()).close()

@@ -217,4 +217,7 @@ class Engine(Protocol):
         """Return about how much memory of its own the engine takes."""
 
     def close(self) -> None:
-        """Wait for running readers and release the engine."""
+        """Wait for running readers and release the engine.
+
+        OSError when they go on for too long: nobody else gets in any more, and it can be repeated.
+        """

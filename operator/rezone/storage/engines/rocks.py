@@ -6,7 +6,8 @@ some earlier step and its applied offset says which. Rows and state share one co
 purpose: they are flushed together, and a partition has one memtable, not two.
 
 Concurrency: rocksdict calls are thread-safe, but an iterator keeps the database (and its lock
-file) alive after `close`. So each read is counted and `close` waits for the running ones.
+file) alive after `close`. So each read is counted and `close` waits for the running ones, for a
+bounded time.
 `write` and opening hold the interpreter lock for their whole time, `flush` and `checkpoint` do not.
 """
 
@@ -46,6 +47,9 @@ _log = structlog.get_logger()
 
 _ROWS_PER_CALL_MAX = 1024
 _KEY_BYTES_ABOUT = 32
+# A slice of a scan takes milliseconds, a flush on a busy disk seconds; what takes longer than this
+# waits for a disk that has gone, and whoever closes holds locks that others wait for.
+_CLOSE_SECONDS_MAX = 30.0
 _ID_FILE = "rezone-engine-id"
 _ID = re.compile(rb"[0-9a-f]{32}")
 # As RocksDB's errors begin; the last is the text of EIO.
@@ -78,6 +82,7 @@ class RocksEngine:
         self._no_wal.disable_wal = True
         self._idle = threading.Condition()
         self._readers = 0
+        self._closing = False
         self._closed = False
         if self._resources is not None:
             self._resources.add(self)
@@ -86,7 +91,7 @@ class RocksEngine:
     @contextlib.contextmanager
     def _reading(self) -> Iterator[None]:
         with self._idle:
-            if self._closed:
+            if self._closing:
                 raise NotReadyError("the partition's storage is closed")
             self._readers += 1
         try:
@@ -310,12 +315,18 @@ class RocksEngine:
             return int(self._db.property_int_value(name) or 0)
 
     def close(self) -> None:
-        """Wait for running readers, then close the database."""
+        """Wait for running readers, then close the database; once more after an OSError.
+
+        OSError when they go on for too long. The database is left to them then: rocksdict refuses
+        to close it beside a flush, and beside an iterator it would stay open, and locked, anyway.
+        """
         with self._idle:
+            self._closing = True
+            if not self._idle.wait_for(lambda: self._readers == 0, _CLOSE_SECONDS_MAX):
+                raise OSError(f"{self._directory}: {self._readers} readers do not end")
             if self._closed:
                 return
             self._closed = True
-            self._idle.wait_for(lambda: self._readers == 0)
         if self._resources is not None:
             self._resources.remove(self)
         self._db.close()
