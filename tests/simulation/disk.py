@@ -56,11 +56,17 @@ Content = dict[Path, bytes | None]
 
 
 class TrackedDisk:
-    """The files below `root`; inodes are held open, so that their numbers are not given again."""
+    """The files below `root`; inodes are held open, so that their numbers are not given again.
+
+    `whole_chance` is how likely a file that has grown keeps all of its length in a crash, whatever
+    of its sectors was written: cut anywhere, it nearly always ends within what was written last.
+    """
 
     def __init__(self, root: Path, rng: random.Random) -> None:
         self.root = root
         self.dies_in = 0
+        self.whole_chance = 0.0
+        self.unwritten_chance = UNWRITTEN_CHANCE
         self._rng = rng
         self._held: dict[int, int] = {}
         self._files: dict[int, bytes] = {}
@@ -171,10 +177,18 @@ class TrackedDisk:
                 yield from self._left(found.inode, at / name)
             else:
                 durable = self._files.get(found.inode, b"")
-                yield at / name, torn(durable, self._content(found.inode), self._rng)
+                chances = self.whole_chance, self.unwritten_chance
+                written = self._content(found.inode)
+                yield at / name, torn(durable, written, self._rng, *chances)
 
 
-def torn(durable: bytes, written: bytes, rng: random.Random) -> bytes:
+def torn(
+    durable: bytes,
+    written: bytes,
+    rng: random.Random,
+    whole_chance: float = 0.0,
+    unwritten_chance: float = UNWRITTEN_CHANCE,
+) -> bytes:
     """Return what a crash leaves of a file of which some content was made durable."""
     if durable == written:
         return durable
@@ -184,10 +198,12 @@ def torn(durable: bytes, written: bytes, rng: random.Random) -> bytes:
         padded = durable.ljust(len(written), b"\0")
         mixed = b"".join(pick((padded, written))[at : at + SECTOR_BYTES] for at in sectors)
         return mixed[: pick((len(durable), len(written)))]
-    left = bytearray(written[: rng.randint(len(durable), len(written))])
+    # Nothing is drawn where it is not asked for: runs of other storms are what they were.
+    whole = whole_chance > 0 and rng.random() < whole_chance
+    left = bytearray(written if whole else written[: rng.randint(len(durable), len(written))])
     for at in range(0, len(left), SECTOR_BYTES):
         start, end = max(at, len(durable)), min(at + SECTOR_BYTES, len(left))
-        if start < end and rng.random() < UNWRITTEN_CHANCE:
+        if start < end and rng.random() < unwritten_chance:
             left[start:end] = bytes(end - start)
     return bytes(left)
 

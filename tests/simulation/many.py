@@ -28,6 +28,7 @@ from simulation.closed_times import ClosedTimes
 from simulation.copy_storm import CopyStorm
 from simulation.cut_over import CutOver
 from simulation.indexed import Indexed
+from simulation.test_torn_logs import TornLogs
 
 STORMS: dict[str, Callable[[int], object]] = {
     "test_storms": runs.storm,
@@ -37,6 +38,7 @@ STORMS: dict[str, Callable[[int], object]] = {
     "test_copy_storms": lambda seed: CopyStorm(seed).run(),
     "test_cut_over": lambda seed: CutOver(seed).run(),
     "test_indexed": lambda seed: Indexed(seed).run(),
+    "test_torn_logs": lambda seed: TornLogs(seed).run(),
 }
 """What a seed is run by, under the name of the test module that runs it alone."""
 
