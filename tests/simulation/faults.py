@@ -143,9 +143,16 @@ def _seconds(world: World) -> float:
     return world.rng.choice(DOWN_SECONDS) * world.rng.uniform(0.5, 1.5)
 
 
+def _one_to_kill(world: World) -> NodeId | None:
+    """Return a node that has its disk when it is back, or whose disk may be lost."""
+    node = _one(world)
+    kept = node is None or not world.kubelet.goes_with_its_disk(node) or may_be_wiped(world, node)
+    return node if kept else None
+
+
 def kill_one(world: World) -> None:
     """Kill a data node; it is back after a while."""
-    node = _one(world)
+    node = _one_to_kill(world)
     if node is not None:
         world.note(f"node {node} is killed")
         world.kubelet.kill(node, _seconds(world))
@@ -153,7 +160,7 @@ def kill_one(world: World) -> None:
 
 def lose_one(world: World) -> None:
     """Kill a data node for so long that it counts as lost."""
-    node = _one(world)
+    node = _one_to_kill(world)
     if node is not None:
         world.note(f"node {node} is killed for long")
         world.kubelet.kill(node, 90.0)
@@ -161,7 +168,7 @@ def lose_one(world: World) -> None:
 
 def endanger_one(world: World) -> None:
     """Let a data node's machine die in one of its next syncs."""
-    node = _one(world)
+    node = _one_to_kill(world)
     machine = world.kubelet.machine_of(node) if node is not None else None
     if machine is not None:
         world.note(f"node {node} may die in a sync")

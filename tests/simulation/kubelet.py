@@ -31,7 +31,7 @@ NAMESPACE = "default"
 PORT = 7400
 START_SECONDS = 0.3
 STOP_SECONDS = 0.4
-LEAVE_SECONDS_MAX = 20.0
+LEAVE_SECONDS_MAX = 60.0
 BROKEN = "broken"
 """The annotation of pods that never start."""
 DIED_SECONDS = 2.0
@@ -83,6 +83,12 @@ class Kubelet:
     def all_machines(self) -> list[Machine]:
         """Return the machines there are, and the disks of claims without a pod."""
         return [*self.machines.values(), *self.claims.values()]
+
+    def goes_with_its_disk(self, node: NodeId) -> bool:
+        """Return whether a node's pod is being deleted, and its disk with it."""
+        uid = self._uid_of(node)
+        pods = [p for p in self._server.all_of("Pod") if p["metadata"]["uid"] == uid]
+        return any("deletionTimestamp" in p["metadata"] and not _claim(p) for p in pods)
 
     def remains(self) -> dict[str, Remains]:
         """End all nodes in order, and return what is left of their machines by pod."""
