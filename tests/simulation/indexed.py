@@ -118,7 +118,7 @@ class Indexed(DataPlane):
         self.clients = [Client(self._name()) for _ in range(CLIENTS)]
         self.deleted: set[tuple[bytes, int]] = set()
         self.found: dict[tuple[bytes, int], dict[bytes, bytes]] = {}
-        self.stopped: dict[int, IndexPosition] = {}
+        self.stopped: dict[int, tuple[IndexPosition, set[str]]] = {}
         self.followed: dict[tuple[NodeId, int, NodeId], int] = {}
         self.plot: Plot | None = None
         self.plot_ends = 0.0
@@ -325,8 +325,12 @@ class Indexed(DataPlane):
                 assert not replica.store.meta.needs_snapshot, f"{replica.node_id} lacks its log"
             indexer = replica.store.indexer
             if replica.takeover.blocks_writes and indexer.stopped and indexer.enabled:
-                self.stopped[replica.takeover.epoch] = indexer.position
-            if replica.leads and (stopped := self.stopped.pop(replica.leader_epoch, None)):
+                lives = {node.process_id for node in self.network.nodes.values()}
+                self.stopped[replica.takeover.epoch] = indexer.position, lives
+            taken = self.stopped.pop(replica.leader_epoch, None) if replica.leads else None
+            # Who was restarted since indexes again what was not flushed, as any replica does.
+            if taken is not None and self.network.nodes[replica.node_id].process_id in taken[1]:
+                stopped = taken[0]
                 history = replica.store.meta.failover_log
                 wanted = replica.index.still_wanted(stopped)
                 lacking = index_lacks(history, wanted, indexer.position)
