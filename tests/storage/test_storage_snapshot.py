@@ -155,6 +155,27 @@ def test_rows_changed_ahead_of_the_scan_are_sent_once_as_they_were(
         assert reader.source.trailer.versions == len(want)
 
 
+@pytest.mark.proves("SS-07")
+def test_a_scan_forgets_the_changed_rows_that_it_has_passed(
+    tmp_path: Path, kind: EngineKind
+) -> None:
+    """Writers would wait for rows that are behind the scan, or that it never meets."""
+    with opened(tmp_path / "p", kind) as store:
+        fill(store)
+        reader = Reader(store.outgoing.open_rows("r", batch_bytes=300))
+        scan = reader.source._scan
+        newer, older = (time_suffix(time) for time in (scan.header.commit_time + 1, 1))
+        with store._changed:
+            scan.before_change([rid(k) + suffix for k in (3, 5) for suffix in (newer, older)])
+            # Undone again: no slice will have it.
+            scan.before_change([b"\xfe" * 20 + newer])
+        assert scan.overwritten_bytes
+        assert scan.taken == {rid(3), rid(5)}
+        reader.read_all()
+        assert (scan.overwritten, scan.upcoming, scan.taken) == (set(), [], set())
+        assert scan.overwritten_bytes == 0
+
+
 @pytest.mark.proves("SS-03")
 def test_rows_whose_past_changes_ahead_of_the_scan_are_sent_early(
     tmp_path: Path, kind: EngineKind

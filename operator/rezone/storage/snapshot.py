@@ -20,6 +20,8 @@ while a scan's overwritten rows or early chains are at their limit. Who stops pu
 long loses its snapshot, so a dead reader blocks neither.
 """
 
+import bisect
+import heapq
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -101,6 +103,8 @@ class _Scan:
         self.stepping = False
         self.newest = time_suffix(header.commit_time)
         self.overwritten: set[bytes] = set()
+        # The same rows as a heap: a slice looks at those that it has come past, and at no other.
+        self.upcoming: list[bytes] = []
         self.taken: set[bytes] = set()
         self.overwritten_bytes = 0
         self.early: list[Chains] = []
@@ -122,6 +126,8 @@ class _Scan:
         rows = {key[:-TIME_BYTES] for key in keys}
         fresh = {row for row in rows if self._is_ahead(row)} - self.overwritten
         self.overwritten |= fresh
+        for row in fresh:
+            heapq.heappush(self.upcoming, row)
         self.overwritten_bytes += sum(map(_row_cost, fresh))
         older = {key[:-TIME_BYTES] for key in keys if key[-TIME_BYTES:] >= self.newest}
         older = {row for row in older if self._is_ahead(row)} - self.taken
@@ -158,19 +164,27 @@ class _Scan:
 
     def _as_of_snapshot(self, chains: Chains) -> Chains:
         """Leave out rows that were sent early, and versions of others that came since."""
-        rows = [key[:-TIME_BYTES] for key in chains.keys]
-        passed = self.overwritten.intersection(rows)
-        keep = [
-            row not in passed or (key[-TIME_BYTES:] >= self.newest and row not in self.taken)
-            for row, key in zip(rows, chains.keys, strict=True)
-        ]
-        self.overwritten -= passed
-        self.taken -= passed
+        passed = self._passed()
+        keep = [True] * len(chains.keys) if passed else []
+        for row in passed:
+            at = bisect.bisect_left(chains.keys, row)
+            while at < len(keep) and (key := chains.keys[at])[:-TIME_BYTES] == row:
+                keep[at] = key[-TIME_BYTES:] >= self.newest and row not in self.taken
+                at += 1
+        self.taken.difference_update(passed)
+        return chains if all(keep) else chains.only(keep)
+
+    def _passed(self) -> list[bytes]:
+        """Return the overwritten rows that the scan has come past, and forget them.
+
+        At its end these are all: rows that were new and have been undone again are never met.
+        """
+        passed = []
+        while self.upcoming and (self.scanned or self.upcoming[0] <= self.last_row_id):
+            passed.append(heapq.heappop(self.upcoming))
+        self.overwritten.difference_update(passed)
         self.overwritten_bytes -= sum(map(_row_cost, passed))
-        if self.scanned:
-            # Rows that were new and have been undone again are never met by the scan.
-            self.overwritten, self.taken, self.overwritten_bytes = set(), set(), 0
-        return chains.only(keep) if passed else chains
+        return passed
 
     @property
     def kept_bytes(self) -> int:
