@@ -317,8 +317,8 @@ class RocksEngine:
     def close(self) -> None:
         """Wait for running readers, then close the database; once more after an OSError.
 
-        OSError when they go on for too long. The database is left to them then: rocksdict refuses
-        to close it beside a flush, and beside an iterator it would stay open, and locked, anyway.
+        OSError when they go on for too long. The database is left to them then: beside an iterator
+        it would stay open, and locked, anyway.
         """
         with self._idle:
             self._closing = True
