@@ -9,9 +9,13 @@ import pytest
 from simulation.copy_storm import CopyStorm
 from simulation.runs import seeds
 
+UNAPPLIED_FILLS = (201, 254)
+"""In these a tombstone was collected when the last rows of a fill were in the log and not in the
+engine: what it had deleted was there again."""
+
 
 @pytest.mark.proves("B-04", "B-05")
-@pytest.mark.parametrize("seed", seeds()[::10])
+@pytest.mark.parametrize("seed", [*seeds()[::10], *UNAPPLIED_FILLS])
 def test_a_copy_is_what_its_source_has_shown(seed: int) -> None:
     """Some order of deaths, resumptions and writes would leave out a row, or mix two moments."""
     run = CopyStorm(seed)

@@ -293,6 +293,11 @@ class ImportTable:
         self.forget_appended()
 
     @property
+    def fills_engine(self) -> bool:
+        """Whether rows of fills have yet to be applied, though all may be in the log."""
+        return any(position.filling for position in self._applied.values())
+
+    @property
     def sources(self) -> int:
         """From how many sources there are imports."""
         return len(self._appended)

@@ -512,8 +512,9 @@ class PartitionStore:
             bound = min(bound, self.indexer.indexed_time)
             if self._imports.sources and self.indexer.lag_rows:
                 bound = 0  # what is imported comes with any time
-        if self.filling:
-            bound = 0  # a tombstone may be removed before what it covers has come
+        with self._changed:
+            if self._imports.filling or self._imports.fills_engine:
+                bound = 0  # a tombstone may be removed before what it covers has come
         return self._applier.collect(bound, cursor, bytes_max, self.indexer.collected)
 
     def begin_collection(self) -> None:
