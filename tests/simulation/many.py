@@ -19,6 +19,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
+from types import FrameType
 from typing import NamedTuple
 
 import structlog
@@ -43,6 +44,12 @@ STORMS: dict[str, Callable[[int], object]] = {
 """What a seed is run by, under the name of the test module that runs it alone."""
 
 
+PROGRESS_SEEDS = 200
+
+SEED_SECONDS_MAX = 600
+"""How long a seed may take, by the clock: a hundred times what one does on a loaded machine."""
+
+
 class Outcome(NamedTuple):
     """What came of a seed, in so many seconds of a processor; `error` is empty for nothing."""
 
@@ -60,6 +67,15 @@ def run(storm: str, seed: int, storms: Mapping[str, Callable[[int], object]] = S
     except Exception:  # noqa: BLE001 - that is what the seed has found
         error = traceback.format_exc()
     return Outcome(storm, seed, time.process_time() - before, error)
+
+
+def run_limited(storm: str, seed: int) -> Outcome:
+    """Run one seed, in a process that `_begin` has begun; one that hangs says where."""
+    signal.alarm(SEED_SECONDS_MAX)
+    try:
+        return run(storm, seed)
+    finally:
+        signal.alarm(0)
 
 
 def failure(outcome: Outcome) -> str:
@@ -90,8 +106,13 @@ def _begin() -> None:
     """Write no logs: nobody reads those of seeds that pass, and others are repeated alone."""
     # Who is interrupted is the process that waits: it has this one end with its seed.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGALRM, _hangs)
     gc.freeze()  # modules stay: no collection need look at them
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
+
+
+def _hangs(_number: int, _frame: FrameType | None) -> None:
+    raise TimeoutError(f"the seed has not ended within {SEED_SECONDS_MAX} s")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -107,7 +128,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(given.processes, context, _begin) as pool:
         futures: list[Future[Outcome]] = [
-            pool.submit(run, storm, seed)
+            pool.submit(run_limited, storm, seed)
             for seed in range(given.first, given.first + given.seeds)
             for storm in given.storms
         ]
@@ -116,6 +137,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 outcomes.append(future.result())
                 if outcomes[-1].error:
                     print(failure(outcomes[-1]), flush=True)  # noqa: T201 - a command
+                if len(outcomes) % PROGRESS_SEEDS == 0:
+                    print(f"{len(outcomes)} of {len(futures)} seeds", flush=True)  # noqa: T201
         except KeyboardInterrupt:
             pool.shutdown(wait=False, cancel_futures=True)
     print(*rates(outcomes), sep="\n")  # noqa: T201 - a command

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -22,6 +25,29 @@ def test_a_seed_that_fails_says_how_to_repeat_it() -> None:
     assert "seven is lost" in failure(bad)
     assert "REZONE_SIMULATION_SEED=7 " in failure(bad)
     assert failure(bad).endswith("tests/simulation/test_indexed.py")
+
+
+@pytest.mark.slow
+def test_a_seed_that_hangs_says_where() -> None:
+    """It would hold up all that come after it, and nobody would know which one it was."""
+    hanging = (
+        "from simulation import many\n"
+        "import threading\n"
+        "lock = threading.Lock()\n"
+        "lock.acquire()\n"
+        "many.SEED_SECONDS_MAX = 1\n"
+        "many.STORMS['test_storms'] = lambda seed: lock.acquire()\n"
+        "many._begin()\n"
+        "print(many.failure(many.run_limited('test_storms', 5)))\n"
+    )
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    said = subprocess.run(
+        [sys.executable, "-c", hanging], env=environment, capture_output=True, text=True, check=True
+    ).stdout
+
+    assert "TimeoutError: the seed has not ended within 1 s" in said
+    assert "in <lambda>" in said
+    assert "REZONE_SIMULATION_SEED=5 " in said
 
 
 def test_rates_count_seeds_and_failures() -> None:
