@@ -285,7 +285,8 @@ class DataPlane:
 
     def meanwhile(self) -> None:
         """Let happen what happens between a request and a late answer."""
-        self.disturb()
+        if self.loop.time() < self.storm_seconds:
+            self.disturb()  # when the storm is over a link that is cut would stay so
         self.coordinate()
         DataPlane.step(self)
 

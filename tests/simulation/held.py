@@ -103,13 +103,14 @@ class Held:
     def _check_rows(self, store: PartitionStore) -> None:
         """Check that what is applied is what the history up to there makes.
 
-        A copy that another snapshot, a newer one, has completed has some of what comes next, too.
+        A copy that another snapshot, a newer one, has completed has some of what comes next, too;
+        and who died while it undid rows has some of what its log still says.
         """
         want = _versions(self.rows[: store.applied])
         here = {k: v for k, v in versions_of(store).items() if v[0] == FLAG_VALUE}
-        if here != want and store.meta.copy is not None:
-            newer: Versions = {}
-            for known in self._histories():
+        if here != want:
+            newer = _versions(self.rows[store.applied :])
+            for known in self._histories() if store.meta.copy is not None else ():
                 newer |= _versions(known[store.applied :])
             here = {k: v for k, v in here.items() if k in want or newer.get(k) != v}
         assert here == want, f"of {len(want)} versions there are {len(here)}, or others"

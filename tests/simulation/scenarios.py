@@ -183,21 +183,23 @@ def migrate(where: str, **more: Any) -> Callable[[World], None]:
         if where != "any":
             target = {"target": min(inside) if where == "replica" else outside(world)}
         world.apply_migration("m", partition=0, **target, **more)
-        _note_hand(world, target.get("target"), removed="oldLeader" in more)
+        _note_hand(world, removed="oldLeader" in more)
 
     return what
 
 
-def _note_hand(world: World, target: NodeId | None, *, removed: bool) -> None:
+def _note_hand(world: World, *, removed: bool) -> None:
     """Follow what a person does to a partition: the assignment does not say it."""
     before = world.checks.routes[0]
     others = world.each_step
 
     def each(world: World) -> None:
         others(world)
-        done = world.states(MIGRATION).get("m") == M.SUCCEEDED
-        stays = set(before.replicas) - ({before.leader} if removed and done else set())
-        world.by_hand[0] = stays | ({target} if done and target is not None else set())
+        found = [m["status"] for m in world.server.all_of(MIGRATION) if m.get("status")]
+        done = [status["context"] for status in found if status["state"] == M.SUCCEEDED]
+        leaves = {before.leader} if removed and done else set()
+        comes = {context["toNode"] for context in done}
+        world.by_hand[0] = set(before.replicas) - leaves | comes
 
     world.each_step = each
 

@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from storage_kit import Writer, bring_older, config, copy_directory, rid, stored_versions
 
@@ -310,8 +311,12 @@ def test_a_copy_goes_on_by_a_snapshot_of_its_own_history_alone(
         failover_log=history,
         writers=(),
         rows_estimate=0,
+        settled=True,
     )
     assert continues(copy, header) == goes_on
+    # What is not committed may be undone, and the log that is followed would not say so.
+    unsettled = msgspec.structs.replace(header, settled=False)
+    assert continues(copy, unsettled) == (goes_on and offset == begun_at)
 
 
 @pytest.mark.proves("B-05")

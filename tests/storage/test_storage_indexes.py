@@ -480,6 +480,7 @@ def test_a_receiver_that_dies_has_the_entries_of_the_rows_it_goes_on_behind(
                 if step == 1:
                     put(writer, *[(i, "changed", 9) for i in range(0, 120, 2)])
                     source.apply_to(source.log_end)
+                    source.note_committed(source.log_end)
                 crashes.append(tmp_path / f"crash{step}")
                 copy_directory(tmp_path / "b", crashes[-1])
             loader.abort()

@@ -21,7 +21,8 @@ snapshot's offset S, rows behind it as of the newer one's S2 > S. The receiver t
 from S. Every version has its own key, so replaying [S, S2) over rows that have it already changes
 nothing, and rows that were deleted (and their tombstones collected) between the snapshots get
 their delete from the log. This holds only if the newer source's history contains S on the same
-branch, which is checked; else the copy starts over.
+branch, and if all up to S2 is committed: of a branch that ends between S and S2 rows would stay,
+which the log that is followed from S says nothing of. Both are checked; else the copy starts over.
 
 A retried attempt fences the one before: the old one's writes are refused, and it begins at the
 persisted progress, so what was written twice is the same versions under the same keys.
@@ -231,7 +232,7 @@ class BulkLoader:
 
 def continues(copy: CopyMeta, header: SnapshotHeader) -> bool:
     """Whether a snapshot may complete a copy that another one began (see the module's story)."""
-    if header.offset < copy.offset:
+    if header.offset < copy.offset or (header.offset > copy.offset and not header.settled):
         return False
     if not copy.failover_log:
         return not header.failover_log

@@ -38,7 +38,10 @@ _log = structlog.get_logger(__name__)
 
 
 class Outgoing:
-    """What a partition's store does to be copied; `history` is its failover log of the day."""
+    """What a partition's store does to be copied.
+
+    `history` is its failover log of the day, `committed` up to where its log is committed.
+    """
 
     def __init__(
         self,
@@ -54,6 +57,7 @@ class Outgoing:
         indexer: Indexer,
         changed: threading.Condition,
         history: Callable[[], tuple[FailoverEntry, ...]],
+        committed: Callable[[], int],
     ) -> None:
         self._config = config
         self._applier = applier
@@ -65,6 +69,7 @@ class Outgoing:
         self._indexer = indexer
         self._changed = changed
         self._history = history
+        self._committed = committed
         self._checkpoints = Checkpoints(directory / "checkpoints", config.checkpoints, config.clock)
 
     def open(self, ticket: SnapshotTicket) -> SnapshotSource | FileSnapshot:
@@ -140,6 +145,7 @@ class Outgoing:
             seal=self._seal.export(),
             rows_estimate=self._indexer.versions_estimate(),
             resume_after=resume_after,
+            settled=state.offset <= self._committed(),
         )
 
     def begin_import(self) -> ImportBegun:

@@ -121,6 +121,7 @@ class PartitionStore:
             indexer=self.indexer,
             changed=self._changed,
             history=lambda: self.meta.failover_log,
+            committed=lambda: self.committed,
         )
         self.incoming = Incoming(
             self,

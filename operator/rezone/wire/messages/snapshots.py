@@ -54,7 +54,8 @@ class SnapshotHeader(Message, frozen=True):
     `transactions` what it knows of transactions, open ones and others.
     `format` names the form: empty for rows, else that of the engine files in `files`, which are
     those of the engine `engine_id` and hold these tables too. `imports`: how far the source itself
-    has taken over partitions of the layout before; `seal`: it ends with it.
+    has taken over partitions of the layout before; `seal`: it ends with it. `settled`: all of it is
+    committed, so none of it will ever be undone.
     """
 
     snapshot_id: str
@@ -71,6 +72,7 @@ class SnapshotHeader(Message, frozen=True):
     transactions: tuple[TransactionRecord, ...] = ()
     imports: tuple[ImportPosition, ...] = ()
     seal: SealMark | None = None
+    settled: bool = False
 
 
 class FileChunk(Message, frozen=True):
