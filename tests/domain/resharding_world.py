@@ -84,6 +84,7 @@ class Zone:
         self.overlaps = {p: tuple(heirs_of(p, old, new)) for p in old.ids}
         self.pending, self.done, self.cancel_written = True, False, False
         self.old_held = set(old.ids)
+        self.unheard = 0
         self.paused = self.manual_approval = False
         self.others_left, self.fills = False, True
         self.no_plan: NoPlan | None = None
@@ -123,6 +124,7 @@ class Zone:
             grace_seconds=GRACE_SECONDS,
             others_left=self.others_left,
             held=frozenset({*self.old_held, *(p for p, h in self.heirs.items() if h.held)}),
+            unheard=self.unheard,
         )
 
     @staticmethod

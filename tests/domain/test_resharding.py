@@ -337,6 +337,25 @@ def test_a_cancel_is_not_over_while_nodes_hold_replicas_of_heirs() -> None:
     assert zone.status.state == S.CANCELLED
 
 
+@pytest.mark.parametrize("cancel", [False, True])
+def test_it_is_not_over_before_all_nodes_have_said_what_they_have(*, cancel: bool) -> None:
+    """A coordinator that has just begun would call all stopped: it has heard of nothing yet."""
+    zone = Zone(1, 2)
+    if cancel:
+        zone.cut_overs_max = 0
+    go_on(zone, S.SWITCHING if cancel else S.STOPPING_REDUNDANT)
+    change(zone, cancel=cancel)
+    zone.now += timedelta(seconds=GRACE_SECONDS)
+    zone.unheard = 1
+    for _ in range(6):
+        zone.run()
+        zone.settle()
+    assert waiting(zone) == "Stopping: 1 data nodes have not said yet what they have"
+    zone.unheard = 0
+    go_on(zone)
+    assert zone.status.state == (S.CANCELLED if cancel else S.SUCCEEDED)
+
+
 def test_an_heir_that_serves_is_never_begun_anew() -> None:
     """Rows that clients have written to one part would go with the copy of another one."""
     zone = Zone(2, 1)

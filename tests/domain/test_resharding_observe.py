@@ -5,7 +5,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from worlds import OLD, World, report, text
+from worlds import NOW, OLD, World, report, text
 
 from rezone.domain import routes
 from rezone.domain.repairs import strays
@@ -195,6 +195,20 @@ def test_replicas_of_a_layout_that_is_over_are_stopped_where_they_come_up() -> N
     assert strays(done) == (), "scans that began before may still read them"
     over = strays(dataclasses.replace(done, routes=view.routes.without(0)))
     assert {s.partition for s in over} == {0, 1}
+
+
+def test_who_was_not_heard_yet_may_have_anything() -> None:
+    """What a new coordinator has not heard of would be taken for stopped."""
+    view = world().view()
+    first = view.nodes[0]
+    for changes, unheard in (
+        ({}, 0),
+        ({"reachable": False}, 1),
+        ({"reachable": False, "lost": True}, 0),
+        ({"reachable": False, "unreachable_since": NOW}, 0),
+    ):
+        nodes = {**view.nodes, 0: dataclasses.replace(first, **changes)}
+        assert seen(dataclasses.replace(view, nodes=nodes)).unheard == unheard
 
 
 def test_a_node_that_is_not_there_gets_no_heir() -> None:

@@ -159,7 +159,7 @@ def finalizing(run: ReshardingRun) -> bool:
 def stopping(run: ReshardingRun) -> bool:
     """Delete the old layout, after the time that scans have to come to their end."""
     old, held = run.view.old_generation, run.view.old_held
-    if old is None and not held:
+    if old is None and not held and not run.view.unheard:
         return run.go("all stopped", message=f"{len(run.view.heirs)} partitions serve all rows")
     if run.spec.suspend:
         return run.wait_paused()
@@ -171,7 +171,13 @@ def stopping(run: ReshardingRun) -> bool:
         return run.wait("Writing: the old routes are being deleted", seconds=WAKE_SOON_SECONDS)
     if run.late:
         return run.go(DEADLINE, message=f"done, except for stopping {held} old partitions")
-    return run.wait(f"Stopping: {held} old partitions")
+    return run.wait(_left(run.view, held, "old"))
+
+
+def _left(view: ReshardingView, held: int, which: str) -> str:
+    if not held:
+        return f"Stopping: {view.unheard} data nodes have not said yet what they have"
+    return f"Stopping: {held} {which} partitions"
 
 
 def cancelling(run: ReshardingRun) -> bool:
@@ -186,7 +192,7 @@ def cancelling(run: ReshardingRun) -> bool:
         return run.wait("Writing: the cancel intent", seconds=WAKE_SOON_SECONDS)
     if why := _unsealed(run):
         return run.wait(why)
-    if view.created or view.new_held or view.holds_pending:
+    if view.created or view.new_held or view.unheard or view.holds_pending:
         return _remove_heirs(run)
     error = run.status.last_error
     return run.go("all is as before", message=error.message if error else "cancelled")
@@ -198,8 +204,8 @@ def _remove_heirs(run: ReshardingRun) -> bool:
     if view.created:
         run.act(DropLayout(generation=view.generation))
         return run.wait("Writing: the new routes are being deleted", seconds=WAKE_SOON_SECONDS)
-    if view.new_held:
-        return run.wait(f"Stopping: {view.new_held} new partitions")
+    if view.new_held or view.unheard:
+        return run.wait(_left(view, view.new_held, "new"))
     run.act(ClearPending(revision=run.status.revision))
     return run.wait("Writing: the zone's keys are being cleared", seconds=WAKE_SOON_SECONDS)
 

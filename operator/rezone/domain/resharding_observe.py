@@ -11,7 +11,7 @@ from collections.abc import Collection, Mapping, Sequence
 from rezone.domain.assignments import parse
 from rezone.domain.readiness import CLOSE_ROWS
 from rezone.domain.resharding_view import HeirView, PartView, ReshardingView, SourceView
-from rezone.domain.world import Topology, ZoneView
+from rezone.domain.world import NodeView, Topology, ZoneView
 from rezone.resources.task import RebalanceTaskSpec, RebalanceTaskStatus
 from rezone.wire.layouts import Layout, Overlap, sources_of
 from rezone.wire.messages import (
@@ -74,7 +74,12 @@ def observe(
             e.generation not in {generation, view.generation} for e in view.routes.layouts
         ),
         held=_held(view),
+        unheard=sum(_is_unheard(node) for node in view.nodes.values()),
     )
+
+
+def _is_unheard(node: NodeView) -> bool:
+    return not (node.reachable or node.lost or node.unreachable_since)
 
 
 def _held(view: ZoneView) -> frozenset[PartitionId]:

@@ -123,7 +123,8 @@ class ReshardingView:
     layout's. Its table stands as a whole or not at all: all heirs have a record, or none has;
     `sources` are empty when the old one has been deleted, `grace_seconds` after the last cut-over.
     `others_left`: a third one is there still, of a re-sharding before. `held` are the partitions of
-    which a data node that answers has a replica.
+    which a data node that answers has a replica; `unheard` is how many nodes a new coordinator has
+    not heard of yet, neither what they have nor that they are silent.
     """
 
     sources: Mapping[PartitionId, SourceView]
@@ -142,6 +143,7 @@ class ReshardingView:
     grace_seconds: float
     others_left: bool = False
     held: frozenset[PartitionId] = frozenset()
+    unheard: int = 0
 
     @functools.cached_property
     def parts(self) -> Mapping[PartitionId, tuple[tuple[HeirView, PartView], ...]]:
