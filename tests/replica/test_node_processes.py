@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import itertools
 import json
 import random
 import signal
@@ -14,12 +13,10 @@ import urllib.error
 import urllib.request
 from pathlib import Path
 
-import msgspec
 import pytest
-from replica_cluster import FAST, Client, Coordinator, ProcessNode, cluster
+from replica_cluster import Client, Coordinator, ProcessNode, cluster
 from test_takeover import PARTITION, Load
 
-from rezone.replica.leaving import leave
 from rezone.wire.messages import NodeReport, ReplicaReport, ReportRequest, Role, ZoneConfig
 
 pytestmark = pytest.mark.slow
@@ -252,27 +249,6 @@ def test_a_node_that_is_alone_in_sync_stops_when_another_one_is(tmp_path: Path) 
         load.wait_for(20)
         load.stop()
         load.check()
-
-
-def test_a_silent_coordinator_is_waited_for_by_who_is_alone_in_sync(tmp_path: Path) -> None:
-    """An operator that is away for some seconds would cost rows that only this disk has."""
-    settings = msgspec.structs.replace(FAST, coordinator_silent_ms_max=1)
-    with cluster(tmp_path, 2, settings=settings) as c:
-        c.create(PARTITION, (0, 1))
-        Client(c).put(PARTITION, {b"a": b"1"})
-        c.nodes[1].stop()
-        c.until_settled("alone", lambda: c.isr(PARTITION) == {0})
-        looks = itertools.count()
-
-        def hurried(_seconds: float) -> bool:
-            if next(looks) == 5:
-                c.nodes[1].start()
-            elif c.isr(PARTITION) == {0}:
-                c.settle()
-            return False
-
-        assert not leave(c.node(0), hurried), "nobody has led after it"
-        assert c.isr(PARTITION) == {0, 1}
 
 
 @pytest.mark.proves("OP-03", "B-07")

@@ -31,7 +31,6 @@ from rezone.wire.errors import (
     TransactionEndedError,
 )
 from rezone.wire.messages import (
-    ConfigureNode,
     RoutesRequest,
     RouteTable,
     Seal,
@@ -44,7 +43,6 @@ from rezone.wire.messages import (
 P = 0
 KEY = b"k"
 ZONE = ZoneConfig(zone="test", zone_uid="uid-test", partitions=1, next_partitions=2)
-TWO = msgspec.structs.replace(ZONE, min_in_sync_replicas=2)
 
 
 @pytest.fixture
@@ -253,32 +251,3 @@ def append_seal(partition: Partition) -> None:
         entry = NewEntry(seal_rows(), 0, NO_WRITER, 0, EntryKind.SEAL)
         partition.intake.append_entry(entry, 0, lambda _: None)
     partition.wake()
-
-
-def needed(c: Coordinator, *isr: int) -> set[int]:
-    """Return who is needed when these are in sync."""
-    c.change(P, isr=isr)
-    return {node for node in (0, 1, 2) if c.replica(node).is_needed}
-
-
-@pytest.mark.proves("B-06", "B-07")
-def test_who_is_needed_follows_from_who_is_in_sync(c: Coordinator) -> None:
-    """A pod would stop with the only copy of a row, or wait a minute for nothing."""
-    c.call(0, ConfigureNode(fence=c.fence(), config=TWO, peers=c.peers))
-    c.call(1, ConfigureNode(fence=c.fence(), config=TWO, peers=c.peers))
-    assert needed(c, 0, 1, 2) == {0, 1, 2}, "each has its turn to hand over or be let go"
-    assert needed(c, 0, 1) == {0, 1}, "the third may be in sync soon"
-    assert needed(c, 0) == {0}
-    c.change(P, replicas=(0, 1))
-    assert needed(c, 0, 1) == {0}, "nobody can take the follower's place"
-    assert needed(c, 0) == {0}
-    c.change(P, replicas=(0,))
-    assert needed(c, 0) == set(), "nobody will ever take its place"
-
-
-def test_a_sealed_partition_needs_who_has_it_alone(c: Coordinator) -> None:
-    """Its heirs read it to its end."""
-    seal(c, P)
-    c.until_each("it knows of the seal", (0, 1, 2), lambda n: c.replica(n).sealing.done)
-    assert needed(c, 0, 1, 2) == needed(c, 0, 1) == set()
-    assert needed(c, 0) == {0}

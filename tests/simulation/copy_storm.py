@@ -247,23 +247,23 @@ class CopyStorm(DataPlane, CopyWorld):
     def settle(self) -> None:
         """Wait until all is copied; everything must be there then, and nothing else."""
         self.wait_for(self._over, lambda: self.carriers)
+        # Of a version that an attempt has brought, and its source collected before the next one,
+        # there may be no entry: nobody may read as of its time any more.
+        everywhere = set.intersection(*({*versions_of(r.store)} for r in self.replicas()))
         for replica in self.replicas():
-            self._check_whole(replica)
+            self._check_whole(replica, everywhere)
         until = self.loop.time() + 4 * IDLE_SECONDS_MAX
         while self.loop.time() < until:
             self.step()
         readers = {node.node_id: _readers(node) for node in self.nodes()}
         assert not any(readers.values()), f"snapshots outlive their readers: {readers}"
 
-    def _check_whole(self, replica: Partition) -> None:
-        """Check a replica at the end."""
+    def _check_whole(self, replica: Partition, everywhere: set[bytes]) -> None:
+        """Check a replica at the end; `everywhere` are the versions that all of them have."""
         self.written.check(replica)
         if self._table is not None:
-            # Of a version that an attempt has brought, and its source collected before the next
-            # one, there may be no entry: nobody may read as of its time any more.
-            kept = set.intersection(*({*versions_of(r.store)} for r in self.replicas()))
             here = versions_of(replica.store)
-            check_entries(replica, {key: here[key] for key in kept})
+            check_entries(replica, {key: here[key] for key in everywhere})
         if self.config.version_retention_seconds != FOR_EVER_SECONDS:
             return
         if self.fills is not None:

@@ -35,14 +35,14 @@ def leave(node: DataNode, hurried: Callable[[float], bool]) -> bool:
     node.leave()
     while node.is_needed:
         waited = clock.monotonic() - begun
-        alone = not node.board.is_read(silence)
-        futile = alone and not node.holds_alone
+        unread = not node.board.is_read(silence)
+        futile = unread and not node.holds_alone
         if futile or waited > settings.leave_ms_max / 1000 or hurried(LOOK_SECONDS):
             _log.warning(
                 "leaving without being relieved",
                 node=node.node_id,
                 waited_seconds=round(waited, 3),
-                coordinator=not alone,
+                coordinator=not unread,
                 holds_alone=node.holds_alone,
             )
             return False

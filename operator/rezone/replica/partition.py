@@ -140,11 +140,12 @@ class Partition:
         in-sync set leaves that if enough others stay. Where too few are in sync there may be
         replicas that soon will be. To a sealed partition nobody writes.
         """
-        isr, others = {*self.record.isr}, {*self.record.replicas} - {self.node_id}
+        isr = {*self.record.isr}
+        others = isr.union(self.record.replicas) - {self.node_id}
         if self.sealing.done:
             return self.holds_alone
         if self.leads:
-            return bool((isr | others) - {self.node_id})
+            return bool(others)
         spared = len(isr) <= self.config.min_in_sync_replicas and others <= isr
         return self.node_id in isr and not spared
 

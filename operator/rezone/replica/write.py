@@ -178,8 +178,7 @@ class WriteIntake:
     """The writes of one partition that are not answered yet; guarded by the partition's lock.
 
     `budget` has the bytes of all of them; `answered` counts those that were committed and answered,
-    `answered_at` is when the last was
-    (monotonic).
+    `answered_at` is when the last was (monotonic).
     """
 
     def __init__(self, partition: "Partition", node_budget: Budget) -> None:

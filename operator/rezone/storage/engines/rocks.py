@@ -39,7 +39,12 @@ from rezone.storage.engines.base import (
     time_suffix,
 )
 from rezone.storage.engines.manifest import UnknownManifestError
-from rezone.storage.engines.rocks_checkpoint import CURRENT_FILE, IDENTITY_FILE, RocksCheckpoints
+from rezone.storage.engines.rocks_checkpoint import (
+    CURRENT_FILE,
+    IDENTITY_FILE,
+    RocksCheckpoints,
+    current_manifest,
+)
 from rezone.storage.engines.rocks_settings import RocksSettings, options_of
 from rezone.wire.errors import CorruptionError, NotReadyError
 
@@ -350,7 +355,7 @@ def manifest_of(directory: Path) -> tuple[int, int]:
     Also at the moment when another one has taken its place.
     """
     try:
-        name = (directory / CURRENT_FILE).read_text().strip()
+        name = current_manifest(directory)
         return int(name.rpartition("-")[2]), (directory / name).stat().st_size
     except (OSError, ValueError):
         return 0, 0

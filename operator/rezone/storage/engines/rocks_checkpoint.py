@@ -90,13 +90,18 @@ class RocksCheckpoints:
     @contextlib.contextmanager
     def _manifest(self) -> Iterator[int]:
         """Open the MANIFEST that CURRENT names, having read on to its present end."""
-        name = (self._directory / CURRENT_FILE).read_text().strip()
+        name = current_manifest(self._directory)
         if name != self._name:
             self._name, self._files = name, ManifestFiles()
         with (self._directory / name).open("rb", buffering=0) as file:
             file.seek(self._files.end)
             self._files.read(file.read())
             yield file.fileno()
+
+
+def current_manifest(directory: Path) -> str:
+    """Return the name of the MANIFEST in force; FileNotFoundError in a directory without any."""
+    return (directory / CURRENT_FILE).read_text().strip()
 
 
 def _send(source: int, target: int, size: int) -> None:
