@@ -1,48 +1,121 @@
-"""Runs one command beside another and shows what it has written when both are over.
+"""Runs one command beside another, and ends what is left of both when they are over.
 
-    python hack/beside.py COMMAND OTHER
+    python hack/beside.py [--minutes MINUTES] COMMAND OTHER
 
-OTHER writes to the terminal as it goes. COMMAND has what processor time OTHER leaves (`nice`).
-Fails when either does. A part of `make test` waits for processes, another one only computes.
+OTHER writes to the terminal as it goes. COMMAND has what processor time OTHER leaves (`nice`);
+what it has written is shown when both are over: all of it if it failed, or its last line.
+Fails when either does, when they take longer than MINUTES (each then says where it is, if it is a
+Python program with `-X faulthandler`), and when a process that they have started outlives them: its
+open standard output would keep whoever reads that waiting.
 """
 
+import argparse
 import contextlib
+import ctypes
+import os
 import shlex
-import shutil
 import signal
 import subprocess
 import sys
 import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
 
 NICE = "5"
 """A third of a share where both want a processor: tests have a limit of time, so not much less."""
 
+PR_SET_CHILD_SUBREAPER = 36
+"""prctl(2): processes whose parent has ended become children of this one, not of the first."""
 
-def main(command: str, other: str) -> int:
-    """Run both; return an exit code that is 0 when both have ended well."""
+LEAVE_SECONDS = 5.0
+"""A process that was told to end may need a moment; what is there after this was forgotten."""
+
+LOOK_SECONDS = 0.1
+
+
+def main(command: str, other: str, minutes: float) -> int:
+    """Run both; return an exit code that is 0 when both have ended well and left nothing."""
+    ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     running: list[subprocess.Popen[bytes]] = []
-    signal.signal(signal.SIGTERM, lambda *_: [each.terminate() for each in running])
+    signal.signal(signal.SIGTERM, lambda *_: _terminate(running))
     with tempfile.TemporaryFile() as written:
         quiet = ["nice", "-n", NICE, *shlex.split(command)]
         running.append(subprocess.Popen(quiet, stdout=written, stderr=subprocess.STDOUT))
         running.append(subprocess.Popen(shlex.split(other)))
+        in_time = _wait(minutes * 60, lambda: all(each.poll() is not None for each in running))
+        if not in_time:
+            _say(f"not over after {minutes:g} minutes")
         codes = [_end_of(each) for each in running]
-        sys.stdout.write(f"\n== beside it: {command}\n")
-        sys.stdout.flush()
         written.seek(0)
-        shutil.copyfileobj(written, sys.stdout.buffer)
-    return int(any(codes))
+        lines = written.read().decode(errors="replace").splitlines()
+    _say("\n".join([f"beside it: {command}", *(lines if codes[0] else lines[-1:])]))
+    return int(any(codes) or not in_time or _end_left_behind())
+
+
+def _terminate(running: list[subprocess.Popen[bytes]]) -> None:
+    """Have all end that are running."""
+    for each in running:
+        each.terminate()
+
+
+def _wait(seconds: float, over: Callable[[], bool]) -> bool:
+    """Return whether it was over in time, also when this process is interrupted meanwhile.
+
+    An interrupt of the terminal has reached the others as well: they end in order, and tell what
+    was.
+    """
+    until = time.monotonic() + seconds
+    while not over():
+        if time.monotonic() > until:
+            return False
+        with contextlib.suppress(KeyboardInterrupt):
+            time.sleep(LOOK_SECONDS)
+    return True
 
 
 def _end_of(process: subprocess.Popen[bytes]) -> int:
-    """Return the exit code of a process, also when this one is interrupted.
+    """Return the exit code of a process; one that is not over says where it is, and is over."""
+    if process.poll() is None:
+        process.send_signal(signal.SIGABRT)
+    return process.wait()
 
-    An interrupt of the terminal has reached that one as well: it ends in order, and tells what was.
-    """
-    while True:
-        with contextlib.suppress(KeyboardInterrupt):
-            return process.wait()
+
+def _end_left_behind() -> bool:
+    """End the processes that both have left and say which; return whether there were any."""
+    left = {} if _wait(LEAVE_SECONDS, lambda: not _children()) else _children()
+    for name in left.values():
+        _say(f"left behind, ended now: {name}")
+    while children := _children():
+        for pid in children:
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+    return bool(left)
+
+
+def _children() -> dict[int, str]:
+    """Return the command lines of this process's children by pid, without those that have ended."""
+    with contextlib.suppress(ChildProcessError):
+        while os.waitpid(-1, os.WNOHANG) != (0, 0):
+            pass
+    children = Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
+    return {int(pid): _command_line(pid) for pid in children}
+
+
+def _command_line(pid: str) -> str:
+    """Return the arguments with which a child was started."""
+    return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+
+
+def _say(what: str) -> None:
+    """Write something between what the two write."""
+    sys.stdout.write(f"\n== {what}\n")
+    sys.stdout.flush()
 
 
 if __name__ == "__main__":
-    sys.exit(main(*sys.argv[1:]))
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--minutes", type=float, default=40)
+    parser.add_argument("command")
+    parser.add_argument("other")
+    sys.exit(main(**vars(parser.parse_args())))

@@ -1,4 +1,4 @@
-"""What every test gets: guarded connections, an API server on demand, Hypothesis' profile."""
+"""What every test gets: guarded connections, an API server, Hypothesis' profile, an end."""
 
 from __future__ import annotations
 
@@ -6,6 +6,13 @@ import os
 
 from hypothesis import settings
 
+from hangs import (
+    pytest_configure,
+    pytest_exception_interact,
+    pytest_runtest_protocol,
+    pytest_runtest_teardown,
+    pytest_unconfigure,
+)
 from kubernetes_fixture import (
     apiserver,
     crds,
@@ -22,4 +29,16 @@ settings.register_profile("rezone", deadline=None, print_blob=True)
 settings.register_profile("rezone-ci", settings.get_profile("rezone"), derandomize=True)
 settings.load_profile("rezone-ci" if os.environ.get("CI") else "rezone")
 
-__all__ = ["apiserver", "crds", "kube", "kubeconfig", "namespace", "only_loopback"]
+__all__ = [
+    "apiserver",
+    "crds",
+    "kube",
+    "kubeconfig",
+    "namespace",
+    "only_loopback",
+    "pytest_configure",
+    "pytest_exception_interact",
+    "pytest_runtest_protocol",
+    "pytest_runtest_teardown",
+    "pytest_unconfigure",
+]

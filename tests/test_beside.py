@@ -1,43 +1,81 @@
 """Two commands beside each other, as `make test` runs the suite."""
 
+import contextlib
+import os
+import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 SCRIPT = Path(__file__).parents[1] / "hack" / "beside.py"
+PAUSE = f"{sys.executable} -X faulthandler -c 'import signal; print(flush=True); signal.pause()'"
+LEAVE = f'{sys.executable} -c \'import subprocess; print(subprocess.Popen(["sleep", "600"]).pid)\''
+
+
+@contextlib.contextmanager
+def beside(*arguments: str) -> Iterator["subprocess.Popen[str]"]:
+    """Start two commands beside each other, with limits that are short where they matter."""
+    command = [sys.executable, str(SCRIPT), *arguments]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True) as process:
+        yield process
+
+
+def run(*arguments: str) -> tuple[int, str, str]:
+    """Return the exit code and what was written to standard output and error."""
+    with beside(*arguments) as process:
+        written, errors = process.communicate()
+        return process.returncode, written, errors
 
 
 @pytest.mark.parametrize(
-    ("beside", "other", "code"),
+    ("command", "other", "code"),
     [("true", "true", 0), ("false", "true", 1), ("true", "false", 1)],
 )
-def test_either_failure_fails(beside: str, other: str, code: int) -> None:
+def test_either_failure_fails(command: str, other: str, code: int) -> None:
     """A red test in one half of the suite would leave the whole of it green."""
-    command = [sys.executable, str(SCRIPT), beside, other]
-    assert subprocess.run(command, check=False, capture_output=True).returncode == code
+    assert run(command, other)[0] == code
 
 
-def test_what_was_written_beside_stands_behind_the_rest() -> None:
-    """Two reports of failures would be mixed up line by line, or one be lost."""
-    code = "import sys; print('beside', file=sys.stderr)"
-    command = [sys.executable, str(SCRIPT), f'{sys.executable} -c "{code}"', "echo other"]
+@pytest.mark.parametrize(("code", "shown"), [(0, "two\n"), (1, "one\ntwo\n")])
+def test_what_was_written_beside_stands_behind_the_rest(code: int, shown: str) -> None:
+    """Two reports of failures would be mixed up line by line, or one be lost among what is well."""
+    one = f"{sys.executable} -c \"print('one'); print('two'); raise SystemExit({code})\""
 
-    written = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    _, written, _ = run(one, "echo other")
 
     assert written.startswith("other\n")
-    assert written.endswith("beside\n")
+    assert written.split(f"beside it: {one}\n")[1] == shown
 
 
 def test_both_end_with_what_has_started_them() -> None:
     """A run of the suite that is ended would leave half of it behind, with all it has started."""
-    begun = f"{sys.executable} -c 'import signal; print(flush=True); signal.pause()'"
-    command = [sys.executable, str(SCRIPT), begun, begun]
-
-    with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
+    with beside(PAUSE, PAUSE) as process:
         assert process.stdout is not None
         process.stdout.readline()
         process.terminate()
 
         assert process.wait(timeout=30) == 1
+
+
+def test_what_hangs_says_where_and_is_ended() -> None:
+    """A test that waits for ever would leave the one who waits for the suite with no word."""
+    code, written, errors = run("--minutes", "0.01", "true", PAUSE)
+
+    assert code == 1
+    assert "not over after 0.01 minutes" in written
+    assert "Fatal Python error: Aborted" in errors
+
+
+@pytest.mark.slow
+def test_a_process_that_is_left_behind_is_named_and_ended() -> None:
+    """It would hold the pipe open on which CI waits for the end, or take a port for days."""
+    code, written, _ = run("true", LEAVE)
+
+    assert code == 1
+    assert "left behind, ended now: sleep 600" in written
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(written.split()[0]), signal.SIGTERM)

@@ -1,0 +1,54 @@
+"""A run of the suite ends, and says where it was, also when a test or what is behind it hangs."""
+
+import faulthandler
+import os
+from collections.abc import Generator, Iterator
+
+import pytest
+
+HANG_SECONDS_MAX = 120.0
+"""How long a test is waited for behind its timeout, whose exception reaches no call of a library.
+
+As long for its fixtures: both timeouts of plugins are off once a test has failed.
+"""
+
+_terminal = pytest.StashKey[int]()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Keep what is written to on the terminal: a running test has another file in its place."""
+    with config.pluginmanager.getplugin("capturemanager").global_and_fixture_disabled():
+        config.stash[_terminal] = os.dup(2)
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, bool, bool]:
+    """Say in time where a test hangs, and end the run."""
+    marker = item.get_closest_marker("timeout")
+    timeout = float(marker.args[0] if marker else item.config.getini("timeout"))
+    _end_within(timeout + HANG_SECONDS_MAX, item.config)
+    return (yield)
+
+
+def pytest_exception_interact(node: pytest.Item, call: pytest.CallInfo[None]) -> None:
+    """Say at once why a test failed: its report is lost if its fixtures hang then."""
+    if call.excinfo:
+        why, *_ = call.excinfo.exconly().splitlines()
+        os.write(node.config.stash[_terminal], f"\n{node.nodeid}: {why}\n".encode())
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_teardown(item: pytest.Item) -> Iterator[None]:
+    """Say where a test's fixtures hang, and end the run."""
+    _end_within(HANG_SECONDS_MAX, item.config)
+    yield
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    """Say which threads are waited for behind the last test, and end the run."""
+    _end_within(HANG_SECONDS_MAX, config)
+
+
+def _end_within(seconds: float, config: pytest.Config) -> None:
+    """Have the process end then with the stacks of all threads, whatever they do."""
+    faulthandler.dump_traceback_later(seconds, exit=True, file=config.stash[_terminal])
