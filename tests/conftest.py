@@ -11,6 +11,7 @@ from hangs import (
     pytest_exception_interact,
     pytest_runtest_protocol,
     pytest_runtest_teardown,
+    pytest_sessionfinish,
     pytest_unconfigure,
 )
 from kubernetes_fixture import (
@@ -40,5 +41,6 @@ __all__ = [
     "pytest_exception_interact",
     "pytest_runtest_protocol",
     "pytest_runtest_teardown",
+    "pytest_sessionfinish",
     "pytest_unconfigure",
 ]
