@@ -350,7 +350,7 @@ def test_it_is_not_over_before_all_nodes_have_said_what_they_have(*, cancel: boo
     for _ in range(6):
         zone.run()
         zone.settle()
-    assert waiting(zone) == "Stopping: 1 data nodes have not said yet what they have"
+    assert waiting(zone) == "Stopping: what 1 data nodes have, which have not said yet"
     zone.unheard = 0
     go_on(zone)
     assert zone.status.state == (S.CANCELLED if cancel else S.SUCCEEDED)
@@ -579,7 +579,7 @@ def test_old_partitions_that_cannot_be_stopped_do_not_hold_it_up_for_ever() -> N
     zone.run()
     zone.run()
     assert zone.status.state == S.SUCCEEDED
-    assert "except for stopping" in zone.status.history[-1].message
+    assert "except for stopping 1 old partitions" in zone.status.history[-1].message
 
 
 def test_an_heir_without_nodes_says_so() -> None:

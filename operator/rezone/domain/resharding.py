@@ -170,14 +170,14 @@ def stopping(run: ReshardingRun) -> bool:
         run.act(DropLayout(generation=old))
         return run.wait("Writing: the old routes are being deleted", seconds=WAKE_SOON_SECONDS)
     if run.late:
-        return run.go(DEADLINE, message=f"done, except for stopping {held} old partitions")
-    return run.wait(_left(run.view, held, "old"))
+        return run.go(DEADLINE, message=f"done, except for stopping {_left(run.view, held, 'old')}")
+    return run.wait(f"Stopping: {_left(run.view, held, 'old')}")
 
 
 def _left(view: ReshardingView, held: int, which: str) -> str:
     if not held:
-        return f"Stopping: {view.unheard} data nodes have not said yet what they have"
-    return f"Stopping: {held} {which} partitions"
+        return f"what {view.unheard} data nodes have, which have not said yet"
+    return f"{held} {which} partitions"
 
 
 def cancelling(run: ReshardingRun) -> bool:
@@ -205,7 +205,7 @@ def _remove_heirs(run: ReshardingRun) -> bool:
         run.act(DropLayout(generation=view.generation))
         return run.wait("Writing: the new routes are being deleted", seconds=WAKE_SOON_SECONDS)
     if view.new_held or view.unheard:
-        return run.wait(_left(view, view.new_held, "new"))
+        return run.wait(f"Stopping: {_left(view, view.new_held, 'new')}")
     run.act(ClearPending(revision=run.status.revision))
     return run.wait("Writing: the zone's keys are being cleared", seconds=WAKE_SOON_SECONDS)
 

@@ -114,7 +114,8 @@ class Incoming:
             raise ConflictError("this snapshot leaves out rows that are missing here; ask again")
         if copy is not None and not continues(copy, header):
             self._store.reset()
-            raise ConflictError("this snapshot has another history; start over", restart=1)
+            why = "older, of another history, or not committed yet"
+            raise ConflictError(f"no continuation of the copy begun here: {why}", restart=1)
         self._loader = None
         arriving = self._indexer.arriving(None if copy is None else copy.indexes)
         if copy is None:
