@@ -22,6 +22,7 @@ from kubernetes_fixture import (
     namespace,
     only_loopback,
 )
+from left_running import nothing_left_running
 
 # Of what is slow on a busy machine nothing follows; a test that hangs is ended by its timeout.
 settings.register_profile("rezone", deadline=None, print_blob=True)
@@ -36,6 +37,7 @@ __all__ = [
     "kube",
     "kubeconfig",
     "namespace",
+    "nothing_left_running",
     "only_loopback",
     "pytest_configure",
     "pytest_exception_interact",

@@ -138,7 +138,9 @@ class LocalNode:
             _UNENDED.append(self.server)
         self.node = None
 
-    end = stop
+    def end(self) -> None:
+        """Stop; no other node is waited for anyway."""
+        self.stop()
 
 
 class ProcessNode:
