@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 from replica_cluster import Client, Coordinator, cluster
 
 from rezone.controller.heard import request_after, with_answer
+from rezone.storage.engines.rocks import RocksEngine
 from rezone.wire.errors import (
     ConflictError,
     NotReadyError,
@@ -111,6 +113,42 @@ def test_calls_repeat_as_done(tmp_path: Path) -> None:
             assert c.call(1, stop) == Ack()
         assert not c.has_replica(1, P)
         assert not list((c.nodes[1].directory / "partitions").glob("*"))
+
+
+@pytest.mark.proves("ZR-11", "ZR-13")
+def test_a_stopped_replica_that_is_still_read_is_deleted_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would be told as gone with its files still there, and none could be opened in its place.
+
+    A read that waits for a dead disk does not end in the time that closing waits for it.
+    """
+    monkeypatch.setattr("rezone.storage.engines.rocks._CLOSE_SECONDS_MAX", 0.0)
+    with cluster(tmp_path, 3) as c:
+        c.create(P, (0, 1, 2))
+        record = c.change(P, replicas=(0,), isr=(0,))
+        stop = StopReplica(
+            fence=c.fence(), partition=P, leader_epoch=1, partition_epoch=record.partition_epoch
+        )
+        with contextlib.ExitStack() as reads:
+            for node in (1, 2):
+                engine = c.replica(node, P).store.engine
+                assert isinstance(engine, RocksEngine)
+                reads.enter_context(engine._reading())
+                for _ in range(2):
+                    with pytest.raises(NotReadyError, match="1 readers do not end"):
+                        c.call(node, stop)
+                assert c.has_replica(node, P), "the coordinator would not ask again"
+                wait = AwaitReplica(fence=c.fence(), partitions=(P,))
+                assert c.call(node, wait, AwaitReplicaReply).open == ()
+            with pytest.raises(NotReadyError, match="1 readers do not end"):
+                c.change(P, replicas=(0, 2))
+        assert c.call(1, stop) == Ack()
+        assert not c.has_replica(1, P)
+        assert not list((c.nodes[1].directory / "partitions").glob("*"))
+        c.change(P, replicas=(0, 2))
+        again = c.report(2, P)
+        assert (again.role, again.needs_snapshot) == (Role.LEARNER, True)
 
 
 @pytest.mark.proves("ZR-13", "ZR-17")

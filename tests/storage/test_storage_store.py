@@ -1,5 +1,6 @@
 """The store of a partition: apply, undo, collect, duplicates, crash recovery."""
 
+import contextlib
 import os
 import random
 import signal
@@ -7,8 +8,9 @@ import subprocess
 import sys
 import textwrap
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 import pytest
@@ -23,6 +25,7 @@ from storage_kit import (
 )
 
 from rezone.storage.engines.base import TIME_MAX
+from rezone.storage.engines.rocks import RocksEngine
 from rezone.storage.meta import MetaFile, PartitionMeta, branch_end, branches_until
 from rezone.storage.store import PartitionStore, ResetNeededError
 from rezone.storage.writers import WRITER_BYTES, WriterTable, writer_key, writer_name
@@ -31,6 +34,15 @@ from rezone.wire.keyspace import HASH_SPACE
 from rezone.wire.messages import EngineKind, FailoverEntry, Role
 
 W1, W2 = b"1" * 16, b"2" * 16
+
+
+class ReadWithoutEnd(NamedTuple):
+    """A partition with a running read: its directory, its rows, what ends the read."""
+
+    store: PartitionStore
+    directory: Path
+    rows: dict[bytes, bytes]
+    end: Callable[[], None]
 
 
 @pytest.fixture
@@ -392,6 +404,72 @@ def test_memory_engine_after_a_restart(tmp_path: Path) -> None:
     store = PartitionStore.open(tmp_path / "p", config(EngineKind.MEMORY))
     assert (store.applied, store.meta.needs_snapshot) == (0, True)
     store.close()
+
+
+@pytest.fixture
+def read_without_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ReadWithoutEnd]:
+    """Run a partition of which a read does not end in the time that closing waits."""
+    monkeypatch.setattr("rezone.storage.engines.rocks._CLOSE_SECONDS_MAX", 0.0)
+    store = PartitionStore.open(tmp_path / "p", config())
+    writer = Writer(store)
+    writer.write({rid(k): b"v%d" % k for k in range(10)})
+    store.apply_to(writer.write({rid(1): b"w"}))
+    engine = store.engine
+    assert isinstance(engine, RocksEngine)
+    reading = contextlib.ExitStack()
+    reading.enter_context(engine._reading())
+    yield ReadWithoutEnd(store, tmp_path / "p", writer.visible(store.log_end), reading.close)
+    reading.close()
+    store.close()
+
+
+def test_closing_goes_on_when_the_reader_that_kept_it_is_gone(
+    read_without_end: ReadWithoutEnd, tmp_path: Path
+) -> None:
+    """The database would stay locked for good, and the partition could not be opened again."""
+    store, directory, rows, end = read_without_end
+    for _ in range(2):
+        with pytest.raises(OSError, match="1 readers do not end"):
+            store.close()
+    copy_directory(directory, tmp_path / "crash")
+    crashed = PartitionStore.open(tmp_path / "crash", config())
+    assert (crashed.applied, stored_rows(crashed)) == (11, rows), "flushed before it waited"
+    crashed.close()
+    end()
+    for _ in range(2):
+        store.close()
+    again = PartitionStore.open(directory, config())
+    assert (again.applied, again.log_end, stored_rows(again)) == (11, 11, rows)
+    again.close()
+
+
+def test_nothing_is_deleted_under_a_reader(read_without_end: ReadWithoutEnd) -> None:
+    """The next replica of the partition would find files locked that nobody closes any more."""
+    store, directory, _, end = read_without_end
+    before = sorted(directory.rglob("*"))
+    for _ in range(2):
+        with pytest.raises(OSError, match="1 readers do not end"):
+            store.destroy()
+    assert sorted(directory.rglob("*")) == before
+    end()
+    for _ in range(2):
+        store.destroy()
+    assert not directory.exists()
+    PartitionStore.open(directory, config()).destroy()
+
+
+def test_a_partition_that_could_not_be_closed_is_destroyed(
+    read_without_end: ReadWithoutEnd,
+) -> None:
+    """Its files would go while its engine still has them open."""
+    store, directory, _, end = read_without_end
+    for act in (store.close, store.destroy):
+        with pytest.raises(OSError, match="1 readers do not end"):
+            act()
+    assert directory.exists()
+    end()
+    store.destroy()
+    assert not directory.exists()
 
 
 def test_reset_and_destroy(store: PartitionStore, tmp_path: Path) -> None:

@@ -147,12 +147,16 @@ class Control:
         """Return the replica that a record is about, None without one.
 
         By a first record of a later leader epoch the partition begins anew, empty in all its
-        replicas (`domain.routes.begin_anew`): what is here of it before is deleted.
+        replicas (`domain.routes.begin_anew`): what is here of it before is deleted. So is what a
+        replica that was stopped has left because reads of it did not end.
         """
         record = assignment.state
         try:
             partition = self._node.find(assignment.partition)
         except UnknownPartitionError:
+            return None
+        if partition.retired:
+            self._node.replicas.drop(partition)
             return None
         if not FIRST_PARTITION_EPOCH == record.partition_epoch <= partition.record.partition_epoch:
             return partition
@@ -173,7 +177,7 @@ class Control:
     def await_replica(self, request: AwaitReplica) -> AwaitReplicaReply:
         """Say which of the replicas are open (ZR-06)."""
         self._node.zone.check_fence(request.fence)
-        known = {partition.partition_id for partition in self._node.partitions()}
+        known = {each.partition_id for each in self._node.partitions() if not each.retired}
         return AwaitReplicaReply(open=tuple(p for p in request.partitions if p in known))
 
     def stop_replica(self, request: StopReplica) -> Ack:

@@ -81,6 +81,7 @@ class Partition:
         self.due = float("-inf")
         self.job = Job(f"partition {self.partition_id}", self.pump)
         self.closed = False
+        self.retired = False
         self.failure = ""
         self.copy_progress: CopyProgress | None = None
         self.closing = Closing(self)
@@ -390,6 +391,7 @@ class Partition:
                 )
             # In one hold of the lock: no later record may be taken in between, and then deleted.
             self._end()
+            self.retired = True
         self.reads.step()
 
     def stop(self) -> None:

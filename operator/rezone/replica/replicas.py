@@ -21,6 +21,7 @@ from rezone.storage.store_config import StoreConfig
 from rezone.wire.errors import (
     ConflictError,
     CorruptionError,
+    NotReadyError,
     StaleEpochError,
     UnknownPartitionError,
 )
@@ -134,15 +135,25 @@ class Replicas:
         return opened
 
     def drop(self, partition: Partition) -> None:
-        """Stop a replica and delete its data."""
-        with self._opening_of(partition.partition_id):
+        """Stop a replica and delete its data; NotReadyError when that must be asked for again."""
+        number = partition.partition_id
+        with self._opening_of(number):
             with self._lock:
-                if self._open.get(partition.partition_id) is not partition:
+                if self._open.get(number) is not partition:
                     return  # another call has dropped it, and it may be open anew by now
-                del self._open[partition.partition_id]
+                del self._open[number]
             self._memory.share(self.all())
             partition.stop()
             self._host.restream(partition)
-            with partition.applying:
-                partition.store.destroy()
-        self._host.touched(partition.partition_id, at_once=True)
+            try:
+                with partition.applying:
+                    partition.store.destroy()
+            except OSError as error:
+                with self._lock:
+                    # It goes on being reported: so the coordinator hears that it is not gone.
+                    self._open[number] = partition
+                raise NotReadyError(
+                    f"the replica of partition {number} cannot be deleted yet: {error}"
+                ) from error
+            finally:
+                self._host.touched(number, at_once=True)

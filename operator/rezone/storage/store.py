@@ -530,16 +530,18 @@ class PartitionStore:
     # --- end --------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Flush and close; snapshots end, what was appended is made durable. Safe to repeat."""
+        """Flush and close; snapshots end, what was appended is made durable. Safe to repeat.
+
+        OSError when the engine has readers that do not end: the next call closes it, once they do.
+        """
         self.outgoing.end_all("the partition was closed")
         with self._applier.mutex:
-            if self._closed:
-                return
-            self._closed = True
             try:
-                self.sync()
-                self.flush()
-                self.update_meta()
+                if not self._closed:
+                    self._closed = True
+                    self.sync()
+                    self.flush()
+                    self.update_meta()
             finally:
                 self._stop()
 
@@ -548,13 +550,16 @@ class PartitionStore:
             self.outgoing.end_all("the partition was closed")
             self.incoming.forget()
             self._transactions.close()
+        # At each call: one that ran out of time has left it open.
         self.engine.close()
 
     def destroy(self) -> None:
-        """Close and delete the partition's directory. Safe to repeat."""
+        """Close and delete the partition's directory. Safe to repeat.
+
+        OSError, and nothing is deleted, when the engine has readers that do not end.
+        """
         self.outgoing.end_all("the partition was destroyed")
         with self._applier.mutex:
-            if not self._closed:
-                self._closed = True
-                self._stop()
+            self._closed = True
+            self._stop()
             partition_directory.remove(self._directory)
