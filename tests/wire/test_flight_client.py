@@ -6,12 +6,13 @@ import threading
 from collections.abc import Iterator
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from pyarrow import flight
 
 from rezone.wire.errors import NotReadyError
 from rezone.wire.flight import NodeClient
-from rezone.wire.messages import Ack, ReportRequest
+from rezone.wire.messages import Ack, ReportRequest, encode
 
 
 class EndingServer(flight.FlightServerBase):  # type: ignore[misc]
@@ -30,6 +31,30 @@ def test_a_call_that_ends_with_its_server_may_be_made_again() -> None:
             client.call(ReportRequest(seen=-1), Ack)
         client.close()
     assert failed.value.details.get("unreachable") == 1
+
+
+class AnsweringServer(flight.FlightServerBase):  # type: ignore[misc]
+    """Answers every call."""
+
+    def do_action(self, _context: Any, _action: Any) -> Iterator[Any]:
+        """Say that it is done."""
+        yield flight.Result(pa.py_buffer(encode(Ack())))
+
+
+def test_a_call_outlives_the_close_of_its_connection() -> None:
+    """Flight would free what the call of another thread works with: a client's process would die.
+
+    So would that of a node or an operator that stops.
+    """
+    with AnsweringServer("grpc://127.0.0.1:0") as server:
+        client = NodeClient(f"127.0.0.1:{server.port}")
+        under_way = client._flight()  # as a thread has it between two lines of a call
+        client.close()
+        client.close()
+
+        assert list(under_way.do_action(flight.Action("ReportRequest", b"")))
+        with pytest.raises(NotReadyError, match="is closed"):
+            client.call(ReportRequest(seen=-1), Ack)
 
 
 HANDSHAKE_SECONDS = 0.2

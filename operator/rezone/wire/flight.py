@@ -67,7 +67,7 @@ class NodeClient:
         self._server_name = server_name
         self._connecting = threading.Lock()
         self._files = tls.current() if tls is not None else None
-        self._client = self._connect(self._files)
+        self._client: Any | None = self._connect(self._files)
 
     def _connect(self, files: TlsFiles | None) -> Any:
         if files is None:
@@ -84,13 +84,13 @@ class NodeClient:
 
     def _flight(self) -> Any:
         """Return the connection, made anew when there are new files."""
-        if self._tls is None:
-            return self._client
-        files = self._tls.current()
-        files.require_valid(utc_now())
+        files = self._tls.current() if self._tls is not None else None
+        if files is not None:
+            files.require_valid(utc_now())
         with self._connecting:
+            if self._client is None:
+                raise NotReadyError(f"the connection to {self.address} is closed")
             if files is not self._files:
-                # The old one is dropped and not closed: others may be in a call on it.
                 self._client = self._connect(files)
                 self._files = files
             return self._client
@@ -156,8 +156,13 @@ class NodeClient:
         return Channel(reader, writer)
 
     def close(self) -> None:
-        """Close the connection; calls under way fail."""
-        self._client.close()
+        """Refuse further calls; the connection is closed behind the last of those under way.
+
+        Any thread may, also while others are in a call. So it is dropped and not closed: Flight
+        frees at once what a call works with, and the process would die of that.
+        """
+        with self._connecting:
+            self._client = None
 
 
 def answer_action(
