@@ -50,7 +50,8 @@ def main(command: str, other: str, minutes: float) -> int:
         written.seek(0)
         lines = written.read().decode(errors="replace").splitlines()
     _say("\n".join([f"beside it: {command}", *(lines if codes[0] else lines[-1:])]))
-    return int(any(codes) or not in_time or _end_left_behind())
+    left = _end_left_behind()
+    return int(any(codes) or left or not in_time)
 
 
 def _terminate(running: list[subprocess.Popen[bytes]]) -> None:

@@ -71,9 +71,10 @@ def test_what_hangs_says_where_and_is_ended() -> None:
 
 
 @pytest.mark.slow
-def test_a_process_that_is_left_behind_is_named_and_ended() -> None:
-    """It would hold the pipe open on which CI waits for the end, or take a port for days."""
-    code, written, _ = run("true", LEAVE)
+@pytest.mark.parametrize("command", ["true", "false"])
+def test_a_process_that_is_left_behind_is_named_and_ended(command: str) -> None:
+    """It would hold the pipe open on whose end CI waits, for all of its time, or take a port."""
+    code, written, _ = run(command, LEAVE)
 
     assert code == 1
     assert "left behind, ended now: sleep 600" in written
