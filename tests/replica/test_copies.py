@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import uuid
 from concurrent.futures import ThreadPoolExecutor
@@ -12,11 +13,12 @@ import pytest
 from replica_cluster import Client, Coordinator, LocalNode, cluster
 
 from rezone.replica.foreground import BUSY_SHARE, Foreground
+from rezone.replica.settings import NodeSettings
 from rezone.storage.checkpoints import CheckpointLimits
 from rezone.storage.store_config import StoreConfig
 from rezone.wire.copying import CopyOptions, CopyReceipt, Relay, copy_partition
 from rezone.wire.copysink import FlightSink
-from rezone.wire.errors import ConflictError, RezoneError
+from rezone.wire.errors import ConflictError, NotReadyError, RezoneError
 from rezone.wire.flight import NodeClient
 from rezone.wire.messages import (
     Ack,
@@ -55,13 +57,13 @@ def learner(c: Coordinator) -> Client:
     return k
 
 
-def sink(c: Coordinator, attempt: str = "", revision: int = 0) -> FlightSink:
-    """Node 2 as a receiver of a push."""
+def sink(c: Coordinator, attempt: str = "", revision: int = 0, node: int = 2) -> FlightSink:
+    """Return a node as a receiver of a push."""
     revision = revision or c.fence().revision
     descriptor = BulkInsert(
         partition=P, snapshot_source=0, attempt=attempt or uuid.uuid4().hex, revision=revision
     )
-    return FlightSink("node 2", NodeClient(c.nodes[2].address), descriptor)
+    return FlightSink(f"node {node}", NodeClient(c.nodes[node].address), descriptor)
 
 
 def joined(c: Coordinator, k: Client) -> None:
@@ -226,6 +228,81 @@ def test_a_copy_goes_on_from_a_new_leader(tmp_path: Path, form: str) -> None:
         digests = c.until("digests", lambda: c.digests(P))
         assert len({d.digests for d in digests.values()}) == 1
         assert sum(digests[2].rows) == 1003
+        k.close()
+
+
+def copied_rows(c: Coordinator, source: int, target: int, batches_max: int) -> CopyReceipt:
+    """Bring rows from one node to another, so many batches at most."""
+    asked = iter([False] * batches_max)
+    (receipt,) = copy_partition(
+        Relay(
+            P,
+            NodeClient(c.nodes[source].address),
+            [sink(c, node=target)],
+            reader=uuid.uuid4().hex,
+            options=CopyOptions(batch_bytes=1 << 10),
+            cancelled=lambda: next(asked, True),
+        )
+    )
+    return receipt
+
+
+def write_in_vain(c: Coordinator, keys: list[bytes]) -> None:
+    """Write rows that nobody will acknowledge."""
+    writer = Client(c)
+    with contextlib.suppress(RezoneError):
+        writer.put(P, dict.fromkeys(keys, b"w" * 50), retry=False)
+    writer.close()
+
+
+@pytest.mark.proves("B-05", "ZR-08")
+def test_a_copy_starts_over_rather_than_go_on_with_what_may_be_undone(tmp_path: Path) -> None:
+    """Some of its rows would be of a history that the next leader gives up, and stay.
+
+    A hot standby applies rows before they are committed: a snapshot of it may have such rows. The
+    log that a receiver has would undo them only if it began behind them.
+    """
+    settings = NodeSettings(replica_lag_ms_max=60_000, hold_ms_max=100, lease_ms=300)
+    store_config = StoreConfig(bulk_checkpoint_bytes=1 << 10)
+    with cluster(tmp_path, 4, settings=settings, store_config=store_config) as c:
+        c.create(P, (0, 1, 2))
+        k = Client(c)
+        keys = [b"%d" % i for i in range(200)]
+        k.put(P, dict.fromkeys(keys, b"v" * 50))
+        c.change(P, replicas=(0, 1, 2, 3), hot_standby_replica=1)
+        c.until_settled("a standby", lambda: c.records[P].iss == (1,))
+        assert "cancelled" in copied_rows(c, 1, 3, batches_max=3).error
+        assert c.call(3, CopyStateRequest(partition=P), CopyState).resume_after
+
+        # Of a set of three one is away: nothing more is committed, and the standby applies it.
+        c.nodes[2].stop()
+        # By two entries: the one at which a receiver stands is always undone, if it is in its log.
+        vain = []
+        for some, end in ((keys[:1], 201), (keys, 401)):
+            vain.append(threading.Thread(target=write_in_vain, args=(c, some)))
+            vain[-1].start()
+            c.until_each("applied", [end], lambda at: c.report(1, P).kv_applied_offset == at)
+        assert c.report(0, P).committed_offset == 200
+        assert "not committed yet" in copied_rows(c, 1, 3, batches_max=1_000).error
+        assert not copied_rows(c, 1, 3, batches_max=1_000).error, "the log goes with a whole one"
+        c.until("it follows", lambda: c.report(3, P).committed_offset == 200)
+        with pytest.raises(NotReadyError, match="cannot answer"):
+            k.get(P, keys, as_of=c.replica(1).store.applied_time, node=3, retry=False)
+
+        # The one that was away leads without these rows.
+        for node in (0, 1):
+            c.nodes[node].stop()
+        for thread in vain:
+            thread.join(WAIT_SECONDS)
+        c.nodes[2].start()
+        c.wait_up(2)
+        c.change(P, leader=2, leader_epoch=2, isr=(2,), iss=(), replicas=(2, 3))
+        c.until("it has dropped all", lambda: c.report(3, P).needs_snapshot)
+        assert not copied_rows(c, 2, 3, batches_max=1_000).error
+        k.put(P, {b"after": b"1"})
+        c.until_settled("joined", lambda: c.isr(P) == {2, 3})
+        digests = c.until("digests", lambda: c.digests(P))
+        assert len({d.digests for d in digests.values()}) == 1
         k.close()
 
 

@@ -216,9 +216,10 @@ class Partition:
 
     def snapshot_done(self) -> None:
         """Follow the log from where the copy ends."""
+        copy = self.store.meta.copy
         with self.lock:
             self.copies += 1
-            self.positions.begin_after_copy()
+            self.positions.begin_after_copy(settled=copy is not None and copy.settled)
         self.touched(at_once=True)
         self.host.restream(self)
         self.wake()

@@ -67,11 +67,15 @@ class Positions:
         self._stamps = deque(stamp for stamp in self._stamps if stamp[0] <= end)
         self.committed = min(self.committed, end)
 
-    def begin_after_copy(self) -> None:
-        """Stand where a copy ends, which is where the log begins."""
+    def begin_after_copy(self, *, settled: bool) -> None:
+        """Stand where a copy ends, which is where the log begins.
+
+        Where that is not known to be committed (`settled`), the leader will say it, or nobody.
+        """
         self._stamps.clear()
         self._stamps.append((self._store.log_end, self._store.last_commit_time))
-        self.commit(self._store.log_end)
+        if settled:
+            self.commit(self._store.log_end)
 
 
 def stamps_of(raw: bytes) -> list[tuple[int, int]]:

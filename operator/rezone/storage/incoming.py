@@ -133,6 +133,7 @@ class Incoming:
             attempt=attempt,
             indexes=arriving.ids,
             indexes_left=copy.indexes_left + dropped,
+            settled=copy.settled or header.settled,
         )
         self.update_meta(copy=copy)
         return BulkLoader(
@@ -286,6 +287,7 @@ def _copy_of(header: SnapshotHeader, attempt: str, directory: str = "") -> CopyM
         format=header.format,
         engine_id=header.engine_id,
         directory=directory,
+        settled=header.settled,
     )
 
 

@@ -23,7 +23,8 @@ class CopyMeta(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     snapshot, however many it took: the log is followed from there. A copy of files (`format` says
     which) stands at its *last* snapshot: `files` of the engine `engine_id` have come into
     `directory`. A copy of rows makes index entries as they come: of `indexes` (ids) for all rows,
-    of `indexes_left` only for some, because they were dropped from the zone meanwhile.
+    of `indexes_left` only for some, because they were dropped from the zone meanwhile. `settled`:
+    all up to `offset` is known to be committed.
     """
 
     attempt: str
@@ -42,6 +43,7 @@ class CopyMeta(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     files: tuple[SnapshotFile, ...] = ()
     indexes: tuple[IndexId, ...] = ()
     indexes_left: tuple[IndexId, ...] = ()
+    settled: bool = False
 
 
 class PartitionMeta(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
