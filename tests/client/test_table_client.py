@@ -3,7 +3,7 @@
 import dataclasses
 import random
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -117,6 +117,32 @@ def test_tables_batches_and_other_widths_are_taken(client: TableClient) -> None:
     ):
         with pytest.raises(InvalidRowError, match=match):
             client.write(bad)
+
+
+@pytest.mark.parametrize("connected", [False, True])
+@pytest.mark.parametrize(
+    "ask",
+    [
+        lambda client: client.write(rows_of([1])),
+        lambda client: client.delete([{"id": 1}]),
+        lambda client: client.read([{"id": 1}]),
+        lambda client: client.scan(),
+        lambda client: client.lookup("by_name", ("a",)),
+        lambda client: client.transaction({"id": 1}).__enter__(),
+    ],
+    ids=["write", "delete", "read", "scan", "lookup", "transaction"],
+)
+def test_a_closed_client_says_so_at_once(
+    cluster: FakeCluster, ask: Callable[[TableClient], Any], *, connected: bool
+) -> None:
+    """A thread that still asks would keep a processor busy for as long as a request may take."""
+    settings = dataclasses.replace(QUICK, timeout_seconds=3600)
+    client = TableClient(cluster.bootstrap, settings=settings, rng=random.Random(1))
+    if connected:
+        client.scan()
+    client.close()
+    with pytest.raises(RezoneError, match=r"^the client is closed$"):
+        ask(client)
 
 
 @pytest.mark.proves("RM-10")

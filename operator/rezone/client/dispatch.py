@@ -156,9 +156,11 @@ class Dispatcher:
             return self._routes.reshard(partition, error)
 
     def pause(self, attempt: int) -> None:
-        """Wait the jittered pause before a repeat; cut short by `close`."""
+        """Wait the jittered pause before a repeat; RezoneError when the client is closed."""
         with self._lock:
-            self._lock.wait_for(lambda: self._closed, backoff(self._settings, attempt, self._rng))
+            seconds = backoff(self._settings, attempt, self._rng)
+            if self._lock.wait_for(lambda: self._closed, seconds):
+                raise RezoneError("the client is closed")
 
     def node(self, address: str) -> NodeClient:
         """Return the connection for calls and streams to an address."""
