@@ -94,6 +94,14 @@ def test_a_proposal_that_holds_already_is_answered() -> None:
     assert after.isr == (0, 1, 2)
 
 
+@pytest.mark.proves("HS-05")
+def test_what_was_answered_is_not_answered_again() -> None:
+    """Each pass would write the record anew until its leader has heard of it."""
+    world = World()
+    world.reports[0, 0] = {"proposal": proposal(new_isr=(0, 1, 2), partition_epoch=8)}
+    assert mended(world) == {}
+
+
 def test_only_the_leader_proposes() -> None:
     """A follower that still thinks it leads would shrink the set of its successor."""
     world = World()

@@ -81,6 +81,9 @@ def test_nothing_is_committed_below_the_minimum() -> None:
         state.require_enough(1)
     state.confirm(msgspec.structs.replace(alone, eligible=(), partition_epoch=3))
     assert not state.advance(10, 0.0, 2)
+    assert state.propose(0.0, 10)
+    assert state.maximal == {0, 1, 2}
+    assert not state.advance(10, 0.0, 2), "who is only proposed may not lead when node 0 is lost"
     state.confirm(msgspec.structs.replace(alone, isr=(0, 1), eligible=(), partition_epoch=4))
     assert state.advance(10, 0.0, 2)
     assert state.committed == 10
