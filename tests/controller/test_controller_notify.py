@@ -18,7 +18,7 @@ from rezone.controller.monitor import WatchedNode
 from rezone.controller.notify import NODES_AT_ONCE, PARTITIONS_PER_CALL, Notifier
 from rezone.domain import routes
 from rezone.domain.route_records import RouteRecords
-from rezone.wire.errors import NotReadyError
+from rezone.wire.errors import NotReadyError, RezoneError, StaleEpochError
 from rezone.wire.messages import (
     Ack,
     ConfigureNode,
@@ -92,17 +92,17 @@ async def test_all_nodes_are_told_by_few_threads_and_each_record_is_encoded_once
 
 
 class OneNode:
-    """A data node that keeps what it is told, `refuses` or not; `told` forgets what it returns."""
+    """A data node that keeps what it is told, and `refuses` it; `told` forgets what it returns."""
 
     def __init__(self) -> None:
-        self.refuses = False
+        self.refuses: RezoneError | None = None
         self._calls: list[Message] = []
 
     def call(self, request: Message, _reply: Any, **_: Any) -> Ack:
         """Take a call."""
         self._calls.append(request)
-        if self.refuses:
-            raise NotReadyError("not now")
+        if self.refuses is not None:
+            raise self.refuses
         return Ack()
 
     def told(self) -> list[str | list[int]]:
@@ -133,17 +133,75 @@ async def test_a_node_is_told_what_it_has_not_confirmed_and_everything_after_a_r
     async def told(*records: LeaderAndIsr, epoch: int = 1) -> list[str | list[int]]:
         fence = Fence(coordinator_epoch=epoch)
         heard = await notifier.notify(config, {}, RouteRecords(records), fence)
-        assert heard == (not node.refuses)
+        assert heard == (node.refuses is None)
         found: list[str | list[int]] = node.told()
         return found
 
     assert await told(first, second) == ["ConfigureNode", [0, 1]]
     assert await told(first, second) == []
     assert await told(changed, second) == [[0]]
-    node.refuses = True
+    node.refuses = NotReadyError("not now")
     assert await told(first, second) == [[0]]
-    node.refuses = False
+    node.refuses = None
     assert await told(first, second) == ["ConfigureNode", [0, 1]], "what it has is not known"
     watched.heard = dataclasses.replace(HEARD, process_id="another")
     assert await told(first, second) == ["ConfigureNode", [0, 1]]
     assert await told(first, second, epoch=2) == ["ConfigureNode"], "it has persisted the records"
+
+
+REFUSALS = {
+    "superseded": (StaleEpochError("behind", superseded=1), True, []),
+    "no-answer": (NotReadyError("no answer", unreachable=1), False, [[0], [1]]),
+    "deposed": (StaleEpochError("behind", coordinator_epoch=9), False, ["ConfigureNode", [0], [1]]),
+}
+
+
+@pytest.mark.proves("ZR-12", "ZR-13")
+@pytest.mark.parametrize(("refusal", "heard", "again"), REFUSALS.values(), ids=REFUSALS)
+async def test_a_refusal_sends_again_what_it_says_nothing_of(
+    executor: ThreadPoolExecutor,
+    monkeypatch: pytest.MonkeyPatch,
+    refusal: RezoneError,
+    heard: bool,
+    again: list[str | list[int]],
+) -> None:
+    """In the middle of many moves each late record would have the whole table sent, or be lost."""
+    monkeypatch.setattr(notify, "PARTITIONS_PER_CALL", 1)
+    node: Any = OneNode()
+    watched = WatchedNode(0, "10.0.0.0:1", node, heard=HEARD)
+    monitor: Any = SimpleNamespace(nodes=lambda: {0: watched})
+    notifier = Notifier(executor, monitor, 5.0)
+    config, fence = ZoneConfig(zone="z", zone_uid="u", partitions=3), Fence(coordinator_epoch=1)
+    table = RouteRecords([routes.initial((0, 1), 1)] * 3)
+    assert await notifier.notify(config, {}, table, fence)
+    assert node.told() == ["ConfigureNode", [0], [1], [2]]
+    changed = routes.confirm(table[0])
+    assert not isinstance(changed, routes.Refusal)
+    table = table.changed({0: changed, 1: changed})
+    node.refuses = refusal
+    assert await notifier.notify(config, {}, table, fence) == heard
+    assert node.told() == ([[0], [1]] if heard else [[0]]), "all is sent that may be taken"
+    node.refuses = None
+    assert await notifier.notify(config, {}, table, fence)
+    assert node.told() == (again if "ConfigureNode" not in again else [*again, [2]])
+
+
+@pytest.mark.proves("ZR-13")
+async def test_a_configuration_without_an_answer_is_not_counted_on_to_be_lost(
+    executor: ThreadPoolExecutor,
+) -> None:
+    """What was taken back would stand at the node, which the call reaches late."""
+    node: Any = OneNode()
+    watched = WatchedNode(0, "10.0.0.0:1", node, heard=HEARD)
+    monitor: Any = SimpleNamespace(nodes=lambda: {0: watched})
+    notifier = Notifier(executor, monitor, 5.0)
+    fence, table = Fence(coordinator_epoch=1), RouteRecords([routes.initial((0, 1), 1)])
+    first = ZoneConfig(zone="z", zone_uid="u", partitions=1)
+    second = ZoneConfig(zone="z", zone_uid="u", partitions=1, min_in_sync_replicas=2)
+    assert await notifier.notify(first, {}, table, fence)
+    node.refuses = NotReadyError("no answer", unreachable=1)
+    assert not await notifier.notify(second, {}, table, fence)
+    node.refuses = None
+    node.told()
+    assert await notifier.notify(first, {}, table, fence)
+    assert node.told()[0] == "ConfigureNode"

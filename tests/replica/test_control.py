@@ -16,6 +16,7 @@ from rezone.storage.engines.rocks import RocksEngine
 from rezone.wire.errors import (
     ConflictError,
     NotReadyError,
+    RezoneError,
     StaleEpochError,
     StaleRevisionError,
     UnknownPartitionError,
@@ -40,6 +41,7 @@ from rezone.wire.messages import (
     StopReplica,
     Takeover,
     UpgradeCandidate,
+    ZoneConfig,
 )
 
 P = 0
@@ -184,10 +186,52 @@ def test_an_older_record_is_refused_and_does_not_stop_the_others(tmp_path: Path)
             ),
             peers=c.peers,
         )
-        with pytest.raises(StaleEpochError):
+        with pytest.raises(StaleEpochError) as refused:
             c.call(1, request)
+        assert refused.value.superseded
         assert c.report(1, P).partition_epoch == 9
         assert c.report(1, P).role is Role.LEADER
+
+
+@pytest.mark.proves("ZR-12", "ZR-17")
+def test_only_what_is_superseded_need_not_be_sent_again(tmp_path: Path) -> None:
+    """A coordinator would count a record as told that a node could not take yet.
+
+    Partition 1 has no replica here: what is known of it is for clients alone.
+    """
+    config = ZoneConfig(zone="test", zone_uid="uid-test", partitions=2)
+    with cluster(tmp_path, 2, config=config) as c:
+        c.create(P, (0, 1))
+        old = c.records[P]
+        new = c.change(P, leader=1, leader_epoch=2)
+        elsewhere = msgspec.structs.replace(new, replicas=(1,), isr=(1,))
+
+        def refusal(*sent: tuple[int, LeaderAndIsr], fence: Fence | None = None) -> RezoneError:
+            records = tuple(PartitionAssignment(partition=p, state=s) for p, s in sent)
+            with pytest.raises(RezoneError) as refused:
+                c.call(
+                    0,
+                    NotifyLeaderAndIsr(fence=fence or c.fence(), partitions=records, peers=c.peers),
+                )
+            return refused.value
+
+        def superseded(error: RezoneError) -> bool:
+            return isinstance(error, StaleEpochError) and error.superseded
+
+        c.call(
+            0,
+            NotifyLeaderAndIsr(
+                fence=c.fence(),
+                partitions=(PartitionAssignment(partition=1, state=elsewhere),),
+                peers=c.peers,
+            ),
+        )
+        late = msgspec.structs.replace(elsewhere, leader_epoch=1)
+        assert superseded(refusal((P, old), (1, late)))
+        assert isinstance(refusal((P, old), (9, new)), ConflictError)
+        assert isinstance(refusal((9, new), (P, old)), ConflictError)
+        deposed = Fence(coordinator_epoch=c.epoch - 1, revision=c.revision)
+        assert not superseded(refusal((P, new), fence=deposed))
 
 
 def test_before_configuration_and_for_unknown_partitions(tmp_path: Path) -> None:

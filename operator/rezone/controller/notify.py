@@ -7,6 +7,10 @@ again, and every message is idempotent (ZR-13).
 A zone may have 1,000 nodes and 16,384 partitions, and each pass notifies: so what has changed is
 found out once for all nodes, by rounds. A round begins with each change of the table; a node lacks
 the partitions that have changed after the last round it has confirmed.
+
+Leaders hand over by themselves (DCP-10), so in the middle of many moves some records are always
+late: a node knows later ones. What it refuses for that alone counts as confirmed. It would refuse
+it for ever; what has happened there is heard of by its report, and changes the record again.
 """
 
 import asyncio
@@ -18,7 +22,7 @@ import structlog
 
 from rezone.controller.monitor import NodeMonitor, WatchedNode
 from rezone.domain.route_records import RouteRecords
-from rezone.wire.errors import RezoneError
+from rezone.wire.errors import RezoneError, StaleEpochError
 from rezone.wire.messages import (
     Ack,
     ConfigureNode,
@@ -160,11 +164,13 @@ class Notifier:
                 delivered = await self._configure(watched, config, peers, fence)
                 # The next round may begin meanwhile: it is not confirmed by these calls.
                 for request, encoded in calls.since(delivered.round):
-                    await self._call(watched, request, encoded)
+                    await self._tell(watched, request, encoded)
                 delivered.round = max(delivered.round, calls.round)
         except RezoneError as error:
             log.warning("node not notified", node=watched.node, code=error.code, error=str(error))
-            self._delivered.pop(watched.node, None)
+            if not error.details.get("unreachable"):
+                # It may have refused because it has lost its zone.
+                self._delivered.pop(watched.node, None)
             return False
         return True
 
@@ -189,12 +195,28 @@ class Notifier:
         request = ConfigureNode(
             fence=fence, config=config, peers=peers, number=self._configurations
         )
-        await self._call(watched, request)
+        try:
+            await self._call(watched, request)
+        except RezoneError:
+            # Without an answer it may come yet: what stands there is not known.
+            self._delivered.pop(watched.node, None)
+            raise
         fresh = Delivered(process_id, fence.coordinator_epoch, config, dict(peers))
         if known is not None and known.process_id == process_id:
             fresh.round = known.round
         self._delivered[watched.node] = fresh
         return fresh
+
+    async def _tell(
+        self, watched: WatchedNode, request: NotifyLeaderAndIsr, encoded: bytes
+    ) -> None:
+        """Send records; a node that refuses some because it knows later ones has the others."""
+        try:
+            await self._call(watched, request, encoded)
+        except StaleEpochError as error:
+            if not error.superseded:
+                raise
+            log.info("node knows later records", node=watched.node, error=str(error))
 
     async def _call(
         self,

@@ -19,7 +19,12 @@ from rezone.replica.partition import Partition
 from rezone.replica.read import reading, wait_applied, wait_readable
 from rezone.replica.statistics import node_statistics
 from rezone.wire import layouts
-from rezone.wire.errors import ConflictError, RezoneError, UnknownPartitionError
+from rezone.wire.errors import (
+    ConflictError,
+    RezoneError,
+    StaleEpochError,
+    UnknownPartitionError,
+)
 from rezone.wire.messages import (
     FIRST_PARTITION_EPOCH,
     Ack,
@@ -108,18 +113,19 @@ class Control:
         """Take the records of partitions; open replicas that are new here.
 
         One record that is refused does not keep the others from being taken; its error is then
-        the answer.
+        the answer. That a record is superseded is the answer only where nothing else is wrong: the
+        coordinator goes by it, and sends none of these records again.
         """
         self._node.zone.check_fence(request.fence)
         self._node.update_peers(request.peers)
-        refused: RezoneError | None = None
+        refused: list[RezoneError] = []
         for assignment in request.partitions:
             try:
                 self._notify_one(request, assignment)
             except RezoneError as error:
-                refused = refused or error
-        if refused is not None:
-            raise refused
+                refused.append(error)
+        if refused:
+            raise min(refused, key=_is_superseded)
         return Ack()
 
     def _notify_one(self, request: NotifyLeaderAndIsr, assignment: PartitionAssignment) -> None:
@@ -335,3 +341,7 @@ class Control:
         with partition.lock:
             partition.leading.end_streams("closed by the coordinator", None, None)
         return Ack()
+
+
+def _is_superseded(error: RezoneError) -> bool:
+    return isinstance(error, StaleEpochError) and error.superseded

@@ -50,6 +50,7 @@ class Fencing:
                 f"behind {known[0]}/{known[1]}",
                 leader_epoch=known[0],
                 partition_epoch=known[1],
+                superseded=1,
             )
 
     def persist(self, fence: Fence, *, durable: bool = True) -> None:

@@ -230,6 +230,7 @@ class KnownZone:
                     f"{partition} are behind {known.leader_epoch}/{known.partition_epoch}",
                     leader_epoch=known.leader_epoch,
                     partition_epoch=known.partition_epoch,
+                    superseded=1,
                 )
             self._records[partition] = record
 
