@@ -125,16 +125,16 @@ class Desk:
         self, answers: ClientCertificates, asking: Callable[[Kube], Awaitable[TlsFiles]]
     ) -> TlsFiles:
         """Return what the account gets by asking, the operator answering one request."""
+        known = await self._requests()
         async with connect(await self.account()) as own, asyncio.TaskGroup() as tasks:
-            tasks.create_task(self._answer_next(answers))
+            tasks.create_task(self._answer_next(answers, known))
             asked = tasks.create_task(_caught(asking(own)))
         outcome = asked.result()
         if isinstance(outcome, LoginError):
             raise outcome
         return outcome
 
-    async def _answer_next(self, answers: ClientCertificates) -> None:
-        known = await self._requests()
+    async def _answer_next(self, answers: ClientCertificates, known: set[str]) -> None:
         # Each look is a call to the API server, so it lets the other task go on.
         while not (new := await self._requests() - known):
             pass
