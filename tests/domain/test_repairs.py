@@ -102,6 +102,15 @@ def test_what_was_answered_is_not_answered_again() -> None:
     assert mended(world) == {}
 
 
+@pytest.mark.proves("B-06")
+def test_who_leaves_a_set_that_is_too_small_by_the_zone_s_minimum_may_lead() -> None:
+    """The leader's disk would be the only one that counts, and its rows lost with it."""
+    world = World(settings={"min_in_sync": 2})
+    world.reports[0, 0] = {"proposal": proposal(new_isr=(0,))}
+    after = mended(world)[0]
+    assert (after.isr, after.eligible) == ((0,), (1, 2))
+
+
 def test_only_the_leader_proposes() -> None:
     """A follower that still thinks it leads would shrink the set of its successor."""
     world = World()

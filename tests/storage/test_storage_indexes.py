@@ -540,6 +540,24 @@ def test_entries_that_arrive_go_behind_their_rows_and_into_other_files(
         assert entries == stored_entries(target) > 0
 
 
+@pytest.mark.proves("SS-05")
+def test_entries_that_arrive_count_to_what_is_received_at_a_time(tmp_path: Path) -> None:
+    """Rows of few bytes and many indexes would fill the memory before any of them is durable."""
+    kind = EngineKind.ROCKSDB
+    with opened(tmp_path / "a", kind) as source:
+        filled(source)
+        with source.outgoing.open_rows("r", batch_bytes=2000) as snapshot:
+            items = list(snapshot)
+        rows_bytes = snapshot.trailer.bytes
+        with opened(tmp_path / "b", kind, bulk_checkpoint_bytes=rows_bytes + 1) as target:
+            loader: Any = target.incoming.begin(snapshot.header, "a1")
+            for item in items:
+                loader.write(item.batch, item.mark)
+            assert loader.received.bytes == rows_bytes, "too few for a checkpoint by themselves"
+            loader.abort()
+            assert target.incoming.state().resume_after
+
+
 # --- indexes that come and go ---------------------------------------------------------------
 
 
