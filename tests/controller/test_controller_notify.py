@@ -116,15 +116,20 @@ class OneNode:
         ]
 
 
+def alone(executor: ThreadPoolExecutor) -> tuple[OneNode, WatchedNode, Notifier]:
+    """Return a node, what is heard of it, and who tells it: nobody else is there."""
+    node: Any = OneNode()
+    watched = WatchedNode(0, "10.0.0.0:1", node, heard=HEARD)
+    monitor: Any = SimpleNamespace(nodes=lambda: {0: watched})
+    return node, watched, Notifier(executor, monitor, 5.0)
+
+
 @pytest.mark.proves("ZR-12", "ZR-13")
 async def test_a_node_is_told_what_it_has_not_confirmed_and_everything_after_a_restart(
     executor: ThreadPoolExecutor,
 ) -> None:
     """A node would go on with the peers of before, or each pass tell all nodes everything."""
-    node: Any = OneNode()
-    watched = WatchedNode(0, "10.0.0.0:1", node, heard=HEARD)
-    monitor: Any = SimpleNamespace(nodes=lambda: {0: watched})
-    notifier = Notifier(executor, monitor, 5.0)
+    node, watched, notifier = alone(executor)
     config = ZoneConfig(zone="z", zone_uid="u", partitions=2)
     first, second = routes.initial((0, 1), 1), routes.initial((1, 0), 1)
     changed = routes.confirm(first)
@@ -167,10 +172,7 @@ async def test_a_refusal_sends_again_what_it_says_nothing_of(
 ) -> None:
     """In the middle of many moves each late record would have the whole table sent, or be lost."""
     monkeypatch.setattr(notify, "PARTITIONS_PER_CALL", 1)
-    node: Any = OneNode()
-    watched = WatchedNode(0, "10.0.0.0:1", node, heard=HEARD)
-    monitor: Any = SimpleNamespace(nodes=lambda: {0: watched})
-    notifier = Notifier(executor, monitor, 5.0)
+    node, _, notifier = alone(executor)
     config, fence = ZoneConfig(zone="z", zone_uid="u", partitions=3), Fence(coordinator_epoch=1)
     table = RouteRecords([routes.initial((0, 1), 1)] * 3)
     assert await notifier.notify(config, {}, table, fence)
@@ -191,10 +193,7 @@ async def test_a_configuration_without_an_answer_is_not_counted_on_to_be_lost(
     executor: ThreadPoolExecutor,
 ) -> None:
     """What was taken back would stand at the node, which the call reaches late."""
-    node: Any = OneNode()
-    watched = WatchedNode(0, "10.0.0.0:1", node, heard=HEARD)
-    monitor: Any = SimpleNamespace(nodes=lambda: {0: watched})
-    notifier = Notifier(executor, monitor, 5.0)
+    node, _, notifier = alone(executor)
     fence, table = Fence(coordinator_epoch=1), RouteRecords([routes.initial((0, 1), 1)])
     first = ZoneConfig(zone="z", zone_uid="u", partitions=1)
     second = ZoneConfig(zone="z", zone_uid="u", partitions=1, min_in_sync_replicas=2)
