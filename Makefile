@@ -22,7 +22,7 @@ test: prepare ## Run the test suite on a real API server, RocksDB and Spark
 ifdef TEST_ARGS
 	$(RUN) -m pytest $(TEST_ARGS)
 else
-	$(RUN) hack/beside.py "$(RUN) -m pytest tests/simulation -p no:cacheprovider" "$(RUN) -X faulthandler -m pytest --ignore tests/simulation"
+	$(RUN) hack/beside.py "$(RUN) -m pytest tests/simulation -p no:cacheprovider" "$(RUN) -m pytest --ignore tests/simulation"
 endif
 
 check: env lint types layers ## Lint, types, layers, generated files

@@ -4,8 +4,8 @@
 
 OTHER writes to the terminal as it goes. COMMAND has what processor time OTHER leaves (`nice`);
 what it has written is shown when both are over: all of it if it failed, or its last line.
-Fails when either does, when they take longer than MINUTES (each then says where it is, if it is a
-Python program with `-X faulthandler`), and when a process that they have started outlives them: its
+Fails when either does, when they take longer than MINUTES (each then says where it is, if it has
+`faulthandler` enabled, as pytest has), and when a process that they have started outlives them: its
 open standard output would keep whoever reads that waiting.
 """
 
@@ -84,14 +84,14 @@ def _end_of(process: subprocess.Popen[bytes]) -> int:
 
 def _end_left_behind() -> bool:
     """End the processes that both have left and say which; return whether there were any."""
-    left = {} if _wait(LEAVE_SECONDS, lambda: not _children()) else _children()
-    for name in left.values():
-        _say(f"left behind, ended now: {name}")
+    none_left = _wait(LEAVE_SECONDS, lambda: not _children())
+    # The children of those that are ended come to this process then.
     while children := _children():
-        for pid in children:
+        for pid, name in children.items():
+            _say(f"left behind, ended now: {name}")
             os.kill(pid, signal.SIGKILL)
             os.waitpid(pid, 0)
-    return bool(left)
+    return not none_left
 
 
 def _children() -> dict[int, str]:

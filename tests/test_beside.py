@@ -17,7 +17,7 @@ LEAVE = f'{sys.executable} -c \'import subprocess; print(subprocess.Popen(["slee
 
 @contextlib.contextmanager
 def beside(*arguments: str) -> Iterator["subprocess.Popen[str]"]:
-    """Start two commands beside each other, with limits that are short where they matter."""
+    """Start two commands beside each other."""
     command = [sys.executable, str(SCRIPT), *arguments]
     pipe = subprocess.PIPE
     with subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True) as process:
@@ -43,7 +43,8 @@ def test_either_failure_fails(command: str, other: str, code: int) -> None:
 @pytest.mark.parametrize(("code", "shown"), [(0, "two\n"), (1, "one\ntwo\n")])
 def test_what_was_written_beside_stands_behind_the_rest(code: int, shown: str) -> None:
     """Two reports of failures would be mixed up line by line, or one be lost among what is well."""
-    one = f"{sys.executable} -c \"print('one'); print('two'); raise SystemExit({code})\""
+    program = f"import sys; print('one', flush=True); sys.stderr.write('two\\n'); sys.exit({code})"
+    one = f'{sys.executable} -c "{program}"'
 
     _, written, _ = run(one, "echo other")
 

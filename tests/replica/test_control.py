@@ -188,7 +188,7 @@ def test_an_older_record_is_refused_and_does_not_stop_the_others(tmp_path: Path)
         )
         with pytest.raises(StaleEpochError) as refused:
             c.call(1, request)
-        assert refused.value.superseded
+        assert refused.value.details["superseded"] == 1
         assert c.report(1, P).partition_epoch == 9
         assert c.report(1, P).role is Role.LEADER
 
@@ -216,7 +216,7 @@ def test_only_what_is_superseded_need_not_be_sent_again(tmp_path: Path) -> None:
             return refused.value
 
         def superseded(error: RezoneError) -> bool:
-            return isinstance(error, StaleEpochError) and error.superseded
+            return isinstance(error, StaleEpochError) and error.details.get("superseded") == 1
 
         c.call(
             0,

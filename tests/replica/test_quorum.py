@@ -25,6 +25,19 @@ TWO = ZoneConfig(zone="t", zone_uid="uid-test", partitions=1, min_in_sync_replic
 
 
 @contextlib.contextmanager
+def begun(
+    directory: Path, count: int, settings: NodeSettings = LAZY, config: ZoneConfig | None = None
+) -> Iterator[Coordinator]:
+    """Yield nodes with a partition that has one row, and is led by node 0."""
+    with cluster(directory, count, config=config, settings=settings) as c:
+        c.create(P, tuple(range(count)))
+        k = Client(c)
+        k.put(P, {b"a": b"1"})
+        k.close()
+        yield c
+
+
+@contextlib.contextmanager
 def writing(c: Coordinator, end: int) -> Iterator[list[WriteResult]]:
     """Write one row that waits, up to this end of the log; it may come to its end afterwards."""
     k, results = Client(c), list[WriteResult]()
@@ -53,10 +66,7 @@ def committed_after_a_look(c: Coordinator) -> int:
 @pytest.mark.proves("B-06")
 def test_a_row_that_waits_is_committed_only_by_as_many_as_the_zone_asks_for(tmp_path: Path) -> None:
     """It would be acknowledged on one disk: the set may shrink when the row is in the log."""
-    with cluster(tmp_path, 2, config=TWO, settings=LAZY) as c:
-        c.create(P, (0, 1))
-        k = Client(c)
-        k.put(P, {b"a": b"1"})
+    with begun(tmp_path, 2, config=TWO) as c:
         c.nodes[1].stop()
         with writing(c, end=2) as results:
             # By a coordinator that has heard of a lower minimum before the node has.
@@ -66,16 +76,12 @@ def test_a_row_that_waits_is_committed_only_by_as_many_as_the_zone_asks_for(tmp_
             lowered = msgspec.structs.replace(TWO, min_in_sync_replicas=1)
             c.call(0, ConfigureNode(fence=c.fence(), config=lowered, peers=c.peers))
         assert results, "the row that waited is answered"
-        k.close()
 
 
 @pytest.mark.proves("B-06")
 def test_the_leader_s_own_disk_counts(tmp_path: Path) -> None:
     """Rows would be acknowledged that are on one disk fewer than the set has members."""
-    with cluster(tmp_path, 2, settings=LAZY) as c:
-        c.create(P, (0, 1))
-        k = Client(c)
-        k.put(P, {b"a": b"1"})
+    with begun(tmp_path, 2) as c:
         store = c.replica(0).store
         sync, store.sync = store.sync, lambda: store.durable_end  # type: ignore[method-assign]
         with writing(c, end=2) as results:
@@ -85,7 +91,6 @@ def test_the_leader_s_own_disk_counts(tmp_path: Path) -> None:
             store.sync = sync  # type: ignore[method-assign]
             c.replica(0).pump()
         assert results
-        k.close()
 
 
 @pytest.mark.proves("HS-04", "HS-05")
@@ -94,10 +99,7 @@ def test_who_was_proposed_is_waited_for_over_a_restart_until_the_answer(tmp_path
 
     Or, when the answer is heard and not stored, the leader waits for no member after each restart.
     """
-    with cluster(tmp_path, 3, settings=LAZY) as c:
-        c.create(P, (0, 1, 2))
-        k = Client(c)
-        k.put(P, {b"a": b"1"})
+    with begun(tmp_path, 3) as c:
         c.change(P, isr=(0, 1))
 
         def counted() -> set[int]:
@@ -120,6 +122,7 @@ def test_who_was_proposed_is_waited_for_over_a_restart_until_the_answer(tmp_path
         restart()
         assert counted() == {0, 1}
         assert c.report(0, P).proposal is None
+        k = Client(c)
         k.put(P, {b"b": b"1"})
         k.close()
 
@@ -127,10 +130,7 @@ def test_who_was_proposed_is_waited_for_over_a_restart_until_the_answer(tmp_path
 @pytest.mark.proves("B-06")
 def test_what_a_follower_acked_before_its_stream_broke_counts_no_more(tmp_path: Path) -> None:
     """It may have lost rows with its disk's cache, and they would be committed without it."""
-    with cluster(tmp_path, 2, settings=LAZY) as c:
-        c.create(P, (0, 1))
-        k = Client(c)
-        k.put(P, {b"a": b"1"})
+    with begun(tmp_path, 2) as c:
         replica, counted = c.replica(0), list[tuple[int, float]]()
         opened = replica.takeover.stream_opened
 
@@ -146,17 +146,13 @@ def test_what_a_follower_acked_before_its_stream_broke_counts_no_more(tmp_path: 
         c.wait_up(1)
         c.until("it streams", lambda: counted)
         assert counted[0] == (-1, 0)
-        k.close()
 
 
 @pytest.mark.proves("B-06")
 def test_a_leader_does_not_ask_for_fewer_than_the_zone_s_minimum_at_once(tmp_path: Path) -> None:
     """A moment's fault of the network would leave acknowledged rows to one disk."""
     settings = msgspec.structs.replace(LAZY, replica_gone_ms_max=0)
-    with cluster(tmp_path, 3, config=TWO, settings=settings) as c:
-        c.create(P, (0, 1, 2))
-        k = Client(c)
-        k.put(P, {b"a": b"1"})
+    with begun(tmp_path, 3, settings, config=TWO) as c:
         state = c.replica(0).leading.require_state()
         for node in (1, 2):
             c.nodes[node].stop()
@@ -165,4 +161,3 @@ def test_a_leader_does_not_ask_for_fewer_than_the_zone_s_minimum_at_once(tmp_pat
         asked = c.report(0, P).proposal
         assert asked is not None
         assert len(asked.new_isr) == 2
-        k.close()

@@ -9,7 +9,7 @@ from concurrent.futures import Future
 from rezone.client.calls import Budget
 from rezone.client.dispatch import Dispatcher
 from rezone.client.request import Outcome, Request
-from rezone.client.settings import TransactionOutcomeUnknownError
+from rezone.client.settings import TransactionOutcomeUnknownError, closed_error
 from rezone.wire.errors import ReshardedError, RezoneError
 from rezone.wire.messages import (
     Message,
@@ -36,7 +36,7 @@ class Requests:
         request = Request(partition=partition, message=message, body=body, done=answer.set_result)
         try:
             if not self._dispatcher.submit(request):
-                raise RezoneError("the client is closed")
+                raise closed_error()
             return answer.result(), request.attempts
         finally:
             self._budget.give(room)

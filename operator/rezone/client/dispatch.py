@@ -36,7 +36,7 @@ from rezone.client.nodes import Nodes
 from rezone.client.placement import Placement
 from rezone.client.request import Request
 from rezone.client.routes import Leader, RouteCache
-from rezone.client.settings import ClientSettings, backoff
+from rezone.client.settings import ClientSettings, backoff, closed_error
 from rezone.wire.channel import Frame
 from rezone.wire.errors import (
     ForbiddenError,
@@ -160,7 +160,7 @@ class Dispatcher:
         with self._lock:
             seconds = backoff(self._settings, attempt, self._rng)
             if self._lock.wait_for(lambda: self._closed, seconds):
-                raise RezoneError("the client is closed")
+                raise closed_error()
 
     def node(self, address: str) -> NodeClient:
         """Return the connection for calls and streams to an address."""
@@ -203,7 +203,7 @@ class Dispatcher:
             self._lock.notify_all()
         self._nodes.close()
         for request in left:
-            request.done(RezoneError("the client is closed"))
+            request.done(closed_error())
         for thread in self._threads:
             if thread is not threading.current_thread():
                 thread.join(self._settings.routes_timeout_seconds + 1)

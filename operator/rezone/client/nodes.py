@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable
 
 from rezone.client.connection import Connection
+from rezone.client.settings import closed_error
 from rezone.wire.channel import Frame
 from rezone.wire.errors import RezoneError
 from rezone.wire.flight import NodeClient
@@ -40,7 +41,7 @@ class Nodes:
         """Return the connection for calls and streams; RezoneError once they are closed."""
         with self._lock:
             if self._closed:
-                raise RezoneError("the client is closed")
+                raise closed_error()
             if address not in self._clients:
                 self._clients[address] = self._connect(address)
             return self._clients[address]

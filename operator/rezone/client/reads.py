@@ -12,9 +12,8 @@ from rezone.client import batches
 from rezone.client.calls import Budget, Call
 from rezone.client.dispatch import Dispatcher
 from rezone.client.request import Outcome, Request
-from rezone.client.settings import ClientSettings
+from rezone.client.settings import ClientSettings, closed_error
 from rezone.wire import bodies
-from rezone.wire.errors import RezoneError
 from rezone.wire.messages import Message, PartitionId, ReadRequest, ReadResult
 from rezone.wire.rows import RowCodec
 
@@ -156,4 +155,4 @@ class Reads:
             partition=partition, message=message, body=body, done=done, anywhere=anywhere
         )
         if not self._dispatcher.submit(request):
-            done(RezoneError("the client is closed"))
+            done(closed_error())

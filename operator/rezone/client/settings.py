@@ -3,6 +3,8 @@
 import dataclasses
 import random
 
+from rezone.wire.errors import RezoneError
+
 
 class OutcomeUnknownError(TimeoutError):
     """Raised when a write was sent, but no answer came before its deadline.
@@ -23,6 +25,11 @@ class TransactionOutcomeUnknownError(OutcomeUnknownError):
         super().__init__(message)
         self.partition = partition
         self.transaction = transaction
+
+
+def closed_error() -> RezoneError:
+    """Return what whoever still asks a closed client is told, and whoever was waiting for it."""
+    return RezoneError("the client is closed")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

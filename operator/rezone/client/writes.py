@@ -28,7 +28,7 @@ from rezone.client.calls import Budget, Call
 from rezone.client.dispatch import Dispatcher
 from rezone.client.placement import PartitionIds, Placement
 from rezone.client.request import Outcome, Request
-from rezone.client.settings import ClientSettings, OutcomeUnknownError
+from rezone.client.settings import ClientSettings, OutcomeUnknownError, closed_error
 from rezone.wire import bodies
 from rezone.wire.errors import OverloadedError, ReshardedError, RezoneError
 from rezone.wire.keyspace import Hashes
@@ -355,7 +355,7 @@ def _line_of(hashes: Hashes, placement: Placement, moving: Iterable[_Lane]) -> P
 
 
 def _closed(batch: _Batch, partition: PartitionId) -> RezoneError | OutcomeUnknownError:
-    error = RezoneError("the client is closed")
+    error = closed_error()
     return _unknown(partition, len(batch.sent_as), error) if batch.sent_as else error
 
 

@@ -214,7 +214,7 @@ class Notifier:
         try:
             await self._call(watched, request, encoded)
         except StaleEpochError as error:
-            if not error.superseded:
+            if not error.details.get("superseded"):
                 raise
             log.info("node knows later records", node=watched.node, error=str(error))
 

@@ -22,7 +22,6 @@ from rezone.wire import layouts
 from rezone.wire.errors import (
     ConflictError,
     RezoneError,
-    StaleEpochError,
     UnknownPartitionError,
 )
 from rezone.wire.messages import (
@@ -125,7 +124,7 @@ class Control:
             except RezoneError as error:
                 refused.append(error)
         if refused:
-            raise min(refused, key=_is_superseded)
+            raise min(refused, key=lambda error: error.details.get("superseded", 0))
         return Ack()
 
     def _notify_one(self, request: NotifyLeaderAndIsr, assignment: PartitionAssignment) -> None:
@@ -341,7 +340,3 @@ class Control:
         with partition.lock:
             partition.leading.end_streams("closed by the coordinator", None, None)
         return Ack()
-
-
-def _is_superseded(error: RezoneError) -> bool:
-    return isinstance(error, StaleEpochError) and error.superseded

@@ -66,15 +66,11 @@ class NotLeaderError(RezoneError):
 class StaleEpochError(RezoneError):
     """Raised when a control call or stream carries a lower epoch than the replica has persisted.
 
-    Detail `superseded`: 1 when it carries an older record of a partition than the one known here.
+    Detail `superseded`: 1 when it carries an older record of a partition than the one known here,
+    which will never be taken, nor is it needed.
     """
 
     code = "StaleEpoch"
-
-    @property
-    def superseded(self) -> bool:
-        """Whether a later record is known here: this one will never be taken, nor is it needed."""
-        return bool(self.details.get("superseded"))
 
 
 class StaleRevisionError(RezoneError):
