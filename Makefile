@@ -1,7 +1,7 @@
 # The interface of this project for people and CI: `make help` lists the targets.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help prepare demo down test check lint types layers generate tools env spark-env e2e e2e-up e2e-down chaos seeds images bench clean
+.PHONY: help prepare demo down test check lint types layers generate tools env spark-env e2e e2e-up e2e-down chaos chaos-short chaos-operator seeds mutations images bench clean
 
 export PYTHONPATH := operator
 UV ?= $(shell command -v uv 2>/dev/null || echo .venv/bin/uv)
@@ -10,13 +10,13 @@ RUN := .venv/bin/python
 TEST_FOLDERS = $(shell find tests benchmarks -type d -not -name '__pycache__' -not -path 'tests/simulation*' -not -path 'benchmarks/harness*' | sort | paste -sd:)
 
 help: ## List the targets
-	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sort | awk -F':.*## ' '{printf "  %-10s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sort | awk -F':.*## ' '{printf "  %-14s %s\n", $$1, $$2}'
 
 demo: prepare ## Run the main job on real parts: ROWS=, PARTITIONS=, INPUT=file.parquet, KEY=column
 	@$(RUN) -m rezone.cli.main demo $(if $(ROWS),--rows $(ROWS)) $(if $(PARTITIONS),--partitions $(PARTITIONS)) $(if $(INPUT),--input $(INPUT)) $(if $(KEY),--key $(KEY))
 
-down: ## Stop the one-machine cluster that `make demo` or `rezone local up` started
-	@$(RUN) -m rezone.cli.main local down
+down: ## Stop the one-machine cluster of `make demo` and `rezone local up`; STATE_DIR= for another one
+	@$(RUN) -m rezone.cli.main local $(if $(STATE_DIR),--state-dir $(STATE_DIR)) down
 
 test: prepare ## Run the test suite on a real API server, RocksDB and Spark
 ifdef TEST_ARGS
@@ -29,6 +29,7 @@ check: env lint types layers ## Lint, types, layers, generated files
 	$(RUN) -m rezone.resources.generate --check --helm "$$(python3 -m rezone.local.tools helm)"
 	$(RUN) -m rezone.cli.diagrams --check
 	$(RUN) hack/protocols_page.py --check
+	$(RUN) hack/mutations.py --check
 
 lint: env
 	.venv/bin/ruff check .
@@ -46,6 +47,7 @@ generate: env ## Write all generated files anew: CRDs, chart copies, reference, 
 	$(RUN) -m rezone.resources.generate --helm "$$(python3 -m rezone.local.tools helm)"
 	$(RUN) -m rezone.cli.diagrams
 	$(RUN) hack/protocols_page.py
+	$(RUN) hack/mutations.py --page
 
 e2e: prepare ## Run both end-to-end suites: the main job, and a real cluster that breaks (docs/e2e.md)
 	$(RUN) -m pytest e2e -s $(TEST_ARGS)
@@ -56,11 +58,20 @@ e2e-up: prepare ## Make the cluster of the end-to-end suite and leave it running
 e2e-down: env ## End what a run with REZONE_E2E_KEEP=1, or one that was killed, has left
 	$(RUN) -m e2e.kind down
 
-chaos: prepare ## Kill the operator at every point: its process, and simulated with SEEDS= (1500) pairs of faults and storms
-	REZONE_SIMULATION_SEEDS=$(or $(SEEDS),1500) $(RUN) -m pytest tests/controller/test_controller_killed.py tests/controller/test_controller_killed_resharding.py tests/controller/test_controller_killed_spark.py tests/controller/test_controller_recovering.py tests/controller/test_controller_lost_machine.py tests/simulation $(TEST_ARGS)
+chaos: prepare ## Make FAULTS= (all) in networks, disks, clocks and processes, each alone, then a STORM= (240) of seconds by SEED=
+	PYTHONPATH=operator:. $(RUN) -m e2e.chaos --faults "$(or $(FAULTS),all)" --storm-seconds $(or $(STORM),240) $(if $(SEED),--seed $(SEED)) $(if $(REPORT),--report $(REPORT))
+
+chaos-short: prepare ## Make three of these faults, or say that this machine cannot
+	PYTHONPATH=operator:. $(RUN) -m e2e.chaos --faults short --or-skip $(if $(SEED),--seed $(SEED))
+
+chaos-operator: prepare ## Kill the operator at every point: its process, and simulated with SEEDS= (1500) pairs of faults and storms
+	REZONE_SIMULATION_SEEDS=$(or $(SEEDS),1500) $(RUN) -m pytest tests/controller/test_controller_killed.py tests/controller/test_controller_killed_resharding.py tests/controller/test_controller_killed_spark.py tests/controller/test_controller_recovering.py tests/controller/test_controller_lost_machine.py tests/controller/test_controller_restored.py tests/simulation $(TEST_ARGS)
 
 seeds: env ## Simulate SEEDS= (1000) seeds of each storm on all processors, from FIRST= (0): failures, and seeds a minute
 	PYTHONPATH=operator:tests $(RUN) -m simulation.many --seeds $(or $(SEEDS),1000) --first $(or $(FIRST),0) $(if $(STORMS),--storms $(STORMS))
+
+mutations: prepare ## Break the product in one place after the other and see that tests fail: NAMES="B-08 load-row-by-row"
+	$(RUN) hack/mutations.py $(NAMES)
 
 images: ## Build the three images; OUTPUT=directory writes archives that kind can load
 	@python3 hack/images.py $(if $(OUTPUT),--output $(OUTPUT)) $(IMAGES_ARGS)

@@ -44,6 +44,8 @@ from rezone.wire.copying import Relay, copy_partition
 from rezone.wire.copysink import FlightSink
 from rezone.wire.flight import NodeClient
 from rezone.wire.messages import (
+    AdmitCopies,
+    AdmittedCopy,
     BulkInsert,
     NodeReport,
     PullSnapshot,
@@ -146,6 +148,8 @@ def pulled(c: Coordinator) -> float:
 
 def relayed(c: Coordinator) -> float:
     """Copy through this process; return the seconds."""
+    admitted = (AdmittedCopy(P),)
+    c.call(1, AdmitCopies(fence=c.fence(), admitted=admitted, held=(), seconds=60.0))
     begun = time.monotonic()
     descriptor = BulkInsert(
         partition=P, snapshot_source=0, attempt=str(begun), revision=c.fence().revision

@@ -4,7 +4,8 @@
 
 Needs a Docker daemon with BuildKit (any since 20.10) and a package index, but no image registry:
 where the base image cannot be pulled, root makes one from Debian's packages with debootstrap. The
-way to the package index is that of this process: proxies, index and certificate authority.
+way to the package index is that of this process: proxies, index, and the certificate authorities of
+its environment or of this system.
 
 `--twice` builds again with nothing reused and compares the layers.
 """
@@ -39,6 +40,8 @@ BUILDKIT_IN_CLIENT_UNTIL = 23
 PROXIES = ("http_proxy", "https_proxy", "no_proxy")
 PASSED = (*PROXIES, *(name.upper() for name in PROXIES), "PIP_INDEX_URL", "UV_DEFAULT_INDEX")
 AUTHORITIES = ("SSL_CERT_FILE", "PIP_CERT", "REQUESTS_CA_BUNDLE")
+# In which a proxy's own authority is, where nothing else is said.
+SYSTEM_AUTHORITIES = "/etc/ssl/certs/ca-certificates.crt"
 
 
 class ImageError(Exception):
@@ -111,8 +114,9 @@ def build_command(
     passed = [f"{name}={environment[name]}" for name in PASSED if environment.get(name)]
     arguments = [f"BASE={base}", *passed]
     secrets: list[str] = []
-    authority = next((environment[name] for name in AUTHORITIES if environment.get(name)), "")
-    if authority and Path(authority).is_file():
+    given = (environment[name] for name in AUTHORITIES if environment.get(name))
+    authority = next(given, SYSTEM_AUTHORITIES)
+    if Path(authority).is_file():
         secrets = ["--secret", f"id=ca,src={authority}"]
         arguments.append("SSL_CERT_FILE=/run/secrets/ca")
     return [

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ipaddress
 import itertools
+import json
 import socket
 import subprocess
 from collections.abc import AsyncIterator, Iterator, Sequence
@@ -16,13 +17,10 @@ from typing import Any
 
 import pytest
 import yaml
-from lightkube import AsyncClient, Client, KubeConfig, codecs
-from lightkube.core.exceptions import ApiError
-from lightkube.models.meta_v1 import ObjectMeta
-from lightkube.resources.apiextensions_v1 import CustomResourceDefinition
-from lightkube.resources.core_v1 import Namespace, ServiceAccount
 
+from rezone.local.api import KubeApi
 from rezone.local.controlplane import CONTEXT, ControlPlane, ControlPlaneSettings
+from rezone.local.errors import ApiError
 from rezone.local.tools import find_tools
 from rezone.resources.crd import custom_resource_definitions
 
@@ -71,18 +69,23 @@ def kubeconfig(apiserver: ApiServer) -> Path:
 
 def establish(kubeconfig: Path, definitions: Sequence[dict[str, Any]]) -> None:
     """Bring custom resource definitions to an API server, and wait until it serves their kinds."""
-    with Client(config=KubeConfig.from_file(kubeconfig), trust_env=False) as client:
-        for body in definitions:
-            client.apply(codecs.from_dict(body), field_manager="rezone-tests", force=True)
-        for body in definitions:
-            name = body["metadata"]["name"]
-            client.wait(CustomResourceDefinition, name, for_conditions=["Established"])
+    items = {"apiVersion": "v1", "kind": "List", "items": list(definitions)}
+    names = [body["metadata"]["name"] for body in definitions]
+    kubectl = [str(find_tools(["kubectl"])["kubectl"]), f"--kubeconfig={kubeconfig}"]
+    apply = ["apply", "--server-side", "--force-conflicts", "-f", "-"]
+    wait = ["wait", "--for=condition=Established", "--timeout=30s", *(f"crd/{n}" for n in names)]
     # The server opens a kind's storage at the first request for it, and puts who asks meanwhile
     # off with status 429. kubectl asks again.
-    kinds = ",".join(body["metadata"]["name"] for body in definitions)
-    kubectl = find_tools(["kubectl"])["kubectl"]
-    look = [str(kubectl), f"--kubeconfig={kubeconfig}", "get", kinds, "--all-namespaces"]
-    subprocess.run(look, check=True, capture_output=True, timeout=60)
+    look = ["get", ",".join(names), "--all-namespaces"]
+    for arguments in (apply, wait, look):
+        subprocess.run(
+            [*kubectl, *arguments],
+            check=True,
+            capture_output=True,
+            timeout=60,
+            text=True,
+            input=json.dumps(items) if arguments is apply else None,
+        )
 
 
 @pytest.fixture(scope="session")
@@ -93,30 +96,29 @@ def crds(kubeconfig: Path) -> Path:
 
 
 @pytest.fixture
-async def kube(kubeconfig: Path) -> AsyncIterator[AsyncClient]:
-    """Give a lightkube client with all rights on the session's API server."""
-    config = KubeConfig.from_file(kubeconfig)
-    async with AsyncClient(config=config, trust_env=False, field_manager="rezone-tests") as client:
+async def kube(kubeconfig: Path) -> AsyncIterator[KubeApi]:
+    """Give a client with all rights on the session's API server."""
+    async with KubeApi(kubeconfig) as client:
         yield client
 
 
 @pytest.fixture
-async def namespace(kube: AsyncClient) -> AsyncIterator[str]:
+async def namespace(kube: KubeApi) -> AsyncIterator[str]:
     """Make a fresh namespace with a default service account; delete it without waiting.
 
     Without kube-controller-manager nobody makes the account, and pods are refused without one; nor
     does anybody finish the deletion, so each test gets a new name.
     """
     name = f"test-{next(_namespace_numbers)}"
-    await kube.create(Namespace(metadata=ObjectMeta(name=name)))
-    account = ServiceAccount(metadata=ObjectMeta(name="default", namespace=name))
+    await kube.create("/api/v1/namespaces", {"metadata": {"name": name}})
+    account = {"metadata": {"name": "default"}}
     try:
-        await kube.create(account)
+        await kube.create(f"/api/v1/namespaces/{name}/serviceaccounts", account)
     except ApiError as error:
-        if error.status.code != 409:
+        if not error.conflict:
             raise
     yield name
-    await kube.delete(Namespace, name)
+    await kube.delete(f"/api/v1/namespaces/{name}")
 
 
 @pytest.fixture(autouse=True)

@@ -78,7 +78,7 @@ class Applications:
         """Do something over a connection of Rezone's own."""
 
         async def run() -> T:
-            async with connect(self._kubeconfig) as kube:
+            async with await connect(self._kubeconfig) as kube:
                 return await act(kube)
 
         return asyncio.run(run())

@@ -30,7 +30,7 @@ SERVING = ZoneHealth(partitions=4, led=4, in_sync=4, ready_nodes=1, wanted_nodes
 @pytest.fixture
 async def api(crds: Path) -> AsyncIterator[Kube]:
     """Connect to the session's API server."""
-    async with connect(crds) as connection:
+    async with await connect(crds) as connection:
         yield connection
 
 

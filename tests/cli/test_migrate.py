@@ -44,7 +44,7 @@ SPEC = RegionMigrationSpec(zone_name="orders", partition=0)
 @pytest.fixture
 async def api(crds: Path) -> AsyncIterator[Kube]:
     """Connect to the session's API server."""
-    async with connect(crds) as connection:
+    async with await connect(crds) as connection:
         yield connection
 
 
@@ -180,7 +180,7 @@ def asked_for(namespace: str, kubeconfig: Path, *options: str) -> RegionMigratio
     name = done.output.split()[1]
 
     async def read() -> RegionMigration:
-        async with connect(kubeconfig) as api:
+        async with await connect(kubeconfig) as api:
             return await StatusStore(api).read(RegionMigration, namespace, name)
 
     return asyncio.run(read()).spec
@@ -204,7 +204,7 @@ def test_on_the_way_back_nothing_is_kept_unless_it_is_asked_for(
     """Each move there and back would leave one replica more than the zone asks for."""
 
     async def make() -> None:
-        async with connect(crds) as api:
+        async with await connect(crds) as api:
             await zone_that_keeps(StatusStore(api), namespace_name, kept(2))
 
     asyncio.run(make())

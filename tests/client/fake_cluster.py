@@ -4,7 +4,7 @@ All nodes share the committed state, as replicas with every row in sync would. W
 to a request is decided by `faults(node, request)`, called under the cluster's lock.
 
 A re-sharding is begun, each old partition sealed, and the re-sharding finished, by a test or by a
-fault. What a new partition knows of writers is what its own log has and what it imported: entries
+fault. What a new partition knows of producers is what its own log has and what it imported: entries
 with rows in its range, and nothing else.
 """
 
@@ -25,6 +25,7 @@ from rezone.wire.errors import (
     ConflictError,
     NotLeaderError,
     NotReadyError,
+    ProducerFencedError,
     ReshardedError,
     RezoneError,
     UnknownPartitionError,
@@ -43,6 +44,8 @@ from rezone.wire.messages import (
     LeaderAndIsr,
     Message,
     PartitionAssignment,
+    ProducerOpen,
+    ProducerOpened,
     ReadRequest,
     ReadResult,
     RouteTable,
@@ -52,7 +55,11 @@ from rezone.wire.messages import (
     WriteResult,
     ZoneConfig,
 )
+from rezone.wire.producers import home_hash
 from rezone.wire.rows import RowCodec
+
+ProducerKey = tuple[str, int]
+"""A producer's id, and the partition that it has sent a batch to."""
 
 
 class Fault(enum.Enum):
@@ -77,9 +84,13 @@ class _BreakError(Exception):
 
 
 class Entry(NamedTuple):
-    """A batch as a log has it: its rows by key, None for a deleted one."""
+    """A batch as a log has it: its rows by key, None for a deleted one.
 
-    writer: str
+    `producer` is the producer's id with the partition that it has sent the batch to.
+    """
+
+    producer: ProducerKey
+    epoch: int
     sequence: int
     rows: dict[bytes, bytes | None]
 
@@ -91,10 +102,15 @@ class Partition:
     leader: int
     epoch: int = 1
     data: dict[bytes, bytes] = dataclasses.field(default_factory=dict)
-    writers: dict[str, tuple[int, int]] = dataclasses.field(default_factory=dict)
+    producers: dict[ProducerKey, tuple[int, int, int]] = dataclasses.field(default_factory=dict)
     log: list[Entry] = dataclasses.field(default_factory=list)
-    applied: list[tuple[str, int, int]] = dataclasses.field(default_factory=list)
+    applied: list[tuple[ProducerKey, int, int]] = dataclasses.field(default_factory=list)
     offset: int = 0
+
+    def epoch_of(self, producer_id: str) -> int:
+        """Return the highest epoch of a producer."""
+        found = (state[0] for (known, _), state in self.producers.items() if known == producer_id)
+        return max(found, default=0)
 
     def append(self, entry: Entry) -> int:
         """Apply an entry and return the offset after it."""
@@ -104,8 +120,9 @@ class Partition:
             else:
                 self.data[key] = value
         self.offset += len(entry.rows)
-        last = self.writers.get(entry.writer, (0, 0))[0]
-        self.writers[entry.writer] = (max(last, entry.sequence), self.offset)
+        epoch, last, _ = self.producers.get(entry.producer, (0, 0, 0))
+        newest = max((epoch, last), (entry.epoch, entry.sequence))
+        self.producers[entry.producer] = (*newest, self.offset)
         self.log.append(entry)
         return self.offset
 
@@ -135,7 +152,7 @@ class FakeNode(flight.FlightServerBase):  # type: ignore[misc]
         except RezoneError as error:
             raise to_flight_error(error) from error
         empty = pa.RecordBatch.from_pylist([], schema=table.schema)
-        told = pa.py_buffer(messages.encode(RowsAsOf(as_of=0, age_ms=0)))
+        told = pa.py_buffer(messages.encode(RowsAsOf(as_of=request.as_of or 0, age_ms=0)))
 
         def chunks() -> Iterator[Any]:
             yield empty, told
@@ -177,9 +194,11 @@ class FakeCluster:
         self.routes_asked = 0
         self.sealed: set[int] = set()
         self.history: list[tuple[int, Entry]] = []
+        self.openings: dict[str, int] = {}
         self.tells_seals = True
         self.frozen: set[int] = set()
         self.thawed = threading.Event()
+        self.micros: Callable[[], int] = lambda: 0
         self.before_batch: Callable[[ScanTicket, int], None] = lambda _ticket, _number: None
 
     @property
@@ -347,7 +366,7 @@ class FakeCluster:
         delayed: list[tuple[Message, bytes]],
     ) -> list[tuple[Message, bytes]]:
         """Return the frames to send now."""
-        assert isinstance(request, (WriteRequest, ReadRequest))
+        assert isinstance(request, (WriteRequest, ReadRequest, ProducerOpen))
         with self.lock:
             fault = self.faults(node, request)
             if fault is Fault.BREAK_BEFORE:
@@ -376,10 +395,18 @@ class FakeCluster:
             return answers
 
     def _carry_out(
-        self, node: FakeNode, request: WriteRequest | ReadRequest, body: memoryview, fault: Fault
+        self,
+        node: FakeNode,
+        request: WriteRequest | ReadRequest | ProducerOpen,
+        body: memoryview,
+        fault: Fault,
     ) -> tuple[Message, bytes]:
         if fault is Fault.NOT_READY:
             raise NotReadyError("not yet")
+        if isinstance(request, ProducerOpen):
+            self._refuse_others_rows(request.partition, [home_hash(request.producer_id)])
+            self._refuse_follower(node, request.partition, hint=fault is not Fault.NO_HINT)
+            return self._open(request), b""
         delete = isinstance(request, ReadRequest) or request.delete
         batch = bodies.from_ipc(body, self.codec.key_schema if delete else self.codec.arrow_schema)
         keys = self.codec.encode_keys(batch)
@@ -394,34 +421,54 @@ class FakeCluster:
         return answer
 
     def _write(self, request: WriteRequest, keys: list[bytes], batch: Any) -> WriteResult:
-        state = self.partitions[request.partition]
-        uuid.UUID(request.writer_id)
-        last, end = state.writers.get(request.writer_id, (0, 0))
+        state, epoch = self.partitions[request.partition], request.producer_epoch
+        uuid.UUID(request.producer_id)
+        producer = (request.producer_id, request.partition)
+        if epoch < state.epoch_of(request.producer_id):
+            raise ProducerFencedError("opened again")
+        known, last, end = state.producers.get(producer, (0, 0, 0))
+        last = last if known == epoch else 0
         assert request.sequence <= last + 1, "a gap in the sequence"
         repeats = [
-            state.writers[sent.writer_id]
+            before
             for sent in request.sent_as
-            if state.writers.get(sent.writer_id, (0, 0))[0] >= sent.sequence
+            if (before := state.producers.get((request.producer_id, sent.partition)))
+            and before[:2] >= (epoch, sent.sequence)
         ]
         if request.sequence < last:
             raise RezoneError("an old sequence")
         if request.sequence > last and repeats:
             # As a leader does it: the name is not taken, which the next batch must allow for.
-            state.writers[request.writer_id] = (request.sequence, repeats[0][1])
-            end = repeats[0][1]
+            state.producers[producer] = (epoch, request.sequence, repeats[0][2])
+            end = repeats[0][2]
         elif request.sequence > last:
             self.codec.check(batch, delete=request.delete)
             none: list[bytes | None] = [None] * len(keys)
             values = none if request.delete else self.codec.encode_values(batch).to_pylist()
             changes = dict(zip(keys, values, strict=True))
-            entry = Entry(request.writer_id, request.sequence, changes)
+            entry = Entry(producer, epoch, request.sequence, changes)
             end = state.append(entry)
             self.history.append((request.partition, entry))
-            state.applied.append((request.writer_id, request.sequence, batch.num_rows))
+            state.applied.append((producer, request.sequence, batch.num_rows))
         return WriteResult(opaque=request.opaque, end_offset=end, commit_time=end)
+
+    def _open(self, request: ProducerOpen) -> ProducerOpened:
+        state, producer = self.partitions[request.partition], (request.producer_id, -1)
+        epoch = state.epoch_of(request.producer_id) + 1
+        if self.openings.get(request.opening) == epoch - 1:
+            return ProducerOpened(opaque=request.opaque, producer_epoch=epoch - 1)
+        if request.known_epoch != epoch - 1:
+            raise ProducerFencedError("opened by others", producer_epoch=epoch - 1)
+        state.producers[producer] = (epoch, 0, state.offset)
+        self.openings[request.opening] = epoch
+        return ProducerOpened(opaque=request.opaque, producer_epoch=epoch)
 
     def _read(self, request: ReadRequest, keys: list[bytes]) -> tuple[Message, bytes]:
         state = self.partitions[request.partition]
         found = [k for k in keys if k in state.data]
         batch = self.codec.decode(found, [state.data[k] for k in found])
-        return ReadResult(opaque=request.opaque, rows=len(found)), bodies.to_ipc(batch)
+        # A read that may be old gets rows that are just as old; there is only the newest version.
+        now = self.micros()
+        as_of = request.as_of or now - (request.max_age_ms or 0) * 1000
+        told = ReadResult(request.opaque, len(found), as_of=as_of, age_ms=(now - as_of) // 1000)
+        return told, bodies.to_ipc(batch)

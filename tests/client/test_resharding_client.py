@@ -66,9 +66,7 @@ def client_of(
     cluster: FakeCluster, name: str = "w", settings: ClientSettings = QUICK
 ) -> TableClient:
     """Return a client of the cluster with short pauses."""
-    return TableClient(
-        cluster.bootstrap, writer_id=name, settings=settings, rng=random.Random(name)
-    )
+    return TableClient(cluster.bootstrap, settings=settings, rng=random.Random(name))
 
 
 # --- writes ---------------------------------------------------------------------------------
@@ -125,7 +123,7 @@ def test_a_write_whose_answer_was_lost_at_the_seal_does_not_undo_anothers(
                     cluster.begin_resharding(5)
                 return Fault.SEAL_AFTER
             if len(cluster.history) == 1:
-                another = Entry("another", 1, {key: newer})
+                another = Entry(("another", 0), 0, 1, {key: newer})
                 cluster.history.append((0, another))
                 cluster.partitions[request.partition].append(another)
             return Fault.NONE

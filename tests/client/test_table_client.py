@@ -15,9 +15,14 @@ from rezone.client import ClientSettings, OutcomeUnknownError, TableClient
 from rezone.client.connection import Connection
 from rezone.client.doubts import Doubts
 from rezone.client.request import Outcome, Request
-from rezone.client.writes import lane_writer
 from rezone.wire.bodies import to_ipc
-from rezone.wire.errors import InvalidRowError, NotLeaderError, OverloadedError, RezoneError
+from rezone.wire.errors import (
+    InvalidRowError,
+    NotLeaderError,
+    OverloadedError,
+    ProducerFencedError,
+    RezoneError,
+)
 from rezone.wire.messages import Message, ReadRequest, WriteRequest, ZoneConfig
 from rezone.wire.schema import Column, ColumnType, RowLimits, TableSchema
 
@@ -75,9 +80,7 @@ def cluster() -> Iterator[FakeCluster]:
 @pytest.fixture
 def client(cluster: FakeCluster) -> Iterator[TableClient]:
     """Yield a client of the cluster with short pauses."""
-    with TableClient(
-        cluster.bootstrap, writer_id="w", settings=QUICK, rng=random.Random(1)
-    ) as made:
+    with TableClient(cluster.bootstrap, settings=QUICK, rng=random.Random(1)) as made:
         yield made
 
 
@@ -218,10 +221,10 @@ def test_one_fault_applies_a_write_once(
     cluster.faults = Script(fault)
     acks = client.write(rows_of([1]))
     state = cluster.partitions[acks[0].partition]
-    writer = lane_writer(client.writer_id, acks[0].partition)
-    assert state.applied == [(writer, 1, 1)]
+    producer = (client.open_producer().producer_id, acks[0].partition)
+    assert state.applied == [(producer, 1, 1)]
     client.write(rows_of([1], 1))
-    assert state.applied == [(writer, 1, 1), (writer, 2, 1)]
+    assert state.applied == [(producer, 1, 1), (producer, 2, 1)]
 
 
 def test_a_dead_node_is_left_for_the_new_leader(cluster: FakeCluster) -> None:
@@ -294,7 +297,7 @@ def test_who_answers_others_is_not_doubted() -> None:
 
 def test_refused_rows_end_the_call_and_leave_no_gap(cluster: FakeCluster) -> None:
     """InvalidRow from the node: nothing applied, and the number is used by the next batch."""
-    with TableClient(cluster.bootstrap, writer_id="w", settings=QUICK) as client:
+    with TableClient(cluster.bootstrap, settings=QUICK) as client:
         client.write(rows_of([1]))
         tight = RowLimits(value_bytes_max=20)
         codec_before = cluster.codec
@@ -311,7 +314,7 @@ def test_the_deadline_says_that_the_outcome_is_unknown(cluster: FakeCluster) -> 
     settings = ClientSettings(
         timeout_seconds=0.2, attempt_timeout_seconds=0.05, backoff_max_seconds=0.005
     )
-    with TableClient(cluster.bootstrap, writer_id="w", settings=settings) as client:
+    with TableClient(cluster.bootstrap, settings=settings) as client:
         cluster.faults = lambda _n, r: (
             Fault.SWALLOW_AFTER if isinstance(r, WriteRequest) else Fault.NONE
         )
@@ -338,7 +341,7 @@ def test_batches_of_a_partition_go_one_at_a_time_in_order(cluster: FakeCluster) 
     cluster.faults = script
     limits = RowLimits(batch_rows_max=10)
     cluster.config = ZoneConfig(zone="z", zone_uid="u", partitions=4, table=TABLE, limits=limits)
-    with TableClient(cluster.bootstrap, writer_id="w", settings=PATIENT) as client:
+    with TableClient(cluster.bootstrap, settings=PATIENT) as client:
         futures = [client.submit_write(rows_of(range(50), n)) for n in range(20)]
         for future in futures:
             future.result(20)
@@ -419,8 +422,7 @@ def test_exactly_once_under_any_mix_of_faults(seed: int) -> None:
 
     with FakeCluster(CONFIG, nodes=3, faults=faults) as cluster:
         writers = [
-            TableClient(cluster.bootstrap, writer_id=f"w{w}", settings=QUICK, rng=random.Random(w))
-            for w in range(2)
+            TableClient(cluster.bootstrap, settings=QUICK, rng=random.Random(w)) for w in range(2)
         ]
         futures = []
         expected = {}
@@ -444,8 +446,8 @@ def test_exactly_once_under_any_mix_of_faults(seed: int) -> None:
         for partition, state in cluster.partitions.items():
             assert len({(w, s) for w, s, _ in state.applied}) == len(state.applied)
             for index, writer in enumerate(writers):
-                name = lane_writer(writer.writer_id, partition)
-                rows = sum(count for w, _, count in state.applied if w == name)
+                producer = (writer.open_producer().producer_id, partition)
+                rows = sum(count for p, _, count in state.applied if p == producer)
                 assert rows == acked.get((index, partition), 0)
         for writer in writers:
             writer.close()
@@ -460,3 +462,62 @@ def test_reads_are_tried_again_too(cluster: FakeCluster, client: TableClient) ->
         assert client.read([{"id": 1}]).num_rows == 1
         assert all(isinstance(r, ReadRequest) for _, r in script.seen)
         assert len(script.seen) >= 2
+
+
+@pytest.mark.proves("PW-01")
+@pytest.mark.parametrize("fault", [f for f in Fault if f is not Fault.DELAY])
+def test_a_name_is_opened_whatever_happens_to_the_answer(
+    cluster: FakeCluster, fault: Fault
+) -> None:
+    """An opening whose answer is lost is repeated, and the first write goes out with its epoch.
+
+    A client would write under an epoch that another one has, or never begin.
+    """
+    cluster.faults = Script(fault)
+    with TableClient(cluster.bootstrap, producer="loader", settings=QUICK) as client:
+        (ack,) = client.write(rows_of([1]))
+        opened = client.open_producer()
+        assert opened.producer_epoch == 1, "a repeat gets the same epoch"
+        state = cluster.partitions[ack.partition]
+        assert state.producers[opened.producer_id, ack.partition][:2] == (opened.producer_epoch, 1)
+
+
+@pytest.mark.proves("PW-01")
+def test_a_name_that_others_have_opened_is_opened_behind_them(cluster: FakeCluster) -> None:
+    """Each client that opens a name gets the next epoch, however many have opened it before.
+
+    A client that knows of no epoch yet would be refused, or share the one of another.
+    """
+    for epoch in (1, 2, 3):
+        with TableClient(cluster.bootstrap, producer="loader", settings=QUICK) as client:
+            assert client.open_producer().producer_epoch == epoch
+
+
+@pytest.mark.proves("PW-01")
+def test_a_fence_behind_a_lost_answer_leaves_the_outcome_unknown(cluster: FakeCluster) -> None:
+    """A write that was applied before its producer was fenced is not called refused.
+
+    Its caller would write it again elsewhere, though it is there.
+    """
+    tries: list[WriteRequest] = []
+
+    def faults(_node: FakeNode, request: Message) -> Fault:
+        if not isinstance(request, WriteRequest):
+            return Fault.NONE
+        tries.append(request)
+        if len(tries) == 1:
+            return Fault.SWALLOW_AFTER
+        # Meanwhile another client has written there.
+        state = cluster.partitions[request.partition]
+        state.producers[request.producer_id, request.partition] = (2, 1, state.offset)
+        return Fault.NONE
+
+    cluster.faults = faults
+    with TableClient(cluster.bootstrap, producer="loader", settings=QUICK) as client:
+        with pytest.raises(OutcomeUnknownError) as said:
+            client.write(rows_of([1], 1))
+        assert isinstance(said.value.__cause__, ProducerFencedError)
+        with pytest.raises(ProducerFencedError):
+            client.delete([{"id": 1}])
+        assert len(tries) == 2
+        assert client.read([{"id": 1}]).to_pylist() == rows_of([1], 1)

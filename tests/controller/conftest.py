@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
-from operated_cluster import CRDS, TestCluster, abort_connections
+from operated_cluster import TestCluster, abort_connections
 
 from kubernetes_fixture import check_context
 from rezone.local.api import KubeApi
@@ -24,10 +24,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestCluster]:
         local.up(nodes=4)
         check_context(local.kubeconfig)
         made = TestCluster(state, local.kubeconfig, find_tools(["kubectl"])["kubectl"])
-        made.kubectl("apply", "--server-side", "--filename", str(CRDS))
-        made.kubectl("wait", "--for=condition=Established", "crd", "--all", "--timeout=60s")
-        # For a moment the API server answers 429 for a new kind; kubectl waits as it is told.
-        made.kubectl("get", "distributionzones,rebalancetasks,regionmigrations")
+        made.install_crds()
         yield made
     finally:
         local.down(delete=True)

@@ -43,22 +43,29 @@ class InProcessOperator:
     ) -> None:
         self.crashed = asyncio.Event()
         self._namespace = namespace
-        self._kube = connect(kubeconfig)
+        self._kubeconfig = kubeconfig
         self._api = KubeApi(kubeconfig)
-        settings = CoordinatorSettings(leader_lease_seconds=2.0)
-        self.coordinator = Coordinator(self._kube, settings, epoch)
-        if crash is not None:
-            self.coordinator.store = CrashingStore(self._kube, Crash(crash, self._crash))
-        self.coordinator.register(Kind.ZONE, ZoneReconciler(self.coordinator).reconcile)
-        self.coordinator.register(Kind.TASK, TaskReconciler(self.coordinator).reconcile)
-        self.coordinator.register(Kind.MIGRATION, MigrationReconciler(self.coordinator).reconcile)
+        self._epoch = epoch
+        self._crash_point = crash
         self._watches: list[asyncio.Task[None]] = []
         self._foreign: set[Any] = set()
+        self._used_epochs: list[int] = []
 
     async def __aenter__(self) -> Self:
         """Begin to watch."""
         self._foreign = open_connections()
         await self._api.__aenter__()
+        self._kube = await connect(self._kubeconfig)
+        settings = CoordinatorSettings(leader_lease_seconds=2.0, namespaces=(self._namespace,))
+        self.coordinator = Coordinator(
+            self._kube, settings, self._epoch, on_used_epoch=self._used_epochs.append
+        )
+        if self._crash_point is not None:
+            crash = Crash(self._crash_point, self._crash)
+            self.coordinator.store = CrashingStore(self._kube, crash)
+        self.coordinator.register(Kind.ZONE, ZoneReconciler(self.coordinator).reconcile)
+        self.coordinator.register(Kind.TASK, TaskReconciler(self.coordinator).reconcile)
+        self.coordinator.register(Kind.MIGRATION, MigrationReconciler(self.coordinator).reconcile)
         for kind, plural in PLURALS.items():
             self._watch(self._wake_by(kind, path_of(self._namespace, plural)))
         self._watch(self._wake_zones(f"/api/v1/namespaces/{self._namespace}/pods"))
@@ -74,6 +81,7 @@ class InProcessOperator:
         await self._api.__aexit__(None, None, None)
         await self._kube.close()
         await abort_connections(self._foreign)
+        assert not self._used_epochs, "it takes its own epoch for another coordinator's, and rests"
 
     async def until_crash(self, seconds: float = 60.0) -> None:
         """Wait for the crash point."""

@@ -56,6 +56,13 @@ class TestCluster:
         assert done.returncode == 0, f"{words}: {done.stderr.decode()}"
         return done.stdout.decode()
 
+    def install_crds(self) -> None:
+        """Apply the project's kinds and wait until they are served."""
+        self.kubectl("apply", "--server-side", "--filename", str(CRDS))
+        self.kubectl("wait", "--for=condition=Established", "crd", "--all", "--timeout=60s")
+        # For a moment the API server answers 429 for a new kind; kubectl waits as it is told.
+        self.kubectl("get", "distributionzones,rebalancetasks,regionmigrations")
+
     def apply(self, *objects: Json) -> None:
         """Apply objects."""
         text = json.dumps({"apiVersion": "v1", "kind": "List", "items": list(objects)})
@@ -79,14 +86,17 @@ class TestCluster:
 
 
 def zone_manifest(namespace: str, name: str, **changes: Any) -> Json:
-    """Return a zone of 4 partitions with 3 replicas on the nodes of its own pool."""
+    """Return a zone of 4 partitions with 3 replicas on the nodes of its own pool.
+
+    A data node that is starved for a moment is not lost for good: its replicas stay where they are.
+    """
     spec = {
         "partitions": 4,
         "replicas": 3,
         "minInSyncReplicas": 2,
         "dataNodes": {
             "nodeSelector": {f"{POOL}-{name}": "yes"},
-            "autoAdjust": {"scaleUpSeconds": 0, "scaleDownSeconds": 0},
+            "autoAdjust": {"scaleUpSeconds": 0, "scaleDownSeconds": 3_600},
         },
     }
     return _object("DistributionZone", namespace, name, spec | changes)
@@ -263,10 +273,12 @@ class Writer:
         self._thread.start()
         return self
 
-    def __exit__(self, *_: object) -> None:
-        """End after the write under way."""
+    def __exit__(self, failed: type[BaseException] | None, *_: object) -> None:
+        """End after the write under way; of a test that has failed, nothing is left to check."""
         self._stop.set()
         self._thread.join(90)
+        if failed is not None:
+            self._client.close()
         assert not self._thread.is_alive(), "the writer hangs"
 
     def wait_for_more(self, batches: int = 2, seconds: float = 60.0) -> None:

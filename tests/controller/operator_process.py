@@ -27,7 +27,7 @@ from rezone.resources.migration import MigrationState
 from rezone.resources.task import TaskState
 
 EVERY_POINT = bool(os.environ.get("REZONE_SIMULATION_SEEDS"))
-"""Whether operators die before and after each deed, as in `make chaos`, or once in each."""
+"""Whether operators die before and after each deed (`make chaos-operator`), or once in each."""
 ONLY_AFTER = {MigrationState.CLOSE_OLD_LEADER}
 """A life that ends before it is stored is followed by one that may pass it without a word: it has
 not heard of the old leader yet, and its zone stops what is left (RM-09)."""
@@ -214,18 +214,18 @@ class DyingOperator:
             for after in sorted(points if step not in ONLY_AFTER else {True}):
                 await self.dies(step, after=after)
 
-    async def dies(self, step: str, *, after: bool) -> None:
+    async def dies(self, step: str, *, after: bool, seconds: float = DEADLINE_SECONDS) -> None:
         """Live until SIGKILL before or after a step; a life that loses its Lease does not count."""
         point = CrashPoint(deed_of(step), after)
-        while (code := await asyncio.to_thread(self._live, point)) == EXIT_LEASE_LOST:
+        while (code := await asyncio.to_thread(self._live, point, seconds)) == EXIT_LEASE_LOST:
             continue
         assert code == -signal.SIGKILL, f"{point}: it ended with {code}\n{end_of(self._log)}"
 
-    def _live(self, point: CrashPoint) -> int:
+    def _live(self, point: CrashPoint, seconds: float) -> int:
         self._living, self._next = self._next, self._load()
         word = json.dumps(dataclasses.asdict(point)).encode()
         try:
-            self._living.communicate(word, timeout=DEADLINE_SECONDS)
+            self._living.communicate(word, timeout=seconds)
         except subprocess.TimeoutExpired:
             raise AssertionError(f"{point} was never reached\n{end_of(self._log)}") from None
         process, self._living = self._living, None

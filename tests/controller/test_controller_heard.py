@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import threading
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,10 +14,14 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from rezone.controller.heard import Heard, follows, request_after, with_answer
+from rezone.controller.heard import Heard, follows, news_of, request_after, with_answer
+from rezone.controller.news import EVERYTHING
+from rezone.controller.observe import node_views
 from rezone.replica import report
+from rezone.replica.checked_clock import Trouble
 from rezone.replica.report import ReportBoard
 from rezone.replica.settings import NodeSettings, SystemClock
+from rezone.resources.zone_status import DataNodeState, DataNodeStatus
 from rezone.wire.messages import NodeReport, ReplicaReport, ReportRequest, Role
 
 PARTITIONS = st.integers(0, 4)
@@ -58,6 +63,10 @@ class Node:
 
     def __init__(self) -> None:
         self.lives, self.changes, self.leaving = 0, 0, False
+        self.space = SimpleNamespace(short=False, why="")
+        self.clock = SimpleNamespace(trouble=Trouble())
+        self.hearing = SimpleNamespace(heard=frozenset({1}))
+        self.disk_speed = SimpleNamespace(sync_ms=0, slow_ms=0)
         self.replicas: dict[int, Replica] = {}
         self.restart()
 
@@ -85,6 +94,11 @@ class Node:
     def leave(self) -> None:
         """Say that it stops."""
         self.leaving = True
+        self.board.touched(None, at_once=True)
+
+    def set_clock(self, trouble: Trouble) -> None:
+        """Say what is wrong with the clock."""
+        self.clock.trouble = trouble
         self.board.touched(None, at_once=True)
 
     def answer(self, heard: Heard | None) -> NodeReport:
@@ -247,3 +261,23 @@ def test_changes_count_only_on_top_of_what_they_were_asked_for(node: Node) -> No
     assert not follows(dataclasses.replace(second, process_id="another life"), late)
     assert follows(None, node.answer(None))
     assert follows(first, node.answer(None))
+
+
+@pytest.mark.proves("NW-05")
+def test_a_node_whose_clock_is_off_is_one_that_gives_way() -> None:
+    """Its partitions would take no write for as long as its clock is wrong."""
+    node = Node()
+    well = with_answer(None, node.answer(None))
+    node.set_clock(Trouble("its clock was set"))
+    was_set = with_answer(well, node.answer(well))
+    assert news_of(well, was_set) == EVERYTHING
+    node.set_clock(Trouble("it is a month ahead", off=True))
+    off = with_answer(was_set, node.answer(was_set))
+    assert news_of(was_set, off) == EVERYTHING
+    monitor: Any = SimpleNamespace(get=None, silent_since=lambda _: None)
+    status = DataNodeStatus(id=0, pod_name="p", address="a", state=DataNodeState.ACTIVE)
+    for heard, leaves in ((well, False), (was_set, False), (off, True)):
+        seen = SimpleNamespace(reachable=True, heard=heard, is_fresh=lambda _: False)
+        monitor.get = lambda _, seen=seen: seen
+        view = node_views([status], monitor, datetime.now(UTC))[0]
+        assert (view.leaving, view.clock_text) == (leaves, heard.clock_text)

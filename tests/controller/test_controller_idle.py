@@ -9,8 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from lightkube import AsyncClient
-from lightkube.resources.core_v1 import PodStatus
 from operated_cluster import abort_connections, open_connections
 from still_nodes import StillNode
 
@@ -22,6 +20,7 @@ from rezone.kube.client import Kube, connect
 from rezone.kube.kinds import Pod, PodDisruptionBudget, Service, ZoneKind
 from rezone.kube.names import NODE_ID_LABEL
 from rezone.kube.pods import LOOK_AGAIN_SECONDS, PodStore
+from rezone.local.api import KubeApi
 from rezone.resources.conditions import ConditionType
 from rezone.resources.zone import DistributionZone
 
@@ -34,7 +33,7 @@ class CountingKube(Kube):
     """A connection that counts what it writes."""
 
     def __init__(self, kube: Kube) -> None:
-        super().__init__(kube._client, kube._settings)
+        super().__init__(kube._connection, kube._settings)
         self.writes: collections.Counter[str] = collections.Counter()
 
     async def _send(self, call: Awaitable[Any], target: str, *, verb: str = "") -> Any:
@@ -50,7 +49,7 @@ async def _later(_key: ObjectKey) -> None:
 class IdleOperator:
     """The reconcile loops in this process, passed through only when a test says so."""
 
-    def __init__(self, kube: CountingKube, kubelet: AsyncClient, namespace: str) -> None:
+    def __init__(self, kube: CountingKube, kubelet: KubeApi, namespace: str) -> None:
         self.kube = kube
         self._kubelet = kubelet
         self.seconds = 0.0
@@ -107,9 +106,8 @@ class IdleOperator:
             self.nodes[f"{ip}:7400"] = StillNode(int(meta["labels"][NODE_ID_LABEL]))
             ready = {"type": "Ready", "status": "True"}
             status = {"phase": "Running", "podIP": ip, "conditions": [ready]}
-            await self._kubelet.patch(
-                PodStatus, meta["name"], {"status": status}, namespace=self.namespace
-            )
+            path = Pod.path(self.namespace, meta["name"], "status")
+            await self._kubelet.patch(path, {"status": status})
 
     async def _all_ready(self, names: list[str]) -> bool:
         zones = await self.coordinator.store.list(DistributionZone, self.namespace)
@@ -130,10 +128,10 @@ class IdleOperator:
 
 
 @pytest.fixture
-async def operator(crds: Path, kube: AsyncClient, namespace: str) -> AsyncIterator[IdleOperator]:
+async def operator(crds: Path, kube: KubeApi, namespace: str) -> AsyncIterator[IdleOperator]:
     """Give an operator on the session's API server."""
     foreign = open_connections()
-    made = IdleOperator(CountingKube(connect(crds)), kube, namespace)
+    made = IdleOperator(CountingKube(await connect(crds)), kube, namespace)
     try:
         yield made
     finally:

@@ -77,6 +77,7 @@ class Pass:
                     status=DistributionZoneStatus(replicas=1), wake_seconds=WAKE_SECONDS
                 )
                 monkeypatch.setattr(zones, "_observe", self._answer(None))
+                monkeypatch.setattr(zone, "catch_up", self._answer(None))
                 monkeypatch.setattr(zones, "_decide", self._answer(decided))
                 monkeypatch.setattr(zones, "_act", self._act)
                 self.reconcile = zones.reconcile

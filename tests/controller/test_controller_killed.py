@@ -4,8 +4,9 @@ One move leads through all of its states while operator after operator dies: eac
 SIGKILL in the middle of a deed (`dying_operator`), the next one begins with what the API server
 and the data nodes know, and the last one is the operator as users run it.
 
-`make test` kills once in each deed, before one and after the next; `make chaos` both before and
-after each. `test_controller_crashes` has every state by itself, with loops that are ended.
+`make test` kills once in each deed, before one and after the next; `make chaos-operator` both
+before and after each. `test_controller_crashes` has every state by itself, with loops that are
+ended.
 """
 
 from __future__ import annotations

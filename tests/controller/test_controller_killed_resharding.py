@@ -80,7 +80,7 @@ def lives(cluster: TestCluster, heir: OperatorProcess, logs: Path) -> Iterator[D
         yield operator
 
 
-@pytest.mark.skipif(not EVERY_POINT, reason="half a minute more: make chaos")
+@pytest.mark.skipif(not EVERY_POINT, reason="half a minute more: make chaos-operator")
 @pytest.mark.proves("OP-02", "B-08", "ZR-20")
 async def test_killed_in_each_deed_of_a_re_sharding_that_is_cancelled(
     api: KubeApi, lives: DyingOperator, heir: OperatorProcess

@@ -1,8 +1,9 @@
 """The operator's process is killed around the SparkApplications of a rebalance.
 
-As `test_controller_killed`, with real Spark drivers: SIGKILL before and after an application is
-intended, made and deleted, and when it is found running, ended or failed and nothing is noted yet.
-What comes to pass while no operator lives is awaited by the test, so that the next one finds it.
+As `test_controller_killed`: SIGKILL before and after an application is intended, made and deleted,
+and when it is found running, ended or failed and nothing is noted yet. What comes to pass while no
+operator lives is awaited by the test, so that the next one finds it. Drivers are real Spark's with
+`make chaos-operator`; else they are quick ones (`quick_driver`), for this is about the operator.
 """
 
 from __future__ import annotations
@@ -15,14 +16,18 @@ from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
+import quick_driver
 from operated_cluster import (
+    POOL,
     TestCluster,
     Writer,
     abort_connections,
     addresses_of,
     check_settled,
     make_zone,
+    migration_manifest,
     path_of,
+    records_of,
     stable_of,
     state_of,
     task_manifest,
@@ -33,17 +38,18 @@ from operator_process import EVERY_POINT, DyingOperator, OperatorProcess, led_by
 from prometheus_client.parser import text_string_to_metric_families
 from resharding_case import check_rows, has_ended, patch, write_rows
 
+from rezone.kube.names import NODE_ID_LABEL
 from rezone.local.api import Json, KubeApi
+from rezone.resources.migration import TERMINAL_MIGRATION_STATES, MigrationState
 from rezone.resources.task import TaskState as T
 from rezone.wire.flight import NodeClient
-from rezone.wire.messages import NodeStatistics, StatisticsRequest
+from rezone.wire.messages import NodeReport, NodeStatistics, ReportRequest, StatisticsRequest
 
 pytestmark = [
     pytest.mark.apiserver,
     pytest.mark.spark,
     pytest.mark.slow,
     pytest.mark.timeout(600),
-    pytest.mark.skipif(not EVERY_POINT, reason="Spark drivers take their time: make chaos"),
 ]
 
 NAMESPACE = "killed-spark"
@@ -51,6 +57,7 @@ ZONE = "bulk"
 NODES = ("worker-1", "worker-2", "worker-3")
 ZONES = path_of(NAMESPACE, "distributionzones")
 TASKS = path_of(NAMESPACE, "rebalancetasks")
+MIGRATIONS = path_of(NAMESPACE, "regionmigrations")
 PODS = f"/api/v1/namespaces/{NAMESPACE}/pods"
 APPLICATIONS = f"/apis/sparkoperator.k8s.io/v1beta2/namespaces/{NAMESPACE}/sparkapplications"
 DRIVER = "spark-kubernetes-driver"
@@ -69,12 +76,24 @@ def heir(cluster: TestCluster, logs: Path) -> OperatorProcess:
     """Give the operator that goes on when the others are dead; it has made the module's zone."""
     cluster.kubectl("create", "namespace", NAMESPACE)
     operator = OperatorProcess(cluster, NAMESPACE, logs, POD_NAME=DyingOperator.POD)
-    # Each node leads one: a node that is left without any would call for a rebalance.
-    layout = {"partitions": 3, "replicas": 2, "minInSyncReplicas": 1}
+    layout = {
+        "partitions": 3,
+        "replicas": 2,
+        "minInSyncReplicas": 1,
+        # A node that a test leaves without any partition does not call for a rebalance of its own.
+        "dataNodes": {
+            "nodeSelector": {f"{POOL}-{ZONE}": "yes"},
+            "autoAdjust": {"scaleUpSeconds": 86_400, "scaleDownSeconds": 86_400},
+        },
+    }
 
     async def make() -> None:
         async with KubeApi(cluster.kubeconfig) as api:
-            bulk = {"transfer": {"sparkThresholdBytes": 0}}
+            driver: Json = {}
+            if not EVERY_POINT:
+                path = f"{quick_driver.install(logs / 'bin')}:{os.environ['PATH']}"
+                driver = {"driver": {"env": [{"name": "PATH", "value": path}]}}
+            bulk = {"transfer": {"sparkThresholdBytes": 0, "sparkTemplate": driver}}
             made = await make_zone(cluster, api, NAMESPACE, ZONE, NODES, **layout, **bulk)
             await asyncio.to_thread(write_rows, made, VALUE_BYTES)
         await abort_connections(set())
@@ -124,15 +143,15 @@ async def intended(api: KubeApi, task: str) -> str:
     return str((await api.get(f"{TASKS}/{task}"))["status"].get("sparkApplication", ""))
 
 
+def has_moved(migration: Json) -> bool:
+    """Return whether a migration has come to its end."""
+    return state_of(migration) in TERMINAL_MIGRATION_STATES
+
+
 def spark_state(application: Json) -> str:
     """Return the state that the Spark operator has written."""
     state = (application.get("status") or {}).get("applicationState") or {}
     return str(state.get("state", ""))
-
-
-def is_completed(application: Json) -> bool:
-    """Return whether a driver has ended well."""
-    return spark_state(application) == "COMPLETED"
 
 
 async def kill_driver(cluster: TestCluster, api: KubeApi, application: str) -> None:
@@ -182,6 +201,35 @@ async def snapshots_become(zone: Json, count: int) -> None:
             await asyncio.to_thread(wait_for_report, addresses_of(zone).values())
 
 
+def is_copied(zone: Json, partition: int) -> bool:
+    """Return whether a data node has begun to receive a partition."""
+    for address in addresses_of(zone).values():
+        client = NodeClient(address)
+        try:
+            report = client.call(ReportRequest(), NodeReport, timeout_seconds=10)
+        finally:
+            client.close()
+        if any(r.partition == partition and r.copy is not None for r in report.replicas):
+            return True
+    return False
+
+
+async def copy_begins(zone: Json, partition: int) -> None:
+    """Wait until a partition is being copied.
+
+    Its snapshot tells less: what is under way to a slow reader may be all of it.
+    """
+    async with asyncio.timeout(DRIVER_SECONDS):
+        while not await asyncio.to_thread(is_copied, zone, partition):
+            await asyncio.to_thread(wait_for_report, addresses_of(zone).values())
+
+
+def repairs_by_spark(zone: Json) -> bool:
+    """Return whether the zone has an application of its own at work, as its status says."""
+    copies = (zone.get("status") or {}).get("repairCopies") or {}
+    return bool(copies.get("application"))
+
+
 async def succeeds(api: KubeApi, name: str, replicas: tuple[int, ...], partition: int) -> Json:
     """Wait until a task has moved its partition and nothing is left of it."""
     task = await until(api, TASKS, name, has_ended, seconds=DRIVER_SECONDS)
@@ -204,14 +252,16 @@ async def test_killed_around_a_spark_application_that_ends_well(
         await lives.dies(INTEND, after=False)
         assert not await intended(api, "whole")
         await lives.dies(INTEND, after=True)
-        name = await intended(api, "whole")
         await lives.dies(CREATE, after=False)
         assert not await applications_of(api, "whole")
         await lives.dies(CREATE, after=True)
         (made,) = await applications_of(api, "whole")
         await lives.dies("find SparkApplication RUNNING", after=True)
-        await until(api, APPLICATIONS, name, is_completed, seconds=DRIVER_SECONDS)
-        await lives.dies("find SparkApplication COMPLETED", after=True)
+        # It admits the copy, which would wait without an operator. What is copied is known from the
+        # data nodes, often before a driver has ended.
+        await lives.dies(T.FINALIZING, after=False, seconds=DRIVER_SECONDS)
+        name = made["metadata"]["name"]
+        await until(api, APPLICATIONS, name, lambda a: spark_state(a) == "COMPLETED")
         await asyncio.to_thread(writer.wait_for_more)
         async with led_by(api, NAMESPACE, heir):
             settled = await succeeds(api, "whole", replicas, 0)
@@ -262,7 +312,8 @@ async def test_killed_around_a_spark_application_that_is_cancelled(
         cluster.apply(task_manifest(NAMESPACE, "undone", ZONE, {0: a_copy(zone, 0)}))
         await lives.dies(CREATE, after=True)
         driver = f"{await intended(api, 'undone')}-driver"
-        await snapshots_become(zone, 1)
+        async with led_by(api, NAMESPACE, heir):
+            await copy_begins(zone, 0)
         await api.patch(f"{TASKS}/undone", {"spec": {"cancel": True}})
         await lives.die_in(T.CANCELLING, DELETE, T.CANCELLED)
         async with led_by(api, NAMESPACE, heir):
@@ -275,5 +326,42 @@ async def test_killed_around_a_spark_application_that_is_cancelled(
     assert state_of(await api.get(f"{TASKS}/undone")) == T.CANCELLED
     assert stable_of(after) == stable_of(zone)
     assert not await applications_of(api, "undone")
-    followers = {(p, node) for p, (_, node) in enumerate(stable_of(zone))}
+    # By the records: another may lead meanwhile than the assignment has first.
+    records = (await records_of(api, NAMESPACE, ZONE)).items()
+    followers = {(p, n) for p, r in records for n in r.replicas if n != r.leader}
+    kept = after["status"]["assignments"].get("kept", ())
+    followers |= {(each["partition"], each["node"]) for each in kept}
     assert await asyncio.to_thread(streams_of, after) == followers
+
+
+@pytest.mark.usefixtures("lives")
+@pytest.mark.proves("OP-04", "B-06")
+async def test_migrations_and_lost_replicas_are_copied_by_spark(
+    cluster: TestCluster, api: KubeApi, heir: OperatorProcess
+) -> None:
+    """A person's migration and the zone itself own applications, which copy what they need.
+
+    Only a rebalance's large copies would go by Spark.
+    """
+    async with led_by(api, NAMESPACE, heir):
+        zone = await zone_of(api)
+        leader, follower = stable_of(zone)[2]
+        nodes = {node["id"] for node in zone["status"]["dataNodes"]}
+        (other,) = nodes - {leader, follower}
+        pods = (await api.get(PODS))["items"]
+        (lost,) = [p for p in pods if p["metadata"]["labels"].get(NODE_ID_LABEL) == str(other)]
+        await api.delete(f"{PODS}/{lost['metadata']['name']}")
+        # When all is copied the application is deleted, or has ended: whichever comes first.
+        await until(api, ZONES, ZONE, repairs_by_spark, seconds=DRIVER_SECONDS)
+        await until(api, ZONES, ZONE, lambda z: not repairs_by_spark(z), seconds=DRIVER_SECONDS)
+        await check_settled(api, NAMESPACE, ZONE)
+
+        cluster.apply(migration_manifest(NAMESPACE, "moved", ZONE, 2, other))
+        moved = await until(api, MIGRATIONS, "moved", has_moved, seconds=DRIVER_SECONDS)
+        assert state_of(moved) == MigrationState.SUCCEEDED, moved["status"]
+        name = moved["status"]["copies"]["application"]
+        made = await api.get(f"{APPLICATIONS}/{name}")
+        (owner,) = made["metadata"]["ownerReferences"]
+        assert (owner["kind"], owner["name"]) == ("RegionMigration", "moved")
+        after = await check_settled(api, NAMESPACE, ZONE)
+        await asyncio.to_thread(check_rows, after)

@@ -44,7 +44,9 @@ from rezone.wire.messages import (
 )
 
 FENCE, PEERS = Fence(coordinator_epoch=1), {0: "10.0.0.0:1"}
-HEARD = Heard(process_id="p", zone_uid="u", version=1, leaving=False, replicas={})
+HEARD = Heard(
+    process_id="p", zone_uid="u", version=1, coordinator_epoch=0, leaving=False, replicas={}
+)
 ZONE = DistributionZone.parse(
     {
         "metadata": {"name": "z", "namespace": "ns", "uid": "u", "resourceVersion": "1"},
@@ -238,6 +240,7 @@ async def runtime(executor: ThreadPoolExecutor) -> AsyncIterator[ZoneRuntime]:
         settings=CoordinatorSettings(),
         monitor=NodeMonitor(executor, lambda _news: None, zone_uid="u", timeout_seconds=1.0),
     )
+    assert made.has_met_data_nodes()
     yield made
     made.close()
 

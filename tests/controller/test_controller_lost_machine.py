@@ -30,7 +30,7 @@ pytestmark = [
     pytest.mark.apiserver,
     pytest.mark.slow,
     pytest.mark.timeout(240),
-    pytest.mark.skipif(not EVERY_POINT, reason="half a minute more: make chaos"),
+    pytest.mark.skipif(not EVERY_POINT, reason="half a minute more: make chaos-operator"),
 ]
 
 NAMESPACE = "silent"

@@ -273,6 +273,32 @@ def test_zones_that_are_not_ready_are_counted_by_reason_and_forgotten(
     assert value(registry, "not_ready_zones", reason="PodsNotReady") is None
 
 
+def test_zones_that_are_degraded_are_counted_by_reason_and_forgotten(
+    registry: CollectorRegistry, metrics: OperatorMetrics
+) -> None:
+    """Nobody would hear that the operator is cut off while all clients are served."""
+    cut_off, well = (
+        condition_of(
+            ConditionType.DEGRADED,
+            degraded,
+            Reason.OPERATOR_CUT_OFF if degraded else Reason.AVAILABLE,
+            "why",
+            generation=1,
+            now=datetime(2026, 11, 21, tzinfo=UTC),
+        )
+        for degraded in (True, False)
+    )
+    assert value(registry, "degraded_zones", reason="OperatorCutOff") == 0, "an alert needs a value"
+    metrics.note_zone(ZONE, (cut_off,))
+    assert value(registry, "degraded_zones", reason="OperatorCutOff") == 1
+    assert value(registry, "degraded_zones", reason="NotReached") == 0
+    metrics.note_zone(ZONE, (well,))
+    assert value(registry, "degraded_zones", reason="OperatorCutOff") == 0
+    metrics.note_zone(ZONE, (cut_off,))
+    metrics.forget(ZONE)
+    assert value(registry, "degraded_zones", reason="OperatorCutOff") == 0
+
+
 def _ready(reason: Reason, *, value: bool) -> Condition:
     now = datetime(2026, 11, 21, tzinfo=UTC)
     return condition_of(ConditionType.READY, value, reason, "why", generation=1, now=now)

@@ -16,6 +16,7 @@ import msgspec
 import pytest
 from pyarrow import flight
 
+from rezone.controller.heard import Heard
 from rezone.controller.monitor import POLL_MS, NodeMonitor, WatchedNode, silence_began, utc_now
 from rezone.controller.monitors import WAITING_PAUSE_SECONDS
 from rezone.controller.notify import PARTITIONS_PER_CALL, Notifier
@@ -39,8 +40,11 @@ from rezone.wire.messages import (
     Fence,
     Message,
     NodeReport,
+    NoteCompared,
     NotifyLeaderAndIsr,
+    ReplicaReport,
     ReportRequest,
+    Role,
     ZoneConfig,
 )
 
@@ -483,6 +487,26 @@ def digest(*digests: str, offset: int = 10) -> DigestReply:
     return DigestReply(digests=digests, rows=(1,) * len(digests), as_of=77, applied_offset=offset)
 
 
+def said(uncompared: str) -> Heard:
+    """Return what data node 1 has said of its copy of partition 5."""
+    copy = ReplicaReport(
+        partition=5,
+        role=Role.FOLLOWER,
+        leader=0,
+        leader_epoch=1,
+        partition_epoch=1,
+        uncompared=uncompared,
+    )
+    return Heard(
+        process_id="p",
+        zone_uid="u",
+        version=1,
+        coordinator_epoch=3,
+        leaving=False,
+        replicas={5: copy},
+    )
+
+
 @pytest.fixture
 def pair() -> Iterator[tuple[WatchedNode, WatchedNode, Node, Node]]:
     """Serve a source and a target."""
@@ -506,11 +530,40 @@ async def test_equal_copy_is_verified_at_the_sources_time(
     source, target, there, here = pair
     there.digests = [digest("a", "b")]
     here.digests = [digest("a", "b", offset=12)]
-    await verify_copy(executor, 5, source, target)
+    await verify_copy(executor, 5, source, target, fence=FENCE)
     (asked,) = there.take(DigestRequest)
     (compared,) = here.take(DigestRequest)
     assert (asked.partition, asked.as_of) == (5, None)
     assert (compared.partition, compared.as_of) == (5, 77)
+
+
+@pytest.mark.proves("B-04")
+async def test_an_equal_copy_is_told_so_and_counts_when_its_report_says_so(
+    pair: Pair, executor: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The copy's own word for what was compared goes back to it, and the outcome waits for that.
+
+    Another copy that was made meanwhile would lead; or the next pass, by the report of before,
+    compare everything again.
+    """
+    source, target, there, here = pair
+    copy = msgspec.structs.replace(digest("a"), uncompared="s-1")
+    there.digests, here.digests = [digest("a")] * 2, [copy] * 2
+    target.heard = said("s-1")
+    monkeypatch.setattr("rezone.controller.verify.TOLD_SECONDS", 0.0)
+    with pytest.raises(NotComparedError, match="has not said yet"):
+        await verify_copy(executor, 5, source, target, fence=FENCE)
+    (told,) = here.take(NoteCompared)
+    assert (told.partition, told.uncompared, told.fence) == (5, "s-1", FENCE)
+    assert target.called == {1}, "its epoch there would be taken for another coordinator's"
+    target.heard = said("")
+    monkeypatch.undo()
+    await verify_copy(executor, 5, source, target, fence=FENCE)
+    assert here.take(NoteCompared) == [told]
+    there.digests, here.digests = [digest("a")], [digest("b")]
+    with pytest.raises(CopyDiffersError):
+        await verify_copy(executor, 5, source, target, fence=FENCE)
+    assert here.take(NoteCompared) == []
 
 
 async def test_copy_that_is_behind_is_neither_equal_nor_wrong(
@@ -521,7 +574,7 @@ async def test_copy_that_is_behind_is_neither_equal_nor_wrong(
     there.digests = [digest("a", "b")]
     here.digests = [digest("a", "x", offset=9)]
     with pytest.raises(NotComparedError, match="data node 1 has not applied all rows of data node"):
-        await verify_copy(executor, 5, source, target)
+        await verify_copy(executor, 5, source, target, fence=FENCE)
 
 
 @pytest.mark.proves("B-04")
@@ -531,7 +584,7 @@ async def test_copy_that_differs_is_named(pair: Pair, executor: ThreadPoolExecut
     there.digests = [digest("a", "b")]
     here.digests = [digest("a", "x")]
     with pytest.raises(CopyDiffersError, match=r"partition 5: range 1 .* data node 1 differs"):
-        await verify_copy(executor, 5, source, target)
+        await verify_copy(executor, 5, source, target, fence=FENCE)
 
 
 async def test_silence_proves_nothing(pair: Pair, executor: ThreadPoolExecutor) -> None:
@@ -540,7 +593,7 @@ async def test_silence_proves_nothing(pair: Pair, executor: ThreadPoolExecutor) 
     there.digests = [digest("a")]
     here.fails = [NotReadyError("busy")]
     with pytest.raises(NotReadyError):
-        await verify_copy(executor, 5, source, target)
+        await verify_copy(executor, 5, source, target, fence=FENCE)
 
 
 class Rests:

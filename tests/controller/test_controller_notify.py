@@ -32,7 +32,9 @@ from rezone.wire.messages import (
 )
 
 NODES = 3 * NODES_AT_ONCE
-HEARD = Heard(process_id="p", zone_uid="u", version=1, leaving=False, replicas={})
+HEARD = Heard(
+    process_id="p", zone_uid="u", version=1, coordinator_epoch=0, leaving=False, replicas={}
+)
 
 
 class Network:
@@ -152,6 +154,32 @@ async def test_a_node_is_told_what_it_has_not_confirmed_and_everything_after_a_r
     watched.heard = dataclasses.replace(HEARD, process_id="another")
     assert await told(first, second) == ["ConfigureNode", [0, 1]]
     assert await told(first, second, epoch=2) == ["ConfigureNode"], "it has persisted the records"
+
+
+@pytest.mark.proves("ZR-12")
+async def test_nodes_without_a_replica_are_told_all_records_too(
+    executor: ThreadPoolExecutor,
+) -> None:
+    """A node that holds nothing of a partition hears who leads it, and of each change.
+
+    Clients that ask it would be sent to an old leader, or to nobody.
+    """
+    nodes = {n: OneNode() for n in range(4)}
+    connections: dict[int, Any] = dict(nodes)
+    watched = {
+        n: WatchedNode(n, f"10.0.0.{n}:1", each, heard=HEARD) for n, each in connections.items()
+    }
+    monitor: Any = SimpleNamespace(nodes=lambda: watched)
+    notifier = Notifier(executor, monitor, 5.0)
+    config = ZoneConfig(zone="z", zone_uid="u", partitions=2)
+    before, other = routes.initial((0, 1), 1), routes.initial((1, 2), 1)
+    after = routes.confirm(before)
+    assert not isinstance(after, routes.Refusal)
+    for first in (before, after):
+        table = RouteRecords([first, other])
+        assert await notifier.notify(config, {}, table, Fence(coordinator_epoch=1))
+    for node in nodes.values():
+        assert node.told() == ["ConfigureNode", [0, 1], [0]]
 
 
 REFUSALS = {

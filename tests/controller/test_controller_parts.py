@@ -41,7 +41,12 @@ class Sides:
             imports=(ImportProgress(source=PART.old, **progress),),
         )
         self._watched[1].heard = Heard(
-            process_id="p", zone_uid="u", version=1, leaving=False, replicas={PART.new: report}
+            process_id="p",
+            zone_uid="u",
+            version=1,
+            coordinator_epoch=0,
+            leaving=False,
+            replicas={PART.new: report},
         )
 
     async def verify(self) -> None:

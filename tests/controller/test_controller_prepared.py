@@ -20,6 +20,7 @@ from rezone.controller.settings import CoordinatorSettings
 from rezone.controller.wakes import Wakes
 from rezone.kube.client import Kube
 from rezone.kube.errors import MissingError, UnavailableError
+from rezone.kube.kinds import Kind as ObjectKind
 from rezone.kube.kinds import Manifest, Secret, ZoneKind
 from rezone.wire.errors import NotReadyError
 from rezone.wire.messages import NodeReport
@@ -44,18 +45,18 @@ class ReadOnlyKube:
     """An API server that a process without the Lease may ask, and nothing more."""
 
     def __init__(self) -> None:
-        self.objects: dict[type[Any], Manifest] = {}
+        self.objects: dict[ObjectKind, Manifest] = {}
         self.errors: list[Exception] = []
         self.asked = asyncio.Event()
 
-    async def find(self, kind: type[Any], _namespace: str, _name: str) -> Manifest | None:
+    async def find(self, kind: ObjectKind, _namespace: str, _name: str) -> Manifest | None:
         """Return the one object of a kind."""
         self.asked.set()
         if self.errors:
             raise self.errors.pop()
         return self.objects.get(kind)
 
-    async def get(self, kind: type[Any], namespace: str, name: str) -> Manifest:
+    async def get(self, kind: ObjectKind, namespace: str, name: str) -> Manifest:
         """Return the one object of a kind."""
         found = await self.find(kind, namespace, name)
         if found is None:

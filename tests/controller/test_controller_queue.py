@@ -5,12 +5,15 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from structlog.testing import capture_logs
 
 from rezone.controller import queue as queue_module
 from rezone.controller.queue import KeyedQueue
+from rezone.kube.errors import UnavailableError
 
 Reconcile = Callable[[str], Awaitable[float | None]]
 
@@ -133,6 +136,29 @@ async def test_the_earlier_timer_wins_and_a_put_overtakes_it(
     assert not queue._timers
     runs.gate.release()
     await runs.until(lambda: runs.started["a"] == 1)
+
+
+async def test_an_api_server_that_is_away_is_told_in_a_line(
+    queue: KeyedQueue[str], runs: Runs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Asserts that such a failure is logged without a traceback, and backs off as others do.
+
+    Without it each object of a cluster logs eighty lines of a HTTP client per try.
+    """
+    monkeypatch.setattr(queue_module, "BACKOFF_SECONDS_FIRST", 0.001)
+    runs.answers = [UnavailableError("Zone a: no connection"), None]
+    told: list[dict[str, Any]] = []
+    # Not by structlog's configuration: who has configured it before decides what that catches.
+    log = SimpleNamespace(warning=lambda _event, **fields: told.append(fields))
+    monkeypatch.setattr(queue_module, "log", log)
+    queue.put("a")
+    runs.gate.release()
+    runs.gate.release()
+    await runs.until(lambda: runs.started["a"] == 2)
+    await settle()
+    (line,) = told
+    assert line["error"] == "Zone a: no connection"
+    assert "exc_info" not in line
 
 
 async def test_errors_back_off_and_success_ends_it(

@@ -128,7 +128,7 @@ async def first_death(
     assert stored is None or stored["state"] != M.RECOVER_UNSAFELY
 
 
-@pytest.mark.skipif(not EVERY_POINT, reason="half a minute more: make chaos")
+@pytest.mark.skipif(not EVERY_POINT, reason="half a minute more: make chaos-operator")
 @pytest.mark.proves("OP-02")
 async def test_killed_while_a_survivor_is_made_to_lead(
     cluster: TestCluster, api: KubeApi, heir: OperatorProcess, lives: DyingOperator

@@ -70,6 +70,7 @@ async def runtime() -> Any:
         settings=CoordinatorSettings(),
         monitor=NodeMonitor(executor, lambda _news: None, zone_uid="u", timeout_seconds=1.0),
     )
+    assert made.has_met_data_nodes()
     yield made
     made.close()
     executor.shutdown()
@@ -149,3 +150,13 @@ async def test_a_writer_that_is_cancelled_leaves_the_others_their_turn(
     assert table.writes[-1] == [1]
     await asyncio.gather(*asked, return_exceptions=True)
     assert not runtime._wanted
+
+
+@pytest.mark.proves("NW-06")
+async def test_nothing_is_written_before_data_nodes_have_been_heard(
+    runtime: ZoneRuntime, table: Any
+) -> None:
+    """A task's first pass after a restore would give epochs out a second time."""
+    runtime._met = False
+    assert not await runtime.change_routes(table, change(0))
+    assert not table.writes

@@ -89,7 +89,9 @@ async def test_the_standbys_of_a_killed_node_lead(
     with Writer(addresses_of(zone).values()) as writer:
         await asyncio.to_thread(writer.wait_for_more, 20)
         killed = time.monotonic()
-        os.killpg(pid, signal.SIGKILL)
+        # As its machine is lost: the process of a killed one would be back before its followers,
+        # which have a say in who leads, miss it.
+        os.killpg(pid, signal.SIGSTOP)
         await asyncio.to_thread(writer.wait_for_more, 2)
         gap = time.monotonic() - killed
         led = [p for p, record in enumerate(before) if record.leader == victim]
@@ -97,9 +99,10 @@ async def test_the_standbys_of_a_killed_node_lead(
             api, lambda rs: all(rs[p].leader_epoch > before[p].leader_epoch for p in led)
         )
         assert [after[p].leader for p in led] == [before[p].iss[0] for p in led]
+        os.killpg(pid, signal.SIGKILL)
         await asyncio.to_thread(writer.wait_for_more, 5)
         await check_settled(api, NAMESPACE, ZONE)
         at_rest = await until_routes(api, standing_by)
         assert all(record.leader not in record.iss for record in at_rest)
     await asyncio.to_thread(writer.check)
-    print(f"\nkill -9 to the second write after it: {gap * 1000:.0f} ms")  # noqa: T201 - measured
+    print(f"\nlost to the second write after it: {gap * 1000:.0f} ms")  # noqa: T201 - measured

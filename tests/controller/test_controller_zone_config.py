@@ -18,6 +18,21 @@ SPEC = {
 }
 
 
+def test_data_nodes_are_told_who_is_in_maintenance() -> None:
+    """They would trim the log that the node needs when it is back."""
+    metadata = {"name": "z", "namespace": "ns", "uid": "u", "resourceVersion": "1"}
+    asked = {"sinceTime": "2026-01-01T00:00:00Z", "untilTime": "2026-01-01T01:00:00Z"}
+    states = (None, "Active", "Waiting", "Over")
+    nodes = [
+        {"id": n, "podName": f"z-{n}"} | ({"maintenance": asked | {"state": s}} if s else {})
+        for n, s in enumerate(states)
+    ]
+    body = {"metadata": metadata, "spec": SPEC, "status": {"dataNodes": nodes}}
+    zone = DistributionZone.parse(body)
+    config = zone_config(zone, RouteRecords([routes.initial((0, 1, 2), 1)]))
+    assert config.maintenance == (1,)
+
+
 def test_every_setting_of_a_zone_reaches_its_data_nodes() -> None:
     """It would be taken by the API server and change nothing."""
     metadata = {"name": "z", "namespace": "ns", "uid": "u", "resourceVersion": "1"}

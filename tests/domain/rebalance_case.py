@@ -123,9 +123,11 @@ def needs_copy(case: Case) -> None:
     case.world.reports[0, 3] = {"needs_snapshot": True}
 
 
-def differs(case: Case) -> None:
-    """Find the copy on node 3 different."""
-    case.world.mismatched.add((0, 3, 4))
+def spark_failed(case: Case) -> None:
+    """Let five SparkApplications fail."""
+    needs_copy(case)
+    case.status |= {"attempt": 5, "spark_application": "t-copy-5"}
+    case.world.spark = world.SparkView(name="t-copy-5", state="FAILED", error="oom")
 
 
 def done(case: Case) -> None:
@@ -153,6 +155,13 @@ def stops_late(case: Case) -> None:
     stopped(case)
     case.world.silent[0] = 99.0
     late(case)
+
+
+def done_in_part(case: Case) -> None:
+    """Let the rebalance be over without its one move, whose target failed."""
+    case.status |= {"outcome": text(OLD)}
+    case.world.routes[0] = record()
+    case.world.settings |= {"stable": OLD, "pending": None, "pending_revision": 0}
 
 
 def as_before(case: Case) -> None:

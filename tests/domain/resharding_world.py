@@ -44,6 +44,8 @@ class NewPart:
     differs: bool = False
     not_compared: str = ""
     sealed: bool = False
+    bytes_done: int = 0
+    bytes_total: int = 0
 
 
 @dataclasses.dataclass

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 import msgspec
 
 from rezone.wire.messages import (
+    CopyFailure,
     CopyProgress,
     IsrProposal,
     LeaderAndIsr,
@@ -37,6 +38,7 @@ class Replica:
     takeover_epoch: int = 0
     copied_bytes: int = 0
     pulls: bool = False
+    no_space: bool = False
     corrupt: bool = False
     proposed: frozenset[int] = frozenset()
 
@@ -55,6 +57,13 @@ class Node:
     connected: bool = True
     lost: bool = False
     since: int | None = None
+    room: int | None = None  # how many whole replicas its disk has room for
+
+    @property
+    def full(self) -> bool:
+        """Whether its disk has no room for another replica."""
+        held = sum(not replica.needs_snapshot for replica in self.replicas.values())
+        return self.room is not None and held >= self.room
 
     @property
     def reachable(self) -> bool:
@@ -187,6 +196,9 @@ class Replicas:
         both = self.nodes[node].alive and self.nodes[source].alive
         if replica is None or origin is None or not both or not replica.needs_snapshot:
             return
+        replica.no_space = self.nodes[node].full
+        if replica.no_space:
+            return
         replica.copied_bytes += COPY_BYTES_PER_TICK
         if replica.copied_bytes >= PARTITION_BYTES:
             replica.needs_snapshot = False
@@ -261,6 +273,11 @@ class Replicas:
         """Return what the node says of its replica."""
         replica = self.nodes[node].replicas[partition]
         copy = CopyProgress(bytes=replica.copied_bytes) if replica.copied_bytes else None
+        if replica.needs_snapshot and replica.no_space:
+            error = "No space left on device"
+            copy = CopyProgress(
+                bytes=replica.copied_bytes, error=error, failure=CopyFailure.NO_SPACE
+            )
         return ReplicaReport(
             partition=partition,
             role=replica.role,

@@ -15,6 +15,7 @@ from typing import Any
 from simulated_replicas import Replicas
 
 from rezone.domain import assignments, migration, rebalance, repairs, route_checks, routes, world
+from rezone.domain.copy_watch import CopyWatch
 from rezone.domain.rebalance_run import NoPlan, Planned
 from rezone.domain.route_records import RouteRecords
 from rezone.domain.statuses import Decision
@@ -71,10 +72,14 @@ class Zone:
         self.spark: dict[str, str] = {}
         self.spark_copies: dict[str, tuple[world.Copy, ...]] = {}
         self.spark_fails = 0.0
+        self.admitted: set[int] = set()
         self.verified: set[tuple[int, int, int]] = set()
         self.mismatched: set[tuple[int, int, int]] = set()
         self.replica_floor = [len(nodes_) for nodes_ in stable]
         self.settings: dict[str, Any] = {}
+        self.lost_ticks = LOST_TICKS
+        self.watch = CopyWatch()
+        self.copy_deadline_seconds = 600.0
         self.api_writes = 0
         self.points = 0
         self.crash_at = -1
@@ -87,6 +92,7 @@ class Zone:
 
     def view(self) -> world.ZoneView:
         """Observe the zone."""
+        self._forget_dropped()
         cancel, pending = self.keys.cancel, self.keys.pending
         name = self._spark_name()
         settings: dict[str, Any] = {
@@ -114,8 +120,25 @@ class Zone:
             spark=world.SparkView(name=name, state=self.spark[name]) if name else None,
             verified=frozenset(self.verified),
             mismatched=frozenset(self.mismatched),
+            stalled_copies=self.watch.stalled(
+                self.now, deadline_seconds=self.copy_deadline_seconds
+            ),
+            avoided=self.watch.avoided(self.now),
             **(settings | self.settings),
         )
+
+    def _forget_dropped(self) -> None:
+        """Forget what was found of copies that no route has any more, as the coordinator does."""
+
+        def is_out(key: tuple[int, int, int]) -> bool:
+            return key[1] not in self.routes[key[0]].replicas
+
+        def is_gone(key: tuple[int, int, int]) -> bool:
+            node = self.seen.get(key[1])
+            return node is not None and node.reachable and key[0] not in node.replicas
+
+        self.verified = {key for key in self.verified if not is_out(key)}
+        self.mismatched = {key for key in self.mismatched if not (is_out(key) and is_gone(key))}
 
     def _spark_name(self) -> str:
         return next(reversed(self.spark), "")
@@ -147,16 +170,19 @@ class Zone:
         self.now += TICK
         # One observation a tick, as the monitor's reports are: acts of this tick are not in it.
         self.seen = {n: self._node_view(n) for n in self.replicas.nodes}
+        self.watch.look(self.seen, self.now)
         try:
             self._change_routes(repairs.repairs(self.view(), self.now))
             for name in list(self.migrations):
                 self._visit(self.migrations[name], name, self._decide_migration)
+            self._ensure_task()
             for name in list(self.tasks):
                 self._visit(self.tasks[name], name, self._decide_task)
         except Crash:
             self.epoch += 1
             self.verified.clear()
             self.mismatched.clear()
+            self.watch = CopyWatch()
         for partition, record in enumerate(self.routes):
             for node in self.replicas.nodes:
                 self.replicas.notify(node, partition, record)
@@ -164,6 +190,17 @@ class Zone:
         self.replicas.tick()
         self._node_tick()
         self.check()
+
+    def _ensure_task(self) -> None:
+        """Make the task of what is pending, as the zone's pass does for what was planned."""
+        pending = self.keys.pending
+        if pending is None:
+            return
+        asked = {task.spec.revision for task in self.tasks.values()}
+        asked |= {(task.status or {}).get("revision", 0) for task in self.tasks.values()}
+        if pending.revision not in asked:
+            spec = RebalanceTaskSpec(zone_name="z", revision=pending.revision)
+            self.tasks[f"z-{pending.revision}"] = Stored(spec=spec)
 
     def _visit(
         self,
@@ -213,12 +250,15 @@ class Zone:
             case world.ChangeRoutes(changes=changes):
                 self._change_routes(changes)
             case world.PullSnapshots(copies=copies):
+                self.watch.asked(copies, self.now, streams=True)
                 for copy in copies:
                     for node in copy.targets:
                         self.replicas.pull(copy.partition, node)
             case world.EnsureSparkApplication(name=name, copies=copies):
                 if name not in self.spark:
                     self.spark[name], self.spark_copies[name] = "NEW", copies
+            case world.AdmitCopies(admitted=admitted):
+                self.admitted = {copy.partition for copy in admitted}
             case world.DeleteSparkApplication(name=name):
                 self.spark.pop(name, None)
             case world.VerifyCopy():
@@ -249,8 +289,13 @@ class Zone:
             case world.WritePending(target=target, revision=revision):
                 keys = assignments.request(self.keys, target, revision)
             case world.WriteStable(target=target, revision=revision):
+                pending = assignments.topology_of(self.keys.pending)
                 for partition, nodes in enumerate(target):
                     record = self.routes[partition]
+                    if pending is None or nodes != pending[partition]:
+                        continue  # its target failed: it stays where it was
+                    if self._may_be_short(partition, nodes):
+                        continue
                     assert set(nodes) <= set(record.isr), f"p{partition} not in sync but stable"
                     assert record.leader == nodes[0]
                 keys = assignments.complete(self.keys, revision, target)
@@ -258,12 +303,23 @@ class Zone:
                 _, keys = assignments.intend_cancel(self.keys, revision, old, new)
             case world.SettleLeader():
                 keys = assignments.settle(self.keys, action)
-            case world.ClearPending(revision=revision):
-                keys = assignments.clear_pending(self.keys, revision)
+            case world.ClearPending(revision=revision, ended=ended):
+                keys = assignments.clear_pending(self.keys, revision, ended)
         if keys is not assignments.SKIP and keys != self.keys:
             self.keys = keys
             self.api_writes += 1
             assert assignments.violations(self.keys) == ()
+
+    def _may_be_short(self, partition: int, nodes: tuple[int, ...]) -> bool:
+        """Whether a node is lost, which the next plan replaces, or its copy fails for ever.
+
+        One that has switched cannot go back without a copy: the zone goes on with what fails.
+        """
+        deadline = self.copy_deadline_seconds
+        failed = {*self.watch.stalled(self.now, deadline_seconds=deadline)}
+        failed |= {(p, node) for p, node, _ in self.mismatched}
+        lost = {n for n, node in self.replicas.nodes.items() if node.lost}
+        return any(node in lost or (partition, node) in failed for node in nodes)
 
     def _change_routes(self, changes: tuple[world.RouteChange, ...]) -> None:
         for change in changes:
@@ -314,7 +370,8 @@ class Zone:
         done = True
         for copy in self.spark_copies[name]:
             for node in copy.targets:
-                self.replicas.copy_some(copy.partition, copy.source, node)
+                if copy.partition in self.admitted:
+                    self.replicas.copy_some(copy.partition, copy.source, node)
                 replica = self.replicas.nodes[node].replicas.get(copy.partition)
                 done &= replica is None or not replica.needs_snapshot
         if done:
@@ -326,7 +383,7 @@ class Zone:
                 node.since = None
             elif node.since is None:
                 node.since = self.ticks
-            elif not node.alive and self.ticks - node.since > LOST_TICKS:
+            elif not node.alive and self.ticks - node.since > self.lost_ticks:
                 node.lost = True
 
     # --- what must always hold -----------------------------------------------------------------
@@ -339,8 +396,11 @@ class Zone:
             assert held >= self.replica_floor[partition], f"p{partition} has {held} replicas"
 
     def settled(self) -> bool:
-        """Whether every task and migration has ended."""
-        return all(
+        """Whether every task and migration has ended, and no further task is due."""
+        waits = self.keys.pending is not None and all(
+            stored.spec.revision != self.keys.pending.revision for stored in self.tasks.values()
+        )
+        return not (waits and self.tasks) and all(
             stored.status is not None and stored.status.get("state") in ends
             for group, ends in (
                 (self.tasks, TERMINAL_TASK_STATES),

@@ -56,8 +56,10 @@ def test_what_nobody_has_listed_is_control() -> None:
     open_to_clients = {m.__name__ for m in kinds if act_of(m) is not Act.CONTROL}
     assert open_to_clients == {
         *("RoutesRequest", "ScanTicket", "ReadRequest", "WriteRequest", "ReportRequest"),
-        *("TransactionBegin", "TransactionEnd", "DigestRequest", "StatisticsRequest"),
+        *("TransactionBegin", "TransactionEnd", "ProducerOpen", "DigestRequest"),
+        *("StatisticsRequest", "Heartbeat"),
         *("SnapshotTicket", "BulkInsert", "CopyStateRequest", "IndexTicket"),
+        "WaitingCopiesRequest",
         *("BeginImport", "FillImport", "TailImports"),
     }
 

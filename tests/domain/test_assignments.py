@@ -1,5 +1,6 @@
 """The assignment keys: both pseudo-codes line by line, and what holds in every sequence of them."""
 
+import dataclasses
 from datetime import UTC, datetime
 
 import pytest
@@ -167,6 +168,20 @@ def test_stable_follows_a_leader_that_a_person_has_moved() -> None:
     assert after.stable == key(((0, 1, 2), (4, 2, 3)), 6)
 
 
+@pytest.mark.proves("RM-07")
+def test_a_removed_leaders_place_goes_to_its_replacement() -> None:
+    """The new leader comes first, the replacement last, and the old leader is kept with its end.
+
+    The partition would have one place less, or the old leader's copy go before there is another.
+    """
+    move = dataclasses.replace(moved(0, 0, 2, replicas=(0, 1, 2), until=NOW), replacement=4)
+    after = assignments.settle(STABLE, move)
+    assert isinstance(after, Assignments)
+    assert after.stable == key(((2, 1, 4), (1, 2, 3)), 6)
+    assert after.kept == (kept(0, NOW),)
+    assert assignments.settle(after, move) is SKIP, "a repeat would be another change"
+
+
 def test_stable_follows_nobody_while_a_rebalance_is_pending() -> None:
     """The end of the rebalance would write over it, and its task would be superseded."""
     assert assignments.settle(MOVING, moved(0, 0, 4)) is SKIP
@@ -192,14 +207,20 @@ def test_what_a_move_leaves_beside_the_assignment_is_kept_in_the_same_write() ->
 
 
 def test_no_more_is_kept_than_the_status_has_room_for() -> None:
-    """The status would be refused as too large in every pass, and the zone stand still."""
+    """What is beyond that is not written down; the assignment follows the leader all the same.
+
+    The status would be refused as too large in every pass, and the zone stand still.
+    """
     many = tuple(
         KeptReplica(partition=1, node=node, migration="m", kept_time=NOW)
         for node in range(100, 100 + KEPT_MAX)
     )
     full = STABLE.model_copy(update={"kept": many})
-    assert assignments.settle(full, moved(0, 0, 4, replicas=(0, 1, 2, 4))) is SKIP
-    assert assignments.settle(full, moved(0, 0, 4, replicas=(1, 2, 4))) is not SKIP
+    for replicas in ((0, 1, 2, 4), (1, 2, 4)):
+        after = assignments.settle(full, moved(0, 0, 4, replicas=replicas))
+        assert isinstance(after, Assignments)
+        assert after.kept == many
+        assert assignments.topology_of(after.stable) == ((4, 1, 2), A[1])
 
 
 def test_the_time_of_what_is_kept_is_changed_by_its_migration() -> None:
@@ -349,6 +370,22 @@ def test_after_a_cancel_planned_moves_up_and_stable_stays() -> None:
     assert after == Assignments(stable=key(A, 5), pending=key(C, 9), change=9)
     _, cancelling = assignments.intend_cancel(MOVING, 7, A, B)
     assert assignments.clear_pending(cancelling, 7) == Assignments(stable=key(A, 5), change=7)
+
+
+@pytest.mark.proves("ZR-20", "B-15")
+def test_a_cancel_takes_over_what_is_as_pending_already() -> None:
+    """The end of a cancel makes `stable` what the partitions are, in its one write.
+
+    Otherwise a crash would leave `stable` with replicas that were stopped.
+    """
+    _, cancelling = assignments.intend_cancel(WAITING, 7, A, B)
+    mixed = (B[0], A[1])
+    after = assignments.clear_pending(cancelling, 7, mixed)
+    assert after == Assignments(stable=key(mixed, 7), pending=key(C, 9), change=9)
+    assert assignments.clear_pending(after, 7, mixed) is SKIP
+    assert assignments.clear_pending(cancelling, 7, A) == Assignments(
+        stable=key(A, 5), pending=key(C, 9), change=9
+    ), "nothing has changed: the plans that were made on it stay good"
 
 
 @pytest.mark.proves("ZR-19", "ZR-13")

@@ -184,6 +184,16 @@ def test_silent_node_is_lost_after_its_time_and_replaced() -> None:
     assert next(n for n in lost.nodes if n.id == 2).node_name == "a"
 
 
+@pytest.mark.proves("NW-02")
+def test_a_node_that_others_hear_is_not_lost_however_long_the_operator_does_not() -> None:
+    """All that it holds would be copied anew, because of the operator's own network."""
+    nodes = (active(0, "a"), active(1, "b"))
+    since = NOW - 2 * LOST_AFTER
+    silent = there("b", reachable=False, unreachable_since=since, heard=True)
+    after = plan(SELECTOR, nodes, kube("a", "b"), presence={0: there("a"), 1: silent})
+    assert states(after) == {0: "Active", 1: "Active"}
+
+
 def test_lost_node_stays_lost_until_it_answers() -> None:
     """A restart of the operator would make a lost node count again; a return would go unseen."""
     current = (active(0, "a", state=DataNodeState.LOST), active(1, "b"))

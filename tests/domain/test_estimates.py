@@ -1,79 +1,242 @@
-"""Rate and time left from samples of bytes done."""
+"""Rate and time left of a task, from samples of the bytes done that its status keeps."""
 
+import itertools
 from datetime import UTC, datetime, timedelta
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from rebalance_case import MOVING, Case, Result, needs_copy
+from resharding_world import NewPart, Zone
+from worlds import NOW
 
 from rezone.domain import estimates
-from rezone.domain.estimates import Window, bytes_per_second, observe, seconds_left
+from rezone.domain.rebalance_run import with_rate
+from rezone.resources.task import SAMPLES_MAX, ProgressSample, TaskProgress
+from rezone.resources.task import TaskState as S
+from rezone.wire.messages import CopyProgress
 
 START = datetime(2030, 1, 1, tzinfo=UTC)
+TOTAL = 100_000
 
 
-def window(*samples: tuple[int, float]) -> Window:
-    """Return the window after samples of (bytes, seconds)."""
-    made = Window()
-    for done, seconds in samples:
-        made = observe(made, done, START + timedelta(seconds=seconds))
+def progress(*observed: tuple[int, float], total: int = TOTAL) -> TaskProgress:
+    """Return the progress after observations of (bytes done, seconds)."""
+    made = TaskProgress()
+    for done, seconds in observed:
+        new = TaskProgress(bytes_total=total, bytes_done=done)
+        made = with_rate(new, made, START + timedelta(seconds=seconds))
     return made
 
 
 @pytest.mark.proves("B-10")
 def test_rate_and_time_left_follow_from_the_samples() -> None:
-    """The status would show a wrong time left."""
-    made = window((0, 0), (1000, 10), (3000, 20))
-    assert bytes_per_second(made) == 150
-    assert seconds_left(made, 3301) == 3  # rounded up: never "0 left" before the end
-    assert seconds_left(made, 3000) == 0
-    assert seconds_left(made, 1) == 0
+    """The rate is that between the first and the last observation, the time left is rounded up.
+
+    The status would show a wrong rate, or "0 s left" before the end.
+    """
+    made = progress((1000, 0), (1500, 10), (4000, 20), total=7001)
+    assert (made.bytes_per_second, made.seconds_left) == (150, 21)
+    assert made.copy_started_time == START
+    assert progress((1000, 0), (4000, 20), total=4000).seconds_left == 0
+
+
+@pytest.mark.proves("B-10")
+def test_the_rate_of_a_finished_copy_stays() -> None:
+    """After the last byte the rate is the last one known, with nothing left.
+
+    Reports of an ended task would say that it copied at 0 bytes a second.
+    """
+    observed = [(1000, 0.0), (5000, 20), *((5000, 20.0 + s) for s in range(0, 300, 2))]
+    made = progress(*observed, total=5000)
+    assert (made.bytes_per_second, made.seconds_left) == (200, 0)
 
 
 @pytest.mark.proves("B-14")
-def test_nothing_moving_has_no_time_left() -> None:
-    """A stuck copy would seem to end soon."""
-    assert seconds_left(Window(), 100) is None
-    assert bytes_per_second(Window()) == 0
-    assert seconds_left(window((5, 0)), 100) is None
-    assert seconds_left(window((5, 0), (5, 60)), 100) is None
+def test_what_no_longer_moves_has_no_time_left() -> None:
+    """Within a minute of a stall the rate is 0 and no time left is told.
+
+    A stuck copy would seem to end soon.
+    """
+    made = progress((1000, 0), (4000, 30))
+    assert (made.bytes_per_second, made.seconds_left) == (100, 960)
+    for seconds in range(32, 102, 2):
+        new = TaskProgress(bytes_total=TOTAL, bytes_done=4000)
+        made = with_rate(new, made, START + timedelta(seconds=seconds))
+    assert (made.bytes_per_second, made.seconds_left) == (0, None)
+    assert progress((0, 0), (0, 60)).seconds_left is None
 
 
 @pytest.mark.proves("B-03")
 def test_the_rate_follows_a_limit_that_is_changed() -> None:
-    """The time left would average over an hour at another limit."""
-    made = window(*((second * 100, second) for second in range(0, 600, 10)))
-    assert bytes_per_second(made) == 100
-    for step in range(1, 13):
-        made = observe(made, 59_000 + step * 10, START + timedelta(seconds=590 + step * 10))
-    assert bytes_per_second(made) == 1
+    """A minute after the limit has changed the rate is that of the new limit.
+
+    The time left would average over an hour at another limit.
+    """
+    fast = [(second * 100, float(second)) for second in range(10, 600, 2)]
+    assert progress(*fast).bytes_per_second == 100
+    slow = [(59_800 + second * 10, 600.0 + second) for second in range(0, 64, 2)]
+    assert progress(*fast, *slow).bytes_per_second == 10
 
 
-def test_a_copy_that_begins_anew_has_a_new_history() -> None:
-    """The rate would be negative."""
-    made = window((5000, 0), (6000, 10), (100, 20), (300, 30))
-    assert bytes_per_second(made) == 20
+def test_a_copy_that_stalled_has_its_new_rate_at_once() -> None:
+    """What stood still for ten minutes does not count after the next observation.
+
+    The time left would be wrong for a minute after each pause.
+    """
+    made = progress((1000, 0), (2000, 10), (2000, 600), (2100, 602), (2300, 604))
+    assert made.bytes_per_second == 75
 
 
-def test_rare_samples_still_give_a_rate() -> None:
-    """A slow reporter would never have a time left."""
-    assert bytes_per_second(window((0, 0), (500, 500))) == 1
+def test_a_copy_that_begins_again_has_a_new_history() -> None:
+    """Fewer bytes than before drop the samples.
+
+    The rate would be negative.
+    """
+    assert progress((5000, 0), (6000, 10), (100, 20), (300, 30)).bytes_per_second == 20
 
 
-def test_a_time_that_stands_still_replaces_the_sample() -> None:
-    """Two reports of one moment would divide by zero."""
-    assert bytes_per_second(window((0, 0), (10, 10), (30, 10))) == 3
+def test_rare_observations_still_give_a_rate() -> None:
+    """One sample older than the window is the base while there is no other.
+
+    A slow reporter would never have a time left.
+    """
+    assert progress((500, 0), (1000, 500)).bytes_per_second == 1
+
+
+def test_two_observations_of_one_second_give_no_rate() -> None:
+    """The rate of the moment is not known.
+
+    It would divide by zero, or show the bytes of an instant as those of a second.
+    """
+    assert progress((500, 0), (5000, 0.9)).bytes_per_second == 0
 
 
 def test_bytes_cannot_be_negative() -> None:
-    """A broken report would make all later rates wrong."""
+    """A negative number of bytes is refused.
+
+    A broken report would make all later rates wrong.
+    """
     with pytest.raises(ValueError, match="bytes_done is -1"):
-        observe(Window(), -1, START)
+        estimates.observe((), -1, START)
+
+
+def decided(case: Case, done: int, seconds: int, total: int = 10_000) -> Result:
+    """Decide once with so many bytes copied, and keep the status."""
+    case.now = NOW + timedelta(seconds=seconds)
+    case.world.reports[0, 0] = {"bytes_estimate": total}
+    copy = CopyProgress(bytes=done)
+    case.world.reports[0, 3] = {"needs_snapshot": True, "copy": copy}
+    decision = case.decide()
+    stored = ("attempt", "conditions", "waiting_for", "progress")
+    case.status |= {name: getattr(decision.status, name) for name in stored}
+    return decision
+
+
+@pytest.mark.proves("B-10", "B-14")
+def test_the_status_of_a_rebalance_has_rate_and_time_left() -> None:
+    """A task that copies tells its rate in the status; one that stalls tells that nothing moves.
+
+    The status would have no rate at all, or that of a copy which stands still.
+    """
+    case = Case(S.TRANSFERRING)
+    needs_copy(case)
+    decided(case, 1000, 0)
+    told = decided(case, 3000, 4).status.progress
+    assert (told.bytes_per_second, told.seconds_left) == (500, 14)
+    for seconds in range(6, 80, 2):
+        told = decided(case, 3000, seconds).status.progress
+    assert (told.bytes_per_second, told.seconds_left) == (0, None)
+
+
+def test_a_status_is_written_for_its_rate_at_most_every_ten_seconds() -> None:
+    """Progress of less than a hundredth is written with each new sample only, and not when still.
+
+    A zone would cost the API server a write a pass, or its rate would not fall.
+    """
+    case = Case(S.TRANSFERRING)
+    needs_copy(case)
+    total = 1 << 40
+    decided(case, 1, 0, total)
+    written = 0
+    for seconds in range(2, 62, 2):
+        before = case.status["progress"]
+        written += decided(case, seconds, seconds, total).status.progress != before
+    assert written == 6
+    for seconds in range(62, 200, 2):
+        decided(case, 60, seconds, total)
+    before = case.status["progress"]
+    assert decided(case, 60, 300, total).status.progress == before
+
+
+@pytest.mark.proves("B-10")
+def test_the_status_of_a_re_sharding_has_rate_and_time_left() -> None:
+    """A task that backfills new partitions tells its rate as one that copies does.
+
+    The re-sharding of a large zone would tell no end.
+    """
+    zone = Zone(1, 2)
+    zone.fills = False
+    for _ in range(8):
+        zone.run()
+        zone.settle()
+    (part, *_), *_ = (heir.parts for heir in zone.heirs.values())
+    for done in (1000, 3000):
+        part.bytes_done, part.bytes_total = done, 10_000
+        zone.now = NOW + timedelta(seconds=done / 500)
+        zone.run()
+    told = zone.status.progress
+    assert (told.bytes_per_second, told.seconds_left) == (500, 14)
+
+
+@pytest.mark.proves("B-10")
+def test_the_bytes_of_a_task_do_not_fall_while_it_runs() -> None:
+    """A data node that is silent for a moment, or whose files shrink, takes no bytes from a task.
+
+    A task would look larger, smaller and larger again, and its time left would jump.
+    """
+    case = Case(S.TRANSFERRING)
+    needs_copy(case)
+    told = decided(case, 3000, 0).status.progress
+    assert (told.bytes_done, told.bytes_total) == (3000, 10_000)
+    told = decided(case, 100, 20, total=6_000).status.progress
+    assert (told.bytes_done, told.bytes_total) == (3000, 10_000)
+    case.world.silent = {0: 1.0}
+    case.world.reports[0, 1] = {"bytes_estimate": 12_000}
+    told = decided(case, 5000, 40).status.progress
+    assert (told.bytes_done, told.bytes_total) == (5000, 12_000)
+    case.world.silent, case.world.routes[0] = {}, MOVING
+    told = decided(case, 5000, 60).status.progress
+    assert (told.moves_done, told.bytes_done, told.bytes_total) == (1, 12_000, 12_000)
+
+
+@pytest.mark.proves("B-10")
+def test_a_re_sharding_that_is_over_shows_all_ranges() -> None:
+    """A task whose old partitions have all cut over tells that all ranges are done.
+
+    One whose leader says nothing in that moment would be missing for ever: 15 of 16.
+    """
+    zone = Zone(2, 4)
+    while zone.status.state != S.FINALIZING:
+        zone.run()
+        zone.settle()
+    silent = next(iter(zone.heirs.values()))
+    silent.parts = [NewPart(part.overlap) for part in silent.parts]
+    for _ in range(3):
+        zone.run()
+    assert zone.status.state == S.STOPPING_REDUNDANT
+    told = zone.status.progress
+    assert told.moves_total
+    assert told.moves_done == told.moves_total
+    assert told.leader_moves_done == told.leader_moves_total == 2
 
 
 @pytest.mark.proves("B-01")
 def test_a_plan_s_time_is_estimated_before_it_runs() -> None:
-    """The preview would have no time."""
+    """The preview's time is its bytes at the limit, or at the expected rate if that is lower.
+
+    The preview would have no time.
+    """
     assert estimates.seconds_for(1001, 10, 100) == 101
     assert estimates.seconds_for(1000, 0, 100) == 10
     assert estimates.seconds_for(1000, 500, 100) == 10
@@ -83,12 +246,18 @@ def test_a_plan_s_time_is_estimated_before_it_runs() -> None:
 
 @pytest.mark.slow
 @settings(deadline=None)
-@given(st.lists(st.tuples(st.integers(0, 1 << 40), st.floats(0, 1e6)), max_size=120))
-def test_the_window_stays_small_and_in_order(samples: list[tuple[int, float]]) -> None:
-    """A long copy would fill the memory, or a late report turn the rate around."""
-    made = window(*samples)
-    assert len(made.samples) <= estimates.SAMPLES_MAX
-    for before, after in zip(made.samples, made.samples[1:], strict=False):
-        assert before.at < after.at
-        assert before.bytes_done <= after.bytes_done
-    assert bytes_per_second(made) >= 0
+@given(st.lists(st.tuples(st.integers(0, 1 << 40), st.floats(0, 1e3)), max_size=120))
+def test_the_window_stays_small_and_in_order(observed: list[tuple[int, float]]) -> None:
+    """Samples rise in time and bytes and fit into the status, whatever was observed.
+
+    The API server would refuse the status, or a late report turn the rate around.
+    """
+    samples: tuple[ProgressSample, ...] = ()
+    for done, seconds in observed:
+        at = START + timedelta(seconds=seconds)
+        samples = estimates.observe(samples, done, at)
+        assert len(samples) <= SAMPLES_MAX
+        for before, after in itertools.pairwise(samples):
+            assert before.time < after.time
+            assert before.bytes_done <= after.bytes_done
+        assert (estimates.bytes_per_second(samples, done, at) or 0) >= 0

@@ -53,6 +53,17 @@ def test_a_leaving_nodes_leaders_are_authorized_in_one_write() -> None:
     assert all(r.next_epoch == 5 and r.hot_standby_replica == r.next_leader for r in after.values())
 
 
+@pytest.mark.proves("B-07")
+def test_leaders_leave_a_node_in_maintenance() -> None:
+    """Leaders hand over before the node is stopped, as from a pod that shall stop.
+
+    Its partitions would wait for a lease when the machine goes down.
+    """
+    world = leaving(leaving=set(), maintenance={0})
+    assert is_wanted(world.view())
+    assert written(world)[0].next_leader in {1, 2}
+
+
 def test_leaders_are_spread_over_candidates() -> None:
     """One node would lead everything after a drain."""
     after = written(leaving(routes=[record(), record(), record(), record()]))
@@ -68,6 +79,8 @@ def test_leaders_are_spread_over_candidates() -> None:
         ({"lost": {1}}, 2),
         ({"draining": {1}}, 2),
         ({"leaving": {0, 1}}, 2),
+        ({"maintenance": {1}}, 2),
+        ({"maintenance": {1, 2}}, None),
         ({"routes": [record(isr=(0, 2))]}, 2),
         ({"routes": [record(iss=(2,))]}, 2),
         ({"reports": {(0, 1): {"needs_snapshot": True}}}, 2),

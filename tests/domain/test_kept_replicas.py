@@ -173,3 +173,33 @@ def test_a_replica_that_is_not_in_sync_needs_no_waiting() -> None:
     world = world_with_kept()
     world.routes[0] = record(replicas=NODES, isr=(0, 1))
     assert [state.replicas for state in shrunk(world)] == [(0, 1, 2)]
+
+
+def test_a_replica_that_nobody_has_placed_is_written_down_and_goes() -> None:
+    """A replica beside the assignment that nobody keeps is kept with an end, now.
+
+    Each write would wait for one replica more for ever, and no status would tell of it.
+    """
+    world = World()
+    world.routes[0] = record(replicas=NODES, isr=NODES)
+    (found,) = kept_replicas.unplaced(world.view(), NOW)
+    assert (found.partition, found.node, found.until_time) == (0, 3, NOW)
+    world.settings["kept"] = (found,)
+    assert kept_replicas.unplaced(world.view(), NOW) == ()
+    (state,) = shrunk(world, seconds=0)
+    assert state.replicas == (0, 1, 2)
+
+
+@pytest.mark.parametrize("why", ["pending", "moving"])
+def test_what_is_being_moved_has_its_place_to_come(why: str) -> None:
+    """Nothing is written down while a rebalance or a migration may be about to place it.
+
+    A copy that has just been made would be taken away.
+    """
+    world = World()
+    world.routes[0] = record(replicas=NODES, isr=NODES)
+    if why == "pending":
+        world.pend()
+    else:
+        world.migrations = [child("m", state="", owner_task="")]
+    assert kept_replicas.unplaced(world.view(), NOW) == ()

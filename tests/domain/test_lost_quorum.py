@@ -45,6 +45,38 @@ def test_a_partition_that_somebody_may_lead_is_not_lost() -> None:
         assert loss_of(world.view(), 0) is None, (isr, eligible, gone)
 
 
+@pytest.mark.proves("B-04")
+def test_a_person_may_have_a_copy_lead_that_was_never_compared() -> None:
+    """Where only such a copy has the rows, the zone says so, and only a person makes it lead.
+
+    Without that way out the partition would be gone with its leader's disk.
+    """
+    world = World()
+    world.routes[0] = record(isr=(0, 1))
+    world.reports = {(0, 0): LOST, (0, 1): {"uncompared": "s-1"}, (0, 2): LOST}
+    loss = loss_of(world.view(), 0)
+    assert loss is not None
+    assert loss.given_up
+    assert "never compared" in loss.text
+    assert "all acknowledged rows" in loss.text
+    case = lost()
+    case.world.routes[0] = record(isr=(0, 1))
+    case.world.reports = dict(world.reports)
+    decision = case.decide()
+    assert decision.status.context is not None
+    assert decision.status.context.to_node == 1
+    assert decision.status.recovery is not None
+    assert "every acknowledged row" in decision.status.recovery.message
+    plain = Case("")
+    plain.world.routes[0] = record(isr=(0, 1))
+    plain.world.reports = {(0, 1): {"uncompared": "s-1"}}
+    plain.world.silent[0] = 999.0
+    decision = plain.decide()
+    assert decision.status.state == S.FAILED
+    assert decision.status.last_error is not None
+    assert "never compared" in decision.status.last_error.message
+
+
 def test_the_best_survivor_is_chosen_by_its_last_row_s_epoch_before_its_length() -> None:
     """A leader of the past with a long tail that nobody acknowledged would win."""
     world = World()

@@ -135,6 +135,27 @@ def test_a_rollback_is_written_before_anything_is_taken_back(state: S) -> None:
     assert status.last_error is not None
 
 
+@pytest.mark.proves("RM-02", "RM-04", "HS-10")
+def test_the_handover_is_written_down_behind_the_gap() -> None:
+    """Nothing is written while nobody leads; then DowngradeLeader and UpgradeCandidate at once.
+
+    Written before, they would hold the takeover up; not written, nobody could read what happened.
+    """
+    case = Case(S.DOWNGRADE_LEADER)
+    case.world.reports[0, 0] = {"takeover": TakeoverState.DEAD, "takeover_epoch": 5}
+    decision = case.decide()
+    assert decision.path == (S.UPGRADE_CANDIDATE,)
+    assert decision.status.state == S.DOWNGRADE_LEADER
+    assert [each.state for each in decision.status.history] == [S.DOWNGRADE_LEADER]
+    case.world.takes_over()
+    case.world.reported(0, 1, led_from_offset=99)
+    status = case.decide().status
+    states = [S.DOWNGRADE_LEADER, S.UPGRADE_CANDIDATE, S.UPDATE_METADATA_UP]
+    assert [each.state for each in status.history] == states
+    assert status.context is not None
+    assert status.context.last_entry_id == 99
+
+
 @pytest.mark.proves("RM-05")
 def test_a_candidate_leads_only_after_the_old_leader_and_by_the_newest_route() -> None:
     """There would be two leaders, or one that commits without a member that has joined since."""
@@ -265,13 +286,73 @@ def test_an_old_leader_of_the_assignment_is_not_removed_by_a_time() -> None:
     assert any("node 0 is not beside" in line.message for line in status.history)
 
 
-@pytest.mark.proves("B-14")
-def test_a_move_waits_for_room_to_keep_its_old_leader() -> None:
-    """It would look like a hang that as many are kept as there may be."""
+def full() -> tuple[KeptReplica, ...]:
+    """Return as many kept replicas as a zone may have."""
+    return tuple(kept(n, migration="x") for n in range(100, 100 + KEPT_MAX))
+
+
+@pytest.mark.proves("B-13", "B-14")
+def test_a_move_that_finds_no_room_to_keep_its_old_leader_is_refused() -> None:
+    """It ends before anything has moved, with a reason; one that keeps nothing goes on.
+
+    It waited for room after its leader had moved, for as long as others were kept.
+    """
+    case = Case("")
+    case.spec["target"] = 3
+    case.world.settings["kept"] = full()
+    decision = case.decide()
+    assert decision.path[-1] == S.FAILED
+    error = decision.status.last_error
+    assert error is not None
+    assert error.reason == Reason.KEPT_LIMIT
+    assert "256 old leaders" in error.message
+    removes = Case("")
+    removes.spec["target"], removes.spec["old_leader"] = 3, OldLeader.REMOVED
+    removes.world.settings["kept"] = full()
+    assert removes.decide().path[:1] == (S.OPEN_CANDIDATE,)
+    back = Case("")
+    back.spec["target"] = 3
+    back.world.settings["kept"] = (*full()[1:], kept(3, migration="x"))
+    inside = Case("")
+    inside.world.settings["kept"] = full()
+    for each in (back, inside):
+        assert S.FAILED not in each.decide().path
+
+
+@pytest.mark.proves("B-13", "B-14")
+def test_a_move_whose_room_others_have_taken_ends_without_it() -> None:
+    """The assignment follows the leader at once; what cannot be kept is told.
+
+    The leader has moved by then: waiting for room would leave the assignment behind for ever.
+    """
     case = moved_outside()
-    case.world.settings["kept"] = tuple(kept(n, migration="x") for n in range(KEPT_MAX))
+    case.world.settings["kept"] = full()
     case.now = NOW + timedelta(seconds=20)
-    assert "old leaders already" in case.decide().status.waiting_for
+    only(case.decide(), world.SettleLeader)
+    case.world.settings["stable"] = ((3, 1, 2), (1, 2, 0))
+    decision = case.decide()
+    assert decision.path[-1] == S.SUCCEEDED
+    assert any("256 old leaders" in line.message for line in decision.status.history)
+
+
+@pytest.mark.proves("B-07")
+def test_a_leader_is_not_moved_to_a_node_in_maintenance() -> None:
+    """A person's order names the reason; the operator's own choice is another node.
+
+    The node would give the leader up again at once, to and fro.
+    """
+    case = Case("")
+    case.spec["target"] = 1
+    case.world.maintenance = {1}
+    status = case.decide().status
+    assert status.last_error is not None
+    assert status.last_error.message == "node 1 is in maintenance"
+    chosen = Case("")
+    chosen.spec["target"] = None
+    chosen.world.maintenance = {1}
+    context = chosen.decide().status.context
+    assert context is not None
+    assert context.to_node == 2
 
 
 @pytest.mark.proves("B-13")
@@ -481,15 +562,15 @@ def test_rollback_tells_the_failure_detector() -> None:
 
 @pytest.mark.proves("RM-02")
 @pytest.mark.parametrize("state", [S.DOWNGRADE_LEADER, S.UPGRADE_CANDIDATE])
-def test_states_that_do_not_persist_write_nothing(state: S) -> None:
+def test_nothing_is_written_before_the_candidate_leads(state: S) -> None:
     """An API write would stand between the old leader's last row and the new one's first."""
     case = Case(state)
     first = case.decide().status
     case.status = {"conditions": first.conditions, "observed_generation": 3}
-    decision = case.decide()
+    assert case.decide().status == first
     case.world.takes_over()
     leads = case.decide()
-    assert decision.status == leads.status
+    assert leads.status.state == S.UPDATE_METADATA_UP
     assert leads.path[-1] == S.UPDATE_METADATA_UP
     assert route_of(leads).leader == 1
 
@@ -510,6 +591,7 @@ def test_the_old_leader_stays_or_goes_as_asked(keep: OldLeader) -> None:
     """A person would get one replica less than asked for, or one more."""
     case = Case(S.UPDATE_METADATA_UP)
     case.spec["old_leader"] = keep
+    case.world.settings["stable"] = ((0, 2, 3), OLD[1])
     state = route_of(case.decide())
     wanted = (0, 1, 2) if keep is OldLeader.FOLLOWER else (1, 2)
     assert (state.leader, state.isr, state.replicas) == (1, wanted, wanted)
@@ -548,7 +630,73 @@ def test_a_failover_to_the_candidate_still_removes_the_old_leader() -> None:
     case = Case(S.CLOSE_OLD_LEADER)
     case.spec["old_leader"] = OldLeader.REMOVED
     case.world.routes[0] = record(leader=1, leader_epoch=6)
+    case.world.settings["stable"] = ((1, 2, 3), OLD[1])
     assert route_of(case.decide()).replicas == (1, 2)
+
+
+def removing(state: S = S.UPDATE_METADATA_UP) -> Case:
+    """Return a migration between two nodes of the assignment that removes the old leader."""
+    case = Case(state)
+    case.spec["old_leader"] = OldLeader.REMOVED
+    return case
+
+
+@pytest.mark.proves("RM-07")
+def test_a_removed_leader_of_the_assignment_stays_until_its_place_is_taken() -> None:
+    """The old leader leaves neither with the switch nor at the end of its migration.
+
+    The partition would be one replica short, and nobody would know.
+    """
+    case = removing()
+    assert route_of(case.decide()).replicas == (0, 1, 2)
+    case.world.routes[0] = record(leader=1, leader_epoch=5, partition_epoch=10)
+    settle = only(case.decide(), world.SettleLeader)
+    assert (settle.old_leader, settle.new_leader, settle.replacement) == (0, 1, 3)
+    assert settle.until == NOW, "it is kept no longer than the replacement needs"
+    case.world.settings |= {"stable": ((1, 2, 3), OLD[1]), "kept": (kept(0, NOW),)}
+    decision = case.decide()
+    assert (decision.path[-1], decision.actions) == (S.SUCCEEDED, ())
+
+
+@pytest.mark.proves("RM-07")
+def test_a_leader_that_a_pending_rebalance_counts_on_stays() -> None:
+    """A leader with a place in what is pending is not removed.
+
+    The rebalance would copy to it again what was deleted a moment before.
+    """
+    case = removing()
+    case.world.settings["stable"] = ((0, 2, 3), OLD[1])
+    assert route_of(case.decide()).replicas == (1, 2)
+    case.world.pend(((0, 2, 4), OLD[1]))
+    assert route_of(case.decide()).replicas == (0, 1, 2)
+
+
+@pytest.mark.proves("RM-07")
+def test_a_leader_is_removed_only_where_another_node_takes_its_place() -> None:
+    """Without such a node the migration is refused, and late in a move the old leader stays.
+
+    The partition would be one replica short for as long as there is no other node.
+    """
+    for state, path in ((S.SELECT_CANDIDATE, S.FAILED), (S.UPDATE_METADATA_UP, S.SUCCEEDED)):
+        case = removing(state)
+        case.world.nodes = 3
+        if state == S.UPDATE_METADATA_UP:
+            case.world.routes[0] = record(leader=1, leader_epoch=5, partition_epoch=10)
+        decision = case.decide()
+        assert (decision.path[-1], decision.actions) == (path, ())
+
+
+@pytest.mark.proves("B-14")
+@pytest.mark.parametrize("name", ["a", "z"])
+def test_a_tasks_migration_waits_for_no_person_who_has_not_begun(name: str) -> None:
+    """A task's migration begins before a person's, whatever their names.
+
+    The person's waits for the task, the task for its migration: nobody would ever begin.
+    """
+    case = Case(S.SELECT_CANDIDATE)
+    case.world.pend()
+    case.world.migrations = [child("m", state=""), child(name, state="", owner_task="")]
+    assert case.decide().status.state == S.UPDATE_METADATA_DOWN
 
 
 @pytest.mark.proves("RM-08", "DCP-11")
@@ -599,7 +747,7 @@ def test_after_the_end_nothing_happens(state: str) -> None:
 @pytest.mark.proves("RM-02", "HS-10")
 @pytest.mark.parametrize(
     ("spec", "writes_max"),
-    [({"target": 1}, 6), ({"target": 3}, 10), ({"target": 3, "old_leader": "Removed"}, 10)],
+    [({"target": 1}, 7), ({"target": 3}, 11), ({"target": 3, "old_leader": "Removed"}, 11)],
 )
 def test_a_planned_migration_costs_few_api_writes(spec: dict[str, Any], writes_max: int) -> None:
     """Moving thousands of partitions would be limited by the API server."""

@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections import Counter
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -19,8 +20,11 @@ from rezone.domain.planner import (
     Plan,
     PlanRequest,
     Why,
+    described,
     plan,
+    reasons_of,
 )
+from rezone.resources.task import RANGES_MAX, PartitionRange
 
 
 def nodes(count: int, domains: int = 1, weights: tuple[int, ...] = (1,)) -> tuple[NodeInfo, ...]:
@@ -34,6 +38,11 @@ def nodes(count: int, domains: int = 1, weights: tuple[int, ...] = (1,)) -> tupl
 def without(given: tuple[NodeInfo, ...], *gone: int) -> tuple[NodeInfo, ...]:
     """Return the nodes with some of them unavailable."""
     return tuple(dataclasses.replace(n, available=n.id not in gone) for n in given)
+
+
+def frozen(given: tuple[NodeInfo, ...], *which: int) -> tuple[NodeInfo, ...]:
+    """Return the nodes, some of which keep what they have and get nothing."""
+    return tuple(dataclasses.replace(n, frozen=n.id in which) for n in given)
 
 
 def placed(partitions: int, replicas: int, given: tuple[NodeInfo, ...]) -> PlanRequest:
@@ -198,6 +207,63 @@ def test_two_replicas_in_one_domain_are_parted() -> None:
     assert made.before.domain_conflicts == 1
     assert made.after.domain_conflicts == 0
     assert next(move.why for move in made.moves if move.partition == 0) is Why.FAILURE_DOMAIN
+
+
+# --- nodes that are left alone ------------------------------------------------------------------
+
+
+def rows_of(node: int, made: Sequence[Sequence[int]]) -> set[int]:
+    """Return the partitions that a node holds."""
+    return {partition for partition, row in enumerate(made) if node in row}
+
+
+@pytest.mark.parametrize(("count", "domains"), [(6, 1), (6, 3), (9, 3)])
+def test_a_frozen_node_keeps_what_it_has_and_gets_nothing(count: int, domains: int) -> None:
+    """Only what was on the drained node moves, and nothing to or from the frozen one.
+
+    A node that reboots would be copied away, or be sent rows that it cannot take.
+    """
+    request = placed(30, 3, nodes(count, domains))
+    current = request.current or ()
+    made = plan(dataclasses.replace(request, nodes=frozen(without(request.nodes, 0), 1)))
+    assert rows_of(1, made.target) == rows_of(1, current)
+    assert rows_of(0, made.target) == set()
+    assert made.copies == len(rows_of(0, current))
+    assert all(row[0] != 1 for row in made.target)
+    assert all(len(set(row)) == 3 for row in made.target)
+
+
+def test_a_frozen_node_that_leaves_a_domain_alone_breaks_no_plan() -> None:
+    """A partition gets its third replica in a domain that it has, when the third domain is frozen.
+
+    The drain would end the pass with an error, or wait for the node that is away.
+    """
+    given_nodes = tuple(NodeInfo(id=i, failure_domain=d) for i, d in enumerate("abcabc"))
+    request = placed(8, 3, given_nodes)
+    made = plan(dataclasses.replace(request, nodes=frozen(without(given_nodes, 2), 5)))
+    assert rows_of(2, made.target) == set()
+    assert rows_of(5, made.target) == rows_of(5, request.current or ())
+    assert all(len(set(row)) == 3 for row in made.target)
+
+
+def test_too_few_nodes_beside_frozen_ones_are_told() -> None:
+    """A plan that needs a frozen node is refused with the reason.
+
+    The pass would end with an error of the search.
+    """
+    request = placed(4, 3, nodes(4))
+    with pytest.raises(NotPlaceableError, match="frozen"):
+        plan(dataclasses.replace(request, nodes=frozen(without(request.nodes, 0), 3)))
+
+
+def test_a_frozen_node_is_given_no_leaders() -> None:
+    """Leaders are evened out over the nodes that are there.
+
+    Leaders would be moved to a node that is about to stop.
+    """
+    request = planner.leaders_only(placed(12, 3, nodes(4)))
+    made = plan(dataclasses.replace(request, nodes=frozen(request.nodes, 1)))
+    assert Counter(row[0] for row in made.target) == {0: 4, 2: 4, 3: 4}
 
 
 # --- the optimum, by trying all -----------------------------------------------------------------
@@ -463,3 +529,41 @@ def test_a_zone_of_full_size_is_planned() -> None:
     for made in (added, lost):
         assert (made.after.replicas_off, made.after.leaders_off) == (0, 0)
         assert (made.after.domain_conflicts, made.after.missing) == (0, 0)
+
+
+@pytest.mark.proves("B-01")
+def test_a_plan_tells_the_reason_of_each_move_in_a_bounded_size() -> None:
+    """Reasons name all moved partitions by ranges, the first thousand, and count all of them.
+
+    Otherwise a person would approve a plan without knowing why, or the status be too large.
+    """
+    given = nodes(4)
+    moves = plan(dataclasses.replace(placed(64, 3, given), nodes=without(given, 3))).moves
+    (told,) = reasons_of(moves)
+    assert (told.reason, told.partitions) == (Why.NODE_UNAVAILABLE, len(moves))
+    named = [p for r in told.ranges for p in range(r.first, r.last + 1)]
+    assert named == [move.partition for move in moves]
+    every_other = [Move(p, (1,), (0,), Why.BALANCE) for p in range(0, 16_384, 2)]
+    (told,) = reasons_of(every_other)
+    assert (told.partitions, len(told.ranges)) == (8192, RANGES_MAX)
+    (told,) = reasons_of([Move(p, (1,), (0,), Why.BALANCE) for p in range(16_384)])
+    assert told.ranges == (PartitionRange(first=0, last=16_383),)
+
+
+def test_a_plan_that_was_decided_before_is_described_as_it_is() -> None:
+    """The moves, hash and costs of a decided target are its own, not those of today's best plan.
+
+    Otherwise a task of the operator's would show another plan than it carries out.
+    """
+    request = placed(8, 2, nodes(4))
+    assert request.current is not None
+    best = plan(request)
+    assert best.moves == ()
+    free = next(n for n in range(4) if n not in request.current[0])
+    target = ((request.current[0][0], free), *request.current[1:])
+    sized = dataclasses.replace(request, partition_bytes=(7,) * 8)
+    made = described(sized, target, best)
+    assert (made.target, made.copies, made.bytes_moved) == (target, 1, 7)
+    assert [move.partition for move in made.moves] == [0]
+    assert made.leader_moves == ()
+    assert made.hash not in {best.hash, ""}

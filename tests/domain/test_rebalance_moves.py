@@ -7,10 +7,12 @@ from rebalance_case import MOVING, Case, condition, done, needs_copy, only, open
 from worlds import NEW, NOW, OLD, child, record, text
 
 from rezone.domain import world
+from rezone.domain.bulk_copies import TURN_SECONDS
 from rezone.domain.world import SparkView
 from rezone.resources.conditions import ConditionType, Reason
 from rezone.resources.machine_status import LastError
 from rezone.resources.task import TaskState as S
+from rezone.wire.messages import CopyProgress
 
 
 @pytest.mark.proves("ZR-06", "HS-06", "HS-10")
@@ -41,7 +43,7 @@ def test_spark_copies_again_what_is_left_and_gives_up_after_five() -> None:
     for attempt in range(1, 5):
         case.status |= {"attempt": attempt, "spark_application": f"t-copy-{attempt}"}
         case.world.spark = SparkView(name=f"t-copy-{attempt}", state="RUNNING")
-        assert case.decide().actions == ()
+        assert only(case.decide(), world.AdmitCopies).admitted == app.copies
         case.world.spark = SparkView(name=f"t-copy-{attempt}", state="FAILED", error="oom")
         app = only(case.decide(), world.EnsureSparkApplication)
         assert app.name == f"t-copy-{attempt + 1}"
@@ -51,6 +53,43 @@ def test_spark_copies_again_what_is_left_and_gives_up_after_five() -> None:
     assert decision.path[0] == S.CANCELLING
     assert decision.status.last_error is not None
     assert "oom" in decision.status.last_error.message
+
+
+@pytest.mark.proves("SS-06")
+@pytest.mark.parametrize("threshold", [0, 1 << 40], ids=["by Spark", "node to node"])
+def test_all_receivers_of_a_partition_are_in_one_copy(threshold: int) -> None:
+    """Two new replicas of one partition are one copy with two targets.
+
+    Planned apart, each would cost the source a scan, and read it as of another time.
+    """
+    case = Case(S.TRANSFERRING)
+    case.world.nodes = 6
+    case.world.routes[0] = record(replicas=(0, 1, 2, 4, 5))
+    case.world.reports |= {(0, 4): {"needs_snapshot": True}, (0, 5): {"needs_snapshot": True}}
+    case.world.settings["spark_threshold_bytes"] = threshold
+    target = ((0, 4, 5), *NEW[1:])
+    case.world.pend(target)
+    case.status["target"] = text(target)
+    kind = world.PullSnapshots if threshold else world.EnsureSparkApplication
+    copies = only(case.decide(), kind).copies
+    assert copies == (world.Copy(partition=0, source=0, targets=(4, 5)),)
+
+
+@pytest.mark.proves("ZR-15")
+def test_a_new_primary_is_asked_for_the_copies_of_the_old_one() -> None:
+    """After a failover copies have the leader of now as their source, not the one of before.
+
+    The rebalance would ask a dead node for rows for ever.
+    """
+    case = Case(S.TRANSFERRING)
+    needs_copy(case)
+    case.status["attempt"] = 1
+    assert only(case.decide(), world.PullSnapshots).copies[0].source == 0
+    case.world.routes[0] = record(
+        leader=2, leader_epoch=5, isr=(1, 2), replicas=(0, 1, 2, 3), hot_standby_replica=1
+    )
+    (copy,) = only(case.decide(), world.PullSnapshots).copies
+    assert copy == world.Copy(partition=0, source=2, targets=(3,))
 
 
 def waits_for_a_name(*, going: bool = False) -> Case:
@@ -142,6 +181,78 @@ def test_small_copies_go_node_to_node_within_the_limits(
     decision = case.decide()
     assert decision.actions == ()
     assert condition(decision, ConditionType.SUCCEEDED).reason == Reason.PAUSED
+
+
+def by_spark(case: Case, state: str = "RUNNING") -> Case:
+    """Let a task's copies go by an application in this state."""
+    case.world.settings["spark_threshold_bytes"] = 0
+    case.status |= {"attempt": 1, "spark_application": "t-copy-1"}
+    case.world.spark = SparkView(name="t-copy-1", state=state)
+    return case
+
+
+def admitted(case: Case) -> list[int]:
+    """Return which copies may begin; the others must be held."""
+    action = only(case.decide(), world.AdmitCopies)
+    chosen = [c.partition for c in action.admitted]
+    assert sorted([*chosen, *(c.partition for c in action.held)]) == list(range(6))
+    return chosen
+
+
+@pytest.mark.proves("OP-04", "B-03")
+@pytest.mark.parametrize("state", ["NEW", "SUBMITTED", "RUNNING"])
+@pytest.mark.parametrize(
+    ("nodes", "count"),
+    [
+        ([(0, 5 + p) for p in range(6)], 3),  # the source's limit
+        ([(5 + p, 3) for p in range(6)], 3),  # the target's
+        ([(5 + p, 15 + p) for p in range(6)], 4),  # the zone's
+    ],
+    ids=["source", "target", "zone"],
+)
+def test_copies_by_spark_begin_within_the_limits(
+    nodes: list[tuple[int, int]], count: int, state: str
+) -> None:
+    """An application that has all copies begins as many as streams would run.
+
+    Hundreds would start at once, whatever the zone's limits say.
+    """
+    case = by_spark(many_copies(*nodes), state)
+    case.world.settings |= {"max_migrations_per_node": 3, "max_concurrent_migrations": 4}
+    assert len(admitted(case)) == count
+    begun = {"needs_snapshot": True, "copy": CopyProgress(bytes=1)}
+    case.world.reports[4, nodes[4][1]] = begun
+    assert admitted(case)[0] == 4  # what is under way keeps its place
+
+
+@pytest.mark.proves("B-01", "B-03")
+@pytest.mark.parametrize("how", ["suspend", "paused"])
+def test_no_copy_by_spark_begins_while_its_task_rests(how: str) -> None:
+    """All are held, those under way too: what breaks off does not begin again.
+
+    A pause would stop nothing of an application that had its plan before.
+    """
+    case = by_spark(many_copies(*((5 + p, 15 + p) for p in range(6))))
+    rests = case.spec if how == "suspend" else case.world.settings
+    rests[how] = True
+    assert admitted(case) == []
+    rests[how] = False
+    assert len(admitted(case)) == 6
+
+
+@pytest.mark.proves("ZR-18")
+def test_a_copy_that_spark_does_not_begin_gives_its_place_to_others() -> None:
+    """Each that waits has its turn, also beside one that is admitted and never begins.
+
+    A replica that came to need a copy after the plan was made would hold up all others.
+    """
+    case = by_spark(many_copies(*((5 + p, 15 + p) for p in range(6))))
+    case.world.settings["max_concurrent_migrations"] = 1
+    had_a_turn = set()
+    for _ in range(6):
+        had_a_turn |= set(admitted(case))
+        case.now += timedelta(seconds=TURN_SECONDS)
+    assert had_a_turn == set(range(6))
 
 
 @pytest.mark.proves("B-14")
@@ -287,6 +398,95 @@ def test_a_redundant_leader_hands_over_first() -> None:
     done(case)
     case.world.routes[0] = MOVING
     assert only(case.decide(), world.EnsureMigration).target == 1
+
+
+def one_of_two_switched(state: S) -> Case:
+    """Return a task of which partition 0 has switched and partition 1 still copies to node 3."""
+    target = (NEW[0], (1, 2, 3))
+    case = Case(state)
+    case.world.pend(target)
+    case.world.routes = [
+        record(leader=1, leader_epoch=5, replicas=(0, 1, 2, 3), isr=(0, 1, 2, 3)),
+        record(leader=1, replicas=(0, 1, 2, 3)),
+    ]
+    case.world.reports[1, 3] = {"needs_snapshot": True}
+    case.status["target"] = text(target)
+    return case
+
+
+@pytest.mark.proves("ZR-11")
+def test_a_partition_that_has_switched_frees_its_old_replica_while_others_copy() -> None:
+    """An old replica stops as soon as its own partition has switched.
+
+    Otherwise a move between two full data nodes would never get room.
+    """
+    case = one_of_two_switched(S.TRANSFERRING)
+    (change,) = only(case.decide(), world.ChangeRoutes).changes
+    assert (change.partition, change.state.replicas) == (0, (1, 2, 3))
+    case.world.routes[0] = change.state
+    case.world.reports[0, 0] = {}
+    assert only(case.decide(), world.StopReplica).node == 0
+    case.world.reports[0, 1] = {"partition_epoch": 1}
+    kinds = [type(a) for a in case.decide().actions]
+    assert world.StopReplica not in kinds, "its leader still counts on it"
+
+
+@pytest.mark.parametrize("holds", ["a migration", "the planned assignment"])
+def test_an_old_replica_that_is_needed_stays(holds: str) -> None:
+    """An old replica stays while a migration or the next assignment needs it.
+
+    Otherwise it would be copied again at once, or stopped under a takeover.
+    """
+    case = one_of_two_switched(S.TRANSFERRING)
+    if holds == "a migration":
+        case.world.migrations = [child("person", state="CloseOldLeader", owner_task="")]
+    else:
+        case.world.settings["planned"] = ((1, 2, 0), (1, 2, 3))
+    assert not [a for a in case.decide().actions if isinstance(a, world.ChangeRoutes)]
+
+
+@pytest.mark.proves("ZR-20", "B-15")
+def test_a_cancel_keeps_what_has_given_its_old_replica_up() -> None:
+    """A partition that has switched and freed its old replica counts as completed by a cancel.
+
+    Otherwise `stable` would name a replica that is gone, and the partition would be copied back.
+    """
+    case = one_of_two_switched(S.CANCELLING)
+    case.world.settings["cancel_revision"] = 2
+    case.world.routes = [record(leader=1, replicas=(1, 2, 3), isr=(1, 2, 3)), record(leader=1)]
+    case.world.reports.clear()
+    cleared = only(case.decide(), world.ClearPending)
+    ended = (NEW[0], OLD[1])
+    assert (cleared.revision, cleared.ended) == (2, ended)
+    gone = {"pending": None, "pending_revision": 0, "cancel_revision": None, "stable": ended}
+    case.world.settings |= gone
+    message = condition(case.decide(), ConditionType.SUCCEEDED).message
+    assert "0 kept, 1 rolled back, 1 completed" in message
+
+
+def test_a_migration_that_waits_for_the_task_holds_no_relief_up() -> None:
+    """An old replica stops although a person's migration waits for the same partition.
+
+    Otherwise a full data node would wait for the migration, and that for the task.
+    """
+    case = one_of_two_switched(S.TRANSFERRING)
+    case.world.migrations = [child("person", state="SelectCandidate", owner_task="")]
+    (change,) = only(case.decide(), world.ChangeRoutes).changes
+    assert change.state.replicas == (1, 2, 3)
+
+
+def test_stopping_leaves_the_candidate_of_a_person_alone() -> None:
+    """A replica that a person's migration has chosen meanwhile is not redundant.
+
+    Otherwise the task would remove it and the migration add it, again and again.
+    """
+    case = Case(S.STOPPING_REDUNDANT)
+    case.world.settings |= {"stable": NEW, "pending": None, "pending_revision": 0}
+    assert only(case.decide(), world.ChangeRoutes).changes[0].state.replicas == (1, 2, 3)
+    person = child("person", state="OpenCandidate", owner_task="", candidate=0)
+    case.world.migrations = [person]
+    decision = case.decide()
+    assert (decision.path[-1], decision.actions) == (S.SUCCEEDED, ())
 
 
 def test_stopping_leaves_the_next_rebalances_replicas_alone() -> None:

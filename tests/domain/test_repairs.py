@@ -6,8 +6,10 @@ import pytest
 from worlds import LEASE_SECONDS, NOW, World, child, record
 
 from rezone.domain import routes
-from rezone.domain.repairs import repairs, strays
+from rezone.domain.readiness import comparisons
+from rezone.domain.repairs import refused_proposals, repairs, strays
 from rezone.domain.route_checks import violations
+from rezone.domain.world import VerifyCopy
 from rezone.wire.messages import FIRST_PARTITION_EPOCH, IsrProposal, LeaderAndIsr, Role
 
 
@@ -83,6 +85,38 @@ def test_a_proposal_that_does_not_fit_changes_nothing(wrong: dict[str, Any]) -> 
     world = World()
     world.reports[0, 0] = {"proposal": proposal(**wrong)}
     assert mended(world) == {}
+
+
+@pytest.mark.proves("HS-05")
+def test_a_refused_proposal_is_answered_with_its_error_once() -> None:
+    """The leader hears the code, the words and the record that stands, until it says that it knows.
+
+    It would go on asking, and nobody who looks at it would know why the set does not change.
+    """
+    world = World()
+    world.reports[0, 0] = {"proposal": proposal(new_isr=(0, 1, 9))}
+    (told,) = refused_proposals(world.view())
+    assert (told.node, told.state, told.reason) == (0, world.routes[0], "NotAReplica")
+    assert "nodes [9] are not replicas" in told.message
+    world.reported(0, 0, proposal_error="NotAReplica")
+    assert refused_proposals(world.view()) == ()
+    world.reported(0, 0, proposal_error="Leaving")
+    assert refused_proposals(world.view()) != (), "it is refused for another reason by now"
+
+
+def test_nobody_is_told_of_a_proposal_that_is_carried_out() -> None:
+    """Neither an accepted proposal nor a leader without one gets a refusal.
+
+    Each pass over a healthy zone would call all leaders.
+    """
+    world = World()
+    assert refused_proposals(world.view()) == ()
+    world.reports[0, 0] = {"proposal": proposal()}
+    assert refused_proposals(world.view()) == ()
+    world.leaving = {0, 1}
+    world.reports[0, 0] = {"proposal": proposal(new_isr=(0, 1))}
+    (told,) = refused_proposals(world.view())
+    assert told.reason == "Leaving"
 
 
 @pytest.mark.proves("HS-05")
@@ -280,6 +314,79 @@ def test_a_coordinator_that_is_fenced_begins_nothing_anew() -> None:
     assert isinstance(answer, routes.Refusal)
 
 
+@pytest.mark.proves("B-06")
+def test_a_replica_that_joins_leads_only_where_nobody_else_can() -> None:
+    """A failover during a move prefers replicas of before to one that was not compared yet.
+
+    Should the new one lack rows, they would be lost, though others have them.
+    """
+    copied = record(
+        isr=(0, 1, 2, 3), iss=(3,), replicas=(0, 1, 2, 3), hot_standby_replica=3, leader_epoch=4
+    )
+    world = World(routes=[copied, record(leader=1)]).pend(((3, 1, 2), (1, 2, 0)))
+    world.silent[0] = LEASE_SECONDS + 1
+    assert mended(world)[0].leader == 1
+    world.verified = {(0, 3, 4)}
+    assert mended(world)[0].leader == 3
+    world.verified = set()
+    # Most nodes are silent: the operator waits twice as long, for it may be cut off itself.
+    world.silent = dict.fromkeys((0, 1, 2), 2 * LEASE_SECONDS)
+    assert mended(world)[0].leader == 3
+
+
+@pytest.mark.proves("B-04", "B-06")
+@pytest.mark.parametrize("how", ["silent", "failed", "empty"])
+def test_a_copy_that_nobody_has_compared_never_leads_by_a_failover(how: str) -> None:
+    """Another replica leads, and where there is none nobody does; the copy stays in sync.
+
+    Rows that the copy lacks would be lost to readers, and to all who copy from it.
+    """
+    world = World(routes=[record(), record(leader=1)])
+    world.reported(0, 1, uncompared="s-1")
+    if how == "silent":
+        world.silent[0] = LEASE_SECONDS + 1
+    else:
+        world.reported(0, 0, **{"failed": True} if how == "failed" else {"needs_snapshot": True})
+    assert mended(world)[0].leader == 2
+    assert 1 in mended(world)[0].isr
+    world.reported(0, 2, uncompared="s-2")
+    after = mended(world).get(0, world.routes[0])
+    assert after.leader == 0
+    assert {1, 2} <= set(after.isr)
+    world.reported(0, 1, uncompared="")
+    assert mended(world)[0].leader == 1
+
+
+@pytest.mark.proves("B-04")
+def test_an_eligible_copy_that_nobody_has_compared_is_not_elected() -> None:
+    """When the whole in-sync set has lost its data, only a compared replica is elected."""
+    world = World(routes=[record(isr=(0,), eligible=(1, 2)), record(leader=1)])
+    world.reported(0, 0, needs_snapshot=True)
+    world.reported(0, 1, uncompared="s-1")
+    assert mended(world)[0].leader == 2
+    world.reported(0, 2, uncompared="s-2")
+    assert mended(world).get(0, world.routes[0]).leader == 0
+
+
+@pytest.mark.proves("B-04")
+def test_copies_are_compared_whoever_made_them() -> None:
+    """A replica that lost its data and was copied again is compared once it is in sync.
+
+    No task moves it, so no task asks for that; it would never lead again.
+    """
+    world = World(routes=[record(isr=(0, 1)), record(leader=1)])
+    world.reported(0, 1, uncompared="s-1")
+    world.reported(0, 2, uncompared="s-2")
+    world.reported(1, 1, uncompared="s-3")
+    (asked,) = comparisons(world.view())
+    assert asked == VerifyCopy(partition=0, source=0, target=1, leader_epoch=4)
+    world.mismatched = {(0, 1, 4)}
+    assert comparisons(world.view()) == ()
+    world.mismatched = set()
+    world.silent[0] = 1.0
+    assert comparisons(world.view()) == ()
+
+
 @pytest.mark.proves("B-09")
 def test_a_stray_waits_until_its_leader_counts_without_it() -> None:
     """A leader that nobody has told would wait for a stopped replica with every write."""
@@ -288,3 +395,24 @@ def test_a_stray_waits_until_its_leader_counts_without_it() -> None:
     assert strays(world.view()) == ()
     world.silent[0] = 1.0
     assert len(strays(world.view())) == 1, "who cannot be asked holds nothing up"
+
+
+@pytest.mark.proves("NW-04")
+def test_a_leader_that_says_it_has_failed_is_replaced_at_once() -> None:
+    """It cannot write, and would lead for as long as its process lives."""
+    world = World()
+    world.reports[0, 0] = {"role": Role.FOLLOWER, "failed": True}
+    after = mended(world)[0]
+    assert (after.leader, after.isr) == (1, (1, 2))
+    assert after.leader_epoch > world.routes[0].leader_epoch
+
+
+@pytest.mark.proves("NW-04")
+def test_no_replica_leads_that_has_failed() -> None:
+    """Leadership would go from one that cannot write to the next."""
+    world = World()
+    failed = {"role": Role.FOLLOWER, "failed": True}
+    world.reports = {(0, 0): failed, (0, 1): failed}
+    assert mended(world)[0].leader == 2
+    world.reports[0, 2] = failed
+    assert mended(world) == {}, "who is in sync comes back by itself"

@@ -170,6 +170,41 @@ def test_nothing_is_sealed_for_a_part_that_was_not_verified() -> None:
     assert asked(zone, views.VerifyPart)
 
 
+@pytest.mark.proves("B-08")
+def test_nothing_is_sealed_or_compared_for_a_range_that_is_not_filled() -> None:
+    """A new partition that only follows the log of its range takes nothing over.
+
+    The rows that were there before would be missing where the range is served.
+    """
+    zone = Zone(1, 2)
+    zone.fills = False
+    for _ in range(30):
+        zone.run()
+        zone.settle()
+        for heir in zone.heirs.values():
+            heir.parts[0].lag_rows = 0
+    assert not asked(zone, views.VerifyPart)
+    for heir in zone.heirs.values():
+        heir.parts[0].verified = True
+    assert not asked(zone, world.ChangeRoutes)
+    assert waiting(zone).startswith("Copying")
+
+
+@pytest.mark.proves("B-08")
+def test_a_seal_is_revoked_for_a_range_that_is_filled_again() -> None:
+    """A cut-over that was authorized is taken back when a new partition has begun again.
+
+    The record says that it was compared: it would be served with what it has by then.
+    """
+    zone = Zone(1, 2)
+    sealing(zone)
+    part = zone.heirs[max(zone.heirs)].parts[0]
+    part.filled, part.lag_rows = False, 0
+    assert not asked(zone, views.RequestSeal)
+    zone.run()
+    assert not zone.sources[0].record.sealing
+
+
 def test_a_seal_is_authorized_before_it_is_asked_for() -> None:
     """The next coordinator would not know of a cut-over that may be happening (persist first)."""
     zone = Zone(1, 2)

@@ -101,6 +101,10 @@ def test_one_failure_domain_comes_after_the_other() -> None:
     [
         ({"rebalancing": True}, "a rebalance is under way"),
         ({"lagging": frozenset({1})}, "data node 1 is not in sync"),
+        (
+            {"maintenance": frozenset({1}), "lagging": frozenset({1})},
+            "data node 1 is in maintenance",
+        ),
         ({"nodes": frozenset({0, 1, 2})}, "data node 2 does not serve"),
         (
             {"strategy": UpdateStrategySpec(type=UpdateMode.ON_DELETE)},
@@ -120,6 +124,17 @@ def test_no_pod_is_replaced_while(changes: dict[str, Any], reason: str) -> None:
     """A second replica of a partition would be missing, or the only one be lost."""
     seen = situation(pod(0), pod(1, outdated=False), **changes)
     assert waits(decide(None, seen, NOW)) == reason
+
+
+def test_an_update_that_waits_for_maintenance_is_not_stuck() -> None:
+    """Maintenance has an end of its own: the update's deadline does not count meanwhile.
+
+    The zone would be Stalled for as long as a machine is mended.
+    """
+    before = RolloutStatus(started_time=NOW - timedelta(days=1))
+    seen = situation(pod(0), pod(1, outdated=False), maintenance=frozenset({1}))
+    decision = decide(before, seen, NOW)
+    assert (decision.stuck, decision.delete) == ("", None)
 
 
 @pytest.mark.parametrize("changes", [{"serving": False}, {"deleting": True}])

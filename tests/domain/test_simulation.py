@@ -9,8 +9,11 @@ from collections.abc import Callable
 import pytest
 from simulated_zone import Zone
 
+from rezone.domain import assignments
 from rezone.domain.world import Topology
+from rezone.resources.conditions import Reason
 from rezone.resources.migration import OldLeader, RegionMigrationStatus
+from rezone.resources.task import RebalanceTaskStatus
 
 STABLE: Topology = ((0, 1, 2), (1, 2, 0), (2, 0, 1), (0, 2, 1))
 TARGET: Topology = ((1, 2, 3), (3, 2, 0), (2, 0, 1), (3, 1, 4))
@@ -38,7 +41,11 @@ def migration_zone(seed: int) -> Zone:
 def at_target(zone: Zone, target: Topology) -> None:
     """Assert that every partition lives exactly where `target` says, and the keys with it."""
     for record, nodes in zip(zone.routes, target, strict=True):
-        assert set(record.replicas) == set(nodes)
+        if all(zone.replicas.nodes[node].alive for node in nodes):
+            assert set(record.replicas) == set(nodes)
+        else:
+            # Those that were to go stay until the zone has made up for the lost one.
+            assert set(record.replicas) >= set(nodes)
         assert record.leader in nodes
     for partition, record in enumerate(zone.routes):
         for number, node in zone.replicas.nodes.items():
@@ -58,7 +65,11 @@ def ended(zone: Zone) -> None:
             assert set(nodes) == set(record.isr)
     else:
         assert zone.state("t") == "Cancelled"
-        at_target(zone, STABLE)
+        stable = assignments.topology_of(zone.keys.stable)
+        assert stable is not None
+        rows = zip(stable, STABLE, TARGET, strict=True)
+        assert all(nodes in {old, new} for nodes, old, new in rows)
+        at_target(zone, stable)
 
 
 def disturb(zone: Zone, rng: random.Random) -> None:
@@ -222,3 +233,109 @@ def test_migrations_survive_a_crash_at_every_point(*, cancel: bool) -> None:
         for name in "abc":
             assert zone.state(name) in ({"Succeeded", "RolledBack"} if cancel else {"Succeeded"})
         assert all(record.next_leader is None for record in zone.routes)
+
+
+LOST = 4
+
+
+def losing_zone(seed: int, tick: int, *, full: bool = False, **settings: object) -> Zone:
+    """Return a zone of which a target of partition 3 dies for good at a tick, or is full."""
+    zone = Zone(seed, STABLE, NODES + 1)
+    zone.settings |= settings
+    zone.lost_ticks = 40
+    zone.copy_deadline_seconds = 20.0
+    zone.ask(TARGET)
+    zone.replicas.nodes[LOST].room = 0 if full else None
+    for _ in range(tick):
+        zone.tick()
+    zone.replicas.nodes[LOST].alive = full
+    return zone
+
+
+def ended_without(zone: Zone) -> None:
+    """Assert that all but the lost target is as planned, and that what has moved stayed."""
+    stable = assignments.topology_of(zone.keys.stable)
+    assert stable is not None
+    at_target(zone, stable)
+    assert stable[:3] == TARGET[:3]
+    assert zone.keys.planned is None
+    if zone.state("t") == "Succeeded":
+        assert stable == TARGET  # it was done before the node was lost
+    else:
+        assert zone.state("t") == "Failed"
+        replaced = zone.settings.get("replace_failed_targets", True)
+        assert LOST not in stable[3]
+        assert (stable[3] == STABLE[3]) is not replaced
+
+
+@pytest.mark.slow
+@pytest.mark.proves("OP-02", "ZR-10", "ZR-18", "B-15")
+@pytest.mark.parametrize("replace", [True, False])
+def test_a_lost_target_leaves_the_rest_alone_whenever_the_coordinator_dies(
+    *, replace: bool
+) -> None:
+    """A lost target ends in a defined assignment from every crash point, and nothing goes back.
+
+    Otherwise one lost node would undo hours of copies, or leave keys that nobody clears.
+    """
+    for tick in (0, 1, 3, 5, 7, 9, 10, 11, 12, 13, 15):
+        settings = {"replace_failed_targets": replace}
+        before = losing_zone(7, tick, **settings)
+        begun = before.points
+        before.run(SETTLE_TICKS)
+        ended_without(before)
+        step = max(1, (before.points - begun) // 12)
+        for point in range(begun + 1, before.points + 1, step):
+            zone = losing_zone(7, tick, **settings)
+            zone.crash_at = point
+            zone.run(SETTLE_TICKS)
+            ended_without(zone)
+
+
+@pytest.mark.slow
+@pytest.mark.proves("OP-02", "ZR-10", "ZR-18", "B-14", "B-15")
+@pytest.mark.parametrize("replace", [True, False])
+def test_a_full_target_leaves_the_rest_alone_whenever_the_coordinator_dies(
+    *, replace: bool
+) -> None:
+    """A receiver that fails for ever ends in a defined assignment, from every crash point.
+
+    Otherwise it would be asked again for ever, and Transferring have no end.
+    """
+    settings = {"replace_failed_targets": replace}
+    before = losing_zone(7, 0, full=True, **settings)
+    before.run(SETTLE_TICKS)
+    ended_without(before)
+    status = RebalanceTaskStatus.model_validate(before.tasks["t"].status)
+    assert status.last_error is not None
+    assert status.last_error.reason == (Reason.TARGET_REPLACED if replace else Reason.NO_SPACE)
+    for point in range(1, before.points + 1, 3):
+        zone = losing_zone(7, 0, full=True, **settings)
+        zone.crash_at = point
+        zone.run(SETTLE_TICKS)
+        ended_without(zone)
+
+
+@pytest.mark.slow
+@pytest.mark.proves("ZR-11", "OP-02")
+def test_full_nodes_pass_partitions_on_whenever_the_coordinator_dies() -> None:
+    """A node without room gets its copies when another partition has left it, at every crash point.
+
+    Otherwise a zone whose disks are full could never be rebalanced.
+    """
+    stable = ((0, 1, 2), (0, 1, 3), (0, 1, 2))
+    target = ((0, 1, 3), (0, 1, 4), (0, 1, 2))
+
+    def full(seed: int) -> Zone:
+        zone = Zone(seed, stable, NODES)
+        zone.replicas.nodes[3].room = 1  # partition 1 has to leave it first
+        zone.copy_deadline_seconds = 2.0
+        zone.ask(target)
+        return zone
+
+    for point in range(points_of(full) + 1):
+        zone = full(7)
+        zone.crash_at = point
+        zone.run(SETTLE_TICKS)
+        assert zone.state("t") == "Succeeded"
+        at_target(zone, target)

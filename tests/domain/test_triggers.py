@@ -1,13 +1,20 @@
 """When a zone is planned anew, and how long a change of nodes has to last first."""
 
+import math
 from datetime import timedelta
 
 import pytest
 from worlds import NOW, OLD
 
-from rezone.domain.triggers import Trigger, due_in, find_trigger
+from rezone.domain.triggers import Due, Trigger, find_due, find_trigger, with_trigger_times
 from rezone.domain.world import Topology
 from rezone.resources.zone import AutoAdjustSpec
+from rezone.resources.zone_status import (
+    DataNodeState,
+    DataNodeStatus,
+    MaintenanceState,
+    MaintenanceStatus,
+)
 
 
 @pytest.mark.parametrize(
@@ -60,26 +67,110 @@ def test_another_weight_or_domain_is_a_trigger(
 SETTINGS = AutoAdjustSpec(scale_up_seconds=10, scale_down_seconds=300)
 
 
+def node(
+    number: int, state: DataNodeState = DataNodeState.ACTIVE, *, lasted: float | None = None
+) -> DataNodeStatus:
+    """Return a data node that has been different for so long."""
+    since = None if lasted is None else NOW - timedelta(seconds=lasted)
+    return DataNodeStatus(id=number, pod_name=f"z-{number}", state=state, trigger_time=since)
+
+
+LOST, DRAINING = DataNodeState.LOST, DataNodeState.DRAINING
+HERE = (node(0), node(1), node(2))
+AWAY = node(0).model_copy(
+    update={
+        "maintenance": MaintenanceStatus(
+            since_time=NOW,
+            until_time=NOW + timedelta(hours=1),
+            state=MaintenanceState.ACTIVE,
+        )
+    }
+)
+
+
 @pytest.mark.parametrize(
-    ("trigger", "lasted", "left"),
+    ("nodes", "replicas", "expected"),
     [
-        (Trigger.NODES_JOINED, 0, 10),
-        (Trigger.NODES_JOINED, 10, 0),
-        (Trigger.NODES_CHANGED, 4, 6),
-        (Trigger.NODES_LEFT, 10, 290),
-        (Trigger.NODES_LEFT, 4000, 0),
-        (Trigger.REPLICAS_CHANGED, 0, 0),
+        (HERE, 3, Due(None, frozenset(), math.inf)),
+        ((*HERE, node(3, lasted=0)), 3, Due(None, frozenset(), 10)),
+        ((*HERE, node(3, lasted=10)), 3, Due(Trigger.NODES_JOINED, frozenset(), math.inf)),
+        (
+            (*HERE, node(3, lasted=2), node(4, lasted=10)),
+            3,
+            Due(Trigger.NODES_JOINED, frozenset(), math.inf),
+        ),
+        ((node(0, LOST, lasted=10), *HERE[1:]), 3, Due(None, frozenset({0}), 290)),
+        (
+            (node(0, LOST, lasted=10), *HERE[1:], node(3, lasted=60)),
+            3,
+            Due(None, frozenset({0}), 290),
+        ),
+        (
+            (node(0, LOST, lasted=4000), *HERE[1:]),
+            3,
+            Due(Trigger.NODES_LEFT, frozenset(), math.inf),
+        ),
+        (
+            (node(0, LOST, lasted=300), node(1, LOST, lasted=1), node(2)),
+            3,
+            Due(Trigger.NODES_LEFT, frozenset({1}), 299),
+        ),
+        (
+            (node(0, DRAINING), node(1, LOST, lasted=1), node(2)),
+            3,
+            Due(Trigger.NODES_LEFT, frozenset({1}), 299),
+        ),
+        (HERE, 2, Due(Trigger.REPLICAS_CHANGED, frozenset(), math.inf)),
+        ((AWAY, *HERE[1:], node(3, lasted=60)), 3, Due(None, frozenset({0}), math.inf)),
+        (
+            (AWAY, node(1, DRAINING), node(2)),
+            3,
+            Due(Trigger.NODES_LEFT, frozenset({0}), math.inf),
+        ),
+    ],
+    ids=[
+        "fits",
+        "just-joined",
+        "joined",
+        "one-of-two-joined",
+        "just-lost",
+        "joined-beside-lost",
+        "lost",
+        "one-of-two-lost",
+        "drained-beside-lost",
+        "replicas",
+        "joined-beside-maintenance",
+        "drained-beside-maintenance",
     ],
 )
-def test_a_change_must_last(trigger: Trigger, lasted: float, left: float) -> None:
-    """A node that is away for a minute would cost a rebalance; one that stays away would not."""
-    # The start is what the zone's status says, so a restarted operator waits for the rest only.
-    since = NOW - timedelta(seconds=lasted)
-    due = due_in(trigger, SETTINGS, since=since, now=NOW, by_hand=False)
-    assert due == timedelta(seconds=left)
+def test_each_node_has_its_own_time(
+    nodes: tuple[DataNodeStatus, ...], replicas: int, expected: Due
+) -> None:
+    """A change must last; a drain and a new replica count wait for nothing.
+
+    A node that is away for a minute would cost a rebalance; one that stays away would not.
+    """
+    assert find_due(OLD, nodes, SETTINGS, replicas=replicas, now=NOW) == expected
 
 
-@pytest.mark.parametrize("trigger", list(Trigger))
-def test_what_a_person_did_waits_for_nothing(trigger: Trigger) -> None:
-    """Whoever cordons a node would wait five minutes for the first move."""
-    assert due_in(trigger, SETTINGS, since=NOW, now=NOW, by_hand=True) == timedelta(0)
+def test_a_relabelled_node_waits_as_a_new_one() -> None:
+    """A weight that changes must last for scaleUpSeconds.
+
+    A label that is set in two steps would cost two rebalances.
+    """
+    heavier = node(0, lasted=4).model_copy(update={"placed_as": "7@"})
+    found = find_due(OLD, (heavier, *HERE[1:]), SETTINGS, replicas=3, now=NOW)
+    assert found == Due(None, frozenset(), 6)
+
+
+def test_times_begin_with_the_difference_and_end_with_it() -> None:
+    """A node has a trigger time exactly while it differs from the assignment.
+
+    A second absence would be counted from the first, and a node copied away at once.
+    """
+    begun = with_trigger_times((node(0, LOST), *HERE[1:], node(3)), OLD, NOW)
+    assert [n.trigger_time for n in begun] == [NOW, None, None, NOW]
+    later = with_trigger_times(begun, OLD, NOW + timedelta(seconds=9))
+    assert later == begun
+    ended = with_trigger_times((node(0, lasted=5), node(1), node(2)), OLD, NOW)
+    assert {n.trigger_time for n in ended} == {None}

@@ -83,7 +83,7 @@ def test_a_node_that_cannot_be_used_asks_for_nothing() -> None:
     first = run(zone(), found, stable)
     assert first.status.assignments.change == 10
     assert first.status.assignments.pending is None
-    again = run(zone(), found, stable, trigger_time=first.status.trigger_time)
+    again = run(zone(), first.status.data_nodes, stable)
     assert again.status == first.status
 
 
@@ -94,19 +94,85 @@ def test_a_joined_node_is_asked_for() -> None:
     pending = made.status.assignments.pending
     assert pending is not None
     assert pending.revision == 50
-    assert made.status.trigger_time is None
+    assert {n.trigger_time for n in made.status.data_nodes} == {None}
+
+
+def since(seconds: float) -> datetime:
+    """Return the time so many seconds ago."""
+    return NOW - timedelta(seconds=seconds)
+
+
+def lost(found: tuple[DataNodeStatus, ...], **seconds: float) -> tuple[DataNodeStatus, ...]:
+    """Return the nodes, `n1=5` lost for 5 seconds as far as its assignment is concerned."""
+    return tuple(
+        node.model_copy(update={"state": DataNodeState.LOST, "trigger_time": since(lasted)})
+        if (lasted := seconds.get(f"n{node.id}")) is not None
+        else node
+        for node in found
+    )
 
 
 def test_a_node_that_left_is_waited_for() -> None:
     """A rebooting node would cost a rebalance; the wait would begin anew with the operator."""
-    found = nodes("a", "b", "c", "d", n0=DataNodeState.LOST)
-    since = NOW - timedelta(seconds=100)
-    made = run(zone(), found, planned(found), trigger_time=since)
+    found = nodes("a", "b", "c", "d")
+    made = run(zone(), lost(found, n0=100), planned(found))
     assert made.status.assignments.pending is None
-    assert made.status.trigger_time == since
+    assert made.status.data_nodes[0].trigger_time == since(100)
     assert made.wake_seconds == 200
     drained = nodes("a", "b", "c", "d", n0=DataNodeState.DRAINING)
     assert run(zone(), drained, planned(drained)).status.assignments.pending is not None
+
+
+@pytest.mark.proves("ZR-03")
+def test_each_lost_node_is_waited_for_by_itself() -> None:
+    """The setting scaleDownSeconds counts from when that node was lost.
+
+    A node that rebooted soon after another was lost would be copied away after seconds.
+    """
+    found = nodes("a", "b", "c", "d", "e", "f")
+    stable = planned(found)
+    made = run(zone(), lost(found, n0=300, n1=10), stable)
+    pending = made.status.assignments.pending
+    assert pending is not None
+    target = assignments.parse(pending.replicas)
+    assert all(0 not in row for row in target)
+    holds = {p for p, row in enumerate(stable) if 1 in row}
+    assert holds
+    assert {p for p, row in enumerate(target) if 1 in row} == holds
+    assert made.status.data_nodes[1].trigger_time == since(10)
+    later = run(zone(), lost(found, n1=10), target)
+    assert later.status.assignments.pending is None
+    assert later.wake_seconds == 290
+
+
+def test_a_drain_leaves_a_node_that_was_just_lost_alone() -> None:
+    """A drained node moves at once, and only that node's replicas.
+
+    Whoever cordons a node while another reboots would have both copied away.
+    """
+    found = nodes("a", "b", "c", "d", "e", n0=DataNodeState.DRAINING)
+    stable = planned(nodes("a", "b", "c", "d", "e"))
+    made = run(zone(), lost(found, n1=10), stable)
+    assert made.status.assignments.pending is not None
+    target = assignments.parse(made.status.assignments.pending.replicas)
+    assert all(0 not in row for row in target)
+    for before, after in zip(stable, target, strict=True):
+        assert (1 in before) == (1 in after)
+        assert set(before) - {0} <= set(after)
+
+
+def test_the_wait_of_a_node_begins_when_it_is_lost_and_ends_when_it_is_back() -> None:
+    """The time is written with the node and goes when the node is back.
+
+    The next absence of that node would be counted from the first one.
+    """
+    found = nodes("a", "b", "c", "d")
+    stable = planned(found)
+    gone = nodes("a", "b", "c", "d", n0=DataNodeState.LOST)
+    told = run(zone(), gone, stable).status.data_nodes
+    assert [n.trigger_time for n in told] == [NOW, None, None, None]
+    back = (told[0].model_copy(update={"state": DataNodeState.ACTIVE}), *told[1:])
+    assert run(zone(), back, stable).status.data_nodes[0].trigger_time is None
 
 
 def test_too_few_nodes_stall() -> None:

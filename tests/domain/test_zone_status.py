@@ -12,7 +12,7 @@ from rezone.domain.volumes import Growth
 from rezone.domain.zone_status import Obstacle, ZoneHealth, health_of, zone_conditions
 from rezone.resources.conditions import Condition, Reason
 from rezone.resources.zone_status import RolloutStatus
-from rezone.wire.messages import FIRST_PARTITION_EPOCH, IndexBuild, IndexPosition, Role
+from rezone.wire.messages import FIRST_PARTITION_EPOCH, DiskTrouble, IndexBuild, IndexPosition, Role
 
 WELL = ZoneHealth(partitions=4, led=4, in_sync=4, ready_nodes=3, wanted_nodes=3)
 STALL = (Reason.NOT_ENOUGH_DATA_NODES, "add data nodes")
@@ -38,6 +38,14 @@ def listed(
         "now": NOW,
     }
     return zone_conditions(old, health, **(usual | more))
+
+
+def test_a_paused_zone_says_so() -> None:
+    """A zone without failover would look like any other."""
+    told = conditions(WELL, hands_off=True)["Paused"]
+    assert told.reason == Reason.PAUSED
+    assert "spec.paused" in told.message
+    assert "Paused" not in conditions(WELL)
 
 
 EMPTY = dataclasses.replace(WELL, partitions=0, led=0, in_sync=0)
@@ -227,3 +235,56 @@ def test_damage_is_told_with_its_place_and_reason() -> None:
     assert "data node 2, partition 1: 000012.sst: block" in found["Degraded"].message
     lost = conditions(dataclasses.replace(health, partitions=2, led=1, in_sync=2))
     assert "1 replicas are damaged: data node 2" in lost["Ready"].message
+
+
+@pytest.mark.proves("B-04", "B-14")
+def test_a_copy_that_differs_is_told_with_its_place() -> None:
+    """It never leads, and nobody would know why; one of another leadership is not meant."""
+    world = World(routes=[record(), record()])
+    world.mismatched = {(1, 2, 4), (0, 2, 3)}
+    health = health_of(world.view(), replicas=3, wanted_nodes=3)
+    found = conditions(dataclasses.replace(health, partitions=2, led=2, in_sync=2))
+    assert (found["Degraded"].status, found["Degraded"].reason) == ("True", Reason.COPY_DIFFERS)
+    assert "1 copies" in found["Degraded"].message
+    assert "data node 2, partition 1" in found["Degraded"].message
+
+
+@pytest.mark.proves("NW-05")
+def test_a_zone_names_the_nodes_whose_clocks_are_wrong() -> None:
+    """Nobody would know which machine's NTP to mend, or why a node leads nothing."""
+    world = World(routes=[record()])
+    view = world.view()
+    text = "its clock is 60.0 s ahead of those of others; it gives no times"
+    nodes = {**view.nodes, 1: dataclasses.replace(view.nodes[1], clock_text=text)}
+    health = health_of(dataclasses.replace(view, nodes=nodes), replicas=3, wanted_nodes=3)
+    degraded = conditions(health)["Degraded"]
+    assert (degraded.status, degraded.reason) == ("True", Reason.CLOCK_OFF)
+    assert degraded.message == f"data node 1: {text}"
+    lost = conditions(dataclasses.replace(health, led=0))
+    assert text in lost["Ready"].message
+    assert not health_of(view, replicas=3, wanted_nodes=3).clocks
+
+
+@pytest.mark.parametrize(
+    ("trouble", "reason"),
+    [
+        (DiskTrouble.FULL, Reason.DISK_FULL),
+        (DiskTrouble.FAILED, Reason.DISK_FAILED),
+        (DiskTrouble.SLOW, Reason.DISK_SLOW),
+    ],
+)
+@pytest.mark.proves("NW-04")
+def test_a_zone_names_the_node_whose_disk_fails_and_why(
+    trouble: DiskTrouble, reason: Reason
+) -> None:
+    """It said that reads and writes go on, and nobody knew of which disk to look at."""
+    world = World(routes=[record()])
+    world.reports[0, 1] = {"failed": True, "disk": trouble, "error": "[Errno 28] no space"}
+    health = health_of(world.view(), replicas=3, wanted_nodes=3)
+    degraded = conditions(health)["Degraded"]
+    assert (degraded.status, degraded.reason) == ("True", reason)
+    assert "data node 1: [Errno 28] no space" in degraded.message
+    short = conditions(dataclasses.replace(health, in_sync=0))
+    assert "data node 1" in short["Ready"].message
+    world.reports[0, 1] = {}
+    assert health_of(world.view(), replicas=3, wanted_nodes=3).disk is None

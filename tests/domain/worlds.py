@@ -51,7 +51,8 @@ def report(partition: int, node: int, route: LeaderAndIsr, **changes: Any) -> Re
 class World:
     """A mutable description of one observation.
 
-    `heirs` are the records of the layout after that of `routes`, which is of `generation`.
+    `heirs` are the records of the layout after that of `routes`, which is of `generation`. Nodes of
+    `hears` say whom they hear; they answer, and have for `answer_seconds`.
     """
 
     routes: list[LeaderAndIsr] = dataclasses.field(
@@ -61,9 +62,12 @@ class World:
     heirs: list[LeaderAndIsr] = dataclasses.field(default_factory=list)
     nodes: int = 5
     silent: dict[int, float] = dataclasses.field(default_factory=dict)
+    hears: dict[int, set[int]] = dataclasses.field(default_factory=dict)
+    answer_seconds: float = 60.0
     lost: set[int] = dataclasses.field(default_factory=set)
     draining: set[int] = dataclasses.field(default_factory=set)
     leaving: set[int] = dataclasses.field(default_factory=set)
+    maintenance: set[int] = dataclasses.field(default_factory=set)
     domains: dict[int, str] = dataclasses.field(default_factory=dict)
     reports: dict[tuple[int, int], dict[str, Any] | None] = dataclasses.field(default_factory=dict)
     migrations: list[MigrationView] = dataclasses.field(default_factory=list)
@@ -116,6 +120,7 @@ class World:
 
     def _node(self, node: int) -> NodeView:
         silent = self.silent.get(node)
+        hears = self.hears.get(node) if silent is None else None
         replicas = {}
         for partition, route in self.records.items():
             changes = self.reports.get((partition, node), {})
@@ -129,7 +134,11 @@ class World:
             lost=node in self.lost,
             draining=node in self.draining,
             leaving=node in self.leaving,
+            maintenance=node in self.maintenance,
             failure_domain=self.domains.get(node, ""),
+            hears=frozenset(hears) if hears is not None else None,
+            fresh=hears is not None,
+            answers_since=NOW - timedelta(seconds=self.answer_seconds) if hears else None,
             unreachable_since=None if silent is None else NOW - timedelta(seconds=silent),
             replicas={} if silent is not None else replicas,
         )

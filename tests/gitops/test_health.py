@@ -26,15 +26,14 @@ from health_readers import (
     load,
     objects,
 )
-from lightkube import AsyncClient, codecs
-from lightkube.models.meta_v1 import ObjectMeta
-from lightkube.resources.core_v1 import ConfigMap
 from lupa import lua51
 
 from rezone.domain.rollout import NOTHING, RolloutDecision
 from rezone.domain.statuses import Standing, with_conditions
 from rezone.domain.volumes import Growth
 from rezone.domain.zone_status import ZoneHealth, zone_conditions
+from rezone.kube.client import connect
+from rezone.kube.kinds import ConfigMap
 from rezone.resources import API_VERSION
 from rezone.resources.conditions import Reason
 from rezone.resources.generate import drift
@@ -211,12 +210,14 @@ def test_argocd_settings_hold_the_scripts() -> None:
 
 @pytest.mark.apiserver
 @pytest.mark.slow
-async def test_argocd_settings_leave_the_others_alone(kube: AsyncClient, namespace: str) -> None:
+async def test_argocd_settings_leave_the_others_alone(kubeconfig: Path, namespace: str) -> None:
     """Applied as the page says, the fragment would wipe out Argo CD's other settings."""
     name, url = "argocd-cm", {"url": "https://argocd.example.com"}
-    await kube.create(ConfigMap(metadata=ObjectMeta(name=name, namespace=namespace), data=url))
     body = yaml.safe_load((GITOPS / "argocd" / "argocd-cm.yaml").read_text())
     body["metadata"]["namespace"] = namespace
-    await kube.apply(codecs.from_dict(body), field_manager="rezone-health")
-    stored = (await kube.get(ConfigMap, name, namespace=namespace)).data
-    assert stored == {**url, **body["data"]}
+    async with await connect(kubeconfig) as kube:
+        meta = {"name": name, "namespace": namespace}
+        await kube.create(ConfigMap, {"metadata": meta, "data": url})
+        await kube.apply(ConfigMap, body)
+        stored = await kube.get(ConfigMap, namespace, name)
+    assert stored["data"] == {**url, **body["data"]}

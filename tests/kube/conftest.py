@@ -50,5 +50,5 @@ def crds(kubeconfig: Path) -> Path:
 @pytest.fixture
 async def api(crds: Path) -> AsyncIterator[Kube]:
     """Connect to the session's API server."""
-    async with connect(crds) as connection:
+    async with await connect(crds) as connection:
         yield connection

@@ -113,7 +113,7 @@ class FakeLeases:
 
     def __init__(self) -> None:
         self.objects: dict[tuple[str, str], Manifest] = {}
-        self._version = 0
+        self.version = 0
         self.errors_before: list[KubeError] = []
         self.errors_after: list[KubeError] = []
         self.hang: asyncio.Event | None = None
@@ -130,7 +130,7 @@ class FakeLeases:
         key = self._key(manifest)
         if key in self.objects:
             raise ExistsError("exists")
-        return self._store(key, {**manifest["metadata"], "uid": f"u{self._version}"}, manifest)
+        return self._store(key, {**manifest["metadata"], "uid": f"u{self.version}"}, manifest)
 
     async def replace(self, _kind: Any, manifest: Manifest) -> Manifest:
         """Replace it by compare-and-set."""
@@ -152,8 +152,8 @@ class FakeLeases:
             raise self.errors_before.pop(0)
 
     def _store(self, key: tuple[str, str], metadata: Manifest, manifest: Manifest) -> Manifest:
-        self._version += 1
-        metadata["resourceVersion"] = str(self._version)
+        self.version += 1
+        metadata["resourceVersion"] = str(self.version)
         self.objects[key] = copy.deepcopy({**manifest, "metadata": metadata})
         if self.errors_after:
             raise self.errors_after.pop(0)

@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 from kube_helpers import stored_zone, zone_of
-from lightkube import Client, KubeConfig
-from lightkube.core.exceptions import ApiError
-from lightkube.models.meta_v1 import ObjectMeta
-from lightkube.resources.core_v1 import PersistentVolumeClaimStatus
-from lightkube.resources.storage_v1 import StorageClass
 
 from rezone.controller.volumes import grow_volumes
 from rezone.kube.claims import ClaimStore, view_of
 from rezone.kube.client import Kube
 from rezone.kube.data_node import build_claim
 from rezone.kube.kinds import Manifest, PersistentVolumeClaim
+from rezone.local.api import KubeApi
+from rezone.local.errors import ApiError
 from rezone.resources.zone import DistributionZone
 
 GI = 1 << 30
@@ -26,25 +21,24 @@ NEVER, NOW = None, 100.0
 
 
 @pytest.fixture
-def admin(crds: Path) -> Iterator[Client]:
+async def admin(kube: KubeApi) -> KubeApi:
     """Connect as what storage drivers and cluster administrators are."""
-    with Client(config=KubeConfig.from_file(crds), trust_env=False) as client:
-        for name, allowed in (("grows", True), ("fixed", False)):
-            made = StorageClass(
-                metadata=ObjectMeta(name=f"rezone-test-{name}"),
-                provisioner="rezone.dev/none",
-                allowVolumeExpansion=allowed,
-            )
-            try:
-                client.create(made)
-            except ApiError as error:
-                if error.status.code != 409:
-                    raise
-        yield client
+    for name, allowed in (("grows", True), ("fixed", False)):
+        made = {
+            "metadata": {"name": f"rezone-test-{name}"},
+            "provisioner": "rezone.dev/none",
+            "allowVolumeExpansion": allowed,
+        }
+        try:
+            await kube.create("/apis/storage.k8s.io/v1/storageclasses", made)
+        except ApiError as error:
+            if not error.conflict:
+                raise
+    return kube
 
 
 async def zone_with_claims(
-    api: Kube, admin: Client, namespace: str, storage_class: str, *, bound: tuple[int, ...]
+    api: Kube, admin: KubeApi, namespace: str, storage_class: str, *, bound: tuple[int, ...]
 ) -> DistributionZone:
     """Return a zone of 20Gi whose three claims ask for 10Gi; those of `bound` have it."""
     small = {"size": "10Gi", "storageClassName": f"rezone-test-{storage_class}"}
@@ -57,15 +51,15 @@ async def zone_with_claims(
         assert claim is not None
         await api.create(PersistentVolumeClaim, claim)
         if node in bound:
-            has(admin, namespace, node, phase="Bound", capacity={"storage": "10Gi"})
+            await has(admin, namespace, node, phase="Bound", capacity={"storage": "10Gi"})
     return zone
 
 
-def has(admin: Client, namespace: str, node: int, **status: Any) -> None:
+async def has(admin: KubeApi, namespace: str, node: int, **status: Any) -> None:
     """Write a claim's status, as the driver does."""
-    admin.patch(
-        PersistentVolumeClaimStatus, f"orders-{node}-data", {"status": status}, namespace=namespace
-    )
+    name = f"orders-{node}-data"
+    path = PersistentVolumeClaim.path(namespace, name, "status")
+    await admin.patch(path, {"status": status})
 
 
 async def requested(api: Kube, namespace: str, node: int) -> str:
@@ -76,7 +70,7 @@ async def requested(api: Kube, namespace: str, node: int) -> str:
 
 @pytest.mark.apiserver
 async def test_bound_claims_grow_where_their_class_allows_it(
-    api: Kube, admin: Client, namespace: str
+    api: Kube, admin: KubeApi, namespace: str
 ) -> None:
     """More room would come to new data nodes alone, or one waiting claim hold all others up."""
     zone = await zone_with_claims(api, admin, namespace, "grows", bound=(0, 1))
@@ -88,27 +82,27 @@ async def test_bound_claims_grow_where_their_class_allows_it(
     assert [await requested(api, namespace, node) for node in range(3)] == ["20Gi", "20Gi", "10Gi"]
     # Looked at again when it is time, and not asked for again.
     assert await grow_volumes(claims, zone, seen, NOW + 1) is seen
-    has(admin, namespace, 0, capacity={"storage": "20Gi"})
+    await has(admin, namespace, 0, capacity={"storage": "20Gi"})
     pending = {"type": "FileSystemResizePending", "status": "True"}
-    has(admin, namespace, 1, conditions=[pending])
+    await has(admin, namespace, 1, conditions=[pending])
     seen = await grow_volumes(claims, zone, seen, NOW + 10)
     assert seen is not None
     assert seen.growth is not None
     assert "1 of 2" in seen.growth.text
     assert "data node 1: the file system grows when the pod starts" in seen.growth.text
-    has(admin, namespace, 1, capacity={"storage": "20Gi"}, conditions=[])
+    await has(admin, namespace, 1, capacity={"storage": "20Gi"}, conditions=[])
     seen = await grow_volumes(claims, zone, seen, NOW + 20)
     assert seen is not None
     assert seen.growth is None
     # The claim that waited is bound now, and is found when all are looked at again.
-    has(admin, namespace, 2, phase="Bound", capacity={"storage": "10Gi"})
+    await has(admin, namespace, 2, phase="Bound", capacity={"storage": "10Gi"})
     assert await grow_volumes(claims, zone, seen, NOW + 30) is seen
     await grow_volumes(claims, zone, seen, NOW + 90)
     assert await requested(api, namespace, 2) == "20Gi"
 
 
 @pytest.mark.apiserver
-async def test_a_class_that_forbids_it_is_told(api: Kube, admin: Client, namespace: str) -> None:
+async def test_a_class_that_forbids_it_is_told(api: Kube, admin: KubeApi, namespace: str) -> None:
     """The zone would look as if its volumes grew, for ever."""
     zone = await zone_with_claims(api, admin, namespace, "fixed", bound=(0,))
     seen = await grow_volumes(ClaimStore(api), zone, NEVER, NOW)
@@ -121,7 +115,7 @@ async def test_a_class_that_forbids_it_is_told(api: Kube, admin: Client, namespa
 
 @pytest.mark.apiserver
 async def test_another_zones_claims_are_left_alone(
-    api: Kube, admin: Client, namespace: str
+    api: Kube, admin: KubeApi, namespace: str
 ) -> None:
     """The claims of an earlier zone of this name would be grown, or hold this one up."""
     zone = await zone_with_claims(api, admin, namespace, "grows", bound=(0,))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import contextlib
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from pathlib import Path
@@ -16,12 +17,6 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID
 from kube_helpers import stored_zone
-from lightkube import AsyncClient
-from lightkube.codecs import from_dict
-from lightkube.models.authentication_v1 import TokenRequestSpec
-from lightkube.models.meta_v1 import ObjectMeta
-from lightkube.resources.core_v1 import ServiceAccountToken
-from lightkube.resources.rbac_authorization_v1 import RoleBinding
 
 from rezone.cli.login import Login, LoginError, log_in, renewed, request_of
 from rezone.domain.client_requests import SIGNER
@@ -31,11 +26,14 @@ from rezone.kube.client import Kube, connect
 from rezone.kube.client_certificates import ClientCertificates
 from rezone.kube.errors import UnknownOutcomeError
 from rezone.kube.kinds import CertificateRequest, Manifest
+from rezone.local.api import KubeApi
+from rezone.local.errors import ApiError
 from rezone.wire.identity import Identity, Role
 from rezone.wire.tls import TlsDirectory, TlsFiles, utc_now
 
 pytestmark = pytest.mark.apiserver
 ZONE = "orders"
+RBAC = "/apis/rbac.authorization.k8s.io/v1"
 
 
 async def _caught(asking: Awaitable[TlsFiles]) -> TlsFiles | LoginError:
@@ -50,7 +48,7 @@ class Desk:
     """An operator that answers, and accounts that ask."""
 
     def __init__(
-        self, api: Kube, kube: AsyncClient, kubeconfig: Path, namespace: str, place: Path
+        self, api: Kube, kube: KubeApi, kubeconfig: Path, namespace: str, place: Path
     ) -> None:
         self.api = api
         self.kube = kube
@@ -88,31 +86,25 @@ class Desk:
     async def forbid(self, *verbs: str, zone: str = ZONE) -> None:
         """Take a right away again."""
         name = "-".join(("rows", zone, *verbs))
-        await self.kube.delete(RoleBinding, name, namespace=self.namespace)
+        await self.kube.delete(f"{RBAC}/namespaces/{self.namespace}/rolebindings/{name}")
 
     async def _grant(self, kind: str, name: str, rule: Manifest) -> None:
-        group = "rbac.authorization.k8s.io"
-        meta = {"name": name} | ({"namespace": self.namespace} if kind == "Role" else {})
-        for made in (
-            {"kind": kind, "rules": [rule]},
-            {
-                "kind": f"{kind}Binding",
-                "roleRef": {"apiGroup": group, "kind": kind, "name": name},
-                "subjects": [
-                    {"kind": "ServiceAccount", "name": "default", "namespace": self.namespace}
-                ],
-            },
+        place = f"{RBAC}/namespaces/{self.namespace}" if kind == "Role" else RBAC
+        account = {"kind": "ServiceAccount", "name": "default", "namespace": self.namespace}
+        role = {"apiGroup": "rbac.authorization.k8s.io", "kind": kind, "name": name}
+        for plural, made in (
+            (f"{kind.lower()}s", {"rules": [rule]}),
+            (f"{kind.lower()}bindings", {"roleRef": role, "subjects": [account]}),
         ):
-            body = {"apiVersion": f"{group}/v1", "metadata": dict(meta), **made}
-            await self.kube.apply(from_dict(body), field_manager="test", force=True)
+            with contextlib.suppress(ApiError):  # it is there
+                await self.kube.create(f"{place}/{plural}", {"metadata": {"name": name}, **made})
 
     async def account(self) -> Path:
         """Return a kubeconfig with a token of the namespace's account."""
-        asked = ServiceAccountToken(spec=TokenRequestSpec(audiences=[]), metadata=ObjectMeta())
-        got = await self.kube.create(asked, "default", namespace=self.namespace)
-        assert got.status is not None
+        tokens = f"/api/v1/namespaces/{self.namespace}/serviceaccounts/default/token"
+        got = await self.kube.create(tokens, {"spec": {"audiences": []}})
         config = yaml.safe_load(self.kubeconfig.read_text())
-        config["users"][0]["user"] = {"token": got.status.token}
+        config["users"][0]["user"] = {"token": got["status"]["token"]}
         path = self.place / "account"
         path.write_text(yaml.safe_dump(config))
         return path
@@ -126,7 +118,7 @@ class Desk:
     ) -> TlsFiles:
         """Return what the account gets by asking, the operator answering one request."""
         known = await self._requests()
-        async with connect(await self.account()) as own, asyncio.TaskGroup() as tasks:
+        async with await connect(await self.account()) as own, asyncio.TaskGroup() as tasks:
             tasks.create_task(self._answer_next(answers, known))
             asked = tasks.create_task(_caught(asking(own)))
         outcome = asked.result()
@@ -156,9 +148,7 @@ class Desk:
 
 
 @pytest.fixture
-async def desk(
-    api: Kube, kube: AsyncClient, kubeconfig: Path, namespace: str, tmp_path: Path
-) -> Desk:
+async def desk(api: Kube, kube: KubeApi, kubeconfig: Path, namespace: str, tmp_path: Path) -> Desk:
     """Give an operator with its authority, and a zone."""
     made = Desk(api, kube, kubeconfig, namespace, tmp_path)
     await made.certificates.start()

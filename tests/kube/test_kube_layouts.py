@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -16,7 +17,7 @@ from rezone.kube.errors import ConflictWriteError, UnavailableError
 from rezone.kube.kinds import ConfigMap
 from rezone.kube.routes import DamagedRoutesError, RouteStore
 from rezone.wire.layouts import id_of
-from rezone.wire.messages import PartitionId
+from rezone.wire.messages import LeaderAndIsr, PartitionId
 
 pytestmark = [pytest.mark.apiserver, pytest.mark.slow]
 
@@ -47,17 +48,23 @@ async def shards_in(api: Kube, namespace: str) -> set[int]:
     return numbers
 
 
-def dies_after(monkeypatch: pytest.MonkeyPatch, api: Kube, method: str, calls: int) -> None:
-    """Have the connection break after so many calls of a method."""
-    real, left = getattr(api, method), [calls]
+def dies_after(
+    monkeypatch: pytest.MonkeyPatch, api: Kube, methods: Sequence[str], calls: int
+) -> None:
+    """Have the connection break after so many calls of some methods."""
+    left = [calls]
 
-    async def call(*args: Any, **options: Any) -> Any:
-        if left[0] == 0:
-            raise UnavailableError("the operator is gone")
-        left[0] -= 1
-        return await real(*args, **options)
+    def dying(real: Any) -> Any:
+        async def call(*args: Any, **options: Any) -> Any:
+            if left[0] == 0:
+                raise UnavailableError("the operator is gone")
+            left[0] -= 1
+            return await real(*args, **options)
 
-    monkeypatch.setattr(api, method, call)
+        return call
+
+    for method in methods:
+        monkeypatch.setattr(api, method, dying(getattr(api, method)))
 
 
 async def create_half(
@@ -65,7 +72,7 @@ async def create_half(
 ) -> None:
     """Create the new layout until so many of its ConfigMaps are written."""
     with monkeypatch.context() as broken:
-        dies_after(broken, api, "create", written)
+        dies_after(broken, api, ["create"], written)
         with pytest.raises(UnavailableError):
             await store.create(NEW, 2)
 
@@ -114,6 +121,49 @@ async def test_the_creation_of_a_layout_goes_on_where_it_stopped(
     assert await store.load() == BOTH
 
 
+def learned(coordinator_epoch: int) -> tuple[LeaderAndIsr, ...]:
+    """Return records of a layout that data nodes tell: none is a first one."""
+    return tuple(
+        msgspec.structs.replace(each, partition_epoch=5)
+        for each in records_of(600, coordinator_epoch=coordinator_epoch)
+    )
+
+
+@pytest.mark.proves("NW-06")
+async def test_a_learned_layout_is_written_by_operators_that_end_after_each_write(
+    api: Kube, namespace: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the first of them wrote would pass for a damaged table, for good."""
+    store = await store_of(api, namespace)
+    for written in range(3):
+        assert await store.load() == RouteRecords(OLD)
+        with monkeypatch.context() as broken:
+            dies_after(broken, api, ["create", "replace"], written)
+            with pytest.raises(UnavailableError):
+                await store.create(learned(3 + written), 2)
+        store = RouteStore(api, store._zone)
+    assert await store.load() == RouteRecords(OLD)
+    await store.create(learned(9), 2)
+    assert await store.load() == RouteRecords(OLD).with_next(learned(9), 2)
+
+
+@pytest.mark.proves("NW-06")
+async def test_a_learned_layout_in_use_without_its_first_shard_is_damage(
+    api: Kube, namespace: str
+) -> None:
+    """Learned once more it would get records back that the operator has changed since."""
+    store = await store_of(api, namespace)
+    await store.create(learned(3), 2)
+    table = await store.load()
+    await store.change([moved(table, id_of(2, 599))])
+    first = shard_name("orders", 2 * SHARDS_PER_GENERATION)
+    await api.delete(ConfigMap, namespace, first)
+    with pytest.raises(DamagedRoutesError, match="first shard is missing"):
+        await store.load()
+    with pytest.raises(DamagedRoutesError, match="first shard is missing"):
+        await store.create(learned(4), 2)
+
+
 async def test_what_was_created_half_and_given_up_goes_with_the_next(
     api: Kube, namespace: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -135,7 +185,7 @@ async def test_the_deletion_of_a_layout_goes_on_where_it_stopped(
     used = moved(BOTH, id_of(generation, 299))
     await store.change([used])
     with monkeypatch.context() as broken:
-        dies_after(broken, api, "delete", deleted)
+        dies_after(broken, api, ["delete"], deleted)
         with pytest.raises(UnavailableError):
             await store.delete(generation)
     after = RouteStore(api, store._zone)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import random
 from typing import Any
 
@@ -304,6 +305,85 @@ async def test_deleted_lease_does_not_bring_back_epochs() -> None:
     await task
     with pytest.raises(RuntimeError, match="leads once"):
         await election.run(work, lambda: None)
+
+
+@pytest.mark.proves("NW-06")
+async def test_an_epoch_that_data_nodes_know_from_another_is_not_used_again() -> None:
+    """A Lease restored from a backup would give out the same epochs a second time."""
+    leases, clock = FakeLeases(), FakeClock()
+    one = Process(leases, clock, "one")
+    await settle()
+    one.election.stop(above=7)
+    await settle()
+    assert one.task.done()
+    two = Process(leases, clock, "two")
+    await settle()
+    assert (one.epochs, two.epochs) == ([1], [8])
+    await two.end()
+
+
+@pytest.mark.proves("NW-06")
+@pytest.mark.parametrize("revisions", ["back", "on"])
+async def test_a_leader_ends_when_its_lease_goes_back_in_time(revisions: str) -> None:
+    """Its watches would tell it nothing any more, and what it remembers may not be so."""
+    leases, clock = FakeLeases(), FakeClock()
+    one = Process(leases, clock, "one")
+    await settle()
+    backup, version = copy.deepcopy(leases.objects), leases.version
+    for _ in range(3):
+        clock.advance(2)
+        await settle()
+    assert one.election.leading
+    leases.objects = backup
+    if revisions == "back":
+        leases.version = version
+    else:
+        # As `etcdutl snapshot restore --bump-revision` leaves it.
+        leases.version += 1000
+        backup["ns", LEASE_NAME]["metadata"]["resourceVersion"] = str(leases.version)
+    clock.advance(2)
+    await settle()
+    assert one.lost == 1
+    await one.end()
+
+
+@pytest.mark.proves("NW-06")
+async def test_one_who_waits_ends_when_the_lease_goes_back_in_time() -> None:
+    """It would lead some day, with watches that wait for versions that are yet to come."""
+    leases, clock = FakeLeases(), FakeClock()
+    one = Process(leases, clock, "one")
+    await settle()
+    two = Process(leases, clock, "two")
+    await settle()
+    backup = copy.deepcopy(leases.objects)
+    for _ in range(3):
+        clock.advance(3)
+        await settle()
+    assert two.lost == 0
+    await one.end()
+    leases.objects = backup
+    clock.advance(3)
+    await settle()
+    assert (two.lost, two.epochs) == (1, [])
+    assert two.task.done()
+
+
+@pytest.mark.proves("NW-06")
+async def test_one_who_waits_does_not_create_a_lease_that_is_gone() -> None:
+    """After a restore from a backup without one, two would lead until the first one's renewal."""
+    leases, clock = FakeLeases(), FakeClock()
+    one = Process(leases, clock, "one")
+    await settle()
+    two = Process(leases, clock, "two")
+    await settle()
+    leases.objects.clear()
+    one.line.cut = True
+    clock.advance(3)
+    await settle()
+    assert one.election.leading, "it has not tried to renew since"
+    assert (two.lost, two.epochs) == (1, [])
+    assert two.task.done()
+    await one.end()
 
 
 async def test_error_of_the_work_releases_and_is_raised() -> None:

@@ -9,13 +9,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from kube_helpers import data_nodes, stored_zone, zone_of
-from lightkube import AsyncClient
-from lightkube.core.exceptions import ApiError
-from lightkube.models.core_v1 import NodeSpec
-from lightkube.models.meta_v1 import ObjectMeta
-from lightkube.resources.core_v1 import Namespace, NodeStatus, PodStatus
-from lightkube.resources.core_v1 import Node as TypedNode
-from lightkube.types import PatchType
 
 from rezone.kube.client import Kube
 from rezone.kube.data_node import (
@@ -30,10 +23,19 @@ from rezone.kube.data_node import (
     template_hash,
 )
 from rezone.kube.errors import ExistsError, ForeignObjectError, InvalidWriteError
-from rezone.kube.kinds import PersistentVolumeClaim, Pod, PodDisruptionBudget, Service, ZoneKind
+from rezone.kube.kinds import (
+    Node,
+    PersistentVolumeClaim,
+    Pod,
+    PodDisruptionBudget,
+    Service,
+    ZoneKind,
+)
 from rezone.kube.names import require_owned
 from rezone.kube.pods import PodStore
 from rezone.kube.template import fingerprint, merge
+from rezone.local.api import KubeApi
+from rezone.local.errors import ApiError
 
 SETTINGS = PodSettings(image="registry.example/rezone:1")
 CLAIM = {"volumeClaimTemplate": {"size": "10Gi", "storageClassName": "fast"}}
@@ -226,10 +228,10 @@ def test_merge_with_itself_changes_nothing(value: dict[str, Any]) -> None:
 
 
 @pytest.fixture
-async def restricted(kube: AsyncClient, namespace: str) -> str:
+async def restricted(kube: KubeApi, namespace: str) -> str:
     """Return a namespace that enforces the restricted pod security standard."""
     labels = {"pod-security.kubernetes.io/enforce": "restricted"}
-    await kube.patch(Namespace, namespace, {"metadata": {"labels": labels}})
+    await kube.patch(f"/api/v1/namespaces/{namespace}", {"metadata": {"labels": labels}})
     return namespace
 
 
@@ -350,6 +352,22 @@ async def test_growing_and_shrinking_zone_keeps_its_budget(api: Kube, namespace:
     assert await _min_available(api, namespace) == 2
 
 
+@pytest.mark.apiserver
+@pytest.mark.slow
+@pytest.mark.proves("B-07")
+async def test_the_budget_counts_a_node_in_maintenance_without_a_pod(
+    api: Kube, namespace: str
+) -> None:
+    """A node whose pod waits for its Kubernetes node holds replicas all the same.
+
+    One more pod could be evicted beside it, and a partition lose its quorum.
+    """
+    zone = await stored_zone(api, namespace)
+    store = PodStore(api, SETTINGS)
+    assert await store.ensure(zone, data_nodes(0, 1), awaited={2}) == (0, 1)
+    assert await _min_available(api, namespace) == 2
+
+
 async def _min_available(api: Kube, namespace: str) -> int:
     budget = await api.get(PodDisruptionBudget, namespace, "orders")
     return int(budget["spec"]["minAvailable"])
@@ -416,7 +434,7 @@ async def test_bad_template_is_invalid_not_retried(api: Kube, namespace: str) ->
 @pytest.mark.apiserver
 @pytest.mark.slow
 async def test_observed_pod_tells_address_place_and_reason(
-    api: Kube, kube: AsyncClient, namespace: str
+    api: Kube, kube: KubeApi, namespace: str
 ) -> None:
     """Peers are told by address, and a person asks why a pod waits (B-14)."""
     selector_spec = {"nodeSelector": {"disk": "ssd"}}
@@ -440,9 +458,7 @@ async def test_observed_pod_tells_address_place_and_reason(
         ],
     }
     for name, status in (("orders-0", ready), ("orders-1", pending)):
-        await kube.patch(
-            PodStatus, name, {"status": status}, namespace=namespace, patch_type=PatchType.MERGE
-        )
+        await kube.patch(Pod.path(namespace, name, "status"), {"status": status})
     first, second = await store.observe_pods(zone)
     assert (first.address, first.ready, first.phase) == ("10.1.2.3:7400", True, "Running")
     assert first.waiting == ""
@@ -453,17 +469,18 @@ async def test_observed_pod_tells_address_place_and_reason(
 
 @pytest.mark.apiserver
 @pytest.mark.slow
-async def test_nodes_tell_cordon_and_readiness_apart(api: Kube, kube: AsyncClient) -> None:
+async def test_nodes_tell_cordon_and_readiness_apart(api: Kube, kube: KubeApi) -> None:
     """A node that is only not ready must not be drained like a cordoned one."""
     for name, cordoned, status in (
         ("n1", False, "True"),
         ("n2", True, "True"),
         ("n3", False, "False"),
     ):
-        meta = ObjectMeta(name=name, labels={"disk": "ssd"})
-        await kube.create(TypedNode(metadata=meta, spec=NodeSpec(unschedulable=cordoned)))
+        meta = {"name": name, "labels": {"disk": "ssd"}}
+        made = {"metadata": meta, "spec": {"unschedulable": cordoned}}
+        await kube.create(Node.path(None), made)
         conditions = {"status": {"conditions": [{"type": "Ready", "status": status}]}}
-        await kube.patch(NodeStatus, name, conditions, patch_type=PatchType.MERGE)
+        await kube.patch(Node.path(None, name, "status"), conditions)
     found = await PodStore(api, SETTINGS).nodes()
     assert {name: (node.schedulable, node.ready) for name, node in found.items()} == {
         "n1": (True, True),
@@ -472,15 +489,13 @@ async def test_nodes_tell_cordon_and_readiness_apart(api: Kube, kube: AsyncClien
     }
     assert found["n1"].labels["disk"] == "ssd"
     for name in found:
-        await kube.delete(TypedNode, name)
+        await kube.delete(Node.path(None, name))
 
 
 @pytest.mark.apiserver
 @pytest.mark.slow
-async def test_zone_with_a_selector_has_no_scale(
-    api: Kube, kube: AsyncClient, namespace: str
-) -> None:
+async def test_zone_with_a_selector_has_no_scale(api: Kube, kube: KubeApi, namespace: str) -> None:
     """Why the budget is minAvailable: maxUnavailable is counted by /scale, which fails here."""
     await stored_zone(api, namespace, dataNodes={"nodeSelector": {"disk": "ssd"}})
     with pytest.raises(ApiError, match=r"\.spec\.dataNodes\.count.* does not exist"):
-        await kube.get(ZoneKind.Scale, "orders", namespace=namespace)
+        await kube.get(ZoneKind.path(namespace, "orders", "scale"))

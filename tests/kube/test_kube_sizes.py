@@ -15,7 +15,15 @@ from rezone.kube.kinds import ConfigMap, TaskKind, ZoneKind
 from rezone.kube.names import COMPONENT_LABEL, ROUTES
 from rezone.kube.routes import RouteStore
 from rezone.kube.store import StatusStore
-from rezone.resources.task import RebalanceTaskStatus, TaskState
+from rezone.resources.task import (
+    RANGES_MAX,
+    MoveReason,
+    PartitionRange,
+    PlanSummary,
+    RebalanceTaskStatus,
+    TaskState,
+    Why,
+)
 from rezone.resources.zone_status import Assignments, DataNodeStatus, DistributionZoneStatus
 from rezone.wire.keyspace import PARTITIONS_MAX
 
@@ -83,10 +91,15 @@ async def test_the_largest_zone_and_its_task_have_room(api: Kube, namespace: str
     await store.write_status(zone, status.model_copy(update={"assignments": made}))
     assert size_of(await api.get(ZoneKind, namespace, "orders")) < OBJECT_BYTES_MAX
     task = await stored_task(api, zone)
+    ranges = tuple(PartitionRange(first=p, last=p) for p in range(16_000 - RANGES_MAX, 16_000))
+    every_other = MoveReason(reason=Why.BALANCE, partitions=8192, ranges=ranges)
+    assert keys.planned is not None
     doing = RebalanceTaskStatus(
         state=TaskState.TRANSFERRING,
         source=keys.stable.replicas,
         target=keys.pending.replicas,
+        outcome=keys.planned.replicas,
+        plan=PlanSummary(hash="h" * 64, moves=1, moves_lower_bound=1, reasons=(every_other,)),
         started_time=NOW,
     )
     await store.write_status(task, doing)

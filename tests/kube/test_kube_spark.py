@@ -5,23 +5,23 @@ from __future__ import annotations
 import json
 import tomllib
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from kube_helpers import stored_task, stored_zone, task_of, zone_of
-from lightkube import AsyncClient
-from lightkube.types import PatchType
 
 from rezone.kube.client import Kube
-from rezone.kube.errors import ForeignObjectError
+from rezone.kube.errors import ForeignObjectError, MissingError
 from rezone.kube.kinds import ConfigMap, SparkApplication
 from rezone.kube.spark import (
     INLINE_PLAN_BYTES_MAX,
+    QUICK_JVM,
     SparkSettings,
     SparkStore,
     build_application,
     build_plan_config,
 )
+from rezone.local.api import KubeApi
 from rezone.wire import copyplan
 
 ROOT = Path(__file__).parents[2]
@@ -69,7 +69,7 @@ def test_long_plan_is_mounted() -> None:
     assert config["data"] == {"plan.json": plan}
 
 
-def test_fixed_parts_rate_and_template() -> None:
+def test_fixed_parts_and_template() -> None:
     """An application that retried by itself would run beside the machine's next attempt."""
     transfer = {
         "sparkTemplate": {
@@ -84,12 +84,14 @@ def test_fixed_parts_rate_and_template() -> None:
         "cluster",
         {"type": "Never"},
     )
-    assert spec["arguments"][-2:] == ["--bytes-per-second-max", "1000"]
+    assert spec["arguments"] == ["--plan-json", "[]"]
     assert spec["executor"]["instances"] == 9
     assert spec["executor"]["memory"] == "2g"
     assert spec["sparkConf"] == {
         "spark.task.maxFailures": "8",
         "spark.ui.enabled": "false",
+        "spark.driver.extraJavaOptions": QUICK_JVM,
+        "spark.executor.extraJavaOptions": QUICK_JVM,
         "spark.speculation": "true",
     }
     assert len(spec["driver"]["labels"]["rezone.dev/owner"]) <= 63
@@ -130,7 +132,7 @@ def test_long_owner_name_still_makes_a_valid_label() -> None:
 
 @pytest.mark.apiserver
 @pytest.mark.slow
-async def test_life_of_an_application(api: Kube, kube: AsyncClient, namespace: str) -> None:
+async def test_life_of_an_application(api: Kube, kube: KubeApi, namespace: str) -> None:
     """The task's machine decides on what is seen here."""
     zone = await stored_zone(api, namespace)
     task = await stored_task(api, zone)
@@ -142,17 +144,28 @@ async def test_life_of_an_application(api: Kube, kube: AsyncClient, namespace: s
     stored = await api.get(SparkApplication, namespace, "orders-1-a1")
     assert len(copyplan.loads(stored["spec"]["arguments"][1])) == 3
     failed = {"applicationState": {"state": "FAILED", "errorMessage": "driver exited with 1"}}
-    await kube.patch(
-        SparkApplication.Status,
-        "orders-1-a1",
-        {"status": failed},
-        namespace=namespace,
-        patch_type=PatchType.MERGE,
-    )
+    path = SparkApplication.path(namespace, "orders-1-a1", "status")
+    await kube.patch(path, {"status": failed})
     view = await store.state(task, "orders-1-a1")
     assert (view.state, view.error) == ("FAILED", "driver exited with 1")
     assert await store.delete(task, "orders-1-a1")
     assert not await store.delete(task, "orders-1-a1")
+
+
+async def test_a_cluster_without_the_kind_is_told_in_plain_words() -> None:
+    """What is missing is named: the spark-operator's CRDs.
+
+    A task would tell a person of a 404 without saying of what.
+    """
+
+    class WithoutTheKind:
+        async def create(self, *_: object) -> None:
+            raise MissingError("404 page not found")
+
+    zone = zone_of()
+    store = SparkStore(cast("Kube", WithoutTheKind()), SETTINGS)
+    with pytest.raises(MissingError, match="the spark-operator's CRDs are missing"):
+        await store.ensure("orders-1-a1", zone, task_of(zone), items(1))
 
 
 @pytest.mark.apiserver

@@ -236,14 +236,44 @@ async def test_pod_ends_with_its_containers(api: KubeApi) -> None:
 
 
 async def test_service_account_reaches_the_api(cluster: LocalCluster, api: KubeApi) -> None:
-    """The operator runs as a pod: without a kubeconfig of its account it could do nothing."""
+    """Asserts that a pod reaches the API server as its service account.
+
+    Without it the operator, which runs as a pod, could do nothing.
+    """
     program = find_tools(["kubectl"])["kubectl"]
-    await api.create(PODS, pod("asks", f"{program} auth whoami -o name; exec sleep 600"))
-    await until(api, PODS, "asks", is_ready)
-    log = ""
-    while "UserInfo" not in log and "selfsubjectreview" not in log:
-        log = kubectl(cluster, "logs", "asks")
-    await api.delete(f"{PODS}/asks", grace_seconds=0)
+    asks = f"exec {program} auth whoami -o jsonpath='{{.status.userInfo.username}}'"
+    await api.create(PODS, pod("asks", asks, restartPolicy="Never"))
+    over = lambda item: item.get("status", {}).get("phase") in {"Succeeded", "Failed"}  # noqa: E731
+    await until(api, PODS, "asks", over)
+    assert kubectl(cluster, "logs", "asks") == "system:serviceaccount:default:default"
+
+
+async def test_another_cluster_beside_it_ends_alone(
+    cluster: LocalCluster, api: KubeApi, tmp_path: Path
+) -> None:
+    """Asserts that clusters of two state directories run side by side, and end each by itself.
+
+    Without it `rezone local down` of a second cluster, or its pods' addresses, break the first.
+    """
+    other = LocalCluster(tmp_path, ControlPlaneSettings(unsafe_no_fsync=True))
+    try:
+        await asyncio.to_thread(other.up, 1)
+        async with KubeApi(other.kubeconfig) as theirs:
+            await api.create(PODS, pod("twin", "exec sleep 600"))
+            await theirs.create(PODS, pod("twin", "exec sleep 600"))
+            ours = await until(api, PODS, "twin", is_ready)
+            found = await until(theirs, PODS, "twin", is_ready)
+        assert ours["status"]["podIP"] != found["status"]["podIP"]
+        process = process_of(other, found)
+        words = ["--state-dir", str(tmp_path), "down"]
+        done = await asyncio.to_thread(CliRunner().invoke, local, words)
+        assert done.exit_code == 0, done.output
+        assert not process.alive()
+        assert process_of(cluster, ours).alive()
+        assert all(part.running for part in cluster.status())
+        await api.get(f"{PODS}/twin")
+    finally:
+        await asyncio.to_thread(other.down, delete=True)
 
 
 async def test_claim_is_bound_and_removed(cluster: LocalCluster, api: KubeApi) -> None:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import datetime as dt
+import itertools
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import rezone
-from rezone.local.sparkapplication import State, decide, state_of, text_of
+from rezone.local.sparkapplication import TERMINAL, Plan, State, decide, state_of, text_of
 from rezone.local.sparkdriver import driver_pod, local_file, submit_command
 
 NOW = dt.datetime(2026, 1, 1, 12, 0, 0, tzinfo=dt.UTC)
@@ -185,10 +186,24 @@ def test_time_to_live() -> None:
 
 @pytest.mark.parametrize("state", list(State))
 def test_every_state_has_a_decision(state: State) -> None:
-    """An exception in a decision would repeat for ever and stop this application."""
-    for pod in (None, driver("Pending"), driver("Failed"), driver("Running", "other")):
-        for suspend in (False, True):
-            decide(application(state, spec={"suspend": suspend}), pod, NOW)
+    """Asserts that no decision stays where it is, starts a second driver, or revives what ended.
+
+    Without it an application waits for ever, runs twice, or runs although it is suspended.
+    """
+    pods = (None, driver("Pending"), driver("Failed"), driver("Running", "other"))
+    for pod, suspend in itertools.product(pods, (False, True)):
+        plan = decide(application(state, spec={"suspend": suspend}), pod, NOW)
+        written = plan.status.get("applicationState", {}).get("state")
+        if written is not None:
+            assert State(written) is not state, "it would write the same again and again"
+        if plan.create_driver:
+            assert (state, pod, suspend) == (State.SUBMITTED, None, False)
+        if plan.delete_driver:
+            assert pod is not None
+        if state in TERMINAL:
+            assert plan == Plan()
+        elif pod is None and not suspend:
+            assert written or plan.create_driver or plan.again_after_seconds, "nothing goes on"
 
 
 def test_unknown_state_is_terminal() -> None:

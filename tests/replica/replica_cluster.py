@@ -17,7 +17,7 @@ import sys
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -26,16 +26,18 @@ import pyarrow as pa
 
 from rezone.controller.heard import Heard, request_after, with_answer
 from rezone.local.controlplane import free_ports
+from rezone.replica.checked_clock import CheckedClock
 from rezone.replica.node import DataNode
 from rezone.replica.partition import Partition
 from rezone.replica.server import NodeServer
-from rezone.replica.settings import NodeSettings
+from rezone.replica.settings import Clock, NodeSettings, SystemClock
 from rezone.storage.store_config import StoreConfig
 from rezone.wire.bodies import from_ipc, to_ipc
 from rezone.wire.channel import CHANNEL_ERRORS, Channel
 from rezone.wire.errors import (
     ConflictError,
     NotReadyError,
+    ProducerFencedError,
     RezoneError,
     error_from,
 )
@@ -56,6 +58,8 @@ from rezone.wire.messages import (
     NotifyLeaderAndIsr,
     OwnWrites,
     PartitionAssignment,
+    ProducerOpen,
+    ProducerOpened,
     ReadRequest,
     ReadResult,
     ReplicaReport,
@@ -72,6 +76,7 @@ from rezone.wire.messages import (
     WriteResult,
     ZoneConfig,
 )
+from rezone.wire.producers import digest_of
 from rezone.wire.rows import arrow_schema_of
 
 _UNENDED: list[NodeServer] = []
@@ -98,6 +103,57 @@ def free_port() -> int:
 T = TypeVar("T")
 
 
+class HandClock(SystemClock):
+    """The machine's clock, which a test can set ahead, and stop."""
+
+    def __init__(self) -> None:
+        self._ahead_seconds = 0.0
+        self._stopped_at: tuple[float, int] | None = None
+
+    def monotonic(self) -> float:
+        """Return seconds that never go back."""
+        return self._stopped_at[0] if self._stopped_at else self._now()[0]
+
+    def micros(self) -> int:
+        """Return microseconds since 1970 in UTC."""
+        return self._stopped_at[1] if self._stopped_at else self._now()[1]
+
+    def advance(self, seconds: float) -> None:
+        """Set it ahead."""
+        self._ahead_seconds += seconds
+
+    def stop(self) -> None:
+        """Let it stand still: what waits for a time waits for ever."""
+        self._stopped_at = self._now()
+
+    def go_on(self) -> None:
+        """Let it go again, with the time it has missed."""
+        self._stopped_at = None
+
+    def _now(self) -> tuple[float, int]:
+        ahead = self._ahead_seconds
+        return super().monotonic() + ahead, super().micros() + int(ahead * 1e6)
+
+
+class SetClock(SystemClock):
+    """The machine's clock, whose time of day a test can set: to be `ahead` by so much."""
+
+    def __init__(self, ahead_micros: int = 0) -> None:
+        self.ahead = ahead_micros
+
+    def micros(self) -> int:
+        """Return microseconds since 1970 in UTC."""
+        return super().micros() + self.ahead
+
+
+def unchecked(machine: Clock) -> CheckedClock:
+    """Return a node's clock that nobody else's is compared with."""
+    clock = CheckedClock(machine, NodeSettings().clock_offset_ms_max)
+    clock.alone = lambda: True
+    clock.look(clock.monotonic())
+    return clock
+
+
 class LocalNode:
     """A node in this process."""
 
@@ -107,11 +163,16 @@ class LocalNode:
         directory: Path,
         settings: NodeSettings,
         store_config: StoreConfig | None = None,
+        clock: Clock | None = None,
+        *,
+        alone: bool = False,
     ) -> None:
         self.node_id = node_id
         self.directory = directory
         self.settings = settings
         self.store_config = store_config
+        self.clock = clock
+        self.alone = alone
         self.address = f"127.0.0.1:{free_port()}"
         self.node: DataNode | None = None
         self.server: NodeServer | None = None
@@ -119,8 +180,15 @@ class LocalNode:
     def start(self) -> None:
         """Open and serve."""
         self.node = DataNode(
-            self.node_id, self.directory, settings=self.settings, store_config=self.store_config
+            self.node_id,
+            self.directory,
+            settings=self.settings,
+            clock=self.clock,
+            store_config=self.store_config,
         )
+        if self.alone:
+            # Followers that a test makes by hand do not say what time they have.
+            self.node.clock.alone = lambda: True
         self.node.open()
         self.server = NodeServer(self.node, self.address)
 
@@ -381,6 +449,17 @@ class Coordinator:
                 return replica
         raise NotReadyError(f"node {node} has no replica of partition {partition}")
 
+    def end_streams(self, node: int, partition: int = 0) -> None:
+        """End a partition's streams on one node's side, as a replica does that is stopped."""
+        self.node(node).links.unlink(partition)
+        replica = self.replica(node, partition)
+        with replica.lock:
+            replica.leading.end_streams("ended here", None, None)
+
+    def stream_again(self, node: int, partition: int = 0) -> None:
+        """Have a follower ask its leader for a stream, as it does by itself for each record."""
+        self.node(node).restream(self.replica(node, partition))
+
     def has_replica(self, node: int, partition: int) -> bool:
         """Whether a node answers and has a replica of a partition."""
         try:
@@ -522,9 +601,12 @@ class Coordinator:
 class Client:
     """Writes and reads one batch at a time, and follows the leader as a client must."""
 
-    def __init__(self, coordinator: Coordinator, writer_id: str | None = None) -> None:
+    def __init__(
+        self, coordinator: Coordinator, producer_id: str | None = None, producer_epoch: int = 0
+    ) -> None:
         self.coordinator = coordinator
-        self.writer_id = writer_id or uuid.uuid4().hex
+        self.producer_id = producer_id or uuid.uuid4().hex
+        self.producer_epoch = producer_epoch
         self.sequence = 0
         self.retries = 0
         self._opaque = 0
@@ -559,8 +641,9 @@ class Client:
             return WriteRequest(
                 opaque=opaque,
                 partition=partition,
-                writer_id=self.writer_id,
+                producer_id=self.producer_id,
                 sequence=sequence,
+                producer_epoch=self.producer_epoch,
                 delete=delete,
                 sent_as=sent_as,
             )
@@ -568,6 +651,34 @@ class Client:
         result, _ = self._call(partition, request, body, retry=retry, seconds=seconds)
         assert isinstance(result, WriteResult)
         return result
+
+    def open(self, partition: int, **options: Any) -> int:
+        """Open the producer at the partition that gives its epochs; write with its epoch then."""
+        opening, known_epoch = str(uuid.uuid4()), 0
+        while True:
+            try:
+                epoch = self.ask_epoch(partition, opening, known_epoch, **options)
+            except ProducerFencedError as error:
+                known_epoch = int(error.details["producer_epoch"])
+                continue
+            self.producer_epoch, self.sequence = epoch, 0
+            return epoch
+
+    def ask_epoch(self, partition: int, opening: str, known_epoch: int, **options: Any) -> int:
+        """Send one request to open the producer; return the epoch that it is answered with."""
+
+        def request(opaque: int) -> Message:
+            return ProducerOpen(
+                opaque=opaque,
+                partition=partition,
+                producer_id=self.producer_id,
+                opening=opening,
+                known_epoch=known_epoch,
+            )
+
+        result, _ = self._call(partition, request, b"", retry=True, **options)
+        assert isinstance(result, ProducerOpened)
+        return result.producer_epoch
 
     def get(
         self,
@@ -661,6 +772,7 @@ class Client:
     def _drop(self, address: str) -> None:
         if address in self._channels:
             client, channel = self._channels.pop(address)
+            channel.cancel()  # the other end may wait for a disk
             channel.close()
             client.close()
 
@@ -702,7 +814,7 @@ class Transaction:
             return WriteRequest(
                 opaque=opaque,
                 partition=self.partition,
-                writer_id=self.id,
+                producer_id=self.id,
                 sequence=sequence,
                 delete=delete,
                 transaction=self.times,
@@ -749,6 +861,11 @@ def batch_of(rows: dict[bytes, bytes]) -> Any:
     )
 
 
+def sent_as(partition: int, sequence: int, rows: dict[bytes, bytes]) -> SentAs:
+    """Return as what rows were sent to a partition before."""
+    return SentAs(partition, sequence, digest_of(to_ipc(batch_of(rows)), delete=False))
+
+
 def keys_in(partition: int, partitions: int, count: int, prefix: str = "k") -> list[bytes]:
     """Return the first `count` keys "<prefix><number>" that belong to a partition."""
     found: list[bytes] = []
@@ -771,13 +888,25 @@ def cluster(
     config: ZoneConfig | None = None,
     arguments: tuple[str, ...] = (),
     store_config: StoreConfig | None = None,
+    clock: Clock | None = None,
+    clocks: Sequence[Clock] = (),
 ) -> Iterator[Coordinator]:
-    """Nodes 0..count-1, configured; stopped at the end."""
+    """Nodes 0..count-1, configured; stopped at the end.
+
+    `clock` is that of all nodes in here, `clocks` has one for each.
+    """
     config = config or ZoneConfig(zone="test", zone_uid="uid-test", partitions=1)
     nodes: list[LocalNode | ProcessNode] = [
         ProcessNode(i, directory / f"node{i}", *arguments)
         if processes
-        else LocalNode(i, directory / f"node{i}", settings, store_config)
+        else LocalNode(
+            i,
+            directory / f"node{i}",
+            settings,
+            store_config,
+            clocks[i] if clocks else clock,
+            alone=count == 1,
+        )
         for i in range(count)
     ]
     coordinator = Coordinator(nodes, config)

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from typing import Any, cast
 
 import pytest
+from replica_cluster import unchecked
 
 from rezone.replica.consumer import ConsumerChannel
 from rezone.replica.settings import NodeSettings, SystemClock
@@ -131,7 +132,7 @@ class Case:
     def __init__(self) -> None:
         self.rows = Rows()
         self.wires: queue.Queue[Wire] = queue.Queue()
-        clock = SystemClock()
+        clock = unchecked(SystemClock())
         self.consumer = ConsumerChannel(
             name="uid:1->0",
             node=1,

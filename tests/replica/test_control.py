@@ -24,16 +24,19 @@ from rezone.wire.errors import (
 from rezone.wire.messages import (
     FIRST_PARTITION_EPOCH,
     Ack,
-    AwaitReplica,
-    AwaitReplicaReply,
+    AdmitCopies,
+    AdmittedCopy,
     ConfigureNode,
     Fence,
+    IsrProposal,
     LeaderAndIsr,
     Message,
     NodeReport,
+    NoteCompared,
     NotifyLeaderAndIsr,
     PartitionAssignment,
     PullSnapshot,
+    RefuseIsr,
     ReportRequest,
     Role,
     RoutesRequest,
@@ -59,17 +62,35 @@ def standing(c: Coordinator) -> tuple[object, ...]:
     return (r.role, r.leader, r.leader_epoch, r.partition_epoch, r.revision, r.takeover, r.copy)
 
 
+def refusal(c: Coordinator, fence: Fence) -> RefuseIsr:
+    """Return the refusal of what node 0 proposes, or of nothing that it does."""
+    report = c.report(0, P)
+    nothing = IsrProposal(new_isr=(0,), leader_epoch=1, partition_epoch=1, coordinator_epoch=1)
+    return RefuseIsr(
+        fence=fence,
+        partition=P,
+        proposal=report.proposal or nothing,
+        state=c.records[P],
+        error_code="NotInSync",
+        error_message="nodes [1] of iss are not in isr",
+    )
+
+
 CALLS: dict[str, Callable[[Coordinator, Fence], Message]] = {
     "ConfigureNode": lambda c, f: ConfigureNode(fence=f, config=c.config, peers=c.peers),
     "NotifyLeaderAndIsr": notify,
-    "AwaitReplica": lambda _, f: AwaitReplica(fence=f, partitions=(P,)),
     "StopReplica": lambda _, f: StopReplica(
         fence=f, partition=P, leader_epoch=9, partition_epoch=9
     ),
     "PullSnapshot": lambda c, f: PullSnapshot(fence=f, partition=P, source=c.peers[0]),
+    "AdmitCopies": lambda _, f: AdmitCopies(
+        fence=f, admitted=(AdmittedCopy(P),), held=(), seconds=60.0
+    ),
     "Takeover": lambda _, f: Takeover(
         fence=f, partition=P, leader_epoch=1, candidate=1, next_epoch=2
     ),
+    "RefuseIsr": refusal,
+    "NoteCompared": lambda _, f: NoteCompared(fence=f, partition=P, uncompared=""),
     "UpgradeCandidate": lambda _, f: UpgradeCandidate(fence=f, partition=P, next_epoch=2),
 }
 
@@ -86,7 +107,7 @@ def test_a_stale_coordinator_changes_nothing(tmp_path: Path, call: str) -> None:
             c.replica(0).fencing.check(Fence(coordinator_epoch=4, revision=9))
         with pytest.raises(StaleEpochError):
             c.call(0, CALLS[call](c, Fence(coordinator_epoch=4, revision=9)), Message)
-        if call not in {"ConfigureNode", "AwaitReplica"}:
+        if call != "ConfigureNode":
             with pytest.raises(StaleRevisionError):
                 c.call(0, CALLS[call](c, Fence(coordinator_epoch=5, revision=6)), Message)
         assert standing(c) == before
@@ -98,6 +119,39 @@ def test_a_stale_coordinator_changes_nothing(tmp_path: Path, call: str) -> None:
             c.call(0, CALLS[call](c, Fence(coordinator_epoch=4, revision=9)), Message)
 
 
+@pytest.mark.proves("HS-05")
+def test_a_leader_hears_that_its_proposal_is_refused(tmp_path: Path) -> None:
+    """A refusal is in the leader's report until it proposes something else.
+
+    The coordinator would answer again in each pass, and nobody would see why the set stays.
+    """
+    with cluster(tmp_path, 2) as c:
+        c.create(P, (0, 1))
+        c.call(0, refusal(c, c.fence()))
+        assert c.report(0, P).proposal_error == "", "it has proposed nothing of the kind"
+        c.nodes[1].stop()
+        c.until("a proposal", lambda: c.report(0, P).proposal is not None)
+        for _ in range(2):
+            c.call(0, refusal(c, c.fence()))
+        assert c.report(0, P).proposal_error == "NotInSync"
+        leading = c.replica(0).leading
+        assert leading.state is not None
+        assert set(leading.state.maximal) == {0, 1}, "nothing shrinks by a refusal"
+
+
+def test_a_node_that_knows_no_leader_says_so(tmp_path: Path) -> None:
+    """The error names nobody where no record has come yet.
+
+    A client would be told that node -1 leads.
+    """
+    with cluster(tmp_path, 1) as c:
+        c.create(P, (0,))
+        fresh = c.node(0).replicas.open(P + 1, learner=True)
+        error = fresh.not_leader()
+        assert "-1" not in str(error)
+        assert "has not been told who does" in str(error)
+
+
 @pytest.mark.proves("ZR-13", "ZR-06")
 def test_calls_repeat_as_done(tmp_path: Path) -> None:
     """A coordinator that crashed after a call could not make it again."""
@@ -105,8 +159,7 @@ def test_calls_repeat_as_done(tmp_path: Path) -> None:
         c.create(P, (0, 1))
         for _ in range(2):
             assert c.call(0, notify(c, c.fence())) == Ack()
-            reply = c.call(0, AwaitReplica(fence=c.fence(), partitions=(P, 9)), AwaitReplicaReply)
-            assert reply.open == (P,)
+            assert [each.partition for each in c.node(0).report().replicas] == [P]
         assert c.report(0, P).leader_epoch == 1
         stop = StopReplica(fence=c.fence(), partition=P, leader_epoch=1, partition_epoch=9)
         with pytest.raises(ConflictError, match="leads"):
@@ -141,8 +194,7 @@ def test_a_stopped_replica_that_is_still_read_is_deleted_later(
                     with pytest.raises(NotReadyError, match="1 readers do not end"):
                         c.call(node, stop)
                 assert c.has_replica(node, P), "the coordinator would not ask again"
-                wait = AwaitReplica(fence=c.fence(), partitions=(P,))
-                assert c.call(node, wait, AwaitReplicaReply).open == ()
+                assert c.replica(node, P).retired
             with pytest.raises(NotReadyError, match="1 readers do not end"):
                 c.change(P, replicas=(0, 2))
         assert c.call(1, stop) == Ack()
@@ -263,6 +315,9 @@ def test_a_report_waits_for_news(tmp_path: Path) -> None:
         k.put(P, {b"a": b"1"})
         known = with_answer(heard, quiet)
         news = c.call(0, request_after(known, timeout_ms=5000), NodeReport)
+        while not news.replicas:  # news of the node itself, such as that its clock has been agreed
+            known = with_answer(known, news)
+            news = c.call(0, request_after(known, timeout_ms=5000), NodeReport)
         assert news.version > quiet.version
         assert [replica.partition for replica in news.replicas] == [P]
         k.close()

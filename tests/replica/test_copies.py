@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import errno
+import functools
+import os
 import threading
 import uuid
 from concurrent.futures import ThreadPoolExecutor
@@ -12,9 +15,15 @@ import msgspec
 import pytest
 from replica_cluster import Client, Coordinator, LocalNode, cluster
 
+from rezone.replica import copies
+from rezone.replica.admission import Admission
+from rezone.replica.copymetrics import CopyCollector
 from rezone.replica.foreground import BUSY_SHARE, Foreground
 from rezone.replica.settings import NodeSettings
+from rezone.storage.bulk import BulkLoader
 from rezone.storage.checkpoints import CheckpointLimits
+from rezone.storage.columns import VERSIONS_SCHEMA
+from rezone.storage.fileload import FileLoader
 from rezone.storage.store_config import StoreConfig
 from rezone.wire.copying import CopyOptions, CopyReceipt, Relay, copy_partition
 from rezone.wire.copysink import FlightSink
@@ -22,15 +31,23 @@ from rezone.wire.errors import ConflictError, NotReadyError, RezoneError
 from rezone.wire.flight import NodeClient
 from rezone.wire.messages import (
     Ack,
+    AdmitCopies,
+    AdmittedCopy,
     BulkInsert,
-    ConfigureNode,
+    CopyFailure,
     CopyState,
     CopyStateRequest,
+    DigestReply,
+    DigestRequest,
+    NoteCompared,
     PullSnapshot,
     Role,
     SnapshotTicket,
     UpgradeCandidate,
+    WaitingCopies,
+    WaitingCopiesRequest,
 )
+from rezone.wire.ratelimit import RateLimit
 
 P = 0
 WAIT_SECONDS = 20
@@ -57,8 +74,15 @@ def learner(c: Coordinator) -> Client:
     return k
 
 
+def admit(c: Coordinator, node: int = 2, bytes_per_second_max: int = 0) -> None:
+    """Let a copy to a node begin."""
+    copy = AdmittedCopy(P, bytes_per_second_max)
+    c.call(node, AdmitCopies(fence=c.fence(), admitted=(copy,), held=(), seconds=60.0))
+
+
 def sink(c: Coordinator, attempt: str = "", revision: int = 0, node: int = 2) -> FlightSink:
-    """Return a node as a receiver of a push."""
+    """Return a node as a receiver of a push, which is admitted."""
+    admit(c, node)
     revision = revision or c.fence().revision
     descriptor = BulkInsert(
         partition=P, snapshot_source=0, attempt=attempt or uuid.uuid4().hex, revision=revision
@@ -75,6 +99,38 @@ def joined(c: Coordinator, k: Client) -> None:
     assert len({d.digests for d in digests.values()}) == 1
     assert sum(digests[2].rows) == 1002
     k.close()
+
+
+@pytest.mark.proves("B-04")
+def test_a_copy_says_that_nobody_has_compared_it_until_it_is_told(
+    tmp_path: Path, form: str
+) -> None:
+    """It says so over restarts, until it is told of exactly this copy; the next copy says it again.
+
+    A coordinator that has just begun would let a copy lead that nobody has looked at.
+    """
+    with cluster(tmp_path, 3, store_config=FORMS[form]) as c:
+        k = learner(c)
+        assert c.report(0, P).uncompared == c.report(2, P).uncompared == ""
+        pull = PullSnapshot(fence=c.fence(), partition=P, source=c.nodes[0].address)
+        c.call(2, pull)
+        joined(c, k)
+        copied = c.report(2, P).uncompared
+        assert copied
+        c.nodes[2].stop()
+        c.nodes[2].start()
+        c.wait_up(2)
+        c.configure()
+        c.until("it is there", lambda: c.report(2, P).uncompared == copied)
+        digest = c.call(2, DigestRequest(partition=P), DigestReply)
+        assert digest.uncompared == copied
+        for told, left in (("another", copied), (copied, "")):
+            note = NoteCompared(fence=c.fence(), partition=P, uncompared=told)
+            assert c.call(2, note) == Ack()
+            assert c.report(2, P).uncompared == left
+        c.replica(2).roles.need_snapshot()
+        c.call(2, pull)
+        c.until("copied again", lambda: c.report(2, P).uncompared not in ("", copied))
 
 
 @pytest.mark.proves("HS-06", "SS-08", "ZR-13")
@@ -194,6 +250,59 @@ def test_a_broken_copy_goes_on_and_a_trimmed_log_asks_for_one(tmp_path: Path, fo
         joined(c, k)
 
 
+@pytest.mark.proves("B-14", "B-05")
+@pytest.mark.parametrize("fault", ["a full disk", "a full disk, told by the engine", "its source"])
+def test_a_receiver_tells_why_its_copy_fails_and_goes_on_when_that_is_mended(
+    tmp_path: Path, form: str, fault: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The report of a failed copy has a typed reason and how far it has come.
+
+    Otherwise the operator could not tell a full disk, which another node helps, from anything else.
+    """
+    code = errno.ENOSPC if fault == "a full disk" else None
+
+    def fails(*_: object) -> None:
+        text = os.strerror(errno.ENOSPC)
+        raise OSError(code, text) if code else OSError(f"IO error: {text}: 17.sst")
+
+    with cluster(tmp_path, 3, store_config=FORMS[form]) as c:
+        k = learner(c)
+        source = c.nodes[0].address
+        with monkeypatch.context() as patched:
+            if fault == "its source":
+                source = "127.0.0.1:1"
+            else:
+                patched.setattr(FileLoader, "write", fails)
+                patched.setattr(BulkLoader, "write", fails)
+            c.call(2, PullSnapshot(fence=c.fence(), partition=P, source=source))
+            report = c.until("told", lambda: (r := c.report(2, P)).copy and r.copy.error and r)
+        assert report.needs_snapshot
+        failure = CopyFailure.SOURCE if fault == "its source" else CopyFailure.NO_SPACE
+        assert report.copy.failure is failure, report.copy
+        assert failing_copies(c)[failure] == 1
+        again = PullSnapshot(fence=c.fence(), partition=P, source=c.nodes[0].address)
+
+        def is_copied() -> bool:
+            # Repeated as the operator does: one that is told before the failed one's thread has
+            # ended joins that.
+            c.call(2, again)
+            return not c.report(2, P).needs_snapshot
+
+        c.until("copied", is_copied)
+        joined(c, k)
+        assert set(failing_copies(c).values()) == {0}
+
+
+def failing_copies(c: Coordinator) -> dict[str, float]:
+    """Return how many of node 2's copies fail, by what failed."""
+    node = c.nodes[2]
+    assert isinstance(node, LocalNode)
+    assert node.node is not None
+    name = "rezone_replica_failing_copies"
+    (family,) = [each for each in CopyCollector(node.node).collect() if each.name == name]
+    return {sample.labels["failure"]: sample.value for sample in family.samples}
+
+
 @pytest.mark.proves("B-05", "SS-06")
 def test_a_copy_goes_on_from_a_new_leader(tmp_path: Path, form: str) -> None:
     """A change of leader during a copy would leave a receiver with two histories, or without end.
@@ -306,6 +415,35 @@ def test_a_copy_starts_over_rather_than_go_on_with_what_may_be_undone(tmp_path: 
         k.close()
 
 
+@pytest.mark.proves("SS-08", "NW-01")
+def test_the_end_of_an_outdated_attempt_is_not_that_of_the_copy(tmp_path: Path) -> None:
+    """A copier that is gone is found out while the next one copies, which would count as failed."""
+    with cluster(tmp_path, 3) as c:
+        learner(c).close()
+        source = NodeClient(c.nodes[0].address)
+        old, new = sink(c, "old"), sink(c, "new")
+
+        def attempt() -> str:
+            copy = c.replica(2).store.meta.copy
+            return copy.attempt if copy is not None else ""
+
+        for name, each in (("old", old), ("new", new)):
+            stream = source.get(SnapshotTicket(partition=P, reader="test"))
+            header = next(stream)
+            each.open(stream.schema)
+            each.write(header.data, header.app_metadata)
+            c.until("begun", functools.partial(lambda of: attempt() == of, name))
+            stream.cancel()
+        with pytest.raises(RezoneError):
+            old.finish()
+        copy = c.report(2, P).copy
+        assert copy is not None
+        assert not copy.error
+        with pytest.raises(RezoneError):
+            new.finish()
+        c.until("told", lambda: (r := c.report(2, P).copy) and r.error)
+
+
 @pytest.mark.proves("B-03")
 def test_the_rate_of_a_running_copy_follows_the_zone(tmp_path: Path, form: str) -> None:
     """A copy that takes too much of a network could only be cancelled.
@@ -314,13 +452,12 @@ def test_the_rate_of_a_running_copy_follows_the_zone(tmp_path: Path, form: str) 
     """
     with cluster(tmp_path, 3, store_config=FORMS[form]) as c, ThreadPoolExecutor(1) as pool:
         k = learner(c)
-        slow = msgspec.structs.replace(c.config, copy_bytes_per_second_max=1)
-        c.call(2, ConfigureNode(fence=c.fence(), config=slow, peers=c.peers))
-        source = NodeClient(c.nodes[0].address)
-        copy = pool.submit(copy_partition, Relay(P, source, [sink(c)], reader="slow"))
+        source, receiver = NodeClient(c.nodes[0].address), sink(c)
+        admit(c, bytes_per_second_max=1)
+        copy = pool.submit(copy_partition, Relay(P, source, [receiver], reader="slow"))
         c.until("begun", lambda: c.report(2, P).copy)
         assert not copy.done()
-        c.call(2, ConfigureNode(fence=c.fence(), config=c.config, peers=c.peers))
+        admit(c)
         (receipt,) = copy.result(20)
         assert not receipt.error
         joined(c, k)
@@ -356,14 +493,94 @@ def test_copies_and_digests_give_way_at_both_ends(tmp_path: Path, form: str) -> 
 
 
 @pytest.mark.proves("B-03")
-def test_a_repeated_pull_changes_the_rate_of_the_one_under_way(tmp_path: Path, form: str) -> None:
-    """A copy node to node would keep the rate that it was started with."""
+def test_a_repeated_pull_changes_the_rate_of_the_one_under_way(
+    tmp_path: Path, form: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Asserts that a copy keeps the rate that it was ordered with, until it is ordered another.
+
+    Without it a copy node to node ignores its rate, or keeps the first one to its end.
+    """
+    held, go = threading.Event(), threading.Event()
+
+    def sleep(_seconds: float) -> None:
+        held.set()
+        assert go.wait(WAIT_SECONDS)
+
+    monkeypatch.setattr(copies, "RateLimit", functools.partial(RateLimit, sleep=sleep))
     with cluster(tmp_path, 3, store_config=FORMS[form]) as c:
         k = learner(c)
         pull = PullSnapshot(
             fence=c.fence(), partition=P, source=c.nodes[0].address, bytes_per_second_max=1
         )
         c.call(2, pull)
-        c.until("begun", lambda: c.report(2, P).copy)
+        assert held.wait(WAIT_SECONDS), "the first rate counts"
+        copy = c.report(2, P).copy
+        assert copy is None or not copy.done
         c.call(2, msgspec.structs.replace(pull, bytes_per_second_max=0))
+        go.set()
         joined(c, k)
+
+
+@pytest.mark.proves("B-03", "B-05")
+def test_a_push_begins_only_when_the_operator_has_admitted_it(tmp_path: Path) -> None:
+    """A held copy is refused before a byte is taken; one that has begun goes on when held.
+
+    Spark would copy whatever the zone's limits and a person's pause say.
+    """
+    with cluster(tmp_path, 3) as c, ThreadPoolExecutor(1) as pool:
+        k = learner(c)
+        receiver = sink(c)
+
+        def hold() -> None:
+            c.call(2, AdmitCopies(fence=c.fence(), admitted=(), held=(P, 99), seconds=60.0))
+
+        def waiting() -> WaitingCopies:
+            answer: WaitingCopies = c.call(2, WaitingCopiesRequest(), WaitingCopies)
+            return answer
+
+        assert waiting() == WaitingCopies(partitions=(P,), admitted=(P,))
+        hold()
+        assert waiting() == WaitingCopies(partitions=(P,), admitted=())
+        relay = Relay(P, NodeClient(c.nodes[0].address), [receiver], reader="early")
+        (held,) = copy_partition(relay)
+        assert held.held
+        receiver.open(VERSIONS_SCHEMA)
+        with pytest.raises(RezoneError, match="has to wait its turn"):
+            receiver.finish()
+        assert c.report(2, P).copy is None
+
+        receiver = sink(c)
+        admit(c, bytes_per_second_max=1)
+        relay = Relay(P, NodeClient(c.nodes[0].address), [receiver], reader="slow")
+        copy = pool.submit(copy_partition, relay)
+        c.until("begun", lambda: c.report(2, P).copy)
+        hold()
+        assert receiver.state().bytes_per_second_max == 1  # nor may it hurry then
+        admit(c)
+        (receipt,) = copy.result(20)
+        assert not receipt.error
+        joined(c, k)
+
+
+@pytest.mark.proves("B-03")
+def test_an_admission_ends_by_itself_and_with_the_process(tmp_path: Path) -> None:
+    """Without an operator nothing begins.
+
+    A node that was restarted, or that a dead operator had admitted copies to, would take any.
+    """
+    with cluster(tmp_path, 3) as c:
+        k = learner(c)
+        now = [0.0]
+        admission = Admission(P, lambda: now[0])
+        admission.admit(5, 15.0)
+        assert admission.admitted
+        now[0] = 15.0
+        assert not admission.admitted
+        assert admission.bytes_per_second_max == 5
+        admit(c)
+        assert c.call(2, CopyStateRequest(partition=P), CopyState).admitted
+        c.nodes[2].stop()
+        c.nodes[2].start()
+        c.wait_up(2)
+        assert not c.call(2, CopyStateRequest(partition=P), CopyState).admitted
+        k.close()

@@ -10,10 +10,11 @@ from typing import Any
 
 import msgspec
 import pytest
-from replica_cluster import FAST, Coordinator, ProcessNode, cluster
+from replica_cluster import FAST, Coordinator, ProcessNode, SetClock, cluster, unchecked
 
 from rezone.client import ClientSettings, TableClient
 from rezone.replica import server
+from rezone.replica.checked_clock import CheckedClock
 from rezone.replica.expiry import collected_before
 from rezone.replica.lookup import lookup_batches
 from rezone.replica.scan import scan_batches
@@ -87,6 +88,7 @@ class Scans:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.asked: list[tuple[int, int]] = []
         self.faults: list[Callable[[], object]] = []
+        self.begun: Callable[[], object] = lambda: None
         self.go = threading.Event()
         monkeypatch.setattr(server, "scan_batches", self._scan)
         monkeypatch.setattr(server, "lookup_batches", self._lookup)
@@ -106,6 +108,7 @@ class Scans:
 
     def _scan(self, partition: Any, ticket: ScanTicket, codec: Any) -> Iterator[Any]:
         self.asked.append((partition.node_id, partition.partition_id))
+        self.begun()
         fault = self.faults.pop(0) if self.faults else lambda: None
         ticket = msgspec.structs.replace(ticket, batch_rows=BATCH_ROWS)
         for number, chunk in enumerate(scan_batches(partition, ticket, codec)):
@@ -115,6 +118,7 @@ class Scans:
 
     def _lookup(self, partition: Any, ticket: Any, codec: Any) -> Iterator[Any]:
         self.asked.append((partition.node_id, partition.partition_id))
+        self.begun()
         return lookup_batches(partition, ticket, codec)
 
 
@@ -241,19 +245,54 @@ def test_leaders_answer_what_followers_do_not(
     assert leaders(c) <= {*scans.asked}
 
 
-class LaterClock:
-    """A clock whose time of day is some hours ahead."""
+class LeapingClock:
+    """A client's clock that leaps when a test says so."""
 
-    def __init__(self, hours: float) -> None:
-        self.ahead = int(hours * HOUR_MICROS)
+    def __init__(self) -> None:
+        self.ahead = 0.0
 
-    def monotonic(self) -> float:
-        """Return seconds that never go back."""
-        return time.monotonic()
+    def __call__(self) -> float:
+        """Return seconds."""
+        return time.monotonic() + self.ahead
 
-    def micros(self) -> int:
-        """Return the time."""
-        return time.time_ns() // 1000 + self.ahead
+
+@pytest.mark.parametrize("call", ["lookup", "scan"])
+def test_rows_that_became_too_old_while_they_were_read_are_read_again(
+    c: Coordinator, table: TableClient, scans: Scans, call: str
+) -> None:
+    """Asserts that a page and a table keep their bound though a partition answers late.
+
+    Without it they are as old as the slowest partition makes them.
+    """
+    del table  # the rows are there
+    clock = LeapingClock()
+    leaps = [60.0]
+
+    def leap() -> None:
+        clock.ahead += leaps.pop() if leaps else 0.0
+
+    scans.begun = leap
+    nodes = list(c.peers.values())
+    settings = ClientSettings(
+        timeout_seconds=600, attempt_timeout_seconds=600, doubt_after_seconds=600
+    )
+    with TableClient(nodes, settings=settings, clock=clock) as client:
+        if call == "scan":
+            answer = client.scan_any(max_staleness_seconds=OLD_SECONDS)
+            rows = answer.rows
+        else:
+            bound = OLD_SECONDS
+            answer = client.lookup_any("by_value", (b"old",), max_staleness_seconds=bound)
+            rows = answer.rows.rows
+    assert not leaps
+    assert found(rows) == ROWS
+    assert 0 <= answer.age_seconds <= OLD_SECONDS
+    assert len(scans.asked) == 2 * PARTITIONS, "each was asked twice"
+
+
+def ahead_by(hours: float) -> CheckedClock:
+    """Return a clock whose time is some hours ahead."""
+    return unchecked(SetClock(int(hours * HOUR_MICROS)))
 
 
 def test_what_is_read_as_of_a_time_that_is_not_kept_is_refused(tmp_path: Path) -> None:
@@ -265,13 +304,13 @@ def test_what_is_read_as_of_a_time_that_is_not_kept_is_refused(tmp_path: Path) -
         with TableClient(list(c.peers.values())) as table:
             before = max(one.commit_time for one in table.write(rows_of(ROWS)))
             for replica in replicas:
-                replica.clock = LaterClock(0.9)
+                replica.clock = ahead_by(0.9)
             change_everything(table)
             assert found(table.scan_any(as_of=before).rows) == ROWS
             begun = [iter(scan_batches(c.replica(0), ScanTicket(0, as_of=before), codec(c)))]
             next(begun[0])
             for replica in replicas:
-                replica.clock = LaterClock(1.05)
+                replica.clock = ahead_by(1.05)
                 assert collected_before(replica) < before, "nobody may have collected it yet"
             for refused in (
                 lambda: table.scan_any(as_of=before),
@@ -294,8 +333,8 @@ def test_rows_that_nobody_has_changed_may_be_read_as_of_long_ago(tmp_path: Path)
         with TableClient(list(c.peers.values())) as table:
             before = max(one.commit_time for one in table.write(rows_of(ROWS)))
             for partition in range(PARTITIONS):
-                c.replica(0, partition).clock = LaterClock(3)
-            c.node(0).told.reach(LaterClock(4).micros())  # its clock is as it was
+                c.replica(0, partition).clock = ahead_by(3)
+            c.node(0).told.reach(ahead_by(4).micros())  # its clock is as it was
             assert found(table.scan_any(as_of=before).rows) == ROWS
             begun = scan_batches(c.replica(0), ScanTicket(0), codec(c))
             next(begun)

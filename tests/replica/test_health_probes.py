@@ -40,3 +40,19 @@ def test_a_probe_that_hangs_up_leaves_no_trace(
             if "process_request" in thread.name:
                 thread.join(10)
     assert "Traceback" not in capfd.readouterr().err
+
+
+@pytest.mark.proves("NW-01")
+def test_who_connects_and_asks_nothing_is_hung_up_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The port closes a connection without a request; each would keep a thread for ever."""
+    monkeypatch.setattr(health, "REQUEST_SECONDS", 0.2)
+    with cluster(tmp_path, 1) as nodes:
+        server = HealthServer(nodes.node(0), "127.0.0.1", 0)
+        with socket.create_connection(("127.0.0.1", server.port), 10) as silent:
+            assert silent.recv(1) == b""
+        with socket.create_connection(("127.0.0.1", server.port), 10) as slow:
+            slow.sendall(b"GET /healthz HTTP/1.0\r\n")
+            assert slow.recv(1) == b""
+        server.close()

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import threading
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -34,6 +36,7 @@ from resharding_kit import (
 from rezone.replica.importers import Bell, Importers
 from rezone.replica.importing import UNCOMMITTED_MAX, ImportPart
 from rezone.storage.entry import EntryKind, iter_entries
+from rezone.storage.range_fill import RangeVersions, range_versions
 from rezone.wire import layouts
 from rezone.wire.errors import (
     ConflictError,
@@ -326,6 +329,56 @@ def test_a_source_s_log_is_kept_from_where_an_import_is_committed(tmp_path: Path
             assert (asked.part.keep_from, asked.offset) == (51, 52)
         finally:
             disk.let_go()
+
+
+def one_to_fill(c: Coordinator) -> tuple[int, ImportPart, FillImport]:
+    """Begin a new partition by hand; return it, its part and the first request for rows."""
+    create_old(c)
+    fill_old(c, 50)
+    (heir,) = reshard(c, 1).ids
+    part = begin_by_hand(c, c.replica(0, heir))
+    request = c.until("it may be asked", functools.partial(part.next_fill, 1_000))
+    assert isinstance(request, FillImport)
+    return heir, part, request
+
+
+@pytest.mark.proves("B-08")
+def test_rows_that_were_read_in_another_leadership_are_not_given_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A source that begins to lead again while it reads a range refuses what it has read.
+
+    Rows that the new leadership undoes would be filled in.
+    """
+    idle = msgspec.structs.replace(SMALL, import_threads=0)
+    with cluster(tmp_path, 1, config=zone(1), settings=idle) as c:
+        _heir, _part, request = one_to_fill(c)
+
+        def overtaken(*arguments: Any, **options: Any) -> RangeVersions:
+            found = range_versions(*arguments, **options)
+            c.change(0, leader_epoch=c.records[0].leader_epoch + 1)
+            return found
+
+        monkeypatch.setattr("rezone.replica.import_source.range_versions", overtaken)
+        with pytest.raises(NotReadyError):
+            c.node(0).import_source.fill(request)
+
+
+@pytest.mark.proves("B-08")
+def test_rows_that_another_leadership_has_asked_for_are_not_appended(tmp_path: Path) -> None:
+    """A new partition that begins to lead again takes no answer to a question of before.
+
+    It would append rows under an epoch that is over.
+    """
+    idle = msgspec.structs.replace(SMALL, import_threads=0)
+    with cluster(tmp_path, 1, config=zone(1), settings=idle) as c:
+        heir, part, request = one_to_fill(c)
+        reply = c.node(0).import_source.fill(request)
+        c.change(heir, leader_epoch=c.records[heir].leader_epoch + 1)
+        leader = c.replica(0, heir)
+        before = leader.store.log_end
+        part.filled_with(request, reply)
+        assert leader.store.log_end == before
 
 
 def follow_by_hand(c: Coordinator, part: ImportPart) -> None:

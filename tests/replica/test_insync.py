@@ -151,6 +151,24 @@ def test_a_proposed_member_binds_at_once_and_a_proposed_leaver_until_the_answer(
     assert leaving.committed == 9
 
 
+@pytest.mark.proves("ZR-09", "HS-04")
+def test_a_proposal_stands_until_a_later_record_answers_it() -> None:
+    """The record that the leader has already leaves its proposal in the report.
+
+    A coordinator that sends its records again would take a wish for answered that it never saw.
+    """
+    state = leader(isr=(0, 1))
+    ack(state, 2, 0, 0)
+    assert state.propose(0.0, 0)
+    proposal = state.proposal
+    assert proposal is not None
+    state.confirm(state.state)
+    assert state.proposal == proposal
+    later = state.state.partition_epoch + 1
+    state.confirm(msgspec.structs.replace(state.state, isr=(0, 1, 2), partition_epoch=later))
+    assert state.proposal is None
+
+
 def test_an_idle_follower_is_not_thrown_out_for_its_silence() -> None:
     """A quiet night would empty the in-sync sets, and the first write of the day would wait."""
     state = leader((0, 1), (0, 1))
@@ -367,6 +385,19 @@ def test_a_follower_that_leaves_is_proposed_out_while_it_acks() -> None:
     assert not state.propose(0.0, 0, needed=2), "it is proposed back in while it still streams"
 
 
+@pytest.mark.proves("B-07")
+def test_a_follower_that_leaves_goes_before_one_with_a_slow_disk() -> None:
+    """Its pod would wait until the other one's disk is well, when only one can be spared."""
+    state = leader()
+    for node in (1, 2):
+        ack(state, node, 0, 0)
+    state.follower(1).slow = True
+    state.follower(2).leaving = True
+    assert state.propose(0.0, 0, needed=2)
+    assert state.proposal is not None
+    assert state.proposal.new_isr == (0, 1)
+
+
 def test_a_follower_that_leaves_is_kept_when_too_few_would_be_left() -> None:
     """A restart would refuse writes that need only wait for it."""
     state = leader(isr=(0, 1), replicas=(0, 1))
@@ -396,12 +427,23 @@ def test_a_break_of_many_streams_does_not_take_the_set_below_its_minimum() -> No
     for node in (1, 2):
         ack(state, node, 5, 5)
         state.follower(node).streaming, state.follower(node).gone_since = False, 0.0
+    assert not state.propose(LAG_SECONDS / 2, 9, 2)
+    assert state.propose(LAG_SECONDS * 2, 9, 2)
+    assert state.proposal is not None
+    assert state.proposal.new_isr == (0,)
+
+
+def test_a_leader_that_all_have_left_drops_none_of_them_until_they_lag() -> None:
+    """Whoever is out could not lead, and the set that is left could commit nothing either."""
+    state = leader((0, 1, 2, 3), (0, 1, 2, 3))
+    for node in (1, 2, 3):
+        ack(state, node, 5, 5)
+        state.follower(node).streaming, state.follower(node).gone_since = False, 0.0
+    assert not state.propose(LAG_SECONDS / 2, 9, 2)
+    state.follower(3).gone_since, state.follower(3).streaming = None, True
     assert state.propose(LAG_SECONDS / 2, 9, 2)
     assert state.proposal is not None
-    kept = state.proposal.new_isr
-    assert len(kept) == 2
-    assert state.propose(LAG_SECONDS * 2, 9, 2)
-    assert state.proposal.new_isr == (0,)
+    assert state.proposal.new_isr == (0, 3)
 
 
 def test_who_may_join_next_must_have_been_told_a_time_before_it_is_closed() -> None:

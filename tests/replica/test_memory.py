@@ -14,7 +14,7 @@ import msgspec
 import pytest
 from replica_cluster import Client, Coordinator, LocalNode, cluster, keys_in
 
-from rezone.replica.data import DataChannel
+from rezone.replica.data import ANSWER_BYTES, DataChannel
 from rezone.replica.foreground import Foreground
 from rezone.replica.memory import MemoryCollector, SnapshotSlots
 from rezone.replica.node import DataNode
@@ -22,10 +22,10 @@ from rezone.replica.settings import NodeSettings, SystemClock
 from rezone.storage.budget import Tally
 from rezone.storage.engines.rocks import RocksEngine
 from rezone.storage.engines.rocks_settings import RocksResources, RocksSettings
+from rezone.storage.producers import PRODUCER_BYTES
 from rezone.storage.snapshot import SnapshotLimits
 from rezone.storage.store_config import StoreConfig
 from rezone.storage.transactions import ENDED_BYTES
-from rezone.storage.writers import WRITER_BYTES
 from rezone.wire.errors import NotReadyError, OverloadedError
 from rezone.wire.flight import NodeClient
 from rezone.wire.messages import (
@@ -144,17 +144,17 @@ def limited(path: Path, **limits: int) -> Iterator[Coordinator]:
 def test_more_writers_than_a_node_may_remember_are_refused(tmp_path: Path) -> None:
     """Each partition would remember ten thousand, or forget one that will repeat its batch."""
     here, there = ({keys_in(p, 2, 1)[0]: b"v"} for p in range(2))
-    with limited(tmp_path, writers_bytes_max=2 * 3 * WRITER_BYTES) as c:
+    with limited(tmp_path, producers_bytes_max=2 * 3 * PRODUCER_BYTES) as c:
         store = node_of(c).find(0).store
         writers = [Client(c) for _ in range(4)]
         for k in writers[:3]:
             k.put(0, here)
             c.until("applied", lambda: store.applied == store.log_end)
-        with pytest.raises(OverloadedError, match="writers"):
+        with pytest.raises(OverloadedError, match="producers"):
             writers[3].put(0, here, retry=False)
         writers[0].put(0, here)
         writers[3].put(1, there)
-        c.until("applied", lambda: used(c, "writers") == 4 * WRITER_BYTES)
+        c.until("applied", lambda: used(c, "producers") == 4 * PRODUCER_BYTES)
         for k in writers:
             k.close()
 
@@ -307,12 +307,14 @@ class Unread:
 
 
 class Echo(DataChannel):
-    """Answers every request with 1,000 bytes."""
+    """Answers every request with so many bytes."""
+
+    body = b""
 
     def _handle(self, message: Message, body: memoryview) -> None:
         del body
         self._foreground.begin()
-        self._answer(message, bytes(1000))
+        self._answer(message, self.body)
 
 
 class NoticingTally(Tally):
@@ -328,7 +330,8 @@ class NoticingTally(Tally):
         super().wait_for_room()
 
 
-def test_who_takes_no_answers_is_not_read_further() -> None:
+@pytest.mark.parametrize("body", [bytes(600), bytes(1000)])
+def test_who_takes_no_answers_is_not_read_further(body: bytes) -> None:
     """A client that asks and does not listen would fill the node's memory with answers."""
     unread, tally = Unread(), NoticingTally(10_000)
     foreground = Foreground(SystemClock(), lambda: 0)
@@ -336,12 +339,20 @@ def test_who_takes_no_answers_is_not_read_further() -> None:
     def never(*_: Any) -> Any:
         raise AssertionError
 
-    channel = Echo(unread, never, never, foreground, tally)  # type: ignore[arg-type]
+    channel = Echo(
+        unread,  # type: ignore[arg-type]
+        never,
+        never,
+        foreground,
+        tally,
+        check=lambda _: None,
+    )
+    channel.body = body
     serving = threading.Thread(target=channel.run, daemon=True)
     serving.start()
     assert tally.waited.wait(30)
     assert unread.received <= 12
-    assert tally.used <= 11_000
+    assert tally.used < tally.limit + ANSWER_BYTES + len(body)
     unread.taken.set()
     serving.join(30)
     assert not serving.is_alive()

@@ -149,6 +149,29 @@ def test_the_log_stays_for_a_copy_until_its_receiver_follows(tmp_path: Path, for
         assert leader.store.log_start > snapshot.header.offset
 
 
+@pytest.mark.proves("B-07")
+def test_the_log_stays_for_a_node_in_maintenance(tmp_path: Path) -> None:
+    """More of the log stays while a replica's node is in maintenance, up to a limit.
+
+    The node would be copied again when it is back, though its data is there.
+    """
+    config = ZoneConfig(zone="z", zone_uid="u", partitions=1, log_retention_bytes=4096)
+    store_config = StoreConfig(log_segment_bytes=4096)
+    with cluster(tmp_path, 2, config=config, store_config=store_config) as c:
+        c.create(P, (0, 1))
+        k, leader = Client(c), leader_of(c)
+        c.config = msgspec.structs.replace(config, maintenance=(1,))
+        c.configure()
+        for i in range(20):
+            k.put(P, {b"%d" % i: b"v" * 1000})
+        leader.upkeep.keep_house()
+        assert leader.store.log_start == 0
+        leader.settings = msgspec.structs.replace(FAST, maintenance_log_bytes_max=8192)
+        leader.upkeep.keep_house()
+        assert leader.store.log_start > 0
+        assert leader.store.log_bytes > 4096
+
+
 @pytest.mark.proves("B-16")
 def test_a_slowed_write_waits_and_says_so(tmp_path: Path) -> None:
     """Slowed writers would see errors, or not know why they wait."""

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from replica_cluster import FAST, Client, Coordinator, cluster
+from replica_cluster import FAST, Client, Coordinator, SetClock, cluster, unchecked
 
 from rezone.replica.read import readable
 from rezone.replica.scan import scan_batches
@@ -19,21 +19,6 @@ from rezone.wire.messages import Ack, ScanTicket, StopReplica
 P = 0
 KEY = b"k"
 HOUR_MICROS = 3_600_000_000
-
-
-class WrongClock:
-    """A clock whose time of day is wrong by so many microseconds."""
-
-    def __init__(self, error_micros: int) -> None:
-        self._error = error_micros
-
-    def monotonic(self) -> float:
-        """Return seconds that never go back."""
-        return time.monotonic()
-
-    def micros(self) -> int:
-        """Return the wrong time."""
-        return time.time_ns() // 1000 + self._error
 
 
 def read_now(c: Coordinator) -> int:
@@ -51,7 +36,7 @@ def test_a_later_leader_whose_clock_is_late_writes_nothing_into_the_past(
     with cluster(tmp_path, settings=msgspec.structs.replace(FAST, lease_ms=500)) as c:
         c.create(P, (0, 1))
         c.until("it follows", lambda: 1 in c.replica(0).leading.streams)
-        c.replica(1).clock = WrongClock(-HOUR_MICROS)
+        c.replica(1).clock = unchecked(SetClock(-HOUR_MICROS))
         as_of = read_now(c)
         if planned:
             c.move(P, 1)
@@ -162,7 +147,7 @@ def test_a_scan_that_takes_longer_than_versions_are_kept_ends_with_an_error(
         scan = scan_batches(partition, ticket, c.node(0).zone.codec)
         next(scan)  # says of when the rows are
         assert next(scan)[0].num_rows == 10
-        partition.clock = WrongClock(2 * HOUR_MICROS)
+        partition.clock = unchecked(SetClock(2 * HOUR_MICROS))
         with pytest.raises(VersionsExpiredError):
             next(scan)
 

@@ -2,17 +2,20 @@
 
 import gc
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
-from replica_cluster import Client, Coordinator, LocalNode, cluster
+from replica_cluster import Client, Coordinator, HandClock, LocalNode, cluster
 
 from rezone.client import TableClient
 from rezone.client.dispatch import Dispatcher
 from rezone.client.routes import RouteCache
 from rezone.replica.process import settle_memory
+from rezone.replica.stream import ProducerStream
 from rezone.wire.channel import Frame
 from rezone.wire.errors import NotLeaderError
 from rezone.wire.messages import (
@@ -20,6 +23,7 @@ from rezone.wire.messages import (
     LeaderMoving,
     Message,
     Role,
+    SetState,
     TakeoverState,
     WriteRequest,
     WriteResult,
@@ -103,14 +107,39 @@ def test_writes_without_a_moment_between_them_do_not_hold_a_takeover_up(
     assert write.answered().leader_epoch == 2
 
 
+@pytest.mark.proves("DCP-10")
+def test_the_state_change_has_its_place_behind_the_last_row(
+    zone: Coordinator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Active leaves behind every row of the old leader's log.
+
+    A candidate that reads it before the last rows would not lead, and nobody would until a retry.
+    """
+    placed: list[tuple[int, Message]] = []
+    send_at = ProducerStream.send_at
+
+    def spied(stream: ProducerStream, offset: int, message: Message, **options: Any) -> None:
+        placed.append((offset, message))
+        send_at(stream, offset, message, **options)
+
+    monkeypatch.setattr(ProducerStream, "send_at", spied)
+    client = Client(zone)
+    client.put(PARTITION, {b"a": b"1", b"b": b"2"})
+    zone.takeover(PARTITION)
+    zone.until("node 1 leads", lambda: zone.report(1, PARTITION).role is Role.LEADER)
+    changes = [(at, m) for at, m in placed if isinstance(m, SetState)]
+    active = [(at, m.end_offset) for at, m in changes if m.state is TakeoverState.ACTIVE]
+    assert active == [(2, 2)]
+
+
 @pytest.mark.proves("RM-10")
 def test_a_write_is_sent_on_before_anything_is_made_of_it(zone: Coordinator) -> None:
     """Writers would hear of the new leader by as much later as it takes to check their rows."""
     client = Client(zone)
 
     def request(opaque: int) -> WriteRequest:
-        writer_id = "00000000-0000-0000-0000-000000000001"
-        return WriteRequest(opaque=opaque, partition=PARTITION, writer_id=writer_id, sequence=1)
+        producer_id = "00000000-0000-0000-0000-000000000001"
+        return WriteRequest(opaque=opaque, partition=PARTITION, producer_id=producer_id, sequence=1)
 
     node = zone.nodes[2]
     assert isinstance(node, LocalNode)
@@ -187,3 +216,58 @@ def test_what_a_node_begins_with_is_collected_no_more() -> None:
         assert gc.get_freeze_count() > len(gc.get_objects())
     finally:
         gc.unfreeze()
+
+
+class Gap:
+    """The write gap of one takeover, in which no node's clock goes on and no thread may sleep.
+
+    It begins when the old leader takes no more writes, and ends with the first one that the new
+    leader has answered. What waits for a time waits for ever in between.
+    """
+
+    def __init__(self, clock: HandClock, c: Coordinator, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.slept: list[float] = []
+        self.begun = threading.Event()
+        old = c.replica(0, PARTITION).takeover
+        dies, sleep = old._die, time.sleep
+
+        def dying() -> None:
+            clock.stop()
+            self.begun.set()
+            dies()
+
+        def sleeping(seconds: float) -> None:
+            if self.begun.is_set():
+                self.slept.append(seconds)
+            sleep(seconds)
+
+        monkeypatch.setattr(old, "_die", dying)
+        monkeypatch.setattr(time, "sleep", sleeping)
+
+
+@pytest.mark.proves("HS-10")
+@pytest.mark.parametrize("run", range(3))
+def test_nothing_in_the_write_gap_waits_for_a_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run: int
+) -> None:
+    """With all in sync a takeover ends without one tick of a clock, and without a sleep.
+
+    Each pause in it would stop all writers of the partition for as long.
+    """
+    clock = HandClock()
+    with cluster(tmp_path, 3, clock=clock) as c:
+        c.create(PARTITION, (0, 1, 2))
+        client = Client(c)
+        client.put(PARTITION, {b"before": b"%d" % run})
+        c.authorise(PARTITION, 1)
+        c.until(
+            "both follow",
+            lambda: {1, 2} <= {*c.replica(0, PARTITION).leading.streams},
+        )
+        gap = Gap(clock, c, monkeypatch)
+        c.takeover(PARTITION)
+        assert gap.begun.wait(10)
+        written = client.put(PARTITION, {b"after": b"1"}, seconds=10)
+        clock.go_on()
+        assert written.leader_epoch == 2
+        assert gap.slept == []

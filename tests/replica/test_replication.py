@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import threading
-import uuid
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,7 @@ from replica_cluster import (
     Coordinator,
     cluster,
     keys_in,
+    sent_as,
 )
 from resharding_kit import HeldDisk, in_background
 
@@ -36,7 +36,6 @@ from rezone.wire.errors import (
 )
 from rezone.wire.flight import NodeClient
 from rezone.wire.messages import (
-    Ack,
     CloseStream,
     ConfigureNode,
     ConnectionClosed,
@@ -46,15 +45,12 @@ from rezone.wire.messages import (
     RoutesRequest,
     RouteTable,
     ScanTicket,
-    SentAs,
     StreamEnd,
     StreamNeedsSnapshot,
     StreamOk,
     StreamRefused,
     StreamRequest,
     StreamRollback,
-    WaitForPersistence,
-    WaitForPersistenceReply,
     ZoneConfig,
 )
 
@@ -317,28 +313,26 @@ def test_a_standby_gets_into_iss_and_plain_followers_apply_lazily(tmp_path: Path
 
 
 @pytest.mark.proves("DCP-07")
-def test_waiting_for_persistence_says_success_or_timeout(tmp_path: Path) -> None:
-    """A coordinator would take rows for durable that are not, or wait for ever."""
-    with cluster(tmp_path, 1) as c:
-        c.create(P, (0,))
+def test_what_is_not_on_the_candidates_disk_is_waited_for(tmp_path: Path) -> None:
+    """A leader counts for a follower what that has on its disk, and hands over when it has all.
+
+    Rows would count as safe that one crash loses, right after the move.
+    """
+    with cluster(tmp_path, 2, settings=FAST) as c:
+        c.create(P, (0, 1))
         k = Client(c)
         end = k.put(P, {b"a": b"1"}).end_offset
-        ask = WaitForPersistence(partition=P, offset=end)
-        assert c.call(0, ask, WaitForPersistenceReply).persisted
-        late = WaitForPersistence(partition=P, offset=end + 1, timeout_ms=1)
-        answer = c.call(0, late, WaitForPersistenceReply)
-        assert not answer.persisted
-        assert answer.durable_offset == end
-        disk = HeldDisk(c.replica(0))
-        put, _ = in_background(lambda: k.put(P, {b"b": b"1"}))
-        c.until("it is in the log alone", lambda: c.replica(0).store.log_end > end and disk.holds)
-        long = msgspec.structs.replace(late, timeout_ms=20_000)
-        waits, answers = in_background(lambda: c.call(0, long, WaitForPersistenceReply))
-        assert c.call(0, late, WaitForPersistenceReply) == answer
+        c.until("on both disks", lambda: c.report(0, P).follower_offsets.get(1) == end)
+        disk = HeldDisk(c.replica(1))
+        put, answers = in_background(lambda: k.put(P, {b"b": b"1"}))
+        c.until("in the log alone", lambda: c.replica(1).store.log_end > end and disk.holds)
+        assert c.report(0, P).follower_offsets[1] == end
+        assert c.report(1, P).durable_offset == end
+        assert not answers
         disk.let_go()
-        for thread in (put, waits):
-            thread.join(DEADLINE_SECONDS)
-        assert answers == [WaitForPersistenceReply(persisted=True, durable_offset=end + 1)]
+        put.join(DEADLINE_SECONDS)
+        c.until("told", lambda: c.report(0, P).follower_offsets[1] == end + 1)
+        assert answers
         k.close()
 
 
@@ -382,20 +376,21 @@ def test_a_batch_sent_before_under_another_name_is_applied_once(tmp_path: Path) 
     """A write whose answer was lost at a seal would undo what others wrote of its rows since."""
     with cluster(tmp_path, 1) as c:
         c.create(P, (0,))
-        before, after = Client(c), Client(c)
+        before, other = Client(c), Client(c)
+        after = Client(c, before.producer_id)
         first = before.send(P, 3, {b"a": b"1"})
-        after.send(P, 1, {b"a": b"2"})
-        names = (SentAs(uuid.uuid4().hex, 9), SentAs(before.writer_id, 3))
-        repeat = after.send(P, 2, {b"a": b"1"}, sent_as=names)
+        other.send(P, 1, {b"a": b"2"})
+        names = (sent_as(7, 9, {b"a": b"1"}), sent_as(P, 3, {b"a": b"1"}))
+        repeat = after.send(P, 4, {b"a": b"1"}, sent_as=names)
         assert (repeat.end_offset, repeat.commit_time) == (first.end_offset, first.commit_time)
         assert after.get(P, [b"a"]) == {b"a": b"2"}
-        unapplied = (SentAs(before.writer_id, 4),)
-        written = after.send(P, 2, {b"a": b"3"}, sent_as=unapplied)
-        again = after.send(P, 2, {b"a": b"3"}, sent_as=unapplied)
+        unapplied = (sent_as(7, 4, {b"a": b"3"}),)
+        written = after.send(P, 4, {b"a": b"3"}, sent_as=unapplied)
+        again = after.send(P, 4, {b"a": b"3"}, sent_as=unapplied)
         assert again.end_offset == written.end_offset > first.end_offset
         assert after.get(P, [b"a"]) == {b"a": b"3"}
         with pytest.raises(LimitExceededError, match="more than 8"):
-            after.send(P, 3, {b"a": b"4"}, sent_as=unapplied * 9)
+            after.send(P, 5, {b"a": b"4"}, sent_as=unapplied * 9)
         before.close()
         after.close()
 
@@ -466,14 +461,14 @@ def test_reads_as_of_a_time_at_any_replica(tmp_path: Path) -> None:
 
 
 @pytest.mark.proves("DCP-12")
-def test_closing_a_stream_is_answered_at_once_and_repeatable(tmp_path: Path) -> None:
+def test_a_stream_is_ended_from_either_side_and_twice(tmp_path: Path) -> None:
     """A stream that was closed would go on, or closing twice would fail."""
     with cluster(tmp_path, 2, settings=FAST) as c:
         c.create(P, (0, 1))
         k = Client(c)
         k.put(P, {b"a": b"1"})
         for _ in range(2):
-            assert c.call(1, CloseStream(partition=P), Ack) == Ack()
+            c.end_streams(1, P)
         c.until("ended", lambda: not c.replica(0).leading.streams)
         c.change(P)  # any newer record starts it again
         c.until("streams", lambda: c.replica(0).leading.streams)
@@ -487,9 +482,9 @@ def test_closing_a_stream_is_answered_at_once_and_repeatable(tmp_path: Path) -> 
 
         following.stream_ended = noting  # type: ignore[method-assign]
         for _ in range(2):
-            assert c.call(0, CloseStream(partition=P), Ack) == Ack()
-        c.until("ended by its leader", lambda: "closed by the coordinator" in reasons)
-        c.call(1, CloseStream(partition=P), Ack)
+            c.end_streams(0, P)
+        c.until("ended by its leader", lambda: "ended here" in reasons)
+        c.end_streams(1, P)
         k.close()
 
 

@@ -26,7 +26,7 @@ from rezone.wire.errors import (
 )
 from rezone.wire.flight import NodeClient
 from rezone.wire.layouts import HashRange, Layout, layout_of
-from rezone.wire.messages import TransactionOutcome, ZoneConfig
+from rezone.wire.messages import TransactionOutcome, WriteRequest, ZoneConfig
 from rezone.wire.rows import arrow_schema_of
 from rezone.wire.schema import Index, TableSchema
 
@@ -51,6 +51,13 @@ def value_of(found: pa.Table) -> int:
     """Return the counter in what was read of one row; 0 when there was none."""
     values = found.column("value").to_pylist()
     return int(values[0]) if values else 0
+
+
+def _queued(client: TableClient) -> set[int]:
+    """Return for which partitions writes wait to be sent."""
+    connections = client._dispatcher._nodes._connections.values()
+    queued = [item.message for each in connections for item in each._queue.copy()]
+    return {message.partition for message in queued if isinstance(message, WriteRequest)}
 
 
 def _partitions(table: TableClient) -> set[int]:
@@ -228,8 +235,9 @@ def test_a_write_is_known_to_who_took_over_when_its_answer_was_lost(tmp_path: Pa
             c.until_each("filled", parts_of(c), lambda part: progress(c, part).filled)
             seal(c, 0)
             second.write(table_of({b"k": b"2"}))
-            # The sealed one would answer it, too.
+            # The sealed one would answer it, too: so nothing may be on its way there.
             c.until("it knows of the seal", lambda: _partitions(first) == {*new.ids})
+            c.until("it has turned away", lambda: 0 not in _queued(first))
             assert not lost.done()
             may_send.set()
             acks = lost.result(30)

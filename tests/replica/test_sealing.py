@@ -20,8 +20,7 @@ from resharding_kit import (
 
 from rezone.replica.partition import Partition
 from rezone.replica.write import NewEntry
-from rezone.storage.entry import NO_WRITER, EntryKind
-from rezone.storage.seal import seal_rows
+from rezone.storage.entry import NO_BATCH, EntryKind, note_rows
 from rezone.wire.errors import (
     ConflictError,
     NotEnoughReplicasError,
@@ -248,6 +247,6 @@ def test_a_seal_that_died_with_its_leader_is_none(tmp_path: Path) -> None:
 def append_seal(partition: Partition) -> None:
     """Seal as a leader does whose follower has lost its stream in the same moment."""
     with partition.lock:
-        entry = NewEntry(seal_rows(), 0, NO_WRITER, 0, EntryKind.SEAL)
+        entry = NewEntry(note_rows(), 0, NO_BATCH, EntryKind.SEAL)
         partition.intake.append_entry(entry, 0, lambda _: None)
     partition.wake()

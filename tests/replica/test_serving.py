@@ -7,7 +7,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from replica_cluster import FAST, Client, Coordinator, Transaction, cluster, keys_in
+from replica_cluster import FAST, Client, Coordinator, Transaction, cluster, keys_in, sent_as
 from resharding_kit import HeldDisk, in_background, scan, seal, take_over
 
 from rezone.wire.errors import (
@@ -22,7 +22,6 @@ from rezone.wire.messages import (
     OwnWrites,
     RoutesRequest,
     RouteTable,
-    SentAs,
     TransactionOutcome,
     WriteResult,
     ZoneConfig,
@@ -192,9 +191,11 @@ def test_a_retried_write_is_answered_by_who_has_taken_it_over(tmp_path: Path) ->
         other.put(0, {IN_A[0]: b"later"})
         seal(c, 0)
         disk = HeldDisk(c.replica(2, LOW))
-        names = (SentAs(client.writer_id, 1),)
+        names = (sent_as(0, 1, {IN_A[0]: b"lost"}),)
         retry, answered = in_background(
-            lambda: Client(c).send(LOW, 1, {IN_A[0]: b"lost"}, sent_as=names, retry=False)
+            lambda: Client(c, client.producer_id).send(
+                LOW, 1, {IN_A[0]: b"lost"}, sent_as=names, retry=False
+            )
         )
         c.until("it is held", lambda: c.replica(1, LOW).intake.budget.used > 0)
         take_over(c, LOW)

@@ -411,7 +411,7 @@ def test_nobody_closes_a_stream_that_its_leader_has_ended(
         c.takeover(PARTITION)
         finish(c, k, rows)
         assert closed == []
-        c.call(2, CloseStream(partition=PARTITION))
+        c.end_streams(2, PARTITION)
         c.until("closed", lambda: closed)
 
 

@@ -28,12 +28,15 @@ from rezone.client import ClientSettings, TableClient
 from rezone.kube.authority import Authority
 from rezone.storage.columns import VERSIONS_SCHEMA
 from rezone.transfer.stream import copy_entry
+from rezone.wire import flight as wire_flight
 from rezone.wire.copyplan import CopyTarget, PartitionCopy
 from rezone.wire.errors import ForbiddenError, NotReadyError, RezoneError
 from rezone.wire.flight import NodeClient
 from rezone.wire.identity import Identity, Role
 from rezone.wire.messages import (
     Ack,
+    AdmitCopies,
+    AdmittedCopy,
     BulkInsert,
     ConfigureNode,
     DigestReply,
@@ -52,6 +55,8 @@ from rezone.wire.tls import TlsFiles, TlsFilesError
 
 pytestmark = [pytest.mark.slow, pytest.mark.proves("B-12")]
 PARTITION = 0
+UNREAD_REFUSALS = 4_000
+"""Far more than what fits into the window that a caller opens."""
 SHORT = ClientSettings(timeout_seconds=1.0, attempt_timeout_seconds=0.5)
 
 
@@ -91,6 +96,29 @@ def raw(c: SecureCoordinator, files: TlsFiles | None) -> flight.FlightClient:
         override_hostname=NAME,
         **own,
     )
+
+
+@pytest.mark.proves("TR-03")
+def test_who_reads_no_refusals_stops_nobody(
+    zone: SecureCoordinator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A channel's thread would wait, holding what partitions need to answer on that channel."""
+    small_window = ("grpc.http2.bdp_probe", 0)
+    monkeypatch.setattr(wire_flight, "_OPTIONS", [*wire_flight._OPTIONS, small_window])
+    channel = zone.as_(of_zone(Role.READER)).channel("data")
+    refused = WriteRequest(opaque=1, partition=PARTITION, producer_id="reader", sequence=1)
+
+    def send() -> None:
+        for _ in range(UNREAD_REFUSALS):
+            channel.send(refused, bytes(16 << 10))
+
+    sending = threading.Thread(target=send, daemon=True)
+    sending.start()
+    sending.join(20)
+    assert not sending.is_alive(), "the node does not read on"
+    with writer(zone) as client:
+        client.write(batch_of({b"k": b"meanwhile"}))
+    channel.cancel()
 
 
 def test_a_reader_reads_and_its_writes_are_refused(zone: SecureCoordinator) -> None:
@@ -419,6 +447,8 @@ def test_a_copy_job_needs_no_more_than_its_own_certificate(tmp_path: Path) -> No
             targets=(CopyTarget(id=1, address=c.nodes[1].address),),
             revision=c.revision,
         )
+        admitted = (AdmittedCopy(PARTITION),)
+        c.call(1, AdmitCopies(fence=c.fence(), admitted=admitted, held=(), seconds=60.0))
         (refused,) = copy_entry(entry, attempt="a", connect=c.connect_as(of_zone(Role.ADMIN)))
         assert "may not fill replicas" in refused.error
         (receipt,) = copy_entry(entry, attempt="b", connect=c.connect_as(of_zone(Role.TRANSFER)))
@@ -449,7 +479,7 @@ def test_a_forbidden_write_never_reaches_the_partition(zone: SecureCoordinator) 
     for sequence in range(1, 4):
         channel.send(
             WriteRequest(
-                opaque=sequence, partition=PARTITION, writer_id="w" * 32, sequence=sequence
+                opaque=sequence, partition=PARTITION, producer_id="w" * 32, sequence=sequence
             )
         )
         frame = channel.receive()

@@ -9,7 +9,7 @@ import pytest
 from replica_cluster import Client, cluster
 
 from rezone.replica.told import NAME, ToldTimes
-from rezone.wire.messages import CloseStream
+from rezone.wire.errors import NotReadyError
 
 P = 0
 HOUR = 3_600_000_000
@@ -23,6 +23,7 @@ class HandClock:
 
     def __init__(self, micros: int = NOW) -> None:
         self.now = micros
+        self.gives = True
 
     def monotonic(self) -> float:
         """Return seconds."""
@@ -30,6 +31,12 @@ class HandClock:
 
     def micros(self) -> int:
         """Return the time of day."""
+        return self.now
+
+    def time(self) -> int:
+        """Return the time of day; NotReadyError unless it `gives` one."""
+        if not self.gives:
+            raise NotReadyError("the node's time is not known")
         return self.now
 
 
@@ -112,6 +119,18 @@ def test_nothing_is_promised_that_cannot_be_written(clock: HandClock, record: Re
     assert told.until == 0
 
 
+def test_a_time_that_was_given_up_raises_no_bound(clock: HandClock, record: Record) -> None:
+    """After a restart no row could get a time below that of a clock that was wrong."""
+    told = opened(clock, record)
+    told.keep_ahead()
+    kept = told.until
+    clock.now += 30 * 24 * HOUR
+    clock.gives = False
+    assert told.is_due
+    told.keep_ahead()
+    assert (told.until, opened(clock, record).before) == (kept, kept)
+
+
 def test_after_an_orderly_end_rows_do_not_get_times_ahead_of_the_clock(
     clock: HandClock, record: Record
 ) -> None:
@@ -119,7 +138,7 @@ def test_after_an_orderly_end_rows_do_not_get_times_ahead_of_the_clock(
     told = opened(clock, record)
     told.keep_ahead()
     told.reach(NOW + 50)
-    told.close()
+    told.close(NOW)
     assert opened(clock, record).before == NOW + 50
 
 
@@ -149,7 +168,7 @@ def test_what_a_leader_inherited_outlives_restarts_of_who_may_lead_next(tmp_path
         c.create(P, (0, 1, 2))
         ahead = time.time_ns() // 1000 + HOUR
         c.replica(0).intake.time_floor = ahead
-        c.call(2, CloseStream(partition=P))
+        c.end_streams(2, P)
         c.until("no stream", lambda: 2 not in c.replica(0).leading.streams)
         c.node(2).restream(c.replica(2))
         c.until("told with its stream", lambda: c.replica(2).store.meta.time_floor == ahead)

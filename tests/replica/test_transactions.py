@@ -285,6 +285,23 @@ def test_a_leader_that_is_alone_does_not_say_that_a_transaction_is_unknown(tmp_p
             tx.end(retry=False)
 
 
+def test_a_leader_that_is_alone_does_not_refuse_for_good_what_it_does_not_know(
+    tmp_path: Path,
+) -> None:
+    """A client would give a transaction up whose writes the next leader has acknowledged."""
+    settings = msgspec.structs.replace(FAST, lease_ms=0, replica_lag_ms_max=60_000)
+    with cluster(tmp_path, 2, settings=settings) as c:
+        c.create(P, (0, 1))
+        tx = Client(c).begin(P)
+        tx.put({b"a": b"1"})
+        tx.sequence += 2  # as if two more writes had gone to another leader
+        with pytest.raises(ConflictError, match="cannot follow"):
+            tx.end(commit=True, retry=False)
+        c.nodes[1].stop()
+        with pytest.raises(NotReadyError):
+            tx.end(commit=True, retry=False)
+
+
 @pytest.mark.parametrize("times", [(-1, 5), (6, 5)])
 def test_times_that_no_leader_has_given_are_refused(c: Coordinator, times: tuple[int, int]) -> None:
     """A client of another version would break its channel off, and be told nothing."""

@@ -7,7 +7,7 @@ import uuid
 import pytest
 from replica_cluster import batch_of, keys_in
 
-from rezone.replica.write import prepare, writer_of
+from rezone.replica.write import log_key, prepare
 from rezone.storage.entry import OP_DELETE
 from rezone.wire import encoded_rows
 from rezone.wire.bodies import to_ipc
@@ -30,7 +30,7 @@ def _rows(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> No
 
 def request(*, delete: bool = False, writer: str = uuid.UUID(int=1).hex) -> WriteRequest:
     """Return a request."""
-    return WriteRequest(opaque=1, partition=0, writer_id=writer, sequence=1, delete=delete)
+    return WriteRequest(opaque=1, partition=0, producer_id=writer, sequence=1, delete=delete)
 
 
 def body(pairs: list[tuple[bytes, bytes]]) -> memoryview:
@@ -58,7 +58,7 @@ def test_a_delete_has_keys_only() -> None:
     assert prepared.rows.column(2).to_pylist() == [b""]
 
 
-def test_nothing_and_foreign_keys_and_writers_without_a_uuid_are_refused() -> None:
+def test_nothing_and_foreign_keys_and_producers_without_a_uuid_are_refused() -> None:
     """An empty entry cannot be logged; a foreign key would never be found again."""
     with pytest.raises(InvalidRowError, match="no rows"):
         prepare(request(), body([]), CODEC, WHOLE)
@@ -66,4 +66,4 @@ def test_nothing_and_foreign_keys_and_writers_without_a_uuid_are_refused() -> No
     with pytest.raises(ConflictError, match="stale partition count"):
         prepare(request(), body([(foreign, b"")]), CODEC, range_of(0, 2))
     with pytest.raises(InvalidRowError, match="not a UUID"):
-        writer_of(request(writer="me"))
+        log_key("producer_id", "me")

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 import yaml
-from lightkube import Client, KubeConfig
+from kubernetes.client import ApiClient
+from kubernetes.config import new_client_from_config
 from resource_server import NAMESPACE, Kubectl, Server
 
 from rezone.local.tools import find_tools
@@ -35,8 +36,8 @@ def kubectl(kubeconfig: Path) -> Kubectl:
 @pytest.fixture(scope="session")
 def server(kubectl: Kubectl) -> Iterator[Server]:
     """Give the API server as something to try objects on."""
-    config = KubeConfig.from_file(kubectl.kubeconfig)
-    with Client(config=config, namespace=NAMESPACE, trust_env=False) as client:
+    client: ApiClient = new_client_from_config(str(kubectl.kubeconfig))
+    with client:
         yield Server(client)
 
 

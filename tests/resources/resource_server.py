@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import copy
+import json
 import os
 import subprocess
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from lightkube import Client
-from lightkube.core.exceptions import ApiError
-from lightkube.generic_resource import create_namespaced_resource
+from kubernetes.client import ApiClient, ApiException, CustomObjectsApi
 
 from rezone.resources import GROUP, VERSION
 from rezone.resources.crd import KINDS, crd_meta
+
+Json = dict[str, Any]
 
 REPOSITORY = Path(__file__).parents[2]
 NAMESPACE = "resources-test"
@@ -50,56 +52,50 @@ class Kubectl:
 class Server:
     """Creates and replaces objects of the three kinds without storing them."""
 
-    def __init__(self, client: Client) -> None:
-        self._client = client
-        self._kinds = {
-            crd_meta(kind).kind: create_namespaced_resource(
-                GROUP, VERSION, crd_meta(kind).kind, crd_meta(kind).plural
-            )
-            for kind in KINDS
-        }
+    def __init__(self, client: ApiClient) -> None:
+        self._objects = CustomObjectsApi(client)
+        self._plurals = {crd_meta(kind).kind: crd_meta(kind).plural for kind in KINDS}
 
-    def try_create(self, body: dict[str, Any]) -> str:
+    def try_create(self, body: Json) -> str:
         """Return the server's complaint about a new object, empty if it takes it."""
-        return self._said(lambda: self._client.create(self._object(body), dry_run=True))
+        return self._said(self._objects.create_namespaced_custom_object, body, body)
 
-    def try_replace(self, before: dict[str, Any], after: dict[str, Any]) -> str:
+    def try_replace(self, before: Json, after: Json) -> str:
         """Return the server's complaint about a change of an object, empty if it takes it."""
         stored = self.create(before)
         try:
             changed = copy.deepcopy(after)
             changed["metadata"]["resourceVersion"] = stored["metadata"]["resourceVersion"]
             changed.setdefault("status", {})
-            return self._said(
-                lambda: self._client.replace(
-                    self._object(changed), changed["metadata"]["name"], dry_run=True
-                )
-            )
+            return self._said(self._objects.replace_namespaced_custom_object, changed, changed)
         finally:
             self.delete(before)
 
-    def try_status(self, stored: dict[str, Any], status: dict[str, Any]) -> str:
+    def try_status(self, stored: Json, status: Json) -> str:
         """Return the server's complaint about a status, empty if it takes it."""
-        resource = self._kinds[stored["kind"]]
-        body = resource.Status.from_dict({**stored, "status": status})
-        name = stored["metadata"]["name"]
-        return self._said(lambda: self._client.replace(body, name, dry_run=True))
+        replace = self._objects.replace_namespaced_custom_object_status
+        return self._said(replace, stored, {**stored, "status": status})
 
-    def create(self, body: dict[str, Any]) -> dict[str, Any]:
+    def create(self, body: Json) -> Json:
         """Store an object."""
-        return dict(self._client.create(self._object(body)).to_dict())
+        create = self._objects.create_namespaced_custom_object
+        return dict(create(**self._where(body), body=copy.deepcopy(body)))
 
-    def delete(self, body: dict[str, Any]) -> None:
+    def delete(self, body: Json) -> None:
         """Delete a stored object."""
-        resource = self._kinds[body["kind"]]
-        self._client.delete(resource, body["metadata"]["name"], namespace=NAMESPACE)
+        name = body["metadata"]["name"]
+        self._objects.delete_namespaced_custom_object(**self._where(body), name=name)
 
-    def _object(self, body: dict[str, Any]) -> Any:
-        return self._kinds[body["kind"]].from_dict(copy.deepcopy(body))
+    def _where(self, body: Json) -> dict[str, str]:
+        plural = self._plurals[body["kind"]]
+        return {"group": GROUP, "version": VERSION, "namespace": NAMESPACE, "plural": plural}
 
-    def _said(self, call: Any) -> str:
+    def _said(self, call: Callable[..., Any], body: Json, sent: Json) -> str:
+        where = self._where(body)
+        if "replace" in call.__name__:
+            where["name"] = body["metadata"]["name"]
         try:
-            call()
-        except ApiError as error:
-            return str(error.status.message)
+            call(**where, body=copy.deepcopy(sent), dry_run="All")
+        except ApiException as error:
+            return str(json.loads(error.body)["message"])
         return ""

@@ -133,6 +133,7 @@ TABLE = {"spec__schema": SCHEMA}
 INDEXED = {
     "spec__schema": {"columns": columns(20), "primaryKey": ["id"], "indexes": indexes(1)},
 }
+MAINTAINED = {"spec__dataNodes__maintenance": [{"node": 0}, {"node": 1}]}
 DISK = {"spec__storage": {"volumeClaimTemplate": VOLUME}}
 WIDE = {"spec__replicas": 7}
 DRAIN = {"spec__type": "Drain"}
@@ -213,9 +214,22 @@ ROWS: tuple[Row, ...] = (
     dz("spec.dataNodes.autoAdjust.scaleUpSeconds", "maximum", 86_400, 86_401, UP_TO.format(86400)),
     dz("spec.dataNodes.autoAdjust.scaleDownSeconds", "minimum", 0, -1, AT_LEAST_0),
     dz("spec.dataNodes.autoAdjust.scaleDownSeconds", "maximum", 86_400, 86_401, UP_TO.format(86400)),
+    dz("spec.dataNodes.maintenance", "maxItems", [{"node": n} for n in range(64)], [{"node": n} for n in range(65)], "must have at most 64 items"),
+    dz("spec.dataNodes.maintenance", "repeat", [{"node": 0}, {"node": 1}], [{"node": 0}] * 2, 'Duplicate value: {"node":0}'),
+    dz("spec.dataNodes.maintenance[].node", "required", 2, REMOVED, "node: Required value", **MAINTAINED),
+    dz("spec.dataNodes.maintenance[].node", "minimum", 2, -1, AT_LEAST_0, **MAINTAINED),
+    dz("spec.dataNodes.maintenance[].node", "maximum", 2_147_483_647, 2_147_483_648, UP_TO.format(2147483647), **MAINTAINED),
+    dz("spec.dataNodes.maintenance[].durationSeconds", "minimum", 60, 59, "should be greater than or equal to 60", **MAINTAINED),
+    dz("spec.dataNodes.maintenance[].durationSeconds", "maximum", 604_800, 604_801, UP_TO.format(604800), **MAINTAINED),
     dz("spec.dataNodes.updateStrategy.type", "enum", "OnDelete", "Recreate", 'supported values: "RollingUpdate", "OnDelete"'),
     dz("spec.dataNodes.updateStrategy.progressDeadlineSeconds", "minimum", 10, 9, "should be greater than or equal to 10"),
     dz("spec.dataNodes.updateStrategy.progressDeadlineSeconds", "maximum", 86_400, 86_401, UP_TO.format(86400)),
+    dz("spec.rebalance.targetFailurePolicy", "enum", "Finish", "Retry", 'supported values: "Replace", "Finish"'),
+    dz("spec.transfer.whenSparkUnavailable", "enum", "Wait", "Fail", 'supported values: "Wait", "Stream"'),
+    dz("spec.rebalance.copyProgressDeadlineSeconds", "minimum", 10, 9, "should be greater than or equal to 10"),
+    dz("spec.rebalance.copyProgressDeadlineSeconds", "maximum", 86_400, 86_401, UP_TO.format(86400)),
+    dz("spec.transfer.sparkTimeoutSeconds", "minimum", 10, 9, "should be greater than or equal to 10"),
+    dz("spec.transfer.sparkTimeoutSeconds", "maximum", 86_400, 86_401, UP_TO.format(86400)),
     dz("spec.rebalance.approval", "enum", "Manual", "Never", 'supported values: "Automatic", "Manual"'),
     dz("spec.rebalance.maxConcurrentHandovers", "minimum", 0, -1, AT_LEAST_0),
     dz("spec.rebalance.maxConcurrentHandovers", "maximum", 1024, 1025, UP_TO.format(1024)),

@@ -36,6 +36,17 @@ def test_definitions_and_reference_are_up_to_date() -> None:
     assert drift(REPOSITORY, plain_files(), DEFINITIONS) == []
 
 
+def test_what_users_read_names_no_promise() -> None:
+    """Definitions and reference say what things mean, not which of our ids they keep.
+
+    `kubectl explain` would show users ids that they cannot look up.
+    """
+    groups = yaml.safe_load((REPOSITORY / "docs" / "promises.yaml").read_text())
+    ids = re.compile(rf"\b({'|'.join(groups)})-\d\d\b")
+    for text in plain_files().values():
+        assert ids.findall(text) == []
+
+
 @pytest.mark.proves("OP-06")
 def test_manifests_equal_the_chart(helm: str) -> None:
     """Users of kustomize would get another operator than Helm users."""

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import collections
 import enum
-from collections.abc import Callable, Iterator, Mapping
+import itertools
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
@@ -61,7 +62,7 @@ def _at(manifest: Mapping[str, Any], path: str) -> str:
 def key_of(kind: Kind, manifest: Mapping[str, Any]) -> Key:
     """Return the key of an object."""
     meta = manifest["metadata"]
-    return Key(kind.__name__, meta.get("namespace", ""), meta["name"])
+    return Key(kind.name, meta.get("namespace", ""), meta["name"])
 
 
 class ApiServer:
@@ -71,6 +72,7 @@ class ApiServer:
         self._loop = loop
         self.objects: dict[Key, bytes] = {}
         self.revision = 100
+        self._uids = itertools.count(1)
         self.writes: collections.Counter[str] = collections.Counter()
         self.listed: collections.Counter[str] = collections.Counter()
         self.listeners: list[Callable[[Key, Manifest], None]] = []
@@ -88,7 +90,7 @@ class ApiServer:
 
     def find(self, kind: Kind | str, namespace: str, name: str) -> Manifest | None:
         """Return an object, None when there is none."""
-        word = kind if isinstance(kind, str) else kind.__name__
+        word = kind if isinstance(kind, str) else kind.name
         raw = self.objects.get(Key(word, namespace, name))
         return None if raw is None else msgspec.json.decode(raw)
 
@@ -96,7 +98,7 @@ class ApiServer:
         self, kind: Kind | str, labels: Mapping[str, str] | None = None
     ) -> Iterator[Manifest]:
         """Yield the objects of a kind that carry the labels."""
-        word = kind if isinstance(kind, str) else kind.__name__
+        word = kind if isinstance(kind, str) else kind.name
         for key, raw in list(self.objects.items()):
             if key.kind == word:
                 found: Manifest = msgspec.json.decode(raw)
@@ -114,7 +116,8 @@ class ApiServer:
         self.revision += 1
         meta = {
             **manifest["metadata"],
-            "uid": f"uid-{self.revision}",
+            # Of a count that never goes back, as a real one's are random.
+            "uid": f"uid-{self.revision}-{next(self._uids)}",
             "generation": 1,
             "creationTimestamp": self._loop.now().strftime("%Y-%m-%dT%H:%M:%SZ"),
         }
@@ -131,7 +134,7 @@ class ApiServer:
 
     def merge(self, kind: Kind, namespace: str, name: str, patch: Manifest) -> Manifest:
         """Merge a patch into an object."""
-        key = Key(kind.__name__, namespace, name)
+        key = Key(kind.name, namespace, name)
         old = self.read(key)
         self._guard(key, old, patch.get("metadata") or {})
         # Of the metadata a client changes labels and annotations; the rest is the server's.
@@ -153,7 +156,7 @@ class ApiServer:
 
     def delete(self, kind: Kind, namespace: str, name: str) -> None:
         """Delete an object; a pod only begins to end. Raises MissingError."""
-        key = Key(kind.__name__, namespace, name)
+        key = Key(kind.name, namespace, name)
         old = self.read(key)
         if kind is Pod:
             if "deletionTimestamp" in old["metadata"]:
@@ -173,6 +176,17 @@ class ApiServer:
             owners = msgspec.json.decode(raw)["metadata"].get("ownerReferences") or ()
             if child in self.objects and any(o["uid"] == uid for o in owners):
                 self.remove(child)
+
+    def put_back(self, kinds: Collection[str], objects: Mapping[Key, bytes], revision: int) -> None:
+        """Put the objects of some kinds back as they were at an earlier revision."""
+        gone = [k for k in self.objects if k.kind in kinds and k not in objects]
+        removed = [(key, msgspec.json.decode(self.objects.pop(key))) for key in gone]
+        self.objects.update(objects)
+        self.revision = revision
+        for key, old in removed:
+            self._tell(key, old)
+        for key in objects:
+            self._tell(key, self.read(key))
 
     def set_status(self, key: Key, status: Manifest) -> None:
         """Write a status as another controller does: a kubelet, the Spark operator."""
@@ -229,7 +243,7 @@ class SimulatedKube:
 
     async def get(self, kind: Kind, namespace: str, name: str) -> Manifest:
         """Return one object."""
-        key = Key(kind.__name__, namespace, name)
+        key = Key(kind.name, namespace, name)
         found: Manifest = await self._read(f"get {key}", lambda: self._server.read(key))
         return found
 
@@ -250,12 +264,12 @@ class SimulatedKube:
     ) -> list[Manifest]:
         """Return the objects that carry the labels and fields; there is one namespace."""
         del namespace
-        label = f"list {kind.__name__}"
+        label = f"list {kind.name}"
         found: list[Manifest] = await self._read(
             label, lambda: list(self._server.all_of(kind, labels))
         )
         found = [o for o in found if all(_at(o, k) == v for k, v in (fields or {}).items())]
-        self._server.listed[kind.__name__] += len(found)
+        self._server.listed[kind.name] += len(found)
         return found
 
     async def create(self, kind: Kind, manifest: Manifest, *, dry_run: bool = False) -> Manifest:
@@ -316,13 +330,13 @@ class SimulatedKube:
         write: Callable[[ApiServer], Manifest],
     ) -> Manifest:
         process = self._process
-        label = f"{verb} {kind.__name__} {manifest['metadata']['name']}"
+        label = f"{verb} {kind.name} {manifest['metadata']['name']}"
         await self._point(kind, f"before {label}")
         await process.pause()
         fault = process.take_write_fault()
         if fault is not None and fault is not ApiFault.NO_ANSWER:
             raise _error_of(fault, label)
-        self._server.writes[f"{verb} {kind.__name__}"] += 1
+        self._server.writes[f"{verb} {kind.name}"] += 1
         written = write(self._server)
         await self._point(kind, f"after {label}")
         await process.pause()

@@ -18,12 +18,16 @@ from rezone.resources.task import TERMINAL_TASK_STATES
 from rezone.resources.zone import DistributionZone
 from rezone.storage.entry import header_at
 from rezone.wire.errors import RezoneError
-from rezone.wire.messages import LeaderAndIsr, NodeId, PartitionId, Role
+from rezone.wire.messages import DiskTrouble, LeaderAndIsr, NodeId, PartitionId, Role
 from simulation.apiserver import Key
 from simulation.held import Held, Histories, History
+from simulation.waits import circle, waits_of
 
 if TYPE_CHECKING:
     from simulation.world import World
+
+
+_CLAIMING = frozenset({"DistributionZone", "RebalanceTask", "RegionMigration"})
 
 
 class OpenRead(NamedTuple):
@@ -42,15 +46,18 @@ class Checks:
         self._acknowledged: dict[PartitionId, History] = collections.defaultdict(list)
         self.routes: dict[PartitionId, LeaderAndIsr] = {}
         self.given_up: dict[PartitionId, int] = {}
+        self.forgotten: dict[PartitionId, LeaderAndIsr] = {}
         self.lost_rows = 0
         self.reads: dict[tuple[PartitionId, NodeId, int], int] = collections.Counter()
         self._answered: dict[PartitionId, tuple[int, int]] = {}
         self._reading: weakref.WeakKeyDictionary[Partition, OpenRead] = weakref.WeakKeyDictionary()
+        self._claims_changed = False
 
     # --- the route table ---------------------------------------------------------------------
 
     def stored(self, key: Key, old: Manifest | None, new: Manifest) -> None:
         """Check a write to the API server: routes follow from routes, keys are consistent."""
+        self._claims_changed |= key.kind in _CLAIMING
         if key.kind == "ConfigMap":
             before = (old or {}).get("data") or {}
             for partition, text in (new.get("data") or {}).items():
@@ -71,9 +78,19 @@ class Checks:
             fell = route_checks.regressions(before, record)
             assert fell == (), f"p{partition}: {fell}"
         self.routes[partition] = record
+        newest = self.forgotten.get(partition)
+        if newest is not None and _epochs(record) >= _epochs(newest):
+            del self.forgotten[partition]
         since = self.given_up.get(partition)
         if since is not None and record.leader_epoch > since:
             self._go_on(partition, record)
+
+    def went_back(self, records: dict[PartitionId, LeaderAndIsr]) -> None:
+        """Take the records of a restored backup; what they say of who may lead is not true yet."""
+        for partition, newest in self.routes.items():
+            if partition in records and _epochs(records[partition]) < _epochs(newest):
+                self.forgotten[partition] = newest
+        self.routes = records
 
     # --- a lost quorum -----------------------------------------------------------------------
 
@@ -238,10 +255,15 @@ class Checks:
         assert holders or not known, f"p{partition}: nobody who may lead has the acknowledged rows"
 
     def step(self) -> None:
-        """Assert all of it for every partition."""
+        """Assert all of it for every partition, and that nothing waits in a circle."""
+        if self._claims_changed:
+            self._claims_changed = False
+            around = circle(waits_of(self._world))
+            assert not around, f"they wait for each other: {around}"
         for partition in self._world.replicas():
             number = partition.node_id
-            assert not partition.failure, f"node {number}: {partition.failure}"
+            slow = partition.failing.disk is DiskTrouble.SLOW
+            assert slow or not partition.failure, f"node {number}: {partition.failure}"
             assert not partition.store.meta.damage, f"node {number}: damaged"
             if partition.role is Role.LEADER:
                 self._leads(partition, number)
@@ -249,13 +271,17 @@ class Checks:
                 self._read_past(partition, number)
             with self._world.mortals():
                 self._read(partition, number)
-        for known in self.routes.keys() - self.given_up.keys():
+        for known in self.routes.keys() - self.given_up.keys() - self.forgotten.keys():
             self.data(known)
 
     def _leads(self, partition: Partition, node: NodeId) -> None:
         key = (partition.partition_id, partition.leader_epoch)
         first = self._leaders.setdefault(key, node)
         assert first == node, f"p{key[0]}: nodes {first} and {node} lead in epoch {key[1]}"
+
+
+def _epochs(record: LeaderAndIsr) -> tuple[int, int]:
+    return record.leader_epoch, record.partition_epoch
 
 
 def header_time(raw: bytes) -> int:
@@ -283,9 +309,9 @@ def unfinished(world: World) -> list[str]:
                 waits = (each.get("status") or {}).get("waitingFor", "")
                 found.append(f"{kind} {each['metadata']['name']} is {state}: {waits}")
     assert keys.stable is not None
-    stable = assignments.parse(keys.stable.replicas)
-    for partition, nodes in enumerate(stable):
-        found += _partition_problems(world, partition, nodes)
+    for partition, nodes in enumerate(assignments.parse(keys.stable.replicas)):
+        kept = (each.node for each in keys.kept if each.partition == partition)
+        found += _partition_problems(world, partition, {*nodes, *kept})
     found += _leftovers(world, {n.id for n in status.data_nodes})
     found += _without_standbys(world)
     ready = [c for c in status.conditions if c.type == "Ready"]
@@ -300,13 +326,12 @@ def _without_standbys(world: World) -> list[str]:
     return [f"p{p} has standbys {r.iss}" for p, r in records if len(r.iss) != wanted]
 
 
-def _partition_problems(
-    world: World, partition: PartitionId, nodes: tuple[NodeId, ...]
-) -> list[str]:
+def _partition_problems(world: World, partition: PartitionId, nodes: set[NodeId]) -> list[str]:
+    """Return what is wrong with a partition that shall live on these nodes and on no other."""
     record = world.checks.routes[partition]
     where = f"p{partition}"
     found = []
-    if world.by_hand.get(partition, set(nodes)) != set(record.replicas):
+    if nodes != set(record.replicas):
         found.append(f"{where} lives on {record.replicas}, not on {nodes}")
     if set(record.isr) != set(record.replicas):
         found.append(f"{where} has {record.isr} of {record.replicas} in sync")

@@ -93,7 +93,7 @@ class ClosedTimes(DataPlane):
         for leader in self.leaders(number):
             self.written += 1
             writer = uuid.UUID(int=self.written).hex
-            request = WriteRequest(opaque=0, partition=number, writer_id=writer, sequence=1)
+            request = WriteRequest(opaque=0, partition=number, producer_id=writer, sequence=1)
             value = b"value %d" % self.written
             prepared = PreparedRows(rows_batch([ROWS[number]], [0], [value]), 100)
             with contextlib.suppress(RezoneError), self.mortals():

@@ -15,12 +15,27 @@ import random
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from rezone.replica.copies import LocalSink, Receiver, current_state, snapshot_stream
+import msgspec
+
+from rezone.replica.copies import (
+    LocalSink,
+    Receiver,
+    current_state,
+    failure_of,
+    snapshot_stream,
+)
 from rezone.storage.rests import no_rest
 from rezone.wire import messages
 from rezone.wire.copying import CopyOptions, CopyReceipt, Feed, Relay
 from rezone.wire.errors import NotReadyError, RezoneError
-from rezone.wire.messages import CopyProgress, CopyState, NodeId, PartitionId, SnapshotTicket
+from rezone.wire.messages import (
+    CopyFailure,
+    CopyProgress,
+    CopyState,
+    NodeId,
+    PartitionId,
+    SnapshotTicket,
+)
 from simulation.copy_node import CopyNode
 from simulation.disk import MachineDiedError
 
@@ -236,7 +251,7 @@ class Put:
             elif self.written_to_its_end:
                 self._end()
         except RezoneError as error:
-            self._receiver.abort(str(error))
+            self._receiver.abort(str(error), failure_of(error))
             self.error = error
         except MachineDiedError as died:
             self._world.bury(died)
@@ -245,7 +260,7 @@ class Put:
     def _end(self) -> None:
         self.error = NotReadyError("the stream has ended")
         if self.state is None or not self.state.done:
-            self._receiver.abort("the stream ended before the snapshot")
+            self._receiver.abort("the stream ended before the snapshot", CopyFailure.SOURCE)
 
 
 class PutSink:
@@ -271,7 +286,8 @@ class PutSink:
     def state(self) -> CopyState:
         """Ask where the copy stands."""
         node = self._world.reach(self._writer, self.node_id)
-        return current_state(node.find(self._partition))
+        # The storm's copies are all admitted: that is the coordinator's matter.
+        return msgspec.structs.replace(current_state(node.find(self._partition)), admitted=None)
 
     def open(self, schema: Any) -> None:
         """Open the stream."""
@@ -395,7 +411,7 @@ class Carrier:
         assert self.receipts is not None
         error = self.receipts[0].error
         if self.holder is not None and error:
-            self.holder.copy_progress = CopyProgress(error=error)
+            self.holder.copy_progress = CopyProgress(error=error, failure=CopyFailure.SOURCE)
             self.holder.touched(at_once=True)
 
     def die(self) -> None:

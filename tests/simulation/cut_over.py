@@ -39,6 +39,7 @@ from rezone.wire.messages import (
     WriteResult,
     ZoneConfig,
 )
+from rezone.wire.producers import digest_of
 from simulation.data_plane import (
     FENCE,
     MINIMUM,
@@ -62,6 +63,7 @@ class Write:
 
     row: bytes
     value: bytes
+    producer_id: str
     names: dict[PartitionId, SentAs] = dataclasses.field(default_factory=dict)
     since: float = 0.0
     outcome: WriteResult | RezoneError | None = None
@@ -219,7 +221,9 @@ class CutOver(DataPlane):
                 return
             self.values += 1
             row = self.rng.choice(self.rows)
-            write = self.clients[number] = Write(row, b"value %d" % self.values)
+            producer_id = uuid.UUID(int=self.rng.getrandbits(128)).hex
+            write = Write(row, b"value %d" % self.values, producer_id)
+            self.clients[number] = write
         elif isinstance(write.outcome, WriteResult):
             self.counts["heir" if write.asked in self.new.ids else "source"] += 1
             self.acknowledged[write.row].add(write.value)
@@ -236,19 +240,19 @@ class CutOver(DataPlane):
         write.asked, write.outcome = self._partition_of(write.row), None
         write.since = self.loop.monotonic()
         before = tuple(name for p, name in write.names.items() if p != write.asked)
-        new_name = SentAs(uuid.UUID(int=self.rng.getrandbits(128)).hex, 1)
-        name = write.names.setdefault(write.asked, new_name)
+        digest = digest_of(write.row + write.value, delete=False)
+        name = write.names.setdefault(write.asked, SentAs(write.asked, 1, digest))
         leaders = self.leaders(write.asked)
         if not leaders:
             return
         request = WriteRequest(
             opaque=0,
             partition=write.asked,
-            writer_id=name.writer_id,
+            producer_id=write.producer_id,
             sequence=name.sequence,
             sent_as=before,
         )
-        prepared = PreparedRows(rows_batch([write.row], [0], [write.value]), 100)
+        prepared = PreparedRows(rows_batch([write.row], [0], [write.value]), 100, digest=digest)
 
         def reply(outcome: Any) -> None:
             if self.rng.random() < 0.1:

@@ -24,6 +24,7 @@ from rezone.replica.host import Host
 from rezone.replica.partition import Partition
 from rezone.replica.read import Readable, readable
 from rezone.replica.report import replica_report
+from rezone.replica.settings import Clock
 from rezone.storage.engines.base import FLAG_VALUE, time_of
 from rezone.wire.errors import RezoneError
 from rezone.wire.layouts import HashRange
@@ -117,7 +118,9 @@ class DataPlane:
         self.crashes = random.Random(rng.getrandbits(64))
         self.config = config
         self.number = 0
-        self.settings = SETTINGS
+        # However wrong the clocks are with which it begins, these count as near each other.
+        most_ms = max(500, 2 * error_micros // 1_000)
+        self.settings = msgspec.structs.replace(SETTINGS, clock_offset_ms_max=most_ms)
         self.loop = VirtualLoop()
         self.network = Network(self.loop)
         self.network.died = self.bury
@@ -193,12 +196,16 @@ class DataPlane:
             self.machines[node],
             f"n{node}",
             self.network,
-            clock=WrongClock(self.loop, self.errors[node]),
+            clock=self.clock_of(node),
             rng=random.Random(self.crashes.getrandbits(64)),
             settings=self.settings,
             connect=lines.connect,
             **more,
         )
+
+    def clock_of(self, node: NodeId) -> Clock:
+        """Return the clock of a node's next life."""
+        return WrongClock(self.loop, self.errors[node])
 
     def set(self, partition: PartitionId, answer: LeaderAndIsr | Refusal | None) -> bool:
         """Take a record's change, unless it is refused; tell whoever hears it at once."""
@@ -252,8 +259,12 @@ class DataPlane:
                 with self.mortals():
                     node.step(self.loop.monotonic())
         for partition in self.replicas():
-            assert not partition.failure, partition.failure
-            assert not partition.store.meta.damage, partition.store.meta.damage
+            self.check_well(partition)
+
+    def check_well(self, partition: Partition) -> None:
+        """Find a replica neither damaged nor failed."""
+        assert not partition.failure, partition.failure
+        assert not partition.store.meta.damage, partition.store.meta.damage
 
     def may_apply(self, partition: Partition) -> bool:
         """Whether a replica applies what it is about to; perhaps let others go on before it does.
@@ -343,6 +354,7 @@ class DataPlane:
             self.start(rng.choice(down))
         if rng.random() < 0.03:
             self.network.cut.add(frozenset(rng.sample(NODES, 2)))
+            self.counts["cuts"] += 1
         if self.network.cut and rng.random() < 0.1:
             self.network.cut.discard(rng.choice(sorted(self.network.cut, key=sorted)))
         if self.lateness.random() < self.late_applies / 4:
@@ -353,6 +365,7 @@ class DataPlane:
 
     def end(self, node: NodeId) -> None:
         """End a node: its process, its machine, now or at some sync to come; or in order."""
+        self.counts["ends"] += 1
         how = self.crashes.random()
         if how < SYNC_DEATHS:
             self.machines[node].dies_in = self.crashes.randint(1, SYNCS_MAX)
@@ -405,11 +418,16 @@ class DataPlane:
             node = self.rng.choice(NODES)
             self.tell(node, partition)
             record = self.records[partition]
-            alive = list(self.network.nodes)
+            alive = self.alive(partition)
             self.set(partition, route_leaders.fail_over(record, alive, minimum=MINIMUM))
             self.have_copied(partition)
             for leader in self.leaders(partition):
                 self.hear(partition, replica_report(leader))
+
+    def alive(self, partition: PartitionId) -> list[NodeId]:
+        """Return the nodes that can lead a partition as far as is known."""
+        failed = {p.node_id for p in self.replicas() if p.partition_id == partition and p.failure}
+        return [node for node in self.network.nodes if node not in failed]
 
     def have_copied(self, partition: PartitionId) -> None:
         """Have replicas copied that need it, from the leader."""

@@ -12,6 +12,13 @@ whatever was written is there for every reader until the machine crashes. Then
 
 A process that is killed leaves all files as they are, synced or not: a machine may crash later.
 
+A disk can be told to fail (`error`): every write and sync of a file is refused with that number.
+What a failed sync was to make durable is lost then, though it can be read until the machine
+crashes: no later sync makes it durable, unless it was written again.
+
+A disk can be told to be slow (`sync_seconds`, infinity for one that does not answer): the node has
+its jobs wait for that long where they sync.
+
 A disk can be told to end its machine at some sync from now on: either the sync is done then, or
 it is not, and whoever asked for it is dead in either case (`MachineDiedError`).
 """
@@ -31,6 +38,8 @@ from unittest import mock
 from rezone.storage import syncing
 
 SECTOR_BYTES = 512
+_PWRITE = os.pwrite
+_MADE_ANEW = frozenset({".tmp", ".sst"})
 UNWRITTEN_CHANCE = 0.1
 """How likely a sector that was never synced was never written."""
 
@@ -65,6 +74,10 @@ class TrackedDisk:
     def __init__(self, root: Path, rng: random.Random) -> None:
         self.root = root
         self.dies_in = 0
+        self.error = 0
+        self.sync_seconds = 0.0
+        self.failures = 0
+        self._lost: dict[int, bytes] = {}
         self.whole_chance = 0.0
         self.unwritten_chance = UNWRITTEN_CHANCE
         self._rng = rng
@@ -77,7 +90,13 @@ class TrackedDisk:
     # --- syncs ---------------------------------------------------------------------------------
 
     def synced(self, descriptor: int) -> None:
-        """Note that a file or a directory was synced; the machine may die before or after."""
+        """Note that a file or a directory was synced; the machine may die before or after.
+
+        OSError while the disk fails.
+        """
+        if self.error:
+            self._lose(descriptor)
+            self.fail()
         dies = self.dies_in == 1
         self.dies_in = max(1, self.dies_in - 1) if self.dies_in else 0
         if dies and self._rng.random() < 0.5:
@@ -86,14 +105,48 @@ class TrackedDisk:
         if dies:
             raise MachineDiedError(self)
 
+    def _lose(self, descriptor: int) -> None:
+        """Note what a failed sync has lost of a file that is appended to: others are made anew."""
+        found, path = os.fstat(descriptor), Path(f"/proc/self/fd/{descriptor}").readlink()
+        if stat.S_ISREG(found.st_mode) and path.suffix not in _MADE_ANEW:
+            self._hold(descriptor, found.st_ino)
+            self._lost[found.st_ino] = self._content(found.st_ino)
+
+    def written(self, descriptor: int, position: int) -> None:
+        """Note that a file is written from a position on: what was lost from there on is not."""
+        inode = os.fstat(descriptor).st_ino
+        if inode in self._lost:
+            self._lost[inode] = self._lost[inode][:position]
+
+    def fail(self) -> None:
+        """Refuse something, if the disk fails."""
+        if self.error:
+            self.failures += 1
+            raise OSError(self.error, os.strerror(self.error), str(self.root))
+
+    def _hold(self, descriptor: int, inode: int) -> None:
+        if inode not in self._held:
+            self._held[inode] = os.open(f"/proc/self/fd/{descriptor}", os.O_RDONLY)
+
     def _note(self, descriptor: int) -> None:
         found = os.fstat(descriptor)
-        if found.st_ino not in self._held:
-            self._held[found.st_ino] = os.open(f"/proc/self/fd/{descriptor}", os.O_RDONLY)
+        self._hold(descriptor, found.st_ino)
         if stat.S_ISDIR(found.st_mode):
             self._names[found.st_ino] = self._listed(found.st_ino)
         else:
-            self._files[found.st_ino] = self._content(found.st_ino)
+            self._files[found.st_ino] = self._without_lost(found.st_ino)
+
+    def _without_lost(self, inode: int) -> bytes:
+        """Return what a sync makes durable of a file: not what an earlier one has lost."""
+        content, durable = self._content(inode), len(self._files.get(inode, b""))
+        lost = self._lost.get(inode)
+        if lost is None:
+            return content
+        gone = lost[durable:]
+        if not gone or content[durable : len(lost)] != gone:
+            del self._lost[inode]  # it was cut
+            return content
+        return content[:durable] + bytes(len(gone)) + content[len(lost) :]
 
     def _listed(self, inode: int) -> Names:
         """Return the names in a directory, and hold what they stand for."""
@@ -113,7 +166,7 @@ class TrackedDisk:
     def _settle(self) -> None:
         """Take everything that is there for durable."""
         self.close()
-        self._files, self._names = {}, {}
+        self._files, self._names, self._lost = {}, {}, {}
         root = os.open(self.root, os.O_RDONLY)
         self._held[os.fstat(root).st_ino] = root
         left = [os.fstat(root).st_ino]
@@ -234,18 +287,29 @@ class Disks:
     @contextlib.contextmanager
     def tracked(self) -> Iterator[None]:
         """Have all syncs of this process be those of these disks."""
-        with mock.patch.multiple(syncing, sync_data=self._synced, sync_file=self._synced):
+        written = mock.patch.object(os, "pwrite", self._pwrite)
+        with written, mock.patch.multiple(syncing, sync_data=self._synced, sync_file=self._synced):
             try:
                 yield
             finally:
                 for disk in self.of.values():
                     disk.close()
 
+    def _pwrite(self, descriptor: int, data: bytes, position: int) -> int:
+        if any(disk.failures or disk.error for disk in self.of.values()):
+            disk = self._disk_of(descriptor)
+            disk.fail()
+            disk.written(descriptor, position)
+        return _PWRITE(descriptor, data, position)
+
     def _synced(self, descriptor: int) -> None:
+        self._disk_of(descriptor).synced(descriptor)
+
+    def _disk_of(self, descriptor: int) -> TrackedDisk:
         # At every sync: `Path` would cost more than all the rest of it.
         path = os.readlink(f"/proc/self/fd/{descriptor}")  # noqa: PTH115
         machine, _, _ = path.removeprefix(self._above).partition("/")
-        self.of[machine].synced(descriptor)
+        return self.of[machine]
 
 
 def memory_directory() -> str | None:

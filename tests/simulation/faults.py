@@ -18,6 +18,8 @@ from simulation.world import World
 DOWN_SECONDS = (0.2, 1.0, 5.0, 12.0)
 STORM_SECONDS = (3.0, 10.0, 30.0)
 SYNCS_MAX = 12
+MIGRATIONS_MAX = 12
+"""So many migrations a zone has when persons apply no more."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -42,10 +44,12 @@ class Storm:
     spark: float = 0.0
     trim: float = 0.0
     die: float = 0.0
+    person: float = 0.0
 
     def begin(self, world: World) -> None:
         """Let it break out."""
         rng = world.rng
+        world.counts.update(dict.fromkeys(FAULTS, 0))
         world.crash_chance = self.crash
         world.write_fault_chance = self.write_fault
         world.read_fault_chance = self.read_fault
@@ -73,18 +77,8 @@ class Storm:
 
     def strike(self, world: World) -> None:
         """Perhaps break something in this step."""
-        for chance, what in (
-            (self.kill, kill_one),
-            (self.lose, lose_one),
-            (self.wipe, wipe_one),
-            (self.isolate, isolate_one),
-            (self.cut, cut_one),
-            (self.watch, cut_watch),
-            (self.split, lambda w: w.split(w.rng.uniform(0.2, 5.0))),
-            (self.spark, fail_spark),
-            (self.trim, trim_one),
-            (self.die, endanger_one),
-        ):
+        for name, what in FAULTS.items():
+            chance = getattr(self, name)
             if chance and world.rng.random() < chance:
                 world.disturbed()
                 what(world)
@@ -115,6 +109,7 @@ def storm_of(rng: random.Random) -> Storm:
         spark=some(0.02),
         trim=some(0.02),
         die=some(0.01, 0.05),
+        person=some(0.02, 0.1),
     )
 
 
@@ -154,7 +149,7 @@ def kill_one(world: World) -> None:
     """Kill a data node; it is back after a while."""
     node = _one_to_kill(world)
     if node is not None:
-        world.note(f"node {node} is killed")
+        world.strikes("kill", f"node {node} is killed")
         world.kubelet.kill(node, _seconds(world))
 
 
@@ -162,7 +157,7 @@ def lose_one(world: World) -> None:
     """Kill a data node for so long that it counts as lost."""
     node = _one_to_kill(world)
     if node is not None:
-        world.note(f"node {node} is killed for long")
+        world.strikes("lose", f"node {node} is killed for long")
         world.kubelet.kill(node, 90.0)
 
 
@@ -171,7 +166,7 @@ def endanger_one(world: World) -> None:
     node = _one_to_kill(world)
     machine = world.kubelet.machine_of(node) if node is not None else None
     if machine is not None:
-        world.note(f"node {node} may die in a sync")
+        world.strikes("die", f"node {node} may die in a sync")
         machine.disk.dies_in = world.rng.randint(1, SYNCS_MAX)
 
 
@@ -179,20 +174,23 @@ def wipe_one(world: World) -> None:
     """Take a data node's pod and disk away, unless rows would be lost that nobody else has."""
     node = _one(world)
     if node is not None and may_be_wiped(world, node):
-        world.note(f"node {node} loses its disk")
+        world.strikes("wipe", f"node {node} loses its disk")
         world.kubelet.wipe(node)
 
 
 def may_be_wiped(world: World, node: NodeId) -> bool:
     """Return whether all others that may lead a node's partitions are whole, one of them up.
 
-    Who is only down comes back with its disk.
+    Who is only down comes back with its disk. A copy that was never compared does not lead by
+    itself: where only that is left a person decides (decision 0288).
     """
+    replicas = world.replicas()
+    compared = {(r.partition_id, r.node_id) for r in replicas if not r.store.meta.uncompared}
     for partition, record in world.checks.routes.items():
         counted = (*record.isr, *record.eligible)
         others = [n for n in counted if n != node]
         whole = [n for n in others if world.checks.is_whole(partition, n)]
-        up = [n for n in whole if n in world.network.nodes]
+        up = [n for n in whole if n in world.network.nodes and (partition, n) in compared]
         if node in counted and (not up or whole != others):
             return False
     return True
@@ -202,7 +200,7 @@ def isolate_one(world: World) -> None:
     """Cut a data node off from the operator."""
     node = _one(world)
     if node is not None:
-        world.note(f"node {node} is isolated")
+        world.strikes("isolate", f"node {node} is isolated")
         world.network.isolated.add(node)
         world.loop.call_later(_seconds(world), world.network.isolated.discard, node)
 
@@ -212,19 +210,20 @@ def cut_one(world: World) -> None:
     pairs = list(combinations(world.network.nodes, 2))
     if pairs:
         pair = frozenset(world.rng.choice(pairs))
-        world.note(f"the link {sorted(pair)} is cut")
+        world.strikes("cut", f"the link {sorted(pair)} is cut")
         world.network.cut.add(pair)
         world.loop.call_later(_seconds(world), world.network.cut.discard, pair)
 
 
 def cut_watch(world: World) -> None:
     """Let the operator hear of nothing for a while."""
-    world.note("the watch is cut")
+    world.strikes("watch", "the watch is cut")
     world.processes[-1].cut_watch(_seconds(world))
 
 
 def fail_spark(world: World) -> None:
     """Let a Spark driver die."""
+    world.strikes("spark")
     world.spark.fail_next = 1
 
 
@@ -232,12 +231,47 @@ def trim_one(world: World) -> None:
     """Forget the log of a node's replicas as far as that is allowed."""
     node = _one(world)
     if node is not None:
+        world.strikes("trim")
         for partition in world.replicas():
             if partition.node_id == node:
                 with world.mortals():
                     partition.store.trim(
                         0, min(partition.store.applied, partition.positions.committed)
                     )
+
+
+def migrate_one(world: World) -> None:
+    """Have a person move some leader anywhere; names that go before and after a task's."""
+    number = len(world.states("RegionMigration"))
+    if number >= MIGRATIONS_MAX:
+        return
+    rng, spec = world.rng, dict[str, object]()
+    if rng.random() < 0.8:
+        spec["target"] = rng.choice([n.id for n in world.data_nodes()])
+    if rng.random() < 0.5:
+        spec["oldLeader"] = "Removed"
+    elif rng.random() < 0.5:
+        spec["oldLeaderSeconds"] = rng.choice((0, 3))
+    partition = rng.choice(sorted(world.checks.routes))
+    name = f"{rng.choice('az')}-{number}"
+    world.strikes("person", f"{name}: partition {partition}, {spec}")
+    world.apply_migration(name, partition=partition, **spec)
+
+
+FAULTS: dict[str, Callable[[World], object]] = {
+    "kill": kill_one,
+    "lose": lose_one,
+    "wipe": wipe_one,
+    "isolate": isolate_one,
+    "cut": cut_one,
+    "watch": cut_watch,
+    "split": lambda world: world.split(world.rng.uniform(0.2, 5.0)),
+    "spark": fail_spark,
+    "trim": trim_one,
+    "die": endanger_one,
+    "person": migrate_one,
+}
+"""What a storm perhaps does in a step, by the name of its chance, which is what is counted."""
 
 
 def _api(fault: ApiFault) -> Callable[[World], None]:

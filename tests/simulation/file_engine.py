@@ -84,13 +84,14 @@ class FileEngine(MemoryEngine):
         if not self._unflushed or not wait:
             return
         name = f"{len(self._files) + 1:06d}.sst"
+        (self._directory / name).unlink(missing_ok=True)  # of a try that has failed
         with (self._directory / name).open("wb") as file:
             file.write(msgspec.msgpack.encode(self._unflushed))
             file.flush()
             syncing.sync_file(file.fileno())
-        self._files.append(name)
-        self._unflushed = []
-        syncing.write_whole(self._directory / CURRENT, " ".join(self._files).encode())
+        files = [*self._files, name]
+        syncing.write_whole(self._directory / CURRENT, " ".join(files).encode())
+        self._files, self._unflushed = files, []
 
     def prepare_checkpoint(self) -> None:
         """Do nothing: the list of files is short."""

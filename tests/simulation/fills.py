@@ -99,7 +99,7 @@ class Fills:
                 part = self._part_of(leader, overlap)
                 if part is not None and isinstance(part.next_fill(0), BeginImport):
                     start = ImportPosition(part.source, 0, 0, "", filling=True)
-                    part.begun(ImportBegun(position=start, writers=(), transactions=()))
+                    part.begun(ImportBegun(position=start, producers=(), transactions=()))
                 return False
         return True
 

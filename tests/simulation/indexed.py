@@ -90,7 +90,7 @@ _ALL = 1 << 62
 class Client:
     """One writer: the write it goes on with, and where it stands."""
 
-    writer_id: str
+    producer_id: str
     sequence: int = 0
     rows: dict[bytes, bytes | None] = dataclasses.field(default_factory=dict)
     since: float = float("-inf")
@@ -190,7 +190,7 @@ class Indexed(DataPlane):
     def _left(self) -> list[str]:
         """Return what is not at rest yet."""
         record = self.records[PARTITION]
-        found = [f"client {c.writer_id}" for c in self.clients if c.rows]
+        found = [f"client {c.producer_id}" for c in self.clients if c.rows]
         if record.next_leader is not None or set(record.isr) != set(record.replicas):
             found.append("the record")
         replicas = [r for r in self.replicas() if r.node_id in record.replicas]
@@ -299,7 +299,7 @@ class Indexed(DataPlane):
         request = WriteRequest(
             opaque=0,
             partition=PARTITION,
-            writer_id=client.writer_id,
+            producer_id=client.producer_id,
             sequence=client.sequence,
         )
         sequence = client.sequence

@@ -320,6 +320,8 @@ class SparkOperator:
             return True
         mine = [c for c in self._copies[uid] if c.partition is partition and not c.ended]
         if not mine:
+            if not partition.admission.admitted:
+                return False
             mine = [Copy(node, partition, entry.source_id)]
             self._copies[uid].append(mine[0])
         mine[0].step()

@@ -1,7 +1,10 @@
 """The data nodes that are up, the links between them, and the coordinator's calls to them.
 
 A call takes a moment each way. It may be late, so late that its sender has given up or is dead;
-its answer may be lost. Both are what timeouts leave open. `holds` picks calls that are kept back
+its answer may be lost. Both are what timeouts leave open. Calls to nodes that are `isolated` are
+lost, and answers of those that are `unheard`; a process that is `hung` does nothing and says
+nothing, though its connections stand; one that is `stalled` answers no call and does nothing for
+what it leads, but says that it is there. `holds` picks calls that are kept back
 until `release`.
 """
 
@@ -34,6 +37,12 @@ class Network:
         self.nodes: dict[NodeId, SimulatedNode] = {}
         self.isolated: set[NodeId] = set()
         self.cut: set[frozenset[NodeId]] = set()
+        self.silent: set[frozenset[NodeId]] = set()
+        self.lossy: set[tuple[NodeId, NodeId]] = set()
+        self.warm: dict[tuple[NodeId, NodeId], float] = {}
+        self.unheard: set[NodeId] = set()
+        self.hung: set[NodeId] = set()
+        self.stalled: set[NodeId] = set()
         self.late_seconds: Callable[[], float] = lambda: 0.0
         self.answer_is_lost: Callable[[], bool] = lambda: False
         self.loses_active: Callable[[], bool] = lambda: False
@@ -58,6 +67,22 @@ class Network:
         """Return whether two nodes can talk."""
         both = one in self.nodes and other in self.nodes
         return both and frozenset((one, other)) not in self.cut
+
+    def arrives(self, sender: NodeId, receiver: NodeId) -> bool:
+        """Return whether what one node sends another arrives; if not, neither is told so."""
+        silent = frozenset((sender, receiver)) in self.silent or (sender, receiver) in self.lossy
+        return not silent and not self.hung & {sender, receiver}
+
+    def is_silent(self, one: NodeId, other: NodeId) -> bool:
+        """Return whether two nodes cannot make a connection, and neither is told why."""
+        return not (self.arrives(one, other) and self.arrives(other, one))
+
+    def heal(self) -> None:
+        """End all cuts, in every direction, and let hung processes go on."""
+        for cuts in (self.isolated, self.unheard, self.hung, self.stalled):
+            cuts.clear()
+        for links in (self.cut, self.silent, self.lossy):
+            links.clear()
 
     def call(self, process: Process, address: str, request: Message, timeout: float) -> Later:
         """Send a call; only those that change something are crash points."""
@@ -87,12 +112,11 @@ class Network:
             error = NotReadyError(f"no connection to {address}", unreachable=1)
             self._loop.call_later(FAILED_CONNECTION_SECONDS, later.fail, error)
             return
-        if number in self.isolated:
+        if number in self.isolated | self.hung | self.stalled:
             return
         node = self.nodes[number]
         if isinstance(request, ReportRequest):
-            node.answer(request, later)
-            self._loop.call_later(request.timeout_ms / 1000, self._end_poll, node, later)
+            self._poll(node, request, later)
             return
         if isinstance(request, DigestRequest):
             until = self._loop.time() + node.settings.hold_ms_max / 1000
@@ -106,8 +130,24 @@ class Network:
             return
         self.after_call()
         process.reach(f"after {type(request).__name__} to {address}")
-        if not self.answer_is_lost():
+        if not self.answer_is_lost() and self._is_heard(node):
             self._loop.call_later(CALL_SECONDS, _pass_on, inner, later)
+
+    def _poll(self, node: SimulatedNode, request: ReportRequest, later: Later) -> None:
+        """Pass a long poll's answer on, unless the node is cut off by then."""
+        inner = Later()
+
+        def pass_on(_: object) -> None:
+            if self._is_heard(node):
+                _pass_on(inner, later)
+
+        inner.future.add_done_callback(pass_on)
+        node.answer(request, inner)
+        self._loop.call_later(request.timeout_ms / 1000, self._end_poll, node, inner)
+
+    def _is_heard(self, node: SimulatedNode) -> bool:
+        """Return whether what a node answers the operator arrives."""
+        return node.node_id not in self.isolated | self.unheard | self.hung | self.stalled
 
     def _digest(
         self, node: SimulatedNode, request: DigestRequest, later: Later, until: float
@@ -124,14 +164,16 @@ class Network:
         self.after_call()
         if isinstance(inner.future.exception(), NotReadyError) and self._loop.time() < until:
             self._loop.call_later(LOOK_SECONDS, self._digest, node, request, later, until)
-        elif not self.answer_is_lost():
+        elif not self.answer_is_lost() and self._is_heard(node):
             self._loop.call_later(CALL_SECONDS, _pass_on, inner, later)
 
     def _may_answer(self, node: SimulatedNode) -> bool:
-        return self.nodes.get(node.node_id) is node and node.node_id not in self.isolated
+        cut_off = self.isolated | self.hung | self.stalled
+        return self.nodes.get(node.node_id) is node and node.node_id not in cut_off
 
     def _end_poll(self, node: SimulatedNode, later: Later) -> None:
-        if not later.future.done() and self.nodes.get(node.node_id) is node:
+        is_up = self.nodes.get(node.node_id) is node and node.node_id not in self.hung
+        if not later.future.done() and is_up:
             node.flush(overdue=later)
 
 

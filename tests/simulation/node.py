@@ -7,11 +7,12 @@ below them (`disk`, `file_engine`) and around the node (`streams`, `pulled`).
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import itertools
 import random
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -20,8 +21,12 @@ import msgspec
 from at_once import AtOnce
 from rezone.controller.heard import Heard, with_answer
 from rezone.controller.news import has_changed
+from rezone.replica.checked_clock import CheckedClock
 from rezone.replica.control import Control
+from rezone.replica.disk_speed import DiskSpeed
+from rezone.replica.failing import Reopening
 from rezone.replica.foreground import Foreground
+from rezone.replica.hearing import Hearing
 from rezone.replica.import_pulls import ImportPulls
 from rezone.replica.import_source import ImportSource
 from rezone.replica.index_builds import IndexBuilds
@@ -34,12 +39,14 @@ from rezone.replica.read import readable
 from rezone.replica.replicas import Replicas
 from rezone.replica.report import ReportBoard, replica_report
 from rezone.replica.settings import Clock, NodeSettings
+from rezone.replica.space import DiskSpace
 from rezone.replica.told import ToldTimes
 from rezone.replica.workers import Job
 from rezone.storage.budget import Budget
 from rezone.storage.engines.base import Engine
 from rezone.storage.snapshot import SnapshotLimits
 from rezone.storage.store_config import StoreConfig
+from rezone.storage.sync_times import SyncTimes
 from rezone.wire.errors import NotReadyError, RezoneError
 from rezone.wire.flight import NodeClient
 from rezone.wire.messages import (
@@ -54,6 +61,7 @@ from rezone.wire.messages import (
 from simulation.disk import MachineDiedError, TrackedDisk
 from simulation.file_engine import FileEngine
 from simulation.loop import Later
+from simulation.peers import SimulatedPeers
 from simulation.pulled import Pulls
 from simulation.streams import Follower, SimulatedStream
 
@@ -61,7 +69,7 @@ if TYPE_CHECKING:
     from simulation.network import Network
 
 # Threads import nothing here: what is imported is moved step by step (`imports`), or not at all.
-SETTINGS = NodeSettings(replica_lag_ms_max=2_000, takeover_timeout_ms=2_000, import_threads=0)
+SETTINGS = NodeSettings(replica_lag_ms_max=6_000, takeover_timeout_ms=2_000, import_threads=0)
 ROW_BYTES = 1000
 """What the coordinator hears of a row's size."""
 
@@ -84,6 +92,23 @@ JOB_ROUNDS_MAX = 50
 _processes = itertools.count(1)
 
 
+class NodeSyncTimes(SyncTimes):
+    """The times of a node's syncs: stores take no time for them, a slow disk's are its jobs'."""
+
+    def __init__(self, machine: TrackedDisk, clock: Clock) -> None:
+        super().__init__(clock.monotonic)
+        self._machine = machine
+
+    @contextlib.contextmanager
+    def timed(self) -> Iterator[None]:
+        """Note a sync of a disk that is well."""
+        if self._machine.sync_seconds:
+            yield
+        else:
+            with super().timed():
+                yield
+
+
 class SimulatedReplicas(Replicas):
     """The replicas of a simulated node: each has somebody who streams to it."""
 
@@ -95,8 +120,19 @@ class SimulatedReplicas(Replicas):
         """Return a replica, if it is open."""
         return self._open.get(partition)
 
-    def _make(self, partition: PartitionId, *, learner: bool) -> Partition:
-        opened = super()._make(partition, learner=learner)
+    def _make(
+        self,
+        partition: PartitionId,
+        *,
+        learner: bool,
+        durable_end: int | None = None,
+        time_floor: int = 0,
+    ) -> Partition:
+        opened = super()._make(
+            partition, learner=learner, durable_end=durable_end, time_floor=time_floor
+        )
+        if (before := self._node.followers.get(partition)) is not None:
+            before.close()
         apply_late = functools.partial(self._apply_late, opened, opened.store.apply_to)
         opened.store.apply_to = apply_late  # type: ignore[method-assign]
         self._node.followers[partition] = Follower(self._node, opened)
@@ -142,31 +178,41 @@ class SimulatedNode(DataNode):
         self.place = address
         self.network = network
         self.settings = settings or SETTINGS
-        self.clock = clock
+        self.clock = CheckedClock(clock, self.settings.clock_offset_ms_max)
+        self.clock.alone = self._goes_by_itself
         self.budget = Budget(self.settings.pending_bytes_node_max, "pending writes")
         self.waiting_reads = Budget(self.settings.reads_held_bytes_max, "waiting reads")
-        self.told = ToldTimes(clock, self.settings.told_ahead_ms)
+        self.told = ToldTimes(self.clock, self.settings.told_ahead_ms)
         self.process_id = f"process-{next(_processes)}"
         self.leaving = False
+        self.space = DiskSpace(self.clock, machine.root, 0)
         self.memory = NodeMemory(self.settings)
-        self.board = ReportBoard(clock, self.settings, self.process_id)
+        self.board = ReportBoard(self.clock, self.settings, self.process_id)
         self.pulls = Pulls(self)  # type: ignore[assignment]
         # Nobody waits for a place: nothing happens meanwhile.
         self._slots = SnapshotSlots(self.settings.snapshots_max, 0.0, threading.Event())
-        self.foreground = Foreground(clock, lambda: 0)
+        self.foreground = Foreground(self.clock, lambda: 0)
         self._builds = IndexBuilds(self.partitions, lambda: self.zone.table, self.foreground)
-        self.import_source = ImportSource(self.find, self.foreground, clock, threading.Event())
+        self.import_source = ImportSource(self.find, self.foreground, self.clock, threading.Event())
         self.control = Control(self)
         self.zone = KnownZone(node_id)
         self.imports = ImportPulls(self, connect)
         self.promises: dict[NodeId, Promise] = {}
         self._jobs: dict[Job, None] = {}
+        self._syncing: dict[Job, tuple[float, int]] = {}
+        self.sync_times = NodeSyncTimes(machine, clock)
+        self.disk_speed = DiskSpeed(self.sync_times, self.settings)
+        self._reopening = Reopening(self)
         self._told_job = Job("told times", self.told.keep_ahead)
         self.followers: dict[PartitionId, Follower] = {}
         self._polls: list[tuple[ReportRequest, Later]] = []
         # What a coordinator knows that has heard of a version, for `_report_checked`.
         self._heard: dict[int, Heard] = {}
+        self.hearing = Hearing(
+            SimulatedPeers(self), self.partitions, self.settings, self._hears_others
+        )
         self._open_disk()
+        self.clock.changed = self.clock_changed
         if self.zone.configured:
             self.replicas.open_found()
 
@@ -174,11 +220,16 @@ class SimulatedNode(DataNode):
         """Return a name that was not given before."""
         return self._rng.randbytes(8).hex()
 
+    def _stand_aside(self) -> None:
+        self._lock, self._data_channels = threading.Lock(), set()  # clients have no connections
+        super()._stand_aside()
+
     def _open_disk(self) -> None:
         """Take over what is on the disk."""
         directory = self.machine.root
         self.zone.open(directory)
         self.told.open(directory)
+        self.clock.begin_above(self.told.before)
         self.replicas = SimulatedReplicas(self, directory / "partitions", self.store_config())
 
     def store_config(self) -> StoreConfig:
@@ -212,6 +263,11 @@ class SimulatedNode(DataNode):
         if follower is not None:
             follower.ack()
 
+    @property
+    def is_watched(self) -> bool:
+        """Whether there is a coordinator, as there always is."""
+        return True
+
     def promised_to(self, leader: NodeId) -> Promise:
         """Return what a node that leads was promised."""
         return self.promises.get(leader, Promise())
@@ -232,32 +288,46 @@ class SimulatedNode(DataNode):
 
     def step(self, now: float) -> None:
         """Do what the node's threads would, now and then what they do in the background."""
+        self._end_syncs(now)
         for partition in self.partitions():
             size = partition.store.log_end
             partition.upkeep.sizes = (size, size * ROW_BYTES)
             if partition.due <= now:
                 partition.tick(now)
-        if self.told.is_due:
+        self.look_at_disk(now)
+        self.clock.look(now)
+        if self.clock.gives and self.told.is_due:
             self.wake(self._told_job)
+        self._reopening.tick(now)
         self.pulls.step()  # type: ignore[attr-defined]
         for number in list(self.followers):
             follower = self.followers.get(number)
             if follower is not None:
                 follower.step(now)
         self._run_jobs()
+        self.hearing.tick(now)
         self._work_beside()
         self.board.tick(now)
         self.flush()
 
+    def stand_still(self, now: float) -> None:
+        """Let a moment pass in which the process hangs."""
+        for follower in self.followers.values():
+            follower.stand_still(now)
+
     def _work_beside(self) -> None:
         self._builds.redefine()
         for partition in self.partitions():
-            if self._rng.random() < FLUSH_CHANCE:
-                partition.store.flush()
-            if self._rng.random() < HOUSE_CHANCE:
-                partition.upkeep.keep_house()
-            if partition.index.unfinished and self._rng.random() < BUILD_CHANCE:
-                partition.index.build(lambda most: min(most, BUILD_BYTES))
+            with contextlib.suppress(OSError):  # the node's threads say so and go on
+                self._tidy_up(partition)
+
+    def _tidy_up(self, partition: Partition) -> None:
+        if self._rng.random() < FLUSH_CHANCE:
+            partition.store.flush()
+        if self._rng.random() < HOUSE_CHANCE:
+            partition.upkeep.keep_house()
+        if partition.index.unfinished and self._rng.random() < BUILD_CHANCE:
+            partition.index.build(lambda most: min(most, BUILD_BYTES))
 
     def _run_jobs(self) -> None:
         for _ in range(JOB_ROUNDS_MAX):
@@ -265,14 +335,41 @@ class SimulatedNode(DataNode):
                 return
             jobs, self._jobs = self._jobs, {}
             for job in jobs:
+                if not self._waits_for_disk(job):
+                    job.run()
+
+    def _waits_for_disk(self, job: Job) -> bool:
+        """Whether a job's sync is under way, or begins now, on a disk that is slow."""
+        if job in self._syncing:
+            return True
+        if not self.machine.sync_seconds or not self._would_sync(job):
+            return False
+        self._syncing[job] = (self.clock.monotonic(), self.sync_times.begin())
+        return True
+
+    def _would_sync(self, job: Job) -> bool:
+        if job is self._reopening._job:
+            return True
+        replica = next((each for each in self.partitions() if each.job is job), None)
+        if replica is None or replica.failure:
+            return False
+        return replica.store.durable_end < replica.store.log_end
+
+    def _end_syncs(self, now: float) -> None:
+        """Go on with jobs whose sync has come back; a replica is opened after its last one."""
+        for job, (begun, number) in list(self._syncing.items()):
+            opens = job is self._reopening._job and len(self._syncing) > 1
+            if now - begun >= self.machine.sync_seconds and not opens:
+                del self._syncing[job]
+                self.sync_times.end(number)
                 job.run()
 
     def stop(self) -> None:
         """End in order."""
         for partition in self.partitions():
             partition.close()
-        self.zone.save()
-        self.told.close()
+        self.zone.close()
+        self.told.close(self.clock.highest)
         self.kill(machine_dies=False)
 
     def kill(self, *, machine_dies: bool) -> None:

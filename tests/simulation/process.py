@@ -77,7 +77,7 @@ class Process:
 
     def _make(self) -> Coordinator:
         kube: Any = SimulatedKube(self, self.world.server)
-        coordinator = Coordinator(kube, SETTINGS, self.epoch)
+        coordinator = Coordinator(kube, SETTINGS, self.epoch, on_used_epoch=self._epoch_used)
         coordinator.executor.shutdown(wait=False)
         executor: Any = InlineExecutor()
         coordinator.monitors.executor = executor
@@ -100,6 +100,11 @@ class Process:
         if not self.dead:
             self.dead = True
             self.world.died(self)
+
+    def _epoch_used(self, epoch: int) -> None:
+        """End, as the real process does; its Lease is released with the epoch raised."""
+        self.world.epoch = max(self.world.epoch, epoch)
+        self.die()
 
     async def close(self) -> None:
         """Take what is left of a dead process out of the loop."""

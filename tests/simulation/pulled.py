@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Generator
 from typing import TYPE_CHECKING, Any
 
-from rezone.replica.copies import Receiver, current_state, snapshot_stream
+from rezone.replica.copies import Receiver, current_state, failure_of, snapshot_stream
 from rezone.storage.rests import no_rest
 from rezone.wire.errors import ConflictError, NotReadyError, RezoneError
 from rezone.wire.messages import (
@@ -45,7 +45,7 @@ class Copy:
             self._carry()
         except RezoneError as error:
             self.end()
-            self._receiver.abort(str(error))
+            self._receiver.abort(str(error), failure_of(error))
 
     def end(self) -> None:
         """Let go of the snapshot."""

@@ -1,8 +1,10 @@
 """Replication between data nodes: real duties on both ends of a simulated wire.
 
 A stream carries entries and messages in order, one step of the world behind; a link that breaks
-loses what is on it. It has the methods of `ProducerStream` that a leader calls; `Follower` does
-what `ConsumerChannel` does for one partition.
+loses what is on it, and both ends see it. On a silent one nothing arrives, as long as it is, and
+each end has to find out by itself: what is on the wire comes later if none has, and otherwise the
+end that has not given up is half-open. A stream has the methods of `ProducerStream` that a leader
+calls; `Follower` does what `ConsumerChannel` does for one partition.
 """
 
 from __future__ import annotations
@@ -11,14 +13,17 @@ import collections
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
+from rezone.replica.checked_clock import Exchange
 from rezone.replica.lease import Promise, Rounds
 from rezone.replica.positions import stamps_of
 from rezone.replica.stream import ProducerStream
 from rezone.wire.errors import NotReadyError, RezoneError
+from rezone.wire.liveness import Liveness
 from rezone.wire.messages import (
     ClosedTime,
     Entries,
     FetchLog,
+    Heartbeat,
     LeaseGrant,
     LeaseRequest,
     Message,
@@ -61,12 +66,22 @@ class SimulatedStream:
         self._controls: collections.deque[_Control] = collections.deque()
         settings = leader.settings
         self.rounds = Rounds(settings.lease_ms, settings.clock_drift_percent)
+        self.times = Exchange(leader.host.clock, node)
         self._asks = True
+        self.liveness = _liveness_of(leader)
+        self.half_open = False
 
     @property
     def held(self) -> ProducerStream:
         """This, as what its leader takes it for."""
         return cast("ProducerStream", self)
+
+    def give_up(self) -> None:
+        """End at the leader alone: what says so to the other end is lost."""
+        self.half_open = True
+        self.ended = True
+        self.wire.clear()
+        self.leader.leading.detach_stream(self.held)
 
     def cut(self) -> None:
         """End with the process that holds it: what is on the wire is lost."""
@@ -102,6 +117,7 @@ class SimulatedStream:
         leader: NodeId | None = None,
         epoch: int | None = None,
         *,
+        released_epoch: int = 0,
         tell: bool = True,
     ) -> None:
         """Send StreamEnd in place of all that was still to be sent."""
@@ -116,6 +132,7 @@ class SimulatedStream:
                 reason=reason,
                 leader=leader,
                 leader_epoch=epoch,
+                released_epoch=released_epoch,
             ),
         )
 
@@ -124,6 +141,9 @@ class SimulatedStream:
         if self.ended:
             return
         leader = self.leader
+        if self.stalled:
+            self._beat_and_ask()
+            return
         epoch = leader.leader_epoch
         for _ in range(ENTRIES_PER_STEP):
             try:
@@ -137,15 +157,30 @@ class SimulatedStream:
             self.sent_offset = stamps_of(raw)[-1][0]
         if self.committed_sent < leader.positions.committed:
             self._entries(epoch, b"")
-        clock = leader.clock
-        if self._asks or self.rounds.is_due(clock.monotonic()):
-            self._asks = False
-            closed = leader.closing.close()
-            if closed is not None:
-                self.wire.append(closed)
-            self.wire.append(self.rounds.ask(clock.monotonic(), clock.micros()))
+        self._beat_and_ask()
         while self._controls and self._controls[0].offset <= self.sent_offset and not self.ended:
             self._send_control(self._controls.popleft(), lose_active)
+
+    @property
+    def stalled(self) -> bool:
+        """Whether the leader's node does nothing but say that it is there."""
+        host = cast("SimulatedNode", self.leader.host)
+        return host.node_id in host.network.stalled
+
+    def _beat_and_ask(self) -> None:
+        leader, now = self.leader, self.leader.clock.monotonic()
+        if self.wire:
+            self.liveness.told(now)
+        if self.liveness.beat_is_due(now):
+            self.wire.append(Heartbeat())
+        if self._asks or self.rounds.is_due(now):
+            self._asks = False
+            closed = None if self.stalled else leader.closing.close()
+            if closed is not None:
+                self.wire.append(closed)
+            clock = leader.host.clock
+            time = clock.micros() if clock.gives else 0
+            self.wire.append(self.rounds.ask(now, time, self.times.say()))
 
     def _entries(self, epoch: int, raw: bytes) -> None:
         committed = self.leader.positions.committed
@@ -181,9 +216,12 @@ class Follower:
         self._epoch = 0
         self._link: tuple[NodeId | None, int, int] | None = None
         self._retry_at = 0.0
-        self._acks: collections.deque[tuple[SimulatedStream, FetchLog | LeaseGrant]] = (
+        self._acks: collections.deque[tuple[SimulatedStream, FetchLog | LeaseGrant | Heartbeat]] = (
             collections.deque()
         )
+        self._liveness = _liveness_of(partition)
+        self._heard_at = node.clock.monotonic()
+        self._left: list[SimulatedStream] = []
 
     def ack(self) -> None:
         """Send an ack; it arrives a step later."""
@@ -191,14 +229,37 @@ class Follower:
             self._acks.append((self._stream, self._partition.following.ack_of(0)))
 
     def close(self) -> None:
-        """Break the stream; the leader notices."""
+        """Break the stream; the leader notices, unless what tells it is lost."""
         stream, self._stream = self._stream, None
         if stream is None:
             return
-        stream.wire.clear()
-        if not stream.ended:
-            stream.ended = True
-            stream.leader.leading.detach_stream(stream.held)
+        if self._is_silent(stream) and not stream.ended:
+            self._left.append(stream)
+            return
+        _end(stream)
+
+    def _is_silent(self, stream: SimulatedStream) -> bool:
+        return self._node.network.is_silent(self._node.node_id, stream.leader.node_id)
+
+    def stand_still(self, now: float) -> None:
+        """Let the leader's end find out that this one's process hangs."""
+        if (stream := self._stream) is not None and not stream.ended:
+            stream.send(lose_active=self._node.network.loses_active)
+            self._look_at_leaders_end(stream, now)
+
+    def look_at_leader(self, now: float) -> None:
+        """Tell the replica for how long its leader has been silent."""
+        quiet = self._liveness.quiet_seconds(now)
+        if self._stream is not None:
+            self._heard_at = max(self._heard_at, now - quiet)
+        if self._partition.streams_from is not None:
+            self._partition.following.leader_silent(now - self._heard_at)
+
+    def hears(self, now: float, seconds_max: float) -> NodeId | None:
+        """Return the leader if it has said something within so many seconds."""
+        stream = self._stream
+        heard = stream is not None and self._liveness.quiet_seconds(now) < seconds_max
+        return stream.leader.node_id if stream is not None and heard else None
 
     def step(self, now: float) -> None:
         """Make the stream fit the replica's state, and move what is on it."""
@@ -212,11 +273,12 @@ class Follower:
 
     def _step(self, now: float) -> None:
         partition, network = self._partition, self._node.network
+        self._watch_left(now)
         source = partition.streams_from
         link = (source, partition.leader_epoch, partition.copies)
         if link != self._link:
             self._link = link
-            self._retry_at = 0.0
+            self._retry_at, self._heard_at = 0.0, now
             self.close()
         if source is None:
             return
@@ -224,17 +286,40 @@ class Follower:
             self._failed(f"no connection to node {source}", now)
             return
         if self._stream is None:
-            if now >= self._retry_at:
+            if now >= self._retry_at and not network.is_silent(self._node.node_id, source):
                 self._open(source, now)
             return
-        if self._stream.ended and not self._stream.wire:
+        self._move(self._stream, source, now)
+
+    def _move(self, stream: SimulatedStream, source: NodeId, now: float) -> None:
+        """Let both ends say and hear what the link lets through in a moment."""
+        network, own = self._node.network, self._node.node_id
+        hears = not stream.half_open and network.arrives(source, own)
+        if hears and stream.ended and not stream.wire:
             # The process that led is gone, and there again before this one has looked.
             self._failed("the connection broke", now)
             return
-        self._deliver_acks()
-        self._receive(now)
-        if self._stream is not None:
+        if not stream.half_open and network.arrives(own, source):
+            self._deliver_acks()
+        elif source not in network.hung:
+            self._look_at_leaders_end(stream, now)
+        if hears:
+            self._receive(now)
+        elif self._liveness.is_silent(now):
+            self._failed("the leader is silent", now)
+        if self._stream is not None and source not in network.hung:
             self._stream.send(lose_active=network.loses_active)
+
+    def _watch_left(self, now: float) -> None:
+        """Let leaders find out about streams that were broken in a silence."""
+        for stream in self._left:
+            self._look_at_leaders_end(stream, now)
+        self._left = [stream for stream in self._left if not stream.ended]
+
+    @staticmethod
+    def _look_at_leaders_end(stream: SimulatedStream, now: float) -> None:
+        if not stream.ended and stream.liveness.is_silent(now):
+            stream.give_up()
 
     def _failed(self, why: str, now: float) -> None:
         self.close()
@@ -243,6 +328,9 @@ class Follower:
 
     def _open(self, source: NodeId, now: float) -> None:
         following = self._partition.following
+        for left in self._left:
+            _end(left)  # the new connection has the same name
+        self._left.clear()
         request = following.stream_request(0)
         self._epoch = request.leader_epoch
         try:
@@ -250,7 +338,7 @@ class Follower:
             stream = SimulatedStream(leader, self._node.node_id, request.high_offset)
             answer = leader.leading.open_stream(stream.held, request)
             self._answered(answer, stream)
-        except RezoneError as error:
+        except (RezoneError, OSError) as error:
             self._failed(str(error), now)
 
     def _answered(self, answer: Message, stream: SimulatedStream) -> None:
@@ -259,6 +347,9 @@ class Follower:
             case StreamOk():
                 following.stream_started(answer)
                 self._stream = stream
+                self._times = Exchange(self._node.clock, stream.leader.node_id)
+                self._liveness = _liveness_of(self._partition)
+                self._begin_listening(stream)
                 following.stream_failed("")
                 self.ack()
             case StreamRollback():
@@ -268,28 +359,44 @@ class Follower:
             case _:
                 raise NotReadyError(f"{type(answer).__name__} is no answer to a stream request")
 
+    def _begin_listening(self, stream: SimulatedStream) -> None:
+        now = self._node.clock.monotonic()
+        self._liveness.listens(now)
+        stream.liveness.listens(now)
+
     def _deliver_acks(self) -> None:
         while self._acks:
             stream, ack = self._acks.popleft()
             if stream is not self._stream or stream.ended:
                 continue
+            now = self._node.clock.monotonic()
+            stream.liveness.heard(now)
+            stream.liveness.listens(now)
+            if stream.stalled:
+                continue  # whatever it is, the last ack tells all of it
             if isinstance(ack, LeaseGrant):
+                knew = stream.leader.host.clock.gives
+                stream.times.heard(ack.clock)
+                stream._asks |= stream.leader.host.clock.gives and not knew
                 lease = stream.rounds.answered(ack)
-                assert lease is not None
-                stream.leader.leading.granted(stream.held, lease)
-            else:
+                if lease is not None:
+                    stream.leader.leading.granted(stream.held, lease)
+            elif isinstance(ack, FetchLog):
                 stream.acked_offset = ack.fetch_offset
                 stream.leader.leading.acked(stream.held, ack)
 
     def _grant(self, request: LeaseRequest) -> None:
         stream, lease_ms = self._stream, self._partition.settings.lease_ms
         assert stream is not None
+        self._times.heard(request.clock)
+        self._node.clock.require_near(request.time)
         self._node.told.reach(request.time)
         until = self._node.clock.monotonic() + lease_ms / 1000
         leader = stream.leader
         self._node.promises[leader.node_id] = Promise(until, request.time)
         if self._partition.following.follows(leader.node_id, self._epoch):
-            self._acks.append((stream, LeaseGrant(round=request.round, lease_ms=lease_ms)))
+            grant = LeaseGrant(round=request.round, lease_ms=lease_ms, clock=self._times.say())
+            self._acks.append((stream, grant))
 
     def _receive(self, now: float) -> None:
         stream = self._stream
@@ -298,8 +405,10 @@ class Follower:
             for _ in range(len(stream.wire)):
                 if self._stream is not stream or not stream.wire:
                     return
+                self._liveness.heard(now)
+                self._liveness.listens(now)
                 self._dispatch(stream.wire.popleft(), now)
-        except RezoneError as error:
+        except (RezoneError, OSError) as error:
             self._failed(str(error), now)
 
     def _dispatch(self, message: Any, now: float) -> None:
@@ -309,6 +418,9 @@ class Follower:
                 following.receive(frame, memoryview(raw))
             case LeaseRequest():
                 self._grant(message)
+            case Heartbeat():
+                if self._stream is not None:
+                    self._acks.append((self._stream, message))
             case ClosedTime():
                 following.time_closed(message)
             case SetState():
@@ -318,3 +430,21 @@ class Follower:
                 following.stream_ended(message)
             case _:
                 self._failed("the stream has ended", now)
+
+
+def _end(stream: SimulatedStream) -> None:
+    """Break a stream so that both ends see it."""
+    stream.wire.clear()
+    if not stream.ended:
+        stream.ended = True
+        stream.leader.leading.detach_stream(stream.held)
+
+
+def _liveness_of(partition: Partition) -> Liveness:
+    """Return an end's view of the other, at its beginning."""
+    settings = partition.settings
+    return Liveness(
+        partition.clock.monotonic(),
+        heartbeat_ms=settings.heartbeat_ms,
+        silent_ms_max=settings.channel_silent_ms_max,
+    )

@@ -88,7 +88,6 @@ def test_a_late_stop_does_not_delete_a_replica_that_was_made_again() -> None:
         def open_again(world: World) -> None:
             before = world.checks.routes[0]
             assert node not in before.replicas
-            world.by_hand[0] = {*before.replicas, node}
             world.apply_migration("again", partition=0, target=node)
 
         world.orders = [

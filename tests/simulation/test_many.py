@@ -5,16 +5,18 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 
 import pytest
 
 from simulation import many
-from simulation.many import STORMS, Outcome, failure, rates, run
+from simulation.many import HALVED, STORMS, Outcome, chosen, failure, rates, reached, run
 
 
-def _breaks(seed: int) -> None:
+def _breaks(seed: int) -> Counter[str]:
     assert seed != 7, "seven is lost"
+    return Counter(cuts=seed, deaths=0)
 
 
 def test_a_seed_that_fails_says_how_to_repeat_it() -> None:
@@ -58,6 +60,21 @@ def test_rates_count_seeds_and_failures() -> None:
 
     assert a == ["a", "2", "1", "1000", "60"]
     assert b == ["b", "1", "0", "250", "240"]
+
+
+def test_what_a_storm_has_reached_is_told() -> None:
+    """A storm that makes no fault any more would pass with all of its seeds."""
+    outcomes = [run("test_indexed", seed, {"test_indexed": _breaks}) for seed in (2, 3, 7)]
+
+    assert reached(outcomes) == ["test_indexed: cuts 5, deaths 0"]
+
+
+def test_dear_storms_have_half_the_seeds_unless_they_are_asked_for() -> None:
+    """CI would take longer than anyone waits, or a storm run alone would be run by half."""
+    every = Counter(storm for storm, _ in chosen(sorted(STORMS), 5, 4))
+
+    assert every == {storm: 2 if storm in HALVED else 4 for storm in STORMS}
+    assert chosen(["test_indexed"], 5, 2) == [("test_indexed", 5), ("test_indexed", 6)]
 
 
 def test_storms_bear_the_names_of_their_tests() -> None:

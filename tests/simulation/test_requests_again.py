@@ -158,8 +158,10 @@ def test_a_leader_that_was_not_heard_in_time_finds_itself_outdated() -> None:
         first = world.checks.routes[0]
 
         def isolate(world: World) -> None:
+            """Cut the leader off from the operator, and from who would say that it is heard."""
             world.network.isolated.add(first.leader)
-            world.loop.call_later(8.0, world.network.isolated.discard, first.leader)
+            world.network.silent |= {frozenset((first.leader, n)) for n in first.isr[1:]}
+            world.loop.call_later(8.0, world.network.heal)
             world.disturbed()
 
         world.orders = [Order(at_once, isolate), Order(later(10.0), lambda _: None)]

@@ -22,7 +22,10 @@ SCENARIOS = [s for s in ALL if s.made]
 
 
 def storm(seed: int) -> collections.Counter[str]:
-    """Run transactions through a storm of faults and some rebalance; return how they have ended."""
+    """Run transactions through a storm of faults and some rebalance.
+
+    Returns how often they have ended how, and how often each fault has happened.
+    """
     rng = random.Random(f"transactions {seed}")
     scenario = larger(rng.choice(SCENARIOS), rng)
     settings = msgspec.structs.replace(node.SETTINGS, transaction_ms_max=AGE_MS_MAX)
@@ -36,7 +39,9 @@ def storm(seed: int) -> collections.Counter[str]:
             return [*unfinished(world), *traffic.unfinished()]
 
         world.run(STORM_SECONDS_MAX, left)
-        return traffic.check()
+        counts = traffic.check()
+        counts.update(world.counts)
+        return counts
 
 
 @pytest.mark.slow

@@ -77,7 +77,10 @@ def begin(partition: Partition, answer: Answer) -> None:
     """Ask for a transaction's times."""
 
     def begun(error: RezoneError | None) -> None:
-        answer(error or partition.transacting.begin(0))
+        try:
+            answer(error or partition.transacting.begin(0))
+        except RezoneError as failed:  # the node does not know the time
+            answer(failed)
 
     partition.reads.submit(None, begun)
 
@@ -104,7 +107,7 @@ def write(tx: Told) -> Send:
     request = WriteRequest(
         opaque=0,
         partition=PARTITION,
-        writer_id=tx.name,
+        producer_id=tx.name,
         sequence=len(tx.order),
         transaction=tx.times,
     )
@@ -277,7 +280,7 @@ class Traffic:
         request = WriteRequest(
             opaque=0,
             partition=PARTITION,
-            writer_id=str(uuid.UUID(int=self._plain)),
+            producer_id=str(uuid.UUID(int=self._plain)),
             sequence=1,
         )
         try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import dataclasses
 import logging
@@ -20,13 +21,12 @@ from rezone.kube.kinds import MigrationKind, Node, TaskKind, ZoneKind
 from rezone.replica.partition import Partition
 from rezone.replica.write import PreparedRows
 from rezone.resources.zone import DistributionZone
+from rezone.resources.zone_status import DataNodeStatus
 from rezone.storage.entry import rows_batch
 from rezone.wire.errors import RezoneError
 from rezone.wire.messages import (
-    NodeId,
     PartitionId,
     Role,
-    TransactionResult,
     WriteRequest,
     WriteResult,
 )
@@ -100,11 +100,12 @@ class World:
         self.write_fault_chance = 0.0
         self.read_fault_chance = 0.0
         self.jitter = 0.0
-        self.by_hand: dict[PartitionId, set[NodeId]] = {}
         self.trace: list[str] = []
+        self.counts: collections.Counter[str] = collections.Counter()
         self.bugs: list[str] = []
         self.orders: list[Order] = []
         self.each_step: Callable[[World], object] = lambda _: None
+        self.acknowledged: Callable[[PartitionId], object] = lambda _: None
         self._zone: tuple[bytes, DistributionZone] | None = None
         self._written = 0
         self._write_at = 0.0
@@ -210,6 +211,11 @@ class World:
             self._zone = (stored, DistributionZone.parse(self.server.read(key)))
         return self._zone[1]
 
+    def data_nodes(self) -> tuple[DataNodeStatus, ...]:
+        """Return the zone's data nodes."""
+        status = self.zone().status
+        return status.data_nodes if status is not None else ()
+
     def states(self, kind: str) -> dict[str, str]:
         """Return the states of all tasks or migrations."""
         found = self.server.all_of(kind)
@@ -228,7 +234,7 @@ class World:
 
     def died(self, process: Process) -> None:
         """Elect another one, after its Lease has run out."""
-        self._note(f"operator {process.epoch} dies")
+        self.strikes("operator dies", f"operator {process.epoch} dies")
         self.loop.create_task(process.close())
         if process is self.processes[-1]:
             self.loop.call_later(ELECTION_SECONDS, self.elect)
@@ -241,7 +247,7 @@ class World:
         """Let another operator lead while the old one has not noticed for a while."""
         old = self.processes[-1]
         if not old.dead:
-            self._note(f"operator {old.epoch} is frozen out")
+            self.strikes("split", f"operator {old.epoch} is frozen out")
             self.elect()
             self.loop.call_later(seconds, old.die)
 
@@ -265,12 +271,14 @@ class World:
         if self.write_faults:
             return self.write_faults.pop(0)
         if self.write_fault_chance and self.rng.random() < self.write_fault_chance:
+            self.counts["write fault"] += 1
             return self.rng.choice(list(ApiFault))
         return None
 
     def read_fault(self) -> ApiFault | None:
         """Return what the next read meets."""
         failed = self.read_fault_chance and self.rng.random() < self.read_fault_chance
+        self.counts["read fault"] += bool(failed)
         return ApiFault.ERROR if failed else None
 
     def _changed(self, key: Key, manifest: dict[str, Any]) -> None:
@@ -339,8 +347,12 @@ class World:
             self.disturbed()
         self.each_step(self)
         for node in list(self.network.nodes.values()):
-            if self.network.nodes.get(node.node_id) is node:
-                with self.mortals():
+            if self.network.nodes.get(node.node_id) is not node:
+                continue
+            with self.mortals():
+                if node.node_id in self.network.hung:
+                    node.stand_still(now)
+                else:
                     node.step(now)
         with self.mortals():
             self.spark.step()
@@ -352,10 +364,15 @@ class World:
     def _write(self) -> None:
         """Write a row to everyone who believes to lead, as clients with old routes do."""
         for partition in self.replicas():
-            if partition.role is Role.LEADER:
+            unable = self.network.hung | self.network.stalled
+            if partition.role is Role.LEADER and partition.node_id not in unable:
                 self._written += 1
                 with self.mortals():
                     self._write_row(partition)
+
+    def pause_writes(self, seconds: float) -> None:
+        """Write nothing for so long."""
+        self._write_at = self.loop.time() + seconds
 
     def replicas(self) -> Iterator[Partition]:
         """Yield the replicas that are up, but none whose machine has died since the first one."""
@@ -368,15 +385,16 @@ class World:
         number = self._written
         writer = uuid.UUID(int=number).hex
         request = WriteRequest(
-            opaque=number, partition=partition.partition_id, writer_id=writer, sequence=1
+            opaque=number, partition=partition.partition_id, producer_id=writer, sequence=1
         )
         start, _ = partition.hash_range
         row = start.to_bytes(8) + b"key %d" % (number % KEYS)
         prepared = PreparedRows(rows_batch([row], [0], [b"value %d" % number]), 100)
 
-        def reply(result: WriteResult | TransactionResult | RezoneError) -> None:
+        def reply(result: object) -> None:
             if isinstance(result, WriteResult):
                 self.checks.acknowledged(partition, result.end_offset)
+                self.acknowledged(partition.partition_id)
 
         with contextlib.suppress(RezoneError):
             partition.write(request, prepared, reply)
@@ -393,7 +411,7 @@ class World:
 
     def bury(self, died: MachineDiedError) -> None:
         """Take a node away whose machine has died; safe to repeat."""
-        self._note(str(died))
+        self.strikes("machine dies in a sync", str(died))
         self.disturbed()
         self.kubelet.died(died)
 
@@ -403,6 +421,11 @@ class World:
     def note(self, what: str) -> None:
         """Write into the story."""
         self._note(what)
+
+    def strikes(self, fault: str, what: str = "") -> None:
+        """Count a fault that happens now, and write it into the story."""
+        self.counts[fault] += 1
+        self._note(what or fault)
 
     def story(self) -> str:
         """Return how to repeat the run, and its last moments."""

@@ -12,7 +12,7 @@ from rezone.replica.partition import Partition
 from rezone.replica.write import PreparedRows
 from rezone.storage.engines.base import TIME_MAX
 from rezone.storage.entry import OP_DELETE, OP_UPSERT, rows_batch
-from rezone.storage.writers import writer_key
+from rezone.storage.producers import uuid_bytes
 from rezone.wire.messages import PartitionId, WriteRequest, WriteResult
 
 ROWS_PER_WRITE = 4
@@ -55,9 +55,9 @@ class Written:
         ops = [OP_DELETE if value is None else OP_UPSERT for value in values.values()]
         batch = rows_batch(list(values), ops, [value or b"" for value in values.values()])
         writer = uuid.UUID(int=self._number).hex
-        request = WriteRequest(opaque=0, partition=partition, writer_id=writer, sequence=1)
+        request = WriteRequest(opaque=0, partition=partition, producer_id=writer, sequence=1)
         self._unanswered.update(values.items())
-        reply = functools.partial(self._answered, writer_key(writer), values)
+        reply = functools.partial(self._answered, uuid_bytes(writer), values)
         return request, PreparedRows(batch, 100), reply
 
     def _answered(self, writer: bytes, values: Values, outcome: object) -> None:
@@ -81,6 +81,6 @@ class Written:
             collected = newest == 0 and value is None
             assert unanswered or collected or (newest, found) == (time, value), told
         for writer, end in self._writers.items():
-            known = replica.store.writer_state(writer)
+            known = replica.store.producer(writer, replica.partition_id)[1]
             assert known is not None, f"writer {writer!r} is forgotten"
             assert known.end_offset == end, f"writer {writer!r}: {known}, it was told {end}"

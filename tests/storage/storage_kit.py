@@ -21,6 +21,7 @@ from rezone.storage.entry import (
     OP_DELETE,
     OP_UPSERT,
     EntryKind,
+    ProducerBatch,
     build_entry,
     rows_batch,
 )
@@ -88,9 +89,16 @@ class Writer:
         self.history: list[tuple[int, int, list[tuple[bytes, bytes | None]]]] = []
 
     def write(
-        self, rows: Mapping[bytes, bytes | None], writer: bytes = bytes(16), sequence: int = 0
+        self,
+        rows: Mapping[bytes, bytes | None],
+        writer: bytes = bytes(16),
+        sequence: int = 0,
+        *named: Any,
     ) -> int:
-        """Append one entry; a value of None deletes. Return the new log end."""
+        """Append one entry; a value of None deletes. Return the new log end.
+
+        `named` is what names the producer's batch behind its sequence.
+        """
         time = self.store.last_commit_time + 10
         base = self.store.log_end
         items = list(rows.items())
@@ -104,8 +112,7 @@ class Writer:
             leader_epoch=self.epoch,
             base_offset=base,
             commit_time=time,
-            writer_id=writer,
-            sequence=sequence,
+            batch=ProducerBatch(writer, sequence, *named),
         )
         end = self.store.append(entry)
         self.history = [past for past in self.history if past[0] < base]
@@ -174,8 +181,7 @@ class Transactor:
             leader_epoch=1,
             base_offset=self.store.log_end,
             commit_time=self.store.last_commit_time + 10,
-            writer_id=transaction,
-            sequence=found.last.sequence + 1 if found else 1,
+            batch=ProducerBatch(transaction, found.last.sequence + 1 if found else 1),
             kind=kind,
         )
         return self.store.append(entry)

@@ -309,7 +309,7 @@ def test_a_copy_goes_on_by_a_snapshot_of_its_own_history_alone(
         commit_time=2,
         leader_epoch=1,
         failover_log=history,
-        writers=(),
+        producers=(),
         rows_estimate=0,
         settled=True,
     )

@@ -151,7 +151,7 @@ def test_a_copy_under_writes_is_the_source_at_its_offset(tmp_path: Path, form: s
         assert stored_versions(target) == want
         assert (target.log_start, target.log_end, target.applied) == (offset, offset, offset)
         assert target.meta.failover_log == log[:1], "a later branch is not the snapshot's history"
-        assert target.writer_state(b"w" * 16) == source.writer_state(b"w" * 16)
+        assert target.producer(b"w" * 16, 0)[1] == source.producer(b"w" * 16, 0)[1]
         assert not target.meta.needs_snapshot
         state = target.incoming.state()
         assert state.done

@@ -1,5 +1,7 @@
 """The contract every engine keeps (SS-04), run over each of them."""
 
+import collections
+import itertools
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -198,6 +200,25 @@ def test_scan_bounds_and_range_delete_agree(
     assert list(left) == [key for key, _ in pairs if low >= high or not low <= key < high]
 
 
+@pytest.mark.proves("SS-04")
+def test_a_scan_ends_at_either_limit_with_a_whole_chain(engine: Engine) -> None:
+    """Each engine stops at its limit of versions or bytes, and never inside a row's chain.
+
+    A slice of one engine would take as long, or as much memory, as a whole partition.
+    """
+    pairs = sorted(put(rid(row), time, b"v" * 10) for row in range(500) for time in (1, 2))
+    engine.apply(pairs, (), {})
+    some = engine.scan_chains(b"", None, rows_max=11, bytes_max=ALL)
+    assert not some.end
+    assert 11 <= len(some.keys) < 500
+    assert list(some.keys) == [key for key, _ in pairs][: len(some.keys)]
+    assert len(some.keys) % 2 == 0
+    few = engine.scan_chains(b"", None, rows_max=ALL, bytes_max=300)
+    assert not few.end
+    assert 0 < len(few.keys) < 100
+    assert len(few.keys) % 2 == 0
+
+
 @pytest.mark.proves("SS-08")
 def test_what_is_loaded_shows_and_may_be_loaded_again(engine: Engine) -> None:
     """A retried copy would fail on rows that are there, or take a newer version's place."""
@@ -212,6 +233,42 @@ def test_what_is_loaded_shows_and_may_be_loaded_again(engine: Engine) -> None:
     engine.flush()
     assert len(engine.scan_chains(b"", None, rows_max=ALL, bytes_max=ALL).keys) == 51
     assert engine.state() == {b"s": b"1"}
+
+
+class NativeCalls:
+    """RocksDB as an engine calls it; counts the calls by name."""
+
+    def __init__(self, database: Any) -> None:
+        self.counted: collections.Counter[str] = collections.Counter()
+        self._database = database
+
+    def __getattr__(self, name: str) -> Any:
+        """Count a call."""
+        self.counted[name] += 1
+        return getattr(self._database, name)
+
+
+@pytest.mark.proves("SS-08")
+def test_rows_are_loaded_by_one_call_and_flushed_into_sorted_files(tmp_path: Path) -> None:
+    """A thousand rows of a copy take one write, and each flush one file that overlaps no other.
+
+    A copy that was written row by row would take many times as long.
+    """
+    engine: Any = open_engine(EngineKind.ROCKSDB, tmp_path / "engine", RocksSettings())
+    database = engine._db
+    engine._db = calls = NativeCalls(database)
+    pairs = sorted(put(rid(i), 10, b"v") for i in range(3000))
+    for start in range(0, 3000, 1000):
+        engine.load(*zip(*pairs[start : start + 1000], strict=True))
+        assert calls.counted == {"write": 1}
+        engine._db = database
+        engine.flush()
+        engine._db = calls = NativeCalls(database)
+    engine._db = database
+    files = sorted((file["start_key"], file["end_key"]) for file in database.live_files())
+    assert len(files) == 3
+    assert all(end < start for (_, end), (start, _) in itertools.pairwise(files))
+    engine.close()
 
 
 def test_what_comes_after_a_flush_has_begun_is_in_no_file_with_what_came_before(
@@ -336,4 +393,26 @@ def test_closing_waits_for_readers_only_so_long(
         del items
     engine.close()
     engine.close()
+    RocksEngine(tmp_path / "engine", RocksSettings()).close()
+
+
+class RefusingToClose:
+    """A database that closes and says that its last sync has failed, as RocksDB does."""
+
+    def __init__(self, real: Any) -> None:
+        self._real = real
+
+    def close(self) -> None:
+        """Close, and raise what rocksdict raises."""
+        self._real.close()
+        raise Exception("IO error: While fdatasync: 000004.log: Input/output error")  # noqa: TRY002
+
+
+def test_a_disk_that_fails_while_it_is_closed_does_not_keep_it_open(tmp_path: Path) -> None:
+    """A failed replica would never be opened anew: its node does that by closing it first."""
+    engine = RocksEngine(tmp_path / "engine", RocksSettings())
+    engine._db = RefusingToClose(engine._db)
+
+    engine.close()
+
     RocksEngine(tmp_path / "engine", RocksSettings()).close()

@@ -54,7 +54,7 @@ def begin(source: PartitionStore, heir: PartitionStore, part: Overlap) -> None:
     """Begin to import a part, as the heir's leader does."""
     begun = source.outgoing.begin_import()
     position = msgspec.structs.replace(begun.position, source=part.old)
-    heir.append(begin_entry(position, begun.writers, begun.transactions, stand(heir)))
+    heir.append(begin_entry(position, begun.producers, begun.transactions, stand(heir)))
 
 
 def fill(source: PartitionStore, heir: PartitionStore, part: Overlap, bytes_max: int = 300) -> bool:
@@ -163,11 +163,11 @@ def test_what_was_known_where_the_log_is_followed_from_comes_first(
         tx.abort(T2)
         apply(source)
         fill_all(source, heir, WHOLE)
-        state = heir.writer_state(W1)
+        state = heir.producer(W1, 0)[1]
         assert state is not None
         assert state.sequence == 4
         apply(heir)
-        assert heir.writer_state(W1) == state
+        assert heir.producer(W1, 0)[1] == state
         with source.transactions() as table:
             there = {transaction: table.get(transaction) for transaction in (T1, T2)}
         with heir.transactions() as table:
@@ -185,13 +185,13 @@ def test_what_was_known_where_the_log_is_followed_from_comes_first(
         imported(source, heir, WHOLE, since=position_of(heir).offset)
         apply(heir)
         assert stored_rows(heir) == {rid(1): b"y", rid(2): b"t", rid(4): b"t"}
-        later = heir.writer_state(W1)
+        later = heir.producer(W1, 0)[1]
         assert later is not None
         assert later.sequence == 5
         heir.truncate(0)
         assert heir.import_position(0) is None
         assert stored_versions(heir) == []
-        undone = heir.writer_state(W1)
+        undone = heir.producer(W1, 0)[1]
         assert undone is not None
         assert undone.sequence == 3, "the batch that is undone would count as known"
         with heir.transactions() as table:
@@ -216,7 +216,7 @@ def test_two_sources_may_know_the_same_writers_and_transactions(
         for source, part in zip((first, second), halves, strict=True):
             fill_all(source, heir, part)
         apply(heir)
-        state = heir.writer_state(W2)
+        state = heir.producer(W2, 0)[1]
         assert state is not None
         assert state.sequence == 7
         heir.flush()
@@ -292,7 +292,7 @@ def test_a_restart_knows_how_far_the_fill_is(tmp_path: Path) -> None:
         with stores(tmp_path, EngineKind.ROCKSDB, "crashed") as (crashed,):
             assert crashed.applied == 0
             assert position_of(crashed) == position_of(heir)
-            assert crashed.writer_state(W1) == heir.writer_state(W1)
+            assert crashed.producer(W1, 0)[1] == heir.producer(W1, 0)[1]
 
 
 @pytest.mark.proves("B-08")

@@ -36,7 +36,7 @@ from test_storage_indexes import TABLE, Row, look_up, put, remove, visible_rows
 from test_storage_transactions import apply, copy, follow, opened
 
 from rezone.storage.engines.base import INDEX_PREFIX
-from rezone.storage.entry import NO_WRITER
+from rezone.storage.entry import NO_PRODUCER
 from rezone.storage.imports import Stand, import_entry
 from rezone.storage.store import PartitionStore
 from rezone.wire.errors import ConflictError
@@ -125,14 +125,14 @@ def test_a_retried_write_is_known_at_each_new_partition_that_has_a_part(
         ]
         for heir, part in zip((low, high), halves, strict=True):
             imported(source, heir, part)
-        known = [(h.writer_state(W1), h.writer_state(W2)) for h in (low, high)]
+        known = [(h.producer(W1, 0)[1], h.producer(W2, 0)[1]) for h in (low, high)]
         apply(low)
-        assert (low.writer_state(W1), low.writer_state(W2)) == known[0]
+        assert (low.producer(W1, 0)[1], low.producer(W2, 0)[1]) == known[0]
         sequences = [[s and s.sequence for s in pair] for pair in known]
         assert sequences == [[4, 7], [4, None]]
         # What is undone is known no more, and comes again with the same entries.
         low.truncate(0)
-        undone = low.writer_state(W2)
+        undone = low.producer(W2, 0)[1]
         assert undone is not None
         assert undone.sequence == 6
         assert imported(source, low, halves[0]) == 2
@@ -187,12 +187,12 @@ def test_of_a_writer_that_two_sources_know_the_later_batch_stays(
             Writer(source).write({rid(1): b"x"}, W1, sequence)
         for number, source in enumerate((first, second)):
             imported(source, heir, WHOLE._replace(old=number))
-            appended = heir.writer_state(W1)
+            appended = heir.producer(W1, 0)[1]
             assert appended is not None
             assert appended.sequence == 7
         apply(heir)
         heir.flush()
-        assert heir.writer_state(W1) == appended
+        assert heir.producer(W1, 0)[1] == appended
         assert heir.import_position(1) is not None
 
 
@@ -222,7 +222,7 @@ def test_positions_and_writers_travel_to_the_followers_of_a_new_partition(
         follow(heir, follower)
         apply(heir)
         assert follower.import_position(0) == heir.import_position(0)
-        state = follower.writer_state(W1)
+        state = follower.producer(W1, 0)[1]
         assert state is not None
         assert state.sequence == 8
         assert stored_versions(follower) == stored_versions(heir)
@@ -246,7 +246,7 @@ def test_a_restart_knows_what_only_the_log_has_imported(tmp_path: Path) -> None:
         with stores(tmp_path, EngineKind.ROCKSDB, "crashed") as (crashed,):
             assert crashed.applied == 6
             assert crashed.import_position(0) == heir.import_position(0)
-            assert crashed.writer_state(W1) == heir.writer_state(W1)
+            assert crashed.producer(W1, 0)[1] == heir.producer(W1, 0)[1]
             assert imported(source, crashed, WHOLE) == 0
 
 
@@ -267,7 +267,7 @@ def test_imported_entries_are_a_source_s_entries_in_the_next_re_sharding(
         imported(second, third, WHOLE._replace(old=NEW.ids[0]))
         apply(third)
         assert stored_versions(third) == stored_versions(second)
-        state = third.writer_state(W1)
+        state = third.producer(W1, 0)[1]
         assert state is not None
         assert state.sequence == 3
         with third.transactions() as table:
@@ -293,7 +293,7 @@ def test_what_is_of_no_row_in_the_range_is_left_out(tmp_path: Path, kind: Engine
     """Each of many new partitions would have the whole log of the old one."""
     with stores(tmp_path, kind, "source") as (source,):
         row = rid(1)
-        Writer(source).write({row: b"x"}, NO_WRITER, 0)
+        Writer(source).write({row: b"x"}, NO_PRODUCER, 0)
         at = int.from_bytes(row[:8], "big")
         assert len(ranged(source, HashRange(at, at + 1))) == 1
         assert ranged(source, HashRange(at + 1, 1 << 64)) == []

@@ -13,6 +13,7 @@ from rezone.storage.entry import (
     HEADER_BYTES,
     Entry,
     EntryKind,
+    ProducerBatch,
     build_entry,
     header_at,
     iter_entries,
@@ -33,9 +34,7 @@ def entry(base: int, rows: int = 2, *, epoch: int = 1, time: int = 0, size: int 
     batch = rows_batch(
         [b"row%d-%d" % (base, i) for i in range(rows)], [0] * rows, [b"v" * size] * rows
     )
-    return build_entry(
-        batch, leader_epoch=epoch, base_offset=base, commit_time=time or base + 1, sequence=base
-    )
+    return build_entry(batch, leader_epoch=epoch, base_offset=base, commit_time=time or base + 1)
 
 
 def opened(path: Path, segment_bytes: int = 1500, tail_bytes: int = 3000) -> PartitionLog:
@@ -63,18 +62,19 @@ def filled(path: Path, count: int = 12) -> tuple[PartitionLog, list[bytes]]:
 def test_entry_round_trip(rows: list[tuple[bytes, int, bytes]]) -> None:
     """Rows would change on their way through the log."""
     ids, ops, values = (list(part) for part in zip(*rows, strict=True))
+    named = ProducerBatch(b"w" * 16, 9, 3, 1 << 20, b"d" * 16, opens=True)
     raw = build_entry(
         rows_batch(ids, ops, values),
         leader_epoch=7,
         base_offset=100,
         commit_time=5,
-        writer_id=b"w" * 16,
-        sequence=9,
+        batch=named,
         kind=EntryKind.COMMIT,
     )
     (found,) = iter_entries(memoryview(raw))
     assert isinstance(found, Entry)
-    assert found.header[2:] == (7, len(rows), 100, 5, b"w" * 16, 9, EntryKind.COMMIT)
+    assert found.header[2:] == (7, len(rows), 100, 5, *named[:-1], EntryKind.COMMIT, 1)
+    assert found.header.batch == named
     assert found.header.end_offset == 100 + len(rows)
     assert [column.to_pylist() for column in found.batch().columns] == [ids, ops, values]
     assert len(raw) % 8 == 0
@@ -83,7 +83,7 @@ def test_entry_round_trip(rows: list[tuple[bytes, int, bytes]]) -> None:
 def test_entry_header_format_is_fixed() -> None:
     """A changed header would make every log on every disk unreadable."""
     raw = entry(3, 1, epoch=2, time=9)
-    assert HEADER_BYTES == 64
+    assert HEADER_BYTES == 88
     assert raw[0:4] == len(raw).to_bytes(4, "little")
     assert raw[8:16] == (2).to_bytes(4, "little") + (1).to_bytes(4, "little")
     assert raw[16:32] == (3).to_bytes(8, "little") + (9).to_bytes(8, "little")

@@ -10,10 +10,9 @@ from storage_kit import FORMS, Writer, config, copy_directory, rid, stored_rows
 from test_storage_indexes import TABLE, Row, look_up, put
 from test_storage_transactions import apply, copy, follow, opened
 
-from rezone.storage.entry import EntryKind, build_entry
+from rezone.storage.entry import EntryKind, build_entry, note_rows
 from rezone.storage.imports import Stand, begin_entry, fill_entry
 from rezone.storage.range_fill import range_versions
-from rezone.storage.seal import seal_rows
 from rezone.storage.store import PartitionStore
 from rezone.wire.errors import ConflictError
 from rezone.wire.layouts import HashRange
@@ -23,7 +22,7 @@ from rezone.wire.messages import EngineKind, SealMark
 def seal_entry(store: PartitionStore) -> bytes:
     """Return the entry that a leader would seal a store with."""
     return build_entry(
-        seal_rows(),
+        note_rows(),
         leader_epoch=1,
         base_offset=store.log_end,
         commit_time=store.last_commit_time + 10,
@@ -52,7 +51,7 @@ def test_nothing_follows_a_seal(tmp_path: Path, kind: EngineKind) -> None:
         assert (sealed.applied, stored_rows(sealed)) == (end, {rid(1): b"x"})
         # Neither in one append, as a follower gets entries.
         joined = bytearray(seal_entry(batch))
-        joined += build_entry(seal_rows(), leader_epoch=1, base_offset=1, commit_time=99)
+        joined += build_entry(note_rows(), leader_epoch=1, base_offset=1, commit_time=99)
         with pytest.raises(ConflictError, match="sealed"):
             batch.append(bytes(joined))
         assert (batch.log_end, batch.seal) == (0, None)

@@ -36,7 +36,7 @@ from storage_kit import (
 
 from rezone.storage.columns import VERSIONS_SCHEMA, content_bytes
 from rezone.storage.engines.base import FLAG_INTENT, FLAGS, TIME_MAX, time_suffix
-from rezone.storage.snapshot import BatchMark, SnapshotBatch, SnapshotSource
+from rezone.storage.snapshot import BatchMark, SnapshotBatch, SnapshotLimits, SnapshotSource
 from rezone.storage.store import PartitionStore
 from rezone.wire.errors import ConflictError, CorruptionError, SnapshotExpiredError
 from rezone.wire.messages import EngineKind, FailoverEntry
@@ -489,6 +489,24 @@ def test_readers_that_come_soon_share_one_scan(tmp_path: Path, kind: EngineKind)
         assert third.source.header.offset == store.applied
         assert third.read_all() == writer.versions(store.applied)
         assert len(scans) - alone >= alone
+
+
+@pytest.mark.proves("SS-06")
+def test_data_nodes_join_readers_unless_told_otherwise(tmp_path: Path, kind: EngineKind) -> None:
+    """A second receiver that comes a moment after the first joins its scan with the usual limits.
+
+    Receivers that are told at once to pull would each cost their source a scan.
+    """
+    clock = Clock()
+    with opened(tmp_path / "p", kind, clock=clock, snapshot=SnapshotLimits()) as store:
+        fill(store)
+        first = store.outgoing.open_rows("a", batch_bytes=300)
+        clock.now = 0.05
+        second = store.outgoing.open_rows("b", batch_bytes=300)
+        assert second.header == first.header
+        assert store._snapshots.scans == 1
+        first.close()
+        second.close()
 
 
 @pytest.mark.proves("SS-07")

@@ -26,9 +26,10 @@ from storage_kit import (
 
 from rezone.storage.engines.base import TIME_MAX
 from rezone.storage.engines.rocks import RocksEngine
+from rezone.storage.entry import NO_DIGEST
 from rezone.storage.meta import MetaFile, PartitionMeta, branch_end, branches_until
+from rezone.storage.producers import PRODUCER_BYTES, ProducerTable, uuid_bytes, uuid_text
 from rezone.storage.store import PartitionStore, ResetNeededError
-from rezone.storage.writers import WRITER_BYTES, WriterTable, writer_key, writer_name
 from rezone.wire.errors import ConflictError, CorruptionError, SnapshotExpiredError
 from rezone.wire.keyspace import HASH_SPACE
 from rezone.wire.messages import EngineKind, FailoverEntry, Role
@@ -188,63 +189,63 @@ def test_writer_table_over_log_engine_and_rollback(store: PartitionStore) -> Non
     """A retried write would be applied twice, or a new one taken for a retry."""
     writer = Writer(store)
     first = writer.write({rid(1): b"a"}, W1, 1)
-    assert store.writer_state(W1) == (1, first, 10)
-    assert store.writer_state(W2) is None
+    assert store.producer(W1, 0)[1] == (0, 1, first, 10, NO_DIGEST)
+    assert store.producer(W2, 0)[1] is None
     second = writer.write({rid(2): b"a"}, W2, 5)
     third = writer.write({rid(1): b"b"}, W1, 2)
     store.apply_to(second)
-    assert store.writer_state(W1) == (2, third, 30)
+    assert store.producer(W1, 0)[1] == (0, 2, third, 30, NO_DIGEST)
     store.truncate(second)
-    assert store.writer_state(W1) == (1, first, 10)
+    assert store.producer(W1, 0)[1] == (0, 1, first, 10, NO_DIGEST)
     writer.write({rid(1): b"b"}, W1, 2)
     store.apply_to(store.log_end)
-    assert store.writer_state(W1) == (2, third, 30)
+    assert store.producer(W1, 0)[1] == (0, 2, third, 30, NO_DIGEST)
     store.truncate(first)
-    assert store.writer_state(W1) == (1, first, 10)
+    assert store.producer(W1, 0)[1] == (0, 1, first, 10, NO_DIGEST)
     # The batch before is in no log any more: its sequence still is known from the undone one.
-    assert store.writer_state(W2) == (4, first, 10)
+    assert store.producer(W2, 0)[1] == (0, 4, first, 10, NO_DIGEST)
     store.truncate(0)
-    assert store.writer_state(W1) == (0, 0, 0)
+    assert store.producer(W1, 0)[1] == (0, 0, 0, 0, NO_DIGEST)
 
 
 def test_writer_table_is_bounded(tmp_path: Path, kind: EngineKind) -> None:
     """A partition with ever new writers would grow without limit."""
-    forgetful = config(kind, writers_max=10, writer_seconds_min=0.0)
+    forgetful = config(kind, producers_max=10, producer_seconds_min=0.0)
     store = PartitionStore.open(tmp_path / "p", forgetful)
     writer = Writer(store)
     for i in range(50):
         store.apply_to(writer.write({rid(i): b"v"}, b"%016d" % i, 1))
-    known = [i for i in range(50) if store.writer_state(b"%016d" % i)]
+    known = [i for i in range(50) if store.producer(b"%016d" % i, 0)[1]]
     assert known[-9:] == list(range(41, 50))
     assert len(known) <= 10
     assert len(store.engine.state()) <= 12
     store.close()
-    assert writer_key(writer_name(W1)) == W1
-    assert WriterTable(3).get(W1) is None
+    assert uuid_bytes(uuid_text(W1)) == W1
+    assert ProducerTable(3).get(W1 + bytes(4)) is None
 
 
 def test_nobody_is_forgotten_who_has_just_written(tmp_path: Path, kind: EngineKind) -> None:
     """With very many writers a retried batch would be applied a second time."""
     keep = 200
     store = PartitionStore.open(
-        tmp_path / "p", config(kind, writers_max=10, writer_seconds_min=keep / 1e6)
+        tmp_path / "p", config(kind, producers_max=10, producer_seconds_min=keep / 1e6)
     )
     writer = Writer(store)  # its entries are ten microseconds apart
     for i in range(15):
         store.apply_to(writer.write({rid(i): b"v"}, b"%016d" % i, 1))
-    assert all(store.writer_state(b"%016d" % i) for i in range(15))
-    assert not store.has_room_for_writer(store.last_commit_time + keep - 150)
-    assert store.has_room_for_writer(store.last_commit_time + keep)
+    assert all(store.producer(b"%016d" % i, 0)[1] for i in range(15))
+    assert not store.has_room_for_producer(store.last_commit_time + keep - 150)
+    assert store.has_room_for_producer(store.last_commit_time + keep)
     for _ in range(20):
         store.apply_to(writer.write({rid(0): b"v"}, b"%016d" % 14, 1))
-    known = [i for i in range(15) if store.writer_state(b"%016d" % i)]
+    known = [i for i in range(15) if store.producer(b"%016d" % i, 0)[1]]
     assert known == list(range(6, 15))
-    assert store.has_room_for_writer(0)
-    assert store.writer_bytes == 9 * WRITER_BYTES
-    store.limit_writers(9 * WRITER_BYTES)
-    assert not store.has_room_for_writer(0)
-    store.limit_writers(1 << 30)
-    assert store.has_room_for_writer(0), "no more than the configuration allows, no less either"
+    assert store.has_room_for_producer(0)
+    assert store.producer_bytes == 9 * PRODUCER_BYTES
+    store.limit_producers(9 * PRODUCER_BYTES)
+    assert not store.has_room_for_producer(0)
+    store.limit_producers(1 << 30)
+    assert store.has_room_for_producer(0), "no more than the configuration allows, no less either"
     store.close()
 
 
@@ -357,7 +358,7 @@ def check_crash(store: PartitionStore, writer: Writer, path: Path) -> None:
     assert again.log_start == store.log_start
     assert again.applied <= store.applied
     assert again.last_commit_time == store.last_commit_time
-    assert again.writer_state(W1) == store.writer_state(W1)
+    assert again.producer(W1, 0)[1] == store.producer(W1, 0)[1]
     again.apply_to(end)
     assert stored_versions(again) == writer.versions(end)
     again.truncate(again.log_start)
@@ -481,7 +482,7 @@ def test_reset_and_destroy(store: PartitionStore, tmp_path: Path) -> None:
     store.reset()
     assert (store.log_start, store.log_end, store.applied, store.committed) == (0, 0, 0, 0)
     assert stored_versions(store) == []
-    assert store.writer_state(W1) is None
+    assert store.producer(W1, 0)[1] is None
     assert store.meta.needs_snapshot
     assert (store.meta.leader_epoch, store.meta.failover_log) == (4, ())
     store.destroy()

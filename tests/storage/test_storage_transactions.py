@@ -120,7 +120,7 @@ def test_nobody_sees_intents_until_they_are_committed_all_at_once(
         assert store.reader.digest(before) == digest
         assert holder(store, rid(9)) is None
         assert known(store) == [(T1, False, []), (T2, False, [])]
-        assert store.writer_state(T1) is None, "a writer's place is taken by a transaction"
+        assert store.producer(T1, 0)[1] is None, "a writer's place is taken by a transaction"
 
 
 @pytest.mark.proves("SS-02")

@@ -8,6 +8,7 @@ whose count is what it got.
 import threading
 from typing import Any, Self
 
+import msgspec
 import pyarrow as pa
 from pyarrow import flight
 
@@ -22,6 +23,8 @@ from rezone.wire.messages import (
     SnapshotHeader,
     SnapshotTicket,
     SnapshotTrailer,
+    WaitingCopies,
+    WaitingCopiesRequest,
 )
 
 SCHEMA = pa.schema([pa.field("row_id", pa.binary()), pa.field("value", pa.binary())])
@@ -49,6 +52,8 @@ class FakeStore(flight.FlightServerBase):  # type: ignore[misc]
         self.source_dies_after: list[int] = []
         self.receiver_dies_after: list[int] = []
         self.revision = 0
+        self.held: set[int] = set()
+        self.asked = 0
 
     def __enter__(self) -> Self:
         return self
@@ -57,12 +62,16 @@ class FakeStore(flight.FlightServerBase):  # type: ignore[misc]
         self.shutdown()
 
     def do_action(self, context: Any, action: Any) -> Any:  # noqa: ARG002
-        """Answer CopyStateRequest."""
+        """Answer where a copy stands, and which have to wait."""
         yield from answer_action(action, self._state)
 
-    def _state(self, request: Message) -> CopyState:
+    def _state(self, request: Message) -> CopyState | WaitingCopies:
+        if isinstance(request, WaitingCopiesRequest):
+            self.asked += 1
+            return WaitingCopies(partitions=tuple(self.held), admitted=())
         assert isinstance(request, CopyStateRequest)
-        return self.copies.get(request.partition, CopyState(partition=request.partition))
+        state = self.copies.get(request.partition, CopyState(partition=request.partition))
+        return msgspec.structs.replace(state, admitted=request.partition not in self.held)
 
     def do_get(self, context: Any, ticket: Any) -> Any:  # noqa: ARG002
         """Serve a snapshot."""
@@ -80,7 +89,7 @@ class FakeStore(flight.FlightServerBase):  # type: ignore[misc]
             commit_time=1,
             leader_epoch=1,
             failover_log=(),
-            writers=(),
+            producers=(),
             rows_estimate=len(rows),
         )
         metadata = messages.encode(header)

@@ -333,7 +333,7 @@ def test_a_task_raises_until_its_last_try(stores: list[FakeStore]) -> None:
     attempts: list[str] = []
 
     def copy(_entry: PartitionCopy, *, attempt: str, options: CopyOptions) -> list[CopyReceipt]:
-        assert options.bytes_per_second_max == 0
+        del options
         attempts.append(attempt)
         return [failed]
 

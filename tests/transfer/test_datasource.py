@@ -4,8 +4,9 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import pyarrow as pa
 import pytest
-from fake_cluster import FakeCluster
+from fake_cluster import FakeCluster, Partition
 from replica_cluster import FAST, cluster
 
 from rezone.client import TableClient
@@ -90,3 +91,31 @@ def test_tasks_that_read_from_any_replica_leave_leaders_alone_and_see_one_time(
             datasource.RezoneDataSource({"bootstrap": "n:1", **options}).reader(
                 datasource.spark_schema(TABLE)
             )
+
+
+@pytest.mark.spark
+@pytest.mark.proves("PW-01")
+def test_a_task_that_is_run_again_in_another_order_writes_all_of_its_rows() -> None:
+    """Each attempt of a task, and each task of a job, writes with a producer of its own.
+
+    Batches of the second attempt would be taken for repeats of the first one's, or be refused.
+    """
+    pytest.importorskip("pyspark.sql")
+    from rezone.transfer import datasource  # noqa: PLC0415 - imports pyspark
+
+    config = ZoneConfig(zone="z", zone_uid="u", partitions=2, table=TABLE)
+    with FakeCluster(config) as cluster, TableClient(cluster.bootstrap) as client:
+        source = datasource.RezoneDataSource({"bootstrap": cluster.bootstrap[0]})
+        writer = source.writer(datasource.spark_schema(TABLE), overwrite=False)
+        rows = [{"id": n, "counter": n} for n in range(40)]
+        batches = [pa.RecordBatch.from_pylist(rows[at : at + 10]) for at in range(0, 40, 10)]
+        writer.write(iter(batches[:2]))  # the attempt dies behind these
+        commit = writer.write(iter(reversed(batches)))
+        assert commit.rows == 40
+        assert sorted(client.scan().to_pylist(), key=lambda row: row["id"]) == rows
+        epochs = {epoch for state in cluster.partitions.values() for epoch, *_ in _states(state)}
+        assert epochs == {0}, "nobody was asked for an epoch"
+
+
+def _states(partition: Partition) -> list[tuple[int, int, int]]:
+    return list(partition.producers.values())

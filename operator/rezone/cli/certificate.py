@@ -75,7 +75,7 @@ def certificate(
     """Issue a certificate for a client of ZONE."""
 
     async def run() -> TlsFiles:
-        async with connect() as kube:
+        async with await connect() as kube:
             identity = Identity(Role(role), namespace or kube.namespace, zone)
             return await issue(kube, authority, identity, timedelta(days=days))
 

@@ -46,7 +46,7 @@ def check(namespace: str | None, name: str, timeout_seconds: float) -> None:
     """Make a small zone, wait until it is ready, and delete it."""
 
     async def run() -> str:
-        async with connect() as kube:
+        async with await connect() as kube:
             place = namespace or kube.namespace
             return await check_installation(kube, place, name, timeout_seconds=timeout_seconds)
 

@@ -61,7 +61,7 @@ def login(
     """Get a certificate for ZONE by who you are in Kubernetes."""
 
     async def run() -> None:
-        async with connect() as kube:
+        async with await connect() as kube:
             identity = Identity(Role(role), namespace or kube.namespace, zone)
             wanted = Login(identity=identity, out=out, seconds=seconds)
             files = await log_in(kube, wanted)

@@ -27,6 +27,7 @@ _COMMANDS = {
     "check": _Place("rezone.cli.check", "check"),
     "demo": _Place("rezone.cli.demo", "demo", _ALL_EXTRAS),
     "login": _Place("rezone.cli.login", "login"),
+    "maintenance": _Place("rezone.cli.maintenance", "maintenance"),
     "map": _Place("rezone.cli.show", "partition_map"),
     "migrate": _Place("rezone.cli.migrate", "migrate"),
     "progress": _Place("rezone.cli.show", "progress"),

@@ -73,7 +73,7 @@ def migrate(
         raise click.UsageError("--remove keeps nothing: leave --keep-seconds out")
 
     async def run() -> str:
-        async with connect() as kube:
+        async with await connect() as kube:
             store, place = StatusStore(kube), namespace or kube.namespace
             target = await way_back(store, place, zone, partition) if back else to
             removes = remove or (back and keep_seconds is None)

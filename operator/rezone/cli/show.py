@@ -166,7 +166,7 @@ def _stream_line(stream: StreamStatistics, *, sent: bool) -> str:
 
 def _ask(load: Callable[[Kube], Coroutine[Any, Any, T]]) -> T:
     async def run() -> T:
-        async with connect() as kube:
+        async with await connect() as kube:
             return await load(kube)
 
     try:

@@ -4,6 +4,10 @@ Two threads: the sender opens the channel and sends what is queued, the reader h
 to its owner. So no caller ever waits for the network, and the reader never sends: if it did, a
 node that waits for us to read and we for it would wait for ever.
 
+While nothing is asked of the node, it is asked whether it is there, and the channel is given up
+when it has not answered by the next time: a request must not be the first to find out. A request
+that waits has deadlines of its own.
+
 A channel that breaks takes all its requests with it: they are handed to `on_broken` once, and
 the next request opens a new channel.
 """
@@ -18,7 +22,10 @@ import msgspec
 
 from rezone.wire.channel import CHANNEL_ERRORS, Frame
 from rezone.wire.errors import NotReadyError, RezoneError
-from rezone.wire.messages import ConnectionClosed, Message, WriteRequest
+from rezone.wire.messages import ConnectionClosed, Heartbeat, Message, WriteRequest
+
+BEAT_SECONDS = 10.0
+"""How often the node is asked whether it is there while there is nothing else to ask of it."""
 
 
 class FrameChannel(Protocol):
@@ -73,6 +80,8 @@ class Connection:
         self._wanted = False
         self._received = 0
         self._seen = 0
+        self._seen_at_beat: int | None = None
+        self._is_idle = False
         self._threads = [threading.Thread(target=self._send_loop, daemon=True)]
         self._threads[0].start()
 
@@ -140,6 +149,8 @@ class Connection:
                 channel = self._connected()
                 taken = self._take()
                 if taken is None:
+                    if self._is_idle:
+                        self._beat(channel)
                     continue
                 message = taken.message
                 if isinstance(message, WriteRequest):
@@ -151,9 +162,15 @@ class Connection:
                 self._broken(channel, cause)
 
     def _wait(self) -> bool:
-        """Wait until a request may be sent, or the channel is wanted; False once it is closed."""
+        """Wait until a request may be sent, the channel is wanted, or is to be looked at.
+
+        False once it is closed.
+        """
         with self._state:
-            self._state.wait_for(lambda: self._closed or self._wanted or self._may_send())
+            self._is_idle = False
+            while not (self._closed or self._wanted or self._is_idle or self._may_send()):
+                seconds = None if self._channel is None else BEAT_SECONDS
+                self._is_idle = not self._state.wait(seconds) and not self._in_flight
             self._wanted = False
             return not self._closed
 
@@ -169,6 +186,15 @@ class Connection:
             self._in_flight.add(taken.opaque)
             return taken
 
+    def _beat(self, channel: FrameChannel) -> None:
+        """Ask the node for a word, or give it up: it has said none since it was asked before."""
+        with self._state:
+            before, self._seen_at_beat = self._seen_at_beat, self._seen
+        if before == self._seen_at_beat:
+            self.drop(f"{self.address} has fallen silent")
+        else:
+            channel.send(Heartbeat())
+
     def _connected(self) -> FrameChannel:
         with self._state:
             if self._channel is not None:
@@ -178,6 +204,7 @@ class Connection:
         with self._state:
             self._channel = channel
             self._seen = 0
+            self._seen_at_beat = None
             self._threads = [self._threads[0], reader]
         reader.start()
         return channel

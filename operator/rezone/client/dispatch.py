@@ -54,6 +54,7 @@ from rezone.wire.messages import (
     LeaderMoved,
     LeaderMoving,
     PartitionId,
+    ProducerOpened,
     ReadResult,
     RoutesRequest,
     RouteTable,
@@ -66,7 +67,14 @@ from rezone.wire.messages import (
 FORGET_AFTER_PAUSES = 4
 """After so many pauses in a row the cached epoch is doubted too, and any news is taken."""
 
-_ANSWERS = (WriteResult, ReadResult, TransactionBegun, TransactionResult, Failure)
+_ANSWERS = (
+    WriteResult,
+    ReadResult,
+    ProducerOpened,
+    TransactionBegun,
+    TransactionResult,
+    Failure,
+)
 
 
 class Dispatcher:
@@ -229,7 +237,8 @@ class Dispatcher:
         request.attempts += 1
         request.parked = 0
         request.attempt_ends = min(now + self._settings.attempt_timeout_seconds, request.deadline)
-        request.silent_since, request.doubts = now, 0
+        request.sent_at = request.silent_since = now
+        request.doubts = 0
         request.connection = connection
         request.frames_before = request.frames_seen = connection.received
         self._open[request.opaque] = request

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 from rezone.client.connection import Connection
 from rezone.client.settings import closed_error
-from rezone.wire.channel import Frame
+from rezone.wire.channel import Channel, Frame
 from rezone.wire.errors import RezoneError
 from rezone.wire.flight import NodeClient
 
@@ -35,6 +35,7 @@ class Nodes:
         self._lock = threading.Lock()
         self._connections: dict[str, Connection] = {}
         self._clients: dict[str, NodeClient] = {}
+        self._opened: set[str] = set()
         self._closed = False
 
     def client(self, address: str) -> NodeClient:
@@ -52,12 +53,25 @@ class Nodes:
             if address not in self._connections:
                 self._connections[address] = Connection(
                     address,
-                    lambda: self.client(address).channel("data"),
+                    lambda: self._channel(address),
                     on_frame=self._on_frame,
                     on_broken=self._on_broken,
                     window=self._window,
                 )
             return self._connections[address]
+
+    def _channel(self, address: str) -> Channel:
+        """Open a channel for requests; after the first on a new connection: the last one broke.
+
+        It may have been silent, and then all else that goes by the same connection is.
+        """
+        client = self.client(address)
+        with self._lock:
+            again = address in self._opened
+            self._opened.add(address)
+        if again:
+            client.renew()
+        return client.channel("data")
 
     def close(self) -> None:
         """Close all of them; waits for their threads."""

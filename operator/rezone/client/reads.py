@@ -3,6 +3,7 @@
 Concurrency: any thread may call; answers come by the dispatcher's threads.
 """
 
+import math
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
@@ -14,25 +15,38 @@ from rezone.client.dispatch import Dispatcher
 from rezone.client.request import Outcome, Request
 from rezone.client.settings import ClientSettings, closed_error
 from rezone.wire import bodies
-from rezone.wire.messages import Message, PartitionId, ReadRequest, ReadResult
+from rezone.wire.errors import RezoneError
+from rezone.wire.messages import AGE_UNKNOWN_MS, Message, PartitionId, ReadRequest, ReadResult
 from rezone.wire.rows import RowCodec
 
 Part = tuple[PartitionId, bytes]
 """Keys of one partition, as the body of a request."""
-Aged = tuple[Part, ReadResult, memoryview]
+
+
+class Aged(NamedTuple):
+    """An answer that has an age, and when it was asked for, by the client's clock."""
+
+    part: Part
+    result: ReadResult
+    body: memoryview
+    sent_at: float
 
 
 class ReadTime(NamedTuple):
-    """A time that may be read at: microseconds since 1970, and how long ago that was."""
+    """A time that may be read at: microseconds since 1970, and how long ago that is at most.
+
+    The age is infinite where it cannot be told: the time lies ahead of the data nodes' clocks.
+    """
 
     as_of: int
     age_seconds: float
 
 
 class AgedRows(NamedTuple):
-    """Rows and their time: microseconds since 1970, and how long ago that was when they left.
+    """Rows and their time: microseconds since 1970, and how long ago that is at most.
 
-    The rows are a table, a page of a lookup, or an iterator over record batches.
+    The age is that when the caller gets the answer; infinite as for a `ReadTime`. The rows are a
+    table, a page of a lookup, or an iterator over record batches.
     """
 
     rows: Any
@@ -40,23 +54,21 @@ class AgedRows(NamedTuple):
     age_seconds: float
 
 
-def age_bound(max_staleness_seconds: float | None, as_of: int | None) -> int | None:
-    """Return how old rows may be, in milliseconds, None for a time that is given.
-
-    ValueError unless exactly one of the two is given.
-    """
-    if (max_staleness_seconds is None) == (as_of is None):
-        raise ValueError("give either max_staleness_seconds or as_of")
-    return None if max_staleness_seconds is None else int(max_staleness_seconds * 1000)
-
-
 class Reads:
     """The reads by key of one client."""
 
-    def __init__(self, dispatcher: Dispatcher, budget: Budget, settings: ClientSettings) -> None:
+    def __init__(
+        self,
+        dispatcher: Dispatcher,
+        budget: Budget,
+        settings: ClientSettings,
+        *,
+        clock: Callable[[], float],
+    ) -> None:
         self._dispatcher = dispatcher
         self._budget = budget
         self._settings = settings
+        self._clock = clock
 
     def newest(self, codec: RowCodec, keys: batches.Rows, as_of: int | None) -> Any:
         """Return the rows of these keys as a table, by their leaders; of a time when given."""
@@ -65,7 +77,7 @@ class Reads:
         if not parts:
             call.add([])
         for part in parts:
-            self._ask(part, call.add, as_of)
+            self._ask(part, lambda outcome, _: call.add(outcome), as_of)
         found = [bodies.from_ipc(body, codec.arrow_schema) for _, body in call.future.result()]
         return pa.Table.from_batches(found, schema=codec.arrow_schema)
 
@@ -74,16 +86,16 @@ class Reads:
     ) -> AgedRows:
         """Return the rows of these keys as of one time, by any replica."""
         found = self._ask_any(self._parts(codec, keys), as_of, age_ms)
-        oldest = min((result.as_of for _, result, _ in found), default=as_of or 0)
+        oldest = min((one.result.as_of for one in found), default=as_of or 0)
         # Partitions answer at times of their own: those that are newer are asked once more.
-        kept = [answer for answer in found if answer[1].as_of == oldest]
-        newer = [part for part, result, _ in found if result.as_of != oldest]
+        kept = [one for one in found if one.result.as_of == oldest]
+        newer = [one.part for one in found if one.result.as_of != oldest]
         kept += self._ask_any(newer, oldest, None)
-        tables = [bodies.from_ipc(body, codec.arrow_schema) for _, _, body in kept]
+        tables = [bodies.from_ipc(one.body, codec.arrow_schema) for one in kept]
         return AgedRows(
             rows=pa.Table.from_batches(tables, schema=codec.arrow_schema),
             as_of=oldest,
-            age_seconds=max((result.age_ms for _, result, _ in kept), default=0) / 1000,
+            age_seconds=self._age_of(oldest, kept),
         )
 
     def time(
@@ -99,11 +111,25 @@ class Reads:
         """
         nothing = bodies.to_ipc(pa.RecordBatch.from_pylist([], schema=codec.key_schema))
         found = self._ask_any([(one, nothing) for one in partitions], as_of, age_ms)
-        told = [result for _, result, _ in found]
-        oldest = min(result.as_of for result in told)
-        # A newer answer's clock says how old the oldest time is, as well.
-        age = max(result.age_ms / 1e3 + (result.as_of - oldest) / 1e6 for result in told)
-        return ReadTime(oldest, age)
+        oldest = min(one.result.as_of for one in found)
+        return ReadTime(oldest, self._age_of(oldest, found))
+
+    def _age_of(self, as_of: int, answers: Iterable[Aged]) -> float:
+        """Return how long ago a time is now, at most: the nodes have told it of theirs.
+
+        A newer answer's clock says how old the time is, as well. What is not known of an answer is
+        how long it was on the way, so all that has passed since it was asked for counts. Infinite
+        where a node cannot tell.
+        """
+        now = self._clock()
+        answers = list(answers)
+        if any(one.result.age_ms == AGE_UNKNOWN_MS for one in answers):
+            return math.inf
+        ages = (
+            one.result.age_ms / 1e3 + (one.result.as_of - as_of) / 1e6 + now - one.sent_at
+            for one in answers
+        )
+        return max(ages, default=0.0)
 
     def _parts(self, codec: RowCodec, keys: batches.Rows) -> list[Part]:
         """Cut keys by partitions and by size."""
@@ -122,9 +148,14 @@ class Reads:
             return []
         call = Call(len(parts))
 
-        def noting(part: Part) -> Callable[[Outcome], None]:
-            def add(outcome: Outcome) -> None:
-                call.add((part, *outcome) if isinstance(outcome, tuple) else outcome)
+        def noting(part: Part) -> Callable[[Outcome, float], None]:
+            def add(outcome: Outcome, sent_at: float) -> None:
+                if isinstance(outcome, RezoneError):
+                    call.add(outcome)
+                    return
+                result, body = outcome
+                assert isinstance(result, ReadResult)  # noqa: S101 - the node answers in kind
+                call.add(Aged(part, result, body, sent_at))
 
             return add
 
@@ -135,7 +166,7 @@ class Reads:
     def _ask(
         self,
         part: Part,
-        answered: Callable[[Outcome], None],
+        answered: Callable[[Outcome, float], None],
         as_of: int | None,
         *,
         age_ms: int | None = None,
@@ -149,7 +180,7 @@ class Reads:
 
         def done(outcome: Outcome) -> None:
             self._budget.give(room)
-            answered(outcome)
+            answered(outcome, request.sent_at)
 
         request = Request(
             partition=partition, message=message, body=body, done=done, anywhere=anywhere

@@ -18,7 +18,7 @@ class Request:
     `message(opaque)` makes the header of an attempt. `done` gets the answer's frame, or the error
     it ended with. `anywhere`: a follower may answer, too. `deadline`: by the client's clock; none
     given, it is the settings' timeout after the request was taken. All else belongs to the
-    dispatcher; `attempts` says how often it was sent.
+    dispatcher; `attempts` says how often it was sent, `sent_at` when last.
     """
 
     partition: PartitionId
@@ -30,6 +30,7 @@ class Request:
     opaque: int = 0
     attempt_ends: float = 0.0
     attempts: int = 0
+    sent_at: float = 0.0
     redirects: int = 0
     pauses: int = 0
     parked: int = 0

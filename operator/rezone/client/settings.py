@@ -1,6 +1,7 @@
 """What a client may be told: deadlines, pauses and limits, each with its unit in its name."""
 
 import dataclasses
+import math
 import random
 
 from rezone.wire.errors import RezoneError
@@ -25,6 +26,24 @@ class TransactionOutcomeUnknownError(OutcomeUnknownError):
         super().__init__(message)
         self.partition = partition
         self.transaction = transaction
+
+
+class StaleRowsError(TimeoutError):
+    """Raised when rows were older than `max_staleness_seconds` each time they were read.
+
+    Some partition answers too late, or the read takes longer than rows may be old. `age_seconds`:
+    how old the last ones were; infinite when that cannot be told, because the zone's times lie
+    ahead of its clocks (docs/operations/clocks.md).
+    """
+
+    def __init__(self, max_staleness_seconds: float, age_seconds: float) -> None:
+        were = f"were {age_seconds:.3f} s old" if age_seconds < math.inf else "their age is unknown"
+        super().__init__(
+            f"rows should be at most {max_staleness_seconds} s old, and {were} when they had come, "
+            "after several reads"
+        )
+        self.max_staleness_seconds = max_staleness_seconds
+        self.age_seconds = age_seconds
 
 
 def closed_error() -> RezoneError:

@@ -18,11 +18,11 @@ from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 from rezone.client.dispatch import Dispatcher
-from rezone.client.fetch import Fetch
 from rezone.client.settings import ClientSettings
 from rezone.wire import messages
 from rezone.wire.encoded_rows import encoded_rows
 from rezone.wire.errors import NotLeaderError, NotReadyError, ReshardedError, RezoneError
+from rezone.wire.fetch import Fetch
 from rezone.wire.keyspace import hash_in
 from rezone.wire.layouts import HashRange, Segment
 from rezone.wire.messages import IndexTicket, OwnWrites, PartitionId, RowsAsOf, ScanTicket
@@ -142,10 +142,14 @@ class Streams:
 
     def open(self, address: str, ticket: Ticket) -> Fetch:
         """Ask a node."""
-        return Fetch(
-            lambda: self._dispatcher.node(address).get(ticket),
-            self._settings.attempt_timeout_seconds,
-        )
+        node = self._dispatcher.node(address)
+
+        def is_there() -> bool:
+            # What is asked next must not wait for what this connection has to send again.
+            node.renew()
+            return False
+
+        return Fetch(lambda: node.get(ticket), self._settings.attempt_timeout_seconds, is_there)
 
     def learn(self, partition: PartitionId, error: RezoneError, attempt: int) -> None:
         """Take over what an error says of routes; when that is not enough, fetch them."""
@@ -205,7 +209,8 @@ class Walk:
         self._asked_follower = follower is not None
         address = follower or self._streams.leader(ticket.partition)
         self._refused.add(address)  # asked again when the leader was, and has failed too
-        with contextlib.closing(self._streams.open(address, ticket)) as chunks:
+        chunks = self._streams.open(address, ticket)
+        try:
             for chunk in chunks:
                 if chunk.app_metadata is not None:
                     told = messages.decode(memoryview(chunk.app_metadata))
@@ -214,6 +219,8 @@ class Walk:
                 if chunk.data is not None and chunk.data.num_rows:
                     yield chunk.data
                     self._went_well()  # counted from when more was asked for
+        finally:
+            chunks.cancel()
 
     def came_to(self, row_id: bytes) -> None:
         """Note the last row that came: what follows is all that is left."""

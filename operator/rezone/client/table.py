@@ -8,7 +8,6 @@ Concurrency: any thread may call. Batches of one partition go out in the order o
 import functools
 import random
 import time
-import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Self
@@ -20,12 +19,14 @@ from rezone.client.asking import Requests
 from rezone.client.calls import Budget
 from rezone.client.dispatch import Dispatcher
 from rezone.client.lookups import LOOKUPS_AT_ONCE, IndexPage, Lookup
-from rezone.client.reads import AgedRows, Reads, ReadTime, age_bound
+from rezone.client.producer import OpenedProducer, Producer
+from rezone.client.reads import AgedRows, Reads, ReadTime
 from rezone.client.routes import RouteCache
 from rezone.client.settings import ClientSettings
+from rezone.client.staleness import Staleness
 from rezone.client.streams import Streams
 from rezone.client.transactions import Transaction
-from rezone.client.writes import PartitionWrite, Writes, writer_uuid
+from rezone.client.writes import PartitionWrite, Writes
 from rezone.client.zone import Zone, partition_of
 from rezone.wire.flight import NodeClient
 from rezone.wire.layouts import WHOLE, HashRange, Segment
@@ -41,13 +42,13 @@ from rezone.wire.tls import TlsSource, tls_from_environment
 class TableClient:
     """Reads and writes the rows of one zone.
 
-    `bootstrap`: addresses ("host:port") of any of its data nodes. `writer_id` names this writer
-    to the nodes, whose duplicate tables hold UUIDs: any other name becomes the UUID of
-    `writer_uuid`. A name must never be used twice, not even by one client after the other: a new
-    client numbers its batches from 1 again. `on_ack(partition, monotonic
-    time)` is called for every acknowledged write, from a reader thread; it must be quick. `tls`
-    is this client's certificate, by default that of REZONE_TLS_DIRECTORY; without both it speaks
-    plaintext, which nodes with TLS do not take.
+    `bootstrap`: addresses ("host:port") of any of its data nodes. `producer` is a name under which
+    one client at a time writes: the one that has begun to write last fences those before, whose
+    writes then raise ProducerFencedError (docs/operations/writing.md). Without it nobody fences
+    this client, nor is fenced by it. `on_ack(partition, monotonic time)` is called for every
+    acknowledged write, from a reader thread; it must be quick. `tls` is this
+    client's certificate, by default that of REZONE_TLS_DIRECTORY; without both it speaks plaintext,
+    which nodes with TLS do not take.
     Thread-safe. Close it, or use it as a context manager.
     """
 
@@ -55,7 +56,7 @@ class TableClient:
         self,
         bootstrap: Sequence[str],
         *,
-        writer_id: str | None = None,
+        producer: str | None = None,
         settings: ClientSettings | None = None,
         on_ack: Callable[[PartitionId, float], None] | None = None,
         clock: Callable[[], float] = time.monotonic,
@@ -63,7 +64,6 @@ class TableClient:
         tls: TlsSource | None = None,
         connect: Callable[[str], NodeClient] | None = None,
     ) -> None:
-        self.writer_id = writer_uuid(writer_id) if writer_id else str(uuid.uuid4())
         self._settings = settings or ClientSettings()
         if connect is None:
             connect = functools.partial(NodeClient, tls=tls or tls_from_environment())
@@ -77,12 +77,15 @@ class TableClient:
         )
         self._zone = Zone(self._dispatcher, self._settings, clock=clock)
         self._requests = Requests(self._dispatcher, self._budget)
-        self._reads = Reads(self._dispatcher, self._budget, self._settings)
+        self._clock = clock
+        self._staleness = Staleness(self._dispatcher, self._settings, clock=clock)
+        self._reads = Reads(self._dispatcher, self._budget, self._settings, clock=clock)
         self._streams = Streams(
             self._dispatcher, self._settings, clock=clock, fetch_routes=self._zone.fetch_routes
         )
+        self._producer = Producer(producer, self._zone, self._requests)
         self._writes = Writes(
-            self.writer_id,
+            self._producer,
             dispatcher=self._dispatcher,
             budget=self._budget,
             settings=self._settings,
@@ -100,13 +103,22 @@ class TableClient:
         """The row format of the zone's table: `arrow_schema` and `key_schema` are its schemas."""
         return self._zone.codec
 
+    def open_producer(self) -> OpenedProducer:
+        """Open this client's producer, if that is not done; the first write does it otherwise.
+
+        Under a name this raises its epoch and waits for that; without one nothing is sent. Raises
+        any RezoneError by which that ended, ProducerFencedError when a later client has the name.
+        """
+        return self._producer.open()
+
     def submit_write(self, data: batches.Rows) -> "Future[list[PartitionWrite]]":
         """Upsert rows; the future has one entry per request they were cut into.
 
         A request (the rows of one partition, up to the limits) is all or nothing; a call over
         several partitions is not one transaction. Rows that break the schema or a limit raise
-        InvalidRowError here, before anything is sent. The future may raise OutcomeUnknownError,
-        or any RezoneError that says no; the first of them.
+        InvalidRowError here, before anything is sent; so does an error by which this client's
+        producer ended, and the first call waits until that is open (`open_producer`). The future
+        may raise OutcomeUnknownError, or any RezoneError that says no; the first of them.
         """
         codec = self.codec
         batch = batches.conform(data, codec.arrow_schema)
@@ -143,12 +155,19 @@ class TableClient:
         """Read from followers where they can answer, from leaders where not; say as of when.
 
         Either the rows as of a time (microseconds since 1970), or those of one time not longer
-        ago than `max_staleness_seconds`, as new as the replicas have it. The same keys read
-        as of the answer's `as_of` give the same rows, for as long as versions are kept. Ages are
-        counted by the data nodes' clocks. ValueError unless exactly one of the two is given.
+        ago than `max_staleness_seconds` when this call returns, as new as the replicas have it;
+        with 0 the newest rows, of one time since this call began. The same keys read as of the
+        answer's `as_of` give the same rows, for as long as versions are kept. Ages are counted by
+        the data nodes' clocks. Rows that became too old on the way are read again: StaleRowsError
+        when they are each time. ValueError unless exactly one of the two is given.
         """
-        age_ms = age_bound(max_staleness_seconds, as_of)
-        return self._zone.with_routes(lambda codec: self._reads.aged(codec, keys, as_of, age_ms))
+
+        def read(age_ms: int | None) -> AgedRows:
+            return self._zone.with_routes(
+                lambda codec: self._reads.aged(codec, keys, as_of, age_ms)
+            )
+
+        return self._staleness.read(max_staleness_seconds, as_of, read)
 
     def partition_of(self, key: Mapping[str, Any]) -> PartitionId:
         """Return the id of the partition that serves a primary key, as far as is known now.
@@ -198,13 +217,32 @@ class TableClient:
         The bounds are those of `read_any`, as a time is only certain to be there when nobody is
         further behind. Asks each partition once.
         """
-        age_ms = age_bound(max_staleness_seconds, as_of)
+        return self._staleness.read(
+            max_staleness_seconds, as_of, lambda age_ms: self._time(hashes, as_of, age_ms)
+        )
 
+    def _time(self, hashes: HashRange, as_of: int | None, age_ms: int | None) -> ReadTime:
         def ask(codec: RowCodec) -> ReadTime:
             asked = [one.partition for one in self._zone.placement.segments(hashes)]
             return self._reads.time(codec, asked, as_of, age_ms)
 
         return self._zone.with_routes(ask)
+
+    def _read_at_one_time(
+        self,
+        max_staleness_seconds: float | None,
+        as_of: int | None,
+        read: Callable[[int], Any],
+    ) -> AgedRows:
+        """Choose a time within the bounds and read as of it, until the rows keep the bound."""
+
+        def choose_and_read(age_ms: int | None) -> AgedRows:
+            chosen = self._time(WHOLE, as_of, age_ms)
+            since = self._clock()
+            rows = read(chosen.as_of)
+            return AgedRows(rows, chosen.as_of, chosen.age_seconds + self._clock() - since)
+
+        return self._staleness.read(max_staleness_seconds, as_of, choose_and_read)
 
     def scan(self, as_of: int | None = None) -> Any:
         """Return all rows as a table, partition by partition; each at its own newest time."""
@@ -213,9 +251,16 @@ class TableClient:
     def scan_any(
         self, *, max_staleness_seconds: float | None = None, as_of: int | None = None
     ) -> AgedRows:
-        """Return all rows as of one time, of any replicas; otherwise as `stream_any`."""
-        found = self.stream_any(max_staleness_seconds=max_staleness_seconds, as_of=as_of)
-        return found._replace(rows=self._table_of(found.rows))
+        """Return all rows as a table as of one time, of any replicas.
+
+        The bounds are those of `read_any`: a bound below what the scan takes cannot be kept.
+        `stream_any` bounds the age at the beginning only.
+        """
+
+        def scan(at: int) -> Any:
+            return self._table_of(self._streams.scan(self.codec, WHOLE, at, anywhere=True))
+
+        return self._read_at_one_time(max_staleness_seconds, as_of, scan)
 
     def _table_of(self, found: Iterator[Any]) -> Any:
         return pa.Table.from_batches(found, schema=self.codec.arrow_schema)
@@ -238,9 +283,9 @@ class TableClient:
     ) -> AgedRows:
         """Stream rows of followers where they can answer, of leaders where not: all of one time.
 
-        The bounds are those of `read_any`. `rows` of the answer is an iterator over record batches,
-        in the order of row ids; its age is that at the beginning. A scan that breaks off goes on at
-        another replica, as of the same time.
+        The bounds are those of `read_any`, when this call returns: rows that come later are older.
+        `rows` of the answer is an iterator over record batches, in the order of row ids. A scan
+        that breaks off goes on at another replica, as of the same time.
         """
         told = self.read_time(
             max_staleness_seconds=max_staleness_seconds, as_of=as_of, hashes=hashes
@@ -289,13 +334,17 @@ class TableClient:
         The bounds are those of `read_any`, `rows` of the answer is an IndexPage. Pages are of one
         time when all but the first are asked for as of the first one's.
         """
-        told = self.read_time(max_staleness_seconds=max_staleness_seconds, as_of=as_of)
 
-        def look_up(codec: RowCodec) -> IndexPage:
-            found = Lookup(codec, index, low=low, high=high, limit=limit, after=after)
-            return self._page(found, told.as_of, anywhere=True)
+        def look_up(at: int) -> IndexPage:
+            return self._zone.with_routes(
+                lambda codec: self._page(
+                    Lookup(codec, index, low=low, high=high, limit=limit, after=after),
+                    at,
+                    anywhere=True,
+                )
+            )
 
-        return AgedRows(self._zone.with_routes(look_up), told.as_of, told.age_seconds)
+        return self._read_at_one_time(max_staleness_seconds, as_of, look_up)
 
     def _page(self, found: Lookup, as_of: int | None, *, anywhere: bool = False) -> IndexPage:
         """Ask all partitions, some at a time."""

@@ -268,7 +268,7 @@ class Transaction:
             return WriteRequest(
                 opaque=opaque,
                 partition=self.partition,
-                writer_id=self.id,
+                producer_id=self.id,
                 sequence=sequence,
                 delete=delete,
                 transaction=self._times,

@@ -1,5 +1,7 @@
 """The writes of one client: a lane per partition, each batch applied exactly once.
 
+All batches carry the client's producer (`producer`). Once that is fenced nothing more is sent.
+
 Per partition the batches are numbered and sent one at a time. A batch whose answer is lost is
 sent again with the same number, which a node applies at most once. A batch that ended with
 OutcomeUnknownError keeps its number taken: the next one takes a higher one, so a copy of it
@@ -15,7 +17,6 @@ behind the lane that is moved, so that batches with a key in common always stand
 import dataclasses
 import logging
 import threading
-import uuid
 from collections import deque
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -27,6 +28,7 @@ from rezone.client import batches
 from rezone.client.calls import Budget, Call
 from rezone.client.dispatch import Dispatcher
 from rezone.client.placement import PartitionIds, Placement
+from rezone.client.producer import FINAL_ERRORS, Producer
 from rezone.client.request import Outcome, Request
 from rezone.client.settings import ClientSettings, OutcomeUnknownError, closed_error
 from rezone.wire import bodies
@@ -41,11 +43,13 @@ from rezone.wire.messages import (
     WriteRequest,
     WriteResult,
 )
+from rezone.wire.producers import digest_of
 from rezone.wire.rows import RowCodec
 
-_WRITERS = uuid.UUID("6c6f9c0e-6f0b-5d52-9a57-2f4d1f0c7a11")
 _log = logging.getLogger(__name__)
-_REFUSALS = frozenset({"InvalidRow", "LimitExceeded", "Forbidden"})
+_REFUSALS = frozenset(
+    {"InvalidRow", "LimitExceeded", "Forbidden", *(error.code for error in FINAL_ERRORS)}
+)
 """Errors that prove, as the answer to a first attempt, that nothing was applied."""
 
 
@@ -83,38 +87,24 @@ class _Batch:
 
 @dataclasses.dataclass(eq=False)
 class _Lane:
-    """The batches of this writer for one partition; one is on its way at most.
+    """The batches of this client for one partition; one is on its way at most.
 
     `busy`: one is, or the lane is moved.
     """
 
     partition: PartitionId
     hashes: HashRange
-    writer_id: str
     sequence: int = 0
     waiting: deque[_Batch] = dataclasses.field(default_factory=deque)
     busy: bool = False
 
 
-def writer_uuid(name: str) -> str:
-    """Return the UUID that stands for a writer's name: itself when it is one."""
-    try:
-        return str(uuid.UUID(name))
-    except ValueError:
-        return str(uuid.uuid5(_WRITERS, name))
-
-
-def lane_writer(writer_id: str, partition: PartitionId) -> str:
-    """Return a lane's writer id: no two partitions of any layouts know a writer by the same."""
-    return str(uuid.uuid5(uuid.UUID(writer_id), str(partition)))
-
-
 class Writes:
-    """Numbers, sends and repeats the batches of one writer; thread-safe."""
+    """Numbers, sends and repeats the batches of one client; thread-safe."""
 
     def __init__(
         self,
-        writer_id: str,
+        producer: Producer,
         *,
         dispatcher: Dispatcher,
         budget: Budget,
@@ -122,7 +112,7 @@ class Writes:
         clock: Callable[[], float],
         on_ack: Callable[[PartitionId, float], None] | None,
     ) -> None:
-        self._writer_id = writer_id
+        self._producer = producer
         self._dispatcher = dispatcher
         self._budget = budget
         self._settings = settings
@@ -136,7 +126,11 @@ class Writes:
         self._mover = ThreadPoolExecutor(1, thread_name_prefix="rezone-move")
 
     def submit(self, codec: RowCodec, batch: Any, *, delete: bool) -> Future[list[PartitionWrite]]:
-        """Cut a batch by partition and size and send it; InvalidRowError before anything is."""
+        """Cut a batch by partition and size and send it; InvalidRowError before anything is.
+
+        Errors of `Producer.open` before that, which the first call waits for.
+        """
+        self._producer.open()
         parts = batches.checked_parts(
             codec,
             batch,
@@ -217,8 +211,7 @@ class Writes:
             # Not known: the zone was made anew since the rows were cut. They will be refused.
             known = placement.knows(partition)
             hashes = placement.range_of(partition) if known else HashRange(0, 0)
-            writer_id = lane_writer(self._writer_id, partition)
-            lane = self._lanes[partition] = _Lane(partition, hashes, writer_id)
+            lane = self._lanes[partition] = _Lane(partition, hashes)
         return lane
 
     def _next(self, lane: _Lane) -> None:
@@ -229,19 +222,24 @@ class Writes:
                     lane.busy = False
                     return
                 batch = lane.waiting.popleft()
-                lane.sequence += 1
-                request = self._request(lane, batch, lane.sequence)
-            if self._dispatcher.submit(request):
+                lost = self._producer.lost
+                if lost is None:
+                    lane.sequence += 1
+                    request = self._request(lane, batch, lane.sequence)
+            if lost is None and self._dispatcher.submit(request):
                 return
-            self._end(batch, _closed(batch, lane.partition))
+            self._end(batch, _unsent(batch, lane.partition, lost or closed_error()))
 
     def _request(self, lane: _Lane, batch: _Batch, sequence: int) -> Request:
+        producer = self._producer.opened
+
         def message(opaque: int) -> Message:
             return WriteRequest(
                 opaque=opaque,
                 partition=lane.partition,
-                writer_id=lane.writer_id,
+                producer_id=producer.producer_id,
                 sequence=sequence,
+                producer_epoch=producer.producer_epoch,
                 delete=batch.delete,
                 sent_as=batch.sent_as,
             )
@@ -257,6 +255,8 @@ class Writes:
         if isinstance(outcome, ReshardedError):
             self._refused_by_seal(lane, batch, request, outcome)
             return
+        if isinstance(outcome, FINAL_ERRORS):
+            self._producer.lose(outcome)
         result = self._result(batch, request, outcome)
         # A number that was surely not applied is free for the next batch: no gap.
         if isinstance(result, BaseException) and not isinstance(result, TimeoutError):
@@ -302,7 +302,8 @@ class Writes:
         else:
             if request.attempts:
                 # Whether an attempt before the refused one was applied the heirs know.
-                name = SentAs(lane.writer_id, lane.sequence)
+                digest = digest_of(batch.body, delete=batch.delete)
+                name = SentAs(lane.partition, lane.sequence, digest)
                 batch = dataclasses.replace(
                     batch, sent_as=(*batch.sent_as, name), deadline=request.deadline
                 )
@@ -354,8 +355,10 @@ def _line_of(hashes: Hashes, placement: Placement, moving: Iterable[_Lane]) -> P
     return found
 
 
-def _closed(batch: _Batch, partition: PartitionId) -> RezoneError | OutcomeUnknownError:
-    error = closed_error()
+def _unsent(
+    batch: _Batch, partition: PartitionId, error: RezoneError
+) -> RezoneError | OutcomeUnknownError:
+    """Return how a batch ends that is not sent any more."""
     return _unknown(partition, len(batch.sent_as), error) if batch.sent_as else error
 
 

@@ -22,6 +22,7 @@ from rezone.controller.transfers import Transfers
 from rezone.controller.verify import verify_copy
 from rezone.domain import assignments, resharding_view, world
 from rezone.domain.assignments import Skip
+from rezone.domain.machine_limits import Rank
 from rezone.kube.errors import ConflictWriteError, ForeignObjectError, KubeError, MissingError
 from rezone.resources.migration import RegionMigration, RegionMigrationSpec
 from rezone.resources.model import ObjectMeta
@@ -36,6 +37,7 @@ from rezone.wire.messages import (
     Fence,
     Message,
     NodeId,
+    RefuseIsr,
     Seal,
     StopReplica,
     Takeover,
@@ -48,6 +50,7 @@ ASSIGNMENT_ATTEMPTS_MAX = 5
 
 NodeCall = (
     world.StopReplica
+    | world.RefuseProposal
     | world.RequestTakeover
     | world.BeginEmpty
     | world.RequestUpgrade
@@ -115,11 +118,17 @@ class Acts:
                 changed = frozenset(change.partition for change in changes)
                 self._c.tell(self._runtime.key, News(changed))
             case world.EnsureSparkApplication():
-                await self._transfers.ensure_spark(self._task, action)
+                await self._ensure_spark(action)
             case world.DeleteSparkApplication(name=name):
-                await self._transfers.delete_spark(self._task, name)
+                await self._transfers.delete_spark(self._owner, name)
             case world.PullSnapshots(copies=copies):
+                copies = await self._transfers.may_begin(self._owner, copies, self._rank)
                 await self._transfers.pull(copies, self._fence())
+            case world.AdmitCopies(admitted=admitted, held=held):
+                begin = await self._transfers.may_begin(self._owner, admitted, self._rank)
+                held = (*held, *(copy for copy in admitted if copy not in begin))
+                action = world.AdmitCopies(admitted=begin, held=held)
+                await self._transfers.admit(action, self._fence())
             case world.VerifyCopy():
                 self._verify_in_background(action)
             case world.EnsureMigration():
@@ -134,8 +143,8 @@ class Acts:
                 await self._assign(
                     lambda keys: assignments.intend_cancel(keys, revision, old, new)[1],
                 )
-            case world.ClearPending(revision=revision):
-                await self._assign(lambda keys: assignments.clear_pending(keys, revision))
+            case world.ClearPending(revision=revision, ended=ended):
+                await self._assign(lambda keys: assignments.clear_pending(keys, revision, ended))
             case world.SettleLeader():
                 await self._assign(lambda keys: assignments.settle(keys, action))
             case (
@@ -147,11 +156,19 @@ class Acts:
             case world.NotifyFailureDetector():
                 self._c.wake_zone(ZoneKey(self._zone.metadata.namespace, self._zone.metadata.name))
 
+    async def _ensure_spark(self, action: world.EnsureSparkApplication) -> None:
+        """Create the application; why that failed is kept for the owner's next pass."""
+        errors, uid = self._runtime.spark_errors, self._owner.metadata.uid
+        errors.pop(uid, None)
+        try:
+            await self._transfers.ensure_spark(self._owner, action)
+        except KubeError as error:
+            errors[uid] = str(error)
+            raise
+
     @property
-    def _task(self) -> RebalanceTask:
-        if not isinstance(self._owner, RebalanceTask):
-            raise TypeError("only tasks have SparkApplications")
-        return self._owner
+    def _rank(self) -> Rank:
+        return Rank.REPAIR if isinstance(self._owner, DistributionZone) else Rank.MOVE
 
     def _fence(self) -> Fence:
         return self._runtime.fence or Fence(coordinator_epoch=self._c.epoch)
@@ -231,7 +248,9 @@ class Acts:
         runtime.compare_in_background(
             runtime.copies,
             key,
-            lambda: verify_copy(self._c.executor, action.partition, source, target),
+            lambda: verify_copy(
+                self._c.executor, action.partition, source, target, fence=self._fence()
+            ),
             lambda: self._c.wake_zone(runtime.key),
         )
 
@@ -245,6 +264,15 @@ def _call_of(action: NodeCall, fence: Fence) -> tuple[NodeId, Message]:
                 partition=action.partition,
                 leader_epoch=action.leader_epoch,
                 partition_epoch=action.partition_epoch,
+            )
+        case world.RefuseProposal():
+            return action.node, RefuseIsr(
+                fence=fence,
+                partition=action.partition,
+                proposal=action.proposal,
+                state=action.state,
+                error_code=action.reason,
+                error_message=action.message,
             )
         case world.RequestTakeover():
             return action.source, Takeover(

@@ -12,6 +12,7 @@ import structlog
 from prometheus_client import CollectorRegistry
 
 from rezone.controller.announcer import Announcer
+from rezone.controller.copy_board import CopyBoard
 from rezone.controller.keys import Kind, ObjectKey, ZoneKey
 from rezone.controller.metrics import OperatorMetrics
 from rezone.controller.monitors import Monitors
@@ -43,6 +44,8 @@ class Coordinator:
 
     With `certificates` all data nodes speak TLS, without them all speak plaintext. `monitors` are
     those that this process had before it led; they are the coordinator's from now on.
+    `on_used_epoch` is called with the epoch of another coordinator that data nodes know and that is
+    not below this one's: this coordinator is to end.
     """
 
     def __init__(
@@ -54,8 +57,10 @@ class Coordinator:
         *,
         metrics: OperatorMetrics | None = None,
         monitors: Monitors | None = None,
+        on_used_epoch: Callable[[int], None] = lambda _: None,
     ) -> None:
         self.kube = kube
+        self.on_used_epoch = on_used_epoch
         # A registry of its own for those who make many coordinators in one process: tests.
         self.metrics = metrics or OperatorMetrics(CollectorRegistry())
         self.settings = settings
@@ -92,6 +97,7 @@ class Coordinator:
         self.metrics.waiting.set_function(lambda: self.queue.depth)
         self._loops: dict[Kind, Reconcile] = {}
         self._runtimes: dict[ZoneKey, ZoneRuntime] = {}
+        self.copy_board = CopyBoard(settings.max_migrations_per_kubernetes_node, self._runtimes)
         self._followers: dict[ZoneKey, dict[ObjectKey, PartitionId | None]] = {}
 
     def register(self, kind: Kind, reconcile: Reconcile) -> None:
@@ -124,6 +130,7 @@ class Coordinator:
     def forget_zone(self, key: ZoneKey) -> None:
         """Stop watching a zone that is gone."""
         self.metrics.forget(key.object_key)
+        self.copy_board.forget(key)
         runtime = self._runtimes.pop(key, None)
         if runtime is not None:
             runtime.close()

@@ -23,6 +23,10 @@ from rezone.resources.zone import DistributionZone
 ZONE_LABEL = "rezone.dev/zone"
 SPARK_GROUP = "sparkoperator.k8s.io"
 SPARK_VERSION = "v1beta2"
+REQUEST_SECONDS = 30.0
+"""For how long Kopf may wait for an answer: for one page of a list at most. Watches it opens anew
+after 70 s without a word, which the API server sends each minute."""
+
 CERTIFICATE_REQUESTS = ("certificates.k8s.io", "v1", "certificatesigningrequests")
 
 
@@ -107,6 +111,7 @@ def build_settings() -> kopf.OperatorSettings:
     settings.watching.label_selectors["", "v1", "pods"] = "app.kubernetes.io/managed-by=rezone"
     settings.watching.field_selectors[*CERTIFICATE_REQUESTS] = f"spec.signerName={SIGNER}"
     settings.watching.chunk_size = 500
+    settings.networking.request_timeout = REQUEST_SECONDS
     settings.posting.enabled = False
     settings.scanning.disabled = False
     return settings

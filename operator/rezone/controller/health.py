@@ -8,6 +8,9 @@ from collections.abc import Callable
 import prometheus_client
 from aiohttp import web
 
+IDLE_SECONDS = 75.0
+"""Who is connected and asks nothing for so long is hung up on."""
+
 
 class HealthServer:
     """Answers probes; `ready` says whether this process leads in order, or could."""
@@ -24,7 +27,7 @@ class HealthServer:
         app.router.add_get("/healthz", self._healthz)
         app.router.add_get("/readyz", self._readyz)
         app.router.add_get("/metrics", self._metrics)
-        self._runner = web.AppRunner(app, access_log=None)
+        self._runner = web.AppRunner(app, access_log=None, keepalive_timeout=IDLE_SECONDS)
         await self._runner.setup()
         await web.TCPSite(self._runner, self._host, self._port).start()
 

@@ -11,20 +11,36 @@ import dataclasses
 from collections.abc import Mapping
 
 from rezone.controller.news import EVERYTHING, News, has_changed
-from rezone.wire.messages import NodeReport, PartitionId, ReplicaReport, ReportRequest
+from rezone.wire.messages import (
+    DiskTrouble,
+    NodeId,
+    NodeReport,
+    PartitionId,
+    ReplicaReport,
+    ReportRequest,
+)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Heard:
     """What a data node has said up to `version` of its process's report.
 
-    `zone_uid` is empty before it was given a zone.
+    `zone_uid` is empty before it was given a zone. `hears`: the peers it exchanges frames with,
+    None when it does not say.
     """
 
     process_id: str
     zone_uid: str
     version: int
+    coordinator_epoch: int
     leaving: bool
+    disk: DiskTrouble = DiskTrouble.NONE
+    disk_text: str = ""
+    clock_off: bool = False
+    clock_text: str = ""
+    hears: frozenset[NodeId] | None = None
+    sync_ms: int = 0
+    slow_ms: int = 0
     replicas: Mapping[PartitionId, ReplicaReport]
 
 
@@ -53,7 +69,15 @@ def with_answer(before: Heard | None, answer: NodeReport) -> Heard:
         process_id=answer.process_id,
         zone_uid=answer.zone_uid,
         version=answer.version,
+        coordinator_epoch=answer.coordinator_epoch,
         leaving=answer.leaving,
+        disk=answer.disk,
+        disk_text=answer.disk_text,
+        clock_off=answer.clock_off,
+        clock_text=answer.clock_text,
+        hears=frozenset(answer.hears) if answer.hears is not None else None,
+        sync_ms=answer.sync_ms,
+        slow_ms=answer.slow_ms,
         replicas=replicas,
     )
 
@@ -62,7 +86,11 @@ def news_of(before: Heard, after: Heard) -> News | None:
     """Return what is new in what a node says; None when it says the same."""
     if before.process_id != after.process_id or before.zone_uid != after.zone_uid:
         return EVERYTHING
-    if before.leaving != after.leaving:
+    if (before.leaving, before.disk, before.hears) != (after.leaving, after.disk, after.hears):
+        return EVERYTHING
+    if before.clock_text != after.clock_text:
+        return EVERYTHING
+    if bool(before.slow_ms) != bool(after.slow_ms):
         return EVERYTHING
     old, new = before.replicas, after.replicas
     # Most of a node's replicas are the very same objects: only the others are looked into.

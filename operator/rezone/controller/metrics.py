@@ -39,6 +39,8 @@ _ENDS: dict[Kind, frozenset[str]] = {
 _NEW = "New"
 _ALWAYS_TOLD = frozenset({Reason.LOST_QUORUM, Reason.NO_LEADER, Reason.UNDER_REPLICATED})
 """Reasons of zones that serve less than they should: alerts need them to be 0, not absent."""
+_ALWAYS_DEGRADED = frozenset({Reason.NOT_REACHED, Reason.OPERATOR_CUT_OFF})
+"""Those of Degraded that only the operator can tell: data nodes have metrics of all else."""
 
 
 class OperatorMetrics:
@@ -97,7 +99,13 @@ class OperatorMetrics:
         self._not_ready: dict[ObjectKey, str] = {}
         self._unseen: dict[ObjectKey, tuple[int, float]] = {}
         registry.register(_StateCollector(self._states))
-        registry.register(_NotReadyCollector(self))
+        self._degraded: dict[ObjectKey, str] = {}
+        for name, meaning, counts, always in (
+            ("not_ready", "Zones that are not Ready", lambda: self.not_ready, _ALWAYS_TOLD),
+            ("degraded", "Zones that are Degraded", lambda: self.degraded, _ALWAYS_DEGRADED),
+        ):
+            full_name = f"rezone_operator_{name}_zones"
+            registry.register(_ZonesCollector(full_name, f"{meaning}, by reason.", counts, always))
         self._resharding: dict[ObjectKey, ReshardingView] = {}
         registry.register(_ReshardingCollector(self._resharding))
 
@@ -126,16 +134,25 @@ class OperatorMetrics:
         self._resharding[key] = view
 
     def note_zone(self, key: ObjectKey, conditions: Iterable[Condition]) -> None:
-        """Note why a zone is not Ready, or that it is."""
+        """Note why a zone is not Ready, and why it is Degraded; or that all is well."""
         self._not_ready.pop(key, None)
+        self._degraded.pop(key, None)
         for condition in conditions:
-            if condition.type == ConditionType.READY and condition.status != ConditionStatus.TRUE:
+            true = condition.status == ConditionStatus.TRUE
+            if condition.type == ConditionType.READY and not true:
                 self._not_ready[key] = condition.reason
+            if condition.type == ConditionType.DEGRADED and true:
+                self._degraded[key] = condition.reason
 
     @property
     def not_ready(self) -> collections.Counter[str]:
         """How many zones are not Ready, by reason."""
         return collections.Counter(self._not_ready.values())
+
+    @property
+    def degraded(self) -> collections.Counter[str]:
+        """How many zones are Degraded, by reason."""
+        return collections.Counter(self._degraded.values())
 
     def note_written(self, key: ObjectKey, version: str) -> None:
         """Expect the watches to tell of an object at this version."""
@@ -151,6 +168,7 @@ class OperatorMetrics:
         """Forget an object that is gone."""
         self._states.pop(key, None)
         self._not_ready.pop(key, None)
+        self._degraded.pop(key, None)
         self._unseen.pop(key, None)
         self._resharding.pop(key, None)
 
@@ -220,20 +238,25 @@ class _StateCollector(Collector):
         yield family
 
 
-class _NotReadyCollector(Collector):
-    """How many zones are not Ready, by the reason that their condition gives."""
+class _ZonesCollector(Collector):
+    """How many zones have a condition that is bad, by the reason that it gives."""
 
-    def __init__(self, metrics: OperatorMetrics) -> None:
-        self._metrics = metrics
+    def __init__(
+        self,
+        name: str,
+        meaning: str,
+        counts: Callable[[], collections.Counter[str]],
+        always: frozenset[Reason],
+    ) -> None:
+        self._name = name
+        self._meaning = meaning
+        self._counts = counts
+        self._always = always
 
     def collect(self) -> Iterator[Metric]:
         """Yield a number for every reason that a zone has, or that alerts ask for."""
-        counts = self._metrics.not_ready
-        family = GaugeMetricFamily(
-            "rezone_operator_not_ready_zones",
-            "Zones that are not Ready, by reason.",
-            labels=["reason"],
-        )
-        for reason in sorted(_ALWAYS_TOLD | counts.keys()):
+        counts = self._counts()
+        family = GaugeMetricFamily(self._name, self._meaning, labels=["reason"])
+        for reason in sorted(self._always | counts.keys()):
             family.add_metric([reason], counts[reason])
         yield family

@@ -48,7 +48,9 @@ class MigrationReconciler:
             await self._after_the_end(key, migration, status)
             return None
         spec = migration.spec
-        seen = await begin_pass(self._c, key, spec.zone_name, migration=migration)
+        name = status.copies.application if status.copies is not None else ""
+        spark = await self._c.spark.state(migration, name) if name else None
+        seen = await begin_pass(self._c, key, spec.zone_name, migration=migration, spark=spark)
         if seen is None or not seen.view.routes:
             waiting = without_zone(migration, status, utc_now(), found=seen is not None)
             await self._c.store.write_status(migration, waiting)

@@ -26,12 +26,21 @@ from rezone.controller.heard import Heard, follows, news_of, request_after, with
 from rezone.controller.news import EVERYTHING, News
 from rezone.wire.errors import ConflictError, NotReadyError
 from rezone.wire.flight import NodeClient
-from rezone.wire.messages import Message, NodeId, NodeReport, ReportRequest
+from rezone.wire.messages import (
+    Message,
+    NodeId,
+    NodeReport,
+    PartitionId,
+    ReplicaReport,
+    ReportRequest,
+)
 
 log = structlog.get_logger(__name__)
 
 POLL_MS = 1000
 RETRY_SECONDS = 0.2
+FRESH_SECONDS = 2.0
+"""For how long an answer says how things are: a poll and half a heartbeat later."""
 WHOLE_REPORT_SECONDS = 5.0
 """After how long all of a node's report is asked for, whatever it has told of changes."""
 
@@ -60,14 +69,27 @@ class WatchedNode:
     client: NodeClient
     heard: Heard | None = None
     whole_at: float = float("-inf")
+    answered_at: datetime | None = None
+    answers_since: datetime | None = None
     unreachable_since: datetime | None = None
     poller: asyncio.Task[None] | None = None
     silent: asyncio.Event = dataclasses.field(default_factory=asyncio.Event)
+    called: set[NodeId] = dataclasses.field(default_factory=set)
 
     @property
     def reachable(self) -> bool:
         """Return whether the last poll was answered."""
         return self.heard is not None and self.unreachable_since is None
+
+    def is_fresh(self, now: datetime) -> bool:
+        """Return whether the last answer came a moment ago."""
+        at = self.answered_at
+        return self.reachable and at is not None and now - at < timedelta(seconds=FRESH_SECONDS)
+
+    @property
+    def hears(self) -> frozenset[NodeId]:
+        """Return the data nodes that it has said it hears."""
+        return (self.heard.hears if self.heard is not None else None) or frozenset()
 
     async def answer(self, executor: Executor, call: Callable[[], Message]) -> Message:
         """Return what a call to the node returns; NotReadyError when a poll finds it silent first.
@@ -75,6 +97,7 @@ class WatchedNode:
         A node that is lost with a call under way holds up nobody for longer than it takes to
         notice that. The call is given up, not ended: its outcome is unknown.
         """
+        self.called.add(self.node)
         called = asyncio.get_running_loop().run_in_executor(executor, call)
         if self.silent.is_set():
             return await called
@@ -118,6 +141,7 @@ class NodeMonitor:
         self._timeout_seconds = timeout_seconds
         self._nodes: dict[NodeId, WatchedNode] = {}
         self._absent: dict[NodeId, datetime] = {}
+        self._called: set[NodeId] = set()
         self.pause_seconds = 0.0
 
     def watch(
@@ -141,6 +165,7 @@ class NodeMonitor:
                     address,
                     (self._connect or NodeClient)(address),
                     unreachable_since=silent.get(node),
+                    called=self._called,
                 )
                 self._nodes[node] = watched
                 watched.poller = asyncio.get_running_loop().create_task(self._poll(watched))
@@ -153,6 +178,32 @@ class NodeMonitor:
         """Return since when a node does not answer, None when it does or was not asked yet."""
         watched = self._nodes.get(node)
         return watched.unreachable_since if watched is not None else self._absent.get(node)
+
+    def used_epoch(self, own: int) -> int | None:
+        """Return the highest coordinator epoch that a data node has from another coordinator.
+
+        None when all of them are below `own`, or came from this process's calls.
+        """
+        known = (
+            (node, watched.heard.coordinator_epoch)
+            for node, watched in self._nodes.items()
+            if watched.heard is not None
+        )
+        used = [e for node, e in known if e > own or (e == own and node not in self._called)]
+        return max(used, default=None)
+
+    @property
+    def has_met_all(self) -> bool:
+        """Return whether each data node with an address has answered, or failed to, by now."""
+        return all(w.heard or w.unreachable_since for w in self._nodes.values())
+
+    def replicas(self) -> dict[NodeId, Mapping[PartitionId, ReplicaReport]]:
+        """Return what each data node that answers says of its replicas."""
+        return {
+            node: watched.heard.replicas
+            for node, watched in self._nodes.items()
+            if watched.heard is not None and watched.reachable
+        }
 
     def nodes(self) -> dict[NodeId, WatchedNode]:
         """Return all watched nodes by id."""
@@ -224,6 +275,9 @@ class NodeMonitor:
 
     def _note_report(self, watched: WatchedNode, report: NodeReport) -> None:
         before, after = watched.heard, with_answer(watched.heard, report)
+        watched.answered_at = utc_now()
+        if not watched.reachable or before is None or before.process_id != after.process_id:
+            watched.answers_since = watched.answered_at
         if before is None or watched.unreachable_since is not None:
             news: News | None = EVERYTHING
         else:

@@ -46,6 +46,10 @@ async def begin_pass(
     runtime = coordinator.runtime(zone_key, zone.metadata.uid)
     store = runtime.route_store(coordinator.kube, zone)
     migrations = await _migrations(coordinator, key.namespace, zone_name, migration)
+    owner = task or migration
+    if spark is not None and not spark.state and owner is not None:
+        error = runtime.spark_errors.get(owner.metadata.uid, "")
+        spark = dataclasses.replace(spark, error=error)
     view = build_view(
         zone,
         runtime,

@@ -1,10 +1,12 @@
 """Makes the plan of a RebalanceTask: asks the planner for what the task's type wants."""
 
+from rezone.controller.monitor import utc_now
 from rezone.controller.passes import ZonePass
 from rezone.domain import planner
 from rezone.domain.data_nodes import eligible_ids, planner_nodes
 from rezone.domain.estimates import seconds_for
 from rezone.domain.rebalance_run import NoPlan, Planned
+from rezone.domain.triggers import frozen_ids
 from rezone.resources.conditions import Reason
 from rezone.resources.task import PlanSummary, RebalanceTask, TaskType
 from rezone.resources.zone_status import DistributionZoneStatus
@@ -18,6 +20,10 @@ def make_plan(task: RebalanceTask, seen: ZonePass) -> Planned | NoPlan:
     try:
         request = _request(task, seen)
         made = planner.plan(request)
+        pending = seen.view.pending if task.spec.revision else None
+        if pending is not None and pending != made.target and not seen.view.resharding:
+            # What a task of the operator's carries out was decided when it became pending.
+            made = planner.described(request, pending, made)
     except planner.NotPlaceableError as error:
         return NoPlan(Reason.NOT_ENOUGH_DATA_NODES, str(error))
     except ValueError as error:
@@ -32,6 +38,7 @@ def make_plan(task: RebalanceTask, seen: ZonePass) -> Planned | NoPlan:
             leader_moves=len(made.leader_moves),
             bytes_estimate=made.bytes_moved,
             seconds_estimate=seconds_for(made.bytes_moved, rate, COPY_BYTES_PER_SECOND_GUESSED),
+            reasons=planner.reasons_of(made.moves),
         ),
     )
 
@@ -55,7 +62,8 @@ def _request(task: RebalanceTask, seen: ZonePass) -> planner.PlanRequest:
 def _zone_request(seen: ZonePass, revision: int) -> planner.PlanRequest:
     view = seen.view
     status = seen.zone.status or DistributionZoneStatus()
-    eligible = eligible_ids(status.data_nodes)
+    nodes, settings = status.data_nodes, seen.zone.spec.data_nodes.auto_adjust
+    frozen = frozen_ids(nodes, settings, utc_now())
     sizes = []
     leaders = []
     for partition in view.layout.ids:
@@ -67,7 +75,7 @@ def _zone_request(seen: ZonePass, revision: int) -> planner.PlanRequest:
         # Those that there are: another number in the spec is a re-sharding's, which may wait.
         partitions=view.layout.partitions,
         replicas=seen.zone.spec.replicas,
-        nodes=planner_nodes(status.data_nodes, eligible),
+        nodes=planner_nodes(nodes, eligible_ids(nodes), frozen),
         current=view.stable,
         leaders=tuple(leaders),
         partition_bytes=tuple(sizes),

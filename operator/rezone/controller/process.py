@@ -29,6 +29,7 @@ log = structlog.get_logger(__name__)
 
 EXIT_LEASE_LOST = 3
 EXIT_WATCH_FAILED = 4
+EXIT_EPOCH_USED = 5
 LOOK_SECONDS_MAX = 0.5
 """How often a process that waits for the Lease looks at it, at the least."""
 
@@ -65,7 +66,7 @@ def election_settings(lease_duration_seconds: int) -> ElectionSettings:
 
 
 async def _main(settings: CoordinatorSettings) -> int:
-    process = OperatorProcess(settings)
+    process = OperatorProcess(settings, await connect())
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, process.stop)
@@ -75,10 +76,10 @@ async def _main(settings: CoordinatorSettings) -> int:
 class OperatorProcess:
     """One life of the operator: getting ready, election, then the coordinator, and the end."""
 
-    def __init__(self, settings: CoordinatorSettings) -> None:
+    def __init__(self, settings: CoordinatorSettings, kube: Kube) -> None:
         self._settings = settings
         self._exit_code = 0
-        self._kube: Kube = connect()
+        self._kube = kube
         self._loop = asyncio.get_running_loop()
         self._prepared = Prepared(self._kube, settings, self._watching_failed)
         self._election = LeaderElection(
@@ -123,6 +124,7 @@ class OperatorProcess:
             certificates,
             metrics=metrics,
             monitors=self._prepared.monitors,
+            on_used_epoch=self._epoch_used,
         )
         coordinator.register(Kind.ZONE, ZoneReconciler(coordinator).reconcile)
         coordinator.register(Kind.TASK, TaskReconciler(coordinator).reconcile)
@@ -141,6 +143,15 @@ class OperatorProcess:
         log.error("watching ended by itself", error=str(error))
         self._exit_code = EXIT_WATCH_FAILED
         self._loop.call_soon_threadsafe(self._election.stop)
+
+    def _epoch_used(self, epoch: int) -> None:
+        """End the process: data nodes have this epoch from another coordinator.
+
+        It has taken over unnoticed, or the Lease was put back to an earlier state (NW-06).
+        """
+        log.error("data nodes know a coordinator of this or a later epoch", epoch=epoch)
+        self._exit_code = EXIT_EPOCH_USED
+        self._election.stop(above=epoch)
 
     def _lost(self) -> None:
         log.error("lease lost, ending the process")

@@ -14,6 +14,8 @@ from typing import Generic, TypeVar
 
 import structlog
 
+from rezone.kube.errors import UnavailableError
+
 Key = TypeVar("Key", bound=Hashable)
 
 BACKOFF_SECONDS_FIRST = 0.2
@@ -96,11 +98,20 @@ class KeyedQueue(Generic[Key]):
     async def _attempt(self, key: Key) -> float | None:
         try:
             delay: float | None = await self._reconcile(key)
+        except UnavailableError as error:
+            # The API server is away: a traceback of the HTTP client would say no more.
+            backoff = self._count_failure(key)
+            log.warning("reconcile failed", key=str(key), backoff=backoff, error=str(error))
+            return backoff
         except Exception:
-            failures = self._failures.get(key, 0) + 1
-            self._failures[key] = failures
-            backoff = min(BACKOFF_SECONDS_FIRST * 2.0 ** (failures - 1), BACKOFF_SECONDS_MAX)
-            log.exception("reconcile failed", key=str(key), failures=failures, backoff=backoff)
+            backoff = self._count_failure(key)
+            log.exception("reconcile failed", key=str(key), backoff=backoff)
             return backoff
         self._failures.pop(key, None)
         return delay
+
+    def _count_failure(self, key: Key) -> float:
+        """Count one more failure in a row; return after how many seconds to try again."""
+        failures = self._failures.get(key, 0) + 1
+        self._failures[key] = failures
+        return min(BACKOFF_SECONDS_FIRST * 2.0 ** (failures - 1), BACKOFF_SECONDS_MAX)

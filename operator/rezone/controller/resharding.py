@@ -17,7 +17,7 @@ from rezone.domain.resharding_view import CreateHeirs, DropLayout, VerifyPart
 from rezone.resources.conditions import Reason
 from rezone.resources.task import PlanSummary, RebalanceTask
 from rezone.resources.zone import DistributionZone
-from rezone.wire.layouts import Layout
+from rezone.wire.layouts import Layout, generation_of
 
 FILL_BYTES_PER_SECOND_GUESSED = 50_000_000
 """What a plan's time is estimated with when the zone has no limit; the table of benchmarks."""
@@ -69,12 +69,21 @@ class ReshardingActs:
             case VerifyPart():
                 self._verify_in_background(action)
                 return
+            case CreateHeirs(generation=generation) if self._is_held(generation):
+                # Their records were forgotten, not never made: the zone's pass learns them.
+                pass
             case CreateHeirs(generation=generation, nodes=nodes):
                 records = [routes.initial(each, self._c.epoch) for each in nodes]
                 await self._runtime.create_layout(store, records, generation)
             case DropLayout(generation=generation):
                 await self._runtime.delete_layout(store, generation)
         self._c.wake_zone(self._runtime.key)
+
+    def _is_held(self, generation: int) -> bool:
+        """Return whether a data node has, or may have, a partition of a layout."""
+        held = self._runtime.monitor.replicas().values()
+        known = any(generation_of(p) == generation for reports in held for p in reports)
+        return known or not self._runtime.has_met_data_nodes()
 
     def _verify_in_background(self, action: VerifyPart) -> None:
         """Start a comparison, at most one per part; its outcome wakes the zone."""

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from datetime import datetime
 
 from rezone.domain import rollout
+from rezone.domain.maintenance import kept_ids
 from rezone.domain.rollout import RolloutDecision, SeenPod, Situation
 from rezone.domain.world import ZoneView
 from rezone.kube.pods import PodView
@@ -28,19 +29,24 @@ def decide_rollout(
     """Return what becomes of the zone's rolling update in this pass."""
     storage = zone.spec.storage
     kept = {node.id: node for node in status.data_nodes if node.state not in _GIVEN_UP}
+    # Pods of nodes that are given up go anyway.
+    theirs = tuple(_seen(p, kept[p.node_id], view) for p in pods if p.node_id in kept)
+    if status.rollout is None and not any(pod.outdated for pod in theirs):
+        return rollout.NOTHING  # most passes: what follows looks at every partition
     return rollout.decide(
         status.rollout,
         Situation(
             template_hash=template_hash,
             strategy=zone.spec.data_nodes.update_strategy,
             nodes=frozenset(kept),
-            # Pods of nodes that are given up go anyway.
-            pods=tuple(_seen(p, kept[p.node_id], view) for p in pods if p.node_id in kept),
+            pods=theirs,
             lagging=rollout.lagging_nodes(view),
             counted=rollout.counted_nodes(view),
             sole=rollout.sole_holders(view),
             ephemeral=storage.volume_claim_template is None or storage.engine is EngineKind.MEMORY,
             rebalancing=view.pending is not None,
+            maintenance=kept_ids(status.data_nodes),
+            paused=zone.spec.paused,
             tasks=frozenset(task.metadata.name for task in tasks),
         ),
         now,

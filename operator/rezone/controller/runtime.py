@@ -18,6 +18,8 @@ from rezone.controller.settings import CoordinatorSettings
 from rezone.controller.verify import Comparisons, Key
 from rezone.controller.volumes import SeenVolumes
 from rezone.controller.zone_config import zone_config
+from rezone.domain.copy_watch import CopyWatch
+from rezone.domain.outdated import is_later, known_later
 from rezone.domain.resharding_observe import PartKey
 from rezone.domain.route_records import RouteRecords
 from rezone.domain.world import CopyKey, RouteChange
@@ -25,11 +27,13 @@ from rezone.domain.zone_status import Obstacle
 from rezone.kube.client import Kube
 from rezone.kube.routes import RouteStore
 from rezone.resources.zone import DistributionZone
-from rezone.wire.messages import Fence, LeaderAndIsr, NodeId, PartitionId
+from rezone.wire.messages import AdmitCopies, Fence, LeaderAndIsr, NodeId, PartitionId
 
 UNSURE_LEASES = 2
 """For how many durations of the Lease a new coordinator expects late writes of the one before."""
 READ_AGAIN_SECONDS = 5.0
+REFUSED_SECONDS = 10.0
+"""How long a refusal of copies is told of: who still wants them asks again sooner."""
 AUTHORIZED_SECONDS = 20.0
 """How long a takeover that is no migration's may take before it is taken back."""
 
@@ -65,12 +69,12 @@ def together(
     return taken, others
 
 
-def _of_known_partitions(
-    batch: Sequence[WantedChanges], routes: RouteRecords
+def _without_refused(
+    batch: Sequence[WantedChanges], may_write: Callable[[RouteChange], bool]
 ) -> list[WantedChanges]:
-    """Return those that can be made; the others are about a layout whose records are gone."""
+    """Answer those with a change that may not be written; return the others."""
     for each in batch:
-        if not each.partitions <= routes.keys():
+        if not all(map(may_write, each.changes)):
             each.answer(made=False)
     return [each for each in batch if not each.answered]
 
@@ -93,18 +97,28 @@ class ZoneRuntime:
         self.coordinator_epoch = coordinator_epoch
         self.monitor = monitor
         self.notifier = Notifier(executor, self.monitor, settings.call_timeout_seconds)
+        self.copy_watch = CopyWatch()
         self.copies: Comparisons[CopyKey] = Comparisons("copy")
         self.parts: Comparisons[PartKey] = Comparisons("part")
         self.obstacle: Obstacle | None = None
+        self.copies_by_spark = False
         self.volumes: SeenVolumes | None = None
         # By the task's uid: whose objects have the names of migrations that its last pass wanted.
         self.taken_names: dict[str, Mapping[str, str]] = {}
+        # By the owner's uid: why its SparkApplication could not be created, when last tried.
+        self.spark_errors: dict[str, str] = {}
+        self.looked_at = False
+        # By the owner's uid: when it asked for copies last, and why some may not begin.
+        self._refused: dict[str, tuple[float, Mapping[PartitionId, str]]] = {}
+        # By node: what it was last told of copies that may begin, and when.
+        self.admissions: dict[NodeId, tuple[float, AdmitCopies]] = {}
         self.zone: DistributionZone | None = None
         self.peers: dict[NodeId, str] = {}
         self.fence: Fence | None = None
         self._routes: RouteRecords | None = None
         self._authorized: dict[tuple[PartitionId, int], float] = {}
         self._read_at = 0.0
+        self._met = False
         lease = settings.lease_duration_seconds
         self._sure_from = asyncio.get_running_loop().time() + UNSURE_LEASES * lease
         self._store: RouteStore | None = None
@@ -119,6 +133,20 @@ class ZoneRuntime:
             self.taken_names[task_uid] = names
         else:
             self.taken_names.pop(task_uid, None)
+
+    def note_refused(self, owner: str, now: float, why: Mapping[PartitionId, str]) -> None:
+        """Keep why an owner's copies may not begin, by partition, for its next pass."""
+        self._refused = {o: r for o, r in self._refused.items() if now - r[0] < REFUSED_SECONDS}
+        self._refused[owner] = (now, why)
+
+    def copies_refused(self, owner: str | None = None) -> dict[PartitionId, str]:
+        """Return why copies may not begin, by partition: of one owner, or of all."""
+        now = asyncio.get_running_loop().time()
+        found: dict[PartitionId, str] = {}
+        for uid, (at, why) in self._refused.items():
+            if owner in {None, uid} and now - at < REFUSED_SECONDS:
+                found.update(why)
+        return found
 
     def route_store(self, kube: Kube, zone: DistributionZone) -> RouteStore:
         """Return the zone's one route store: it keeps the base of the next guarded write."""
@@ -145,6 +173,14 @@ class ZoneRuntime:
             self._routes = None
             await store.delete(generation)
 
+    def has_met_data_nodes(self) -> bool:
+        """Return whether a new coordinator has heard of every data node, or that it is silent.
+
+        What data nodes know may be later than the objects say (`domain.outdated`).
+        """
+        self._met = self._met or self.monitor.has_met_all
+        return self._met
+
     def doubt_routes(self) -> None:
         """Forget the route table when a data node knows a newer record than is remembered here.
 
@@ -158,10 +194,7 @@ class ZoneRuntime:
         for seen in self.monitor.nodes().values():
             for report in seen.heard.replicas.values() if seen.heard is not None else ():
                 record = known.get(report.partition)
-                # What is of a leader epoch before may be of a partition that begins anew.
-                if record is None or report.leader_epoch < record.leader_epoch:
-                    continue
-                if report.partition_epoch > record.partition_epoch:
+                if record is not None and is_later(report, record):
                     self._routes = None
                     return
 
@@ -206,7 +239,12 @@ class ZoneRuntime:
         batch, self._wanted = together(self._wanted)
         try:
             routes = await self._loaded(store)
-            batch = _of_known_partitions(batch, routes)
+            # Data nodes may know later records (`domain.outdated`): the zone's pass asks first.
+            there = routes.keys() if self._met else frozenset()
+            later = known_later(routes, self.monitor.replicas())
+            batch = _without_refused(
+                batch, lambda c: c.partition in there and (c.learned or c.partition not in later)
+            )
             if not batch:
                 return
             self._routes = None

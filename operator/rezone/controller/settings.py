@@ -22,12 +22,13 @@ class CoordinatorSettings:
     waited for before an in-sync replica takes over; it must be longer than a restart of a pod
     that you do not want to notice. `lease_duration_seconds` is how long a dead operator's Lease
     keeps the next one waiting. `resharding_grace_seconds` is how long old partitions stay after the
-    last cut-over, for scans that began before. `tls` is "issued" (the operator issues all
-    certificates, by the authority in `tls_authority_secret` beside it), "provided" (somebody else
-    fills the Secrets, and REZONE_TLS_DIRECTORY has the operator's own) or "off": plaintext, which
-    is right on one machine only. The chart says "issued" unless told otherwise. `client_login`
-    "off" leaves the requests of clients for certificates to people; it counts with `tls` "issued"
-    only.
+    last cut-over, for scans that began before. `max_migrations_per_kubernetes_node` is how many
+    copies of all zones a Kubernetes node takes part in at once, as source or target. `tls` is
+    "issued" (the operator issues all certificates, by the authority in `tls_authority_secret`
+    beside it), "provided" (somebody else fills the Secrets, and REZONE_TLS_DIRECTORY has the
+    operator's own) or "off": plaintext, which is right on one machine only. The chart says
+    "issued" unless told otherwise. `client_login` "off" leaves the requests of clients for
+    certificates to people; it counts with `tls` "issued" only.
     """
 
     namespaces: tuple[str, ...] = ()
@@ -41,6 +42,7 @@ class CoordinatorSettings:
     call_timeout_seconds: float = 10.0
     resync_seconds: float = 20.0
     reconciles_max: int = 8
+    max_migrations_per_kubernetes_node: int = 16
     data_node_image: str = "rezone-data-node:latest"
     data_node_service_account: str = "default"
     spark_image: str = "rezone-spark:latest"

@@ -12,14 +12,23 @@ import structlog
 from rezone.controller.monitor import WatchedNode
 from rezone.wire.errors import RezoneError
 from rezone.wire.layouts import Overlap, index_of
-from rezone.wire.messages import DigestReply, DigestRequest, PartitionId
+from rezone.wire.messages import (
+    Ack,
+    DigestReply,
+    DigestRequest,
+    Fence,
+    NoteCompared,
+    PartitionId,
+)
 
 log = structlog.get_logger(__name__)
 
 RANGES = 16
 DIGEST_TIMEOUT_SECONDS = 600.0
 """Reading a partition gives way to clients, so that 100 GB take about this long."""
-
+NOTE_SECONDS = 10.0
+TOLD_SECONDS = 10.0
+TOLD_LOOK_SECONDS = 0.05
 
 COMPARE_AGAIN_SECONDS = 0.5
 COMPARE_AGAIN_SECONDS_MAX = 60.0
@@ -125,8 +134,10 @@ async def verify_copy(
     partition: PartitionId,
     source: WatchedNode,
     target: WatchedNode,
+    *,
+    fence: Fence,
 ) -> None:
-    """Return when the copy equals its source.
+    """Return when the copy equals its source, and its data node has written that down.
 
     The source fixes the time and tells up to which offset it had applied rows then; the copy's
     answer counts only once it has applied at least those: NotComparedError before. CopyDiffersError
@@ -146,6 +157,26 @@ async def verify_copy(
                 f"{target.node} differs from data node {source.node} as of {there.as_of}: "
                 f"{here.rows[index]} rows against {there.rows[index]}",
             )
+    if here.uncompared:
+        note = NoteCompared(fence=fence, partition=partition, uncompared=here.uncompared)
+        call = functools.partial(target.client.call, note, Ack, timeout_seconds=NOTE_SECONDS)
+        # By `answer`, which keeps whom this coordinator has told its epoch.
+        await target.answer(executor, call)
+        await _until_told(target, partition, here.uncompared)
+
+
+async def _until_told(node: WatchedNode, partition: PartitionId, uncompared: str) -> None:
+    """Return when the report no longer says so: by it decisions are made, and all before was old.
+
+    NotComparedError when it still does after a while.
+    """
+    deadline = asyncio.get_running_loop().time() + TOLD_SECONDS
+    while asyncio.get_running_loop().time() < deadline:
+        report = node.heard.replicas.get(partition) if node.heard is not None else None
+        if report is None or report.uncompared != uncompared:
+            return
+        await asyncio.sleep(TOLD_LOOK_SECONDS)
+    raise NotComparedError(f"data node {node.node} has not said yet that it knows the outcome")
 
 
 async def verify_part(

@@ -21,12 +21,29 @@ from rezone.controller.coordinator import Coordinator
 from rezone.controller.keys import ObjectKey, ZoneKey
 from rezone.controller.monitor import utc_now
 from rezone.controller.observe import Observed, build_view
+from rezone.controller.restored import catch_up
 from rezone.controller.rollouts import decide_rollout
 from rezone.controller.runtime import ZoneRuntime
 from rezone.controller.volumes import GROWING_SECONDS, SeenVolumes, grow_volumes
-from rezone.controller.zone_mending import ZoneMending, migrations_of, others_turn
+from rezone.controller.zone_mending import (
+    ZoneMending,
+    migrations_of,
+    others_turn,
+    unplaced_replicas,
+)
+from rezone.controller.zone_pods import assigned_ids, bring_pods
+from rezone.controller.zone_repairs import REPAIR_SECONDS
 from rezone.controller.zone_tasks import ZoneTasks, task_name
-from rezone.domain import announcements, assignments, handover, kept_replicas, routes
+from rezone.domain import (
+    announcements,
+    assignments,
+    handover,
+    hearing,
+    kept_replicas,
+    maintenance,
+    missing_replicas,
+    routes,
+)
 from rezone.domain.data_nodes import Presence, plan_data_nodes
 from rezone.domain.repairs import lease_ends_in
 from rezone.domain.rollout import RolloutDecision
@@ -38,17 +55,12 @@ from rezone.domain.zone_status import Obstacle, health_of, zone_conditions
 from rezone.kube.data_node import selector_text
 from rezone.kube.errors import (
     ConflictWriteError,
-    ForbiddenError,
-    ForeignObjectError,
-    InvalidWriteError,
 )
 from rezone.kube.routes import RouteStore
-from rezone.resources.conditions import Reason
 from rezone.resources.zone import DistributionZone
 from rezone.resources.zone_status import (
     Assignments,
     DataNodeState,
-    DataNodeStatus,
     DistributionZoneStatus,
 )
 from rezone.wire.messages import Fence
@@ -59,6 +71,8 @@ DATA_NODE_PORT = 7400
 NEW_OBSTACLE_SECONDS = 0.5
 """Soon, because the status must tell of it; not at once, because its words may change each time."""
 OBSTACLE_SECONDS = 5.0
+REFUSED_SECONDS = 2.0
+"""How soon repairs ask again for the machines' slots: who does not ask is not waited for."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -89,6 +103,19 @@ class ZoneReconciler:
         runtime = self._c.runtime(zone_key, zone.metadata.uid)
         store = runtime.route_store(self._c.kube, zone)
         observed = await self._observe(zone, runtime, store)
+        again = await catch_up(self._c, key, zone, runtime, observed)
+        if again is not None:
+            return again
+        return await self._pass(key, zone, runtime, store, observed)
+
+    async def _pass(
+        self,
+        key: ObjectKey,
+        zone: DistributionZone,
+        runtime: ZoneRuntime,
+        store: RouteStore,
+        observed: Observed,
+    ) -> float:
         decided = await self._decide(zone, runtime, observed)
         self._c.metrics.note_zone(key, decided.status.conditions)
         try:
@@ -102,9 +129,11 @@ class ZoneReconciler:
         if acted:
             return 0.0
         return min(
+            REFUSED_SECONDS if runtime.copies_refused(zone.metadata.uid) else math.inf,
             decided.wake_seconds,
             _obstacle_in(known, runtime.obstacle),
             _volumes_in(before, runtime.volumes),
+            REPAIR_SECONDS if runtime.copies_by_spark else math.inf,
         )
 
     # --- observe -----------------------------------------------------------------------------
@@ -128,7 +157,8 @@ class ZoneReconciler:
         runtime.monitor.watch(addresses, expected=met)
         watched = runtime.monitor.nodes()
         runtime.doubt_routes()
-        presence = {}
+        presence, now = {}, utc_now()
+        heard = {n for w in watched.values() if w.is_fresh(now) for n in w.hears}
         for node in status.data_nodes:
             seen = watched.get(node.id)
             presence[node.id] = Presence(
@@ -137,8 +167,9 @@ class ZoneReconciler:
                 address=addresses.get(node.id, ""),
                 reachable=seen is not None and seen.reachable,
                 unreachable_since=runtime.monitor.silent_since(node.id),
+                heard=node.id in heard,
             )
-        now, kept = utc_now(), status.assignments.kept
+        kept = status.assignments.kept
         return Observed(
             now=now,
             kube_nodes=dict(kube_nodes),
@@ -159,30 +190,9 @@ class ZoneReconciler:
         runtime: ZoneRuntime,
         observed: Observed,
     ) -> Decided:
-        status = zone.status or DistributionZoneStatus()
-        keys = _with_first_stable(status.assignments, observed.routes, zone)
-        nodes = plan_data_nodes(
-            zone=zone.metadata.name,
-            spec=zone.spec.data_nodes,
-            current=status.data_nodes,
-            next_node_id=status.next_node_id,
-            kube_nodes=observed.kube_nodes,
-            presence=observed.presence,
-            assigned=_assigned(keys, observed.routes),
-            lost_after=timedelta(seconds=self._c.settings.lost_after_seconds),
-            now=observed.now,
-        )
-        status = status.model_copy(
-            update={
-                "assignments": keys,
-                "data_nodes": nodes.nodes,
-                "next_node_id": nodes.next_node_id,
-                "observed_generation": zone.metadata.generation,
-                "replicas": len(nodes.nodes),
-                "selector": selector_text(zone.metadata.name),
-            },
-        )
-        generation = keys.stable.generation if keys.stable is not None else 0
+        status = self._with_data_nodes(zone, observed)
+        stable = status.assignments.stable
+        generation = stable.generation if stable is not None else 0
         leaders = tuple(record.leader for record in observed.routes.of(generation))
         await others_turn()
         planned = ZonePlanning(zone, status, leaders=leaders, now=observed.now).run()
@@ -195,7 +205,9 @@ class ZoneReconciler:
             spark=None,
             leader_lease_seconds=self._c.settings.leader_lease_seconds,
         )
-        planned.keep(kept_replicas.still_kept(view, observed.now))
+        unplaced = await unplaced_replicas(self._c, zone, view, observed)
+        planned.keep((*kept_replicas.still_kept(view, observed.now), *unplaced))
+        planned.admit(view)
         rollout = decide_rollout(
             zone,
             planned.status,
@@ -211,8 +223,11 @@ class ZoneReconciler:
             rollout.wake_seconds,
             self._c.settings.resync_seconds,
             lease_ends_in(view, observed.now),
+            hearing.steady_in(view, observed.now),
             handover.wake_in(view),
+            missing_replicas.wake_in(view),
             kept_replicas.ends_in(planned.status.assignments.kept, observed.now),
+            maintenance.ends_in(planned.status.data_nodes, observed.now),
         )
         return Decided(
             status=_with_conditions(
@@ -223,11 +238,46 @@ class ZoneReconciler:
                 task=task_name(zone.metadata.name, observed.tasks, planned.status.assignments),
                 obstacle=runtime.obstacle,
                 volumes=runtime.volumes.growth if runtime.volumes is not None else None,
+                told=maintenance.told(
+                    planned.status.data_nodes,
+                    zone.spec.data_nodes,
+                    {k.name: k.maintenance for k in observed.kube_nodes.values()},
+                    view,
+                    observed.now,
+                ),
                 now=observed.now,
             ),
             place=planned.place,
             rollout=rollout,
             wake_seconds=wake,
+        )
+
+    def _with_data_nodes(
+        self, zone: DistributionZone, observed: Observed
+    ) -> DistributionZoneStatus:
+        """Return the status with the data nodes as they are now, and with its first assignment."""
+        status = zone.status or DistributionZoneStatus()
+        keys = _with_first_stable(status.assignments, observed.routes, zone)
+        nodes = plan_data_nodes(
+            zone=zone.metadata.name,
+            spec=zone.spec.data_nodes,
+            current=status.data_nodes,
+            next_node_id=status.next_node_id,
+            kube_nodes=observed.kube_nodes,
+            presence=observed.presence,
+            assigned=assigned_ids(keys, observed.routes),
+            lost_after=timedelta(seconds=self._c.settings.lost_after_seconds),
+            now=observed.now,
+        )
+        return status.model_copy(
+            update={
+                "assignments": keys,
+                "data_nodes": nodes.nodes,
+                "next_node_id": nodes.next_node_id,
+                "observed_generation": zone.metadata.generation,
+                "replicas": len(nodes.nodes),
+                "selector": selector_text(zone.metadata.name),
+            },
         )
 
     # --- act ---------------------------------------------------------------------------------
@@ -242,7 +292,10 @@ class ZoneReconciler:
     ) -> bool:
         """Carry out what the written status stands for; returns whether another pass is due now."""
         status = decided.status
-        runtime.obstacle = await self._bring_pods(zone, observed, decided)
+        runtime.looked_at = True
+        runtime.obstacle = await bring_pods(
+            self._c.pods, zone, observed, status=decided.status, outdated=decided.rollout.delete
+        )
         runtime.volumes = await grow_volumes(
             self._c.claims, zone, runtime.volumes, asyncio.get_running_loop().time()
         )
@@ -252,44 +305,14 @@ class ZoneReconciler:
             first = [routes.initial(replicas, self._c.epoch) for replicas in decided.place]
             await runtime.create_layout(store, first, 0)
             return True
-        changed = await ZoneMending(self._c, zone, runtime, store, observed).run()
+        mending = ZoneMending(self._c, zone, runtime, store, observed)
+        changed = await mending.run()
+        runtime.obstacle = runtime.obstacle or mending.obstacle
+        runtime.copies_by_spark = mending.by_spark
         self._inform(zone, runtime, status)
         await runtime.notify()
         await self._tasks.ensure(zone, observed.tasks)
         return changed
-
-    async def _bring_pods(
-        self,
-        zone: DistributionZone,
-        observed: Observed,
-        decided: Decided,
-    ) -> Obstacle | None:
-        """Make and delete pods as decided; return what is in the way of those to be made.
-
-        That is no reason to leave the partitions alone: a template that the API server refuses must
-        not keep a dead node's leaders from being replaced.
-        """
-        status = decided.status
-        retired = _retired(status, observed)
-        kept = [n for n in status.data_nodes if n.id not in retired and _needs_pod(zone, n)]
-        obstacle: Obstacle | None = None
-        try:
-            degraded = status.under_replicated > 0
-            await self._c.pods.ensure(zone, kept, degraded=degraded, present=observed.pods)
-        except ForeignObjectError as error:
-            reason = Reason.AWAITING_DELETION if error.going else Reason.NAME_TAKEN
-            obstacle = Obstacle(reason=reason, message=str(error), lasting=not error.going)
-        except (InvalidWriteError, ForbiddenError) as error:
-            obstacle = Obstacle(reason=Reason.REFUSED, message=str(error))
-        for node in retired:
-            log.info("retiring data node", node=node)
-            await self._c.pods.delete_data_node(zone, node)
-        outdated = decided.rollout.delete
-        # Its successor might not be made either.
-        if outdated is not None and obstacle is None:
-            log.info("replacing pod", node=outdated.node)
-            await self._c.pods.delete_pod(zone, outdated.node, outdated.uid)
-        return obstacle
 
     def _inform(
         self,
@@ -334,33 +357,6 @@ def _with_first_stable(
     return assignments.first(keys, topology, int(zone.metadata.resource_version))
 
 
-def _assigned(keys: Assignments, records: RouteRecords) -> frozenset[int]:
-    ids = {node for record in records.values() for node in record.replicas}
-    for key in (keys.stable, keys.pending, keys.planned):
-        if key is not None:
-            ids.update(node for nodes in assignments.parse(key.replicas) for node in nodes)
-    return frozenset(ids)
-
-
-def _needs_pod(zone: DistributionZone, node: DataNodeStatus) -> bool:
-    """Return whether a data node shall have a pod: not one that was evicted with all it had."""
-    draining = node.state is DataNodeState.DRAINING
-    return not (draining and zone.spec.storage.volume_claim_template is None)
-
-
-def _retired(status: DistributionZoneStatus, observed: Observed) -> frozenset[int]:
-    """Return the data nodes that nothing is assigned to and that the spec no longer wants.
-
-    A pod without a data node is one more: an operator that was about to lose its Lease may have
-    made it after its successor had retired the node.
-    """
-    assigned = _assigned(status.assignments, observed.routes)
-    unwanted = (DataNodeState.DRAINING, DataNodeState.LOST)
-    wanted = {node.id for node in status.data_nodes if node.state not in unwanted}
-    seen = {node.id for node in status.data_nodes} | {pod.node_id for pod in observed.pods}
-    return frozenset(seen - wanted - assigned)
-
-
 def _with_conditions(
     zone: DistributionZone,
     planned: ZonePlanning,
@@ -370,6 +366,7 @@ def _with_conditions(
     task: str,
     obstacle: Obstacle | None,
     volumes: Growth | None,
+    told: maintenance.Told | None,
     now: datetime,
 ) -> DistributionZoneStatus:
     status = planned.status
@@ -388,8 +385,10 @@ def _with_conditions(
                 stalled=planned.stalled,
                 obstacle=obstacle,
                 volumes=volumes,
+                maintenance=told,
                 rebalancing=task,
                 paused=zone.spec.rebalance.paused,
+                hands_off=zone.spec.paused,
                 rollout=rollout,
                 generation=zone.metadata.generation,
                 now=now,

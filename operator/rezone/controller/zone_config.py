@@ -1,5 +1,6 @@
 """What data nodes must know of a zone, from its spec and its route table."""
 
+from rezone.domain.maintenance import active_ids
 from rezone.domain.route_records import RouteRecords
 from rezone.resources.zone import DistributionZone
 from rezone.wire.indexes import id_of
@@ -37,6 +38,7 @@ def zone_config(zone: DistributionZone, routes: RouteRecords) -> ZoneConfig:
         replicas=spec.replicas,
         min_in_sync_replicas=spec.min_in_sync,
         version_retention_seconds=spec.storage.version_retention_seconds,
+        maintenance=active_ids(zone.status.data_nodes) if zone.status is not None else (),
     )
 
 

@@ -9,7 +9,13 @@ from collections.abc import Sequence
 from rezone.controller.coordinator import Coordinator
 from rezone.domain import assignments
 from rezone.resources.model import ObjectMeta
-from rezone.resources.task import RebalanceTask, RebalanceTaskSpec, TaskState, TaskType
+from rezone.resources.task import (
+    TERMINAL_TASK_STATES,
+    RebalanceTask,
+    RebalanceTaskSpec,
+    TaskState,
+    TaskType,
+)
 from rezone.resources.zone import DistributionZone
 from rezone.resources.zone_status import Assignments
 
@@ -44,6 +50,14 @@ def copies_now(task: RebalanceTask) -> bool:
     if task.spec.type is TaskType.RESHARD:
         return False
     return task.status is not None and task.status.state in _COPYING and not task.spec.suspend
+
+
+_MOVING = frozenset(TaskState) - TERMINAL_TASK_STATES - {TaskState.PLANNED, TaskState.APPROVED}
+
+
+def moves_now(task: RebalanceTask) -> bool:
+    """Return whether a task has begun to change what its zone's partitions live on."""
+    return task.status is not None and task.status.state in _MOVING
 
 
 class ZoneTasks:

@@ -36,6 +36,7 @@ ALLOWED: Mapping[Act, frozenset[Role]] = {
 }
 
 _ACTS: Mapping[type[messages.Message], Act] = {
+    messages.Heartbeat: Act.ROUTES,
     messages.RoutesRequest: Act.ROUTES,
     messages.ScanTicket: Act.READ,
     messages.IndexTicket: Act.READ,
@@ -43,6 +44,7 @@ _ACTS: Mapping[type[messages.Message], Act] = {
     messages.TransactionBegin: Act.READ,
     messages.WriteRequest: Act.WRITE,
     messages.TransactionEnd: Act.WRITE,
+    messages.ProducerOpen: Act.WRITE,
     messages.ReportRequest: Act.INSPECT,
     messages.DigestRequest: Act.INSPECT,
     messages.StatisticsRequest: Act.INSPECT,
@@ -52,6 +54,7 @@ _ACTS: Mapping[type[messages.Message], Act] = {
     messages.TailImports: Act.SNAPSHOT,
     messages.BulkInsert: Act.COPY,
     messages.CopyStateRequest: Act.COPY,
+    messages.WaitingCopiesRequest: Act.COPY,
 }
 
 

@@ -23,6 +23,7 @@ class EventReason(enum.StrEnum):
     DATA_NODE_LOST = "DataNodeLost"  # silent for the grace time: its replicas are rebuilt
     DATA_NODE_ACTIVE = "DataNodeActive"  # it answers and may hold replicas
     DATA_NODE_REMOVED = "DataNodeRemoved"  # nothing is assigned to it any more
+    DATA_NODE_MAINTENANCE = "DataNodeMaintenance"  # its maintenance was asked for, began or ended
     POD_REPLACED = "PodReplaced"  # a rolling update replaces a data node's pod
     UPDATE_STARTED = "UpdateStarted"  # pods of an older template were seen
     UPDATE_DONE = "UpdateDone"  # all pods have the current template
@@ -65,6 +66,7 @@ def of_zone(
     return (
         *_conditions(before, after),
         *_data_nodes(before, after),
+        *_maintenance(before, after),
         *_moves(before, after),
         *_update(before, after),
     )
@@ -160,6 +162,29 @@ def _data_nodes(
         text = f"data node {node_id} holds nothing any more and was removed"
         key = f"node-{node_id}/gone/{stamp}"
         reason = EventReason.DATA_NODE_REMOVED
+        found.append(Announcement(reason=reason, message=text, key=key))
+    return found
+
+
+def _maintenance(
+    before: DistributionZoneStatus, after: DistributionZoneStatus
+) -> list[Announcement]:
+    old = {n.id: n.maintenance for n in before.data_nodes}
+    found = []
+    for node in after.data_nodes:
+        was, now = old.get(node.id), node.maintenance
+        if was is None and now is None:
+            continue
+        if was is not None and now is not None and was.state is now.state:
+            continue
+        state = now.state if now is not None else "ended"
+        wanted = now or was
+        since = wanted.since_time.isoformat() if wanted is not None else ""
+        text = f"maintenance of data node {node.id} on node {node.node_name or '-'} is {state}"
+        if now is not None and now.waiting_for:
+            text = f"{text}: {now.waiting_for}"
+        key = f"node-{node.id}/maintenance/{state}/{since}"
+        reason = EventReason.DATA_NODE_MAINTENANCE
         found.append(Announcement(reason=reason, message=text, key=key))
     return found
 

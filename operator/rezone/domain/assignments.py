@@ -66,10 +66,12 @@ def acting_revision(assignments: Assignments) -> int:
 
     A trigger that waits in `planned` has raised `change` already, but what is under way still
     belongs to `pending`: with the newer revision its own copies would be refused as outdated.
-    The value never falls, for `change` is never below the revision of `pending`.
+    The value never falls, for `change` is never below the revision of `pending`. The offset keeps
+    that true for a zone whose status was put back to an earlier one (`domain.outdated`).
     """
     pending = assignments.pending
-    return pending.revision if pending is not None else assignments.change
+    revision = pending.revision if pending is not None else assignments.change
+    return revision + assignments.revision_offset
 
 
 def first(assignments: Assignments, topology: Topology, revision: int) -> Assignments:
@@ -142,11 +144,11 @@ def settle(assignments: Assignments, move: SettleLeader) -> Assignments | Skip:
     """Return the keys after a person has moved a leader to a node that `stable` does not have.
 
     The new leader takes the old one's place, or the first where the old one has none, and comes
-    first. Replicas that have no place then are written down as kept, in the same write. SKIP while
-    anything is pending: that was planned without it and replaces `stable` as a whole; SKIP also
-    when `stable` has the new leader, so that a repeat changes nothing, and when as many replicas
-    are kept as there may be. The revision is a new one, as for every other change of `stable`:
-    what was planned before is stale.
+    first. With a replacement the new leader has a place, and the old one's goes to that node.
+    Replicas that have no place then are written down as kept, in the same write, as far as there is
+    room for them. SKIP while anything is pending: that was planned without it and replaces `stable`
+    as a whole; SKIP also when `stable` has the new leader, so that a repeat changes nothing. The
+    revision is a new one, as for every other change of `stable`: what was planned before is stale.
     """
     partition, old_leader, new_leader = move.partition, move.old_leader, move.new_leader
     stable = topology_of(assignments.stable)
@@ -156,17 +158,26 @@ def settle(assignments: Assignments, move: SettleLeader) -> Assignments | Skip:
         return SKIP
     index = index_of(partition)
     nodes = stable[index]
-    if new_leader in nodes:
-        return SKIP
     gone = old_leader if old_leader in nodes else nodes[0]
-    after = (new_leader, *(node for node in nodes if node != gone))
+    if move.replacement is not None:
+        if old_leader not in nodes or move.replacement in nodes:
+            return SKIP
+        after = _led_by(new_leader, nodes, old_leader, move.replacement)
+    elif new_leader in nodes:
+        return SKIP
+    else:
+        after = (new_leader, *(node for node in nodes if node != gone))
     revision = assignments.change + 1
     replicas = compact((*stable[:index], after, *stable[index + 1 :]))
     moved = assignments.stable.model_copy(update={"revision": revision, "replicas": replicas})
     kept = _kept_after(assignments.kept, move, beside={old_leader, gone} - set(after))
-    if len(kept) > KEPT_MAX:
-        return SKIP
-    return _changed(assignments, stable=moved, change=revision, kept=kept)
+    return _changed(assignments, stable=moved, change=revision, kept=kept[:KEPT_MAX])
+
+
+def _led_by(
+    leader: NodeId, nodes: tuple[NodeId, ...], gone: NodeId, replacement: NodeId
+) -> tuple[NodeId, ...]:
+    return (leader, *(node for node in nodes if node not in {leader, gone}), replacement)
 
 
 def _kept_after(
@@ -230,14 +241,20 @@ def _reference(text: str, key: Assignment | None) -> str:
     return "" if same and len(text) > DECIMAL_LENGTH_MAX else text
 
 
-def clear_pending(assignments: Assignments, revision: int) -> Assignments | Skip:
-    """Return the keys after the cancel of `revision` was carried out: everything is as `stable`.
+def clear_pending(
+    assignments: Assignments, revision: int, ended: Topology | None = None
+) -> Assignments | Skip:
+    """Return the keys after the cancel of `revision` was carried out.
 
-    What was planned becomes pending, else pending is empty; `cancel` goes. SKIP unless pending
-    and cancel both have this revision, so that no rebalance is dropped without its intent.
+    `ended` is where the partitions live then: a group that was as `pending` says already cannot be
+    cancelled any more (ZR-20), so `stable` takes it over in the same write. By default everything
+    is as `stable` says. What was planned becomes pending, else pending is empty; `cancel` goes.
+    SKIP unless pending and cancel both have this revision, so that no rebalance is dropped without
+    its intent.
 
     Of a re-sharding: its number of partitions is declined until the spec asks for another one, and
     what was planned goes, for it was planned on its partitions; its trigger is found again.
+    Raises TopologyError.
     """
     pending, cancel = assignments.pending, assignments.cancel
     if pending is None or pending.revision != revision:
@@ -249,7 +266,12 @@ def clear_pending(assignments: Assignments, revision: int) -> Assignments | Skip
         return _changed(
             assignments, pending=None, planned=None, cancel=None, declined_partitions=declined
         )
-    return _changed(assignments, pending=assignments.planned, planned=None, cancel=None)
+    stable = assignments.stable
+    if ended is not None and stable is not None and stable.replicas != (text := compact(ended)):
+        stable = stable.model_copy(update={"revision": revision, "replicas": text})
+    return _changed(
+        assignments, stable=stable, pending=assignments.planned, planned=None, cancel=None
+    )
 
 
 def settle_declined(assignments: Assignments, wanted: int) -> Assignments:

@@ -10,6 +10,7 @@ import dataclasses
 from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime, timedelta
 
+from rezone.domain import maintenance
 from rezone.domain.planner_types import NodeInfo
 from rezone.resources.zone import DataNodesSpec
 from rezone.resources.zone_status import WEIGHT_MAX, DataNodeState, DataNodeStatus
@@ -17,10 +18,11 @@ from rezone.resources.zone_status import WEIGHT_MAX, DataNodeState, DataNodeStat
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class KubeNode:
-    """A Kubernetes node as far as placement cares."""
+    """A Kubernetes node as far as placement cares; `maintenance` is what its annotation says."""
 
     name: str
     schedulable: bool
+    maintenance: str = ""
     labels: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
 
@@ -28,7 +30,8 @@ class KubeNode:
 class Presence:
     """What is seen of one data node: its pod, its place and address, and whether it answers.
 
-    A pod that could not be scheduled has neither place nor address.
+    A pod that could not be scheduled has neither place nor address. `heard`: other data nodes have
+    just said that they hear it (NW-02).
     """
 
     pod: bool = False
@@ -36,6 +39,11 @@ class Presence:
     address: str = ""
     reachable: bool = False
     unreachable_since: datetime | None = None
+    heard: bool = False
+
+
+_MET = frozenset({DataNodeState.ACTIVE, DataNodeState.DRAINING})
+"""What a node that is not lost goes on from: active, unless something drains it again."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -109,15 +117,25 @@ def _refresh(
         # long as its first place is, or its data would come after it, and move back and forth.
         node_name = node.node_name
     kube = kube_nodes.get(node_name)
+    asked = maintenance.requested(node, spec, kube.maintenance if kube is not None else "", now)
+    node = node.model_copy(update={"maintenance": asked})
     silent_since = presence.unreachable_since
-    if silent_since is not None and now - silent_since >= lost_after:
+    away = maintenance.is_active(node)
+    silent = silent_since is not None and now - silent_since >= lost_after
+    if silent and not presence.heard and not away:
         state = DataNodeState.LOST
-    elif presence.reachable or node.state in (DataNodeState.ACTIVE, DataNodeState.DRAINING):
+    elif (
+        presence.reachable
+        or presence.heard
+        or node.state in _MET
+        or (away and node.state is DataNodeState.LOST)
+    ):
         state = DataNodeState.ACTIVE
     else:
         state = node.state
     return node.model_copy(
         update={
+            "trigger_time": node.trigger_time if state is node.state else None,
             "node_name": node_name,
             "address": presence.address or node.address,
             "failure_domain": _domain(kube, spec) or node.failure_domain,
@@ -140,7 +158,8 @@ def _by_selector(
     }
     wanted: dict[str, int] = {}
     for node in nodes:
-        if node.node_name in places and node.state is not DataNodeState.LOST:
+        stays = node.node_name in places or maintenance.is_asked_for(node)
+        if stays and node.state is not DataNodeState.LOST:
             wanted.setdefault(node.node_name, node.id)
     return frozenset(wanted.values()), sorted(places - wanted.keys())
 
@@ -152,7 +171,8 @@ def _by_count(
 ) -> tuple[frozenset[int], list[str]]:
     def usable(node: DataNodeStatus) -> bool:
         kube = kube_nodes.get(node.node_name)
-        return node.state is not DataNodeState.LOST and (kube is None or kube.schedulable)
+        stays = kube is None or kube.schedulable or maintenance.is_asked_for(node)
+        return stays and node.state is not DataNodeState.LOST
 
     fit = sorted(node.id for node in nodes if usable(node))
     return frozenset(fit[:count]), [""] * max(0, count - len(fit))
@@ -213,15 +233,19 @@ def _place_of(node: DataNodeStatus) -> str:
 
 
 def planner_nodes(
-    nodes: Sequence[DataNodeStatus], eligible: Collection[int]
+    nodes: Sequence[DataNodeStatus], eligible: Collection[int], frozen: Collection[int] = ()
 ) -> tuple[NodeInfo, ...]:
-    """Return the nodes as the planner sees them; only `eligible` ones may hold anything after."""
+    """Return the nodes as the planner sees them.
+
+    Only `eligible` ones may hold anything after, and `frozen` ones what they hold now.
+    """
     return tuple(
         NodeInfo(
             id=node.id,
             weight=node.weight,
             failure_domain=node.failure_domain,
-            available=node.id in eligible,
+            available=node.id in eligible or node.id in frozen,
+            frozen=node.id in frozen,
         )
         for node in nodes
     )

@@ -1,78 +1,58 @@
 """How fast a copy goes and how long it still takes, from samples of the bytes done (B-10).
 
-A window is a short, bounded history of (bytes done, time). The caller keeps it and hands in the
-time; nothing here knows a clock. The rate is that of the window, not of the whole copy, so that
-it follows limits that are changed while the copy runs (B-03).
+The samples are in the task's status, so that the next operator goes on with them; nothing here
+knows a clock. The rate is that of the last minute, not of the whole copy, so that it follows
+limits that are changed while the copy runs (B-03), and falls when the copy stalls (B-14).
 """
 
-import dataclasses
 import math
+from collections.abc import Sequence
 from datetime import datetime, timedelta
 
-SAMPLES_MAX = 32
-WINDOW_SECONDS = 60.0
+from rezone.resources.task import ProgressSample
 
-
-@dataclasses.dataclass(frozen=True)
-class Sample:
-    """How many bytes were done at a time."""
-
-    bytes_done: int
-    at: datetime
-
-
-@dataclasses.dataclass(frozen=True)
-class Window:
-    """The last samples, oldest first; times rise, bytes never fall. Start with `Window()`."""
-
-    samples: tuple[Sample, ...] = ()
+WINDOW_SECONDS = 60
+SAMPLE_SECONDS = 10
+"""How far samples lie apart at least: a window holds at most `SAMPLES_MAX` of the status."""
 
 
 def observe(
-    window: Window, bytes_done: int, at: datetime, *, window_seconds: float = WINDOW_SECONDS
-) -> Window:
-    """Return the window with one more sample and without those that are too old.
+    samples: Sequence[ProgressSample], bytes_done: int, at: datetime
+) -> tuple[ProgressSample, ...]:
+    """Return the samples of the last minute, oldest first; the first is the base of the rate.
 
-    One sample older than `window_seconds` stays as the base, so that rare samples still give a
-    rate. Fewer bytes than before mean that the copy began anew: the history is dropped. A sample
-    that is not later than the last one replaces it. More than 32 samples are thinned by dropping
-    every second one. Raises ValueError for bytes below zero.
+    One older sample stays while there is none in the window, so that rare observations still give
+    a rate. `bytes_done` at `at` becomes a sample when the last one is 10 s old. Fewer bytes than
+    before mean that the copy began again: the history is dropped. Raises ValueError for bytes
+    below zero.
     """
     if bytes_done < 0:
         raise ValueError(f"bytes_done is {bytes_done}, at least 0 is expected")
-    kept = [sample for sample in window.samples if sample.at < at]
-    if any(sample.bytes_done > bytes_done for sample in window.samples):
+    kept = [sample for sample in samples if sample.time < at]
+    if any(sample.bytes_done > bytes_done for sample in samples):
         kept = []
-    oldest_time = at - timedelta(seconds=window_seconds)
-    while len(kept) > 1 and kept[1].at <= oldest_time:
-        kept.pop(0)
-    kept.append(Sample(bytes_done, at))
-    if len(kept) > SAMPLES_MAX:
-        # The ends stay: the rate is taken between them.
-        kept = [*kept[:-1:2], kept[-1]]
-    return Window(tuple(kept))
+    oldest_time = at - timedelta(seconds=WINDOW_SECONDS)
+    kept = [sample for sample in kept if sample.time >= oldest_time] or kept[-1:]
+    if not kept or (at - kept[-1].time).total_seconds() >= SAMPLE_SECONDS:
+        kept.append(ProgressSample(time=at, bytes_done=bytes_done))
+    return tuple(kept)
 
 
-def bytes_per_second(window: Window) -> int:
-    """Return the rate over the window, rounded down; 0 when it is unknown or nothing moves."""
-    if not window.samples:
-        return 0
-    first, last = window.samples[0], window.samples[-1]
-    seconds = (last.at - first.at).total_seconds()
-    if seconds <= 0:
-        return 0
-    return int((last.bytes_done - first.bytes_done) / seconds)
-
-
-def seconds_left(window: Window, bytes_total: int) -> int | None:
-    """Return the time left, rounded up; 0 when all is done, None when nothing moves."""
-    if not window.samples:
+def bytes_per_second(
+    samples: Sequence[ProgressSample], bytes_done: int, at: datetime
+) -> int | None:
+    """Return the rate since the first sample, rounded down; None when it is not known yet."""
+    if not samples:
         return None
-    left = bytes_total - window.samples[-1].bytes_done
-    if left <= 0:
+    seconds = (at - samples[0].time).total_seconds()
+    return int((bytes_done - samples[0].bytes_done) / seconds) if seconds > 0 else None
+
+
+def seconds_left(bytes_left: int, rate: int) -> int | None:
+    """Return the time left, rounded up; 0 when all is done, None when nothing moves."""
+    if bytes_left <= 0:
         return 0
-    rate = bytes_per_second(window)
-    return math.ceil(left / rate) if rate else None
+    return math.ceil(bytes_left / rate) if rate else None
 
 
 def seconds_for(bytes_total: int, bytes_per_second_max: int, rate_default: int) -> int:

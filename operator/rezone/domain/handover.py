@@ -1,10 +1,15 @@
 """Leaders hand over without a migration for each: their data node stops, or their rows are damaged.
 
+A data node in maintenance gives its leaders up in the same way, and does not stop by itself.
+
 A node that was told to stop (a rolling update, `kubectl drain`, a deleted pod) says so in its
 report, and stops when it leads nothing any more. There may be hundreds of leaders on it and a
 minute's time, so the records of all of them are changed in one write, twice: the candidates are
 authorized, and what has happened is adopted. The takeover in between is that of a migration
 (DCP-09, DCP-10); candidates are in sync already, so nothing is copied.
+
+While the zone is paused (`hands_off`) damage is left alone. A pod that stops, or maintenance, is a
+person's order: those leaders hand over all the same.
 
 All of it is decided from the route table and the reports. A takeover that stands authorized and
 is nobody's migration is brought to its end here, whoever began it: a coordinator that died, or a
@@ -19,9 +24,10 @@ from datetime import datetime
 
 from rezone.domain import route_leaders, routes
 from rezone.domain.changes import Step, change_of
+from rezone.domain.hearing import followers, heard_by
 from rezone.domain.migration_table import is_under_way
 from rezone.domain.readiness import is_close, is_verified, node_is_gone, was_copied
-from rezone.domain.repairs import able_to_lead, about_to_go
+from rezone.domain.repairs import failed_over
 from rezone.domain.world import (
     Action,
     ChangeRoutes,
@@ -89,12 +95,12 @@ def handovers(
 
 
 def _leaving(view: ZoneView) -> frozenset[NodeId]:
-    return frozenset(node for node, seen in view.nodes.items() if seen.leaving)
+    return frozenset(n for n, seen in view.nodes.items() if seen.leaving or seen.maintenance)
 
 
 def _is_damaged(view: ZoneView, partition: PartitionId, node: NodeId) -> bool:
     report = view.report(partition, node)
-    return report is not None and bool(report.damage)
+    return report is not None and bool(report.damage) and not view.hands_off
 
 
 class _Handovers:
@@ -140,9 +146,9 @@ class _Handovers:
         def usable(node: NodeId) -> bool:
             seen = view.nodes.get(node)
             report = view.report(partition, node)
-            if seen is None or seen.leaving or seen.lost:
+            if seen is None or seen.leaving or seen.lost or seen.maintenance:
                 return False
-            if report is None or report.needs_snapshot or report.damage:
+            if report is None or report.needs_snapshot or report.damage or report.failed:
                 return False
             copied = was_copied(view, partition, node)
             return not copied or is_verified(view, partition, record, node)
@@ -168,10 +174,13 @@ class _Handovers:
             self._change(
                 partition, record, lambda r: route_leaders.adopt_leader(r, candidate, epoch)
             )
-        elif node_is_gone(view, record.leader, self._now):
+        elif self._lost(partition, record, old) and not view.hands_off:
             self._fail_over(partition, record)
+        elif old is None and self._is_heard(partition, record):
+            return  # told nothing it would stand still: it serves as it is
         elif (
             partition in self._overdue
+            or node_is_gone(view, record.leader, self._now)
             or node_is_gone(view, candidate, self._now)
             or _failed(old, epoch)
             or _failed(new, epoch)
@@ -203,12 +212,21 @@ class _Handovers:
                 ),
             )
 
+    def _lost(
+        self, partition: PartitionId, record: LeaderAndIsr, report: ReplicaReport | None
+    ) -> bool:
+        """Whether a leader is away, or can write no more and will end nothing."""
+        away = node_is_gone(self._view, record.leader, self._now)
+        failed = report is not None and report.failed
+        return failed or (away and not self._is_heard(partition, record))
+
+    def _is_heard(self, partition: PartitionId, record: LeaderAndIsr) -> bool:
+        """Whether data nodes hear a leader: its in-sync followers, or where none says, any."""
+        hear, deaf = followers(self._view, partition, record)
+        return bool(hear) or (not deaf and bool(heard_by(self._view, record.leader)))
+
     def _fail_over(self, partition: PartitionId, record: LeaderAndIsr) -> None:
-        view = self._view
-        able = able_to_lead(view, partition)
-        after = route_leaders.fail_over(
-            record, able, view.coordinator_epoch, minimum=view.min_in_sync, avoid=about_to_go(view)
-        )
+        after = failed_over(self._view, partition, record)
         if after is not None and after is not record:
             change = RouteChange(
                 partition=partition, expected_epoch=record.partition_epoch, state=after

@@ -18,11 +18,19 @@ from rezone.domain import routes
 from rezone.domain.changes import Step, change_of
 from rezone.domain.world import RouteChange, ZoneView
 from rezone.resources.migration import OldLeader, RegionMigrationSpec
-from rezone.resources.zone_status import KeptReplica
+from rezone.resources.zone_status import KEPT_MAX, KeptReplica
 from rezone.wire.messages import NodeId, PartitionId
 
 LOOK_AGAIN_SECONDS = 5.0
 """How soon one whose time is over is looked at again while something is in the way."""
+
+FULL = f"the zone keeps {KEPT_MAX} old leaders already: shorten their time"
+"""Why no more is kept, for people."""
+
+
+def is_full(view: ZoneView) -> bool:
+    """Return whether as many replicas are kept as there may be."""
+    return len(view.kept) >= KEPT_MAX
 
 
 def kept_until(spec: RegionMigrationSpec, since: datetime) -> datetime | None:
@@ -73,6 +81,33 @@ def still_kept(view: ZoneView, now: datetime) -> tuple[KeptReplica, ...]:
     return tuple(kept)
 
 
+def unplaced(view: ZoneView, now: datetime) -> tuple[KeptReplica, ...]:
+    """Return what records have beside the assignment although nobody keeps it: its time is over.
+
+    A move that was deleted half-way, or that a rebalance overtook, leaves such a one. Nothing while
+    a rebalance is pending, or for a partition that a migration moves: `view` has all migrations,
+    read after its records, and no task is at work.
+    """
+    if view.pending is not None:
+        return ()
+    moving = {m.partition for m in view.migrations if not m.terminal}
+    known = {(each.partition, each.node) for each in view.kept}
+    found = [
+        (partition, node)
+        for partition, record in view.routes.items()
+        if partition not in moving and (assigned := view.assigned(partition)) is not None
+        for node in record.replicas
+        if node not in assigned and (partition, node) not in known
+    ]
+    at_once = now.replace(microsecond=0)
+    return tuple(
+        KeptReplica(
+            partition=partition, node=node, migration="", kept_time=at_once, until_time=at_once
+        )
+        for partition, node in found[: max(0, KEPT_MAX - len(view.kept))]
+    )
+
+
 def releases(view: ZoneView, now: datetime) -> tuple[RouteChange, ...]:
     """Return the records without those whose time is over, as far as nothing is in the way."""
     over = [each for each in still_kept(view, now) if is_over(each, now) and not each.waiting_for]
@@ -118,6 +153,7 @@ def _why_not_yet(view: ZoneView, each: KeptReplica) -> str:
     counts = each.node in (*record.isr, *record.eligible)
     reasons = (
         (view.paused, "the zone is paused: spec.rebalance.paused"),
+        (view.hands_off, "the zone is paused: spec.paused"),
         (view.resharding, "the zone is re-sharded"),
         (_moves(view, each.partition), "a rebalance moves the partition"),
         (moving, f"migration {''.join(moving[:1])} moves the partition"),

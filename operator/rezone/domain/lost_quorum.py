@@ -12,6 +12,7 @@ All functions are pure.
 import dataclasses
 from collections.abc import Sequence
 
+from rezone.domain.readiness import uncompared
 from rezone.domain.repairs import able_to_lead, without_data
 from rezone.domain.world import ZoneView
 from rezone.resources.migration import RecoveryMode, UnsafeSpec
@@ -24,8 +25,9 @@ PARTITIONS_TOLD_MAX = 8
 class Survivor:
     """A replica with rows that may lack acknowledged ones.
 
-    `complete`: it is eligible, and lacks none. `last_epoch` is the leader epoch of its last row,
-    `log_end` the offset after it, `committed` up to where it knows its rows as committed.
+    `complete`: it is eligible or in sync, and lacks none. `uncompared`: nobody has compared its
+    copy, so whether that is right is not known (B-04). `last_epoch` is the leader epoch of its last
+    row, `log_end` the offset after it, `committed` up to where it knows its rows as committed.
     """
 
     node: NodeId
@@ -33,6 +35,7 @@ class Survivor:
     last_epoch: int
     log_end: int
     committed: int
+    uncompared: bool = False
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -65,34 +68,38 @@ class Loss:
             return " ".join((*parts, "no other replica has rows"))
         best = self.survivors[0]
         whole = "all acknowledged rows" if best.complete else f"rows up to offset {best.log_end}"
-        return " ".join((*parts, f"node {best.node} has {whole}"))
+        doubt = ", in a copy that was never compared with another" if best.uncompared else ""
+        return " ".join((*parts, f"node {best.node} has {whole}{doubt}"))
 
 
 def loss_of(view: ZoneView, partition: PartitionId) -> Loss | None:
     """Return what is known of a partition that nobody may lead now, None when somebody may."""
     record = view.routes[partition]
-    able = able_to_lead(view, partition)
+    has_rows = able_to_lead(view, partition)
+    doubtful = has_rows & uncompared(view, partition, record)
+    able = has_rows - doubtful
     lost = without_data(view, partition, among=record.replicas)
     heirs = able & {*record.eligible}
     if able & {*record.isr} or (heirs and {*record.isr} <= lost):
         return None
     # Beside an heir, which has all rows, it is only the members of the set that may still lead.
     counted = record.isr if heirs else (*record.isr, *record.eligible)
-    silent = tuple(n for n in counted if n not in lost)
+    silent = tuple(n for n in counted if n not in lost and n not in doubtful)
     reports = ((n, view.report(partition, n)) for n in record.replicas)
     answers = [(n, report) for n, report in reports if report is not None]
     survivors = [
         Survivor(
             node=node,
-            complete=node in heirs,
+            complete=node in heirs or node in doubtful,
+            uncompared=node in doubtful,
             last_epoch=report.last_epoch,
             log_end=report.log_end_offset,
             committed=report.committed_offset,
         )
         for node, report in answers
-        if node in able
+        if node in has_rows
     ]
-    survivors.sort(key=lambda s: (not s.complete, -s.last_epoch, -s.log_end, s.node))
+    survivors.sort(key=lambda s: (not s.complete, s.uncompared, -s.last_epoch, -s.log_end, s.node))
     return Loss(
         partition=partition,
         name=view.routes.name_of(partition),

@@ -26,13 +26,15 @@ DEADLINE = "deadline"
 class State:
     """One row: a state and what holds while a machine is in it.
 
-    `persists` is RM-02's red: status is written when the state has succeeded. `deadline_seconds`
+    `persists` is RM-02's red: status is written when the state has succeeded; with `behind`, not
+    before the next state without it has succeeded, in the same write. `deadline_seconds`
     is how long a machine may stay, None without end.
     """
 
     name: str
     does: str
     persists: bool = True
+    behind: bool = False
     deadline_seconds: float | None = None
     commands: tuple[Command, ...] = ()
     terminal: bool = False
@@ -150,12 +152,18 @@ def markdown(table: Table) -> str:
     ]
     for state in table.states:
         deadline = "-" if state.deadline_seconds is None else f"{state.deadline_seconds:g} s"
-        persists = "end" if state.terminal else ("yes" if state.persists else "no")
+        persists = "end" if state.terminal else _persists(state)
         commands = ", ".join(state.commands) or "-"
         lines.append(f"| {state.name} | {state.does} | {persists} | {deadline} | {commands} |")
     lines += ["", "| From | Event | To |", "| --- | --- | --- |"]
     lines += [f"| {e.source} | {e.event} | {e.target} |" for e in table.edges]
     return "\n".join(lines)
+
+
+def _persists(state: State) -> str:
+    if state.behind:
+        return "behind"
+    return "yes" if state.persists else "no"
 
 
 def page(table: Table, introduction: str) -> str:

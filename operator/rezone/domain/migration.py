@@ -11,16 +11,19 @@ from collections.abc import Callable, Mapping
 from datetime import datetime
 from types import MappingProxyType
 
+from rezone.domain import kept_replicas, routes
 from rezone.domain import migration_recovery as recovery
 from rezone.domain import migration_takeover as takeover
-from rezone.domain import routes
-from rezone.domain.migration_run import Run
-from rezone.domain.migration_table import NOT_BEGUN
+from rezone.domain.claims import awaited_rebalance, goes_first
+from rezone.domain.migration_copy import copy_candidate
+from rezone.domain.migration_run import Run, why_never_compared
+from rezone.domain.missing_replicas import replacement
 from rezone.domain.readiness import (
     comparing,
     is_mismatched,
     is_reachable,
     is_verified,
+    leader_is_gone,
     node_is_gone,
     verification,
     was_copied,
@@ -28,7 +31,7 @@ from rezone.domain.readiness import (
 )
 from rezone.domain.slots import Slots
 from rezone.domain.statuses import Decision, with_error
-from rezone.domain.world import Copy, MigrationView, PullSnapshots, ZoneView
+from rezone.domain.world import ZoneView
 from rezone.resources.conditions import Reason
 from rezone.resources.migration import (
     TERMINAL_MIGRATION_STATES,
@@ -38,7 +41,7 @@ from rezone.resources.migration import (
     RegionMigrationStatus,
 )
 from rezone.resources.migration import MigrationState as S
-from rezone.wire.messages import NodeId, PartitionId
+from rezone.wire.messages import NodeId
 
 STEPS_MAX = 16
 """More edges than the table has in a row: a pass that walks further runs in a circle."""
@@ -100,9 +103,9 @@ def select_candidate(run: Run) -> bool:  # noqa: PLR0911 - one return for each e
             "no reachable data node can take the partition over",
             seconds=WAKE_BLOCKED_SECONDS,
         )
-    if run.leaves_stable(target) and run.view.pending is not None:
-        why = f"a rebalance is under way, and node {target} is not of the partition's assignment"
-        return run.wait(why, reason=Reason.CONFLICT, seconds=WAKE_BLOCKED_SECONDS)
+    moved = _without_assignment(run, target)
+    if moved is not None:
+        return moved
     if run.by_person and not _has_slot(run, target):
         why = "the zone's limits of concurrent migrations are reached"
         return run.wait(why, seconds=WAKE_BLOCKED_SECONDS)
@@ -134,47 +137,78 @@ def _refusal(run: Run) -> str:  # noqa: PLR0911 - one return for each reason
         return f"node {target} is lost"
     if node_is_gone(run.view, target, run.now):
         return f"node {target} is unreachable"
+    if node.maintenance:
+        return f"node {target} is in maintenance"
     record = run.record
-    if target not in record.isr and node_is_gone(run.view, record.leader, run.now):
+    if target not in record.isr and leader_is_gone(run.view, record.leader, run.now):
         return (
             f"node {target} is not in sync and leader {record.leader} is gone: nothing to copy from"
         )
-    return ""
+    return why_never_compared(run, target)
+
+
+def _without_assignment(run: Run, target: NodeId) -> bool | None:
+    """Wait, or end, where the assignment could not follow this move; None where it can."""
+    old = run.record.leader
+    if run.changes_stable(old, target) and run.view.pending is not None:
+        why = "a rebalance is under way, and this move changes the partition's assignment"
+        return run.wait(why, reason=Reason.CONFLICT, seconds=WAKE_BLOCKED_SECONDS)
+    if _finds_no_room(run, target):
+        why = f"node {old} could not be kept: {kept_replicas.FULL}, or have this one removed"
+        run.status = with_error(run.status, Reason.KEPT_LIMIT, why)
+        return run.go("refused", message=why)
+    return _without_replacement(run, old) if _leaves_a_gap(run, target) else None
+
+
+def _without_replacement(run: Run, old: NodeId) -> bool:
+    """Wait for data nodes that an operator may just not have heard yet; refuse without any."""
+    if _may_take_a_place_later(run, old):
+        why = f"no data node that answers can take node {old}'s place"
+        return run.wait(why, seconds=WAKE_BLOCKED_SECONDS)
+    refusal = (
+        f"partition {run.spec.partition} would have one replica less than it is assigned: no "
+        f"other data node can take node {old}'s place; leave oldLeader out"
+    )
+    run.status = with_error(run.status, Reason.INVALID_SPEC, refusal)
+    return run.go("refused", message=refusal)
+
+
+def _may_take_a_place_later(run: Run, old: NodeId) -> bool:
+    """Whether a node that could take the old leader's place is silent, and not for long."""
+    taken = {old, *(run.view.assigned(run.partition) or ())}
+    return any(
+        not seen.reachable and not seen.lost and not node_is_gone(run.view, node, run.now)
+        for node, seen in run.view.nodes.items()
+        if node not in taken
+    )
+
+
+def _finds_no_room(run: Run, target: NodeId) -> bool:
+    if run.spec.old_leader is OldLeader.REMOVED or not kept_replicas.is_full(run.view):
+        return False
+    gets_its_place = any((k.partition, k.node) == (run.partition, target) for k in run.view.kept)
+    return run.changes_stable(run.record.leader, target) and not gets_its_place
+
+
+def _leaves_a_gap(run: Run, target: NodeId) -> bool:
+    old = run.record.leader
+    return run.gives_place_up(old, target) and replacement(run.view, run.partition, old) is None
 
 
 def _blocked(run: Run) -> tuple[Reason, str] | None:
     view = run.view
     for other in view.migrations:
-        if _goes_first(other, run):
+        if other.name != run.name and goes_first(other, run.claim, run.partition):
             return Reason.CONFLICT, f"migration {other.name} moves the same partition"
     if run.record.next_leader is not None:
         return Reason.CONFLICT, f"a takeover by node {run.record.next_leader} is authorized"
     if not run.by_person:
         return None
-    if why := _pending_conflict(view, run.partition):
+    if why := awaited_rebalance(view, run.partition, run.claim):
         return Reason.CONFLICT, why
     if view.paused:
         return Reason.PAUSED, "the zone is paused: spec.rebalance.paused"
     return None
-
-
-def _goes_first(other: MigrationView, run: Run) -> bool:
-    if other.name == run.name or other.terminal or other.partition != run.partition:
-        return False
-    if other.state not in NOT_BEGUN:
-        return True
-    # Neither has begun: the names decide, so that not both wait for each other.
-    return other.name < run.name
-
-
-def _pending_conflict(view: ZoneView, partition: PartitionId) -> str:
-    """Return why a partition is not for people to move while something is pending, "" if it is."""
-    if view.resharding:
-        return "the zone is re-sharded: leaders move when its partitions are those of the spec"
-    target = view.target(partition)
-    if target is None or target == view.assigned(partition):
-        return ""
-    return "the zone's pending rebalance moves the same partition"
 
 
 def _has_slot(run: Run, target: NodeId) -> bool:
@@ -199,9 +233,16 @@ def choose(run: Run) -> NodeId | None:
             and not seen.leaving
             and not seen.draining
             and not seen.lost
+            and not seen.maintenance
         )
 
-    in_sync = [n for n in record.isr if usable(n) and view.report(run.partition, n) is not None]
+    in_sync = [
+        n
+        for n in record.isr
+        if usable(n)
+        and view.report(run.partition, n) is not None
+        and not why_never_compared(run, n)
+    ]
     if in_sync:
         return min(in_sync, key=lambda n: (n not in record.iss, leads[n], n))
     if not is_reachable(view, record.leader):
@@ -221,13 +262,14 @@ def candidate_wants(run: Run) -> str:  # noqa: PLR0911 - one return for each wan
     if report is None:
         return f"node {node} has not opened its replica"
     if report.needs_snapshot:
-        return f"node {node} copies a snapshot"
+        refused = view.copies_refused.get(run.partition)
+        return refused or f"node {node} copies a snapshot"
     if node not in record.isr:
         return f"node {node} catches up with the log"
-    leader_gone = node_is_gone(view, record.leader, run.now)
+    leader_gone = leader_is_gone(view, record.leader, run.now)
     # A member of the in-sync set has every acknowledged row; there is no leader to compare with.
     if leader_gone:
-        return ""
+        return why_never_compared(run, node)
     if why := why_not_close(view, run.partition, record, node):
         return why
     if was_copied(view, run.partition, node) and not is_verified(view, run.partition, record, node):
@@ -248,8 +290,10 @@ def open_candidate(run: Run) -> bool:  # noqa: PLR0911 - one return for each edg
     if record.leader != context.from_node:
         why = f"the leader is node {record.leader} now, no longer node {context.from_node}"
         return run.roll_back("candidate failed", Reason.FAILED, why)
-    if node not in record.isr and node_is_gone(view, record.leader, run.now):
+    if node not in record.isr and leader_is_gone(view, record.leader, run.now):
         why = f"leader {record.leader} is gone and node {node} is not in sync"
+        return run.roll_back("candidate failed", Reason.FAILED, why)
+    if why := why_never_compared(run, node):
         return run.roll_back("candidate failed", Reason.FAILED, why)
     if is_mismatched(view, run.partition, record, node):
         why = f"the copy on node {node} differs from node {record.leader}'s rows"
@@ -257,11 +301,10 @@ def open_candidate(run: Run) -> bool:  # noqa: PLR0911 - one return for each edg
     wants = candidate_wants(run)
     if not wants:
         return run.go("candidate is close")
-    _help_candidate(run)
-    return run.wait(wants)
+    return _help_candidate(run, wants)
 
 
-def _help_candidate(run: Run) -> None:
+def _help_candidate(run: Run, wants: str) -> bool:
     record, node = run.record, run.context.to_node
     # Only a hot standby stays close under writes: plain followers apply the log lazily (HS-09).
     run.change_route(
@@ -269,17 +312,16 @@ def _help_candidate(run: Run) -> None:
         lambda r: routes.set_hot_standby(r, node),
     )
     report = run.view.report(run.partition, node)
-    if report is None:
-        return
-    if report.needs_snapshot:
-        copy = Copy(partition=run.partition, source=record.leader, targets=(node,))
-        run.act(PullSnapshots(copies=(copy,)))
-    elif (
-        node in record.isr
+    if report is not None and report.needs_snapshot:
+        return copy_candidate(run, report, wants)
+    if (
+        report is not None
+        and node in record.isr
         and was_copied(run.view, run.partition, node)
         and not is_verified(run.view, run.partition, record, node)
     ):
         run.act(verification(run.partition, record, node))
+    return run.wait(wants)
 
 
 Step = Callable[[Run], bool]

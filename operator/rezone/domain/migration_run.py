@@ -8,8 +8,10 @@ that dies starts again at the latter (RM-02).
 from datetime import datetime
 
 from rezone.domain.changes import Step, combine
+from rezone.domain.claims import Claim, Rank
 from rezone.domain.machine import Command
 from rezone.domain.migration_table import TABLE
+from rezone.domain.readiness import is_uncompared, node_is_gone
 from rezone.domain.routes import Refusal
 from rezone.domain.statuses import (
     QUIET_SECONDS,
@@ -26,6 +28,7 @@ from rezone.resources.conditions import Reason
 from rezone.resources.migration import (
     MigrationContext,
     MigrationState,
+    OldLeader,
     RegionMigrationSpec,
     RegionMigrationStatus,
 )
@@ -40,6 +43,10 @@ _RESULTS = {
     MigrationState.ROLLED_BACK: (False, Reason.CANCELLED),
     MigrationState.FAILED: (False, Reason.FAILED),
 }
+
+
+_FOR_A_PERSON = frozenset({Reason.SPARK_UNAVAILABLE, Reason.NAME_TAKEN})
+"""What does not go on without somebody."""
 
 
 class Run:
@@ -62,6 +69,7 @@ class Run:
         self.state = status.state
         self.actions: list[Action] = []
         self.path: list[str] = []
+        self._behind: list[str] = []
         self.waiting = ""
         self.waiting_reason = Reason.RUNNING
         self.wake_seconds = WAKE_SECONDS
@@ -102,12 +110,19 @@ class Run:
     def go(self, event: str, *, message: str = "", extra_seconds: float = 0.0) -> bool:
         """Follow an edge; the status is written when the state left, or the one entered, persists.
 
-        A rollback is an intent and is written when it is entered, wherever it comes from.
+        The success of states that persist behind is written with that of the last of them. A
+        rollback is an intent and is written when it is entered, wherever it comes from.
         """
         source = self.state
         target = TABLE.follow(source, event)
         rollback = target == MigrationState.UPDATE_METADATA_ROLLBACK
-        if TABLE.state(source).persists or rollback or TABLE.state(target).terminal:
+        waits = TABLE.state(source).behind and TABLE.state(target).behind
+        if waits:
+            self._behind.append(target)
+        elif TABLE.state(source).persists or rollback or TABLE.state(target).terminal:
+            for passed in () if rollback else self._behind:
+                self._enter(passed, "", 0.0)
+            self._behind = []
             self._enter(target, message, extra_seconds)
         self.state = target
         self.path.append(target)
@@ -149,12 +164,34 @@ class Run:
         own = next((m for m in self.view.migrations if m.name == self.name), None)
         return own is None or not own.owner_task
 
-    def leaves_stable(self, node: NodeId) -> bool:
+    @property
+    def claim(self) -> Claim:
+        """Return the claim with which it waits for others before it begins."""
+        return Claim(Rank.OF_PERSON if self.by_person else Rank.OF_TASK, self.name)
+
+    def changes_stable(self, old: NodeId, new: NodeId) -> bool:
+        """Return whether the assignment follows this move of the leader from `old` to `new`."""
+        return self._leaves_stable(new) or self.gives_place_up(old, new)
+
+    def _leaves_stable(self, node: NodeId) -> bool:
         """Return whether a person moves the leader to a node that `stable` does not have."""
         assigned = self.view.assigned(self.partition)
         return self.by_person and assigned is not None and node not in assigned
 
-    def set_context(self, **changes: int | bool | datetime) -> None:
+    def has_place(self, node: NodeId) -> bool:
+        """Return whether a node is of the partition's assignment, now or by what is pending."""
+        assigned = self.view.assigned(self.partition) or ()
+        return node in assigned or node in (self.view.target(self.partition) or ())
+
+    def gives_place_up(self, old: NodeId, new: NodeId) -> bool:
+        """Return whether `old` is to be removed although its place does not go to `new`.
+
+        Both are of the assignment: it would be one replica short.
+        """
+        removed = self.by_person and self.spec.old_leader is OldLeader.REMOVED
+        return removed and {old, new} <= set(self.view.assigned(self.partition) or ())
+
+    def set_context(self, **changes: int | bool | datetime | None) -> None:
         """Change fields of the persistent context."""
         context = self.context.model_copy(update=changes)
         self.status = self.status.model_copy(update={"context": context})
@@ -206,7 +243,8 @@ class Run:
     def _settle_waiting(self, *, terminal: bool) -> None:
         waiting = "" if terminal else self.waiting
         lasts = (self.now - entered_time(self.status, self.now)).total_seconds() >= QUIET_SECONDS
-        if self.status.waiting_for != waiting and (lasts or self.status != self.before):
+        person = self.waiting_reason in _FOR_A_PERSON
+        if self.status.waiting_for != waiting and (lasts or person or self.status != self.before):
             self.status = self.status.model_copy(update={"waiting_for": waiting})
 
     def _standing(self) -> Standing:
@@ -225,4 +263,21 @@ class Run:
         if not status.waiting_for:
             return Standing(succeeded=None, reason=Reason.RUNNING, message=f"in {status.state}")
         reason = self.waiting_reason if status.waiting_for == self.waiting else Reason.WAITING
-        return Standing(succeeded=None, reason=reason, message=status.waiting_for)
+        return Standing(
+            succeeded=None,
+            reason=reason,
+            message=status.waiting_for,
+            stalled=reason in _FOR_A_PERSON,
+        )
+
+
+def why_never_compared(run: Run, node: NodeId) -> str:
+    """Return why a copy cannot be compared any more, so that it must not lead (B-04), else ""."""
+    leader = run.record.leader
+    gone = node_is_gone(run.view, leader, run.now)
+    if not gone or not is_uncompared(run.view, run.partition, node):
+        return ""
+    return (
+        f"the copy on node {node} was never compared, and leader {leader} is gone: bring that "
+        f"back, or ask by spec.unsafe that node {node} leads"
+    )

@@ -49,14 +49,14 @@ TABLE = Table(
         State(
             name=S.DOWNGRADE_LEADER,
             does="asks the old leader to drain and hand over; one that is gone is left behind",
-            persists=False,
+            behind=True,
             deadline_seconds=TAKEOVER_SECONDS_MAX,
             commands=(Command.CANCEL,),
         ),
         State(
             name=S.UPGRADE_CANDIDATE,
             does="waits until the candidate leads; tells it to when the old leader cannot",
-            persists=False,
+            behind=True,
             deadline_seconds=TAKEOVER_SECONDS_MAX,
             commands=(Command.CANCEL,),
         ),
@@ -128,7 +128,8 @@ TABLE = Table(
 
 INTRODUCTION = """
 How the leader of one partition moves. The states that persist write their success to the object's
-status; the others do not, so that no API write stands between the old leader's last write and the
-new leader's first. A coordinator that dies goes on from the last state that persisted and repeats
-its calls, which are answered as already done.
+status. Those that persist behind write it in one write when the candidate leads, so that no API
+write stands between the old leader's last write and the new leader's first. A coordinator that dies
+goes on from the last state that was written and repeats its calls, which are answered as already
+done.
 """

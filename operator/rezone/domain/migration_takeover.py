@@ -6,15 +6,17 @@ its own stands between the old leader's last row and the new leader's first. Whe
 has happened is read from the candidate's report alone; everything else may be lost by a crash.
 """
 
-from rezone.domain import route_leaders, routes
+from rezone.domain import kept_replicas, route_leaders, routes
 from rezone.domain.changes import drop_from_isr, stop_of
-from rezone.domain.kept_replicas import kept_until
-from rezone.domain.migration_run import WAKE_TAKEOVER_SECONDS, Run
+from rezone.domain.migration_copy import is_copying
+from rezone.domain.migration_run import WAKE_TAKEOVER_SECONDS, Run, why_never_compared
+from rezone.domain.missing_replicas import replacement
 from rezone.domain.readiness import (
     comparing,
     is_mismatched,
     is_reachable,
     is_verified,
+    leader_is_gone,
     leader_knows,
     node_is_gone,
     verification,
@@ -29,8 +31,7 @@ from rezone.domain.world import (
 )
 from rezone.resources.conditions import Reason
 from rezone.resources.migration import OldLeader
-from rezone.resources.zone_status import KEPT_MAX
-from rezone.wire.messages import ReplicaReport, Role, TakeoverState
+from rezone.wire.messages import NodeId, ReplicaReport, Role, TakeoverState
 
 ATTEMPTS_MAX = 3
 """How often a takeover is tried in all before the migration gives up (DCP-11)."""
@@ -66,12 +67,12 @@ def _cannot_authorize(run: Run) -> str:
         return f"node {context.to_node} is unreachable"
     if is_mismatched(view, run.partition, record, context.to_node):
         return f"the copy on node {context.to_node} differs from node {record.leader}'s rows"
-    return ""
+    return why_never_compared(run, context.to_node)
 
 
 def _authorize(run: Run) -> bool:
     view, record, node = run.view, run.record, run.context.to_node
-    gone = node_is_gone(view, record.leader, run.now)
+    gone = leader_is_gone(view, record.leader, run.now)
     if node not in record.isr or view.report(run.partition, node) is None:
         return run.wait(f"node {node} is not in sync")
     if not gone and (why := why_not_close(view, run.partition, record, node)):
@@ -95,6 +96,11 @@ def _leads(run: Run) -> bool:
         and report.role is Role.LEADER
         and report.leader_epoch == run.context.next_epoch
     )
+
+
+def _led_from(run: Run) -> int | None:
+    report = run.view.report(run.partition, run.context.to_node)
+    return report.led_from_offset if report is not None and _leads(run) else None
 
 
 def _is_written(run: Run) -> bool:
@@ -156,7 +162,7 @@ def downgrade_leader(run: Run) -> bool:  # noqa: PLR0911 - one return for each e
 
 def _old_leader_is_gone(run: Run) -> bool:
     node = run.context.from_node
-    if node_is_gone(run.view, node, run.now):
+    if leader_is_gone(run.view, node, run.now):
         return True
     # It answers, but has no such replica: "not found" of RM-04.
     return is_reachable(run.view, node) and run.view.report(run.partition, node) is None
@@ -166,6 +172,7 @@ def upgrade_candidate(run: Run) -> bool:  # noqa: PLR0911 - one return for each 
     """Wait until the candidate leads; tell it to when the old leader no longer can (RM-05)."""
     view, context = run.view, run.context
     if _is_written(run) or (_is_authorized(run) and _leads(run)):
+        run.set_context(last_entry_id=_led_from(run))
         return run.go("candidate leads")
     if run.roll_back_if_asked():
         return True
@@ -208,12 +215,7 @@ def update_metadata_up(run: Run) -> bool:
     """
     record, context = run.record, run.context
     if record.leader == context.to_node:
-        if not run.leaves_stable(context.to_node):
-            return run.go("written", message=f"node {context.to_node} leads{_note_kept(run)}")
-        if run.view.pending is not None:
-            why = "the rebalance that has begun meanwhile may move it again"
-            return run.go("written", message=f"node {context.to_node} leads; {why}")
-        return _settle(run)
+        return _follow(run)
     # Only the in-sync set may have changed since the intent: the authorization must still stand,
     # and the change is guarded by the version seen now.
     if record.partition_epoch != context.route_version and not _is_authorized(run):
@@ -222,13 +224,31 @@ def update_metadata_up(run: Run) -> bool:
     steps = [
         lambda r: route_leaders.complete_takeover(r, context.to_node, context.next_epoch),
     ]
-    if run.spec.old_leader is OldLeader.REMOVED:
+    if run.spec.old_leader is OldLeader.REMOVED and not _keeps_place(run, context.from_node):
         steps.append(lambda r: routes.remove_replicas(r, (context.from_node,)))
     elif context.leader_may_unreachable:
         # Nobody may wait for a node that is gone; it stays a replica and joins when it is back.
         steps.append(drop_from_isr(context.from_node, run.view.min_in_sync))
     refusal = run.change_route(*steps)
     return run.wait(refusal or "the route is being written", seconds=WAKE_TAKEOVER_SECONDS)
+
+
+def _follow(run: Run) -> bool:
+    """Have the assignment follow the leader, where it must; then the move is written down."""
+    old, new = run.context.from_node, run.context.to_node
+    leads = f"node {new} leads"
+    if not run.changes_stable(old, new):
+        return run.go("written", message=f"{leads}{_note_kept(run)}")
+    if run.view.pending is not None:
+        why = "the rebalance that has begun meanwhile may move it again"
+        return run.go("written", message=f"{leads}; {why}")
+    if not run.gives_place_up(old, new):
+        return _settle(run, None)
+    node = replacement(run.view, run.partition, old)
+    if node is None:
+        why = f"node {old} stays a replica: no other data node can take its place"
+        return run.go("written", message=f"{leads}; {why}")
+    return _settle(run, node)
 
 
 def _note_kept(run: Run) -> str:
@@ -239,27 +259,31 @@ def _note_kept(run: Run) -> str:
         run.set_context(kept_time=kept[0].kept_time)
         until = kept[0].until_time
         run.status = run.status.model_copy(update={"old_leader_until_time": until})
+    elif not run.has_place(run.context.from_node) and kept_replicas.is_full(run.view):
+        return f"; node {run.context.from_node} is not kept: {kept_replicas.FULL}"
     elif run.spec.old_leader_seconds is not None:
         return f"; node {run.context.from_node} is not beside the partition's assignment"
     return ""
 
 
-def _settle(run: Run) -> bool:
-    """Have the zone's `stable` follow; in the same write the old leader is kept from now on."""
+def _settle(run: Run, heir: NodeId | None) -> bool:
+    """Have the zone's `stable` follow; in the same write the old leader is kept from now on.
+
+    One whose place goes to `heir` is kept until that has its copy.
+    """
     since = run.now.replace(microsecond=0)
     run.act(
         SettleLeader(
             partition=run.partition,
             old_leader=run.context.from_node,
             new_leader=run.context.to_node,
+            replacement=heir,
             replicas=run.record.replicas,
             migration=run.name,
             since=since,
-            until=kept_until(run.spec, since),
+            until=kept_replicas.kept_until(run.spec, since),
         ),
     )
-    if len(run.view.kept) >= KEPT_MAX:
-        return run.wait(f"the zone keeps {KEPT_MAX} old leaders already: shorten their time")
     return run.wait("the zone's stable assignment is being written")
 
 
@@ -330,6 +354,8 @@ def _try_again(run: Run) -> bool:
 
 def _cleaned(run: Run) -> bool:
     context, record = run.context, run.record
+    if is_copying(run):
+        return False
     if not context.opened_candidate:
         return True
     if context.to_node in record.replicas:
@@ -352,10 +378,22 @@ def close_old_leader(run: Run) -> bool:
     context, record = run.context, run.record
     old = context.from_node
     removed = run.spec.old_leader is OldLeader.REMOVED
-    if removed and old in record.replicas and old != record.leader:
+    stays = run.has_place(old) or _is_kept(run, old)
+    if removed and not stays and old in record.replicas and old != record.leader:
         # A failover made the candidate lead, so nobody has removed the old leader with it.
         refusal = run.change_route(lambda r: routes.remove_replicas(r, (old,)))
         return run.wait(refusal or "the route is being written", seconds=WAKE_TAKEOVER_SECONDS)
     if context.close_old_leader and _stop(run, context.from_node):
         return run.wait(f"node {context.from_node} stops its replica")
     return run.go("closed", message=f"node {run.record.leader} leads")
+
+
+def _keeps_place(run: Run, old: NodeId) -> bool:
+    """Return whether the old leader has a place that this move does not give to the new one."""
+    if run.view.pending is not None:
+        return run.has_place(old)
+    return run.gives_place_up(old, run.context.to_node)
+
+
+def _is_kept(run: Run, node: NodeId) -> bool:
+    return any((k.partition, k.node) == (run.partition, node) for k in run.view.kept)

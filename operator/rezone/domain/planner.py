@@ -10,6 +10,8 @@ What is wanted, the first first (B-02):
 5. leaders are even by weight, to within one, and stay where they are otherwise
    (`planner_leaders`).
 
+While a node is frozen only what must move does: an even assignment would have to count on it.
+
 `plan` is a pure function: equal requests give equal plans, to the byte, on every machine; the
 hash of a plan is what a person approves (B-01). How and why: docs/decisions/0002-planner.md.
 """
@@ -17,12 +19,12 @@ hash of a plan is what a person approves (B-01). How and why: docs/decisions/000
 import dataclasses
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Final
 
 from rezone.domain.planner_layout import Layout
 from rezone.domain.planner_leaders import LeaderBounds, spread_leaders
-from rezone.domain.planner_outcome import Setting, outcome
+from rezone.domain.planner_outcome import Setting, described, outcome, reasons_of
 from rezone.domain.planner_replicas import place_all, repair, trim
 from rezone.domain.planner_search import Search
 from rezone.domain.planner_shares import Bounds, targets
@@ -35,9 +37,9 @@ from rezone.domain.planner_types import (
     NotPlaceableError,
     Plan,
     PlanRequest,
-    Why,
 )
 from rezone.domain.topology_text import REPLICAS_MAX, check_topology
+from rezone.resources.task import Why
 from rezone.wire.keyspace import PARTITIONS_MAX
 from rezone.wire.messages import NodeId, PartitionId
 
@@ -51,10 +53,12 @@ __all__ = [
     "Plan",
     "PlanRequest",
     "Why",
+    "described",
     "drain",
     "explicit_moves",
     "leaders_only",
     "plan",
+    "reasons_of",
 ]
 
 IMPROVE_WORK_MAX: Final = 20_000_000
@@ -90,6 +94,8 @@ def plan(request: PlanRequest) -> Plan:
     that contradicts itself (sizes, weights, node ids).
     """
     _check(request)
+    if request.goal is Goal.BALANCE and request.current and _frozen(request):
+        request = dataclasses.replace(request, goal=Goal.DRAIN)
     setting = Setting(request)
     if request.goal in (Goal.BALANCE, Goal.DRAIN):
         lower_bound = _place(setting)
@@ -131,6 +137,8 @@ def _check_places(request: PlanRequest) -> None:
             f"{'there is' if len(available) == 1 else 'there are'} {len(available)}: "
             "add data nodes or lower replicas"
         )
+    if request.goal in (Goal.BALANCE, Goal.DRAIN):
+        _check_room(request, available)
     for partition, nodes in sorted(request.pinned.items()):
         if not 0 <= partition < request.partitions:
             raise ValueError(f"partition {partition} is not one of {request.partitions}")
@@ -144,6 +152,26 @@ def _check_places(request: PlanRequest) -> None:
             raise NotPlaceableError(
                 f"partition {partition} cannot go to node {absent[0]}, which is not available: "
                 "name another node, or wait until it is back"
+            )
+
+
+def _frozen(request: PlanRequest) -> frozenset[NodeId]:
+    return frozenset(node.id for node in request.nodes if node.available and node.frozen)
+
+
+def _check_room(request: PlanRequest, available: Collection[NodeId]) -> None:
+    """Refuse a plan for which frozen nodes would have to take something."""
+    frozen = _frozen(request)
+    if not frozen:
+        return
+    takers = len(available) - len(frozen)
+    for partition, row in enumerate(request.current or ()):
+        kept = sum(node in frozen for node in row)
+        if kept + takers < request.replicas:
+            raise NotPlaceableError(
+                f"partition {partition} needs {_count(request.replicas, 'data node')}, and "
+                f"{sorted(frozen)} are frozen (in maintenance, or lost a moment ago): wait until "
+                "they are back, or add data nodes"
             )
 
 
@@ -204,7 +232,9 @@ def _bounds(setting: Setting) -> Bounds:
     low = [math.floor(share) for share in setting.fair]
     high = [math.ceil(share) for share in setting.fair]
     for node, count in enumerate(layout.counts()):
-        if request.goal is Goal.DRAIN:
+        if node in layout.frozen:
+            low[node] = high[node] = count
+        elif request.goal is Goal.DRAIN:
             # What is uneven besides the drain stays: nobody asked for those copies.
             low[node], high[node] = min(low[node], count), max(high[node], count)
         elif request.pinned:
@@ -239,7 +269,8 @@ def _lead(setting: Setting) -> list[int | None]:
         fixed.add(partition)
     if request.goal is Goal.DRAIN:
         # Only leaders that lost their node move: nobody asked for the others.
-        fixed |= {partition for partition in chosen if leaders[partition] in rows[partition]}
+        staying = {*range(len(setting.nodes))} - setting.layout.frozen
+        fixed |= {p for p in chosen if leaders[p] in staying.intersection(rows[p])}
     shares = setting.leader_shares(len(chosen))
     stay = Counter(leaders[partition] for partition in fixed)
     bounds = LeaderBounds(

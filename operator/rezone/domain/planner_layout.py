@@ -30,7 +30,8 @@ class Layout:
     """The nodes of each partition, the partitions of each node, and the rule of the domains.
 
     `origin[p]` are the usable nodes that hold p now: a replica elsewhere has to be copied.
-    Partitions in `pinned` are as a person wants them and are not touched.
+    Partitions in `pinned` are as a person wants them and are not touched, and so are the replicas
+    of `frozen` nodes, which get no others.
     """
 
     def __init__(
@@ -39,12 +40,14 @@ class Layout:
         domains: Sequence[int],
         levels: DomainLevels,
         pinned: Collection[int] = (),
+        frozen: Collection[int] = (),
     ) -> None:
         self.origin = [frozenset(nodes) for nodes in origin]
         self.rows = [list(nodes) for nodes in origin]
         self.domains = tuple(domains)
         self.levels = levels
         self.pinned = frozenset(pinned)
+        self.frozen = frozenset(frozen)
         self.held: list[set[int]] = [set() for _ in domains]
         for partition, nodes in enumerate(self.rows):
             for node in nodes:

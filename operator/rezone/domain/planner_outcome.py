@@ -4,6 +4,7 @@ The planner's steps number nodes from 0 in the order of their ids, available one
 domains likewise in the order of their names.
 """
 
+import dataclasses
 import hashlib
 import math
 from collections import Counter
@@ -13,8 +14,9 @@ from fractions import Fraction
 from rezone.domain.assignments import compact
 from rezone.domain.planner_layout import Layout
 from rezone.domain.planner_shares import domain_levels, fair_shares
-from rezone.domain.planner_types import Goal, Imbalance, LeaderMove, Move, Plan, PlanRequest, Why
+from rezone.domain.planner_types import Goal, Imbalance, LeaderMove, Move, Plan, PlanRequest
 from rezone.domain.world import Topology
+from rezone.resources.task import RANGES_MAX, MoveReason, PartitionRange, Why
 from rezone.wire.messages import NodeId, PartitionId
 
 
@@ -44,7 +46,8 @@ class Setting:
             row[0] if row else None for row in self.source
         ]
         self.leaders = [None if node is None else number.get(node) for node in self.leader_ids]
-        self.layout = Layout(origin, self.domains, self.levels, request.pinned)
+        frozen = [number for number, node in enumerate(self.nodes) if node.frozen]
+        self.layout = Layout(origin, self.domains, self.levels, request.pinned, frozen)
         self.conflicts = _conflicts(self.layout)
         self.before = imbalance(self, self.layout, self.leaders)
         for partition, nodes in request.pinned.items():
@@ -61,8 +64,10 @@ class Setting:
 
     def leader_shares(self, partitions: int) -> list[Fraction]:
         """Return how many of so many partitions each node should lead, by weight."""
-        total = sum(self.weights)
-        return [Fraction(partitions * weight, total) for weight in self.weights]
+        frozen = self.layout.frozen
+        weights = [0 if node in frozen else weight for node, weight in enumerate(self.weights)]
+        total = sum(weights) or 1
+        return [Fraction(partitions * weight, total) for weight in weights]
 
 
 def imbalance(setting: Setting, layout: Layout, leaders: Sequence[int | None]) -> Imbalance:
@@ -113,6 +118,46 @@ def outcome(setting: Setting, leaders: Sequence[int | None], lower_bound: int) -
         after=imbalance(setting, layout, led),
         hash=plan_hash(request.current, target, request.revision),
     )
+
+
+def described(request: PlanRequest, target: Topology, made: Plan) -> Plan:
+    """Return the plan that leads to `target`, which was decided before; `made` is today's best.
+
+    Its moves, hash and costs are those of `target`; what is the best is known from `made` alone.
+    """
+    setting = Setting(dataclasses.replace(request, pinned={}))
+    moves = tuple(_moves(setting, target))
+    sizes = request.partition_bytes
+    return dataclasses.replace(
+        made,
+        target=target,
+        moves=moves,
+        leader_moves=tuple(_leader_moves(setting, target, [0] * len(target))),
+        copies=sum(len(move.added) for move in moves),
+        bytes_moved=sum(len(m.added) * sizes[m.partition] for m in moves) if sizes else 0,
+        hash=plan_hash(request.current, target, request.revision),
+    )
+
+
+def reasons_of(moves: Sequence[Move]) -> tuple[MoveReason, ...]:
+    """Return why each partition moves, by ranges: at most `RANGES_MAX`, those left out counted."""
+    room = RANGES_MAX
+    found = []
+    for why in Why:
+        partitions = [move.partition for move in moves if move.why is why]
+        if not partitions:
+            continue
+        ranges: list[PartitionRange] = []
+        for partition in partitions:
+            if ranges and partition == ranges[-1].last + 1:
+                ranges[-1] = PartitionRange(first=ranges[-1].first, last=partition)
+            elif len(ranges) < room:
+                ranges.append(PartitionRange(first=partition, last=partition))
+            else:
+                break
+        room -= len(ranges)
+        found.append(MoveReason(reason=why, partitions=len(partitions), ranges=tuple(ranges)))
+    return tuple(found)
 
 
 def plan_hash(source: Topology | None, target: Topology, revision: int) -> str:

@@ -58,7 +58,8 @@ class Search:
     def _table(self, node: int) -> tuple[list[int], Vector]:
         """Return a node's movable partitions and, for each, what a step to every node costs."""
         layout = self.layout
-        partitions = sorted(layout.held[node] - layout.pinned)
+        movable = frozenset() if node in layout.frozen else layout.held[node] - layout.pinned
+        partitions = sorted(movable)
         table = np.zeros((len(partitions), self.nodes), dtype=np.int32)
         if not partitions:
             return partitions, table
@@ -69,6 +70,7 @@ class Search:
             lines, columns = _pairs(entries[partition] for partition in partitions)
             np.add.at(table, (lines, columns), change)
         table[~self._open(partitions, node)[:, self.domains]] = FAR
+        table[:, sorted(layout.frozen)] = FAR
         table[table > REACHED_MAX] = FAR
         return partitions, table
 
@@ -170,6 +172,9 @@ class Search:
         """Give a partition one more replica on the emptiest node that may have it."""
         start = self._start(partition)
         allowed = np.flatnonzero(start[: self.nodes] < REACHED_MAX).tolist()
+        if not allowed:  # its failure domain has frozen nodes only: less even for a while
+            taken = self.layout.frozen.union(self.layout.rows[partition])
+            allowed = [node for node in range(self.nodes) if node not in taken]
         node = min(allowed, key=lambda n: (self.layout.count(n) - self.high[n], n))
         self.layout.add(partition, node)
         for holder in self.layout.rows[partition]:
@@ -183,6 +188,7 @@ class Search:
         origin = [node for node in sorted(layout.origin[partition]) if start[node] < FAR]
         start[origin] = 0
         start[layout.rows[partition]] = FAR
+        start[: self.nodes][sorted(layout.frozen)] = FAR
         return start
 
     def level(self) -> None:

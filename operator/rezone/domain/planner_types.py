@@ -5,6 +5,7 @@ import enum
 from collections.abc import Mapping
 
 from rezone.domain.world import Topology
+from rezone.resources.task import Why
 from rezone.wire.messages import NodeId, PartitionId
 
 
@@ -21,25 +22,18 @@ class Goal(enum.StrEnum):
     MOVES = "Moves"  # only what is pinned changes
 
 
-class Why(enum.StrEnum):
-    """Why replicas of a partition move; the first that applies is named."""
-
-    INITIAL = "Initial"  # the partition had no replicas
-    PINNED = "Pinned"  # a person asked for exactly this
-    NODE_UNAVAILABLE = "NodeUnavailable"  # a node that held it is gone or draining
-    REPLICA_COUNT = "ReplicaCount"  # it had too few or too many replicas
-    FAILURE_DOMAIN = "FailureDomain"  # its replicas were not spread over the domains
-    BALANCE = "Balance"  # a node had more or less than its share
-
-
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class NodeInfo:
-    """A data node as the planner sees it; unavailable ones (gone, draining) hold nothing after."""
+    """A data node as the planner sees it; unavailable ones (gone, draining) hold nothing after.
+
+    `frozen` ones (away for a while) keep what they have, get nothing and lead nothing.
+    """
 
     id: NodeId
     weight: int = 1
     failure_domain: str = ""
     available: bool = True
+    frozen: bool = False
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -5,6 +5,7 @@ The rules that both machines ask before a leader moves.
 
 from datetime import datetime
 
+from rezone.domain.hearing import heard_by
 from rezone.domain.world import Action, NodeView, VerifyCopy, ZoneView
 from rezone.wire.messages import (
     IndexPosition,
@@ -16,6 +17,9 @@ from rezone.wire.messages import (
 
 CLOSE_ROWS = 1000
 """DCP-06: a candidate that is fewer rows behind is almost up to date."""
+
+COMPARISONS_MAX = 64
+"""How many comparisons are asked for in one pass; each reads a whole partition on two nodes."""
 
 
 def node_is_gone(view: ZoneView, node: NodeId, now: datetime) -> bool:
@@ -29,6 +33,11 @@ def node_is_gone(view: ZoneView, node: NodeId, now: datetime) -> bool:
     if seen.reachable or seen.unreachable_since is None:
         return False
     return (now - seen.unreachable_since).total_seconds() > view.leader_lease_seconds
+
+
+def leader_is_gone(view: ZoneView, node: NodeId, now: datetime) -> bool:
+    """Return whether a leader's node is gone, and no data node hears it either (NW-02)."""
+    return node_is_gone(view, node, now) and not heard_by(view, node)
 
 
 def is_reachable(view: ZoneView, node: NodeId) -> bool:
@@ -126,12 +135,47 @@ def was_copied(view: ZoneView, partition: PartitionId, node: NodeId) -> bool:
     """Return whether a replica was made by a copy, so that B-04 asks for its verification.
 
     A replica of the stable assignment has been verified before that was written, one of a new
-    layout began empty, and one that is kept has led.
+    layout began empty, and one that is kept has led; unless it has lost its data since, and says
+    that it was copied again.
     """
+    if is_uncompared(view, partition, node):
+        return True
     assigned = view.assigned(partition)
     if assigned is None or node in assigned:
         return False
     return all((each.partition, each.node) != (partition, node) for each in view.kept)
+
+
+def is_uncompared(view: ZoneView, partition: PartitionId, node: NodeId) -> bool:
+    """Return whether a replica says that nobody has compared the copy that it is (B-04)."""
+    report = view.report(partition, node)
+    return report is not None and bool(report.uncompared)
+
+
+def uncompared(view: ZoneView, partition: PartitionId, record: LeaderAndIsr) -> frozenset[NodeId]:
+    """Return the replicas that must not lead: copies that were not compared, or differ (B-04).
+
+    By what their data nodes have on disk, so a coordinator that has just begun knows it too.
+    """
+    nodes = (*record.isr, *record.eligible)
+    return frozenset(node for node in nodes if is_uncompared(view, partition, node))
+
+
+def comparisons(view: ZoneView) -> tuple[Action, ...]:
+    """Return the comparisons of copies in sync that nobody has compared yet, whoever made them."""
+    return tuple(
+        verification(partition, record, node)
+        for node, seen in view.nodes.items()
+        if seen.reachable
+        for partition, report in seen.replicas.items()
+        if report.uncompared
+        and not report.needs_snapshot
+        and (record := view.routes.get(partition)) is not None
+        and node in record.isr
+        and node != record.leader
+        and view.leader_report(partition) is not None
+        and not is_mismatched(view, partition, record, node)
+    )[:COMPARISONS_MAX]
 
 
 def is_verified(

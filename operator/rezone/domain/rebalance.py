@@ -12,10 +12,11 @@ from types import MappingProxyType
 
 from rezone.domain import assignments
 from rezone.domain.rebalance_cancel import cancel
-from rezone.domain.rebalance_finish import finalize, stop_redundant
+from rezone.domain.rebalance_finish import finalize, relieve, stop_redundant
 from rezone.domain.rebalance_run import NoPlan, Planner, TaskRun
-from rezone.domain.rebalance_switch import switch, verify
-from rezone.domain.rebalance_transfer import taken_name, transfer
+from rezone.domain.rebalance_switch import drop_differing, switch, verify
+from rezone.domain.rebalance_targets import await_next_plan
+from rezone.domain.rebalance_transfer import spark_unavailable, taken_name, transfer
 from rezone.domain.statuses import Decision
 from rezone.domain.task_run import WAKE_SOON_SECONDS
 from rezone.domain.world import ChangeRoutes, SparkView, WritePending, ZoneView
@@ -26,7 +27,6 @@ from rezone.resources.task import (
     RebalanceTaskStatus,
 )
 from rezone.resources.task import TaskState as S
-from rezone.wire.layouts import index_of
 
 STEPS_MAX = 16
 
@@ -132,21 +132,12 @@ def approved(run: TaskRun) -> bool:  # noqa: PLR0911 - one return for each edge
 
 
 def _interrupted(run: TaskRun) -> bool:
-    """Go to the cancel when a person, the zone or a wrong copy asks for it."""
+    """Go to the cancel when a person or the zone asks for it."""
     if run.spec.cancel:
         return _cancelled(run)
     if run.superseded:
         why = "the zone's pending assignment is no longer this task's"
         return run.give_up("superseded", Reason.CONFLICT, why)
-    found = run.survey
-    if found.lost and found.done < found.partitions:
-        why = f"data nodes {found.lost} of the plan are lost"
-        return run.give_up("unrecoverable", Reason.FAILED, why)
-    if found.mismatched:
-        partition, node = found.mismatched[0]
-        copy = f"the copy of partition {index_of(partition)} on node {node}"
-        why = f"{copy} differs from its leader's rows"
-        return run.give_up("unrecoverable", Reason.FAILED, why)
     return False
 
 
@@ -154,6 +145,12 @@ def awaiting_replicas(run: TaskRun) -> bool:
     """Add the new replicas to the routes, and wait until all of them are open (ZR-06)."""
     if _interrupted(run):
         return True
+    if await_next_plan(run):
+        return False
+    return _await_replicas(run)
+
+
+def _await_replicas(run: TaskRun) -> bool:
     found = run.survey
     if run.paused:
         return run.wait_paused()
@@ -176,7 +173,10 @@ def transferring(run: TaskRun) -> bool:
     """Copy, and switch the partitions that are ready already."""
     if _interrupted(run):
         return True
-    if not run.survey.out_of_sync:
+    if await_next_plan(run):
+        return False
+    found = run.survey
+    if not found.out_of_sync or found.done == found.partitions:
         return run.go("all copied")
     if transfer(run):
         return True
@@ -187,12 +187,14 @@ def switching(run: TaskRun) -> bool:
     """Verify what was copied and move leaders, until every partition is as planned."""
     if _interrupted(run):
         return True
+    if await_next_plan(run):
+        return False
     found = run.survey
-    if found.needed:
-        return run.go("copy lost", message=found.reasons.text())
     if found.done == found.partitions:
         run.update(handovers="")
         return run.go("all switched")
+    if found.needed:
+        return run.go("copy lost", message=found.reasons.text())
     return _advance(run)
 
 
@@ -204,11 +206,17 @@ def _advance(run: TaskRun) -> bool:
         return run.wait_paused()
     if found.changes:
         run.act(ChangeRoutes(changes=tuple(found.changes)))
+    drop_differing(run)
     verify(run)
     switch(run)
+    relieve(run)
     taken = taken_name(run)
     if taken is not None and found.reasons.blocked is None:
         return _await_name(run, taken)
+    unavailable = spark_unavailable(run)
+    if unavailable and found.reasons.blocked is None:
+        why = f"SparkUnavailable: {unavailable}"
+        return run.wait(why, reason=Reason.SPARK_UNAVAILABLE, stalled=True)
     return run.wait_for(found.reasons)
 
 

@@ -1,5 +1,7 @@
 """Cancelling a rebalance: every partition comes to a defined end, and the zone's keys with it.
 
+What has switched and given its old replicas up is completed and stays; all else goes back.
+
 The intent is written first, guarded by the revision to be cancelled (ZR-19), so that it cannot
 hit a later rebalance. Of the seed's three answers (ZR-20), "already new" sends the task on as if
 it had not been cancelled, "already old" ends it at once, and "ongoing" is cleaned up.
@@ -11,6 +13,8 @@ from rezone.domain.machine import DEADLINE
 from rezone.domain.rebalance_finish import withdraw
 from rezone.domain.rebalance_handover import under_way
 from rezone.domain.rebalance_run import TaskRun, child_name
+from rezone.domain.rebalance_survey import has_switched
+from rezone.domain.spark_states import ENDED
 from rezone.domain.statuses import is_late
 from rezone.domain.task_run import WAKE_SOON_SECONDS
 from rezone.domain.world import (
@@ -18,6 +22,7 @@ from rezone.domain.world import (
     ClearPending,
     DeleteSparkApplication,
     MigrationView,
+    Topology,
     WriteCancel,
 )
 from rezone.resources.task import TaskState
@@ -26,12 +31,10 @@ from rezone.wire.layouts import index_of
 BACK = "back-"
 """How the names of the migrations back begin, behind the task's; a cancel does not cancel them."""
 
-_SPARK_ENDED = frozenset({"COMPLETED", "FAILED"})
-
 
 def cancel(run: TaskRun) -> bool:
     """Undo what was begun; the zone's keys are cleared last, so that a crash finds the rest."""
-    if run.already_new:
+    if run.already_new and run.goal != run.source:
         return run.go("already new", message="the cancel came too late: the rebalance was done")
     revision = run.status.revision
     if run.holds_pending and run.view.cancel_revision != revision:
@@ -45,11 +48,12 @@ def cancel(run: TaskRun) -> bool:
         if left is None:
             return False
     if run.holds_pending:
-        run.act(ClearPending(revision=revision))
+        ended = ended_topology(run) if has_begun(run) and run.fits_routes else None
+        run.act(ClearPending(revision=revision, ended=ended))
         return run.wait("Writing: the zone's keys are being cleared", seconds=WAKE_SOON_SECONDS)
     run.update(handovers="")
     why = run.status.last_error.message if run.status.last_error else "cancelled"
-    why = f"{why}; {_ends(run)}"
+    why = f"{why}; {ends(run)}"
     if left:
         return run.go(DEADLINE, message=f"{why}; left behind: {left}")
     return run.go("all is as before", message=why)
@@ -71,7 +75,7 @@ def _clean(run: TaskRun) -> str | None:
     ]
     run.act(*(CancelMigration(name=c.name) for c in running))
     spark = run.view.spark
-    if spark is not None and spark.state and spark.state not in _SPARK_ENDED:
+    if spark is not None and spark.state and spark.state not in ENDED:
         run.act(DeleteSparkApplication(name=spark.name))
         run.wait(f"Stopping: SparkApplication {spark.name} is being deleted")
         return None
@@ -83,7 +87,7 @@ def _clean(run: TaskRun) -> str | None:
         first = f"partition {index_of(handed[0])}'s"
         run.wait(f"Switching: {len(handed)} leaders are on their way, {first}")
         return None
-    reasons = withdraw(run, keep=run.source, leave=run.target, purpose=BACK)
+    reasons = withdraw(run, keep=ended_topology(run), leave=run.target, purpose=BACK)
     late = is_late(run.status, run.now) and reasons.only_stopping
     if late or not reasons.text():
         return reasons.text()
@@ -91,12 +95,28 @@ def _clean(run: TaskRun) -> str | None:
     return None
 
 
+def ended_topology(run: TaskRun) -> Topology:
+    """Return where the partitions live when the cancel is over: where they were, or as planned.
+
+    As planned if the route has lost an old replica: that was stopped because its partition had
+    switched, and there is no way back without a copy. In a cancel no further one is stopped.
+    """
+    rows = zip(run.view.layout.ids, run.source, run.target, strict=True)
+    return tuple(
+        new
+        if (there := set(run.view.routes[partition].replicas)) & (set(new) - set(old))
+        and not set(old) <= there
+        else old
+        for partition, old, new in rows
+    )
+
+
 def _is_back(run: TaskRun, child: MigrationView) -> bool:
     """Return whether a child carries a leader back; only those start while a task cancels."""
     return child.name.startswith(child_name(run.name, BACK))
 
 
-def _ends(run: TaskRun) -> str:
+def ends(run: TaskRun) -> str:
     """Return the list of B-15: how many partitions were kept, rolled back, completed."""
     if not run.status.source or not run.status.target:
         return "nothing was moved"
@@ -106,7 +126,7 @@ def _ends(run: TaskRun) -> str:
     for record, old, new in zip(records, run.source, run.target, strict=False):
         if old == new or not begun:
             counts["kept"] += 1
-        elif record.leader == new[0] != old[0] and set(record.replicas) >= set(new):
+        elif has_switched(record, old, new):
             counts["completed"] += 1
         elif set(old) == set(new):
             counts["kept"] += 1

@@ -5,15 +5,17 @@ from collections.abc import Iterator
 from rezone.domain import routes
 from rezone.domain.changes import change_of, stop_of
 from rezone.domain.machine import DEADLINE
+from rezone.domain.migration_table import is_under_way
 from rezone.domain.readiness import leader_knows
 from rezone.domain.rebalance_run import TaskRun
-from rezone.domain.rebalance_survey import Reasons, Wait
+from rezone.domain.rebalance_survey import Reasons, Wait, may_lead
 from rezone.domain.rebalance_switch import move_leader
 from rezone.domain.slots import Slots
 from rezone.domain.statuses import is_late
 from rezone.domain.task_run import WAKE_SOON_SECONDS
 from rezone.domain.world import (
     ChangeRoutes,
+    MigrationView,
     RouteChange,
     Topology,
     WriteStable,
@@ -39,7 +41,7 @@ def finalize(run: TaskRun) -> bool:  # noqa: PLR0911 - one return for each edge
         return run.go("stable is written", message="the assignment was stable already")
     if run.spec.suspend:
         return run.wait_paused()
-    run.act(WriteStable(revision=run.status.revision, target=run.target))
+    run.act(WriteStable(revision=run.status.revision, target=run.goal))
     return run.wait("Writing: the stable assignment", seconds=WAKE_SOON_SECONDS)
 
 
@@ -55,23 +57,82 @@ def stop_redundant(run: TaskRun) -> bool:
     """Take what is no longer assigned out of the routes and stop it; then the task is done."""
     if run.spec.suspend:
         return run.wait_paused()
-    reasons = withdraw(run, keep=run.target, leave=run.source)
+    leave = tuple((*old, *new) for old, new in zip(run.source, run.target, strict=True))
+    reasons = withdraw(run, keep=run.goal, leave=leave)
     why = reasons.text()
-    if not why:
-        message = f"{len(run.target)} partitions live where they were planned"
-        return run.go("all stopped", message=message)
-    if is_late(run.status, run.now) and reasons.only_stopping:
+    late = is_late(run.status, run.now) and reasons.left_to_zone
+    if why and not late:
+        return run.wait_for(reasons)
+    if run.status.outcome:
+        return run.go("targets failed", message=_in_part(run, why))
+    if why:
         return run.go(DEADLINE, message=f"done, except for stopping: {why}")
-    return run.wait_for(reasons)
+    message = f"{len(run.target)} partitions live where they were planned"
+    return run.go("all stopped", message=message)
+
+
+def _in_part(run: TaskRun, left: str) -> str:
+    """Return what a task without some of its targets has come to (B-15)."""
+    rows = tuple(zip(run.source, run.target, run.goal, strict=True))
+    kept = sum(old == planned for old, planned, _ in rows)
+    stayed = sum(new != planned for _, planned, new in rows)
+    moved = len(rows) - kept - stayed
+    why = run.status.last_error.message if run.status.last_error is not None else ""
+    left = f"; left behind: {left}" if left else ""
+    return f"{why}; partitions: {kept} kept, {stayed} rolled back, {moved} completed{left}"
+
+
+def relieve(run: TaskRun) -> None:
+    """Stop what partitions that have switched no longer need, while others still move (ZR-11).
+
+    A data node that is full gets room by it for what comes to it. What the planned assignment wants
+    stays. A route without the old replica also tells a cancel that its partition is completed.
+    """
+    found, view = run.survey, run.view
+    # A person's that has not begun waits for this very task.
+    busy = {m.partition for m in view.migrations if is_under_way(m) or _is_due(m)}
+    slots = Slots(view)
+    changes: list[RouteChange] = []
+    for partition in found.redundant:
+        if partition in busy:
+            continue
+        index = index_of(partition)
+        kept, later = run.wanted(partition), _planned(run, index)
+        extra = tuple(n for n in run.source[index] if n not in kept and n not in later)
+        if not extra:
+            continue
+        move = (kept, extra)
+        change = _withdrawal(run, partition, move, slots=slots, reasons=found.reasons, purpose="p")
+        if change is not None:
+            changes.append(change)
+    if changes:
+        run.act(ChangeRoutes(changes=tuple(changes)))
+    for partition, node in found.leftover:
+        if node in _planned(run, index_of(partition)):
+            continue
+        found.reasons.add(Wait.STOPPING, partition, f"node {node}")
+        if leader_knows(view, partition):
+            run.act(stop_of(partition, node, view.routes[partition]))
+
+
+def _is_due(migration: MigrationView) -> bool:
+    return bool(migration.owner_task) and not migration.terminal
+
+
+def _planned(run: TaskRun, index: int) -> tuple[NodeId, ...]:
+    planned = run.view.planned
+    return planned[index] if planned is not None and index < len(planned) else ()
 
 
 def withdraw(run: TaskRun, *, keep: Topology, leave: Topology, purpose: str = "p") -> Reasons:
     """Bring every partition to the replicas in `keep`, taking away those that only `leave` has.
 
     Leaders hand over first (ZR-11), then the routes shrink, then replicas stop. What a later
-    pending assignment wants stays: its task has perhaps begun. Returns what is not there yet.
+    pending assignment wants stays: its task has perhaps begun; and so does the candidate of a
+    person's migration that has begun, which would add it again. Returns what is not there yet.
     """
     reasons = Reasons()
+    moving = {(m.partition, m.candidate) for m in run.view.migrations if is_under_way(m)}
     slots = Slots(run.view)
     later = None if run.holds_pending or run.view.resharding else run.view.pending
     changes: list[RouteChange] = []
@@ -79,7 +140,7 @@ def withdraw(run: TaskRun, *, keep: Topology, leave: Topology, purpose: str = "p
         if kept == left:
             continue
         wanted = (*kept, *later[index_of(partition)]) if later is not None else kept
-        extra = tuple(n for n in left if n not in wanted)
+        extra = tuple(n for n in left if n not in wanted and (partition, n) not in moving)
         if not extra:
             continue
         change = _withdrawal(
@@ -119,9 +180,15 @@ def _withdrawal(
     if not able:
         # Nobody is left to go back to: what there is stays, and the zone is planned anew.
         return None
+    if len(able) < len(kept) and record.leader in able:
+        # The lost ones are short already: the zone releases these when others are in sync.
+        return None
     if record.leader in extra:
-        heir = next((n for n in able if n in record.isr and view.nodes[n].reachable), None)
-        if heir is None:
+        heirs = [n for n in able if n in record.isr and view.nodes[n].reachable]
+        heir = next((n for n in heirs if may_lead(view.nodes[n])), None)
+        if heir is None and heirs:
+            reasons.add(Wait.MAINTENANCE, partition, f"node {heirs[0]} shall lead")
+        elif heir is None:
             reasons.add(Wait.CATCHING_UP, partition, f"no node of {list(kept)} is in sync")
         else:
             move_leader(run, partition, heir, slots, reasons, purpose=purpose)

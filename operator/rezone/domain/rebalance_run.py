@@ -7,10 +7,11 @@ from datetime import datetime
 
 import xxhash
 
-from rezone.domain import assignments
-from rezone.domain.rebalance_survey import Reasons, Survey, survey
+from rezone.domain import assignments, estimates
+from rezone.domain.rebalance_survey import Reasons, Survey, has_switched, survey
 from rezone.domain.rebalance_table import TABLE
-from rezone.domain.task_run import Run
+from rezone.domain.statuses import with_error
+from rezone.domain.task_run import Run, paused_where
 from rezone.domain.world import MigrationView, Topology, ZoneView
 from rezone.resources.conditions import Reason
 from rezone.resources.task import (
@@ -71,7 +72,10 @@ class TaskRun(Run):
         name: str,
         plan: Planner,
     ) -> None:
-        super().__init__(TABLE, spec, status, now, zone_paused=view.paused)
+        # A task that a person applied goes on in a zone that only the operator leaves alone.
+        hands_off = view.hands_off and spec.revision > 0
+        paused_by = paused_where(rebalance=view.paused, zone=hands_off)
+        super().__init__(TABLE, spec, status, now, paused_by=paused_by)
         self.view = view
         self.name = name
         self.plan = plan
@@ -83,17 +87,39 @@ class TaskRun(Run):
 
     @functools.cached_property
     def target(self) -> Topology:
-        """Return the assignment after the rebalance."""
+        """Return the assignment after the rebalance, as planned."""
         return assignments.parse(self.status.target)
+
+    @property
+    def goal(self) -> Topology:
+        """Return the assignment that the task ends with: its target, unless targets failed."""
+        return assignments.parse(self.status.outcome) if self.status.outcome else self.target
 
     def wanted(self, partition: PartitionId) -> tuple[NodeId, ...]:
         """Return the nodes of one partition after the rebalance."""
-        return self.target[index_of(partition)]
+        return self.goal[index_of(partition)]
 
     @functools.cached_property
     def survey(self) -> Survey:
         """Return where the partitions stand; found out once a pass."""
-        return survey(self.view, self.source, self.target)
+        view, given_up = self.view, set[tuple[PartitionId, NodeId]]()
+        if self.status.outcome:
+            given_up.update(view.stalled_copies)
+            given_up.update((partition, node) for partition, node, _ in view.mismatched)
+        return survey(view, self.source, self.target, self.goal, given_up=given_up)
+
+    def is_done(self, partition: PartitionId) -> bool:
+        """Return whether a partition has moved: it would need a copy to go back, or had none."""
+        index = index_of(partition)
+        old, new = self.source[index], self.target[index]
+        record = self.view.routes[partition]
+        return partition in self.survey.moved or has_switched(record, old, new)
+
+    def end_with(self, outcome: Topology, reason: Reason, why: str) -> None:
+        """Leave failed targets out: the task ends with `outcome`, and says why."""
+        self.status = with_error(self.status, reason, why)
+        self.update(outcome=assignments.compact(outcome))
+        self.__dict__.pop("survey", None)
 
     @functools.cached_property
     def children(self) -> dict[PartitionId, list[MigrationView]]:
@@ -150,7 +176,7 @@ class TaskRun(Run):
             not self.moves_nothing
             and bool(self.status.target)
             and not self.holds_pending
-            and self.view.stable == self.target
+            and self.view.stable == self.goal
         )
 
     def settle_progress(self) -> None:
@@ -159,7 +185,7 @@ class TaskRun(Run):
             return
         old = self.status.progress
         new = progress_of(self.survey, old, self.now)
-        if self.status != self.before or is_a_step(old, new):
+        if self.status != self.before or is_worth_writing(old, new):
             self.update(progress=new)
 
 
@@ -173,30 +199,56 @@ def progress_of(found: Survey, old: TaskProgress, now: datetime) -> TaskProgress
         bytes_total=found.bytes_total,
         bytes_done=found.bytes_done,
     )
-    return with_rate(counted, old, now)
+    return with_rate(without_falling(counted, old), old, now)
+
+
+def without_falling(new: TaskProgress, old: TaskProgress) -> TaskProgress:
+    """Return what was counted, with bytes that do not fall while no copy is lost (B-10).
+
+    They are estimates of replicas that answer: one that is silent for a moment has none.
+    """
+    total = max(new.bytes_total, old.bytes_total)
+    done = new.bytes_done
+    if new.moves_done >= new.moves_total:
+        done = total
+    elif new.moves_done >= old.moves_done:
+        done = max(done, old.bytes_done)
+    return new.model_copy(update={"bytes_total": total, "bytes_done": min(done, total)})
 
 
 def with_rate(new: TaskProgress, old: TaskProgress, now: datetime) -> TaskProgress:
-    """Return the progress with its rate, the mean since the first bytes arrived (B-10)."""
-    started = old.copy_started_time
-    if started is None and new.bytes_done:
-        started = now.replace(microsecond=0)
-    rate = old.bytes_per_second
-    if started is not None and started < now and new.bytes_done != old.bytes_done:
-        rate = int(new.bytes_done / (now - started).total_seconds())
+    """Return the progress with its rate over the last minute and the time left (B-10).
+
+    The rate is known from the second observation on; that of a finished copy stays.
+    """
+    at = now.replace(microsecond=0)  # the status has whole seconds
+    started, samples, rate = old.copy_started_time, old.samples, old.bytes_per_second
     left = max(0, new.bytes_total - new.bytes_done)
+    if new.bytes_done or samples:
+        started = started or at
+        samples = estimates.observe(samples, new.bytes_done, at)
+        known = estimates.bytes_per_second(samples, new.bytes_done, at)
+        if known is not None and (left or new.bytes_done != old.bytes_done):
+            rate = known
     return new.model_copy(
         update={
             "copy_started_time": started,
             "bytes_per_second": rate,
-            "seconds_left": left // rate if rate else None,
+            "seconds_left": estimates.seconds_left(left, rate) if samples else None,
+            "samples": samples,
         }
     )
 
 
-def is_a_step(old: TaskProgress, new: TaskProgress) -> bool:
-    """Return whether progress has come far enough to be written."""
-    return _step_of(old) != _step_of(new)
+def is_worth_writing(old: TaskProgress, new: TaskProgress) -> bool:
+    """Return whether progress has come a step further, or its rate is due.
+
+    A rate is due with each new sample, so that it also falls while the bytes stand still.
+    """
+    return _step_of(old) != _step_of(new) or (
+        new.samples[-1:] != old.samples[-1:]
+        and (new.bytes_done, new.bytes_per_second) != (old.bytes_done, old.bytes_per_second)
+    )
 
 
 def _step_of(progress: TaskProgress) -> tuple[int, ...]:

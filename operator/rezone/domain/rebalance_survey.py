@@ -7,12 +7,12 @@ loop with little work for the partitions that are done, and it is done once a pa
 import collections
 import dataclasses
 import enum
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 from rezone.domain import routes
 from rezone.domain.changes import change_of
 from rezone.domain.readiness import comparing, is_close
-from rezone.domain.world import Copy, RouteChange, Topology, ZoneView
+from rezone.domain.world import Copy, NodeView, RouteChange, Topology, ZoneView
 from rezone.resources.conditions import Reason
 from rezone.wire.layouts import index_of
 from rezone.wire.messages import LeaderAndIsr, NodeId, PartitionId, ReplicaReport
@@ -29,6 +29,7 @@ class Wait(enum.StrEnum):
     VERIFYING = "Verifying"  # a copy is being compared with its source
     STUCK = "Stuck"  # its migrations have failed too often
     NAME_TAKEN = "NameTaken"  # its migration's name is another object's
+    MAINTENANCE = "Maintenance"  # the data node that shall lead it is in maintenance
     LIMIT = "Limit"  # maxConcurrentMigrations, maxMigrationsPerNode or maxConcurrentHandovers
     SWITCHING = "Switching"  # its leader is being moved
     STOPPING = "Stopping"  # a replica that is no longer assigned has not stopped yet
@@ -66,6 +67,11 @@ class Reasons:
         return set(self._counts) <= {Wait.UNREACHABLE, Wait.STOPPING}
 
     @property
+    def left_to_zone(self) -> bool:
+        """Return whether the zone brings about by itself what is waited for."""
+        return set(self._counts) <= {Wait.UNREACHABLE, Wait.STOPPING, Wait.CATCHING_UP}
+
+    @property
     def blocked(self) -> Reason | None:
         """Return why a person must act, None when nobody must."""
         return next((reason for wait, reason in _BLOCKED.items() if wait in self._first), None)
@@ -73,16 +79,30 @@ class Reasons:
 
 @dataclasses.dataclass(frozen=True)
 class Needed:
-    """Replicas of one partition that need a snapshot from its leader."""
+    """Replicas of one partition that need a snapshot from its leader.
+
+    `failing`: the last attempt of one has failed, so others go first, and those with a lower
+    `after`.
+    """
 
     copy: Copy
     bytes_estimate: int
     started: bool
+    failing: bool = False
+    after: int = 0
 
 
 @dataclasses.dataclass
 class Survey:
-    """What the walk found; `done` partitions are led by their first node, with all in sync."""
+    """What the walk found; `done` partitions are led by their first node, with all in sync.
+
+    Also done are partitions of which a node is lost or a target failed, if they have nothing to do
+    with the task or have moved, and those that stay because their targets failed. `moved` are those
+    that have moved whole. Of those, `redundant` are in the routes with replicas that they no longer
+    need, and `leftover` are such replicas that no route has any more and that have not stopped yet.
+    `mismatched` copies differ from their leaders' rows; `dropped` ones did, and no route has them
+    any more: they are made again when they have stopped.
+    """
 
     partitions: int
     done: int = 0
@@ -101,29 +121,77 @@ class Survey:
     needed: list[Needed] = dataclasses.field(default_factory=list)
     unverified: list[tuple[PartitionId, NodeId]] = dataclasses.field(default_factory=list)
     mismatched: list[tuple[PartitionId, NodeId]] = dataclasses.field(default_factory=list)
+    dropped: list[tuple[PartitionId, NodeId]] = dataclasses.field(default_factory=list)
     ready: list[PartitionId] = dataclasses.field(default_factory=list)
+    redundant: list[PartitionId] = dataclasses.field(default_factory=list)
+    leftover: list[tuple[PartitionId, NodeId]] = dataclasses.field(default_factory=list)
+    moved: set[PartitionId] = dataclasses.field(default_factory=set)
     reasons: Reasons = dataclasses.field(default_factory=Reasons)
 
 
-def survey(view: ZoneView, source: Topology, target: Topology) -> Survey:
-    """Return where the partitions stand on their way from `source` to `target`."""
-    found = Survey(partitions=len(target))
-    wanted = {n for nodes in target for n in nodes}
+def survey(
+    view: ZoneView,
+    source: Topology,
+    target: Topology,
+    goal: Topology | None = None,
+    *,
+    given_up: Collection[tuple[PartitionId, NodeId]] = (),
+) -> Survey:
+    """Return where the partitions stand on their way from `source` to `target`.
+
+    `goal` differs from `target` where partitions stay because their targets failed. `given_up` are
+    targets that nobody waits for any more, of partitions that have switched as well.
+    """
+    goal = target if goal is None else goal
+    found = Survey(partitions=len(goal))
+    wanted = {n for nodes in goal for n in nodes}
     found.lost = sorted(n for n in wanted if n not in view.nodes or view.nodes[n].lost)
-    for partition, old, new in zip(view.layout.ids, source, target, strict=True):
+    for partition, old, planned, new in zip(view.layout.ids, source, target, goal, strict=True):
         record = view.routes[partition]
+        if new != planned or (found.lost and _lacks_lost(found.lost, record, old, new)):
+            added = [n for n in planned if n not in old] if old != planned else []
+            _count(found, view, partition, record, (old, planned, added))
+            found.done += 1
+            continue
         at_target = record.leader == new[0] and set(new) <= set(record.isr)
         if old == new and at_target:
             found.done += 1
             continue
         added = [n for n in new if n not in old] if old != new else []
         _count(found, view, partition, record, (old, new, added))
-        if at_target and (not added or old[0] != new[0]):
+        failed = any((partition, node) in given_up for node in new)
+        if failed and has_switched(record, old, new):
+            _complete(found, view, partition, record, (old, new, added))
+        elif at_target and (not added or old[0] != new[0]):
             # Its copies were verified before the leader moved to one side of them.
-            found.done += 1
-            continue
-        _look(found, view, partition, record, (old, new, added))
+            _done(found, view, partition, record, (old, new, added))
+        else:
+            _look(found, view, partition, record, (old, new, added))
     return found
+
+
+def may_lead(seen: NodeView) -> bool:
+    """Return whether a node keeps what it leads: not in maintenance, stopping, or its disk full."""
+    return not (seen.maintenance or seen.leaving)
+
+
+def has_switched(record: LeaderAndIsr, old: tuple[NodeId, ...], new: tuple[NodeId, ...]) -> bool:
+    """Return whether a partition is led as planned, or has given an old replica up."""
+    there = set(record.replicas)
+    led_anew = record.leader == new[0] != old[0]
+    return old != new and set(new) <= there and (led_anew or not set(old) <= there)
+
+
+def _lacks_lost(
+    lost: list[NodeId],
+    record: LeaderAndIsr,
+    old: tuple[NodeId, ...],
+    new: tuple[NodeId, ...],
+) -> bool:
+    """Return whether a partition lacks lost nodes alone, which are not this task's to replace."""
+    if not any(node in new for node in lost):
+        return False
+    return old == new or has_switched(record, old, new)
 
 
 _Nodes = tuple[NodeId, ...]
@@ -143,8 +211,7 @@ def _count(
         found.leaders_done += record.leader == new[0]
     if not added:
         return
-    leader = view.report(partition, record.leader)
-    size = leader.bytes_estimate if leader is not None else 0
+    size = _size_of(view, partition, record)
     for node in added:
         found.copies_total += 1
         found.bytes_total += size
@@ -157,6 +224,15 @@ def _count(
             found.bytes_done += min(report.copy.bytes, size)
 
 
+def _size_of(view: ZoneView, partition: PartitionId, record: LeaderAndIsr) -> int:
+    """Return the leader's estimate, or a follower's while the leader does not answer."""
+    for node in (record.leader, *record.isr):
+        report = view.report(partition, node)
+        if report is not None and report.bytes_estimate:
+            return report.bytes_estimate
+    return 0
+
+
 def _look(
     found: Survey,
     view: ZoneView,
@@ -165,6 +241,13 @@ def _look(
     move: _Move,
 ) -> None:
     _old, new, added = move
+    dropped = [n for n in new if _is_dropped(view, partition, record, n)]
+    if dropped:
+        found.out_of_sync += 1
+        found.dropped += [(partition, n) for n in dropped]
+        why = f"node {dropped[0]}: its copy differed and is made again"
+        found.reasons.add(Wait.COPYING, partition, why)
+        return
     change = _route_change(view, partition, record, new, added=bool(added))
     if change is not None:
         found.changes.append(change)
@@ -187,10 +270,47 @@ def _look(
         if view.report(partition, new[0]) is None:
             # A migration to it would fail at once, and too many failed ones need a person.
             found.reasons.add(*_not_open(view, partition, new[0]))
+        elif not may_lead(view.nodes[new[0]]):
+            # It would give the leader up again at once.
+            found.reasons.add(Wait.MAINTENANCE, partition, f"node {new[0]} shall lead")
         else:
             found.ready.append(partition)
     else:
-        found.done += 1
+        _done(found, view, partition, record, move)
+
+
+def _complete(
+    found: Survey, view: ZoneView, partition: PartitionId, record: LeaderAndIsr, move: _Move
+) -> None:
+    """Count a partition as done, and go on copying what it lacks while the task is at work."""
+    _done(found, view, partition, record, move)
+    missing = [n for n in move[1] if n not in record.isr]
+    if missing:
+        found.out_of_sync += 1
+        _look_at_missing(found, view, partition, record, missing)
+
+
+def _done(
+    found: Survey, view: ZoneView, partition: PartitionId, record: LeaderAndIsr, move: _Move
+) -> None:
+    found.done += 1
+    old, new, _added = move
+    if old != new:
+        found.moved.add(partition)
+    extra = [n for n in old if n not in new]
+    if any(n in record.replicas for n in extra):
+        found.redundant.append(partition)
+    for node in extra:
+        if node not in record.replicas and view.report(partition, node) is not None:
+            found.leftover.append((partition, node))
+
+
+def _is_dropped(view: ZoneView, partition: PartitionId, record: LeaderAndIsr, node: NodeId) -> bool:
+    return (
+        node not in record.replicas
+        and (partition, node, record.leader_epoch) in view.mismatched
+        and view.report(partition, node) is not None
+    )
 
 
 def _route_change(
@@ -229,7 +349,7 @@ def _look_at_missing(
 ) -> None:
     leader = view.report(partition, record.leader)
     need: list[NodeId] = []
-    started = False
+    started = failing = False
     wait, why = Wait.CATCHING_UP, f"node {missing[0]} behind node {record.leader}"
     for node in missing:
         report = view.report(partition, node)
@@ -239,6 +359,7 @@ def _look_at_missing(
         elif report.needs_snapshot:
             need.append(node)
             started = started or _is_copying(report)
+            failing = failing or bool(report.copy is not None and report.copy.error)
             if report.copy is not None and report.copy.error:
                 why = f"node {node}: {report.copy.error}"
             elif wait is Wait.CATCHING_UP:
@@ -252,7 +373,10 @@ def _look_at_missing(
     elif need and leader is not None:
         copy = Copy(partition=partition, source=record.leader, targets=tuple(need))
         size = leader.bytes_estimate * len(need)
-        found.needed.append(Needed(copy, size, started))
+        found.needed.append(Needed(copy, size, started, failing))
+        refused = view.copies_refused.get(partition)
+        if refused is not None and wait is Wait.COPYING and not started:
+            wait, why = Wait.LIMIT, refused
     found.reasons.add(wait, partition, why)
 
 

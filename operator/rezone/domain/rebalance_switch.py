@@ -6,11 +6,20 @@ RegionMigration.
 
 from collections.abc import Sequence
 
+from rezone.domain import routes
+from rezone.domain.changes import Step, change_of, stop_of
+from rezone.domain.readiness import COMPARISONS_MAX, leader_knows
 from rezone.domain.rebalance_handover import Batch
 from rezone.domain.rebalance_run import TaskRun, child_name
 from rezone.domain.rebalance_survey import Reasons, Wait
 from rezone.domain.slots import Slots
-from rezone.domain.world import EnsureMigration, MigrationView, VerifyCopy
+from rezone.domain.world import (
+    ChangeRoutes,
+    EnsureMigration,
+    MigrationView,
+    RouteChange,
+    VerifyCopy,
+)
 from rezone.wire.layouts import index_of
 from rezone.wire.messages import NodeId, PartitionId
 
@@ -22,8 +31,9 @@ RETRY_SECONDS = 2.0
 """How long the first failed migration of a partition is left behind; twice that for the next. What
 fails at once because a node is just away must not use all attempts up before it is back."""
 
-VERIFICATIONS_MAX = 64
-"""How many comparisons are asked for in one pass; each reads a whole partition on two nodes."""
+COPIES_DROPPED_MAX = 3
+"""How many differing copies a task makes again. They should never differ: there is a fault in a
+machine or in this program, which a person has to find."""
 
 
 def verify(run: TaskRun) -> None:
@@ -44,8 +54,38 @@ def verify(run: TaskRun) -> None:
             ),
         )
         asked += 1
-        if asked >= VERIFICATIONS_MAX:
+        if asked >= COMPARISONS_MAX:
             return
+
+
+def drop_differing(run: TaskRun) -> None:
+    """Drop copies that differ from their leaders' rows, to be made again a few times (B-04).
+
+    The count is written before a copy leaves its route. Its replica stops when no route has it, and
+    only then joins again, as an empty one.
+    """
+    changes: list[RouteChange] = []
+    for partition, node in run.survey.mismatched:
+        if run.status.copies_dropped >= COPIES_DROPPED_MAX:
+            return
+        change = change_of(
+            partition,
+            run.view.routes[partition],
+            run.view.coordinator_epoch,
+            _without(node),
+        )
+        if change is not None and partition not in {each.partition for each in changes}:
+            run.update(copies_dropped=run.status.copies_dropped + 1)
+            changes.append(change)
+    if changes:
+        run.act(ChangeRoutes(changes=tuple(changes)))
+    for partition, node in run.survey.dropped:
+        if leader_knows(run.view, partition):
+            run.act(stop_of(partition, node, run.view.routes[partition]))
+
+
+def _without(node: NodeId) -> Step:
+    return lambda record: routes.remove_replicas(record, [node])
 
 
 def switch(run: TaskRun) -> None:

@@ -1,122 +1,86 @@
-"""How the bulk of a rebalance travels: by one SparkApplication, or node to node.
-
-Which of the two is decided once, by size, and persisted with the application's name before it is
-created (rule: persist before act). A failed application is followed by another one for the copies
-that are left; receivers go on where they stand (B-05).
-"""
+"""How the bulk of a rebalance travels (`bulk_copies`), and when that is decided."""
 
 import collections
+import dataclasses
 
+from rezone.domain.bulk_copies import BulkCopies
 from rezone.domain.rebalance_run import TaskRun, child_name
-from rezone.domain.rebalance_survey import Needed, copies
+from rezone.domain.rebalance_survey import Needed
 from rezone.domain.statuses import entered_time
-from rezone.domain.world import Copy, EnsureSparkApplication, PullSnapshots, SparkView
+from rezone.domain.world import SparkView
 from rezone.resources.conditions import Reason
-from rezone.resources.machine_status import LastError
+from rezone.resources.machine_status import SparkCopies
 from rezone.wire.messages import NodeId
 
-SPARK_ATTEMPTS_MAX = 5
 SETTLE_SECONDS = 30.0
 """How long the first decision waits for new replicas that do not know yet what they need."""
-
-_SPARK_FAILED = frozenset({"FAILED"})
-_SPARK_DONE = frozenset({"COMPLETED"})
 
 
 def transfer(run: TaskRun) -> bool:
     """Ask for the copies that are needed; True when it moved the task to its cancel (ZR-18)."""
     found = run.survey
-    if run.status.attempt == 0 and not _choose(run):
-        return False
-    if not found.needed:
-        return False
-    if run.status.spark_application:
-        return _by_spark(run)
-    if not run.paused:
-        run.act(PullSnapshots(copies=_within_limits(run, found.needed)))
-    return False
+    bulk = dataclasses.replace(_bulk(run), needed=_by_room(run))
+    if run.status.attempt == 0:
+        if _is_too_early(run):
+            return False
+        bulk.choose()
+    if found.needed:
+        bulk.run()
+    state = bulk.state
+    run.update(attempt=state.attempt, spark_application=state.application, spark_watch=state.watch)
+    if bulk.error is not None:
+        run.update(last_error=bulk.error)
+    run.act(*bulk.actions)
+    return bool(bulk.failed) and run.give_up("unrecoverable", Reason.FAILED, bulk.failed)
 
 
-def _choose(run: TaskRun) -> bool:
-    """Decide how the copies travel; False while it is too early to know."""
+def _by_room(run: TaskRun) -> list[Needed]:
+    """Return the copies with the order in which they free room (ZR-11).
+
+    Those to nodes that give the fewest replicas away come first: a copy to a node that gives some
+    away may have to wait for the room. The order follows from the plan alone, so it stays.
+    """
+    given: collections.Counter[NodeId] = collections.Counter()
+    for old, new in zip(run.source, run.goal, strict=True):
+        if old != new:
+            given.update(set(old) - set(new))
+    return [
+        dataclasses.replace(need, after=max(given[node] for node in need.copy.targets))
+        for need in run.survey.needed
+    ]
+
+
+def _bulk(run: TaskRun) -> BulkCopies:
+    status = run.status
+    return BulkCopies(
+        view=run.view,
+        state=SparkCopies(
+            attempt=status.attempt,
+            application=status.spark_application,
+            watch=status.spark_watch,
+        ),
+        needed=run.survey.needed,
+        bytes_done=run.survey.bytes_done,
+        paused=run.paused,
+        now=run.now,
+        name_of=lambda attempt: child_name(run.name, f"copy-{attempt}"),
+    )
+
+
+def _is_too_early(run: TaskRun) -> bool:
+    """Return whether it is not known yet what is needed."""
     found = run.survey
     if run.paused or not (found.needed or found.undecided):
-        return False
+        return True
     waited = (run.now - entered_time(run.status, run.now)).total_seconds()
-    if found.undecided and waited < SETTLE_SECONDS:
-        return False
-    name = child_name(run.name, "copy-1") if _is_bulk(run) else ""
-    run.update(attempt=1, spark_application=name)
-    return True
-
-
-def _is_bulk(run: TaskRun) -> bool:
-    threshold = run.view.spark_threshold_bytes
-    size = sum(n.bytes_estimate for n in run.survey.needed)
-    return bool(run.survey.needed) and (threshold == 0 or size > threshold)
+    return bool(found.undecided) and waited < SETTLE_SECONDS
 
 
 def taken_name(run: TaskRun) -> SparkView | None:
     """Return whose object has the name of the application that is to be made, None without one."""
-    spark = run.view.spark
-    if spark is None or not spark.taken or spark.name != run.status.spark_application:
-        return None
-    return spark if run.survey.needed else None
+    return _bulk(run).taken
 
 
-def spark_of(run: TaskRun) -> SparkView | None:
-    """Return the present application of the task, None when there is none."""
-    spark = run.view.spark
-    if spark is None or not spark.state or spark.name != run.status.spark_application:
-        return None
-    return spark
-
-
-def _by_spark(run: TaskRun) -> bool:
-    spark = spark_of(run)
-    if spark is not None and spark.state in _SPARK_FAILED:
-        if run.status.attempt >= SPARK_ATTEMPTS_MAX:
-            why = f"{run.status.attempt} SparkApplications failed, the last: {spark.error}"
-            return run.give_up("unrecoverable", Reason.FAILED, why)
-        error = LastError(reason=Reason.FAILED, message=f"{spark.name}: {spark.error}"[:4096])
-        run.update(last_error=error)
-        _next_application(run)
-    elif spark is not None and spark.state in _SPARK_DONE:
-        if not _is_bulk(run):
-            # Stragglers: a replica that came back later, or whose report is a moment old.
-            if not run.paused:
-                run.act(PullSnapshots(copies=_within_limits(run, run.survey.needed)))
-            return False
-        if run.status.attempt >= SPARK_ATTEMPTS_MAX:
-            why = f"after {run.status.attempt} SparkApplications replicas still need a copy"
-            return run.give_up("unrecoverable", Reason.FAILED, why)
-        _next_application(run)
-    elif spark is not None or taken_name(run) is not None:
-        return False
-    if not run.paused:
-        name = run.status.spark_application
-        run.act(EnsureSparkApplication(name=name, copies=copies(run.survey.needed)))
-    return False
-
-
-def _next_application(run: TaskRun) -> None:
-    attempt = run.status.attempt + 1
-    run.update(attempt=attempt, spark_application=child_name(run.name, f"copy-{attempt}"))
-
-
-def _within_limits(run: TaskRun, needed: list[Needed]) -> tuple[Copy, ...]:
-    """Return the copies that may run now, those under way first (B-03).
-
-    Source and target both count. The choice is the same each pass until one of them is done, so
-    that a repeat asks for what runs already.
-    """
-    used: collections.Counter[NodeId] = collections.Counter()
-    chosen: list[Copy] = []
-    for need in sorted(needed, key=lambda n: (not n.started, n.copy.partition)):
-        if len(chosen) >= run.view.max_concurrent_migrations:
-            break
-        nodes = (need.copy.source, *need.copy.targets)
-        if all(used[n] < run.view.max_migrations_per_node for n in nodes):
-            used.update(nodes)
-            chosen.append(need.copy)
-    return tuple(chosen)
+def spark_unavailable(run: TaskRun) -> str:
+    """Return why no copy advances by Spark and what a person can do, "" while there is time."""
+    return _bulk(run).unavailable

@@ -66,6 +66,7 @@ def observe(
         cancel_written=view.cancel_revision == revision,
         coordinator_epoch=view.coordinator_epoch,
         paused=view.paused,
+        hands_off=view.hands_off,
         manual_approval=view.manual_approval,
         max_concurrent_cut_overs=max(1, view.max_concurrent_handovers),
         lag_rows_max=CLOSE_ROWS,

@@ -2,12 +2,15 @@
 
 from datetime import datetime
 
-from rezone.domain.rebalance_run import Planner, is_a_step, with_rate
+from rezone.domain.rebalance_run import Planner, is_worth_writing, with_rate, without_falling
 from rezone.domain.resharding_table import TABLE
 from rezone.domain.resharding_view import ReshardingView
-from rezone.domain.task_run import Run
+from rezone.domain.task_run import Run, paused_where
 from rezone.resources.conditions import Reason
-from rezone.resources.task import RebalanceTaskSpec, RebalanceTaskStatus, TaskProgress
+from rezone.resources.task import RebalanceTaskSpec, RebalanceTaskStatus, TaskProgress, TaskState
+
+_CUT_OVER = frozenset({TaskState.FINALIZING, TaskState.STOPPING_REDUNDANT, TaskState.SUCCEEDED})
+"""In these all parts are served, also those of which a leader says nothing just now."""
 
 
 class ReshardingRun(Run):
@@ -22,7 +25,8 @@ class ReshardingRun(Run):
         *,
         plan: Planner,
     ) -> None:
-        super().__init__(TABLE, spec, status, now, zone_paused=view.paused)
+        paused_by = paused_where(rebalance=view.paused, zone=view.hands_off)
+        super().__init__(TABLE, spec, status, now, paused_by=paused_by)
         self.view = view
         self.plan = plan
 
@@ -40,15 +44,17 @@ class ReshardingRun(Run):
         if not self.view.created or not self.view.sources:
             return
         parts = [part for heir in self.view.heirs.values() for part in heir.parts]
+        over = self.state in _CUT_OVER
         counted = TaskProgress(
             moves_total=len(parts),
-            moves_done=sum(part.filled or part.sealed for part in parts),
+            moves_done=sum(over or part.filled or part.sealed for part in parts),
             leader_moves_total=len(self.view.sources),
-            leader_moves_done=len(self.view.cut_over),
+            leader_moves_done=len(self.view.sources if over else self.view.cut_over),
             bytes_total=sum(part.bytes_total for part in parts),
             bytes_done=sum(part.bytes_done for part in parts),
         )
         old = self.status.progress
+        counted = without_falling(counted, old)
         new = with_rate(counted, old, self.now)
-        if self.status != self.before or is_a_step(old, new):
+        if self.status != self.before or is_worth_writing(old, new):
             self.update(progress=new)

@@ -137,6 +137,7 @@ class ReshardingView:
     cancel_written: bool
     coordinator_epoch: int
     paused: bool
+    hands_off: bool = False
     manual_approval: bool
     max_concurrent_cut_overs: int
     lag_rows_max: int

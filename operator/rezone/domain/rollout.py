@@ -51,7 +51,8 @@ class Situation:
     `nodes` are the data nodes the zone wants, with a pod or without one just now. `lagging` are
     those with a replica that is not in sync, `counted` those that may have to lead a
     partition, `sole` those that are alone in one. `ephemeral`: a pod's rows go with the pod.
-    `tasks` names the zone's RebalanceTasks.
+    `tasks` names the zone's RebalanceTasks; while a node is in `maintenance`, or the zone is
+    `paused`, none is replaced.
     """
 
     template_hash: str
@@ -63,6 +64,8 @@ class Situation:
     sole: frozenset[NodeId]
     ephemeral: bool
     rebalancing: bool
+    maintenance: frozenset[NodeId] = frozenset()
+    paused: bool = False
     tasks: frozenset[str] = frozenset()
 
 
@@ -148,6 +151,10 @@ def _end(status: RolloutStatus, seen: Situation, zone: str) -> RolloutDecision:
     task = f"{zone}-u{status.started_time:%y%m%d%H%M%S}"
     if task in seen.tasks:
         return NOTHING
+    if seen.paused:
+        return RolloutDecision(
+            status=status.model_copy(update={"waiting_for": _held(seen)}), held=True
+        )
     text = f"RebalanceTask {task} evens out leaders"
     return RolloutDecision(
         status=status.model_copy(update={"waiting_for": text}),
@@ -161,7 +168,7 @@ def _replacing(
     """Return what the pod that is being replaced needs, None when it has been."""
     pod = next((p for p in seen.pods if p.node == node), None)
     if pod is not None and pod.uid != status.pod_uid:
-        if pod.outdated and not _held(seen.strategy):
+        if pod.outdated and not _held(seen):
             # The template has changed again, perhaps because this pod does not start.
             return _replace(status, pod, now)
         if not pod.outdated and pod.serving and node not in seen.lagging:
@@ -206,9 +213,13 @@ def _next(
     *,
     blocked_since: datetime | None,
 ) -> RolloutDecision:
-    held = _held(seen.strategy)
+    held = _held(seen)
     if held:
         return RolloutDecision(status=status.model_copy(update={"waiting_for": held}), held=True)
+    if seen.maintenance:
+        # One node less is enough: with another one replaced a partition might be two short.
+        why = f"data node {min(seen.maintenance)} is in maintenance"
+        return RolloutDecision(status=status.model_copy(update={"waiting_for": why}))
     # What does not serve is replaced first and waits for nothing: nobody misses it, and it may be
     # what the zone waits for. But its disk may be missed, for as long as anybody counts on it: it
     # may only be the operator that cannot reach it.
@@ -234,7 +245,10 @@ def _order(pod: SeenPod) -> tuple[str, NodeId]:
     return (pod.failure_domain, pod.node)
 
 
-def _held(strategy: UpdateStrategySpec) -> str:
+def _held(seen: Situation) -> str:
+    strategy = seen.strategy
+    if seen.paused:
+        return "Paused: spec.paused"
     if strategy.type is UpdateMode.ON_DELETE:
         return "OnDelete: a pod is replaced when somebody deletes it"
     if strategy.paused:

@@ -6,7 +6,8 @@ be told from what the coordinator decided meanwhile. As all changes of a record 
 returns the next record, the same one when there is nothing to change, or a `Refusal`.
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
+from types import MappingProxyType
 
 import msgspec
 
@@ -114,35 +115,40 @@ def fail_over(
     *,
     minimum: int,
     avoid: Collection[NodeId] = (),
+    barred: Collection[NodeId] = (),
+    heirs: Mapping[NodeId, Collection[NodeId]] = MappingProxyType({}),
 ) -> LeaderAndIsr | None:
     """Return the record led by a living in-sync replica, None when there is none (B-06).
 
     Hot standbys of `iss` come first, then the rest of `isr`, each in their order and a takeover's
     candidate before its peers; all of them before nodes to `avoid`, which lead only where nobody
-    else can. Replicas that are not alive leave `isr`, else the new leader's
-    writes would wait for them; they stay in `replicas`. The epoch is above `next_epoch`: the
-    candidate may lead with that. The same record comes back while its leader is alive. A fenced
-    coordinator gets None too.
+    else can. Those `barred` never lead; they stay in `isr`. `heirs`, each with those that hear it,
+    come before all others where there are any. Replicas that are not alive, or do not hear an heir,
+    leave `isr`, else the new leader's writes would wait for them; they stay in `replicas`. The
+    epoch is above `next_epoch`: the candidate may lead with that. The same record comes back while
+    its leader is alive. A fenced coordinator gets None too.
     """
     if record.leader in alive:
         return record
     living = [node for node in record.isr if node in alive]
-    if not living:
+    order = [node for node in (*record.iss, *living) if node in living and node not in barred]
+    if not order:
         return None
-    order = [*(node for node in record.iss if node in living), *living]
     hot = set(record.iss)
     leader = min(
         order,
         key=lambda node: (
+            node not in heirs,
             node in avoid,
             node not in hot,
             node != record.next_leader,
             order.index(node),
         ),
     )
+    living = [node for node in living if node in heirs.get(leader, living)]
     shrunk = msgspec.structs.replace(
         record,
-        iss=tuple(node for node in record.iss if node in alive),
+        iss=tuple(node for node in record.iss if node in living),
         **with_isr(record, tuple(living), minimum),
     )
     answer = _led_by(shrunk, leader, highest_epoch(record) + 1, coordinator_epoch)
@@ -154,13 +160,15 @@ def elect_eligible(
     alive: Collection[NodeId],
     lost: Collection[NodeId],
     coordinator_epoch: int | None = None,
+    *,
+    barred: Collection[NodeId] = (),
 ) -> Answer:
     """Return the record led by a living eligible replica, the only one in sync then.
 
     The same record comes back when there is none, or when a member of `isr` has not `lost` its
     data: that one comes first, and as a leader alone it may answer reads for as long as it runs.
     """
-    heirs = [node for node in record.eligible if node in alive and node not in lost]
+    heirs = [n for n in record.eligible if n in alive and n not in lost and n not in barred]
     if not heirs or not set(record.isr) <= set(lost):
         return record
     heir = heirs[0]

@@ -48,6 +48,7 @@ class RefusalReason(enum.StrEnum):
     TAKEOVER_AUTHORIZED = "TakeoverAuthorized"  # a takeover may be happening just now
     NOT_AUTHORIZED = "NotAuthorized"  # no takeover to this node and epoch was authorized
     SEALING = "Sealing"  # the partition may be cutting over to new ones just now
+    LEAVING = "Leaving"  # only nodes that are about to stop would be left
     SEALED = "Sealed"  # the partition has cut over: others serve its range
 
 

@@ -20,6 +20,8 @@ from rezone.wire.messages import LeaderAndIsr, NodeId, PartitionId
 
 def standby_changes(view: ZoneView) -> tuple[RouteChange, ...]:
     """Return the changes that bring partitions at rest closer to `view.hot_standbys`."""
+    if view.hands_off:
+        return ()
     moving = {m.partition for m in view.migrations if not m.terminal}
     load = Counter(node for record in view.routes.values() for node in routes.hot_standbys(record))
     changes = []
@@ -37,7 +39,9 @@ def standby_changes(view: ZoneView) -> tuple[RouteChange, ...]:
 
 def _is_moving(view: ZoneView, partition: PartitionId, record: LeaderAndIsr) -> bool:
     leader = view.nodes.get(record.leader)
-    if record.next_leader is not None or (leader is not None and leader.leaving):
+    if record.next_leader is not None:
+        return True
+    if leader is not None and (leader.leaving or leader.maintenance):
         return True
     target = view.target(partition)
     # A task may also only bring the leader back to where it belongs.
@@ -71,7 +75,9 @@ def _can_stand_by(
     seen, report = view.nodes.get(node), view.report(partition, node)
     if node == record.leader or node not in record.isr or seen is None or seen.draining:
         return False
-    return not seen.lost and report is not None and not report.needs_snapshot
+    if seen.lost or seen.maintenance:
+        return False
+    return report is not None and not report.needs_snapshot
 
 
 class _Rank:

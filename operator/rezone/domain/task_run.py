@@ -22,10 +22,17 @@ WAKE_SECONDS = 2.0
 WAKE_SOON_SECONDS = 0.2
 
 
+def paused_where(*, rebalance: bool, zone: bool) -> str:
+    """Return which field of the zone pauses a task, "" when none does."""
+    if rebalance:
+        return "spec.rebalance.paused"
+    return "spec.paused" if zone else ""
+
+
 class Run:
     """The pass: its inputs, and what has been decided so far. Every state it enters persists.
 
-    `zone_paused`: nothing new may be started in the zone.
+    `paused_by`: why nothing new may be started in the zone, "" when it may.
     """
 
     def __init__(
@@ -35,10 +42,10 @@ class Run:
         status: RebalanceTaskStatus,
         now: datetime,
         *,
-        zone_paused: bool,
+        paused_by: str,
     ) -> None:
         self._table = table
-        self._zone_paused = zone_paused
+        self._paused_by = paused_by
         self.spec = spec
         self.now = now
         self.before = status
@@ -57,7 +64,7 @@ class Run:
     @property
     def paused(self) -> bool:
         """Return whether nothing new may be started (B-01)."""
-        return self._zone_paused or self.spec.suspend
+        return bool(self._paused_by) or self.spec.suspend
 
     @property
     def late(self) -> bool:
@@ -109,7 +116,7 @@ class Run:
 
     def wait_paused(self) -> bool:
         """Stay, because a person wants it so."""
-        where = "spec.suspend" if self.spec.suspend else "the zone's spec.rebalance.paused"
+        where = "spec.suspend" if self.spec.suspend else f"the zone's {self._paused_by}"
         why = f"Paused: {where}"
         if self.waiting:
             why = f"{why}; {self.waiting}"
@@ -170,7 +177,8 @@ class Run:
             return Standing(succeeded=False, reason=reason, message=message, stalled=not asked)
         if status.state == TaskState.FAILED:
             reason = Reason(error.reason) if error is not None else Reason.FAILED
-            return Standing(succeeded=False, reason=reason, message=message, stalled=True)
+            goes_on = reason is Reason.TARGET_REPLACED
+            return Standing(succeeded=False, reason=reason, message=message, stalled=not goes_on)
         if not status.waiting_for or self.standing is None:
             text = f"in {status.state}"
             return Standing(succeeded=None, reason=Reason.RUNNING, message=text)

@@ -6,13 +6,18 @@ decided, or a partition has not as many replicas as the spec wants. A zone that 
 arranged by hand is therefore left alone until one of these changes.
 """
 
+import dataclasses
 import enum
+import math
+from collections.abc import Sequence
 from datetime import datetime, timedelta
 
 from rezone.domain.assignments import topology_of
+from rezone.domain.data_nodes import changed_ids, eligible_ids
+from rezone.domain.maintenance import kept_ids
 from rezone.domain.world import Topology
 from rezone.resources.zone import AutoAdjustSpec
-from rezone.resources.zone_status import Assignments
+from rezone.resources.zone_status import Assignments, DataNodeState, DataNodeStatus
 
 
 class Trigger(enum.StrEnum):
@@ -57,20 +62,86 @@ def find_trigger(
     return Trigger.NODES_CHANGED if changed & eligible else None
 
 
-def due_in(
-    trigger: Trigger,
+@dataclasses.dataclass(frozen=True)
+class Due:
+    """The trigger that is due now, if any, and after how many seconds to look again.
+
+    `frozen` are lost nodes whose time is not over, and those in maintenance: what they hold is
+    left alone.
+    """
+
+    trigger: Trigger | None
+    frozen: frozenset[int]
+    wake_seconds: float
+
+
+def with_trigger_times(
+    nodes: Sequence[DataNodeStatus], topology: Topology, now: datetime
+) -> tuple[DataNodeStatus, ...]:
+    """Return the nodes, each with since when it is not what `topology` takes it for.
+
+    The time is persisted with the node, so that a restart does not begin the wait again.
+    """
+    assigned = frozenset(node for row in topology for node in row)
+    differing = {n.id for n in nodes if n.state is DataNodeState.LOST and n.id in assigned}
+    differing |= (eligible_ids(nodes) - assigned) | changed_ids(nodes)
+    since = now.replace(microsecond=0)
+    times = ((n, (n.trigger_time or since) if n.id in differing else None) for n in nodes)
+    return tuple(
+        node if node.trigger_time == time else node.model_copy(update={"trigger_time": time})
+        for node, time in times
+    )
+
+
+def find_due(
+    topology: Topology,
+    nodes: Sequence[DataNodeStatus],
     settings: AutoAdjustSpec,
     *,
-    since: datetime,
+    replicas: int,
     now: datetime,
-    by_hand: bool,
-) -> timedelta:
-    """Return how long the trigger still has to last; `by_hand` (a drain, a spec) waits for nothing.
+) -> Due:
+    """Return what is due of the nodes, which have their trigger times.
 
-    The start is persisted in the zone's status, so that a restart does not begin the wait anew.
+    A drain and another number of replicas wait for nothing; each lost node waits for
+    `scaleDownSeconds` from when it was lost, and one in maintenance until that is over. While one
+    does, new and relabelled nodes wait too: they would be counted on beside a node that may be
+    back soon.
     """
-    if by_hand or trigger in {Trigger.REPLICAS_CHANGED, Trigger.PARTITIONS_CHANGED}:
-        return timedelta(0)
-    left = trigger is Trigger.NODES_LEFT
-    seconds = settings.scale_down_seconds if left else settings.scale_up_seconds
-    return max(timedelta(0), since + timedelta(seconds=seconds) - now)
+    waiting = _waiting(nodes, settings, now)
+    frozen = kept_ids(nodes).union(waiting)
+    wake = min(waiting.values(), default=math.inf)
+    eligible, changed = eligible_ids(nodes), changed_ids(nodes)
+    trigger = find_trigger(topology, eligible=eligible | frozen, replicas=replicas, changed=changed)
+    if trigger in {Trigger.NODES_JOINED, Trigger.NODES_CHANGED}:
+        assigned = frozenset(node for row in topology for node in row)
+        asking = changed if trigger is Trigger.NODES_CHANGED else eligible - assigned
+        up = min(_left(n, settings.scale_up_seconds, now) for n in nodes if n.id in asking)
+        if frozen or up > 0:
+            return Due(None, frozen, min(wake, up) if up > 0 else wake)
+    return Due(trigger, frozen, wake)
+
+
+def frozen_ids(
+    nodes: Sequence[DataNodeStatus], settings: AutoAdjustSpec, now: datetime
+) -> frozenset[int]:
+    """Return the nodes that plans leave alone: in maintenance, or lost a moment ago."""
+    return kept_ids(nodes).union(_waiting(nodes, settings, now))
+
+
+def _waiting(
+    nodes: Sequence[DataNodeStatus], settings: AutoAdjustSpec, now: datetime
+) -> dict[int, float]:
+    """Return the lost nodes whose time is not over, with the seconds that are left."""
+    left = {
+        node.id: _left(node, settings.scale_down_seconds, now)
+        for node in nodes
+        if node.state is DataNodeState.LOST and node.trigger_time is not None
+    }
+    return {node: seconds for node, seconds in left.items() if seconds > 0}
+
+
+def _left(node: DataNodeStatus, seconds: int, now: datetime) -> float:
+    """Return for how many seconds a node's difference has to last still."""
+    since = node.trigger_time or now
+    return max(0.0, (since + timedelta(seconds=seconds) - now).total_seconds())

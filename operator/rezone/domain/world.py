@@ -11,10 +11,13 @@ from datetime import datetime
 
 from rezone.domain.resharding_view import ReshardingAction
 from rezone.domain.route_records import RouteRecords
+from rezone.resources.conditions import Reason
 from rezone.resources.zone_status import KeptReplica
 from rezone.wire.layouts import Layout, generation_of, index_of
 from rezone.wire.messages import (
+    DiskTrouble,
     IndexPosition,
+    IsrProposal,
     LeaderAndIsr,
     NodeId,
     PartitionId,
@@ -35,17 +38,27 @@ class NodeView:
     """A data node as the coordinator sees it.
 
     `reachable`: it answers; `unreachable_since` stands while it does not. `leaving` nodes are
-    about to stop, `draining` ones give everything away; `lost` ones are given up (their pod or
-    Kubernetes node is gone for good).
+    about to stop, or give way because of their `disk` or clock; `draining` ones give everything
+    away; `lost` ones are given up (their pod or Kubernetes node is gone for good). Those in
+    `maintenance` lead nothing and keep what they hold.
+    `fresh`: its last answer came a moment ago, and it has answered since `answers_since`. `hears`
+    are the data nodes that it exchanges frames with, None when that is not known.
     """
 
     node: NodeId
     address: str
     reachable: bool
     leaving: bool = False
+    disk: DiskTrouble = DiskTrouble.NONE
+    disk_text: str = ""
+    clock_text: str = ""
     draining: bool = False
     lost: bool = False
+    maintenance: bool = False
     unreachable_since: datetime | None = None
+    fresh: bool = False
+    answers_since: datetime | None = None
+    hears: frozenset[NodeId] | None = None
     failure_domain: str = ""
     weight: int = 1
     replicas: Mapping[PartitionId, ReplicaReport] = dataclasses.field(default_factory=dict)
@@ -74,8 +87,9 @@ class MigrationView:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SparkView:
-    """The SparkApplication of a task: its name and kubeflow's application state ("" = absent).
+    """The SparkApplication of an owner: its name and kubeflow's application state ("" = absent).
 
+    `error` is what kubeflow says of it; of one that is absent, why it could not be created.
     `taken` says whose object has the name, or that of the plan, when that is not the task's; with
     `going` it was an earlier task's, and goes away without anybody's doing.
     """
@@ -85,6 +99,15 @@ class SparkView:
     error: str = ""
     taken: str = ""
     going: bool = False
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class StalledCopy:
+    """A copy that was asked for and has made no progress for so long; `error` is its last one."""
+
+    reason: Reason
+    seconds: float
+    error: str = ""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -98,7 +121,14 @@ class ZoneView:
     (partition, node, the source's leader epoch) (B-04); `mismatched` are those whose did not,
     `not_compared` those that could not be compared the last time, and why.
     `min_in_sync` is the smallest in-sync set with which rows are committed, `hot_standbys` how many
-    each partition shall have while nothing moves. `kept` are the replicas beside the assignment.
+    each partition shall have while nothing moves. `replace_failed_targets`: a task whose targets
+    fail has the next plan made with other ones. `stalled_copies` are those whose progress deadline
+    has passed, and `avoided` the nodes where that was so lately. `kept` are the replicas beside the
+    assignment.
+    A SparkApplication that copies nothing for `spark_timeout_seconds` is given up for streams, if
+    `stream_without_spark`, or waited for by a person.
+    `hands_off`: the operator changes no leader and no replica by itself (`spec.paused`).
+    `copies_refused` says why copies may not begin: other zones' copies on the same machines.
     `indexes` are the names of the zone's indexes. `taken_names` says of migrations that the task
     has asked for in the pass before whose object has their name.
     """
@@ -124,6 +154,13 @@ class ZoneView:
     generation: int = 0
     pending_generation: int = 0
     hot_standbys: int = 0
+    replace_failed_targets: bool = True
+    hands_off: bool = False
+    copies_refused: Mapping[PartitionId, str] = dataclasses.field(default_factory=dict)
+    stalled_copies: Mapping[tuple[PartitionId, NodeId], StalledCopy] = dataclasses.field(
+        default_factory=dict
+    )
+    avoided: frozenset[NodeId] = frozenset()
     kept: tuple[KeptReplica, ...] = ()
     migrations: tuple[MigrationView, ...] = ()
     taken_names: Mapping[str, str] = dataclasses.field(default_factory=dict)
@@ -132,6 +169,8 @@ class ZoneView:
     mismatched: frozenset[CopyKey] = frozenset()
     not_compared: Mapping[CopyKey, str] = dataclasses.field(default_factory=dict)
     indexes: Mapping[IndexId, str] = dataclasses.field(default_factory=dict)
+    spark_timeout_seconds: int = 300
+    stream_without_spark: bool = True
 
     def report(self, partition: PartitionId, node: NodeId) -> ReplicaReport | None:
         """Return what a reachable node says of its replica, None when it has or says nothing."""
@@ -194,11 +233,15 @@ class ChangeRoutes:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RouteChange:
-    """One record: `state.partition_epoch` is `expected_epoch` + 1."""
+    """One record: `state.partition_epoch` is `expected_epoch` + 1.
+
+    Of one that was `learned` from data nodes it may be higher (`domain.outdated`).
+    """
 
     partition: PartitionId
     expected_epoch: int
     state: LeaderAndIsr
+    learned: bool = False
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -233,6 +276,14 @@ class PullSnapshots:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class AdmitCopies:
+    """Say to the receivers of these copies which Spark may begin, and which are `held` (B-03)."""
+
+    admitted: tuple[Copy, ...]
+    held: tuple[Copy, ...]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class VerifyCopy:
     """Compare the digests of a copy and its source at one time (B-04)."""
 
@@ -256,6 +307,18 @@ class CancelMigration:
     """Ask a child migration to cancel by its spec."""
 
     name: str
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RefuseProposal:
+    """Tell a leader why its proposal is not carried out (HS-05); `state` is what stands."""
+
+    partition: PartitionId
+    node: NodeId
+    proposal: IsrProposal
+    state: LeaderAndIsr
+    reason: str
+    message: str
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -301,7 +364,7 @@ class BeginEmpty:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class WritePending:
-    """ZR-04 on the zone: a task applied by a person asks for its target."""
+    """ZR-04 on the zone: a person's task asks for its target, or a task for its next plan."""
 
     target: Topology
     revision: int
@@ -326,15 +389,20 @@ class WriteCancel:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ClearPending:
-    """The end of a cancel: pending gives way to planned or nothing, cancel is removed."""
+    """The end of a cancel: pending gives way to planned or nothing, cancel is removed.
+
+    `ended` is where the partitions live then, None where that is as `stable` says.
+    """
 
     revision: int
+    ended: Topology | None = None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SettleLeader:
     """Have `stable` follow a leader that a person has moved to a node outside of it.
 
+    With a `replacement`, both leaders have a place in it, and the old one's goes to that node.
     Those of `replicas` that have no place in it then are kept from `since` until `until`, None
     without end.
     """
@@ -342,6 +410,7 @@ class SettleLeader:
     partition: PartitionId
     old_leader: NodeId
     new_leader: NodeId
+    replacement: NodeId | None = None
     replicas: tuple[NodeId, ...]
     migration: str
     since: datetime
@@ -360,9 +429,11 @@ Action = (
     | EnsureSparkApplication
     | DeleteSparkApplication
     | PullSnapshots
+    | AdmitCopies
     | VerifyCopy
     | EnsureMigration
     | CancelMigration
+    | RefuseProposal
     | StopReplica
     | RequestTakeover
     | RequestUpgrade

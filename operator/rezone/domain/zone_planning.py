@@ -8,11 +8,12 @@ from typing import Self
 
 from rezone.domain import assignments
 from rezone.domain.assignments import SKIP
-from rezone.domain.data_nodes import changed_ids, eligible_ids, placed, planner_nodes
+from rezone.domain.data_nodes import eligible_ids, placed, planner_nodes
+from rezone.domain.maintenance import admitted, kept_ids
 from rezone.domain.planner import NotPlaceableError, PlanRequest, plan
 from rezone.domain.resharding_plan import OldZone, plan_resharding
-from rezone.domain.triggers import Trigger, due_in, find_trigger, wants_partitions
-from rezone.domain.world import Topology
+from rezone.domain.triggers import find_due, wants_partitions, with_trigger_times
+from rezone.domain.world import Topology, ZoneView
 from rezone.resources.conditions import Reason
 from rezone.resources.zone import DistributionZone
 from rezone.resources.zone_status import (
@@ -61,6 +62,8 @@ class ZonePlanning:
         try:
             if newest is None:
                 self._first_placement()
+            elif self.zone.spec.paused:
+                self._note_triggers(assignments.parse(newest.replicas))
             elif wants_partitions(keys, self.zone.spec.partitions):
                 self._ask_for_partitions(keys.pending or keys.stable or newest)
             else:
@@ -76,6 +79,11 @@ class ZonePlanning:
         """Put what is still kept beside the assignment into the status."""
         keys = self.status.assignments.model_copy(update={"kept": kept})
         self.status = self.status.model_copy(update={"assignments": keys})
+
+    def admit(self, view: ZoneView) -> None:
+        """Let maintenance begin that waits and is safe now."""
+        nodes = admitted(self.status.data_nodes, view)
+        self.status = self.status.model_copy(update={"data_nodes": nodes})
 
     def _first_placement(self) -> None:
         usable = (DataNodeState.STARTING, DataNodeState.ACTIVE)
@@ -96,7 +104,8 @@ class ZonePlanning:
             # What is under way already: only what was to come after it is taken back.
             self._request_keys(current, before.generation)
             return
-        eligible = eligible_ids(self.status.data_nodes)
+        nodes = self.status.data_nodes
+        eligible = eligible_ids(nodes) - kept_ids(nodes)
         generation = keys.last_generation + 1
         made = plan_resharding(
             OldZone(
@@ -107,7 +116,7 @@ class ZonePlanning:
             ),
             Layout(generation, wanted),
             replicas=self.zone.spec.replicas,
-            nodes=planner_nodes(self.status.data_nodes, eligible),
+            nodes=planner_nodes(nodes, eligible),
             revision=int(self.zone.metadata.resource_version),
         )
         self._request_keys(made.target, generation)
@@ -117,41 +126,36 @@ class ZonePlanning:
         revision = int(self.zone.metadata.resource_version)
         keys = assignments.request(self.status.assignments, target, revision, generation)
         if keys is not SKIP:
-            update = {"assignments": keys, "trigger_time": None}
-            self.status = self.status.model_copy(update=update)
+            self.status = self.status.model_copy(update={"assignments": keys})
             self._mark_placed(anew=True)
 
     def _look_for_trigger(self, assignment: Assignment) -> None:
         newest = assignments.parse(assignment.replicas)
-        self._mark_placed(anew=False)
-        eligible = eligible_ids(self.status.data_nodes)
-        replicas = self.zone.spec.replicas
-        changed = changed_ids(self.status.data_nodes)
-        trigger = find_trigger(newest, eligible=eligible, replicas=replicas, changed=changed)
-        if trigger is None:
-            self.status = self.status.model_copy(update={"trigger_time": None})
-            return
-        now = self._now
-        since = self.status.trigger_time or now.replace(microsecond=0)
-        self.status = self.status.model_copy(update={"trigger_time": since})
-        left = due_in(
-            trigger,
-            self.zone.spec.data_nodes.auto_adjust,
-            since=since,
-            now=now,
-            by_hand=self._drained_by_hand(trigger),
+        self._note_triggers(newest)
+        nodes, spec = self.status.data_nodes, self.zone.spec
+        due = find_due(
+            newest, nodes, spec.data_nodes.auto_adjust, replicas=spec.replicas, now=self._now
         )
-        if left > timedelta(0):
-            self.wake_seconds = left.total_seconds()
+        self.wake_seconds = due.wake_seconds
+        if due.trigger is None:
             return
-        request = self._request(newest, eligible, leaders=self._leaders_of(assignment))
+        request = self._request(
+            newest, eligible_ids(nodes), leaders=self._leaders_of(assignment), frozen=due.frozen
+        )
         target = plan(request).target
-        if target == newest:
+        if target != newest:
+            self._request_keys(target, assignment.generation)
+            self._note_triggers(target)
+        elif not due.frozen:
             # Nothing better can be had, such as for a node whose failure domain is full already.
             # To ask for it again would write a new revision in every pass, for ever.
             self._mark_placed(anew=True)
-            return
-        self._request_keys(target, assignment.generation)
+
+    def _note_triggers(self, topology: Topology) -> None:
+        """Write down since when each data node differs from what it is taken for."""
+        self._mark_placed(anew=False)
+        nodes = with_trigger_times(self.status.data_nodes, topology, self._now)
+        self.status = self.status.model_copy(update={"data_nodes": nodes})
 
     def _leaders_of(self, assignment: Assignment) -> tuple[NodeId, ...] | None:
         """Return who leads the partitions of an assignment, None for those of another layout."""
@@ -163,20 +167,17 @@ class ZonePlanning:
         nodes = placed(self.status.data_nodes, anew=anew)
         self.status = self.status.model_copy(update={"data_nodes": nodes})
 
-    def _drained_by_hand(self, trigger: Trigger) -> bool:
-        draining = any(n.state is DataNodeState.DRAINING for n in self.status.data_nodes)
-        return trigger is Trigger.NODES_LEFT and draining
-
     def _request(
         self,
         current: Topology | None,
         eligible: frozenset[int],
         leaders: tuple[NodeId, ...] | None = None,
+        frozen: frozenset[int] = frozenset(),
     ) -> PlanRequest:
         return PlanRequest(
             partitions=self.zone.spec.partitions if current is None else len(current),
             replicas=self.zone.spec.replicas,
-            nodes=planner_nodes(self.status.data_nodes, eligible),
+            nodes=planner_nodes(self.status.data_nodes, eligible, frozen),
             current=current,
             leaders=leaders,
         )

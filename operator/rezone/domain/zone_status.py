@@ -3,8 +3,12 @@
 import dataclasses
 from datetime import datetime
 
+from rezone.domain import hearing
+from rezone.domain.clocks import clock_trouble
+from rezone.domain.disks import disk_trouble
 from rezone.domain.indexing import indexing
 from rezone.domain.lost_quorum import Loss, loss_of, summary
+from rezone.domain.maintenance import Told
 from rezone.domain.rollout import RolloutDecision
 from rezone.domain.volumes import Growth
 from rezone.domain.world import ZoneView
@@ -16,15 +20,24 @@ from rezone.resources.conditions import (
     drop_condition,
     set_condition,
 )
-from rezone.wire.messages import FIRST_PARTITION_EPOCH, Role
+from rezone.wire.messages import FIRST_PARTITION_EPOCH, DiskTrouble, Role
 
 _WAY_OUT = "bring a data node with all rows back, or give rows up: docs/operations/lost-quorum.md"
 DAMAGE_CHARACTERS = 512
+_HANDS_OFF = (
+    "spec.paused: the operator changes no leader and no replica by itself, not even when a leader "
+    "is lost; RebalanceTasks and RegionMigrations that a person applies go on"
+)
+_REASON_OF = {
+    DiskTrouble.FULL: Reason.DISK_FULL,
+    DiskTrouble.FAILED: Reason.DISK_FAILED,
+    DiskTrouble.SLOW: Reason.DISK_SLOW,
+}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Obstacle:
-    """Why the data nodes' objects cannot be made; `lasting` until somebody does something."""
+    """Why objects of the zone cannot be made, or do nothing; `lasting` until somebody acts."""
 
     reason: Reason
     message: str
@@ -38,8 +51,10 @@ class ZoneHealth:
     Counted are those that serve: while the zone is re-sharded not the ones that have cut over, nor
     new ones that nobody asks for anything yet.
     `lost_quorum` and `leaderless` tell of those that nobody can lead: for good, or for now.
-    `damaged` counts replicas that have found damage; `damage` tells of one of them. `indexing` says
-    which indexes are being built.
+    `unreached` says which data nodes only others hear, and `cut_off` that the operator hears few.
+    `damaged` counts replicas that have found damage; `damage` tells of one of them. `disk` says
+    what is wrong with data nodes' disks, and with which; `clocks` with their clocks. `indexing`
+    says which indexes are being built.
     """
 
     partitions: int
@@ -50,7 +65,13 @@ class ZoneHealth:
     lost_quorum: str = ""
     leaderless: str = ""
     damaged: int = 0
+    differing: int = 0
+    difference: str = ""
     damage: str = ""
+    unreached: str = ""
+    cut_off: bool = False
+    disk: tuple[DiskTrouble, str] | None = None
+    clocks: str = ""
     indexing: str = ""
 
 
@@ -58,7 +79,8 @@ def health_of(view: ZoneView, *, replicas: int, wanted_nodes: int) -> ZoneHealth
     """Count what works now.
 
     A leader counts when its own report says that it leads, and that it knows a second epoch: under
-    the first one it takes no writes, for not all replicas may be open.
+    the first one it takes no writes, for not all replicas may be open. One that the operator does
+    not reach counts while its followers hear it.
     """
     led = in_sync = 0
     losses: list[Loss] = []
@@ -68,11 +90,20 @@ def health_of(view: ZoneView, *, replicas: int, wanted_nodes: int) -> ZoneHealth
             continue
         report = view.report(partition, record.leader)
         leads = report is not None and report.role is Role.LEADER
-        if report is not None and leads and report.partition_epoch > FIRST_PARTITION_EPOCH:
+        heard = report is None and hearing.is_led(view, partition, record)
+        known = report is not None and report.partition_epoch > FIRST_PARTITION_EPOCH
+        if heard or (leads and known):
             led += 1
         elif not leads and (loss := loss_of(view, partition)) is not None:
             losses.append(loss)
         in_sync += len(record.isr) >= replicas
+    differing = [
+        f"data node {node}, {view.routes.name_of(partition)}"
+        for partition, node, epoch in sorted(view.mismatched)
+        if partition in view.routes
+        and node in view.routes[partition].isr
+        and epoch == view.routes[partition].leader_epoch
+    ]
     damaged = [
         f"data node {node}, {view.routes.name_of(partition)}: {report.damage}"
         for node, seen in sorted(view.nodes.items())
@@ -87,8 +118,14 @@ def health_of(view: ZoneView, *, replicas: int, wanted_nodes: int) -> ZoneHealth
         wanted_nodes=wanted_nodes,
         lost_quorum=summary([loss for loss in losses if loss.given_up]),
         leaderless=summary([loss for loss in losses if not loss.given_up]),
+        unreached=hearing.unreached(view),
+        cut_off=hearing.suspects_itself(view),
         damaged=len(damaged),
         damage=damaged[0][:DAMAGE_CHARACTERS] if damaged else "",
+        differing=len(differing),
+        difference=differing[0] if differing else "",
+        disk=disk_trouble(view),
+        clocks=clock_trouble(view),
         indexing=indexing(view),
     )
 
@@ -101,8 +138,10 @@ def zone_conditions(
     obstacle: Obstacle | None,
     rebalancing: str,
     paused: bool,
+    hands_off: bool = False,
     rollout: RolloutDecision,
     volumes: Growth | None,
+    maintenance: Told | None = None,
     generation: int,
     now: datetime,
 ) -> tuple[Condition, ...]:
@@ -140,6 +179,8 @@ def zone_conditions(
         bool(health.indexing),
         of(ConditionType.INDEXING, Reason.INDEXING, health.indexing),
     )
+    result = _while_true(result, hands_off, of(ConditionType.PAUSED, Reason.PAUSED, _HANDS_OFF))
+    result = _told(result, maintenance, generation=generation, now=now)
     stall_reason, stall_message = stalled or (Reason.AVAILABLE, "")
     result = _while_true(
         result,
@@ -154,17 +195,46 @@ def zone_conditions(
         bool(rebalancing),
         of(ConditionType.REBALANCING, Reason.PAUSED if paused else Reason.REBALANCING, task),
     )
-    short = health.partitions - health.in_sync
-    degraded_reason = Reason.UNDER_REPLICATED
-    degraded = f"{short} of {health.partitions} partitions have fewer in-sync replicas than wanted"
-    if health.damaged:
-        degraded_reason = Reason.DAMAGED
-        degraded = f"{health.damaged} replicas are damaged and copied anew: {health.damage}"
+    degraded, degraded_reason, degraded_message = _degraded(health)
     return _while_true(
-        result,
-        short > 0 or health.damaged > 0,
-        of(ConditionType.DEGRADED, degraded_reason, degraded),
+        result, degraded, of(ConditionType.DEGRADED, degraded_reason, degraded_message)
     )
+
+
+def _told(
+    conditions: tuple[Condition, ...], told: Told | None, *, generation: int, now: datetime
+) -> tuple[Condition, ...]:
+    """Set or drop what is said about maintenance: False while a node only waits for it."""
+    kind = ConditionType.MAINTENANCE
+    if told is None:
+        return drop_condition(conditions, kind)
+    condition = condition_of(
+        kind, told.active, told.reason, told.message, generation=generation, now=now
+    )
+    return set_condition(conditions, condition)
+
+
+def _degraded(health: ZoneHealth) -> tuple[bool, Reason, str]:
+    if health.disk is not None:
+        trouble, message = health.disk
+        return True, _REASON_OF[trouble], message
+    if health.damaged:
+        message = f"{health.damaged} replicas are damaged and copied anew: {health.damage}"
+        return True, Reason.DAMAGED, message
+    if health.differing:
+        message = (
+            f"{health.differing} copies differ from their leaders' rows, and never lead: "
+            f"{health.difference}"
+        )
+        return True, Reason.COPY_DIFFERS, message
+    if health.clocks:
+        return True, Reason.CLOCK_OFF, health.clocks
+    if health.unreached and health.partitions:
+        reason = Reason.OPERATOR_CUT_OFF if health.cut_off else Reason.NOT_REACHED
+        return True, reason, health.unreached
+    short = health.partitions - health.in_sync
+    message = f"{short} of {health.partitions} partitions have fewer in-sync replicas than wanted"
+    return short > 0, Reason.UNDER_REPLICATED, message
 
 
 def _ready(
@@ -185,6 +255,12 @@ def _ready(
     if health.led < health.partitions:
         lost = health.partitions - health.led
         message = f"{lost} of {health.partitions} partitions have no leader"
+        if health.unreached:
+            message = f"{message} that the operator knows of; {health.unreached}"
+        if health.disk is not None:
+            message = f"{message}; {health.disk[1]}"
+        if health.clocks:
+            message = f"{message}; {health.clocks}"
         if health.damaged:
             message = f"{message}; {health.damaged} replicas are damaged: {health.damage}"
         reason = Reason.LOST_QUORUM if health.lost_quorum else Reason.NO_LEADER
@@ -200,7 +276,7 @@ def _ready(
             Reason.UNDER_REPLICATED,
             (
                 f"{short} of {health.partitions} partitions are short of in-sync replicas; "
-                "reads and writes go on"
+                f"{health.disk[1] if health.disk else 'reads and writes go on'}"
             ),
         )
     return True, Reason.AVAILABLE, f"all {health.partitions} partitions are led and in sync"

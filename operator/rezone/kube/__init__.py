@@ -2,7 +2,8 @@
 
 errors      what a request can end with, and what to do then
 kinds       the kinds of objects that are read and written
-client      the connection: one typed facade over lightkube
+connection  requests to the API server as JSON, by the official `kubernetes` package
+client      the API server by kind, with errors that say what to do
 names       labels, annotations, owner references, deterministic names
 store       custom resources: read, compare-and-set of the status, create-or-adopt
 events      Kubernetes events, one per change

@@ -1,26 +1,32 @@
-"""The connection to the API server: one thin typed facade over lightkube.
+"""The API server as the operator uses it: one thin facade over `connection`, by kind.
 
 Every request has a deadline, and every failure becomes one of `rezone.kube.errors`. A write whose
-answer is missing is unknown, not failed: nothing here repeats a request, because only the caller's
+answer is missing is unknown, not failed: nothing here repeats it, because only the caller's
 next observation can tell what happened.
 
 Concurrency: a `Kube` belongs to one event loop and may be used by any number of its tasks.
 """
 
 import asyncio
-import os
-from collections.abc import AsyncIterable, Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
+from http import HTTPStatus
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Self, TypeVar
 
-import httpx2
-from lightkube import AsyncClient, KubeConfig
-from lightkube.core.exceptions import ApiError, ConfigError
-from lightkube.generic_resource import GenericGlobalResource
-from lightkube.types import PatchType
-
+from rezone.kube.connection import (
+    APPLY_PATCH,
+    JSON,
+    MERGE_PATCH,
+    ConfigurationError,
+    Connection,
+    ConnectionSettings,
+    NotSentError,
+    RefusedError,
+    UnansweredError,
+    open_connection,
+)
 from rezone.kube.errors import (
     ConflictWriteError,
     ExistsError,
@@ -31,13 +37,7 @@ from rezone.kube.errors import (
     UnavailableError,
     UnknownOutcomeError,
 )
-from rezone.kube.kinds import (
-    CertificateRequest,
-    CertificateRequestApproval,
-    Kind,
-    Manifest,
-    NamespacedKind,
-)
+from rezone.kube.kinds import CertificateRequest, Kind, Manifest
 
 FIELD_MANAGER = "rezone"
 LIST_CHUNK_OBJECTS = 500
@@ -46,53 +46,31 @@ _T = TypeVar("_T")
 
 
 @dataclass(frozen=True, kw_only=True)
-class KubeSettings:
-    """How the connection behaves."""
+class KubeSettings(ConnectionSettings):
+    """How the API server is used."""
 
-    connect_timeout_seconds: float = 3.0
-    request_timeout_seconds: float = 10.0
     field_manager: str = FIELD_MANAGER
-    # Off: a proxy for the internet must not stand between the operator and its API server.
-    proxy_from_environment: bool = False
 
 
-def connect(kubeconfig: Path | str | None = None, settings: KubeSettings | None = None) -> "Kube":
+async def connect(
+    kubeconfig: Path | str | None = None, settings: KubeSettings | None = None
+) -> "Kube":
     """Return a connection by `kubeconfig`, $KUBECONFIG, the pod's account, or ~/.kube/config.
 
-    Nothing is sent yet. Raises KubeError when there is no usable configuration. Must be called
-    inside the event loop that will use it.
+    Nothing is sent to the API server yet. Raises KubeError when there is no usable configuration.
     """
     settings = settings or KubeSettings()
     try:
-        config = _configuration(kubeconfig).get()
-    except ConfigError as error:
-        raise KubeError(f"no usable Kubernetes configuration: {error}") from error
-    if config is None or config.user is None:
-        raise KubeError("the kubeconfig has no current context with a user")
-    client = AsyncClient(
-        config=config,
-        timeout=httpx2.Timeout(
-            settings.request_timeout_seconds,
-            connect=settings.connect_timeout_seconds,
-        ),
-        field_manager=settings.field_manager,
-        trust_env=settings.proxy_from_environment,
-    )
-    return Kube(client, settings)
-
-
-def _configuration(kubeconfig: Path | str | None) -> KubeConfig:
-    explicit = kubeconfig or os.environ.get("KUBECONFIG")
-    if explicit:
-        return KubeConfig.from_file(explicit)
-    return KubeConfig.from_env()
+        return Kube(await open_connection(kubeconfig, settings), settings)
+    except ConfigurationError as error:
+        raise KubeError(str(error)) from error
 
 
 class Kube:
     """One API server. No read is from a cache: without a resourceVersion they are quorum reads."""
 
-    def __init__(self, client: AsyncClient, settings: KubeSettings | None = None) -> None:
-        self._client = client
+    def __init__(self, connection: Connection, settings: KubeSettings | None = None) -> None:
+        self._connection = connection
         self._settings = settings or KubeSettings()
         self.on_write: Callable[[str, str, str], None] = lambda _kind, _verb, _outcome: None
 
@@ -109,20 +87,17 @@ class Kube:
 
     async def close(self) -> None:
         """Close the connections; the object cannot be used afterwards."""
-        await self._client.close()
+        await self._connection.close()
 
     @property
     def namespace(self) -> str:
         """The namespace of the configuration: in a pod, the pod's own."""
-        return str(self._client.namespace)
+        return self._connection.namespace
 
     async def get(self, kind: Kind, namespace: str, name: str) -> Manifest:
         """Return one object. Raises MissingError."""
-        target = f"{kind.__name__} {namespace}/{name}"
-        if issubclass(kind, GenericGlobalResource):
-            return dict(await self._send(self._client.get(kind, name), target))
-        call = self._client.get(kind, name, namespace=namespace)
-        return dict(await self._send(call, target))
+        call = self._connection.request("GET", kind.path(namespace, name))
+        return await self._send(call, f"{kind.name} {namespace}/{name}")
 
     async def find(self, kind: Kind, namespace: str, name: str) -> Manifest | None:
         """Return one object, None when it does not exist."""
@@ -143,24 +118,13 @@ class Kube:
 
         `fields` are values of selectable fields that they have besides, by path ("spec.zoneName").
         """
-        selector: dict[str, Any] | None = dict(labels) if labels else None
-        wanted: dict[str, Any] | None = dict(fields) if fields else None
-        found: AsyncIterable[Mapping[str, Any]]
-        if issubclass(kind, GenericGlobalResource):
-            found = self._client.list(kind, labels=selector, chunk_size=LIST_CHUNK_OBJECTS)
-        else:
-            found = self._client.list(
-                kind,
-                namespace="*" if namespace is None else namespace,
-                labels=selector,
-                fields=wanted,
-                chunk_size=LIST_CHUNK_OBJECTS,
-            )
-
-        async def collect() -> list[Manifest]:
-            return [dict(each) async for each in found]
-
-        return await self._send(collect(), f"{kind.__name__} list in {namespace or 'all'}")
+        query = {"limit": str(LIST_CHUNK_OBJECTS)}
+        if labels:
+            query["labelSelector"] = _selector(labels)
+        if fields:
+            query["fieldSelector"] = _selector(fields)
+        call = _chunks(self._connection, kind.path(namespace), query)
+        return await self._send(call, f"{kind.name} list in {namespace or 'all'}")
 
     async def create(
         self,
@@ -170,52 +134,52 @@ class Kube:
         dry_run: bool = False,
     ) -> Manifest:
         """Create an object. Raises ExistsError when the name is taken."""
-        call = self._client.create(kind.from_dict(manifest), dry_run=dry_run)
-        return dict(await self._send(call, _target(kind, manifest), verb="create"))
+        path = kind.path(manifest.get("metadata", {}).get("namespace"))
+        return await self._write("create", "POST", path, kind, manifest, dry_run=dry_run)
 
-    async def replace(self, kind: NamespacedKind, manifest: Manifest) -> Manifest:
+    async def replace(self, kind: Kind, manifest: Manifest) -> Manifest:
         """Write the whole object, guarded by its metadata.resourceVersion.
 
         Raises ConflictWriteError when it has changed since it was read.
         """
-        _assert_guarded(manifest)
-        call = self._client.replace(kind.from_dict(manifest))
-        return dict(await self._send(call, _target(kind, manifest), verb="replace"))
+        return await self._replace("replace", kind, manifest)
 
     async def replace_status(self, kind: Kind, manifest: Manifest) -> Manifest:
         """Write an object's status, guarded like `replace`."""
-        _assert_guarded(manifest)
-        call = self._client.replace(kind.Status.from_dict(manifest))
-        return dict(await self._send(call, _target(kind, manifest), verb="replace status"))
+        return await self._replace("replace status", kind, manifest, "status")
 
     async def replace_approval(self, manifest: Manifest) -> Manifest:
         """Write the conditions of a certificate request, guarded like `replace`."""
+        return await self._replace("replace approval", CertificateRequest, manifest, "approval")
+
+    async def _replace(
+        self, verb: str, kind: Kind, manifest: Manifest, subresource: str = ""
+    ) -> Manifest:
         _assert_guarded(manifest)
-        call = self._client.replace(CertificateRequestApproval.from_dict(manifest))
-        return dict(
-            await self._send(call, _target(CertificateRequest, manifest), verb="replace approval")
-        )
+        metadata = manifest["metadata"]
+        path = kind.path(metadata.get("namespace"), metadata["name"], subresource)
+        return await self._write(verb, "PUT", path, kind, manifest)
 
     async def merge(
         self,
-        kind: NamespacedKind,
+        kind: Kind,
         namespace: str,
         name: str,
         patch: Manifest,
     ) -> Manifest:
         """Merge a patch; with metadata.resourceVersion in it, guarded like `replace`."""
-        call = self._client.patch(
-            kind,
-            name,
-            patch,
-            namespace=namespace,
-            patch_type=PatchType.MERGE,
+        call = self._connection.request(
+            "PATCH",
+            kind.path(namespace, name),
+            query={"fieldManager": self._settings.field_manager},
+            body=patch,
+            content_type=MERGE_PATCH,
         )
-        return dict(await self._send(call, f"{kind.__name__} {namespace}/{name}", verb="merge"))
+        return await self._send(call, f"{kind.name} {namespace}/{name}", verb="merge")
 
     async def apply(
         self,
-        kind: NamespacedKind,
+        kind: Kind,
         manifest: Manifest,
         *,
         dry_run: bool = False,
@@ -225,25 +189,46 @@ class Kube:
         Fields that an earlier apply had and this one has not are removed.
         """
         metadata = manifest["metadata"]
-        call = self._client.patch(
+        return await self._write(
+            "apply",
+            "PATCH",
+            kind.path(metadata["namespace"], metadata["name"]),
             kind,
-            metadata["name"],
             manifest,
-            namespace=metadata["namespace"],
-            patch_type=PatchType.APPLY,
-            force=True,
             dry_run=dry_run,
+            content_type=APPLY_PATCH,
         )
-        return dict(await self._send(call, _target(kind, manifest), verb="apply"))
 
-    async def delete(self, kind: NamespacedKind, namespace: str, name: str) -> bool:
+    async def delete(self, kind: Kind, namespace: str, name: str) -> bool:
         """Ask for an object's deletion; False when it was gone already."""
-        call = self._client.delete(kind, name, namespace=namespace)
+        call = self._connection.request("DELETE", kind.path(namespace, name))
         try:
-            await self._send(call, f"{kind.__name__} {namespace}/{name}", verb="delete")
+            await self._send(call, f"{kind.name} {namespace}/{name}", verb="delete")
         except MissingError:
             return False
         return True
+
+    async def _write(
+        self,
+        verb: str,
+        method: str,
+        path: str,
+        kind: Kind,
+        manifest: Manifest,
+        *,
+        dry_run: bool = False,
+        content_type: str = JSON,
+    ) -> Manifest:
+        query = {"fieldManager": self._settings.field_manager}
+        if dry_run:
+            query["dryRun"] = "All"
+        if content_type == APPLY_PATCH:
+            query["force"] = "true"
+        body = {**manifest, "apiVersion": kind.api_version, "kind": kind.name}
+        call = self._connection.request(
+            method, path, query=query, body=body, content_type=content_type
+        )
+        return await self._send(call, _target(kind, manifest), verb=verb)
 
     async def _send(self, call: Awaitable[_T], target: str, *, verb: str = "") -> _T:
         """Await a request under the whole-request deadline and map its failure.
@@ -264,52 +249,63 @@ class Kube:
 
     async def _answer(self, call: Awaitable[_T], target: str, *, write: bool) -> _T:
         try:
-            # httpx's own timeouts are per chunk: a trickling answer would never end.
+            # The connection's own limits are between two bytes: a trickling answer would never end.
             async with asyncio.timeout(self._settings.request_timeout_seconds):
                 return await call
-        except httpx2.HTTPStatusError as error:
+        except RefusedError as error:
             raise error_of(error, target, write=write) from error
-        except (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout) as error:
-            raise UnavailableError(f"{target}: no connection: {error}") from error
-        except (httpx2.TransportError, TimeoutError) as error:
+        except NotSentError as error:
+            raise UnavailableError(f"{target}: {error}") from error
+        except (UnansweredError, TimeoutError) as error:
             failure = UnknownOutcomeError if write else UnavailableError
-            raise failure(f"{target}: no answer: {error!r}") from error
+            raise failure(f"{target}: {error!r}") from error
 
 
-def error_of(error: httpx2.HTTPStatusError, target: str, *, write: bool) -> KubeError:
-    """Return our error for an answer of the API server."""
-    code = error.response.status_code
-    reason = ""
-    message = f"{target}: {error}"
-    if isinstance(error, ApiError):
-        reason = error.status.reason or ""
-        message = f"{target}: {error.status.message}"
-    match code:
+async def _chunks(connection: Connection, path: str, query: Mapping[str, str]) -> list[Manifest]:
+    found: list[Manifest] = []
+    while True:
+        chunk = await connection.request("GET", path, query=query)
+        found += chunk["items"]
+        more = chunk["metadata"].get("continue")
+        if not more:
+            return found
+        query = {**query, "continue": more}
+
+
+def error_of(refused: RefusedError, target: str, *, write: bool) -> KubeError:
+    """Return our error for a failure that the API server answered."""
+    message = f"{target}: {refused.message}"
+    match refused.code:
         case 404:
             return MissingError(message)
         case 409:
-            return (ExistsError if reason == "AlreadyExists" else ConflictWriteError)(message)
+            exists = refused.reason == "AlreadyExists"
+            return (ExistsError if exists else ConflictWriteError)(message)
         case 400 | 413 | 415 | 422:
             return InvalidWriteError(message)
         case 401 | 403:
             return ForbiddenError(message)
-    wait = _retry_after(error.response)
+    wait = _seconds(refused.retry_after)
     # 429 is refused before anything happens; behind a 5xx etcd may have taken the write.
-    if write and code >= httpx2.codes.INTERNAL_SERVER_ERROR:
+    if write and refused.code >= HTTPStatus.INTERNAL_SERVER_ERROR:
         return UnknownOutcomeError(message, retry_after_seconds=wait)
     return UnavailableError(message, retry_after_seconds=wait)
 
 
-def _retry_after(response: httpx2.Response) -> float:
+def _seconds(retry_after: str) -> float:
     try:
-        return min(60.0, max(0.1, float(response.headers.get("Retry-After", "1"))))
+        return min(60.0, max(0.1, float(retry_after)))
     except ValueError:
         return 1.0
 
 
+def _selector(wanted: Mapping[str, str]) -> str:
+    return ",".join(f"{key}={value}" for key, value in wanted.items())
+
+
 def _target(kind: Kind, manifest: Manifest) -> str:
     metadata = manifest.get("metadata", {})
-    return f"{kind.__name__} {metadata.get('namespace')}/{metadata.get('name')}"
+    return f"{kind.name} {metadata.get('namespace')}/{metadata.get('name')}"
 
 
 def _assert_guarded(manifest: Manifest) -> None:

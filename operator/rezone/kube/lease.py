@@ -11,6 +11,11 @@ epoch (the Lease alone does not fence). A re-acquisition by the same identity ra
 Losing is final: `on_lost` is called at once, `run` returns, and the object leads never again. The
 process is to end.
 
+A Lease that goes back in time, or is gone, says that the API server's store was restored from a
+backup; one that a person has deleted is taken for that. It is a loss, too, also for those who wait:
+their watches go on at versions that are yet to come, and would tell them nothing
+(docs/operations/restore.md). Only a process that has never seen the Lease creates it.
+
 Concurrency: one `run` per object; `stop` may be called from any task of the same loop.
 """
 
@@ -34,7 +39,7 @@ from rezone.kube.errors import (
     MissingError,
     UnknownOutcomeError,
 )
-from rezone.kube.kinds import Lease, Manifest
+from rezone.kube.kinds import Kind, Lease, Manifest
 
 LEASE_NAME = "rezone-operator"
 _POD_END = "_"  # in no pod's name
@@ -101,6 +106,10 @@ def new_identity() -> str:
     return f"{host}{_POD_END}{secrets.token_hex(4)}"
 
 
+class WentBackError(Exception):
+    """Raised inside: the Lease that this process has seen before is gone, or older than it was."""
+
+
 OnStarted = Callable[[int], Awaitable[None]]
 OnLost = Callable[[], None]
 
@@ -141,7 +150,10 @@ class LeaderElection:
         self._renewed_at = 0.0
         self._epoch = 0
         self._attempted_epoch = 0
-        self._observed: tuple[str, float] = ("", 0.0)
+        self._epoch_used = 0
+        self._observed: tuple[str, float] = ("0", 0.0)
+        self._renewals: set[str] = set()
+        """The times of the last renewal that was answered, and of those sent since."""
         self._free_at = 0.0
 
     @property
@@ -149,22 +161,32 @@ class LeaderElection:
         """Whether this process may act just now; asked by the clock, not remembered."""
         return self._epoch > 0 and self._seconds_left() > 0
 
-    def stop(self) -> None:
-        """Ask `run` to end the work, release the Lease and return."""
+    def stop(self, *, above: int = 0) -> None:
+        """Ask `run` to end the work, release the Lease and return.
+
+        The next epoch is higher than `above`: data nodes know that one from another coordinator.
+        """
+        self._epoch_used = max(self._epoch_used, above)
         self._stopping.set()
 
     async def run(self, on_started: OnStarted, on_lost: OnLost) -> None:
         """Lead once: wait for the Lease, run `on_started(epoch)` beside renewing, until the end.
 
         `on_started` is cancelled when leading ends; that it returns early ends nothing. Ends by
-        loss (`on_lost` is called first, before anything is awaited), by `stop` or cancellation
+        loss (`on_lost` is called first, before anything is awaited; also for one that waits when
+        the Lease goes back in time), by `stop` or cancellation
         (the work is ended, then the Lease released), or by an error of `on_started`, which is
         raised after a release.
         """
         if self._used:
             raise RuntimeError("an election leads once: make a new one")
         self._used = True
-        epoch = await self._acquire()
+        try:
+            epoch = await self._acquire()
+        except WentBackError as error:
+            log.error("the Lease has gone back in time", error=str(error))  # noqa: TRY400
+            on_lost()
+            return
         if epoch is None:
             return
         log.info("leading", epoch=epoch, identity=self._identity)
@@ -199,6 +221,7 @@ class LeaderElection:
             if lease is not None:
                 self._lease = lease
                 self._renewed_at = sent_at
+                self._renewals = {lease["spec"]["renewTime"]}
                 self._epoch = int(lease["spec"]["leaseTransitions"])
                 return self._epoch
             await self._pause(self._look_again_in())
@@ -212,6 +235,9 @@ class LeaderElection:
 
     async def _try_acquire(self) -> Manifest | None:
         found = await self._kube.find(Lease, self._namespace, self._name)
+        if found is None and self._observed[0] != "0":
+            # Its leader may still believe in it: who creates it at once would be the second one.
+            raise WentBackError(f"it is gone, after version {self._observed[0]}")
         if found is None:
             floor = await self._epoch_floor() if self._epoch_floor else 0
             return await self._write(self._kube.create, self._held({}, floor + 1))
@@ -226,7 +252,7 @@ class LeaderElection:
 
     async def _write(
         self,
-        call: Callable[[type[Lease], Manifest], Awaitable[Manifest]],
+        call: Callable[[Kind, Manifest], Awaitable[Manifest]],
         manifest: Manifest,
     ) -> Manifest | None:
         """Write, remembering what was tried; None when somebody else was first."""
@@ -245,6 +271,8 @@ class LeaderElection:
         spec = found.get("spec") or {}
         now = self._clock.monotonic()
         version = str(found["metadata"]["resourceVersion"])
+        if int(version) < int(self._observed[0]):
+            raise WentBackError(f"version {version} after {self._observed[0]}")
         if version != self._observed[0]:
             self._observed = (version, now)
         holder = spec.get("holderIdentity") or ""
@@ -307,7 +335,7 @@ class LeaderElection:
     async def _renew(self) -> bool:
         """Return whether the Lease is renewed; False when it is another's or gone."""
         try:
-            self._lease = await self._kube.replace(Lease, self._renewal(self._lease))
+            await self._replace(self._lease)
         except MissingError:
             return False
         except ConflictWriteError:
@@ -319,7 +347,7 @@ class LeaderElection:
         if found is None or not self._still_ours(found):
             return False
         try:
-            self._lease = await self._kube.replace(Lease, self._renewal(found))
+            await self._replace(found)
         except ConflictWriteError as error:
             raise UnknownOutcomeError("the lease changes under the renewal") from error
         except MissingError:
@@ -330,10 +358,19 @@ class LeaderElection:
         spec = found.get("spec") or {}
         same = found["metadata"]["uid"] == self._lease["metadata"]["uid"]
         holder = spec.get("holderIdentity") == self._identity
-        return same and holder and spec.get("leaseTransitions") == self._epoch
+        if not (same and holder and spec.get("leaseTransitions") == self._epoch):
+            return False
+        if spec.get("renewTime") not in self._renewals:
+            log.error("the Lease has gone back in time", renewed=spec.get("renewTime"))
+            return False
+        return True
 
-    def _renewal(self, found: Manifest) -> Manifest:
-        return self._manifest(found, {"renewTime": _micro_time(self._clock.now())})
+    async def _replace(self, found: Manifest) -> None:
+        """Renew on top of what was found."""
+        renewal = self._manifest(found, {"renewTime": _micro_time(self._clock.now())})
+        self._renewals.add(renewal["spec"]["renewTime"])
+        self._lease = await self._kube.replace(Lease, renewal)
+        self._renewals = {renewal["spec"]["renewTime"]}
 
     async def _within(self, seconds: float, call: Coroutine[Any, Any, bool]) -> bool:
         """Return what the call returns, or False when the time is over first."""
@@ -356,7 +393,10 @@ class LeaderElection:
         if not work.done():
             log.error("work did not end, lease not released", identity=self._identity)
             return
-        spec = {"holderIdentity": "", "renewTime": _micro_time(self._clock.now())}
+        spec: Manifest = {"holderIdentity": "", "renewTime": _micro_time(self._clock.now())}
+        if self._epoch_used:
+            held = int(self._lease["spec"]["leaseTransitions"])
+            spec["leaseTransitions"] = max(held, self._epoch_used)
         # A failed release only makes the next leader wait.
         with contextlib.suppress(KubeError):
             await self._kube.replace(Lease, self._manifest(self._lease, spec))

@@ -11,10 +11,11 @@ Concurrency: stateless but for the memory of what was applied last; one store pe
 """
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 
 from rezone.domain.data_nodes import KubeNode
+from rezone.domain.maintenance import ANNOTATION
 from rezone.kube.certificates import Certificates
 from rezone.kube.client import Kube
 from rezone.kube.data_node import (
@@ -30,8 +31,8 @@ from rezone.kube.data_node import (
 )
 from rezone.kube.errors import ExistsError, ForeignObjectError, MissingError
 from rezone.kube.kinds import (
+    Kind,
     Manifest,
-    NamespacedKind,
     Node,
     PersistentVolumeClaim,
     Pod,
@@ -115,8 +116,12 @@ class PodStore:
         *,
         degraded: bool = False,
         present: Sequence[PodView] | None = None,
+        awaited: Collection[NodeId] = (),
     ) -> tuple[NodeId, ...]:
         """Bring all that exactly these data nodes need, and their pods; return the new ones.
+
+        `awaited` are further nodes that hold replicas: no pod is made for them now, but the budget
+        counts them.
 
         `present` is this pass's observation, read here when absent. A pod under deletion keeps its
         name, so its successor is made by a later pass. With a node selector each pod is pinned to
@@ -129,7 +134,7 @@ class PodStore:
         there = {each.node_id for each in pods}
         unplaced = {each.node_id for each in pods if not each.node_name}
         # A pod about to go still counts, or in its last moments one more could be evicted.
-        count = len(there | {node.id for node in nodes})
+        count = len(there.union(awaited, (node.id for node in nodes)))
         await self._ensure_shared(zone, count, degraded=degraded)
         if self._certificates is not None:
             await self._certificates.ensure(zone)
@@ -208,7 +213,7 @@ class PodStore:
 
     async def _apply(
         self,
-        kind: NamespacedKind,
+        kind: Kind,
         manifest: Manifest,
         zone: DistributionZone,
     ) -> None:
@@ -218,7 +223,7 @@ class PodStore:
         changed since: a zone at rest costs the API server no write.
         """
         meta = manifest["metadata"]
-        key = (kind.__name__, f"{meta['namespace']}/{meta['name']}/{zone.metadata.uid}")
+        key = (kind.name, f"{meta['namespace']}/{meta['name']}/{zone.metadata.uid}")
         content, now = fingerprint(manifest), self._monotonic()
         last = self._applied.get(key)
         same = last is not None and last.content == content
@@ -249,7 +254,7 @@ class PodStore:
 
     async def _create(
         self,
-        kind: NamespacedKind,
+        kind: Kind,
         manifest: Manifest,
         zone: DistributionZone,
     ) -> bool:
@@ -260,7 +265,7 @@ class PodStore:
             meta = manifest["metadata"]
             found = await self._kube.find(kind, meta["namespace"], meta["name"])
             if found is None:
-                named = f"{kind.__name__} {meta['namespace']}/{meta['name']}"
+                named = f"{kind.name} {meta['namespace']}/{meta['name']}"
                 raise ForeignObjectError(f"{named} was there a moment ago", going=True) from None
             require_owned(found, zone)
             return False
@@ -268,7 +273,7 @@ class PodStore:
 
     async def _delete(
         self,
-        kind: NamespacedKind,
+        kind: Kind,
         namespace: str,
         name: str,
         zone: DistributionZone,
@@ -308,6 +313,7 @@ def node_of(node: Manifest) -> NodeInfo:
         name=meta["name"],
         schedulable=not node.get("spec", {}).get("unschedulable", False),
         ready=_condition(status, "Ready").get("status") == "True",
+        maintenance=(meta.get("annotations") or {}).get(ANNOTATION, ""),
         labels=dict(meta.get("labels") or {}),
     )
 

@@ -7,9 +7,12 @@ record never goes back: neither its epochs nor its coordinator's.
 
 A layout's first shard is created last: with it the layout has its records as a whole, without it
 not at all. Later a hole is damage and reported, never filled in: new records would begin with old
-epochs. While the zone is re-sharded it has two layouts. One that is over is deleted the same way:
-its first shard is annotated as retired, by which all of its records are gone at once, and deleted
-last. No generation is used twice, so a deletion that comes late finds nothing of another's.
+epochs. Records that were learned from data nodes begin with later epochs: their shards are
+annotated as learned until a record of theirs changes, which tells an unfinished creation from a
+table in use that has lost its first shard. While the zone is re-sharded it has two layouts. One
+that is over is deleted the same way: its first shard is annotated as retired, by which all of its
+records are gone at once, and deleted last. No generation is used twice, so a deletion that comes
+late finds nothing of another's.
 
 Concurrency: one store per zone and leading process; its calls may overlap. The shards last read
 are kept only as the base of the next guarded PUT: a stale base costs a re-read, no more.
@@ -58,6 +61,8 @@ PARTITIONS_ANNOTATION = "rezone.dev/partitions"
 """On each shard, how many partitions its layout has."""
 RETIRED_ANNOTATION = "rezone.dev/retired"
 """On the first shard of a layout that is being deleted."""
+LEARNED_ANNOTATION = "rezone.dev/learned"
+"""On a shard whose records were learned from data nodes and have not changed since."""
 
 Shards = Mapping[int, Manifest]
 """ConfigMaps by the numbers of their shards."""
@@ -116,8 +121,11 @@ class RouteStore:
             if generation_of_shard(number) not in kept:
                 # Of an unfinished creation that was given up.
                 await self._delete_shard(number)
+        annotations = {PARTITIONS_ANNOTATION: str(len(records))}
+        if any(each.partition_epoch > FIRST_PARTITION_EPOCH for each in records):
+            annotations[LEARNED_ANNOTATION] = "true"
         for number, data in sorted(wanted.items(), reverse=True):
-            await self._create_shard(number, data, len(records))
+            await self._create_shard(number, data, annotations)
 
     async def delete(self, generation: int) -> None:
         """Delete the records of a layout, also those of an unfinished creation or deletion.
@@ -131,9 +139,8 @@ class RouteStore:
         first = first_shard(generation)
         base = self._bases.get(first)
         if base is not None and not _is_retired(base):
-            metadata = base["metadata"]
-            annotations = {**(metadata.get("annotations") or {}), RETIRED_ANNOTATION: "true"}
-            body = {**base, "metadata": {**metadata, "annotations": annotations}}
+            annotations = {**_annotations(base), RETIRED_ANNOTATION: "true"}
+            body = {**base, "metadata": {**base["metadata"], "annotations": annotations}}
             await self._kube.replace(ConfigMap, body)
         numbers = [n for n in self._bases if generation_of_shard(n) == generation]
         for number in sorted(numbers, reverse=True):
@@ -182,7 +189,9 @@ class RouteStore:
                 self._bases[number] = base
                 return done
             try:
-                body = {**base, "data": {**base["data"], **data}}
+                metadata = {**base["metadata"], "annotations": _annotations(base)}
+                metadata["annotations"].pop(LEARNED_ANNOTATION, None)
+                body = {**base, "metadata": metadata, "data": {**base["data"], **data}}
                 self._bases[number] = await self._kube.replace(ConfigMap, body)
             except ConflictWriteError:
                 base = None
@@ -229,7 +238,9 @@ class RouteStore:
         await self._kube.delete(ConfigMap, zone.namespace, shard_name(zone.name, number))
         self._bases.pop(number, None)
 
-    async def _create_shard(self, number: int, data: Mapping[str, str], partitions: int) -> None:
+    async def _create_shard(
+        self, number: int, data: Mapping[str, str], annotations: Mapping[str, str]
+    ) -> None:
         zone = self._zone.metadata
         body: Manifest = {
             "apiVersion": "v1",
@@ -238,7 +249,7 @@ class RouteStore:
                 "name": shard_name(zone.name, number),
                 "namespace": zone.namespace,
                 "labels": {**labels_of(zone.name, ROUTES), SHARD_LABEL: str(number)},
-                "annotations": {PARTITIONS_ANNOTATION: str(partitions)},
+                "annotations": dict(annotations),
                 "ownerReferences": [owner_reference(self._zone)],
             },
             "data": dict(data),
@@ -263,6 +274,8 @@ class RouteStore:
                 records = decode_shard(each.get("data") or {})
             except RouteShardError as error:
                 raise self._damaged(f"{_where(each)}: {error}") from error
+            if LEARNED_ANNOTATION in _annotations(each):
+                continue
             if any(record.partition_epoch > FIRST_PARTITION_EPOCH for record in records.values()):
                 raise self._damaged("its first shard is missing")
 
@@ -321,7 +334,11 @@ def _apply(
 
 def _check(change: RouteChange) -> None:
     # A record that begins a partition anew follows any other; `regressions` guards its epoch.
-    if change.state.partition_epoch not in {change.expected_epoch + 1, FIRST_PARTITION_EPOCH}:
+    later = change.learned and change.state.partition_epoch > change.expected_epoch
+    if not later and change.state.partition_epoch not in {
+        change.expected_epoch + 1,
+        FIRST_PARTITION_EPOCH,
+    }:
         raise ValueError(
             f"partition {change.partition}: epoch {change.state.partition_epoch} does not follow "
             f"{change.expected_epoch}",
@@ -329,7 +346,7 @@ def _check(change: RouteChange) -> None:
 
 
 def _partitions_of(shard: Manifest) -> int:
-    text = (shard["metadata"].get("annotations") or {}).get(PARTITIONS_ANNOTATION, "")
+    text = _annotations(shard).get(PARTITIONS_ANNOTATION, "")
     if not text.isdecimal():
         raise DamagedRoutesError(f"{_where(shard)} has lost its annotation {PARTITIONS_ANNOTATION}")
     return int(text)
@@ -343,7 +360,11 @@ def _number_of(shard: Manifest) -> int:
 
 
 def _is_retired(shard: Manifest | None) -> bool:
-    return shard is not None and RETIRED_ANNOTATION in (shard["metadata"].get("annotations") or {})
+    return shard is not None and RETIRED_ANNOTATION in _annotations(shard)
+
+
+def _annotations(shard: Manifest) -> dict[str, str]:
+    return {**(shard["metadata"].get("annotations") or {})}
 
 
 def _where(manifest: Manifest) -> str:

@@ -15,7 +15,7 @@ from pydantic import ValidationError
 
 from rezone.kube.client import Kube
 from rezone.kube.errors import ExistsError, InvalidWriteError, MissingError, UnreadableError
-from rezone.kube.kinds import Manifest, MigrationKind, NamespacedKind, TaskKind, ZoneKind
+from rezone.kube.kinds import Kind, Manifest, MigrationKind, TaskKind, ZoneKind
 from rezone.kube.names import AnyObject, kind_of, owner_reference, require_owned
 from rezone.resources import API_VERSION
 from rezone.resources.migration import RegionMigration
@@ -25,7 +25,7 @@ from rezone.resources.zone import DistributionZone
 
 O = TypeVar("O", bound=CustomObject[Any, Any])  # noqa: E741 - the object, in all signatures here
 
-_KINDS: dict[type[AnyObject], NamespacedKind] = {
+_KINDS: dict[type[AnyObject], Kind] = {
     DistributionZone: ZoneKind,
     RebalanceTask: TaskKind,
     RegionMigration: MigrationKind,

@@ -1,59 +1,71 @@
-"""A small client of the API server for objects as plain JSON.
+"""The API server as the one-machine cluster uses it: objects as plain JSON, by path.
 
-The agent and the Spark runner write back what they read, whole pods and applications of any shape;
-typed models would drop the fields they do not know. One client per process and event loop.
+The agent and the Spark runner write back what they read, whole pods and applications of any shape.
+One client per process and event loop.
 """
 
 from __future__ import annotations
 
 import asyncio
 import base64
-import json
-import ssl
-import tempfile
-from collections.abc import AsyncIterator, Mapping
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import AbstractAsyncContextManager, contextmanager
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Self
 
-import aiohttp
 import structlog
 import yaml
 
-from rezone.local.errors import ApiError
+from rezone.kube.connection import (
+    JSON,
+    MERGE_PATCH,
+    STRATEGIC_PATCH,
+    ConfigurationError,
+    Connection,
+    ConnectionSettings,
+    Json,
+    NotSentError,
+    RefusedError,
+    UnansweredError,
+    open_connection,
+)
+from rezone.local.errors import ApiError, UnreachableError
 
-Json = dict[str, Any]
-
-MERGE_PATCH = "application/merge-patch+json"
-STRATEGIC_PATCH = "application/strategic-merge-patch+json"
+__all__ = ["MERGE_PATCH", "STRATEGIC_PATCH", "Json", "KubeApi"]
 
 _REQUEST_TIMEOUT_SECONDS = 15.0
 # The server ends a watch after this; a silent half-open connection is then noticed as well.
 _WATCH_SECONDS = 240
+_SILENCE_SECONDS = _WATCH_SECONDS + 30.0
 _RETRY_SECONDS = 0.5
 _GONE = 410
-_FAILURE_FROM = 400
-_LOST_CONNECTION = (aiohttp.ClientError, TimeoutError, ConnectionError)
 
 _log = structlog.get_logger(__name__)
 
 
 class KubeApi(AbstractAsyncContextManager["KubeApi"]):
-    """Talks to the cluster of a kubeconfig's current context (client certificates or a token)."""
+    """Talks to the cluster of a kubeconfig's current context.
+
+    A request without an answer ends with UnreachableError, which is an ApiError.
+    """
 
     def __init__(self, kubeconfig: Path) -> None:
-        cluster, user = _current(yaml.safe_load(kubeconfig.read_text()))
+        self._kubeconfig = kubeconfig
+        cluster = _current_cluster(yaml.safe_load(kubeconfig.read_text()))
         self.server = str(cluster["server"]).rstrip("/")
         self.authority = _authority(cluster)
-        self._context = _tls(self.authority, user)
-        token = user.get("token")
-        self._headers = {"Authorization": f"Bearer {token}"} if token else {}
-        self._session: aiohttp.ClientSession | None = None
+        self._connection: Connection | None = None
 
     async def __aenter__(self) -> Self:
-        connector = aiohttp.TCPConnector(ssl=self._context, limit=0)
-        self._session = aiohttp.ClientSession(connector=connector, headers=self._headers)
+        settings = ConnectionSettings(
+            connect_timeout_seconds=_REQUEST_TIMEOUT_SECONDS,
+            request_timeout_seconds=_REQUEST_TIMEOUT_SECONDS,
+        )
+        try:
+            self._connection = await open_connection(self._kubeconfig, settings)
+        except ConfigurationError as error:
+            raise UnreachableError(self.server, str(error)) from error
         return self
 
     async def __aexit__(
@@ -62,8 +74,8 @@ class KubeApi(AbstractAsyncContextManager["KubeApi"]):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        if self._session is not None:
-            await self._session.close()
+        if self._connection is not None:
+            await self._connection.close()
 
     async def get(self, path: str, **params: str) -> Json:
         """Read one object or list. Raises ApiError."""
@@ -109,13 +121,13 @@ class KubeApi(AbstractAsyncContextManager["KubeApi"]):
                 version = str(listed["metadata"]["resourceVersion"])
                 async for event, item in self._watch(path, version, params):
                     yield event, item
+            except UnreachableError as error:
+                _log.info("watch lost", path=path, error=str(error))
+                await asyncio.sleep(_RETRY_SECONDS)
             except ApiError as error:
                 if error.code != _GONE:
                     _log.warning("watch refused", path=path, error=str(error))
                     await asyncio.sleep(_RETRY_SECONDS)
-            except _LOST_CONNECTION as error:
-                _log.info("watch lost", path=path, error=repr(error))
-                await asyncio.sleep(_RETRY_SECONDS)
 
     async def _watch(
         self, path: str, version: str, params: Mapping[str, str]
@@ -129,15 +141,16 @@ class KubeApi(AbstractAsyncContextManager["KubeApi"]):
                 "allowWatchBookmarks": "true",
                 "timeoutSeconds": str(_WATCH_SECONDS),
             }
-            limit = aiohttp.ClientTimeout(total=None, sock_read=_WATCH_SECONDS + 30)
-            async with self._open().get(self.server + path, params=query, timeout=limit) as answer:
-                if answer.status >= _FAILURE_FROM:
-                    raise _failure(answer.status, await answer.read())
-                async for line in _lines(answer.content):
-                    event = json.loads(line)
+            lines = self._open().lines(path, query, silence_seconds=_SILENCE_SECONDS)
+            with self._failures():
+                async for event in lines:
                     item = event["object"]
                     if event["type"] == "ERROR":
-                        raise _failure(int(item.get("code", 500)), line)
+                        raise ApiError(
+                            int(item.get("code", 500)),
+                            str(item.get("reason", "")),
+                            str(item.get("message", "")),
+                        )
                     version = str(item["metadata"]["resourceVersion"])
                     if event["type"] != "BOOKMARK":
                         yield event["type"], item
@@ -149,53 +162,35 @@ class KubeApi(AbstractAsyncContextManager["KubeApi"]):
         *,
         params: Mapping[str, str] | None = None,
         body: Json | None = None,
-        content_type: str = "application/json",
+        content_type: str = JSON,
     ) -> Json:
-        async with self._open().request(
-            method,
-            self.server + path,
-            params=params,
-            data=None if body is None else json.dumps(body),
-            headers={"Content-Type": content_type},
-            timeout=aiohttp.ClientTimeout(total=_REQUEST_TIMEOUT_SECONDS),
-        ) as answer:
-            payload = await answer.read()
-            if answer.status >= _FAILURE_FROM:
-                raise _failure(answer.status, payload)
-            parsed: Json = json.loads(payload)
-            return parsed
+        with self._failures():
+            async with asyncio.timeout(_REQUEST_TIMEOUT_SECONDS):
+                return await self._open().request(
+                    method, path, query=params, body=body, content_type=content_type
+                )
 
-    def _open(self) -> aiohttp.ClientSession:
-        if self._session is None:
+    def _open(self) -> Connection:
+        if self._connection is None:
             raise RuntimeError("KubeApi is used outside its `async with`")
-        return self._session
+        return self._connection
+
+    @contextmanager
+    def _failures(self) -> Iterator[None]:
+        """Turn a connection's failures into this package's."""
+        try:
+            yield
+        except RefusedError as error:
+            raise ApiError(error.code, error.reason, error.message) from error
+        except (NotSentError, UnansweredError, TimeoutError) as error:
+            raise UnreachableError(self.server, str(error) or type(error).__name__) from error
 
 
-async def _lines(stream: aiohttp.StreamReader) -> AsyncIterator[bytes]:
-    """Yield lines of any length; the reader's own iteration refuses lines over its buffer."""
-    rest = b""
-    async for chunk in stream.iter_any():
-        *complete, rest = (rest + chunk).split(b"\n")
-        for line in complete:
-            yield line
-
-
-def _failure(code: int, payload: bytes) -> ApiError:
-    try:
-        status = json.loads(payload)
-        status = status.get("object", status)
-        return ApiError(code, str(status.get("reason", "")), str(status.get("message", "")))
-    except (ValueError, AttributeError):
-        return ApiError(code, "", payload[:200].decode(errors="replace"))
-
-
-def _current(document: Json) -> tuple[Json, Json]:
-    """Return the cluster and user of the current context."""
+def _current_cluster(document: Json) -> Json:
     contexts = {item["name"]: item["context"] for item in document["contexts"]}
-    context = contexts[document["current-context"]]
     clusters = {item["name"]: item["cluster"] for item in document["clusters"]}
-    users = {item["name"]: item["user"] for item in document["users"]}
-    return clusters[context["cluster"]], users[context["user"]]
+    found: Json = clusters[contexts[document["current-context"]]["cluster"]]
+    return found
 
 
 def _authority(cluster: Json) -> str:
@@ -205,16 +200,3 @@ def _authority(cluster: Json) -> str:
         return base64.b64decode(data).decode()
     path = cluster.get("certificate-authority")
     return Path(path).read_text() if path else ""
-
-
-def _tls(authority: str, user: Json) -> ssl.SSLContext:
-    context = ssl.create_default_context(cadata=authority or None)
-    if "client-certificate-data" not in user:
-        return context
-    # ssl reads client certificates from files only.
-    with tempfile.NamedTemporaryFile(suffix=".pem") as both:
-        for key in ("client-certificate-data", "client-key-data"):
-            both.write(base64.b64decode(user[key]) + b"\n")
-        both.flush()
-        context.load_cert_chain(both.name)
-    return context

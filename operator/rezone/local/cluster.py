@@ -67,6 +67,11 @@ class LocalCluster:
         return self._plane.kubeconfig
 
     @property
+    def own_kubeconfig(self) -> Path:
+        """The kubeconfig of the cluster's own parts and commands."""
+        return self._plane.own_kubeconfig
+
+    @property
     def exists(self) -> bool:
         """Whether `up` has been called here and the state was not deleted since."""
         return (self._state / _MARKER).exists()
@@ -114,14 +119,14 @@ class LocalCluster:
             asyncio.run(self._prepare(marker["nodes"]))
             # From now on the API server knows the nodes; a removed one must not come back.
             self._write_marker(marker["nodes"], made=True)
-        common = ["--kubeconfig", str(self.kubeconfig)]
+        common = ["--kubeconfig", str(self.own_kubeconfig)]
         directories = ["--state-dir", str(self._state), "--pki-dir", str(self._state / "pki")]
         self._launch(AGENT, ["rezone.local.agent", *common, *directories])
         self._launch(SPARK_RUNNER, ["rezone.local.sparkrunner", *common])
 
     async def _prepare(self, nodes: list[str]) -> None:
         """Make what must be there when `up` returns, so that the next `kubectl apply` works."""
-        async with KubeApi(self.kubeconfig) as api:
+        async with KubeApi(self.own_kubeconfig) as api:
             for name in nodes:
                 await add_node(api, name)
             await install_crd(api)
@@ -131,7 +136,7 @@ class LocalCluster:
 
         Raises StartError with the end of the agent's log if that takes too long.
         """
-        async with KubeApi(self.kubeconfig) as api:
+        async with KubeApi(self.own_kubeconfig) as api:
             try:
                 async with asyncio.timeout(_USABLE_SECONDS):
                     # No event tells both; this is over after a few rounds.

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shlex
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
-import aiohttp
 import click
 import yaml
 
@@ -45,16 +45,19 @@ def local(context: click.Context, state_dir: Path) -> None:
 )
 @click.pass_obj
 def up(cluster: LocalCluster, nodes: int, *, use_kubeconfig: bool) -> None:
-    """Start the cluster, or what of it does not run."""
+    """Start the cluster, or what of it does not run.
+
+    Prints what a shell needs to use it: eval "$(rezone local up)".
+    """
     if use_kubeconfig:
         path = _kubeconfig_of_environment()
         _ask_version(path)
         click.echo(f"using the cluster of {path}; nothing was started")
         return
-    _run(lambda: cluster.up(nodes, click.echo))
+    _run(lambda: cluster.up(nodes, lambda line: click.echo(line, err=True)))
     kubectl = find_tools(["kubectl"])["kubectl"]
-    click.echo(f"export KUBECONFIG={cluster.kubeconfig}")
-    click.echo(f"kubectl is {kubectl}")
+    click.echo(f"export KUBECONFIG={shlex.quote(str(cluster.kubeconfig))}")
+    click.echo(f"export PATH={shlex.quote(str(kubectl.parent))}:$PATH")
 
 
 @local.command()
@@ -130,27 +133,22 @@ def _ask_version(path: Path) -> None:
 
     try:
         asyncio.run(ask())
-    except (OSError, KeyError, yaml.YAMLError, LocalError, aiohttp.ClientError) as error:
-        raise click.ClickException(f"the cluster of {path} does not answer: {error}") from error
+    except (OSError, KeyError, yaml.YAMLError, LocalError) as error:
+        raise click.ClickException(f"the cluster of {path} cannot be used: {error}") from error
 
 
 def _with_api(cluster: LocalCluster, action: Callable[[KubeApi], Awaitable[None]]) -> None:
     _require(cluster)
 
     async def act() -> None:
-        async with KubeApi(cluster.kubeconfig) as api:
+        async with KubeApi(cluster.own_kubeconfig) as api:
             await action(api)
 
-    try:
-        asyncio.run(act())
-    except aiohttp.ClientError as error:
-        raise click.ClickException(f"the cluster does not answer: {error}") from error
-    except LocalError as error:
-        raise click.ClickException(str(error)) from error
+    _run(lambda: asyncio.run(act()))
 
 
 def _require(cluster: LocalCluster) -> None:
-    if not cluster.exists:
+    if not cluster.own_kubeconfig.exists():
         raise click.ClickException("there is no local cluster; start one with `rezone local up`")
 
 

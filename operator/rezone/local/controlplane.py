@@ -74,8 +74,13 @@ class ControlPlane:
 
     @property
     def kubeconfig(self) -> Path:
-        """The administrator's kubeconfig."""
+        """The administrator's kubeconfig, which they may change as they like."""
         return self._state / "kubeconfig"
+
+    @property
+    def own_kubeconfig(self) -> Path:
+        """The kubeconfig of the cluster's own parts: the same rights, never changed by others."""
+        return self._pki / "kubeconfig"
 
     @property
     def server(self) -> str:
@@ -96,11 +101,12 @@ class ControlPlane:
         deadline = time.monotonic() + self._settings.ready_timeout_seconds
         self._launch("etcd", tools["etcd"], self._etcd_arguments(authority))
         self._wait_port("etcd", self._ports()["etcd"], deadline)
-        self._launch(
+        started = self._launch(
             "kube-apiserver", tools["kube-apiserver"], self._apiserver_arguments(authority)
         )
         self._wait_ready(deadline)
-        report(f"kube-apiserver: ready at {self.server}")
+        if started:
+            report(f"kube-apiserver: ready at {self.server}")
         if "kube-controller-manager" in tools:
             arguments = self._controller_manager_arguments()
             self._launch("kube-controller-manager", tools["kube-controller-manager"], arguments)
@@ -125,10 +131,11 @@ class ControlPlane:
         """Return a certificate and key of this cluster's authority."""
         return CertificateAuthority(self._pki).issue(name, common_name=common_name, hosts=hosts)
 
-    def _launch(self, name: str, program: Path, arguments: list[str]) -> None:
+    def _launch(self, name: str, program: Path, arguments: list[str]) -> bool:
+        """Start a part; False when it runs already."""
         pid_file = self._pid_file(name)
         if pid_file.read() is not None:
-            return
+            return False
         extra = self._settings.extra_arguments.get(name, ())
         self._log(name).unlink(missing_ok=True)
         process = spawn(
@@ -138,6 +145,7 @@ class ControlPlane:
             cwd=self._state,
         )
         pid_file.write(process)
+        return True
 
     def _wait_port(self, name: str, port: int, deadline: float) -> None:
         while not _accepts(port):
@@ -255,7 +263,7 @@ class ControlPlane:
     def _controller_manager_arguments(self) -> list[str]:
         off = ",".join(f"-{name}" for name in _CONTROLLERS_NOT_NEEDED)
         return [
-            f"--kubeconfig={self.kubeconfig}",
+            f"--kubeconfig={self.own_kubeconfig}",
             "--leader-elect=false",
             "--secure-port=0",
             f"--controllers=*,{off}",
@@ -271,7 +279,7 @@ class ControlPlane:
 
     def _scheduler_arguments(self) -> list[str]:
         return [
-            f"--kubeconfig={self.kubeconfig}",
+            f"--kubeconfig={self.own_kubeconfig}",
             "--leader-elect=false",
             "--secure-port=0",
             "--profiling=false",
@@ -286,8 +294,12 @@ class ControlPlane:
             "client-key-data": _encoded(key),
         }
         write_kubeconfig(
-            self.kubeconfig, server=self.server, authority=authority.certificate_path, user=user
+            self.own_kubeconfig, server=self.server, authority=authority.certificate_path, user=user
         )
+        # The administrator's is theirs: a namespace or context that they set must stay.
+        own = self.own_kubeconfig.read_text()
+        if not _has_entries_of(self.kubeconfig, own):
+            write_atomically(self.kubeconfig, own)
 
 
 def write_kubeconfig(
@@ -305,6 +317,16 @@ def write_kubeconfig(
         "current-context": CONTEXT,
     }
     write_atomically(path, yaml.safe_dump(document))
+
+
+def _has_entries_of(kubeconfig: Path, own: str) -> bool:
+    """Whether a kubeconfig is there and names our cluster and its user as our own one does."""
+    wanted = yaml.safe_load(own)
+    try:
+        found = yaml.safe_load(kubeconfig.read_text())
+        return all(wanted[kind][0] in found[kind] for kind in ("clusters", "users"))
+    except (OSError, yaml.YAMLError, KeyError, TypeError):
+        return False
 
 
 def free_ports(count: int) -> list[int]:

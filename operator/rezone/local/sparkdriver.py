@@ -49,6 +49,8 @@ def driver_pod(app: Json) -> Json:
     env = [
         {"name": "SPARK_LOCAL_IP", "value": "127.0.0.1"},
         {"name": "SPARK_LOCAL_DIRS", "value": _SPARK_LOCAL},
+        # Of the process that only writes the driver's command line.
+        {"name": "SPARK_LAUNCHER_OPTS", "value": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"},
         {"name": "SPARK_APPLICATION_ID", "value": app["status"]["sparkApplicationId"]},
         *({"name": k, "value": v} for k, v in sorted(driver.get("envVars", {}).items())),
         *driver.get("env", []),

@@ -15,13 +15,12 @@ import signal
 from pathlib import Path
 from typing import Protocol
 
-import aiohttp
 import click
 import structlog
 import yaml
 
 from rezone.local.api import Json, KubeApi
-from rezone.local.errors import ApiError, LaunchError
+from rezone.local.errors import ApiError, LaunchError, told_in_a_line
 from rezone.local.sparkapplication import (
     APP_LABEL,
     GROUP_VERSION,
@@ -37,7 +36,6 @@ _GROUP = f"/apis/{GROUP_VERSION}"
 _CRDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 _CRD_FILE = Path(__file__).with_name("sparkapplications.crd.yaml")
 _RETRY_SECONDS = 1.0
-_FAILURES = (ApiError, aiohttp.ClientError, TimeoutError)
 
 _log = structlog.get_logger(__name__)
 
@@ -95,7 +93,7 @@ class SparkRunner:
             driver = await self._read(path)
             if driver is not None and _owned(driver, app):
                 await self._api.delete(path, uid=driver["metadata"]["uid"])
-        except _FAILURES as error:
+        except ApiError as error:
             _log.warning("deleting a driver failed", error=str(error))
 
     async def _follow_drivers(self) -> None:
@@ -124,7 +122,7 @@ class SparkRunner:
             self._queued.discard(key)
             try:
                 await self.reconcile(*key)
-            except _FAILURES as error:
+            except ApiError as error:
                 _log.warning("retrying", application=key, error=str(error))
                 self._wake_after(key, _RETRY_SECONDS)
 
@@ -220,7 +218,8 @@ async def run_until_told(runner: SparkRunner) -> None:
 @click.option("--kubeconfig", type=click.Path(path_type=Path), required=True)
 def main(kubeconfig: Path) -> None:
     """Run the SparkApplications of a local cluster."""
-    asyncio.run(serve(kubeconfig))
+    with told_in_a_line():
+        asyncio.run(serve(kubeconfig))
 
 
 if __name__ == "__main__":

@@ -22,6 +22,9 @@ if TYPE_CHECKING:
     from rezone.replica.protocol import Leadership
 
 
+_LOCK_SECONDS = 0.01
+
+
 class Closing:
     """The closed time of one replica: made by a leader, heard of by a follower."""
 
@@ -47,19 +50,31 @@ class Closing:
         if partition.store.seal is not None:
             return 0  # later times are those of other partitions
         time = int(min(partition.clock.micros() - 1, self.told(state)))
+        if not partition.clock.gives:
+            return 0  # behind it: another time may be taken as soon as the node gives none
         partition.intake.time_floor = max(partition.intake.time_floor, time)
         return time
 
     def close(self) -> ClosedTime | None:
-        """Close the latest time that may be; None when there is none after the last row's."""
+        """Close the latest time that may be, or say the last one again: who serves is known by it.
+
+        None when none was closed, or the replica does not serve.
+        """
         partition = self._partition
-        with partition.lock:
+        # The ticking thread asks: who holds the lock for longer may wait for a disk that stalls.
+        if not partition.lock.acquire(timeout=_LOCK_SECONDS):
+            return None
+        try:
             time = self.promise()
-            if time <= partition.store.last_commit_time:
+            if time > partition.store.last_commit_time:
+                self._end, self._time = partition.store.log_end, time
+                partition.positions.note_applied()
+            state = partition.leading.state
+            if state is None or not state.serving or not self._time:
                 return None
-            self._end, self._time = partition.store.log_end, time
-            partition.positions.note_applied()
             return ClosedTime(partition.partition_id, partition.leader_epoch, self._end, self._time)
+        finally:
+            partition.lock.release()
 
     def heard(self, news: ClosedTime) -> None:
         """Take what this replica's leader has closed; of another leadership it counts nothing."""

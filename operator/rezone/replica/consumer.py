@@ -17,13 +17,15 @@ from typing import Protocol
 
 import structlog
 
+from rezone.replica.checked_clock import CheckedClock, Exchange
 from rezone.replica.lease import Promise, left_of
-from rezone.replica.settings import Clock, NodeSettings
+from rezone.replica.settings import NodeSettings
 from rezone.replica.told import ToldTimes
 from rezone.replica.workers import LULL_SECONDS
 from rezone.wire.channel import CHANNEL_ERRORS, Channel
-from rezone.wire.errors import RezoneError, error_from
+from rezone.wire.errors import NotReadyError, RezoneError, error_from
 from rezone.wire.flight import NodeClient
+from rezone.wire.liveness import Liveness
 from rezone.wire.messages import (
     ClosedTime,
     ClosedTimes,
@@ -33,6 +35,7 @@ from rezone.wire.messages import (
     ConnectionClosed,
     Entries,
     FetchLog,
+    Heartbeat,
     LeaseGrant,
     LeaseRequest,
     Message,
@@ -107,19 +110,26 @@ class Sink(Protocol):
         """Note why there is no stream, for the report; empty when there is."""
         ...
 
+    def leader_silent(self, seconds: float) -> None:
+        """Note for how long the leader has not been heard, 0 while it is."""
+        ...
+
 
 @dataclass(slots=True)
 class ConsumerStream:
     """One partition's stream; `retry_at` is set while it waits to be asked for again.
 
-    `over`: the leader has ended it, and need not be told.
+    `asked_at` while its request is unanswered. `over`: the leader has ended it, and need not be
+    told. `heard_at`: when it ran and its leader was heard, or when it was wanted.
     """
 
     sink: Sink
+    heard_at: float
     opaque: int = 0
     leader_epoch: int = 0
     active: bool = False
     over: bool = False
+    asked_at: float | None = None
     retry_at: float | None = None
     retries: int = 0
     entries: int = 0
@@ -138,22 +148,26 @@ class ConsumerChannel:
         address: str,
         zone_uid: str,
         settings: NodeSettings,
-        clock: Clock,
+        clock: CheckedClock,
         told: ToldTimes,
         connect: Callable[[str], NodeClient],
     ) -> None:
         self.name = name
         self.peer = peer
         self.address = address
-        self._hello = OpenConnection(name=name, node=node, zone_uid=zone_uid)
+        self._hello = OpenConnection(name=name, node=node, zone_uid=zone_uid, beats=True)
         self._settings = settings
         self._clock = clock
+        self._times = Exchange(clock, peer)
         self._told = told
         self._connect = connect
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)
+        self._asking = threading.Lock()
         self._streams: dict[PartitionId, ConsumerStream] = {}
         self._channel: Channel | None = None
+        self._liveness = self._new_liveness()
+        self._answers = False
         self._closed = False
         self._warm = False
         self._promise = Promise()
@@ -166,7 +180,7 @@ class ConsumerChannel:
     def want(self, sink: Sink) -> None:
         """Have a stream of this partition, from its present end on; a running one starts anew."""
         with self._changed:
-            stream = ConsumerStream(sink)
+            stream = ConsumerStream(sink, self._clock.monotonic())
             self._streams[sink.partition_id] = stream
             channel = self._channel
             self._changed.notify_all()
@@ -183,6 +197,7 @@ class ConsumerChannel:
             channel = self._channel
             if stream is not None:
                 stream.active, stream.retry_at, stream.opaque = False, None, _NO_REQUEST
+                stream.asked_at = None
         if stream is None:
             return
         if channel is not None and not stream.over:
@@ -196,6 +211,31 @@ class ConsumerChannel:
         with self._changed:
             self._warm = True
             self._changed.notify_all()
+
+    def cool_down(self) -> None:
+        """Hang up if no stream is wanted: nobody looks for the peer any more."""
+        with self._changed:
+            self._warm = False
+            channel = self._channel if not self._streams else None
+        if channel is not None:
+            channel.cancel()
+
+    def hears(self, now: float, seconds_max: float) -> bool:
+        """Whether the peer has said something on this connection within so many seconds."""
+        with self._lock:
+            answers, liveness = self._answers, self._liveness
+        return answers and liveness.quiet_seconds(now) < seconds_max
+
+    def look_at_leaders(self, now: float) -> None:
+        """Tell the followers for how long their leaders have been silent (NW-02)."""
+        with self._lock:
+            quiet = self._liveness.quiet_seconds(now)
+            streams = list(self._streams.values())
+            for stream in streams:
+                if stream.active:
+                    stream.heard_at = max(stream.heard_at, now - quiet)
+        for stream in streams:
+            stream.sink.leader_silent(now - stream.heard_at if not stream.active else quiet)
 
     def ack(self, partition: PartitionId) -> None:
         """Tell the leader what is durable, if the stream runs."""
@@ -214,17 +254,40 @@ class ConsumerChannel:
             return stream is not None and stream.active
 
     def tick(self, now: float) -> None:
-        """Ask again for streams whose pause is over."""
+        """Ask again for streams whose pause is over, and for those that nobody has answered for.
+
+        A connection whose other end is silent is broken off: what says that it is over may never
+        come, and the next one does not wait for what the old one has to send again.
+        """
         with self._lock:
-            channel = self._channel
-            due = [
-                s for s in self._streams.values() if s.retry_at is not None and s.retry_at <= now
-            ]
+            channel, liveness = self._channel, self._liveness
+            due = [s for s in self._streams.values() if self._is_due(s, now)]
             for stream in due:
                 stream.retry_at = None
-        if channel is not None:
+        if channel is not None and liveness.is_silent(now):
+            _log.info("a leader's node is silent", channel=self.name)
+            channel.cancel()
+        elif channel is not None:
             for stream in due:
                 self._request(channel, stream)
+
+    def _is_due(self, stream: ConsumerStream, now: float) -> bool:
+        if stream.asked_at is None:
+            return stream.retry_at is not None and stream.retry_at <= now
+        # Longer with each time: who takes long to answer must not be asked anew before it has.
+        patience_ms = self._settings.channel_silent_ms_max << min(stream.retries, 16)
+        if now - stream.asked_at <= patience_ms / 1000:
+            return False
+        stream.retries += 1
+        return True
+
+    def _new_liveness(self) -> Liveness:
+        settings = self._settings
+        return Liveness(
+            self._clock.monotonic(),
+            heartbeat_ms=settings.heartbeat_ms,
+            silent_ms_max=settings.channel_silent_ms_max,
+        )
 
     @property
     def promise(self) -> Promise:
@@ -293,8 +356,9 @@ class ConsumerChannel:
         """Serve one connection to its end; whether the other side ever answered."""
         channel = client.channel("replication")
         channel.send(self._hello)
+        liveness = self._new_liveness()
         with self._lock:
-            self._channel = channel
+            self._channel, self._liveness = channel, liveness
             streams = list(self._streams.values())
             closed = self._closed
         if closed:
@@ -303,8 +367,13 @@ class ConsumerChannel:
             self._request(channel, stream)
         answered = False
         try:
-            while (frame := channel.receive()) is not None:
-                answered = True
+            while True:
+                liveness.listens(self._clock.monotonic())
+                frame = channel.receive()
+                liveness.heard(self._clock.monotonic())
+                if frame is None:
+                    break
+                answered = self._answers = True
                 message, body = frame
                 if isinstance(message, ConnectionClosed):
                     _log.info("the producer hangs up", channel=self.name, reason=message.reason)
@@ -314,6 +383,8 @@ class ConsumerChannel:
                         self._handle(channel, _without_entries(news), _EMPTY)
                 elif isinstance(message, ClosedTimes):
                     self._closed_times(message)
+                elif isinstance(message, Heartbeat):
+                    self._send(channel, message)
                 else:
                     self._handle(channel, message, body)
         finally:
@@ -329,11 +400,11 @@ class ConsumerChannel:
 
     def _disconnected(self) -> None:
         with self._lock:
-            self._channel = None
+            self._channel, self._answers = None, False
             streams = list(self._streams.values())
             for stream in streams:
                 stream.active = False
-                stream.retry_at = None
+                stream.asked_at = stream.retry_at = None
         for stream in streams:
             stream.sink.stream_failed(f"no connection to node {self.peer} at {self.address}")
 
@@ -344,10 +415,15 @@ class ConsumerChannel:
             stream.active = stream.over = False
             stream.retry_at = None
             stream.opaque = next(self._opaques)
+            stream.asked_at = self._clock.monotonic()
             opaque = stream.opaque
         request = stream.sink.stream_request(opaque)
-        stream.leader_epoch = request.leader_epoch
-        self._send(channel, request)
+        with self._asking:
+            # On the wire in the order of their numbers: the leader goes by the last one.
+            if stream.opaque != opaque:
+                return
+            stream.leader_epoch = request.leader_epoch
+            self._send(channel, request)
 
     def _send(self, channel: Channel, message: Message) -> None:
         try:
@@ -359,10 +435,13 @@ class ConsumerChannel:
     def _grant(self, channel: Channel, request: LeaseRequest) -> None:
         """Grant read leases for all streams that run and are still followed."""
         lease_ms = self._settings.lease_ms
+        self._times.heard(request.clock)
         try:
+            self._clock.require_near(request.time)
             self._told.reach(request.time)
-        except OSError as error:
+        except (OSError, NotReadyError) as error:
             _log.error("no lease is granted: what is promised must be kept", error=str(error))
+            self._grant_none(channel, request)
             return
         # First the promise, then the look at who has left: a replica does it the other way round.
         until = self._clock.monotonic() + lease_ms / 1000
@@ -375,8 +454,21 @@ class ConsumerChannel:
             partition: stream.active and stream.sink.follows(self.peer, stream.leader_epoch)
             for partition, stream in streams.items()
         }
-        grant = LeaseGrant(round=request.round, lease_ms=lease_ms, left=left_of(followed))
+        grant = LeaseGrant(
+            round=request.round,
+            lease_ms=lease_ms,
+            left=left_of(followed),
+            clock=self._times.say(),
+        )
         self._send(channel, grant)
+
+    def _grant_none(self, channel: Channel, request: LeaseRequest) -> None:
+        """Tell a leader what time it is here: it may be its own that is wrong."""
+        with self._lock:
+            left = tuple(sorted(self._streams))
+        self._send(
+            channel, LeaseGrant(round=request.round, lease_ms=0, left=left, clock=self._times.say())
+        )
 
     def _handle(self, channel: Channel, message: Message, body: memoryview) -> None:
         if isinstance(message, LeaseRequest):
@@ -413,6 +505,7 @@ class ConsumerChannel:
                 sink.stream_started(message)
                 with self._lock:
                     stream.active = True
+                    stream.asked_at = None
                     stream.retries = 0
                 sink.stream_failed("")
                 self.ack(sink.partition_id)
@@ -439,6 +532,7 @@ class ConsumerChannel:
         pause_ms = min(limits.reconnect_ms_max, limits.reconnect_ms_min << min(stream.retries, 16))
         with self._lock:
             stream.active = False
+            stream.asked_at = None
             stream.retries += 1
             stream.retry_at = self._clock.monotonic() + pause_ms / 1000
         stream.sink.stream_failed(why)

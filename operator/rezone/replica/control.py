@@ -27,13 +27,9 @@ from rezone.wire.errors import (
 from rezone.wire.messages import (
     FIRST_PARTITION_EPOCH,
     Ack,
-    AddStream,
-    AddStreamReply,
-    AwaitReplica,
-    AwaitReplicaReply,
+    AdmitCopies,
     BeginEmpty,
     BeginImport,
-    CloseStream,
     ConfigureNode,
     CopyState,
     CopyStateRequest,
@@ -41,13 +37,17 @@ from rezone.wire.messages import (
     DigestRequest,
     Fence,
     FillImport,
+    Heartbeat,
     Message,
     NodeReport,
     NodeStatistics,
+    NoteCompared,
     NotifyLeaderAndIsr,
     PartitionAssignment,
     PullSnapshot,
+    RefuseIsr,
     ReportRequest,
+    Role,
     RoutesRequest,
     RouteTable,
     Seal,
@@ -56,8 +56,8 @@ from rezone.wire.messages import (
     TailImports,
     Takeover,
     UpgradeCandidate,
-    WaitForPersistence,
-    WaitForPersistenceReply,
+    WaitingCopies,
+    WaitingCopiesRequest,
 )
 
 WAIT_MS_MAX = 60_000
@@ -71,21 +71,22 @@ class Control:
         self._calls: dict[type[Message], Callable[[Any], Message]] = {
             ConfigureNode: self.configure,
             NotifyLeaderAndIsr: self.notify,
-            AwaitReplica: self.await_replica,
+            RefuseIsr: self.refuse_isr,
             StopReplica: self.stop_replica,
             BeginEmpty: self.begin_empty,
             PullSnapshot: self.pull_snapshot,
+            AdmitCopies: self.admit_copies,
             Takeover: self.takeover,
             Seal: self.seal,
             UpgradeCandidate: self.upgrade,
             DigestRequest: self.digest,
-            WaitForPersistence: self.wait_for_persistence,
+            NoteCompared: self.note_compared,
             ReportRequest: self.report,
             RoutesRequest: self.routes,
             CopyStateRequest: self.copy_state,
-            AddStream: self.add_stream,
-            CloseStream: self.close_stream,
+            WaitingCopiesRequest: self.waiting_copies,
             StatisticsRequest: self.statistics,
+            Heartbeat: lambda request: request,
             BeginImport: node.import_source.begin,
             FillImport: node.import_source.fill,
             TailImports: node.import_source.tail,
@@ -179,11 +180,16 @@ class Control:
         self._node.replicas.drop(partition)
         return None
 
-    def await_replica(self, request: AwaitReplica) -> AwaitReplicaReply:
-        """Say which of the replicas are open (ZR-06)."""
+    def refuse_isr(self, request: RefuseIsr) -> Ack:
+        """Take the answer to a proposal that was not carried out (HS-05)."""
         self._node.zone.check_fence(request.fence)
-        known = {each.partition_id for each in self._node.partitions() if not each.retired}
-        return AwaitReplicaReply(open=tuple(p for p in request.partitions if p in known))
+        partition = self._node.find(request.partition)
+        with partition.lock:
+            partition.fencing.check(request.fence)
+        partition.leading.refused(request)
+        if request.state.partition_epoch > partition.record.partition_epoch:
+            partition.roles.notify(request.fence, request.state)
+        return Ack()
 
     def stop_replica(self, request: StopReplica) -> Ack:
         """Delete the replica; ConflictError while it leads: it must hand over first (ZR-11)."""
@@ -211,6 +217,33 @@ class Control:
             partition.touched(at_once=True)
         self._node.pulls.start(partition, request)
         return Ack()
+
+    def admit_copies(self, request: AdmitCopies) -> Ack:
+        """Let copies that others push begin, or wait."""
+        self._node.zone.check_fence(request.fence)
+        here = {each.partition_id: each for each in self._node.partitions()}
+        for copy in request.admitted:
+            if (partition := here.get(copy.partition)) is not None:
+                with partition.lock:
+                    partition.fencing.check(request.fence)
+                    partition.admission.admit(copy.bytes_per_second_max, request.seconds)
+        for waiting in request.held:
+            if (partition := here.get(waiting)) is not None:
+                partition.admission.hold()
+        return Ack()
+
+    def waiting_copies(self, request: WaitingCopiesRequest) -> WaitingCopies:
+        """Say which replicas need a copy, and which of these may begin."""
+        del request
+        waiting = [
+            each
+            for each in self._node.partitions()
+            if each.role is not Role.LEADER and each.store.meta.needs_snapshot
+        ]
+        return WaitingCopies(
+            partitions=tuple(each.partition_id for each in waiting),
+            admitted=tuple(each.partition_id for each in waiting if each.admission.admitted),
+        )
 
     def takeover(self, request: Takeover) -> Ack:
         """Start to hand a partition over (DCP-09)."""
@@ -246,6 +279,7 @@ class Control:
         Gives way to clients as the copy does that it checks.
         """
         partition = self._node.find(request.partition)
+        uncompared = partition.store.meta.uncompared
         as_of = request.as_of
         if as_of is None:
             if partition.leads and not partition.sealing.done:
@@ -272,19 +306,18 @@ class Control:
             rows=tuple(rows),
             as_of=as_of,
             applied_offset=partition.store.applied,
+            uncompared=uncompared,
         )
 
-    def wait_for_persistence(self, request: WaitForPersistence) -> WaitForPersistenceReply:
-        """Wait until an offset is durable here (DCP-07)."""
+    def note_compared(self, request: NoteCompared) -> Ack:
+        """Note that the copy equals its source; nothing when another one was made since."""
+        self._node.zone.check_fence(request.fence)
         partition = self._node.find(request.partition)
-        store = partition.store
-        with partition.changed:
-            partition.changed.wait_for(
-                lambda: store.durable_end >= request.offset or partition.closed,
-                min(request.timeout_ms, WAIT_MS_MAX) / 1000,
-            )
-        durable = store.durable_end
-        return WaitForPersistenceReply(persisted=durable >= request.offset, durable_offset=durable)
+        with partition.applying, partition.lock, partition.failing.guarding():
+            persisted = partition.fencing.check(request.fence)
+            partition.store.note_compared(request.uncompared, **persisted)
+        partition.touched(at_once=True)
+        return Ack()
 
     def report(self, request: ReportRequest) -> NodeReport:
         """Return what is new in the report, when there is something, at the latest in time."""
@@ -308,35 +341,3 @@ class Control:
     def copy_state(self, request: CopyStateRequest) -> CopyState:
         """Say where the copy of a partition stands (B-05)."""
         return current_state(self._node.find(request.partition))
-
-    def add_stream(self, request: AddStream) -> AddStreamReply:
-        """Stream the partition from its leader; ConflictError where there is nothing to stream."""
-        self._node.zone.check_fence(request.fence)
-        partition = self._node.find(request.partition)
-        links = self._node.links
-        if partition.streams_from is None:
-            raise ConflictError(
-                f"node {self._node.node_id} has nobody to stream partition {request.partition} "
-                "from: it leads, knows no leader, or needs a copy first"
-            )
-        links.restream(partition)
-        with partition.changed:
-            partition.changed.wait_for(
-                lambda: links.streaming(request.partition) or partition.streams_from is None,
-                min(request.timeout_ms, WAIT_MS_MAX) / 1000,
-            )
-        streaming = links.streaming(request.partition)
-        return AddStreamReply(
-            opaque=request.opaque,
-            partition=request.partition,
-            streaming=streaming,
-            error="" if streaming else partition.following.error or "no answer from the leader yet",
-        )
-
-    def close_stream(self, request: CloseStream) -> Ack:
-        """End the partition's streams on this node's side (DCP-12); done at once."""
-        partition = self._node.find(request.partition)
-        self._node.links.unlink(partition.partition_id)
-        with partition.lock:
-            partition.leading.end_streams("closed by the coordinator", None, None)
-        return Ack()

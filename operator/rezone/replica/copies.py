@@ -9,6 +9,8 @@ of `Pulls`. The store fences attempts of the same copy against each other.
 """
 
 import contextlib
+import errno
+import os
 import threading
 import uuid
 from collections.abc import Callable, Iterator
@@ -27,9 +29,11 @@ from rezone.storage.rests import Rest
 from rezone.storage.snapshot import BatchMark, SnapshotSource
 from rezone.wire import messages
 from rezone.wire.copying import Relay, copy_partition
-from rezone.wire.errors import ConflictError, CorruptionError, RezoneError
+from rezone.wire.errors import ConflictError, CorruptionError, NoSpaceError, RezoneError
+from rezone.wire.fetch import WatchedSource
 from rezone.wire.flight import NodeClient
 from rezone.wire.messages import (
+    CopyFailure,
     CopyProgress,
     CopyState,
     FileChunk,
@@ -126,12 +130,17 @@ class Receiver:
         self._rest()
         return self._progress()
 
-    def abort(self, error: str) -> None:
-        """Give up; what is durable stays for the next attempt."""
+    def abort(self, error: str, failure: CopyFailure) -> None:
+        """Give up; what is durable stays for the next attempt.
+
+        One that the next attempt has fenced off by then says nothing: the copy goes on.
+        """
         if self._loader is not None:
+            outdated = self._partition.store.incoming.has_after(self._loader)
             self._loader.abort()
-        state = self._partition.store.incoming.state()
-        self._show(CopyProgress(rows=state.rows, bytes=state.bytes, error=error))
+            if outdated:
+                return
+        show_failed(self._partition, error, failure)
 
     def _finish(self, trailer: SnapshotTrailer) -> None:
         assert self._loader is not None, "the header came first"  # noqa: S101 - invariant
@@ -151,7 +160,7 @@ class Receiver:
                 done=state.done,
             )
         )
-        rate = self._partition.config.copy_bytes_per_second_max
+        rate = _rate_of(self._partition)
         if (state.rows, rate) == self._shown and not state.done:
             return None
         self._shown = (state.rows, rate)
@@ -160,6 +169,25 @@ class Receiver:
     def _show(self, progress: CopyProgress) -> None:
         self._partition.copy_progress = progress
         self._partition.touched(at_once=progress.done or bool(progress.error))
+
+
+def failure_of(error: BaseException) -> CopyFailure:
+    """Return the kind of an error at the receiver; engines tell of a full disk by text alone."""
+    codes = (errno.ENOSPC, errno.EDQUOT)
+    known = isinstance(error, OSError) and error.errno in codes
+    known = known or isinstance(error, NoSpaceError)
+    if known or any(os.strerror(code) in str(error) for code in codes):
+        return CopyFailure.NO_SPACE
+    return CopyFailure.CORRUPTION if isinstance(error, CorruptionError) else CopyFailure.RECEIVER
+
+
+def show_failed(partition: "Partition", error: str, failure: CopyFailure) -> None:
+    """Report that the last attempt has failed, and how far the copy had come."""
+    state = partition.store.incoming.state()
+    partition.copy_progress = CopyProgress(
+        rows=state.rows, bytes=state.bytes, error=error, failure=failure
+    )
+    partition.touched(at_once=True)
 
 
 class LocalSink:
@@ -172,22 +200,33 @@ class LocalSink:
         self._attempt = attempt
         self._foreground = foreground
         self._receiver: Receiver | None = None
+        self.failure = CopyFailure.SOURCE  # unless something fails here
 
     def state(self) -> CopyState:
-        """Return where the copy stands."""
-        return current_state(self._partition)
+        """Return where the copy stands; whoever has ordered the pull has admitted it."""
+        return msgspec.structs.replace(current_state(self._partition), admitted=None)
 
     def open(self, schema: Any) -> None:
         """Begin."""
         del schema
         rest = CopySteps(self._foreground).rest
         self._receiver = Receiver(self._partition, self._attempt, rest)
-        self._receiver.begin()
+        with self._noted():
+            self._receiver.begin()
 
     def write(self, batch: Any, metadata: Any) -> None:
         """Take one batch."""
         assert self._receiver is not None, "`open` comes first"  # noqa: S101 - invariant
-        self._receiver.take(batch, metadata)
+        with self._noted():
+            self._receiver.take(batch, metadata)
+
+    @contextlib.contextmanager
+    def _noted(self) -> Iterator[None]:
+        try:
+            yield
+        except (RezoneError, OSError) as error:
+            self.failure = failure_of(error)
+            raise
 
     def finish(self) -> CopyState:
         """Return the state at the end."""
@@ -196,7 +235,7 @@ class LocalSink:
     def abort(self) -> None:
         """End without the rest."""
         if self._receiver is not None:
-            self._receiver.abort("the copy was broken off")
+            self._receiver.abort("the copy was broken off", self.failure)
 
 
 def current_state(partition: "Partition") -> CopyState:
@@ -204,8 +243,16 @@ def current_state(partition: "Partition") -> CopyState:
     state = partition.store.incoming.state()
     if not partition.store.meta.needs_snapshot and not state.done:
         state = CopyState(partition=partition.partition_id, done=True)
-    rate = partition.config.copy_bytes_per_second_max
-    return msgspec.structs.replace(state, bytes_per_second_max=rate)
+    return msgspec.structs.replace(
+        state,
+        bytes_per_second_max=_rate_of(partition),
+        admitted=partition.admission.admitted,
+    )
+
+
+def _rate_of(partition: "Partition") -> int:
+    known = partition.admission.bytes_per_second_max
+    return partition.config.copy_bytes_per_second_max if known is None else known
 
 
 class Pulls:
@@ -248,12 +295,13 @@ class Pulls:
     def _pull(self, partition: "Partition", request: PullSnapshot) -> None:
         attempt = uuid.uuid4().hex
         client = self._connect(request.source)
+        sink = LocalSink(partition, attempt, self._foreground)
         try:
             receipts = copy_partition(
                 Relay(
                     request.partition,
-                    client,
-                    [LocalSink(partition, attempt, self._foreground)],
+                    WatchedSource(client),
+                    [sink],
                     reader=f"node {partition.node_id}",
                     rate=RateLimit(lambda: self._rates[partition.partition_id]),
                     cancelled=lambda: self._closed.is_set() or partition.closed,
@@ -261,11 +309,9 @@ class Pulls:
             )
             _log.info("pulled a snapshot", partition=request.partition, receipt=receipts[0])
             if receipts[0].error:
-                partition.copy_progress = CopyProgress(error=receipts[0].error)
-                partition.touched(at_once=True)
+                show_failed(partition, receipts[0].error, sink.failure)
         except RezoneError as error:
-            partition.copy_progress = CopyProgress(error=str(error))
-            partition.touched(at_once=True)
+            show_failed(partition, str(error), CopyFailure.SOURCE)
         finally:
             with contextlib.suppress(Exception):
                 client.close()

@@ -1,11 +1,13 @@
 """Metrics of what copies and moves cost a node, and whom they slow (SS-07, B-16)."""
 
+import collections
 from collections.abc import Iterator
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from rezone.replica.node import DataNode
+from rezone.wire.messages import CopyFailure
 
 
 class CopyCollector(Collector):
@@ -48,6 +50,7 @@ class CopyCollector(Collector):
             "For how much of the time clients were served lately, which is what copies rest by.",
             self._node.foreground.served_share,
         )
+        yield self._failing_copies()
         yield GaugeMetricFamily(
             "rezone_replica_paced_partitions",
             "Partitions whose writers are slowed for a replica that catches up.",
@@ -63,3 +66,19 @@ class CopyCollector(Collector):
             "Time that writes have waited for a replica to catch up, summed over writes.",
             sum(partition.pacer.waited_seconds for partition in partitions),
         )
+
+    def _failing_copies(self) -> Metric:
+        """Count the replicas that need a copy whose last attempt has failed, by kind."""
+        counts = collections.Counter(
+            partition.copy_progress.failure
+            for partition in self._node.partitions()
+            if partition.copy_progress is not None and partition.store.meta.needs_snapshot
+        )
+        family = GaugeMetricFamily(
+            "rezone_replica_failing_copies",
+            "Replicas that need a copy whose last attempt has failed, by what failed.",
+            labels=["failure"],
+        )
+        for failure in CopyFailure:
+            family.add_metric([failure], counts[failure])
+        return family

@@ -14,8 +14,9 @@ import msgspec
 import structlog
 
 from rezone.replica.foreground import Foreground
-from rezone.replica.insync import Reply
+from rezone.replica.insync import Outcome, Reply
 from rezone.replica.outbox import Outbox
+from rezone.replica.producing import prepare_open
 from rezone.replica.read import prepare_read, read_keys
 from rezone.replica.transacting import prepare_end, prepare_intents
 from rezone.replica.workers import LULL_SECONDS
@@ -27,17 +28,17 @@ from rezone.wire.errors import RezoneError
 from rezone.wire.messages import (
     ConnectionClosed,
     Failure,
+    Heartbeat,
     LeaderMoved,
     LeaderMoving,
     Message,
     PartitionId,
+    ProducerOpen,
     ReadRequest,
     ReadResult,
     TransactionBegin,
     TransactionEnd,
-    TransactionResult,
     WriteRequest,
-    WriteResult,
 )
 from rezone.wire.rows import RowCodec
 
@@ -49,11 +50,17 @@ _log = structlog.get_logger(__name__)
 UNREAD_ANSWERS_MAX = 64
 """At most so many answers may be on their way when a thread sends that must not block."""
 
+ANSWER_BYTES = 1024
+"""What an answer that waits takes beside its body, about; so those of a few bytes are bounded."""
+
 _SMALL_BYTES = 512
 
 
 class DataChannel:
-    """One client's channel; `find` raises UnknownPartitionError."""
+    """One client's channel; `find` raises UnknownPartitionError, `check` ForbiddenError.
+
+    Refusals are answers as all others: nothing else may send, or whoever answers would wait for it.
+    """
 
     def __init__(
         self,
@@ -62,12 +69,15 @@ class DataChannel:
         codec: Callable[[], RowCodec],
         foreground: Foreground,
         unsent: Tally,
+        *,
+        check: Callable[[Message], None],
     ) -> None:
         self._channel = channel
         self._find = find
         self._codec = codec
         self._foreground = foreground
         self._unsent = unsent
+        self._check = check
         self._answers: deque[tuple[Message, bytes]] = deque()
         self._used: set[PartitionId] = set()
         self._sent = 0
@@ -101,8 +111,7 @@ class DataChannel:
 
     def close(self, reason: str) -> None:
         """Ask the client to hang up: the node is stopping."""
-        self._answers.append((ConnectionClosed(reason=reason), b""))
-        self._outbox.ask()
+        self._tell(ConnectionClosed(reason=reason))
 
     def has_used(self, partition: PartitionId) -> bool:
         """Whether the client has written to a partition since it was told of another leader."""
@@ -110,8 +119,7 @@ class DataChannel:
 
     def warn(self, news: LeaderMoving) -> None:
         """Tell the client that another node will lead: it connects to it while writes go on."""
-        self._answers.append((news, b""))
-        self._outbox.ask()
+        self._tell(news)
 
     def tell(self, news: LeaderMoved, *, here: bool) -> None:
         """Tell the client of a new leader; `here`: by the calling thread, as answers.
@@ -120,13 +128,24 @@ class DataChannel:
         gap.
         """
         self._used.discard(news.partition)
-        self._answers.append((news, b""))
+        self._tell(news, here=here)
+
+    def _tell(self, message: Message, body: bytes = b"", *, here: bool = False) -> None:
+        """Queue a frame; `here`: the calling thread may be the one that sends it."""
+        self._unsent.add(ANSWER_BYTES + len(body))
+        self._answers.append((message, body))
         self._outbox.ask(here=here)
+        if self._ended:
+            self._forget_answers()
 
     def _handle(self, message: Message, body: memoryview) -> None:
+        if isinstance(message, Heartbeat):
+            self._tell(message)
+            return
         opaque = getattr(message, "opaque", 0)
         self._foreground.begin()
         try:
+            self._check(message)
             match message:
                 case WriteRequest():
                     partition = self._find(message.partition)
@@ -141,6 +160,10 @@ class DataChannel:
                 case TransactionEnd():
                     partition = self._find(message.partition)
                     self._change(partition, message, prepare_end(partition, message))
+                case ProducerOpen():
+                    partition = self._find(message.partition)
+                    partition.require_may_lead()
+                    self._change(partition, message, prepare_open(message))
                 case TransactionBegin():
                     self._begin(message)
                 case ReadRequest():
@@ -159,10 +182,14 @@ class DataChannel:
         partition = self._find(request.partition)
 
         def answer(error: RezoneError | None) -> None:
-            if error is not None:
-                self._answer(Failure(opaque=request.opaque, error=error.info()))
+            try:
+                if error is not None:
+                    raise error
+                begun = partition.transacting.begin(request.opaque)
+            except RezoneError as failed:
+                self._answer(Failure(opaque=request.opaque, error=failed.info()))
             else:
-                self._answer(partition.transacting.begin(request.opaque))
+                self._answer(begun)
 
         partition.reads.submit(None, answer)
 
@@ -189,7 +216,7 @@ class DataChannel:
         partition.reads.submit(read.answered_as_of, answer, served, read.held_bytes)
 
     def _reply_to(self, opaque: int) -> Reply:
-        def reply(outcome: WriteResult | TransactionResult | RezoneError) -> None:
+        def reply(outcome: Outcome) -> None:
             if isinstance(outcome, RezoneError):
                 self._answer(Failure(opaque=opaque, error=outcome.info()))
             else:
@@ -198,16 +225,13 @@ class DataChannel:
         return reply
 
     def _answer(self, message: Message, body: bytes = b"") -> None:
-        """Queue an answer; the calling thread may be the one that sends it.
+        """Answer a request.
 
-        It may hold a partition's lock: nothing here takes one, and what is sent here cannot block.
+        The thread may hold a partition's lock: nothing here takes one, and what is sent here cannot
+        block.
         """
-        self._unsent.add(len(body))
-        self._answers.append((message, body))
-        self._outbox.ask(here=True)
+        self._tell(message, body, here=True)
         self._foreground.end()
-        if self._ended:
-            self._forget_answers()
 
     def _forget_answers(self) -> None:
         """Drop what has nobody to go to; any thread may, beside others."""
@@ -216,7 +240,7 @@ class DataChannel:
                 _, body = self._answers.popleft()
             except IndexError:
                 return
-            self._unsent.remove(len(body))
+            self._unsent.remove(ANSWER_BYTES + len(body))
 
     def _may_send_here(self) -> bool:
         small = not self._answers or len(self._answers[0][1]) <= _SMALL_BYTES
@@ -226,7 +250,7 @@ class DataChannel:
         if not self._answers:
             return False
         answer = self._answers.popleft()
-        self._unsent.remove(len(answer[1]))
+        self._unsent.remove(ANSWER_BYTES + len(answer[1]))
         if not self._broken:
             try:
                 self._channel.send(*answer)

@@ -4,7 +4,8 @@ Who read further back could miss rows that were changed since, and would not kno
 0187). Each replica collects by its own clock, and a copy or an heir has what its source has left.
 So versions are collected a share of the retention later than reads of them are refused: replicas
 whose clocks differ by less than that, and their copies, never lack a version that any of them
-may be asked for.
+may be asked for. What counts is the latest time that a node ever had: were its clock set back,
+what was collected would not be there again.
 
 Concurrency: under the partition's lock, but for `require`, which any thread may call.
 """
@@ -27,7 +28,7 @@ def retention_micros(partition: "Partition") -> int:
 def collected_before(partition: "Partition") -> int:
     """Return the time that nobody reads at any more: what was covered by then may be removed."""
     kept = retention_micros(partition) * (1 + _COLLECTED_LATER_SHARE)
-    return partition.clock.micros() - int(kept)
+    return partition.clock.highest - int(kept)
 
 
 class Kept(NamedTuple):
@@ -37,8 +38,12 @@ class Kept(NamedTuple):
     until: int
 
     def require(self, partition: "Partition") -> None:
-        """Raise VersionsExpiredError when versions may have been collected that are needed."""
-        now = partition.clock.micros()
+        """Raise VersionsExpiredError when versions may have been collected that are needed.
+
+        NotReadyError while the node does not know the time.
+        """
+        partition.clock.require()
+        now = partition.clock.highest
         if now > self.until:
             seconds = partition.config.version_retention_seconds
             raise VersionsExpiredError(

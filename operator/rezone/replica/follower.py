@@ -12,6 +12,7 @@ application apart.
 
 from typing import TYPE_CHECKING
 
+from rezone.replica.settings import heard_seconds_max
 from rezone.storage.entry import IMPORT_KINDS, header_at
 from rezone.storage.history import branch_at, branch_start
 from rezone.storage.store import ResetNeededError
@@ -46,6 +47,10 @@ class FollowerDuties:
         self.partition_id: PartitionId = partition.partition_id
         self.error = ""
         self.left_out = False
+        self._silent_seconds = 0.0
+        self._leader_heard: bool | None = None
+        self._leader_stalled = False
+        self._told_at: float | None = None
         self._acked: tuple[int, int, IndexPosition | None, int] = _NOTHING
         self._applied_at = 0.0
 
@@ -70,6 +75,7 @@ class FollowerDuties:
         partition = self._partition
         with partition.lock:
             self._require_epoch(answer.leader_epoch)
+            partition.roles.stream_started()
             # No lease is granted before this is on the disk.
             lease_ms = max(partition.store.meta.lease_ms, partition.settings.lease_ms)
             floor = partition.intake.time_floor = max(
@@ -82,6 +88,7 @@ class FollowerDuties:
                 durable=False,
             )
             self._acked = _NOTHING
+            self._told_at = None
             # The record here may be the older one: nobody tells it while the operator is away.
             known = answer.partition_epoch >= partition.record.partition_epoch
             self.left_out = known and not answer.in_sync
@@ -99,7 +106,7 @@ class FollowerDuties:
         next request asks with the one before.
         """
         partition = self._partition
-        with partition.applying, partition.lock:
+        with partition.applying, partition.lock, partition.failing.guarding():
             if partition.role is Role.LEADER:
                 raise ConflictError("a leader does not roll back")
             store = partition.store
@@ -119,7 +126,7 @@ class FollowerDuties:
     def snapshot_needed(self, log_start: int) -> None:
         """Note that the leader's log no longer reaches back to here: a copy must come first."""
         partition = self._partition
-        with partition.lock:
+        with partition.lock, partition.failing.guarding():
             if partition.role is Role.LEADER or partition.store.meta.needs_snapshot:
                 return
             partition.log.warning("a snapshot is needed", leader_log_start=log_start)
@@ -131,8 +138,11 @@ class FollowerDuties:
         partition = self._partition
         with partition.lock:
             self._require_epoch(entries.leader_epoch)
+            if self._told_at is not None:
+                self._told_at = partition.clock.monotonic()
             store = partition.store
             if body:
+                partition.host.space.require()
                 # The frame's memory ends with the frame; the log keeps its recent end in memory.
                 raw = bytes(body)
                 partition.append(raw)
@@ -157,10 +167,12 @@ class FollowerDuties:
                 max_fetch_bytes=partition.settings.fetch_bytes_max,
                 kv_applied_offset=applied,
                 opaque=opaque,
-                leaving=partition.host.leaving,
+                leaving=partition.host.leaving or partition.host.space.short,
                 index=index,
                 ready_epoch=ready_epoch,
                 rest_ms=round(self._rest_seconds * 1000),
+                sync_ms=partition.host.disk_speed.sync_ms,
+                slow_ms=partition.host.disk_speed.slow_ms,
             )
 
     @property
@@ -175,10 +187,12 @@ class FollowerDuties:
 
     def stream_ended(self, message: StreamEnd) -> None:
         """Follow the new leader at once when the old one names it."""
-        self._partition.roles.redirected(message)
+        self._partition.roles.stream_ended(message)
 
     def time_closed(self, news: ClosedTime) -> None:
-        """Take a time that the leader has closed."""
+        """Take a time that the leader has closed; it goes on doing so for as long as it serves."""
+        if news.leader_epoch == self._partition.leader_epoch:
+            self._told_at = self._partition.clock.monotonic()
         self._partition.closing.heard(news)
 
     def follows(self, leader: NodeId, leader_epoch: int) -> bool:
@@ -194,6 +208,38 @@ class FollowerDuties:
             partition.touched(at_once=True)
         with partition.lock:
             partition.changed.notify_all()
+
+    def leader_silent(self, seconds: float) -> None:
+        """Note for how long the leader has not been heard, 0 while it is."""
+        partition, told_at = self._partition, self._told_at
+        self._silent_seconds = seconds
+        heard = seconds < heard_seconds_max(partition.settings)
+        stalled_after = partition.settings.replica_lag_ms_max / 1000
+        untold = told_at is not None and partition.clock.monotonic() - told_at >= stalled_after
+        stalled = heard and untold
+        if heard is not self._leader_heard or stalled is not self._leader_stalled:
+            self._leader_heard, self._leader_stalled = heard, stalled
+            partition.touched(at_once=True)
+
+    def leader_changed(self) -> None:
+        """Forget what was heard: it was of another leader."""
+        self._silent_seconds, self._leader_heard = 0.0, None
+        self._told_at, self._leader_stalled = None, False
+
+    def misses_leader(self, seconds: float) -> bool:
+        """Return whether there is a leader to hear, and it has been silent for so long."""
+        missed = self._leader_stalled or self._silent_seconds >= seconds
+        return missed and self._partition.streams_from is not None
+
+    @property
+    def leader_heard(self) -> bool | None:
+        """Whether the leader is heard; None for a replica that leads, or streams from nobody."""
+        return self._leader_heard if self._partition.streams_from is not None else None
+
+    @property
+    def leader_stalled(self) -> bool:
+        """Whether the leader's node says that it is there, and nothing of this replica (NW-02)."""
+        return self._leader_stalled and self._partition.streams_from is not None
 
     def _require_epoch(self, epoch: int) -> None:
         partition = self._partition

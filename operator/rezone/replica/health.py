@@ -14,6 +14,7 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from rezone.replica.copymetrics import CopyCollector
+from rezone.replica.diskmetrics import DiskCollector
 from rezone.replica.importmetrics import ImportCollector
 from rezone.replica.memory import MemoryCollector
 from rezone.replica.node import DataNode
@@ -21,6 +22,9 @@ from rezone.replica.readiness import unready_reason
 from rezone.replica.statistics import node_statistics
 from rezone.replica.transactionmetrics import TransactionCollector
 from rezone.wire.messages import Role
+
+REQUEST_SECONDS = 10.0
+"""Who has connected must send a request within this time, and take the answer."""
 
 
 class NodeCollector(Collector):
@@ -40,6 +44,18 @@ class NodeCollector(Collector):
         yield roles
         failed = sum(bool(p.failure) for p in partitions)
         yield GaugeMetricFamily("rezone_replica_failed_partitions", "Failed replicas.", failed)
+        clock = self._node.clock
+        yield GaugeMetricFamily(
+            "rezone_replica_clock_offset_seconds",
+            "How far the clock is ahead of the time of the other data nodes.",
+            clock.offset_micros / 1e6,
+        )
+        newest = max((p.store.last_commit_time for p in partitions), default=0)
+        yield GaugeMetricFamily(
+            "rezone_replica_times_ahead_seconds",
+            "How far the newest row's time lies ahead of the data node's.",
+            max(0, newest - clock.micros()) / 1e6,
+        )
         damaged = sum(bool(p.damage.reason) for p in partitions)
         yield GaugeMetricFamily(
             "rezone_replica_damaged_partitions", "Replicas that have found damage.", damaged
@@ -81,6 +97,7 @@ class HealthServer:
         registry = CollectorRegistry()
         registry.register(NodeCollector(node))
         registry.register(CopyCollector(node))
+        registry.register(DiskCollector(node))
         registry.register(ImportCollector(node))
         registry.register(MemoryCollector(node))
         registry.register(TransactionCollector(node))
@@ -88,6 +105,8 @@ class HealthServer:
 
         class Handler(http.server.BaseHTTPRequestHandler):
             """Answers one request."""
+
+            timeout = REQUEST_SECONDS
 
             def do_GET(self) -> None:
                 """Answer by path, if who asked still waits: a probe hangs up on a late answer."""

@@ -2,12 +2,16 @@
 
 from typing import TYPE_CHECKING, Protocol
 
+from rezone.replica.checked_clock import CheckedClock
+from rezone.replica.disk_speed import DiskSpeed
 from rezone.replica.foreground import Foreground
 from rezone.replica.lease import Promise
-from rezone.replica.settings import Clock, NodeSettings
+from rezone.replica.settings import NodeSettings
+from rezone.replica.space import DiskSpace
 from rezone.replica.told import ToldTimes
 from rezone.replica.workers import Job
 from rezone.storage.budget import Budget
+from rezone.storage.sync_times import SyncTimes
 from rezone.wire.messages import NodeId, PartitionId, ZoneConfig
 
 if TYPE_CHECKING:
@@ -19,12 +23,15 @@ class Host(Protocol):
 
     node_id: NodeId
     settings: NodeSettings
-    clock: Clock
+    clock: CheckedClock
     budget: Budget
     waiting_reads: Budget
     told: ToldTimes
     foreground: Foreground
     leaving: bool
+    space: DiskSpace
+    sync_times: SyncTimes
+    disk_speed: DiskSpeed
 
     @property
     def config(self) -> ZoneConfig:
@@ -61,6 +68,10 @@ class Host(Protocol):
 
     def tell_clients(self, partition: "Partition") -> None:
         """Tell those who have used this replica lately who leads; called without any lock."""
+        ...
+
+    def replica_failed(self, partition: "Partition") -> None:
+        """Have a replica opened anew that cannot go on; called under any lock."""
         ...
 
     def ack(self, partition: "Partition") -> None:

@@ -300,4 +300,4 @@ def _position_at(
 def _sent(entry: RangeEntry) -> TailEntry:
     rows = entry.rows.serialize().to_pybytes()
     kind = int(entry.kind)
-    return TailEntry(rows, kind, *entry[2:])
+    return TailEntry(rows, kind, *entry.batch, *entry[3:])

@@ -20,7 +20,7 @@ import pyarrow as pa
 
 from rezone.replica.import_source import is_broken
 from rezone.storage.columns import VERSIONS_SCHEMA
-from rezone.storage.entry import NO_WRITER, ROWS_SCHEMA, EntryKind, rows_batch
+from rezone.storage.entry import NO_BATCH, ROWS_SCHEMA, EntryKind, ProducerBatch, rows_batch
 from rezone.storage.imports import (
     RangeEntry,
     Stand,
@@ -207,7 +207,7 @@ class ImportPart:
         """Whether the partition still leads, and is to take rows now."""
         partition = self.partition
         stands = partition.leading.state is self.leadership
-        if not stands or partition.closed or partition.failure:
+        if not stands or partition.closed or partition.failure or not partition.clock.gives:
             return False
         if partition.takeover.blocks_writes or partition.takeover.eager:
             return False
@@ -226,7 +226,7 @@ class ImportPart:
             self.fill.works()
             if self.position is None and self._may_append():
                 begin = begin_entry(
-                    reply.position, reply.writers, reply.transactions, self._stand()
+                    reply.position, reply.producers, reply.transactions, self._stand()
                 )
                 self._append(self.fill, begin)
 
@@ -362,8 +362,7 @@ def _nothing_until(position: ImportPosition, reached: ImportPosition) -> RangeEn
     return RangeEntry(
         rows=_NO_ROWS,
         kind=EntryKind.PLAIN,
-        writer_id=NO_WRITER,
-        sequence=0,
+        batch=NO_BATCH,
         base_offset=position.offset,
         end_offset=reached.offset,
         commit_time=reached.commit_time,
@@ -374,11 +373,18 @@ def _nothing_until(position: ImportPosition, reached: ImportPosition) -> RangeEn
 
 def _range_entry(entry: TailEntry) -> RangeEntry:
     rows = pa.ipc.read_record_batch(pa.py_buffer(entry.rows), ROWS_SCHEMA)
+    batch = ProducerBatch(
+        entry.producer_id,
+        entry.sequence,
+        entry.producer_epoch,
+        entry.sent_to,
+        entry.digest,
+        entry.opens,
+    )
     return RangeEntry(
         rows,
         EntryKind(entry.kind),
-        entry.writer_id,
-        entry.sequence,
+        batch,
         entry.base_offset,
         entry.end_offset,
         entry.commit_time,

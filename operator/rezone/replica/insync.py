@@ -33,31 +33,43 @@ from rezone.wire.messages import (
     IsrProposal,
     LeaderAndIsr,
     NodeId,
+    ProducerOpened,
     TransactionResult,
     WriteResult,
 )
 
-Reply = Callable[[WriteResult | TransactionResult | RezoneError], None]
+Outcome = WriteResult | TransactionResult | ProducerOpened | RezoneError
+"""What becomes of what asks a leader to append."""
+
+Reply = Callable[[Outcome], None]
 
 
 @dataclass(slots=True)
 class FollowerProgress:
     """What a leader knows of one follower; `waiting_since` is when it began to owe an ack.
 
-    `leaving`: it has said that it is about to stop. `gone_since`: its stream has broken then, and
-    it has not asked for another one. Of the candidate of a takeover alone: `index` is how far its
-    indexes are, `ready_epoch` the epoch it waits to lead in.
+    `leaving`: it has said that it is about to stop; `slow`: its disk is slow, beside the leader's,
+    and had better not be waited for either; `sync_ms` is how long its syncs take. `gone_since`: its
+    stream has broken then, and it has not asked for another one. Of the candidate of a takeover
+    alone: `index` is how far its indexes are, `ready_epoch` the epoch it waits to lead in.
     """
 
     durable: int = -1
     applied: int = 0
     streaming: bool = False
     leaving: bool = False
+    slow: bool = False
+    sync_ms: int = 0
     waiting_since: float | None = None
     gone_since: float | None = None
     lease: Lease = NO_LEASE
     index: IndexPosition | None = None
     ready_epoch: int = 0
+
+    @property
+    def gives_way(self) -> bool:
+        """Whether it had better not be waited for, though it still acks."""
+        return self.leaving or self.slow
 
     def may_join(self, floor: int) -> bool:
         """Whether it has all rows below `floor`, and has been told up to when it may be read."""
@@ -108,8 +120,8 @@ class LeaderState:
             self.proposal = None
             self.maximal = set(state.isr)
         self.state = state
-        for node in [n for n in self.followers if n not in state.replicas and n not in state.isr]:
-            del self.followers[node]
+        known = {*state.replicas, *state.isr}
+        self.followers = {n: follower for n, follower in self.followers.items() if n in known}
 
     def follower(self, node: NodeId) -> FollowerProgress:
         """Return what is known of a follower."""
@@ -232,7 +244,10 @@ class LeaderState:
         return {
             node: progress.durable
             for node, progress in self.followers.items()
-            if node not in self.maximal and progress.streaming and progress.durable >= 0
+            if node in self.state.replicas
+            and node not in self.maximal
+            and progress.streaming
+            and progress.durable >= 0
         }
 
     def propose(self, now: float, log_end: int, needed: int = 1) -> bool:
@@ -240,8 +255,9 @@ class LeaderState:
 
         A follower joins when it has everything committed and everything of earlier leaders; a
         member leaves when it has owed an ack, or has had no stream, for `replica_lag_ms_max`. One
-        that is about to stop leaves at once, while it still acks, so that no write ever waits for
-        it; one whose stream broke, as it does when its process dies, after `replica_gone_ms_max`.
+        that is about to stop, or whose disk is slow, leaves at once, while it still acks, so that
+        no write waits for it; one whose stream broke, as it does when its process dies, after
+        `replica_gone_ms_max`.
         These two not, though, when fewer than `needed` would be left: a moment's fault of the
         network must not take the set below its minimum.
         """
@@ -251,10 +267,8 @@ class LeaderState:
             known = self.followers.get(node)
             if node not in isr and known and known.may_join(floor):
                 isr.add(node)
-        for node in tuple(isr - {self.node}):
-            lags = self._lags(node, now, log_end)
-            if lags or (len(isr) > needed and self._leaves(node, now)):
-                isr.discard(node)
+        isr -= {n for n in isr - {self.node} if self._lags(n, now, log_end)}
+        isr -= self._leavers(isr, now, needed)
         iss = self._standbys(isr, log_end)
         # A proposal that may have been seen is replaced by its opposite, never just dropped.
         if self.proposal is None and isr == set(self.state.isr) and iss == set(self.state.iss):
@@ -287,10 +301,25 @@ class LeaderState:
             min(gone, default=float("inf")) + self.settings.replica_gone_ms_max / 1000,
         )
 
-    def _leaves(self, node: NodeId, now: float) -> bool:
-        known = self.follower(node)
+    def _leavers(self, isr: set[NodeId], now: float, needed: int) -> set[NodeId]:
+        """Return who leaves a set without making it too small.
+
+        Of those whose streams broke all or none: with one of them left nothing is committed either,
+        and those that are out cannot take over from a leader that is cut off from all.
+        """
+        known = {node: self.follower(node) for node in sorted(isr - {self.node})}
+        gone = {node for node, each in known.items() if self._is_gone(each, now)}
+        spare = len(isr) - len(gone) - needed
+        if spare < 0:
+            return set()
+        stopping = [node for node, each in known.items() if each.gives_way and node not in gone]
+        # Who leaves waits until it may; a slow disk only costs time.
+        stopping.sort(key=lambda node: not known[node].leaving)
+        return gone.union(stopping[:spare])
+
+    def _is_gone(self, known: FollowerProgress, now: float) -> bool:
         gone_ms = (now - known.gone_since) * 1000 if known.gone_since is not None else 0
-        return known.leaving or gone_ms > self.settings.replica_gone_ms_max
+        return gone_ms > self.settings.replica_gone_ms_max
 
     def _lags(self, node: NodeId, now: float, log_end: int) -> bool:
         known = self.follower(node)

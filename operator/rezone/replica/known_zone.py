@@ -97,6 +97,13 @@ class KnownZone:
             self._records = {a.partition: a.state for a in state.records}
         self._journal = journal
 
+    def close(self) -> None:
+        """Write what is known, if the disk takes it; what must be kept was written at once."""
+        try:
+            self.save()
+        except OSError as error:
+            _log.warning("what is known of routes is not written", error=str(error))
+
     def save(self) -> None:
         """Write what is known, durably before this returns; nothing where nothing is known."""
         with self.lock:

@@ -7,6 +7,8 @@ never while it syncs or applies.
 
 from typing import TYPE_CHECKING
 
+from rezone.domain.disk_speed import does_well, is_slow
+from rezone.replica.insync import FollowerProgress
 from rezone.replica.lease import Lease
 from rezone.replica.protocol import Leadership, protocol_of
 from rezone.replica.stream import ProducerStream
@@ -20,6 +22,7 @@ from rezone.wire.messages import (
     Message,
     NodeId,
     PartitionId,
+    RefuseIsr,
     StreamNeedsSnapshot,
     StreamOk,
     StreamRequest,
@@ -39,6 +42,8 @@ class LeaderDuties:
         self.state: Leadership | None = None
         self.streams: dict[NodeId, ProducerStream] = {}
         self._saved = True
+        self._refusal: RefuseIsr | None = None
+        self.led_from = 0
         self.fill_after = float("-inf")
 
     @property
@@ -50,6 +55,50 @@ class LeaderDuties:
     def log_end(self) -> int:
         """The offset after the last row."""
         return self._partition.store.log_end
+
+    @property
+    def refusal(self) -> RefuseIsr | None:
+        """The coordinator's answer to what is proposed now, None while it has not refused it."""
+        proposal = self.state.proposal if self.state is not None else None
+        told = self._refusal
+        return told if told is not None and told.proposal == proposal else None
+
+    @property
+    def is_overtaken(self) -> bool:
+        """Whether an in-sync follower has on its disk what is not on this one yet."""
+        durable = self._partition.store.durable_end
+        return any(known.durable > durable for known in self._heirs())
+
+    @property
+    def can_be_replaced(self) -> bool:
+        """Whether an in-sync follower streams whose disk does well."""
+        return bool(self._heirs())
+
+    def _heirs(self) -> list[FollowerProgress]:
+        state = self.state
+        if state is None:
+            return []
+        # Asked without the lock, too: who follows may be another set by the next line.
+        known = [state.followers.get(node) for node in state.state.isr]
+        return [each for each in known if each and each.streaming and does_well(each.sync_ms)]
+
+    def refused(self, answer: RefuseIsr) -> None:
+        """Take the refusal of a proposal; one that has changed meanwhile is asked for anew.
+
+        The set that counts stays as it is: it may shrink only by a record that is written.
+        """
+        partition = self._partition
+        with partition.lock:
+            self._refusal = answer
+            known = self.refusal is not None
+        if known:
+            partition.log.warning(
+                "the in-sync set was not changed",
+                proposed=answer.proposal.new_isr,
+                code=answer.error_code,
+                error=answer.error_message,
+            )
+            partition.touched(at_once=True)
 
     def require_state(self) -> Leadership:
         """Return the leadership; NotLeaderError when another replica leads."""
@@ -65,7 +114,7 @@ class LeaderDuties:
         """
         partition = self._partition
         self.end_streams("a new leadership", None, None)
-        self._saved = saved
+        self._saved, self.led_from = saved, partition.store.log_end
         self.state = protocol_of(partition.settings)(
             node=partition.node_id,
             state=record,
@@ -99,6 +148,17 @@ class LeaderDuties:
         self.end_streams("another replica leads", leader, epoch, tell=False)
         self._partition.importers.ring(urgent=True)
 
+    def stand_down(self, reason: str) -> None:
+        """End the leadership in memory alone, and give up its read leases.
+
+        No read is answered from here on, so whoever leads next need not wait until they are over.
+        """
+        epoch = self.require_state().state.leader_epoch
+        self.state = None
+        for stream in list(self.streams.values()):
+            stream.end(reason, released_epoch=epoch)
+        self.streams.clear()
+
     def end_streams(
         self, reason: str, leader: NodeId | None, epoch: int | None, *, tell: bool = True
     ) -> None:
@@ -106,6 +166,11 @@ class LeaderDuties:
         for stream in list(self.streams.values()):
             stream.end(reason, leader, epoch, tell=tell)
         self.streams.clear()
+
+    def end_left_out(self, known: set[NodeId]) -> None:
+        """End the streams of others: who is taken in again may have lost its rows meanwhile."""
+        for node in self.streams.keys() - known:
+            self.streams.pop(node).end("the replica was left out")
 
     # --- what a producer channel calls -----------------------------------------------------------
 
@@ -197,8 +262,10 @@ class LeaderDuties:
                 return
             now, store = partition.clock.monotonic(), partition.store
             progress = self.state.follower(stream.node)
-            first = progress.durable < 0 or ack.leaving > progress.leaving
-            progress.leaving = ack.leaving
+            slow = is_slow(ack.slow_ms, [partition.host.disk_speed.sync_ms])
+            gives_way = ack.leaving > progress.leaving or slow != progress.slow
+            first = progress.durable < 0 or gives_way
+            progress.leaving, progress.slow, progress.sync_ms = ack.leaving, slow, ack.sync_ms
             self.fill_after = max(self.fill_after, now + ack.rest_ms / 1000)
             progress.index, progress.ready_epoch = ack.index, ack.ready_epoch
             self.state.acked(

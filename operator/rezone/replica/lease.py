@@ -23,7 +23,7 @@ import itertools
 from collections import OrderedDict
 from typing import NamedTuple
 
-from rezone.wire.messages import LeaseGrant, LeaseRequest, PartitionId
+from rezone.wire.messages import LeaseGrant, LeaseRequest, NodeClock, PartitionId
 
 ROUNDS_OPEN_MAX = 32
 NEVER = float("-inf")
@@ -77,19 +77,14 @@ class Rounds:
         """Whether leases should be asked for again, a good while before they run out."""
         return now - self._asked_at >= self._pause
 
-    def ask(self, now: float, time: int) -> LeaseRequest:
+    def ask(self, now: float, time: int, clock: NodeClock | None = None) -> LeaseRequest:
         """Begin a round at a time of day; of too many open ones the oldest is given up."""
         number = next(self._numbers)
         self._open[number] = (now, time)
         self._asked_at = now
         if len(self._open) > ROUNDS_OPEN_MAX:
             self._open.popitem(last=False)
-        return LeaseRequest(round=number, time=time)
-
-    def silent_since(self, now: float) -> float:
-        """Return when the oldest question was asked that stands unanswered, else `now`."""
-        asked_at, _ = next(iter(self._open.values()), (now, 0))
-        return asked_at
+        return LeaseRequest(round=number, time=time, clock=clock)
 
     def answered(self, grant: LeaseGrant) -> Lease | None:
         """Return what an answer is worth, None for one that nobody waits for any more."""

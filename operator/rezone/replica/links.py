@@ -8,7 +8,7 @@ Concurrency: a lock guards the tables and is not held while a channel is asked f
 """
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import NamedTuple
 
 from rezone.replica.consumer import ConsumerChannel
@@ -48,6 +48,7 @@ class Links:
         self._consumers: dict[NodeId, ConsumerChannel] = {}
         self._links: dict[PartitionId, _Link] = {}
         self._producers: dict[str, ProducerChannel] = {}
+        self._warmed: set[NodeId] = set()
 
     def consumers(self) -> list[ConsumerChannel]:
         """Return this node's connections to leaders."""
@@ -133,6 +134,26 @@ class Links:
             return None
         return _Link(leader, partition.leader_epoch, partition.copies)
 
+    def look_at_leaders(self, now: float) -> None:
+        """Tell the followers for how long their leaders have been silent."""
+        for consumer in self.consumers():
+            consumer.look_at_leaders(now)
+
+    def keep_warm(self, nodes: Collection[NodeId]) -> None:
+        """Have connections to these nodes, though nothing may be streamed from them."""
+        for consumer in self.consumers():
+            if consumer.peer in self._warmed.difference(nodes):
+                consumer.cool_down()
+        self._warmed = {*nodes}
+        for node in nodes:
+            self._warm_up(node)
+
+    def heard(self, now: float, seconds_max: float) -> frozenset[NodeId]:
+        """Return the peers that have said something within so many seconds."""
+        leaders = (c.peer for c in self.consumers() if c.hears(now, seconds_max))
+        followers = (p.node for p in self.producers() if p.hears(now, seconds_max))
+        return frozenset((*leaders, *followers))
+
     def _warm_up(self, peer: NodeId) -> None:
         if self._host.address(peer):
             self._consumer(peer).warm_up()
@@ -178,6 +199,7 @@ class Links:
             self._find,
             settings=host.settings,
             clock=host.clock,
+            beats=hello.beats,
         )
         limit = host.settings.replication_connections_max
         with self._lock:

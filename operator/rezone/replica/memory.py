@@ -84,11 +84,11 @@ class NodeMemory:
         """Give each partition an even part of the memory that it is to have in any case."""
         if partitions:
             tail = self._settings.log_tails_bytes_max // len(partitions)
-            writers = self._settings.writers_bytes_max // len(partitions)
+            producers = self._settings.producers_bytes_max // len(partitions)
             ended = self._settings.ended_transactions_bytes_max // 2 // len(partitions)
             for partition in partitions:
                 partition.store.limit_tail(tail)
-                partition.store.limit_writers(writers)
+                partition.store.limit_producers(producers)
                 partition.store.limit_ended(ended)
 
     def parts(self, node: "DataNode") -> list[Part]:
@@ -108,7 +108,7 @@ class NodeMemory:
                 self.ended_transactions.used,
                 settings.ended_transactions_bytes_max,
             ),
-            Part("writers", sum(s.writer_bytes for s in stores), settings.writers_bytes_max),
+            Part("producers", sum(s.producer_bytes for s in stores), settings.producers_bytes_max),
             Part(
                 "snapshots",
                 sum(store.outgoing.memory_bytes() for store in stores),

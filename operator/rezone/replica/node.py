@@ -15,9 +15,13 @@ import uuid
 from collections.abc import Callable
 from pathlib import Path
 
+from rezone.replica.checked_clock import CheckedClock
 from rezone.replica.copies import Pulls
 from rezone.replica.data import DataChannel
+from rezone.replica.disk_speed import DiskSpeed
+from rezone.replica.failing import Reopening
 from rezone.replica.foreground import Foreground
+from rezone.replica.hearing import Hearing
 from rezone.replica.import_pulls import ImportPulls
 from rezone.replica.import_source import ImportSource
 from rezone.replica.index_builds import IndexBuilds
@@ -32,6 +36,7 @@ from rezone.replica.protocol import protocol_of
 from rezone.replica.replicas import Replicas
 from rezone.replica.report import WHOLE_REPORT, ReportBoard
 from rezone.replica.settings import Clock, NodeSettings, SystemClock
+from rezone.replica.space import DiskSpace
 from rezone.replica.told import ToldTimes
 from rezone.replica.workers import Job, Workers
 from rezone.replica.write import warm_up
@@ -39,6 +44,7 @@ from rezone.storage.budget import Budget
 from rezone.storage.checkpoints import FileSnapshot
 from rezone.storage.snapshot import SnapshotSource
 from rezone.storage.store_config import StoreConfig
+from rezone.storage.sync_times import SyncTimes
 from rezone.storage.syncing import make_directory
 from rezone.wire import layouts
 from rezone.wire.channel import Channel
@@ -48,6 +54,7 @@ from rezone.wire.messages import (
     Fence,
     LeaderMoved,
     LeaderMoving,
+    Message,
     NodeId,
     NodeReport,
     PartitionId,
@@ -80,12 +87,17 @@ class DataNode:
         self.node_id = node_id
         self.settings = settings or NodeSettings()
         protocol_of(self.settings)  # a name that is none shall be told before anything is opened
-        self.clock: Clock = clock or SystemClock()
+        self.clock = CheckedClock(clock or SystemClock(), self.settings.clock_offset_ms_max)
+        self.clock.alone = self._goes_by_itself
+        self.clock.changed = self.clock_changed
         self.budget = Budget(self.settings.pending_bytes_node_max, "pending writes of the node")
         self.waiting_reads = Budget(self.settings.reads_held_bytes_max, "waiting reads of the node")
         self.told = ToldTimes(self.clock, self.settings.told_ahead_ms)
         self.process_id = f"{os.getpid()}-{uuid.uuid4().hex[:8]}"
         self.leaving = False
+        self.space = DiskSpace(self.clock, directory, self.settings.disk_reserve_bytes)
+        self.sync_times = SyncTimes(self.clock.monotonic)
+        self.disk_speed = DiskSpeed(self.sync_times, self.settings)
         self._stopping = threading.Event()
         self.memory = NodeMemory(self.settings)
         self.board = ReportBoard(self.clock, self.settings, self.process_id)
@@ -104,6 +116,7 @@ class DataNode:
             lambda partition: self.find(partition).leading,
             connect=connect,
         )
+        self.hearing = Hearing(self.links, self.partitions, self.settings, self._hears_others)
         self._data_channels: set[DataChannel] = set()
         self.snapshot_bytes_max = store_config.snapshot.memory_bytes_max
         self._slots = SnapshotSlots(
@@ -111,6 +124,7 @@ class DataNode:
             self.settings.snapshot_wait_ms_max / 1000,
             self._stopping,
         )
+        self._reopening = Reopening(self)
         self._workers = Workers(self.settings.worker_threads, f"node {node_id}")
         self.threads = NodeThreads(
             self.settings,
@@ -120,6 +134,9 @@ class DataNode:
             links=self.links,
             board=self.board,
             told=self.told,
+            reopening=self._reopening,
+            hearing=self.hearing,
+            look_at_disk=self.look_at_disk,
             wake=self.wake,
         )
 
@@ -131,6 +148,7 @@ class DataNode:
         make_directory(self._directory)
         self.zone.open(self._directory)
         self.told.open(self._directory)
+        self.clock.begin_above(self.told.before)
         if self.zone.configured:
             self.replicas.open_found()
         for partition in self.partitions():
@@ -179,8 +197,8 @@ class DataNode:
             partition.close()
         self._workers.close(seconds)
         self.threads.join(seconds)
-        self.zone.save()
-        self.told.close()
+        self.zone.close()
+        self.told.close(self.clock.highest)
 
     def hang_up(self, reason: str) -> None:
         """Ask the other sides of all channels to connect anew; nothing under way is lost."""
@@ -277,6 +295,58 @@ class DataNode:
         """Note that the report of a replica has changed."""
         self.board.touched(partition, at_once=at_once)
 
+    def _hears_others(self) -> None:
+        self.board.touched(None, at_once=True)
+
+    def look_at_disk(self, now: float) -> None:
+        """Say so when it is slow, or there is too little space; stand aside while it stalls."""
+        slow = self.disk_speed.look(now)
+        if self.disk_speed.aside_seconds and self.is_watched:
+            self._stand_aside()
+        if slow or self.space.look(now):
+            self.board.touched(None, at_once=True)
+            for partition in self.partitions():
+                if partition.responds:
+                    self.ack(partition)
+
+    @property
+    def is_watched(self) -> bool:
+        """Whether somebody asks for this node's report, and can have others lead."""
+        return self.board.is_read(self.settings.coordinator_silent_ms_max / 1000)
+
+    def _stand_aside(self) -> None:
+        """Have no leader wait for a disk that stalls, if those of its followers do not.
+
+        What a follower has on its disk and this node has not shows that. All its leaders go: the
+        next write to each would stall. Clients connect anew: the thread that reads their requests
+        may be the one that waits for the disk.
+        """
+        leading = [each for each in self.partitions() if each.leads and each.responds]
+        if not any(each.leading.is_overtaken for each in leading):
+            return
+        for partition in leading:
+            partition.failing.stand_aside(self.disk_speed.stalled_seconds)
+        with self._lock:
+            channels = list(self._data_channels)
+        for channel in channels:
+            channel.close("the disk stalls")
+
+    def _goes_by_itself(self) -> bool:
+        """Whether no other node has to have a row of this one before it counts."""
+        partitions = self.partitions()
+        few = self.zone.configured and self.config.min_in_sync_replicas == 1
+        return few and all(set(p.record.isr) <= {self.node_id} for p in partitions)
+
+    def clock_changed(self) -> None:
+        """Say what is wrong with the clock, or not any more, and do what has waited for it."""
+        self.board.touched(None, at_once=True)
+        for partition in self.partitions():
+            partition.wake()
+
+    def replica_failed(self, partition: Partition) -> None:
+        """Have a replica opened anew that cannot go on."""
+        self._reopening.failed(partition)
+
     def ack(self, partition: Partition) -> None:
         """Ack to the leader what is durable."""
         self.links.ack(partition.partition_id)
@@ -319,14 +389,15 @@ class DataNode:
 
     # --- channels of others ----------------------------------------------------------------------
 
-    def serve_data(self, channel: Channel) -> None:
-        """Serve a client's channel to its end."""
+    def serve_data(self, channel: Channel, check: Callable[[Message], None]) -> None:
+        """Serve a client's channel to its end; `check` refuses what the client may not ask for."""
         served = DataChannel(
             channel,
             self.find_for_client,
             lambda: self.zone.codec,
             self.foreground,
             self.memory.answers,
+            check=check,
         )
         with self._lock:
             self._require_room()

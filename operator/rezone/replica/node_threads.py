@@ -1,21 +1,28 @@
-"""A data node's own threads: one ticks, one keeps house, one collects old versions and scrubs."""
+"""A data node's own threads.
+
+One ticks, one watches the disk, one keeps house, one collects old versions and scrubs.
+"""
 
 import threading
 from collections.abc import Callable
 
 import structlog
 
+from rezone.replica.checked_clock import CheckedClock
+from rezone.replica.failing import Reopening
+from rezone.replica.hearing import Hearing
 from rezone.replica.lag import Lag
 from rezone.replica.links import Links
 from rezone.replica.partition import Partition
 from rezone.replica.report import ReportBoard
-from rezone.replica.settings import Clock, NodeSettings
+from rezone.replica.settings import NodeSettings
 from rezone.replica.told import ToldTimes
 from rezone.replica.workers import Job
 from rezone.wire.errors import RezoneError
 
 _log = structlog.get_logger(__name__)
 _ALIVE_SECONDS = 10.0
+_DISK_SECONDS = 0.1
 
 
 class NodeThreads:
@@ -24,13 +31,16 @@ class NodeThreads:
     def __init__(
         self,
         settings: NodeSettings,
-        clock: Clock,
+        clock: CheckedClock,
         stopping: threading.Event,
         *,
         partitions: Callable[[], list[Partition]],
         links: Links,
         board: ReportBoard,
         told: ToldTimes,
+        reopening: Reopening,
+        hearing: Hearing,
+        look_at_disk: Callable[[float], None],
         wake: Callable[[Job], None],
     ) -> None:
         self.lag = Lag()
@@ -41,11 +51,15 @@ class NodeThreads:
         self._links = links
         self._board = board
         self._told = told
+        self._reopening = reopening
+        self._hearing = hearing
+        self._look_at_disk = look_at_disk
         self._told_job = Job("told times", told.keep_ahead)
         self._wake = wake
         self._ticked_at = clock.monotonic()
         self._threads = [
             threading.Thread(target=self._tick_all, name="tick", daemon=True),
+            threading.Thread(target=self._watch_disk, name="watch disk", daemon=True),
             threading.Thread(target=self._keep_house, name="house", daemon=True),
             threading.Thread(target=self._collect, name="collect", daemon=True),
         ]
@@ -79,10 +93,17 @@ class NodeThreads:
                 consumer.tick(now)
             for producer in self._links.producers():
                 producer.tick(now)
+            self._hearing.tick(now)
             self._board.tick(now)
-            if self._told.is_due:
+            self._reopening.tick(now)
+            self._clock.look(now)
+            if self._clock.gives and self._told.is_due:
                 self._wake(self._told_job)
             wanted = self._clock.monotonic() + interval
+
+    def _watch_disk(self) -> None:
+        while not self._stopping.wait(_DISK_SECONDS):
+            self._look_at_disk(self._clock.monotonic())
 
     def _keep_house(self) -> None:
         while not self._stopping.wait(self._settings.trim_interval_ms / 1000):

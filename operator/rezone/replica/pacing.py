@@ -25,11 +25,11 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from rezone.replica.insync import Reply
+from rezone.replica.insync import Outcome, Reply
 from rezone.replica.settings import NodeSettings
 from rezone.storage.budget import Budget
 from rezone.wire.errors import NotReadyError, RezoneError
-from rezone.wire.messages import NodeId, TransactionResult, WriteResult
+from rezone.wire.messages import NodeId, WriteResult
 
 if TYPE_CHECKING:
     from rezone.replica.partition import Partition
@@ -212,7 +212,7 @@ class WritePacer:
 
 
 def _saying(reply: Reply, milliseconds: int) -> Reply:
-    def answer(outcome: WriteResult | TransactionResult | RezoneError) -> None:
+    def answer(outcome: Outcome) -> None:
         if isinstance(outcome, WriteResult):
             outcome = msgspec.structs.replace(outcome, paced_ms=milliseconds)
         reply(outcome)

@@ -16,8 +16,10 @@ import time
 import structlog
 
 from rezone.domain.routes import hot_standbys
+from rezone.replica.admission import Admission
 from rezone.replica.closing import Closing
 from rezone.replica.damage import Damage
+from rezone.replica.failing import Failing
 from rezone.replica.fencing import Fencing
 from rezone.replica.follower import FollowerDuties
 from rezone.replica.host import Host
@@ -28,6 +30,7 @@ from rezone.replica.insync import Reply
 from rezone.replica.leader import LeaderDuties
 from rezone.replica.pacing import WritePacer
 from rezone.replica.positions import Positions
+from rezone.replica.producing import PreparedOpen, Producing
 from rezone.replica.read import ReadQueue
 from rezone.replica.roles import Roles
 from rezone.replica.sealing import Sealing
@@ -49,6 +52,7 @@ from rezone.wire.errors import (
 )
 from rezone.wire.layouts import HashRange
 from rezone.wire.messages import (
+    NOBODY,
     CopyProgress,
     LeaderAndIsr,
     NodeId,
@@ -82,8 +86,9 @@ class Partition:
         self.job = Job(f"partition {self.partition_id}", self.pump)
         self.closed = False
         self.retired = False
-        self.failure = ""
+        self.failing = Failing(self)
         self.copy_progress: CopyProgress | None = None
+        self.admission = Admission(self.partition_id, host.clock.monotonic)
         self.closing = Closing(self)
         self.positions = Positions(store, self.changed, self.closing.time_at)
         self.fencing = Fencing(store)
@@ -92,6 +97,7 @@ class Partition:
         self.following = FollowerDuties(self)
         self.intake = WriteIntake(self, host.budget)
         self.transacting = Transacting(self)
+        self.producing = Producing(self)
         self.pacer = WritePacer(self, host.budget)
         self.reads = ReadQueue(self, host.waiting_reads)
         self.index = IndexDuties(self)
@@ -122,6 +128,11 @@ class Partition:
     def record(self) -> LeaderAndIsr:
         """Who leads, and who is in sync, by the newest record known."""
         return self.roles.record
+
+    @property
+    def failure(self) -> str:
+        """Why this replica cannot go on until it is opened anew; empty when it can."""
+        return self.failing.why
 
     @property
     def leads(self) -> bool:
@@ -182,13 +193,18 @@ class Partition:
         member = self.node_id in record.replicas or self.node_id in record.isr
         if self.role is Role.LEADER or self.closed or not member or self.store.meta.needs_snapshot:
             return None
-        return record.leader if record.leader not in {-1, self.node_id} else None
+        if self.failure:
+            return None
+        return record.leader if record.leader not in {NOBODY, self.node_id} else None
 
     def not_leader(self) -> NotLeaderError:
         """Return the error that sends a client to the leader (RM-10)."""
-        leader = self.record.leader
+        leader, where = self.record.leader, f"partition {self.partition_id}"
+        text = f"node {leader} leads {where}, not node {self.node_id}"
+        if leader == NOBODY:
+            text = f"node {self.node_id} does not lead {where} and has not been told who does"
         return NotLeaderError(
-            f"node {leader} leads partition {self.partition_id}, not node {self.node_id}",
+            text,
             leader=leader,
             address=self.host.address(leader),
             epoch=self.record.leader_epoch,
@@ -234,7 +250,7 @@ class Partition:
         try:
             end_offset = self.store.append(raw)
         except OSError as error:
-            self._failed(error)
+            self.failing.failed(error)
             raise NotReadyError(f"the log cannot be written: {error}") from error
         self.positions.appended(raw)
         if tell:
@@ -256,6 +272,7 @@ class Partition:
         with self.lock:
             if self.closed:
                 raise NotReadyError(f"partition {self.partition_id} is closing")
+            self.host.space.require()
             if self.pacer.holds_back(request, prepared, reply):
                 return
             self.write_now(request, prepared, reply, tell=not at_leisure)
@@ -286,16 +303,22 @@ class Partition:
     def must_wait(self, request: Change, prepared: PreparedRows) -> bool:
         """Whether it will soon be known who takes a write, which is not yet; under the lock.
 
-        Nobody leads, or it is not certain that this leader's seal stays, or the rows' part of the
-        range is being taken over: who sends them here knows that their source is sealed.
+        Nobody leads, or the leader's node does not know the time, or it is not certain that this
+        leader's seal stays, or the rows' part of the range is being taken over: who sends them here
+        knows that their source is sealed.
         """
         if self.takeover.blocks_writes or self.takeover.eager:
             return True
         if not self.leads:
             return False
+        if not self.clock.gives:
+            return True
         begun_in = request.begun_in if isinstance(request, TransactionEnd) else None
         if begun_in is not None and not self.serving.has_source(begun_in):
             return True
+        if isinstance(prepared, PreparedOpen):
+            home = HashRange(prepared.home, prepared.home + 1)
+            return self.sealing.under_way or not self.serving.hashes(home)()
         return self.sealing.under_way or not self.serving.has_rows(prepared.rows.column(0))
 
     # --- the job ---------------------------------------------------------------------------------
@@ -323,6 +346,8 @@ class Partition:
         self.touched(at_once=False)
 
     def _move_on(self) -> None:
+        if self.failure:
+            self.failing.leave()
         with self.applying:
             if self.closed or self.failure or self.damage.given_up:
                 return
@@ -335,11 +360,11 @@ class Partition:
             except CorruptionError as error:
                 damaged = error
             except (OSError, RezoneError, AssertionError) as error:
-                self._failed(error)
+                self.failing.failed(error)
         if damaged is not None:
             self.damage.found(damaged, at_once=True)
             if self.leading.state is not None:
-                self._failed(damaged)  # alone in its set: nobody else has the rows
+                self.failing.failed(damaged)  # alone in its set: nobody else has the rows
         with self.lock:
             handing_over = self.takeover.step()
             self.pacer.release()
@@ -348,30 +373,43 @@ class Partition:
         if handing_over is not None:
             handing_over.push()
 
-    def _failed(self, error: Exception) -> None:
-        self.log.error("a replica has failed", error=str(error))
-        self.failure = str(error) or type(error).__name__
-        self.intake.fail_all(NotReadyError(f"the replica has failed: {self.failure}"))
-        self.touched(at_once=True)
-
     def look_again(self, at: float) -> None:
         """Have `tick` called at a time of the node's clock, or before; under the lock."""
         self.due = min(self.due, at)
 
+    @property
+    def responds(self) -> bool:
+        """Whether the lock is free just now: who holds it may wait for a disk that stalls."""
+        free = self.lock.acquire(blocking=False)
+        if free:
+            self.lock.release()
+        return free
+
     def tick(self, now: float) -> None:
-        """Look after what no event wakes; each duty says when to look again."""
-        with self.lock:
+        """Look after what no event wakes; each duty says when to look again.
+
+        Not while another thread has the lock: the thread that ticks is that of all replicas.
+        """
+        if not self.lock.acquire(blocking=False):
+            return
+        try:
             self.due = float("inf")
-            if self.closed:
-                return
-            if self.leading.state is not None:
-                self.leading.tick(now)
-            else:
-                self.following.tick(now)
-            self.takeover.tick(now)
-            self.pacer.release()
-            self.reads.tick(now)
-            self.index.tick(now)
+            if not self.closed:
+                self._tick_duties(now)
+        except (OSError, RezoneError, AssertionError) as error:
+            self.failing.failed(error)
+        finally:
+            self.lock.release()
+
+    def _tick_duties(self, now: float) -> None:
+        if self.leading.state is not None:
+            self.leading.tick(now)
+        else:
+            self.following.tick(now)
+        self.takeover.tick(now)
+        self.pacer.release()
+        self.reads.tick(now)
+        self.index.tick(now)
 
     # --- the end ---------------------------------------------------------------------------------
 

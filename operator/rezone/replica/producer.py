@@ -19,13 +19,15 @@ from dataclasses import dataclass
 
 import structlog
 
+from rezone.replica.checked_clock import CheckedClock, Exchange
 from rezone.replica.lease import Rounds
 from rezone.replica.outbox import Outbox
-from rezone.replica.settings import Clock, NodeSettings
+from rezone.replica.settings import NodeSettings
 from rezone.replica.stream import Control, ProducerStream, Source, end_of
 from rezone.replica.workers import LULL_SECONDS
-from rezone.wire.channel import CHANNEL_ERRORS, Channel
+from rezone.wire.channel import CHANNEL_ERRORS, Channel, Frame
 from rezone.wire.errors import LimitExceededError, NotReadyError, RezoneError
+from rezone.wire.liveness import Liveness
 from rezone.wire.messages import (
     ClosedTimes,
     CloseStream,
@@ -33,7 +35,9 @@ from rezone.wire.messages import (
     ConnectionClosed,
     Entries,
     FetchLog,
+    Heartbeat,
     LeaseGrant,
+    LeaseRequest,
     Message,
     NodeId,
     PartitionId,
@@ -77,7 +81,8 @@ class ProducerChannel:
         find: Callable[[PartitionId], Source],
         *,
         settings: NodeSettings,
-        clock: Clock,
+        clock: CheckedClock,
+        beats: bool = True,
     ) -> None:
         self.name = name
         self.node = node
@@ -87,9 +92,16 @@ class ProducerChannel:
         self._push_rows_max = settings.leisure_rows_max
         self._frame_bytes_max = settings.frame_bytes_max
         self._clock = clock
+        self._times = Exchange(clock, node)
         self._rounds = Rounds(settings.lease_ms, settings.clock_drift_percent)
-        self._silent_ms_max = settings.channel_silent_ms_max
+        self._liveness = Liveness(
+            clock.monotonic(),
+            heartbeat_ms=settings.heartbeat_ms,
+            silent_ms_max=settings.channel_silent_ms_max,
+        )
+        self._beats = beats
         self._asks = False
+        self._greeted = not beats
         self._streams: dict[PartitionId, ProducerStream] = {}
         self._deferred: dict[PartitionId, _Deferred] = {}
         self._lock = threading.Lock()
@@ -105,7 +117,7 @@ class ProducerChannel:
         """Serve the connection until the other side ends it; runs in its Flight thread."""
         self._outbox.start()
         try:
-            while (frame := self._channel.receive()) is not None:
+            while (frame := self._next_frame()) is not None:
                 if not self._closed:
                     self._handle(frame[0])
         except CHANNEL_ERRORS as error:
@@ -130,6 +142,11 @@ class ProducerChannel:
         self._outbox.ask()
         for stream in streams:
             stream.source.detach_stream(stream)
+
+    def hears(self, now: float, seconds_max: float) -> bool:
+        """Whether the consumer has said something within so many seconds."""
+        heard = self._liveness.quiet_seconds(now) < seconds_max
+        return heard and self._beats and not self._closed
 
     def statistics(self) -> list[ProducerStream]:
         """Return the streams, for their counters (DCP-14)."""
@@ -159,19 +176,8 @@ class ProducerChannel:
         if tell:
             self._outbox.ask()
 
-    def end_stream(
-        self,
-        stream: ProducerStream,
-        reason: str,
-        leader: NodeId | None,
-        epoch: int | None,
-        *,
-        tell: bool,
-    ) -> None:
+    def end_stream(self, stream: ProducerStream, message: StreamEnd, *, tell: bool) -> None:
         """End a stream with StreamEnd (DCP-12: it goes into the send queue, the stream is dead)."""
-        message = StreamEnd(
-            partition=stream.source.partition_id, reason=reason, leader=leader, leader_epoch=epoch
-        )
         with self._lock:
             if stream.ended:
                 return
@@ -201,6 +207,12 @@ class ProducerChannel:
 
     # --- the reading thread ----------------------------------------------------------------------
 
+    def _next_frame(self) -> Frame | None:
+        self._liveness.listens(self._clock.monotonic())
+        frame = self._channel.receive()
+        self._liveness.heard(self._clock.monotonic())
+        return frame
+
     def _handle(self, message: Message) -> None:
         match message:
             case StreamRequest():
@@ -209,6 +221,8 @@ class ProducerChannel:
                 self._ack(message)
             case LeaseGrant():
                 self._granted(message)
+            case Heartbeat():
+                pass  # it was heard
             case CloseStream():
                 with self._lock:
                     self._deferred.pop(message.partition, None)
@@ -271,11 +285,18 @@ class ProducerChannel:
             # Before it is attached: a wake must find it. Unanswered it sends nothing.
             self._streams[request.partition] = stream
         try:
-            return source.open_stream(stream, request)
+            answer = source.open_stream(stream, request)
         except RezoneError:
             with self._lock:
                 self._streams.pop(request.partition, None)
             raise
+        with self._lock:
+            closed = self._closed
+            if closed:
+                self._forget(stream)
+        if closed:
+            source.detach_stream(stream)  # `close` has come before it was attached
+        return answer
 
     def _second_answer_to(self, request: StreamRequest) -> Message:
         try:
@@ -311,8 +332,10 @@ class ProducerChannel:
         A channel whose other side has been silent for too long is given up: a machine that is
         lost says nothing, and its connection may stand for minutes.
         """
+        if self._beats and self._liveness.is_silent(now):
+            self.close("the follower's node does not answer")
+            return
         with self._lock:
-            silent_ms = (now - self._rounds.silent_since(now)) * 1000
             lease_due = bool(self._streams) and self._rounds.is_due(now)
             self._asks = self._asks or lease_due
             for deferred in self._deferred.values():
@@ -322,13 +345,18 @@ class ProducerChannel:
                 del self._deferred[request.partition]
                 error = NotReadyError("the takeover has not ended")
                 self._answers.append(_refusal(request, error))
-        if silent_ms > self._silent_ms_max:
-            self.close("the follower's node does not answer")
-            return
+            # The first at once: who only looks for somebody to follow hears that it is heard.
+            beats = not self._closed and (not self._greeted or self._beat_is_due(now))
+            self._greeted = True
+            if beats:
+                self._answers.append(Heartbeat())
         if lease_due:
             self._close_times()
-        if late or lease_due:
+        if late or lease_due or beats:
             self._outbox.ask()
+
+    def _beat_is_due(self, now: float) -> bool:
+        return self._beats and self._liveness.beat_is_due(now)
 
     def _close_times(self) -> None:
         """Close times of all streams, without the channel's lock: partitions take theirs."""
@@ -353,6 +381,10 @@ class ProducerChannel:
             self.wake(stream)
 
     def _granted(self, grant: LeaseGrant) -> None:
+        knew = self._clock.gives
+        self._times.heard(grant.clock)
+        if self._clock.gives and not knew:
+            self.ask_lease()  # with a time
         with self._lock:
             lease = self._rounds.answered(grant)
             left = frozenset(grant.left)
@@ -380,6 +412,7 @@ class ProducerChannel:
                     self._enqueue(stream)
         except CHANNEL_ERRORS as error:
             self._broken(error)
+        self._liveness.told(self._clock.monotonic())
         return True
 
     def _take_next(self) -> tuple[Message | None, ProducerStream | None]:
@@ -390,12 +423,18 @@ class ProducerChannel:
             return None, None
         if self._asks:
             self._asks = False
-            return self._rounds.ask(self._clock.monotonic(), self._clock.micros()), None
+            return self._next_round(), None
         if not self._ready:
             return None, None
         stream = self._ready.popleft()
         stream.queued = False
         return None, stream
+
+    def _next_round(self) -> LeaseRequest:
+        clock, time = self._clock, self._clock.micros()
+        # Behind it: another time may be taken as soon as the node gives none.
+        time = time if clock.gives else 0
+        return self._rounds.ask(clock.monotonic(), time, self._times.say())
 
     def _broken(self, error: Exception) -> None:
         if not self._closed:

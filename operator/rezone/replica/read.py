@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import pyarrow as pa
 
+from rezone.replica.age import age_ms_of
 from rezone.replica.expiry import kept_until
 from rezone.replica.serving import Served
 from rezone.replica.write import require_inside
@@ -49,10 +50,10 @@ def readable(partition: "Partition", as_of: int | None, served: Served = lambda:
     since = partition.clock.monotonic()
     if as_of is None:
         return lambda: _newest_is_here(partition, since) and served()
-    kept_until(partition, as_of).require(partition)
+    past = _PastRead(partition, as_of, since)
+    past.require_kept()
     if as_of > partition.positions.readable_time:
         partition.following.apply_now()
-    past = _PastRead(partition, as_of, since)
     return lambda: past.may_be_answered() and served()
 
 
@@ -62,6 +63,7 @@ def _may_close(partition: "Partition", as_of: int, since: float) -> bool:
     return (
         state is not None
         and _is_newest(partition, since)
+        and partition.clock.gives
         and as_of < partition.clock.micros()
         and as_of <= partition.closing.told(state)
     )
@@ -80,11 +82,24 @@ class _PastRead:
         self._as_of = as_of
         self._since = since
         self._end: int | None = None
+        self._is_kept = False
         self._leadership: Leadership | None = None
+
+    def require_kept(self) -> bool:
+        """Whether the versions of that time are kept; False while the node does not know the time.
+
+        VersionsExpiredError when they are not.
+        """
+        if not self._is_kept and self._partition.clock.gives:
+            kept_until(self._partition, self._as_of).require(self._partition)
+            self._is_kept = True
+        return self._is_kept
 
     def may_be_answered(self) -> bool:
         """Whether everything up to that time is applied here, and is all there will ever be."""
         partition, intake = self._partition, self._partition.intake
+        if not self.require_kept():
+            return False
         if self._as_of <= partition.positions.readable_time:
             return True
         seal = partition.store.seal
@@ -266,7 +281,7 @@ class KeyRead(NamedTuple):
             return self.own.times.read_time, 0
         if self.as_of is None:
             return partition.store.applied_time, 0
-        return self.as_of, max(0, partition.clock.micros() - self.as_of) // 1000
+        return self.as_of, age_ms_of(partition, self.as_of)
 
 
 def prepare_read(
@@ -292,7 +307,7 @@ def _time_within(partition: "Partition", max_age_ms: int) -> int:
     """
     with partition.lock:
         age_ms = min(max_age_ms, partition.config.version_retention_seconds * 1000)
-        oldest = partition.clock.micros() - age_ms * 1000
+        oldest = partition.clock.time() - age_ms * 1000
         if partition.positions.readable_time >= oldest:
             return partition.positions.readable_time
         if partition.sealing.done:

@@ -21,6 +21,8 @@ def unready_reason(node: DataNode) -> str:
         return "not configured: the operator has not told it its zone yet"
     if node.leaving or node.stopping:
         return "leaving: told to stop"
+    if stalled := node.disk_speed.stalled_seconds:
+        return f"the disk stalls: a sync is under way for {stalled:.0f} s"
     partitions = [p for p in node.partitions() if layouts.is_known(node.config, p.partition_id)]
     reasons = [text for p in partitions if (text := _lag_of(node, p))]
     if not reasons:

@@ -11,21 +11,26 @@ import threading
 from pathlib import Path
 
 import msgspec
+import structlog
 
 from rezone.replica.host import Host
 from rezone.replica.memory import NodeMemory
 from rezone.replica.partition import Partition
 from rezone.storage.meta import MetaFile, PartitionMeta
 from rezone.storage.setaside import is_replica, open_store
+from rezone.storage.store import PartitionStore
 from rezone.storage.store_config import StoreConfig
 from rezone.wire.errors import (
     ConflictError,
     CorruptionError,
     NotReadyError,
+    RezoneError,
     StaleEpochError,
     UnknownPartitionError,
 )
 from rezone.wire.messages import Fence, PartitionId, ZoneConfig
+
+_log = structlog.get_logger(__name__)
 
 
 class Replicas:
@@ -74,7 +79,11 @@ class Replicas:
         """Open every replica of the disk; remove what a crash has left of one that never was."""
         for directory in self._directories():
             if is_replica(directory):
-                self._make(int(directory.name), learner=False)
+                try:
+                    self._make(int(directory.name), learner=False)
+                except OSError as error:
+                    # The coordinator has no report of it, sends its record, and so asks again.
+                    _log.error("a replica cannot be opened", path=directory.name, error=str(error))
             else:
                 shutil.rmtree(directory)
 
@@ -101,20 +110,51 @@ class Replicas:
         with self._opening_of(partition):
             with self._lock:
                 found = self._open.get(partition)
-            return found or self._make(partition, learner=learner)
+            try:
+                return found or self._make(partition, learner=learner)
+            except OSError as error:
+                raise NotReadyError(
+                    f"the replica of partition {partition} cannot be opened: {error}"
+                ) from error
+
+    def reopen(self, partition: Partition) -> Partition | None:
+        """Open a replica anew that has failed, by what is durable; None when it was dropped.
+
+        OSError or RezoneError when it cannot be; then it stays as it is, to be tried again.
+        """
+        number = partition.partition_id
+        with self._opening_of(number):
+            with self._lock:
+                if self._open.get(number) is not partition or partition.retired:
+                    return None
+            partition.stop()
+            with partition.applying:
+                durable_end = partition.store.durable_end
+                partition.store.abandon()
+            floor = partition.intake.time_floor
+            return self._make(number, learner=False, durable_end=durable_end, time_floor=floor)
 
     def _opening_of(self, partition: PartitionId) -> threading.Lock:
         """Return what is held while a replica is opened or deleted: there is one directory."""
         with self._lock:
             return self._opening.setdefault(partition, threading.Lock())
 
-    def _make(self, partition: PartitionId, *, learner: bool) -> Partition:
+    def _make(
+        self,
+        partition: PartitionId,
+        *,
+        learner: bool,
+        durable_end: int | None = None,
+        time_floor: int = 0,
+    ) -> Partition:
+        """Open a replica; `durable_end`: after a failure, up to where its log is to be trusted."""
         zone, settings = self._host.config, self._host.settings
         config = msgspec.structs.replace(
             self._config,
             partition=partition,
             engine=zone.engine,
             table=zone.table,
+            sync_times=self._host.sync_times,
             rocks=self._memory.rocks_settings(self._config.rocks),
             transaction_seconds_max=settings.transaction_ms_max / 1000,
             open_intents=self._memory.open_intents,
@@ -123,10 +163,30 @@ class Replicas:
         directory = self._directory / str(partition)
         new = not MetaFile.exists(directory)
         store = open_store(directory, config)
+        try:
+            if time_floor > store.meta.time_floor:
+                store.update_meta(time_floor=time_floor)
+            return self._made(partition, store, new=new, learner=learner, durable_end=durable_end)
+        except (OSError, RezoneError, AssertionError):
+            store.abandon()
+            raise
+
+    def _made(
+        self,
+        partition: PartitionId,
+        store: PartitionStore,
+        *,
+        new: bool,
+        learner: bool,
+        durable_end: int | None,
+    ) -> Partition:
+        zone = self._host.config
         if new and not store.meta.damage:
             store.update_meta(needs_snapshot=learner)
         if store.meta.zone_uid != zone.zone_uid:
             store.update_meta(zone_uid=zone.zone_uid)
+        if durable_end is not None:
+            store.distrust(durable_end)
         opened = Partition(store, self._host)
         with self._lock:
             self._open[partition] = opened

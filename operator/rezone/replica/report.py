@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 
 from rezone.replica.settings import Clock, NodeSettings
 from rezone.wire.messages import (
+    DiskTrouble,
     IsrProposal,
     NodeReport,
     PartitionId,
@@ -137,7 +138,14 @@ class ReportBoard:
             ),
             process_id=self._process_id,
             leaving=node.leaving,
+            disk=DiskTrouble.FULL if node.space.short else DiskTrouble.NONE,
+            disk_text=node.space.why,
+            clock_off=node.clock.trouble.off,
+            clock_text=node.clock.trouble.text,
+            sync_ms=node.disk_speed.sync_ms,
+            slow_ms=node.disk_speed.slow_ms,
             since=since,
+            hears=tuple(sorted(node.hearing.heard)),
             gone=tuple(sorted(news - {p.partition_id for p in present})) if since else (),
         )
 
@@ -147,10 +155,12 @@ def replica_report(partition: "Partition") -> ReplicaReport:
     with partition.lock:
         store, record, leading = partition.store, partition.record, partition.leading.state
         proposal: IsrProposal | None = None
+        refusal = partition.leading.refusal
+        led_from: int | None = None
         durable: dict[int, int] = {}
         applied: dict[int, int] = {}
         if leading is not None:
-            proposal = leading.proposal
+            proposal, led_from = leading.proposal, partition.leading.led_from
             durable = {n: f.durable for n, f in leading.followers.items() if f.durable >= 0}
             applied = {n: f.applied for n, f in leading.followers.items() if f.durable >= 0}
         stream_error = partition.following.error if partition.role is not Role.LEADER else ""
@@ -162,6 +172,7 @@ def replica_report(partition: "Partition") -> ReplicaReport:
             partition_epoch=record.partition_epoch,
             revision=store.meta.revision,
             last_epoch=store.last_epoch,
+            led_from_offset=led_from,
             log_end_offset=store.log_end,
             durable_offset=store.durable_end,
             committed_offset=partition.positions.committed,
@@ -174,13 +185,19 @@ def replica_report(partition: "Partition") -> ReplicaReport:
             takeover_error=partition.takeover.error,
             copy=partition.copy_progress,
             proposal=proposal,
+            proposal_error=refusal.error_code if refusal is not None else "",
             follower_offsets=durable,
             follower_applied=applied,
             rows_estimate=partition.upkeep.sizes[0],
             bytes_estimate=partition.upkeep.sizes[1],
             error=partition.failure or partition.damage.reason or stream_error,
             damage=partition.damage.reason,
+            failed=bool(partition.failure),
+            leader_heard=partition.following.leader_heard,
+            leader_stalled=partition.following.leader_stalled,
+            disk=partition.failing.disk,
             paced_rows_per_second=round(partition.pacer.rows_per_second or 0),
             seal=partition.sealing.state,
             imports=partition.importing.progress(),
+            uncompared=store.meta.uncompared,
         )

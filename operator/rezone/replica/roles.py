@@ -16,7 +16,7 @@ import msgspec
 from rezone.replica.lease import NEVER, Promises
 from rezone.storage.history import with_new_branch
 from rezone.wire.errors import ConflictError, NotReadyError, StaleEpochError
-from rezone.wire.messages import Fence, LeaderAndIsr, Role, StreamEnd, UpgradeCandidate
+from rezone.wire.messages import NOBODY, Fence, LeaderAndIsr, Role, StreamEnd, UpgradeCandidate
 
 if TYPE_CHECKING:
     from rezone.replica.partition import Partition
@@ -29,9 +29,10 @@ class Roles:
         self._partition = partition
         store = partition.store
         self.promises = Promises(partition.clock.monotonic(), store.meta.lease_ms)
+        self._released_epoch = 0
         self.role = Role.LEARNER
         self.record = store.meta.leader_and_isr or LeaderAndIsr(
-            leader=-1, leader_epoch=0, isr=(), coordinator_epoch=0
+            leader=NOBODY, leader_epoch=0, isr=(), coordinator_epoch=0
         )
 
     def resume(self) -> None:
@@ -58,10 +59,10 @@ class Roles:
         taken as done. A record that makes this node lead must find its rows here.
         """
         partition = self._partition
-        with partition.lock:
-            if partition.closed:
+        with partition.lock, partition.failing.guarding():
+            if partition.closed or partition.failure:
                 raise NotReadyError(
-                    f"the replica of partition {partition.partition_id} is stopping"
+                    f"the replica of partition {partition.partition_id} is stopping, or has failed"
                 )
             persisted = partition.fencing.check(fence)
             partition.fencing.check_record(record.leader_epoch, record.partition_epoch)
@@ -84,6 +85,7 @@ class Roles:
         )
         self._save(record, Role.FOLLOWER if handing_over else Role.LEADER, persisted)
         partition.leading.require_state().confirm(record)
+        partition.leading.end_left_out({*record.replicas, *record.isr})
         if record.next_leader is None and not takeover.blocks_writes:
             takeover.clear()
 
@@ -104,7 +106,7 @@ class Roles:
         not lead.
         """
         partition = self._partition
-        with partition.lock:
+        with partition.lock, partition.failing.guarding():
             persisted = partition.fencing.check(request.fence)
             epoch = partition.leader_epoch
             if self.role is Role.LEADER and epoch == request.next_epoch:
@@ -137,7 +139,7 @@ class Roles:
         another leader, or there are rows here.
         """
         partition = self._partition
-        with partition.applying, partition.lock:
+        with partition.applying, partition.lock, partition.failing.guarding():
             persisted = partition.fencing.check(fence)
             partition.fencing.check_record(record.leader_epoch, record.partition_epoch)
             node = partition.node_id
@@ -150,16 +152,29 @@ class Roles:
             partition.log.warning("beginning empty", leader_epoch=record.leader_epoch)
             partition.store.reset()
             partition.positions.follow_cut()
-            partition.store.update_meta(needs_snapshot=False)
+            partition.store.update_meta(needs_snapshot=False, uncompared="")
             self.become_leader(record, persisted=persisted)
         partition.host.restream(partition)
 
     # --- what replicas tell each other -----------------------------------------------------------
 
-    def redirected(self, message: StreamEnd) -> None:
-        """Follow the leader an old leader has named in its StreamEnd."""
+    @property
+    def is_released(self) -> bool:
+        """Whether the leader of the record has given up what this replica has promised it."""
+        return self._released_epoch == self.record.leader_epoch
+
+    def stream_started(self) -> None:
+        """Follow a leader that may be promised something again."""
+        self._released_epoch = 0
+
+    def stream_ended(self, message: StreamEnd) -> None:
+        """Follow the leader an old leader has named in its StreamEnd.
+
+        What was promised to one that has given up its leases binds no more.
+        """
         partition = self._partition
         with partition.lock:
+            self._released_epoch = message.released_epoch
             epoch = message.leader_epoch or 0
             known = epoch <= partition.leader_epoch
             if message.leader is None or known or self.role is Role.LEADER:
@@ -277,11 +292,16 @@ class Roles:
             leader_and_isr=record,
             durable=durable,
         )
-        if record.leader_epoch != self.record.leader_epoch:
+        before, released = self.record, self.is_released
+        # First the record, then the look at what was promised: who grants does it the other way
+        # round, so that no promise is made behind this look.
+        self.record = record
+        promise = partition.host.promised_to(before.leader)
+        if record.leader_epoch != before.leader_epoch:
             partition.closing.forget()
-        left, self.record = self.record.leader, record
-        promise = partition.host.promised_to(left)
-        self.promises.made(promise)
+            partition.following.leader_changed()
+            if not released:
+                self.promises.made(promise)
         partition.intake.time_floor = max(partition.intake.time_floor, promise.time)
         leads = partition.takeover.blocks_writes or partition.takeover.hands_over
         self.role = Role.LEADER if leads else role

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from rezone.replica.age import age_ms_of
 from rezone.replica.expiry import Kept, kept_until, retention_micros
 from rezone.replica.own_rows import OwnRows
 from rezone.replica.read import reading, wait_readable
@@ -88,7 +89,7 @@ def reading_at(partition: "Partition", kept: Kept) -> Iterator[None]:
 
 def told_first(partition: "Partition", as_of: int, codec: RowCodec) -> Chunk:
     """Return the first chunk of a stream of rows, which says of when they are."""
-    age_ms = max(0, partition.clock.micros() - as_of) // 1000
+    age_ms = age_ms_of(partition, as_of)
     return empty_of(codec), pa.py_buffer(messages.encode(RowsAsOf(as_of=as_of, age_ms=age_ms)))
 
 

@@ -19,11 +19,11 @@ Concurrency: under the partition's lock.
 
 from typing import TYPE_CHECKING
 
+from rezone.replica.insync import Outcome
 from rezone.replica.write import ENTRY_OVERHEAD_BYTES, NewEntry
-from rezone.storage.entry import NO_WRITER, EntryKind
-from rezone.storage.seal import seal_rows
-from rezone.wire.errors import ConflictError, NotReadyError, RezoneError, StaleEpochError
-from rezone.wire.messages import Seal, SealState, TransactionResult, WriteResult
+from rezone.storage.entry import NO_BATCH, EntryKind, note_rows
+from rezone.wire.errors import ConflictError, NotReadyError, StaleEpochError
+from rezone.wire.messages import Seal, SealState, WriteResult
 
 if TYPE_CHECKING:
     from rezone.replica.partition import Partition
@@ -84,7 +84,7 @@ class Sealing:
             raise ConflictError("a takeover is under way")
         self._require_near(leadership)
         partition.transacting.abort_all()
-        entry = NewEntry(seal_rows(), ENTRY_OVERHEAD_BYTES, NO_WRITER, 0, EntryKind.SEAL)
+        entry = NewEntry(note_rows(), ENTRY_OVERHEAD_BYTES, NO_BATCH, EntryKind.SEAL)
         partition.intake.append_entry(entry, 0, self._committed)
         partition.log.info("sealing", leader_epoch=partition.leader_epoch)
         partition.touched(at_once=True)
@@ -102,8 +102,8 @@ class Sealing:
             if (missing := partition.store.log_end - known.durable) > rows_max:
                 raise NotReadyError(f"node {node} is in sync and misses {missing} rows")
 
-    def _committed(self, outcome: WriteResult | TransactionResult | RezoneError) -> None:
+    def _committed(self, outcome: Outcome) -> None:
         """Note that the seal is committed, or that this replica does not lead any more."""
-        if not isinstance(outcome, RezoneError):
+        if isinstance(outcome, WriteResult):
             self._partition.log.info("sealed", end_offset=outcome.end_offset)
             self._partition.touched(at_once=True)

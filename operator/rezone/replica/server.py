@@ -16,7 +16,7 @@ from pyarrow import flight
 
 from rezone.domain.access import Act
 from rezone.replica.control import Control
-from rezone.replica.copies import Receiver, snapshot_stream
+from rezone.replica.copies import Receiver, failure_of, snapshot_stream
 from rezone.replica.foreground import CopySteps
 from rezone.replica.guard import Guard, guard_of
 from rezone.replica.lookup import lookup_batches
@@ -29,12 +29,14 @@ from rezone.wire.flight import answer_action, to_flight_error
 from rezone.wire.identity import Identity, Role
 from rezone.wire.messages import (
     BulkInsert,
+    CopyFailure,
     CopyState,
     IndexTicket,
     Message,
     ScanTicket,
     SnapshotTicket,
 )
+from rezone.wire.sockets import probe_callers
 from rezone.wire.tls import TlsFiles, TlsFilesError
 
 _log = structlog.get_logger(__name__)
@@ -52,14 +54,15 @@ class NodeServer(flight.FlightServerBase):  # type: ignore[misc]
         self._here: Identity | None = None
         if files is None:
             super().__init__(f"grpc://{listen}")
-            return
-        self._here = node_identity(files)
-        super().__init__(
-            f"grpc+tls://{listen}",
-            tls_certificates=[(files.certificate, files.key)],
-            verify_client=True,
-            root_certificates=files.authority,
-        )
+        else:
+            self._here = node_identity(files)
+            super().__init__(
+                f"grpc+tls://{listen}",
+                tls_certificates=[(files.certificate, files.key)],
+                verify_client=True,
+                root_certificates=files.authority,
+            )
+        probe_callers(self.port)
 
     def list_actions(self, context: Any) -> list[tuple[str, str]]:
         """Name the calls."""
@@ -124,6 +127,7 @@ class NodeServer(flight.FlightServerBase):  # type: ignore[misc]
             # Not the coordinator's epoch: a copy outlives the coordinator that started it, and the
             # next one goes on with it. What makes a copy outdated is a newer trigger (B-05).
             partition.fencing.check_revision(request.revision)
+        partition.admission.require()
         receiver = Receiver(partition, request.attempt, CopySteps(self._node.foreground).rest)
         receiver.begin()
         state: CopyState | None = None
@@ -133,10 +137,10 @@ class NodeServer(flight.FlightServerBase):  # type: ignore[misc]
                 if state is not None:
                     writer.write(pa.py_buffer(messages.encode(state)))
         except BaseException as error:
-            receiver.abort(str(error))
+            receiver.abort(str(error), failure_of(error))
             raise
         if state is None or not state.done:
-            receiver.abort("the stream ended before the snapshot")
+            receiver.abort("the stream ended before the snapshot", CopyFailure.SOURCE)
 
     def do_exchange(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
         """Serve a channel: "data" for clients, "replication" for followers' nodes."""
@@ -149,7 +153,10 @@ class NodeServer(flight.FlightServerBase):  # type: ignore[misc]
 
     def _exchange(self, kind: str, guard: Guard, reader: Any, writer: Any) -> None:
         if kind == "data":
-            self._node.serve_data(guard.data_channel(reader, writer))
+            # Any role of the zone may open one: a refused request has a clear answer, while a
+            # channel that is refused looks to a client like a node that is away.
+            guard.require(Act.ROUTES)
+            self._node.serve_data(Channel(reader, writer), guard.check)
         elif kind == "replication":
             guard.require(Act.REPLICATE)
             self._node.serve_replication(Channel(reader, writer))

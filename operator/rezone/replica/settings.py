@@ -37,9 +37,19 @@ class NodeSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     - `protocol`: the replication protocol of the groups, by its name in `protocol.PROTOCOLS`.
     - `replica_lag_ms_max`: how long an in-sync replica may owe an ack before its leader proposes
-      it out of the set; `replica_gone_ms_max`: how long one whose stream has broken may take to
-      come back, while enough others are in sync; `channel_silent_ms_max`: a follower's node that
-      answers no question about leases for so long counts as broken off.
+      it out of the set; longer than `channel_silent_ms_max` and `lease_ms` together, for a leader
+      that nobody hears is replaced by then, and cannot be when it is alone in its set;
+      `replica_gone_ms_max`: how long one whose stream has broken may take to come back, while
+      enough others are in sync.
+    - `heartbeat_ms`: after so long without other frames the ends of a replication channel send
+      heartbeats; `channel_silent_ms_max`: an end that has heard nothing for so long gives the other
+      one up, and a follower connects anew; a stream request without an answer is asked again.
+    - `reopen_ms_min`, `reopen_ms_max`: a replica that has failed, because of its disk or otherwise,
+      is opened anew after the first pause, and after one twice as long each time that fails.
+    - `disk_reserve_bytes`: with less free space than this a node's leaders hand over, and nobody
+      counts on its replicas; with half of it, it takes no more rows. 0: no reserve.
+    - `disk_well_ms`: a disk whose syncs were slow counts as slow until they have done well for so
+      long.
     - `fetch_bytes_max`: the credit a follower gives per stream: bytes sent and not yet durable.
     - `frame_bytes_max`: log bytes in one frame; small enough that streams share a channel fairly.
     - `pending_bytes_*_max`: writes appended and not yet committed, or held; over it a write gets
@@ -56,17 +66,19 @@ class NodeSettings(msgspec.Struct, frozen=True, kw_only=True):
       to no less than `catch_up_rows_min` rows per second (B-16).
     - `kept_log_bytes_max`: the log may grow to this for copies that will need it; over it writers
       are slowed to that floor. `copy_handover_ms`: how long a copy that has left may take until
-      its receiver streams.
+      its receiver streams. `maintenance_log_bytes_max`: how much log each replica keeps for one
+      whose node is in maintenance, which is copied if it needs more than that when it is back.
     - `hold_ms_max`: how long writes (during a takeover) and reads (before the leader's first
       commit, or without leases) are held in place of refused; `reads_held_max`: how many reads by
       key of one partition; `reads_held_bytes_max`: of the node.
-    - `writers_bytes_max`: what is remembered of writers, shared evenly by the node's partitions;
-      while so many have written within a minute leaders refuse those that are new.
+    - `producers_bytes_max`: what is remembered of producers, shared evenly by the node's
+      partitions; while so many have written within a minute leaders refuse those that are new.
     - `lease_ms`: for how long a follower promises its leader not to commit as a later leader, which
       is how long commits wait after a leader was lost; 0: leaders confirm each read with their
       in-sync replicas. `clock_drift_percent`: by how much the monotonic clocks of two nodes may
       differ in speed; nodes must not be suspended. `told_ahead_ms`: after a crash a node's rows get
       times that are ahead of its clock by at most so much; twice as often it writes a few bytes.
+    - `clock_offset_ms_max`: a node whose time is further from that of most others gives no times.
     - `takeover_rows_max`: at most this many rows may be missing at the candidate when the old
       leader dies (DCP-06); `takeover_timeout_ms`: how long it may take to get there;
       `takeover_quiet_ms`: then it dies when no write waits for its answer, but no later.
@@ -107,7 +119,12 @@ class NodeSettings(msgspec.Struct, frozen=True, kw_only=True):
     protocol: str = "InSyncReplicas"
     replica_lag_ms_max: int = 10_000
     replica_gone_ms_max: int = 500
+    heartbeat_ms: int = 750
     channel_silent_ms_max: int = 3_000
+    reopen_ms_min: int = 500
+    reopen_ms_max: int = 10_000
+    disk_reserve_bytes: int = 64 << 20
+    disk_well_ms: int = 30_000
     fetch_bytes_max: int = 8 << 20
     frame_bytes_max: int = 1 << 20
     pending_bytes_partition_max: int = 64 << 20
@@ -123,14 +140,16 @@ class NodeSettings(msgspec.Struct, frozen=True, kw_only=True):
     catch_up_window_ms: int = 500
     catch_up_rows_min: int = 1_000
     kept_log_bytes_max: int = 8 << 30
+    maintenance_log_bytes_max: int = 2 << 30
     copy_handover_ms: int = 60_000
     hold_ms_max: int = 1_000
     reads_held_max: int = 10_000
     reads_held_bytes_max: int = 16 << 20
-    writers_bytes_max: int = 64 << 20
+    producers_bytes_max: int = 64 << 20
     lease_ms: int = 2_000
     told_ahead_ms: int = 3_000
     clock_drift_percent: int = 2
+    clock_offset_ms_max: int = 500
     takeover_rows_max: int = 1_000
     takeover_timeout_ms: int = 5_000
     takeover_quiet_ms: int = 20
@@ -195,6 +214,15 @@ class NodeSettings(msgspec.Struct, frozen=True, kw_only=True):
             return msgspec.convert({**values, **given}, cls, strict=False)
         except msgspec.ValidationError as error:
             raise ValueError(f"{VARIABLE_PREFIX}*: {error}") from error
+
+
+def heard_seconds_max(settings: NodeSettings) -> float:
+    """Return for how long a peer that says nothing still counts as heard (NW-02).
+
+    Until the promises to it are over no other leader commits; who is given up is not heard.
+    """
+    silent_ms_max = settings.channel_silent_ms_max
+    return min(settings.lease_ms or silent_ms_max, silent_ms_max) / 1000
 
 
 VARIABLE_PREFIX = "REZONE_NODE_"

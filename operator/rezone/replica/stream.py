@@ -17,6 +17,7 @@ from rezone.wire.messages import (
     Message,
     NodeId,
     PartitionId,
+    StreamEnd,
     StreamRequest,
 )
 
@@ -129,13 +130,21 @@ class ProducerStream:
         leader: NodeId | None = None,
         epoch: int | None = None,
         *,
+        released_epoch: int = 0,
         tell: bool = True,
     ) -> None:
         """Send StreamEnd, in place of all that was still to be sent.
 
         The sender is told, unless the caller says that it will push (`tell`).
         """
-        self.channel.end_stream(self, reason, leader, epoch, tell=tell)
+        message = StreamEnd(
+            partition=self.source.partition_id,
+            reason=reason,
+            leader=leader,
+            leader_epoch=epoch,
+            released_epoch=released_epoch,
+        )
+        self.channel.end_stream(self, message, tell=tell)
 
     def ask_lease(self) -> None:
         """Have the follower's node asked for leases, as soon as may be."""

@@ -217,7 +217,8 @@ class TakeoverProcess:
             attempt, begun = self._now, self.hands_over
         if begun:
             partition.host.warn_clients(partition, attempt.candidate)
-        partition.store.update_meta()
+        with partition.failing.guarding():
+            partition.store.update_meta()
         index = partition.index.stop() if begun else None
         with partition.lock:
             if begun and self._now is attempt and self.hands_over:

@@ -19,14 +19,25 @@ from typing import Protocol
 
 import structlog
 
-from rezone.replica.settings import Clock
 from rezone.storage.journal import Journal
-from rezone.wire.errors import CorruptionError
+from rezone.wire.errors import CorruptionError, NotReadyError
 
 _log = structlog.get_logger(__name__)
 
 NAME = "told.journal"
 _BYTES = 8
+
+
+class NodeTime(Protocol):
+    """The time of a node that may not know it: a `CheckedClock`, or what a test has for it."""
+
+    def micros(self) -> int:
+        """Return microseconds since 1970, right or not."""
+        ...
+
+    def time(self) -> int:
+        """Return the same; NotReadyError while the node does not know it."""
+        ...
 
 
 class Record(Protocol):
@@ -46,12 +57,13 @@ class ToldTimes:
     began: the replicas that are opened write nothing at or below it.
     """
 
-    def __init__(self, clock: Clock, ahead_ms: int) -> None:
+    def __init__(self, clock: NodeTime, ahead_ms: int) -> None:
         self._clock = clock
         self._ahead = ahead_ms * 1000
         self._lock = threading.Lock()
         self._record: Record | None = None
         self._told = 0
+        self._failing = False
         self.before = 0
         self.until = 0
 
@@ -91,17 +103,27 @@ class ToldTimes:
         return self.until - self._clock.micros() < self._ahead // 2
 
     def keep_ahead(self) -> None:
-        """Bring the bound ahead of the clock; where that fails, no later time is closed."""
+        """Bring the bound ahead of the clock; where that fails, no later time is closed.
+
+        Nothing while the node does not know the time: it may have found that out since it asked
+        for this, and a bound by a time that it gave up would outlive it.
+        """
         try:
             with self._lock:
                 if self.is_due:
-                    self._write(self._clock.micros() + self._ahead)
+                    self._write(self._clock.time() + self._ahead)
+                    self._failing = False
+        except NotReadyError:
+            return
         except OSError as error:
-            _log.error("the bound of told times cannot be written", error=str(error))
+            # Asked for with each tick: said once.
+            if not self._failing:
+                _log.error("the bound of told times cannot be written", error=str(error))
+            self._failing = True
 
-    def close(self) -> None:
-        """Bring the bound down to what was told: nothing more will be."""
-        told = max(self._told, self._clock.micros())
+    def close(self, highest: int) -> None:
+        """Bring the bound down to what was told, and to what this node's time was at most."""
+        told = max(self._told, highest)
         try:
             with self._lock:
                 if told < self.until:

@@ -29,14 +29,13 @@ from rezone.replica.write import (
     NewEntry,
     PreparedRows,
     log_key,
-    writer_of,
 )
 from rezone.storage.engines.base import TIME_MAX
-from rezone.storage.entry import OP_ABORT, EntryKind, iter_entries, rows_batch
+from rezone.storage.entry import OP_ABORT, EntryKind, ProducerBatch, iter_entries, rows_batch
 from rezone.storage.imports import rows_of, version_times
 from rezone.storage.intents import commit_rows, intent_rows
+from rezone.storage.producers import uuid_text
 from rezone.storage.transactions import Transaction, TransactionTable
-from rezone.storage.writers import writer_name
 from rezone.wire.errors import (
     ConflictError,
     InvalidRowError,
@@ -65,7 +64,9 @@ _TAIL_ROWS_MAX = 50_000
 """A leader that has more than this still to apply is not asked to look through it per write."""
 _READ_BYTES = 4 << 20
 _EXPIRE_AGAIN_SECONDS = 1.0
-_WITHOUT_VERSIONS = frozenset({EntryKind.INTENTS, EntryKind.ABORT, EntryKind.SEAL})
+_WITHOUT_VERSIONS = frozenset(
+    {EntryKind.INTENTS, EntryKind.ABORT, EntryKind.SEAL, EntryKind.PRODUCER_OPEN}
+)
 _OUTCOMES = {
     EntryKind.COMMIT: TransactionOutcome.COMMITTED,
     EntryKind.ABORT: TransactionOutcome.ABORTED,
@@ -154,7 +155,7 @@ class Transacting:
             if store.applied == store.log_end:
                 # All there is: as of now, whose versions are kept longer than those of a late row.
                 read_time = max(read_time, partition.closing.promise())
-            begun = max(read_time, partition.clock.micros())
+            begun = max(read_time, partition.clock.time())
         return TransactionBegun(opaque=opaque, read_time=read_time, begun=begun)
 
     def require_open(self, own: OwnWrites) -> Transaction | None:
@@ -166,7 +167,7 @@ class Transacting:
             raise _ended(found)
         if found is None and own.sequence:
             raise _ended(None)
-        if own.times.begun + self.age_micros_max < self._partition.clock.micros():
+        if own.times.begun + self.age_micros_max < self._partition.clock.time():
             raise self._too_old()
         return found
 
@@ -182,8 +183,8 @@ class Transacting:
         if holder is not None:
             self.locked += 1
             raise RowLockedError(
-                f"transaction {writer_name(holder)} has written one of these rows; retry",
-                transaction=writer_name(holder),
+                f"transaction {uuid_text(holder)} has written one of these rows; retry",
+                transaction=uuid_text(holder),
             )
 
     def plan_write(self, request: WriteRequest, prepared: PreparedRows) -> Earlier | NewEntry:
@@ -194,7 +195,7 @@ class Transacting:
         assert isinstance(prepared, PreparedIntents)  # noqa: S101 - what its channel has made
         assert request.transaction is not None  # noqa: S101 - the caller asked for it
         self._partition.leading.require_state()
-        key, times = writer_of(request), request.transaction
+        key, times = transaction_key(request.producer_id), request.transaction
         with self._partition.store.transactions() as table:
             found = table.get(key)
             if found is None and request.sequence != 1:
@@ -211,7 +212,7 @@ class Transacting:
             self.over_limit += 1
             raise refusal
         if holder is not None:
-            raise self._conflict(f"transaction {writer_name(holder)} has written one of them")
+            raise self._conflict(f"transaction {uuid_text(holder)} has written one of them")
         self._partition.serving.require_since(prepared.rows.column(0), times.read_time)
         changed = max(prepared.newest_time, self._newest_in_log(prepared))
         if changed > times.read_time:
@@ -219,8 +220,7 @@ class Transacting:
         return NewEntry(
             prepared.rows,
             prepared.size,
-            key,
-            request.sequence,
+            ProducerBatch(key, request.sequence),
             EntryKind.INTENTS,
             # Or a repeat that comes very late could open again what is over and forgotten.
             since=times.begun if found is None else 0,
@@ -299,7 +299,9 @@ class Transacting:
         if prepared.read_at != last.end_offset:
             raise NotReadyError("the transaction's writes are not applied here yet; retry")
         size = prepared.size
-        entry = NewEntry(prepared.rows, size, key, request.sequence, EntryKind.COMMIT)
+        entry = NewEntry(
+            prepared.rows, size, ProducerBatch(key, request.sequence), EntryKind.COMMIT
+        )
         return entry, TransactionOutcome.COMMITTED
 
     def answer_unknown(self, request: TransactionEnd, reply: Reply) -> None:
@@ -322,6 +324,9 @@ class Transacting:
         """Abort what is too old, and say when to look again; while leading."""
         partition = self._partition
         if partition.takeover.blocks_writes or not partition.store.has_open_transactions:
+            return
+        if not partition.clock.gives:
+            partition.look_again(now + _EXPIRE_AGAIN_SECONDS)
             return
         micros, oldest = partition.clock.micros(), TIME_MAX
         with partition.store.transactions() as table:
@@ -354,7 +359,7 @@ class Transacting:
         self.expired += 1
         partition.log.info(
             "a transaction was too old and is aborted",
-            transaction=writer_name(last.transaction),
+            transaction=uuid_text(last.transaction),
         )
         partition.wake()
         return True
@@ -369,7 +374,8 @@ class Transacting:
 def _abort(key: bytes, found: Transaction) -> NewEntry:
     row_ids = found.row_ids
     rows = rows_batch(row_ids, [OP_ABORT] * len(row_ids), [b""] * len(row_ids))
-    return NewEntry(rows, ENTRY_OVERHEAD_BYTES, key, found.last.sequence + 1, EntryKind.ABORT)
+    batch = ProducerBatch(key, found.last.sequence + 1)
+    return NewEntry(rows, ENTRY_OVERHEAD_BYTES, batch, EntryKind.ABORT)
 
 
 def _require_next(sequence: int, found: Transaction) -> None:

@@ -46,10 +46,22 @@ class Upkeep:
             return
         with partition.lock:
             keep_from = self._log_needed_from()
-        partition.store.trim(partition.config.log_retention_bytes, keep_from)
+        partition.store.trim(self._log_retention_bytes(), keep_from)
         partition.store.outgoing.expire()
         sizes = partition.store.sizes()
         self.sizes = (sizes.versions, sizes.engine_bytes + sizes.log_bytes)
+
+    def _log_retention_bytes(self) -> int:
+        """Return how much log stays that nobody has a claim to.
+
+        More while a replica's node is in maintenance: it left the in-sync set, and shall catch up
+        by the log. Followers keep it as well, for one of them may lead by then.
+        """
+        partition = self._partition
+        config, settings = partition.config, partition.settings
+        if set(config.maintenance).isdisjoint(partition.record.replicas):
+            return config.log_retention_bytes
+        return max(config.log_retention_bytes, settings.maintenance_log_bytes_max)
 
     def _log_needed_from(self) -> int:
         """Return from where on the log must stay, and note whether that is more than it may be.

@@ -6,22 +6,27 @@ called exactly once and never blocks.
 """
 
 from collections import deque
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pyarrow as pa
 
-from rezone.replica.insync import PendingWrite, Reply
+from rezone.replica.insync import Outcome, PendingWrite, Reply
 from rezone.storage.budget import Budget
 from rezone.storage.engines.base import TIME_MAX
 from rezone.storage.entry import (
+    NO_DIGEST,
     OP_DELETE,
     OP_UPSERT,
+    PRODUCER_EPOCH_MAX,
     ROWS_SCHEMA,
+    SEQUENCE_MAX,
     EntryKind,
+    ProducerBatch,
     build_entry,
 )
-from rezone.storage.writers import writer_key
+from rezone.storage.producers import uuid_bytes
 from rezone.wire.bodies import from_ipc
 from rezone.wire.encoded_rows import encoded_rows
 from rezone.wire.errors import (
@@ -29,18 +34,21 @@ from rezone.wire.errors import (
     InvalidRowError,
     LimitExceededError,
     NotReadyError,
-    OverloadedError,
+    ProducerFencedError,
     RezoneError,
     TransactionEndedError,
 )
 from rezone.wire.messages import (
     SENT_AS_MAX,
+    ProducerOpen,
+    ProducerOpened,
     TransactionEnd,
     TransactionOutcome,
     TransactionResult,
     WriteRequest,
     WriteResult,
 )
+from rezone.wire.producers import digest_of
 from rezone.wire.rows import RowCodec, hash_of, row_ids
 
 if TYPE_CHECKING:
@@ -50,16 +58,26 @@ ENTRY_OVERHEAD_BYTES = 512
 
 
 Answer = tuple[Reply, WriteResult]
-Change = WriteRequest | TransactionEnd
+Change = WriteRequest | TransactionEnd | ProducerOpen
 """What asks a leader to append an entry."""
+
+_FINAL = (ConflictError, TransactionEndedError)
+"""Refusals by what is in a leader's log, after which a client does not ask another one.
+
+Not conflicts: who is told of one begins anew, with whoever leads by then.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class PreparedRows:
-    """Rows as a log entry holds them, and what they weigh in the limits on pending bytes."""
+    """Rows as a log entry holds them, and what they weigh in the limits on pending bytes.
+
+    `digest` tells them, as they were sent, from others.
+    """
 
     rows: Any
     size: int
+    digest: bytes = field(default=NO_DIGEST, kw_only=True)
 
 
 class Earlier(NamedTuple):
@@ -74,8 +92,7 @@ class NewEntry(NamedTuple):
 
     rows: Any
     size: int
-    writer: bytes
-    sequence: int
+    batch: ProducerBatch
     kind: EntryKind = EntryKind.PLAIN
     since: int = 0
     until: int = TIME_MAX
@@ -95,12 +112,17 @@ def prepare(
     """
     if len(request.sent_as) > SENT_AS_MAX:
         raise LimitExceededError(f"a write sent as more than {SENT_AS_MAX} others before")
+    if not (
+        0 <= request.sequence <= SEQUENCE_MAX and 0 <= request.producer_epoch <= PRODUCER_EPOCH_MAX
+    ):
+        raise InvalidRowError("a sequence or a producer's epoch is out of its range")
     batch = from_ipc(body, codec.key_schema if request.delete else codec.arrow_schema)
     codec.check(batch, delete=request.delete)
     if batch.num_rows == 0:
         raise InvalidRowError("the batch has no rows")
     rows = _entry_rows(request, batch, codec, hash_range)
-    return PreparedRows(rows, rows.get_total_buffer_size() + ENTRY_OVERHEAD_BYTES)
+    size = rows.get_total_buffer_size() + ENTRY_OVERHEAD_BYTES
+    return PreparedRows(rows, size, digest=digest_of(body, delete=request.delete))
 
 
 def _entry_rows(
@@ -151,15 +173,10 @@ def require_inside(low: int, high: int, hash_range: tuple[int, int], partition: 
         )
 
 
-def writer_of(request: WriteRequest) -> bytes:
-    """Return the 16 bytes by which the log knows the writer; InvalidRowError when it is no UUID."""
-    return log_key("writer_id", request.writer_id)
-
-
 def log_key(what: str, text: str) -> bytes:
     """Return the 16 bytes of an id in the log; InvalidRowError names it when it is no UUID."""
     try:
-        return writer_key(text)
+        return uuid_bytes(text)
     except ValueError as error:
         raise InvalidRowError(f"{what} {text!r} is not a UUID") from error
 
@@ -212,49 +229,52 @@ class WriteIntake:
     ) -> None:
         """Append a write to the leader's log, or recognise it as a repeat; `tell` the streams.
 
-        ConflictError when a later batch of the writer was written already, RowLockedError for a
-        row of an open transaction; for transactions see `transacting`.
+        What a producer is refused says `producing`, a transaction `transacting`; RowLockedError for
+        a row of an open transaction.
         """
-        transacting = self._partition.transacting
-        plan: Earlier | NewEntry
+        try:
+            planned = self._plan(request, prepared, reply)
+        except _FINAL as refusal:
+            if self._partition.sealing.done:
+                raise  # no successor takes anything
+            # A leader that was replaced does not know what its successor has taken: its word counts
+            # as what is read at it does.
+            self._partition.reads.submit(None, _refusing(refusal, reply))
+            return
+        except ProducerFencedError as refusal:
+            if self._partition.sealing.done:
+                raise
+            # An epoch that is rolled back would be told: who knows of it has opened above it, and
+            # is fenced by a late copy of that opening once the epoch is given to itself.
+            fenced = _fencing(refusal, reply)
+            self._once_committed(self._partition.store.log_end, request.opaque, fenced)
+            return
+        if planned is None:
+            return
+        plan, reply = planned
+        if isinstance(plan, Earlier):
+            self._once_committed(plan.end_offset, request.opaque, reply, plan.commit_time)
+        else:
+            self.append_entry(plan, request.opaque, reply, tell=tell)
+
+    def _plan(
+        self, request: Change, prepared: PreparedRows, reply: Reply
+    ) -> tuple[Earlier | NewEntry, Reply] | None:
+        """Return what becomes of a write and how that is told; None when it is told otherwise."""
+        transacting, producing = self._partition.transacting, self._partition.producing
         if isinstance(request, TransactionEnd):
             planned = transacting.plan_end(request, prepared)
             if planned is None:
                 transacting.answer_unknown(request, reply)
-                return
+                return None
             plan, outcome = planned
-            reply = _saying(reply, outcome)
-        elif request.transaction is not None:
-            plan = transacting.plan_write(request, prepared)
-        else:
-            plan = self._plan(request, prepared)
-        if isinstance(plan, Earlier):
-            self._repeat(request.opaque, plan, reply)
-        else:
-            self.append_entry(plan, request.opaque, reply, tell=tell)
-
-    def _plan(self, request: WriteRequest, prepared: PreparedRows) -> Earlier | NewEntry:
-        partition, writer = self._partition, writer_of(request)
-        known = partition.store.writer_state(writer)
-        if known is not None and request.sequence < known[0]:
-            raise ConflictError(
-                f"sequence {request.sequence} of writer {request.writer_id} is behind {known[0]}",
-                sequence=known[0],
-            )
-        if known is not None and request.sequence == known[0]:
-            return Earlier(known[1], known[2])
-        for sent in request.sent_as:
-            # Where the writer is known by imports alone: nothing is appended under such a name.
-            before = partition.store.writer_state(log_key("writer_id", sent.writer_id))
-            if before is not None and before[0] >= sent.sequence:
-                return Earlier(before[1], before[2])
-        if known is None and not partition.store.has_room_for_writer(partition.clock.micros()):
-            raise OverloadedError(
-                f"partition {partition.partition_id} remembers as many writers as it may, and all "
-                "of them have just written; retry later"
-            )
-        partition.transacting.require_free(prepared.rows)
-        return NewEntry(prepared.rows, prepared.size, writer, request.sequence)
+            return plan, _saying(reply, outcome)
+        if isinstance(request, ProducerOpen):
+            plan, epoch = producing.plan_open(request, prepared)
+            return plan, _saying_epoch(reply, epoch)
+        if request.transaction is not None:
+            return transacting.plan_write(request, prepared), reply
+        return producing.plan_write(request, prepared), reply
 
     def append_entry(self, plan: NewEntry, opaque: int, reply: Reply, *, tell: bool = True) -> None:
         """Append an entry to the leader's log, to be answered when it is committed."""
@@ -273,8 +293,7 @@ class WriteIntake:
                     leader_epoch=state.state.leader_epoch,
                     base_offset=partition.store.log_end,
                     commit_time=commit_time,
-                    writer_id=plan.writer,
-                    sequence=plan.sequence,
+                    batch=plan.batch,
                     kind=plan.kind,
                 ),
                 tell=tell,
@@ -294,6 +313,8 @@ class WriteIntake:
     def _next_time(self, plan: NewEntry) -> int:
         """Return the commit time of a write, if it may have that."""
         commit_time = self.next_time()
+        # Behind it: another time may be taken as soon as the node gives none.
+        self._partition.clock.require()
         if commit_time < plan.since:
             raise NotReadyError("this leader's clock is behind the one before it; retry")
         if commit_time > plan.until:
@@ -362,9 +383,10 @@ class WriteIntake:
         if len(self._held) < len(waiting):
             self._partition.wake()
 
-    def _repeat(self, opaque: int, earlier: Earlier, reply: Reply) -> None:
-        """Answer a repeat as the first time, once that is committed."""
-        end_offset, commit_time = earlier
+    def _once_committed(
+        self, end_offset: int, opaque: int, reply: Reply, commit_time: int = 0
+    ) -> None:
+        """Answer by what the log has, once that is committed; a repeat as the first time."""
         if end_offset <= self._partition.positions.committed:
             reply(
                 WriteResult(
@@ -376,12 +398,12 @@ class WriteIntake:
             )
             return
         self._take(ENTRY_OVERHEAD_BYTES)
-        repeat = PendingWrite(end_offset, commit_time, opaque, ENTRY_OVERHEAD_BYTES, reply)
-        # The list is in the order of offsets; a repeat belongs to one of the last few.
+        waiting = PendingWrite(end_offset, commit_time, opaque, ENTRY_OVERHEAD_BYTES, reply)
+        # The list is in the order of offsets; what waits belongs to one of the last few.
         index = len(self._pending)
         while index and self._pending[index - 1].end_offset > end_offset:
             index -= 1
-        self._pending.insert(index, repeat)
+        self._pending.insert(index, waiting)
 
     def _take(self, size: int) -> None:
         self.budget.take(size)
@@ -396,10 +418,28 @@ class WriteIntake:
         self._node_budget.give(size)
 
 
+def _refusing(refusal: RezoneError, reply: Reply) -> Callable[[RezoneError | None], None]:
+    """Return what refuses a write once its leader is known to lead still."""
+
+    def answer(error: RezoneError | None) -> None:
+        reply(error or refusal)
+
+    return answer
+
+
+def _fencing(refusal: ProducerFencedError, reply: Reply) -> Reply:
+    """Return what refuses a producer once it is committed that another one has its name."""
+
+    def answer(outcome: Outcome) -> None:
+        reply(outcome if isinstance(outcome, RezoneError) else refusal)
+
+    return answer
+
+
 def _saying(reply: Reply, outcome: TransactionOutcome) -> Reply:
     """Return a reply that says of a committed entry how it has ended its transaction."""
 
-    def answer(result: WriteResult | TransactionResult | RezoneError) -> None:
+    def answer(result: Outcome) -> None:
         if isinstance(result, WriteResult):
             result = TransactionResult(
                 opaque=result.opaque,
@@ -408,6 +448,17 @@ def _saying(reply: Reply, outcome: TransactionOutcome) -> Reply:
                 commit_time=result.commit_time,
                 leader_epoch=result.leader_epoch,
             )
+        reply(result)
+
+    return answer
+
+
+def _saying_epoch(reply: Reply, epoch: int) -> Reply:
+    """Return a reply that says of a committed opening which epoch it has given."""
+
+    def answer(result: Outcome) -> None:
+        if isinstance(result, WriteResult):
+            result = ProducerOpened(opaque=result.opaque, producer_epoch=epoch)
         reply(result)
 
     return answer

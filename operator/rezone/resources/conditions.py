@@ -31,7 +31,9 @@ class ConditionType(enum.StrEnum):
     UPDATING = "Updating"  # True while pods of an older template are left, or one is replaced
     GROWING = "Growing"  # True while volumes are smaller than the spec wants
     INDEXING = "Indexing"  # True while an index does not have all rows on some replica
-    DEGRADED = "Degraded"  # True while a partition has fewer in-sync replicas than wanted
+    PAUSED = "Paused"  # True while spec.paused keeps the operator from changing anything by itself
+    MAINTENANCE = "Maintenance"  # True while a data node is in maintenance, False while one waits
+    DEGRADED = "Degraded"  # True while a partition has too few in-sync replicas, or a disk fails
     SUCCEEDED = "Succeeded"  # tasks and migrations: Unknown while running
 
 
@@ -49,15 +51,27 @@ class Reason(enum.StrEnum):
     PODS_NOT_READY = "PodsNotReady"  # data nodes are wanted that do not answer yet
     AWAITING_DELETION = "AwaitingDeletion"  # an earlier zone of this name still has objects
     NAME_TAKEN = "NameTaken"  # somebody else's object has a name that is needed
+    OBJECTS_OUTDATED = "ObjectsOutdated"  # restored from a backup; data nodes know later facts
     REFUSED = "Refused"  # the API server refuses an object of the zone; the message is its answer
     NOT_ENOUGH_DATA_NODES = "NotEnoughDataNodes"  # fewer data nodes than replicas
+    MAINTENANCE = "Maintenance"  # who is in maintenance until when is in the message
+    MAINTENANCE_UNSAFE = "MaintenanceUnsafe"  # a partition cannot spare the data node yet
+    INVALID_MAINTENANCE = "InvalidMaintenance"  # an annotation or a data node's id is wrong
     UNDER_REPLICATED = "UnderReplicated"  # an in-sync set is smaller than the replica count
     DAMAGED = "Damaged"  # replicas have found damage on their disks
+    DISK_FULL = "DiskFull"  # a data node has no room, or less than its reserve; others lead
+    DISK_FAILED = "DiskFailed"  # a data node's disk refuses to write; others lead
+    CLOCK_OFF = "ClockOff"  # a data node's clock is not that of the others; it may lead nothing
+    NOT_REACHED = "NotReached"  # others hear data nodes that the operator does not reach
+    OPERATOR_CUT_OFF = "OperatorCutOff"  # few data nodes are heard; perhaps it is cut off itself
+    DISK_SLOW = "DiskSlow"  # a data node's disk is slow beside the others', or stalls; others lead
     NO_LEADER = "NoLeader"  # a partition has no reachable leader
     LOST_QUORUM = "LostQuorum"  # whoever had all rows of a partition has lost them, or is given up
     UNSAFE_REFUSED = "UnsafeRefused"  # spec.unsafe is not needed, or would lose more than it must
     INVALID_SPEC = "InvalidSpec"  # the stored spec breaks a rule the API server did not know
-    PAUSED = "Paused"  # spec.rebalance.paused, spec.suspend or the pause annotation
+    KEPT_LIMIT = "KeptLimit"  # the zone keeps as many old leaders as it may; the move was refused
+    SPARK_UNAVAILABLE = "SparkUnavailable"  # a SparkApplication does not come to copy
+    PAUSED = "Paused"  # spec.paused, spec.rebalance.paused or spec.suspend
     AWAITING_APPROVAL = "AwaitingApproval"  # the plan waits for spec.approvedPlan
     PLAN_STALE = "PlanStale"  # the cluster has changed since the plan was made
     RUNNING = "Running"  # the state machine advances
@@ -65,6 +79,11 @@ class Reason(enum.StrEnum):
     SUCCEEDED = "Succeeded"  # the task or migration has ended as asked
     CANCELLED = "Cancelled"  # the task, or the zone's re-sharding, was cancelled; what was kept
     FAILED = "Failed"  # the task ended without reaching its end; the message says why
+    TARGET_LOST = "TargetLost"  # a data node that was to take partitions is lost
+    NO_SPACE = "NoSpace"  # a data node that was to take partitions has no room on its disk
+    PROGRESS_DEADLINE_EXCEEDED = "ProgressDeadlineExceeded"  # a copy has stood still for too long
+    COPY_DIFFERS = "CopyDiffers"  # copies differ from their leaders' rows, made again and again
+    TARGET_REPLACED = "TargetReplaced"  # targets failed; the zone's next rebalance has others
     CONFLICT = "Conflict"  # another task works on the same partitions
     ZONE_NOT_FOUND = "ZoneNotFound"  # spec.zoneName names no zone in this namespace
 
@@ -90,7 +109,7 @@ class ConditionedStatus(Model):
 
     conditions: Annotated[
         tuple[Condition, ...],
-        Field(max_length=8, json_schema_extra={"x-list-map-keys": ["type"]}),
+        Field(max_length=12, json_schema_extra={"x-list-map-keys": ["type"]}),
     ] = Field(default=(), description="What the operator says about the object.")
     observed_generation: Count = Field(
         default=0,

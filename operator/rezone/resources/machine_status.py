@@ -23,6 +23,34 @@ class Transition(Model):
     message: Annotated[str, Field(max_length=512)] = Field(default="", description="Why.")
 
 
+class SparkWatch(Model):
+    """What was last seen of the SparkApplication that copies: its deadline counts from there."""
+
+    state: ShortText = Field(description="Its state, as the spark-operator tells it.")
+    since_time: Time = Field(
+        description="Since when it is in that state; of one that runs, when it last copied.",
+    )
+    bytes_done: Count = Field(default=0, description="The bytes that had been copied then.")
+    given_up: bool = Field(
+        default=False,
+        description="True: it is being deleted, and the copies stream once it is gone.",
+    )
+
+
+class SparkCopies(Model):
+    """How the large copies of an owner travel; it is written before anything is done for it."""
+
+    attempt: Count = Field(
+        default=0,
+        description="How many SparkApplications were made, at least 1 once the way is decided.",
+    )
+    application: ShortText = Field(
+        default="",
+        description="The SparkApplication that copies; empty when data nodes stream directly.",
+    )
+    watch: SparkWatch | None = None
+
+
 class MachineStatus(ConditionedStatus):
     """A persisted state machine."""
 
@@ -34,7 +62,7 @@ class MachineStatus(ConditionedStatus):
         default=None,
         description="When the current state counts as failed.",
     )
-    waiting_for: Message = Field(default="", description="Why it does not advance just now (B-14).")
+    waiting_for: Message = Field(default="", description="Why it does not advance just now.")
     last_error: LastError | None = None
     history: Annotated[
         tuple[Transition, ...],

@@ -5,7 +5,7 @@ from typing import Annotated, ClassVar
 
 from pydantic import Field
 
-from rezone.resources.machine_status import MachineStatus
+from rezone.resources.machine_status import MachineStatus, SparkCopies
 from rezone.resources.meta import Column as PrinterColumn
 from rezone.resources.meta import CrdMeta, Rule
 from rezone.resources.model import (
@@ -169,7 +169,7 @@ class RegionMigrationSpec(Model):
 
 
 class MigrationContext(Model):
-    """The persistent context of RM-02: all that a crash must not lose."""
+    """All that a crash of the operator must not lose."""
 
     partition: Count = Field(
         description="The id of the partition whose leader moves: its index, and 16384 more for "
@@ -191,6 +191,11 @@ class MigrationContext(Model):
     )
     leader_epoch: Count = Field(default=0, description="The epoch the old leader led with.")
     next_epoch: Count = Field(default=0, description="The epoch the candidate may lead with.")
+    last_entry_id: Count | None = Field(
+        default=None,
+        description="Where the old leader's log ended: the new one leads from this offset on. "
+        "Written when it leads; absent when it led already.",
+    )
     opened_candidate: bool = Field(
         default=False,
         description="The candidate's replica was made by this migration.",
@@ -220,6 +225,7 @@ class RegionMigrationStatus(MachineStatus):
 
     context: MigrationContext | None = None
     recovery: RecoveryStatus | None = None
+    copies: SparkCopies | None = None
     old_leader_until_time: Time | None = Field(
         default=None,
         description="When the old leader, kept beside the assignment, is removed; what has become "

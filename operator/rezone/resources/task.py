@@ -5,7 +5,7 @@ from typing import Annotated, ClassVar
 
 from pydantic import Field
 
-from rezone.resources.machine_status import MachineStatus
+from rezone.resources.machine_status import MachineStatus, SparkWatch
 from rezone.resources.meta import Column as PrinterColumn
 from rezone.resources.meta import CrdMeta, Rule
 from rezone.resources.model import (
@@ -20,6 +20,9 @@ from rezone.resources.model import (
 )
 
 MOVES_MAX = 1024
+SAMPLES_MAX = 8
+RANGES_MAX = 1000
+"""How many ranges of partitions a plan's reasons name in all: about 30 KiB of the status."""
 HANDOVERS_LENGTH_MAX = 1 << 15  # 1,024 partitions with epochs of 25 digits
 
 
@@ -160,6 +163,38 @@ class RebalanceTaskSpec(Model):
     )
 
 
+class Why(enum.StrEnum):
+    """Why replicas of a partition move; the first that applies is named."""
+
+    INITIAL = "Initial"  # the partition had no replicas
+    PINNED = "Pinned"  # a person asked for exactly this
+    NODE_UNAVAILABLE = "NodeUnavailable"  # a node that held it is gone or draining
+    REPLICA_COUNT = "ReplicaCount"  # it had too few or too many replicas
+    FAILURE_DOMAIN = "FailureDomain"  # its replicas were not spread over the domains
+    BALANCE = "Balance"  # a node had more or less than its share
+
+
+class PartitionRange(Model):
+    """Partitions that follow one another."""
+
+    first: Count = Field(description="The first.")
+    last: Count = Field(description="The last, which may be the first.")
+
+
+class MoveReason(Model):
+    """The partitions whose replicas move for one reason."""
+
+    reason: Why = Field(description="Why they move.")
+    partitions: Count = Field(description="How many they are.")
+    ranges: Annotated[
+        tuple[PartitionRange, ...],
+        Field(max_length=RANGES_MAX, json_schema_extra={"x-list-type": "atomic"}),
+    ] = Field(
+        default=(),
+        description="Which they are; the first ones where a plan has more than a thousand ranges.",
+    )
+
+
 class PlanSummary(Model):
     """The plan that is, or will be, carried out; the hash is over all of it."""
 
@@ -169,6 +204,17 @@ class PlanSummary(Model):
     leader_moves: Count = Field(default=0, description="Leaderships to be handed over.")
     bytes_estimate: Count = Field(default=0, description="Bytes to be copied, about.")
     seconds_estimate: Count = Field(default=0, description="How long it will take, about.")
+    reasons: Annotated[
+        tuple[MoveReason, ...],
+        Field(max_length=6, json_schema_extra={"x-list-map-keys": ["reason"]}),
+    ] = Field(default=(), description="Why each partition whose replicas move does so.")
+
+
+class ProgressSample(Model):
+    """How many bytes had been copied at one time."""
+
+    time: Time = Field(description="When.")
+    bytes_done: Count = Field(description="Bytes copied by then.")
 
 
 class TaskProgress(Model):
@@ -184,8 +230,18 @@ class TaskProgress(Model):
         default=None,
         description="When the first bytes had arrived; Spark needs a while before them.",
     )
-    bytes_per_second: Count = Field(default=0, description="The mean rate since then.")
-    seconds_left: Count | None = Field(default=None, description="How long it will take, about.")
+    bytes_per_second: Count = Field(
+        default=0,
+        description="The rate over the last minute; 0 when nothing has moved in that time.",
+    )
+    seconds_left: Count | None = Field(
+        default=None,
+        description="How long the rest takes at that rate; absent when nothing moves.",
+    )
+    samples: Annotated[
+        tuple[ProgressSample, ...],
+        Field(max_length=SAMPLES_MAX, json_schema_extra={"x-list-type": "atomic"}),
+    ] = Field(default=(), description="What the rate is computed from.")
 
 
 class RebalanceTaskStatus(MachineStatus):
@@ -193,6 +249,11 @@ class RebalanceTaskStatus(MachineStatus):
 
     source: CompactText = Field(default="", description="The assignment before, compact.")
     target: CompactText = Field(default="", description="The assignment after, compact.")
+    outcome: CompactText = Field(
+        default="",
+        description="The assignment that it ends with, compact, when targets of the plan failed; "
+        "empty: the target.",
+    )
     revision: Count = Field(default=0, description="The revision of the assignment it works on.")
     generation: Count = Field(
         default=0,
@@ -203,6 +264,12 @@ class RebalanceTaskStatus(MachineStatus):
     spark_application: ShortText = Field(
         default="",
         description="The SparkApplication that copies; empty when data nodes stream directly.",
+    )
+    spark_watch: SparkWatch | None = None
+    copies_dropped: Count = Field(
+        default=0,
+        description="Copies that differed from their leader's rows and were dropped, to be made "
+        "again.",
     )
     handovers: Annotated[str, Field(max_length=HANDOVERS_LENGTH_MAX)] = Field(
         default="",

@@ -7,10 +7,15 @@ from pydantic import Field
 
 from rezone.resources.meta import Column as PrinterColumn
 from rezone.resources.meta import CrdMeta, Rule, Scale
-from rezone.resources.model import CustomObject, LabelKey, Model
+from rezone.resources.model import CustomObject, LabelKey, Model, NodeNumber
 from rezone.resources.zone_status import DATA_NODES_MAX, DistributionZoneStatus
 from rezone.wire.messages import EngineKind
 from rezone.wire.schema import INDEXES_MAX, ColumnType
+
+MAINTENANCE_SECONDS_MIN = 60
+MAINTENANCE_SECONDS_MAX = 604_800
+MAINTENANCE_MAX = 64
+"""So many data nodes of a zone may be named at one time."""
 
 
 class ApprovalMode(enum.StrEnum):
@@ -209,6 +214,19 @@ class UpdateStrategySpec(Model):
     )
 
 
+class MaintenanceSpec(Model):
+    """A data node that is about to be away for a while, and comes back with its data."""
+
+    node: NodeNumber = Field(description="The data node's id.")
+    duration_seconds: Annotated[
+        int, Field(ge=MAINTENANCE_SECONDS_MIN, le=MAINTENANCE_SECONDS_MAX)
+    ] = Field(
+        default=3600,
+        description="For how long, from when the operator sees it first. Afterwards the usual "
+        "rules hold: a cordoned node is drained, one that is away is replaced.",
+    )
+
+
 class DataNodesSpec(Model):
     """Which data nodes the zone has: a count, or one on each matching Kubernetes node."""
 
@@ -254,6 +272,15 @@ class DataNodesSpec(Model):
         "a number from 1 to 1000, and 1 where it is missing or no such number.",
     )
     auto_adjust: AutoAdjustSpec = AutoAdjustSpec()
+    maintenance: Annotated[
+        tuple[MaintenanceSpec, ...],
+        Field(max_length=MAINTENANCE_MAX, json_schema_extra={"x-list-map-keys": ["node"]}),
+    ] = Field(
+        default=(),
+        description="Data nodes in maintenance: their leaders leave, their data stays, and they "
+        "are not replaced. The annotation rezone.dev/maintenance on a Kubernetes node asks the "
+        "same for all data nodes there.",
+    )
     update_strategy: UpdateStrategySpec = UpdateStrategySpec()
     pod_template: dict[str, Any] | None = Field(
         default=None,
@@ -261,6 +288,13 @@ class DataNodesSpec(Model):
         "pod template, see `kubectl explain pod`.",
         json_schema_extra={"x-kubernetes-preserve-unknown-fields": True},
     )
+
+
+class TargetFailurePolicy(enum.StrEnum):
+    """What becomes of partitions whose target fails while they move."""
+
+    REPLACE = "Replace"  # the next rebalance takes other data nodes, where there are as good ones
+    FINISH = "Finish"  # they stay where they were; all else goes on
 
 
 class RebalanceSpec(Model):
@@ -284,6 +318,16 @@ class RebalanceSpec(Model):
         description="How many leaders a rebalance may move at once between replicas that are in "
         "sync already, in batches; 0: each of them by a RegionMigration, within the limits above.",
     )
+    target_failure_policy: TargetFailurePolicy = Field(
+        default=TargetFailurePolicy.REPLACE,
+        description="What becomes of partitions whose target is lost while they move, or whose "
+        "copy fails for good. What has moved stays in any case.",
+    )
+    copy_progress_deadline_seconds: Annotated[int, Field(ge=10, le=86_400)] = Field(
+        default=600,
+        description="How long a copy that was begun may make no progress before its target counts "
+        "as failed.",
+    )
     max_bytes_per_second: Annotated[int, Field(ge=0, le=1 << 50)] = Field(
         default=0,
         description="The bulk copy rate of the whole zone; 0 is no limit.",
@@ -296,12 +340,29 @@ class RebalanceSpec(Model):
     )
 
 
+class SparkFallback(enum.StrEnum):
+    """What a large copy does when its SparkApplication does not come to copy."""
+
+    WAIT = "Wait"  # it waits, and its task is Stalled
+    STREAM = "Stream"  # the application is deleted, and data nodes stream within the same limits
+
+
 class TransferSpec(Model):
     """How bulk data travels."""
 
     spark_threshold_bytes: Annotated[int, Field(ge=0, le=1 << 50)] = Field(
         default=256 << 20,
         description="A task that copies less streams node to node, without starting Spark.",
+    )
+    when_spark_unavailable: SparkFallback = Field(
+        default=SparkFallback.STREAM,
+        description="What larger copies do when their SparkApplication copies nothing for "
+        "sparkTimeoutSeconds: no spark-operator runs, its driver does not start, or the like.",
+    )
+    spark_timeout_seconds: Annotated[int, Field(ge=10, le=86_400)] = Field(
+        default=300,
+        description="How long a SparkApplication may be in a state in which it copies nothing; one "
+        "that runs may for at least 900 seconds.",
     )
     spark_template: dict[str, Any] | None = Field(
         default=None,
@@ -377,6 +438,11 @@ class DistributionZoneSpec(Model):
     hot_standbys: Annotated[int, Field(ge=0, le=6)] = Field(
         default=0,
         description="Replicas per partition that stay ready to lead at once.",
+    )
+    paused: bool = Field(
+        default=False,
+        description="True: the operator changes no leader and no replica by itself, not even when "
+        "a leader is lost; RebalanceTasks and RegionMigrations that a person applies go on.",
     )
     table_schema: SchemaSpec | None = Field(default=None, alias="schema")
     storage: StorageSpec = StorageSpec()

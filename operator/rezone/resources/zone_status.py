@@ -6,6 +6,7 @@ from typing import Annotated
 from pydantic import Field
 
 from rezone.resources.conditions import ConditionedStatus
+from rezone.resources.machine_status import SparkCopies
 from rezone.resources.model import CompactText, Count, Model, NodeNumber, ShortText, Time
 
 DATA_NODES_MAX = 1024
@@ -21,6 +22,23 @@ class DataNodeState(enum.StrEnum):
     ACTIVE = "Active"  # it answers and may hold partitions
     DRAINING = "Draining"  # it gives its partitions away
     LOST = "Lost"  # its pod or Kubernetes node is gone for good
+
+
+class MaintenanceState(enum.StrEnum):
+    """How far a request for maintenance is."""
+
+    WAITING = "Waiting"  # a partition cannot spare the data node yet
+    ACTIVE = "Active"  # its leaders leave, its data stays, and it is not replaced
+    OVER = "Over"  # its time is over: the usual rules hold again
+
+
+class MaintenanceStatus(Model):
+    """A request that a data node be left alone for a while."""
+
+    since_time: Time = Field(description="When the operator saw the request first.")
+    until_time: Time = Field(description="When the usual rules hold again.")
+    state: MaintenanceState = Field(description="How far the request is.")
+    waiting_for: ShortText = Field(default="", description="Why it has not begun.")
 
 
 class DataNodeStatus(Model):
@@ -39,6 +57,12 @@ class DataNodeStatus(Model):
         default="",
         description="What the newest assignment took it for, as weight@failureDomain.",
     )
+    trigger_time: Time | None = Field(
+        default=None,
+        description="Since when it is not what the newest assignment takes it for: lost, new, or "
+        "with another weight or failure domain.",
+    )
+    maintenance: MaintenanceStatus | None = None
     state: DataNodeState = Field(
         default=DataNodeState.STARTING,
         description="Where it is in its life.",
@@ -66,7 +90,7 @@ class Assignment(Model):
 
 
 class CancelIntent(Model):
-    """ZR-19: the pair of topologies of the rebalance to be cancelled, by pending's revision.
+    """The pair of topologies of the rebalance to be cancelled, by pending's revision.
 
     In large zones they are left empty where they are those of `stable` and `pending`.
     """
@@ -77,23 +101,25 @@ class CancelIntent(Model):
 
 
 class KeptReplica(Model):
-    """A replica beside the assignment: the old leader of a migration by hand (B-13)."""
+    """A replica beside the assignment: the old leader of a migration by hand."""
 
     partition: Count = Field(description="The id of its partition, as in a migration's context.")
     node: NodeNumber = Field(description="The data node that has it.")
-    migration: ShortText = Field(description="The RegionMigration that kept it.")
+    migration: ShortText = Field(
+        description="The RegionMigration that kept it; empty when nobody has asked for it."
+    )
     kept_time: Time = Field(description="Since when it is beside the assignment.")
     until_time: Time | None = Field(
         default=None,
         description="When it is removed; without one, when a rebalance moves the partition.",
     )
     waiting_for: ShortText = Field(
-        default="", description="Why it is still there when its time is over (B-14)."
+        default="", description="Why it is still there when its time is over."
     )
 
 
 class Assignments(Model):
-    """The five assignment keys of the seed (ZR-04, ZR-10, ZR-19)."""
+    """What is assigned, what shall be, and what is to be cancelled: five keys."""
 
     stable: Assignment | None = Field(default=None, description="The assignment in use.")
     pending: Assignment | None = Field(
@@ -102,6 +128,11 @@ class Assignments(Model):
     )
     planned: Assignment | None = Field(default=None, description="The one after the pending one.")
     change: Count = Field(default=0, description="The revision of the newest trigger seen.")
+    revision_offset: Count = Field(
+        default=0,
+        description="Added to the revisions that data nodes are told. Raised when the objects were "
+        "restored from a backup and data nodes know later revisions.",
+    )
     cancel: CancelIntent | None = Field(default=None, description="A rebalance to be cancelled.")
     last_generation: Count = Field(
         default=0,
@@ -173,7 +204,4 @@ class DistributionZoneStatus(ConditionedStatus):
     ] = Field(default=(), description="The data nodes.")
     assignments: Assignments = Assignments()
     rollout: RolloutStatus | None = None
-    trigger_time: Time | None = Field(
-        default=None,
-        description="Since when the wanted data nodes differ from the assigned ones.",
-    )
+    repair_copies: SparkCopies | None = None

@@ -38,16 +38,16 @@ from rezone.storage.imports import (
     ImportTable,
     earliest_time,
     filled_versions,
+    producers_of,
     rows_of,
     version_time,
-    writers_of,
 )
 from rezone.storage.intents import owner_of
 from rezone.storage.log import PartitionLog
+from rezone.storage.producers import ProducerTable
 from rezone.storage.seal import LogSeal
 from rezone.storage.snapshot import Snapshots
 from rezone.storage.transactions import TransactionTable
-from rezone.storage.writers import WriterTable
 from rezone.wire.errors import ConflictError, CorruptionError
 
 _STATE = struct.Struct(">QQQ")
@@ -95,7 +95,7 @@ class Applier:
         self,
         engine: Engine,
         log: PartitionLog,
-        writers: WriterTable,
+        producers: ProducerTable,
         snapshots: Snapshots,
         changed: threading.Condition,
         *,
@@ -109,7 +109,7 @@ class Applier:
         self.mutex = threading.RLock()
         self.engine = engine
         self._log = log
-        self._writers = writers
+        self._producers = producers
         self._transactions = transactions
         self._imports = imports
         self._seal = seal
@@ -127,7 +127,7 @@ class Applier:
         """Take over what the engine says it has applied."""
         state = self.engine.state()
         self.state = AppliedState.load(state)
-        self._writers.load(state)
+        self._producers.load(state)
         self._transactions.load(state)
         self._imports.load(state)
         self._seal.load(state)
@@ -197,7 +197,7 @@ class Applier:
             headers = [entry.header for entry in finished]
             last = headers[-1]
             state = AppliedState(last.end_offset, last.commit_time, last.leader_epoch)
-            changes = self._writers.advance(headers, writers_of(finished))
+            changes = self._producers.advance(headers, producers_of(finished))
             changes.update(self._transactions.advance(finished, self._committed()))
             changes.update(self._imports.advance(finished))
             changes.update(self._seal.advance(headers))
@@ -225,8 +225,8 @@ class Applier:
                     lambda header: header.end_offset <= offset, self._log.headers(self._log.start)
                 )
                 imports = [self._entry_at(h.base_offset) for h in undone if h.kind in IMPORT_KINDS]
-                changes = self._writers.set_back(
-                    undone, kept, offset, time, filled=writers_of(imports)
+                changes = self._producers.set_back(
+                    undone, kept, offset, time, filled=producers_of(imports)
                 )
                 changes.update(self._transactions.set_back(offset))
                 changes.update(self._imports.set_back(imports))
@@ -358,7 +358,7 @@ def pairs_of(entry: Entry) -> Pairs:
         return list(zip(*engine_pairs(filled_versions(entry)), strict=True))
     row_ids, ops, values = rows_of(entry).columns
     suffix = time_suffix(version_time(entry))
-    owner = entry.header.writer_id if entry.header.kind == EntryKind.INTENTS else b""
+    owner = entry.header.producer_id if entry.header.kind == EntryKind.INTENTS else b""
     try:
         flags = [FLAGS[op] + owner for op in ops.to_pylist()]
     except IndexError as error:

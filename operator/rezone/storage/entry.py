@@ -5,17 +5,22 @@ and of the disk alike, and its checksum travels with it. All integers of the hea
 little-endian:
 
     length u32 | crc32c u32 | leader epoch u32 | rows u32 | base offset u64 | commit time u64 |
-    writer id 16 bytes | sequence u64 | kind u8 | 7 bytes of zeros | Arrow IPC record batch message
+    producer id 16 bytes | sequence u64 | producer epoch u32 | sent to u32 | digest 16 bytes |
+    kind u8 | opens u8 | 6 bytes of zeros | Arrow IPC record batch message
 
 `length` counts the whole entry; the checksum covers everything after itself. An entry of n rows
 at base offset b covers the offsets [b, b + n).
 
-`kind` (`EntryKind`) tells entries of transactions from plain ones: their writer id is that of the
+From producer id to digest it names the producer's batch (`ProducerBatch`); `opens` marks the first
+entry of its epoch in this log.
+
+`kind` (`EntryKind`) tells entries of transactions from plain ones: their producer id is that of the
 transaction, their sequence its own count. Intents are rows of `OP_INTENT` (`storage.intents`); a
 commit carries the transaction's rows once more, as a plain write would; an abort its row ids.
 Import entries are those of another partition that was re-sharded into this one
 (`storage.imports`): what that one's log has after a position, its seal at last, and before all that
 the rows that were there already, as fills. A seal ends a partition: nothing is written after it.
+A producer's open raises its epoch and has no rows but a note.
 """
 
 import enum
@@ -29,9 +34,12 @@ import pyarrow as pa
 from rezone.wire.errors import CorruptionError
 from rezone.wire.pieces import binary_array
 
-HEADER: Final = struct.Struct("<IIIIQQ16sQB7x")
+HEADER: Final = struct.Struct("<IIIIQQ16sQII16sBB6x")
 HEADER_BYTES: Final = HEADER.size
-NO_WRITER: Final = bytes(16)
+NO_PRODUCER: Final = bytes(16)
+NO_DIGEST: Final = bytes(16)
+PRODUCER_EPOCH_MAX: Final = (1 << 32) - 1
+SEQUENCE_MAX: Final = (1 << 64) - 1
 ROWS_SCHEMA: Final = pa.schema(
     [
         pa.field("row_id", pa.binary(), nullable=False),
@@ -48,7 +56,7 @@ OP_NOTE: Final = 4
 
 # The checksum covers everything after the crc field: from the leader epoch on.
 _CHECKED_FROM: Final = 8
-_STAMP: Final = struct.Struct("<IIQQ16sQB7x")
+_STAMP: Final = struct.Struct("<IIQQ16sQII16sBB6x")
 
 
 class EntryKind(enum.IntEnum):
@@ -64,6 +72,7 @@ class EntryKind(enum.IntEnum):
     SEAL = 7
     IMPORTED_SEAL = 8
     IMPORT_FILL = 9
+    PRODUCER_OPEN = 10
 
 
 IMPORT_KINDS: Final = frozenset(
@@ -85,14 +94,36 @@ TRANSACTION_KINDS: Final = frozenset(
     }
 )
 """Entries by which a transaction is known."""
-WRITER_KINDS: Final = frozenset({EntryKind.PLAIN, EntryKind.IMPORT})
-"""Entries by which a writer is known."""
+PRODUCER_KINDS: Final = frozenset({EntryKind.PLAIN, EntryKind.IMPORT, EntryKind.PRODUCER_OPEN})
+"""Entries by which a producer is known."""
+NOTE_KINDS: Final = IMPORT_KINDS | {EntryKind.SEAL, EntryKind.PRODUCER_OPEN}
+"""Entries whose first row is a note and makes no version."""
+
+
+class ProducerBatch(NamedTuple):
+    """What names a batch of a producer (KIP-98): the same names are the same batch.
+
+    `sent_to` is the partition that the producer has sent it to: each counts its own sequence from 1
+    in each epoch. `digest` is that of the rows as they were sent. `opens`: no entry of the log had
+    so high an epoch of the producer before. Of a transaction's entry the id is the transaction's.
+    """
+
+    producer_id: bytes
+    sequence: int
+    epoch: int = 0
+    sent_to: int = 0
+    digest: bytes = NO_DIGEST
+    opens: bool = False
+
+
+NO_BATCH: Final = ProducerBatch(NO_PRODUCER, 0)
 
 
 class EntryHeader(NamedTuple):
-    """The header of one entry; `commit_time` in microseconds, `writer_id` zeros when none.
+    """The header of one entry; `commit_time` in microseconds, `producer_id` zeros when none.
 
-    `kind` is an `EntryKind`, as the number that stands in the bytes.
+    From `producer_id` to `digest`, and `opens`, as in `ProducerBatch`. `kind` is an `EntryKind`, as
+    the number that stands in the bytes.
     """
 
     length: int
@@ -101,9 +132,25 @@ class EntryHeader(NamedTuple):
     rows: int
     base_offset: int
     commit_time: int
-    writer_id: bytes
+    producer_id: bytes
     sequence: int
+    producer_epoch: int = 0
+    sent_to: int = 0
+    digest: bytes = NO_DIGEST
     kind: int = EntryKind.PLAIN
+    opens: int = 0
+
+    @property
+    def batch(self) -> ProducerBatch:
+        """The producer's batch that the entry has."""
+        return ProducerBatch(
+            self.producer_id,
+            self.sequence,
+            self.producer_epoch,
+            self.sent_to,
+            self.digest,
+            bool(self.opens),
+        )
 
     @property
     def end_offset(self) -> int:
@@ -147,8 +194,7 @@ def build_entry(
     leader_epoch: int,
     base_offset: int,
     commit_time: int,
-    writer_id: bytes = NO_WRITER,
-    sequence: int = 0,
+    batch: ProducerBatch = NO_BATCH,
     kind: EntryKind = EntryKind.PLAIN,
 ) -> bytes:
     """Return the entry for `rows` (schema `ROWS_SCHEMA`, at least one row, row ids distinct).
@@ -158,12 +204,27 @@ def build_entry(
     if rows.num_rows == 0:
         raise ValueError("an entry holds at least one row")
     stamp = _STAMP.pack(
-        leader_epoch, rows.num_rows, base_offset, commit_time, writer_id, sequence, kind
+        leader_epoch,
+        rows.num_rows,
+        base_offset,
+        commit_time,
+        batch.producer_id,
+        batch.sequence,
+        batch.epoch,
+        batch.sent_to,
+        batch.digest,
+        kind,
+        batch.opens,
     )
     body = rows.serialize()
     crc = google_crc32c.extend(google_crc32c.value(stamp), body)
     prefix = struct.pack("<II", HEADER_BYTES + body.size, crc)
     return b"".join((prefix, stamp, body))
+
+
+def note_rows() -> pa.RecordBatch:
+    """Return the rows of an entry that is a note and no more."""
+    return rows_batch([b""], [OP_NOTE], [b""])
 
 
 def header_at(data: pa.Buffer | bytes, position: int) -> EntryHeader | None:

@@ -13,6 +13,7 @@ from typing import Any
 
 from rezone.storage.marks import Marks
 from rezone.storage.meta import JOURNAL_NAME, MetaFile, PartitionMeta
+from rezone.storage.sync_times import SyncTimes
 from rezone.wire.errors import CorruptionError
 
 
@@ -23,12 +24,16 @@ class Facts:
     """
 
     def __init__(
-        self, directory: Path, initial: PartitionMeta, durable_end: Callable[[], int]
+        self,
+        directory: Path,
+        initial: PartitionMeta,
+        durable_end: Callable[[], int],
+        sync_times: SyncTimes,
     ) -> None:
         self._lock = threading.Lock()
         self._durable_end = durable_end
         self.marks = Marks(directory)
-        self._file = MetaFile(directory, initial)
+        self._file = MetaFile(directory, initial, sync_times)
         if self.meta.serial < self.marks.facts:
             raise CorruptionError(f"{directory}: the newest facts are gone from {JOURNAL_NAME}")
         self.committed = self.meta.committed_offset
@@ -42,6 +47,12 @@ class Facts:
     def known_durable(self) -> int:
         """The offset that the log or the engine must reach, if nothing was lost."""
         return max(self.marks.log_end, self.meta.committed_offset)
+
+    def write_anew(self) -> None:
+        """Write all facts to another file, durably: a sync of this one may have failed."""
+        with self._lock:
+            self._file.begin_anew()
+        self.update()
 
     def update(self, *, durable: bool = True, **changes: Any) -> PartitionMeta:
         """Change fields of the meta; durably before this returns, or with the next change."""

@@ -2,8 +2,8 @@
 
 While a zone is re-sharded, the leader of a new partition appends what the old ones write in its
 range to its own log (docs/decisions/0120): one entry for each source entry with rows in the range.
-Its kind says what the source's was; writer id and sequence are the source's, so that a retried
-write is known at the new partition as it was at the old one, and an end of a transaction too.
+Its kind says what the source's was; the producer's batch is the source's, so that a retried write
+is known at the new partition as it was at the old one, and an end of a transaction too.
 The first row is no row but a note: from which source, when the rows were committed there, and where
 the import stood before and stands after. The rows' versions have that commit time; the
 entry's own is one of this partition's, and not below it. An entry of a note alone says that the
@@ -11,7 +11,7 @@ source's log had nothing for the range up to there.
 
 What was written before comes in fill entries (docs/decisions/0155): versions with commit times of
 their own, which stand in the note. The first one of a source has no versions, but what the source
-knew at the position from which its log is followed: its writers, and how transactions had ended.
+knew at the position from which its log is followed: its producers, and how transactions had ended.
 
 Positions change in the same step of the engine as the rows, and an entry that is undone takes its
 position back. So each offset of a source counts once, whoever leads and however often it is sent.
@@ -28,17 +28,19 @@ import pyarrow as pa
 from rezone.storage.columns import VERSIONS_SCHEMA
 from rezone.storage.entry import (
     IMPORT_KINDS,
-    NO_WRITER,
+    NO_BATCH,
+    NOTE_KINDS,
     OP_NOTE,
     ROWS_SCHEMA,
     Entry,
     EntryKind,
+    ProducerBatch,
     build_entry,
     rows_batch,
 )
-from rezone.storage.writers import WriterState, writer_key
+from rezone.storage.producers import FilledProducer, state_in
 from rezone.wire.errors import ConflictError, CorruptionError
-from rezone.wire.messages import ImportPosition, PartitionId, TransactionRecord
+from rezone.wire.messages import ImportPosition, PartitionId, ProducerRecord, TransactionRecord
 
 _PREFIX: Final = b"p"
 _SOURCE_BYTES: Final = 8
@@ -49,9 +51,6 @@ KINDS: Final[Mapping[EntryKind, EntryKind]] = {
     EntryKind.SEAL: EntryKind.IMPORTED_SEAL,
 }
 """The kind of an import entry by that of the source's entry."""
-
-WriterRow = tuple[str, int, int, int]
-"""A writer as a snapshot's header has it: id, last sequence, its end offset, its commit time."""
 
 _NO_ROWS: Final = rows_batch([], [], [])
 
@@ -65,8 +64,7 @@ class RangeEntry(NamedTuple):
 
     rows: pa.RecordBatch
     kind: EntryKind
-    writer_id: bytes
-    sequence: int
+    batch: ProducerBatch
     base_offset: int
     end_offset: int
     commit_time: int
@@ -96,7 +94,7 @@ class _Note(msgspec.Struct, frozen=True, array_like=True):
     position: ImportPosition
     before: ImportPosition | None
     times: bytes = b""
-    writers: tuple[WriterRow, ...] = ()
+    producers: tuple[ProducerRecord, ...] = ()
     transactions: tuple[TransactionRecord, ...] = ()
 
 
@@ -120,8 +118,7 @@ def import_entry(
         entry.rows,
         stand._replace(commit_time=max(stand.commit_time, entry.commit_time)),
         KINDS[entry.kind],
-        entry.writer_id,
-        entry.sequence,
+        entry.batch,
     )
 
 
@@ -143,7 +140,7 @@ def position_after(
 
 def begin_entry(
     position: ImportPosition,
-    writers: tuple[WriterRow, ...],
+    producers: tuple[ProducerRecord, ...],
     transactions: tuple[TransactionRecord, ...],
     stand: Stand,
 ) -> bytes:
@@ -154,7 +151,7 @@ def begin_entry(
     """
     if position.sealed_at:
         position = msgspec.structs.replace(position, sealed_at=stand.base_offset + 1)
-    note = _Note(position, None, writers=writers, transactions=transactions)
+    note = _Note(position, None, producers=producers, transactions=transactions)
     time = max(stand.commit_time, position.commit_time)
     return _entry(note, _NO_ROWS, stand._replace(commit_time=time), EntryKind.IMPORT_FILL)
 
@@ -180,13 +177,12 @@ def fill_entry(
     return _entry(note, rows, stand, EntryKind.IMPORT_FILL)
 
 
-def _entry(  # noqa: PLR0917 - a note, and what stands in a header
+def _entry(
     note: _Note,
     rows: pa.RecordBatch,
     stand: Stand,
     kind: EntryKind,
-    writer_id: bytes = NO_WRITER,
-    sequence: int = 0,
+    batch: ProducerBatch = NO_BATCH,
 ) -> bytes:
     head = rows_batch([b""], [OP_NOTE], [msgspec.msgpack.encode(note)])
     batches = pa.Table.from_batches([head, rows], schema=ROWS_SCHEMA).combine_chunks()
@@ -195,8 +191,7 @@ def _entry(  # noqa: PLR0917 - a note, and what stands in a header
         leader_epoch=stand.leader_epoch,
         base_offset=stand.base_offset,
         commit_time=stand.commit_time,
-        writer_id=writer_id,
-        sequence=sequence,
+        batch=batch,
         kind=kind,
     )
 
@@ -207,13 +202,13 @@ def is_import(entry: Entry) -> bool:
 
 
 def rows_of(entry: Entry) -> pa.RecordBatch:
-    """Return an entry's rows, without the note of an import or a seal."""
+    """Return an entry's rows, without a note."""
     batch = entry.batch()
     return batch.slice(1) if _has_note(entry) else batch
 
 
 def _has_note(entry: Entry) -> bool:
-    return is_import(entry) or entry.header.kind == EntryKind.SEAL
+    return entry.header.kind in NOTE_KINDS
 
 
 def version_time(entry: Entry) -> int:
@@ -243,16 +238,16 @@ def filled_versions(entry: Entry) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(columns, schema=VERSIONS_SCHEMA)
 
 
-def writers_of(entries: Iterable[Entry]) -> list[tuple[bytes, WriterState]]:
-    """Return the writers that fills bring along, by the keys of the table of writers.
+def producers_of(entries: Iterable[Entry]) -> list[FilledProducer]:
+    """Return the producers that fills bring along, by the keys of the table of producers.
 
-    A writer's batch has the offset here at which it came, and the source's commit time.
+    A producer's batch has the offset here at which it came, and the source's commit time.
     """
     return [
-        (writer_key(name), WriterState(sequence, entry.header.end_offset, time))
+        state_in(msgspec.structs.replace(record, end_offset=entry.header.end_offset))
         for entry in entries
         if entry.header.kind == EntryKind.IMPORT_FILL
-        for name, sequence, _, time in _note_of(entry).writers
+        for record in _note_of(entry).producers
     ]
 
 

@@ -26,9 +26,9 @@ from rezone.storage.fileload import FileLoader, check_names, still_held
 from rezone.storage.indexer import Indexer
 from rezone.storage.log import PartitionLog
 from rezone.storage.meta import CopyMeta
+from rezone.storage.producers import ProducerTable
 from rezone.storage.store_config import StoreConfig
 from rezone.storage.syncing import sync_directory
-from rezone.storage.writers import WriterTable
 from rezone.wire.errors import ConflictError, CorruptionError
 from rezone.wire.messages import CopyState, HeldFiles, SnapshotHeader
 
@@ -49,7 +49,7 @@ class Incoming:
         *,
         applier: Applier,
         log: PartitionLog,
-        writers: WriterTable,
+        producers: ProducerTable,
         changed: threading.Condition,
         indexer: Indexer,
     ) -> None:
@@ -58,7 +58,7 @@ class Incoming:
         self._config = config
         self._applier = applier
         self._log = log
-        self._writers = writers
+        self._producers = producers
         self._changed = changed
         self._indexer = indexer
         self._loader: Loader | None = None
@@ -120,7 +120,7 @@ class Incoming:
         arriving = self._indexer.arriving(None if copy is None else copy.indexes)
         if copy is None:
             self._store.reset()
-            state = self._writers.take_over(header.writers)
+            state = self._producers.take_over(header.producers)
             state.update(transactions.engine_state(header.transactions))
             state.update(imports.engine_state(header.imports))
             state.update(seal.engine_state(header.seal))
@@ -176,6 +176,10 @@ class Incoming:
         if self._loader is not loader:
             raise ConflictError("another attempt at this copy has begun, or it is done")
 
+    def has_after(self, loader: Loader) -> bool:
+        """Return whether another attempt is under way than a loader's."""
+        return self._loader not in (None, loader)
+
     @contextlib.contextmanager
     def going_on(self, loader: Loader) -> Iterator[None]:
         """Let no other attempt begin meanwhile; refuse as `check` does."""
@@ -204,7 +208,11 @@ class Incoming:
                 self._indexer.load()
                 self._loader = None
             self.update_meta(
-                copy=copy, failover_log=copy.failover_log, needs_snapshot=False, damage=""
+                copy=copy,
+                failover_log=copy.failover_log,
+                needs_snapshot=False,
+                damage="",
+                uncompared=copy.snapshot_id,
             )
             self._store.forget_damaged()
 
@@ -231,6 +239,7 @@ class Incoming:
                 failover_log=copy.failover_log,
                 needs_snapshot=False,
                 damage="",
+                uncompared=copy.snapshot_id,
             )
             self._store.forget_damaged()
             old.close()

@@ -25,6 +25,7 @@ import google_crc32c
 
 from rezone.storage import syncing
 from rezone.storage.segment import Descriptor
+from rezone.storage.sync_times import SyncTimes
 from rezone.wire.errors import CorruptionError
 
 _MAGIC: Final = b"RZJRN001"
@@ -37,8 +38,11 @@ _SECTOR_BYTES: Final = 512
 class Journal:
     """The file at `path`; `newest` is the payload that counts, None before the first one."""
 
-    def __init__(self, path: Path, *, bytes_max: int = 64 << 10) -> None:
+    def __init__(
+        self, path: Path, *, bytes_max: int = 64 << 10, sync_times: SyncTimes | None = None
+    ) -> None:
         self._path = path
+        self._sync_times = sync_times or SyncTimes()
         self._bytes_max = bytes_max
         self._size = 0
         # None: the next record begins a new file.
@@ -56,11 +60,16 @@ class Journal:
         OSError when that fails: a crash then leaves this one or the one before.
         """
         record = _record(payload)
-        if self._file is None or self._size + len(record) > self._bytes_max:
-            self._begin(record)
-        else:
-            self._append(self._file, record)
+        with self._sync_times.timed():
+            if self._file is None or self._size + len(record) > self._bytes_max:
+                self._begin(record)
+            else:
+                self._append(self._file, record)
         self.newest = payload
+
+    def begin_anew(self) -> None:
+        """Have the next record begin another file."""
+        self._file = None
 
     def _append(self, file: Descriptor, record: bytes) -> None:
         self._file = None

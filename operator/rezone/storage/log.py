@@ -24,6 +24,7 @@ from rezone.storage import syncing
 from rezone.storage.engines.base import OnDamage
 from rezone.storage.entry import HEADER_BYTES, EntryHeader, EntryKind, header_at, iter_entries
 from rezone.storage.segment import SUFFIX, Descriptor, Segment
+from rezone.storage.sync_times import SyncTimes
 from rezone.storage.tail import Tail
 from rezone.wire.errors import ConflictError, CorruptionError, NotReadyError, SnapshotExpiredError
 
@@ -35,7 +36,13 @@ class PartitionLog:
     """The log files of one directory, as one sequence of entries [start, end)."""
 
     def __init__(
-        self, directory: Path, *, segment_bytes: int, tail_bytes: int, durable: int = 0
+        self,
+        directory: Path,
+        *,
+        segment_bytes: int,
+        tail_bytes: int,
+        durable: int = 0,
+        sync_times: SyncTimes | None = None,
     ) -> None:
         """Open what is there; `durable`: it was whole until this offset at least.
 
@@ -44,6 +51,7 @@ class PartitionLog:
         directory.mkdir(parents=True, exist_ok=True)
         self._directory = directory
         self._segment_bytes = segment_bytes
+        self._sync_times = sync_times or SyncTimes()
         self._lock = threading.Lock()
         self._synced = threading.Condition(self._lock)
         self._syncing = False
@@ -155,7 +163,8 @@ class PartitionLog:
 
     def _fdatasync(self, descriptor: Descriptor) -> None:
         try:
-            syncing.sync_data(descriptor.number)
+            with self._sync_times.timed():
+                syncing.sync_data(descriptor.number)
         except OSError as error:
             self._failed = str(error)
             raise

@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 
 from rezone.storage.journal import Journal
+from rezone.storage.sync_times import SyncTimes
 from rezone.wire.errors import CorruptionError
 from rezone.wire.messages import FailoverEntry, LeaderAndIsr, NodeId, Role, SnapshotFile
 from rezone.wire.schema import IndexId
@@ -58,7 +59,8 @@ class PartitionMeta(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=Tru
     and knew that no earlier leader has a lease any more; when that is lost, it only waits again.
     `time_floor`: it writes no row with this commit time or an earlier one.
     `serial` counts the records. `damage` says what was found not to match its checksum, until the
-    partition has been copied anew.
+    partition has been copied anew. `uncompared` is the snapshot that the last copy began with,
+    until that copy was compared with its source (B-04).
     """
 
     partition: int = 0
@@ -82,6 +84,7 @@ class PartitionMeta(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=Tru
     resetting: bool = False
     serial: int = 0
     damage: str = ""
+    uncompared: str = ""
 
 
 JOURNAL_NAME = "meta.journal"
@@ -90,8 +93,10 @@ JOURNAL_NAME = "meta.journal"
 class MetaFile:
     """The file in `directory` that holds a PartitionMeta; the caller keeps updates apart."""
 
-    def __init__(self, directory: Path, initial: PartitionMeta) -> None:
-        self._journal = Journal(directory / JOURNAL_NAME)
+    def __init__(
+        self, directory: Path, initial: PartitionMeta, sync_times: SyncTimes | None = None
+    ) -> None:
+        self._journal = Journal(directory / JOURNAL_NAME, sync_times=sync_times)
         self._unsaved = False
         self.saved_serial = 0
         self.value = initial
@@ -102,6 +107,11 @@ class MetaFile:
     def exists(directory: Path) -> bool:
         """Return whether a replica's facts are in a directory."""
         return (directory / JOURNAL_NAME).exists()
+
+    def begin_anew(self) -> None:
+        """Have the next change write another file: of this one it is not known what is durable."""
+        self._journal.begin_anew()
+        self._unsaved = True
 
     def update(self, *, durable: bool = True, **changes: Any) -> PartitionMeta:
         """Change fields, durably before this returns; equal values cost nothing.

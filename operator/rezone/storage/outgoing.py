@@ -2,7 +2,7 @@
 
 A snapshot goes out as rows (`snapshot`) or as engine files (`checkpoints`); both begin with a
 header that says at which offset they stand, and what the receiver needs beside the rows: the
-history, the writers, the open transactions.
+history, the producers, the open transactions.
 
 Concurrency: thread-safe. A snapshot is opened under the partition's condition, one of files under
 the applier's mutex, too, so that nothing is applied between its header and its rows.
@@ -20,11 +20,11 @@ from rezone.storage.history import branch_at
 from rezone.storage.imports import ImportTable
 from rezone.storage.indexer import Indexer
 from rezone.storage.meta import branches_until
+from rezone.storage.producers import ProducerTable
 from rezone.storage.seal import LogSeal
 from rezone.storage.snapshot import Snapshots, SnapshotSource
 from rezone.storage.store_config import StoreConfig
 from rezone.storage.transactions import TransactionTable
-from rezone.storage.writers import WriterTable
 from rezone.wire.messages import (
     FailoverEntry,
     HeldFiles,
@@ -50,7 +50,7 @@ class Outgoing:
         *,
         applier: Applier,
         snapshots: Snapshots,
-        writers: WriterTable,
+        producers: ProducerTable,
         transactions: TransactionTable,
         imports: ImportTable,
         seal: LogSeal,
@@ -62,7 +62,7 @@ class Outgoing:
         self._config = config
         self._applier = applier
         self._snapshots = snapshots
-        self._writers = writers
+        self._producers = producers
         self._transactions = transactions
         self._imports = imports
         self._seal = seal
@@ -139,7 +139,7 @@ class Outgoing:
             commit_time=state.commit_time,
             leader_epoch=state.leader_epoch,
             failover_log=branches_until(self._history(), state.offset),
-            writers=self._writers.export(),
+            producers=self._producers.export(),
             transactions=self._transactions.export(state.offset),
             imports=self._imports.export(),
             seal=self._seal.export(),
@@ -168,7 +168,7 @@ class Outgoing:
             )
             return ImportBegun(
                 position=position,
-                writers=self._writers.export(),
+                producers=self._producers.export(),
                 transactions=self._transactions.ended(state.offset),
             )
 

@@ -3,7 +3,8 @@
 Of each committed entry the rows in the range, with the commit time their versions have. Intents
 stay behind: a commit brings the rows again (docs/decisions/0085), and no open transaction outlives
 the cut-over. How transactions have ended goes to every range, with rows in it or without, and so
-does the seal that ends the partition.
+does the seal that ends the partition. So do the epochs of producers: who is fenced here is fenced
+at every range.
 """
 
 from collections.abc import Iterator
@@ -17,7 +18,7 @@ from rezone.wire.layouts import HashRange
 from rezone.wire.messages import FailoverEntry
 
 _SOURCE_KINDS = {imported: kind for kind, imported in KINDS.items()}
-_WITHOUT_ROWS = frozenset({EntryKind.ABORT, EntryKind.SEAL})
+_WITHOUT_ROWS = frozenset({EntryKind.ABORT, EntryKind.SEAL, EntryKind.PRODUCER_OPEN})
 
 
 def range_entries(
@@ -41,13 +42,14 @@ def range_entries(
             inside = rows.slice(0, 0)
         else:
             inside = rows.filter(in_range(rows.column(0), hashes))
-        if kind is EntryKind.PLAIN and not inside.num_rows:
+        if kind is EntryKind.PRODUCER_OPEN:
+            kind = EntryKind.PLAIN
+        if kind is EntryKind.PLAIN and not inside.num_rows and not header.opens:
             continue
         yield RangeEntry(
             rows=inside,
             kind=kind,
-            writer_id=header.writer_id,
-            sequence=header.sequence,
+            batch=header.batch,
             base_offset=header.base_offset,
             end_offset=header.end_offset,
             commit_time=version_time(entry),

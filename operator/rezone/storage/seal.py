@@ -4,17 +4,17 @@ From where it is committed the partitions of the next layout serve the range. It
 is a note and makes no version, so that it has an offset as every entry has: failover, rollback and
 copies treat it as any other. Its time is above all that was read at.
 
-It is known in two layers, as writers are (`storage.writers`): what the log holds, and what is
+It is known in two layers, as producers are (`storage.producers`): what the log holds, and what is
 applied, which stands in the engine and travels in copies. For a copy that ends with the seal leaves
 an empty log behind, and that one must not take anything either.
 """
 
 from collections.abc import Iterable, Mapping
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
-from rezone.storage.entry import OP_NOTE, EntryHeader, EntryKind, rows_batch
+from rezone.storage.entry import EntryHeader, EntryKind
 from rezone.wire.messages import SealMark
 
 _NAME: Final = b"seal"
@@ -60,11 +60,6 @@ class LogSeal:
     def export(self) -> SealMark | None:
         """Return the applied seal, as a snapshot's header carries it."""
         return self._applied
-
-
-def seal_rows() -> Any:
-    """Return the rows of a seal's entry."""
-    return rows_batch([b""], [OP_NOTE], [b""])
 
 
 def engine_state(mark: SealMark | None) -> dict[bytes, bytes | None]:

@@ -24,7 +24,7 @@ SUFFIX: Final = ".log"
 _FILE_HEADER: Final = struct.Struct("<8sQQI")
 _CRC: Final = struct.Struct("<I")
 FILE_HEADER_BYTES: Final = _FILE_HEADER.size + _CRC.size
-_MAGIC: Final = b"RZLOG002"
+_MAGIC: Final = b"RZLOG003"
 _MARK_EVERY_BYTES: Final = 64 << 10
 _WALK_BYTES: Final = 1 << 20
 

@@ -24,19 +24,24 @@ from rezone.storage.engines.base import TIME_MAX, Engine, OnDamage
 from rezone.storage.engines.rocks import manifest_of
 from rezone.storage.entry import Entry, EntryKind, iter_entries
 from rezone.storage.facts import Facts
-from rezone.storage.imports import ImportTable, writers_of
+from rezone.storage.imports import ImportTable, producers_of
 from rezone.storage.incoming import Incoming
 from rezone.storage.indexer import Indexer
 from rezone.storage.log import PartitionLog
 from rezone.storage.meta import PartitionMeta
 from rezone.storage.outgoing import Outgoing
+from rezone.storage.producers import (
+    PRODUCER_BYTES,
+    ProducerState,
+    ProducerTable,
+    producer_key,
+)
 from rezone.storage.row_reader import RowReader
 from rezone.storage.seal import LogSeal
 from rezone.storage.snapshot import Snapshots
 from rezone.storage.store_config import StoreConfig
 from rezone.storage.syncing import make_directory, sync_directory
 from rezone.storage.transactions import TransactionTable
-from rezone.storage.writers import WRITER_BYTES, WriterState, WriterTable
 from rezone.wire.errors import ConflictError, CorruptionError
 from rezone.wire.messages import ImportPosition, PartitionId, SealMark
 
@@ -65,17 +70,23 @@ class PartitionStore:
         make_directory(directory)
         self.on_damage: OnDamage = lambda _: None
         self._facts = Facts(
-            directory, PartitionMeta(partition=config.partition), lambda: self._log.durable_end
+            directory,
+            PartitionMeta(partition=config.partition),
+            lambda: self._log.durable_end,
+            config.sync_times,
         )
         self._log = PartitionLog(
             directory / "log",
             segment_bytes=config.log_segment_bytes,
             tail_bytes=config.log_tail_bytes,
             durable=self._facts.known_durable,
+            sync_times=config.sync_times,
         )
         self._log.on_damage = self._damaged
         self._snapshots = Snapshots(self._changed, config.snapshot, config.clock, config.new_id)
-        self._writers = WriterTable(config.writers_max, int(config.writer_seconds_min * 1_000_000))
+        self._producers = ProducerTable(
+            config.producers_max, int(config.producer_seconds_min * 1_000_000)
+        )
         self._transactions = TransactionTable(
             config.transactions_known_max,
             int(config.transaction_seconds_max * 1_000_000),
@@ -97,7 +108,7 @@ class PartitionStore:
         self._applier = Applier(
             engine,
             self._log,
-            self._writers,
+            self._producers,
             self._snapshots,
             self._changed,
             transactions=self._transactions,
@@ -114,7 +125,7 @@ class PartitionStore:
             self._config,
             applier=self._applier,
             snapshots=self._snapshots,
-            writers=self._writers,
+            producers=self._producers,
             transactions=self._transactions,
             imports=self._imports,
             seal=self._seal,
@@ -129,7 +140,7 @@ class PartitionStore:
             self._config,
             applier=self._applier,
             log=self._log,
-            writers=self._writers,
+            producers=self._producers,
             changed=self._changed,
             indexer=self.indexer,
         )
@@ -187,7 +198,7 @@ class PartitionStore:
                 )
             self.update_meta(needs_snapshot=True)
         else:
-            self._writers.rebuild(self._log.headers(state.offset))
+            self._producers.rebuild(self._log.headers(state.offset))
             self._note_special(state.offset)
         if self.meta.serial and not self.meta.needs_snapshot:
             self.forget_damaged()
@@ -211,6 +222,13 @@ class PartitionStore:
     def update_meta(self, *, durable: bool = True, **changes: Any) -> PartitionMeta:
         """Change fields of the meta; durably before this returns, or with the next change."""
         return self._facts.update(durable=durable, **changes)
+
+    def note_compared(self, uncompared: str, **changes: Any) -> None:
+        """Note that the copy which began so equals its source, unless another was made since."""
+        with self._applier.mutex:
+            if self.meta.uncompared == uncompared:
+                changes["uncompared"] = ""
+            self.update_meta(**changes)
 
     @property
     def log_start(self) -> int:
@@ -278,7 +296,7 @@ class PartitionStore:
         """
         headers = self._log.append(entries, sealed=self._seal.mark is not None)
         with self._changed:
-            self._writers.note(headers)
+            self._producers.note(headers)
             if any(header.kind for header in headers):
                 self._note_entries(list(iter_entries(entries)))
         return self._log.end
@@ -317,7 +335,7 @@ class PartitionStore:
             self._facts.marks.log_is_cut(offset)
             self._log.truncate(offset)
             with self._changed:
-                self._writers.rebuild(self._log.headers(self.applied))
+                self._producers.rebuild(self._log.headers(self.applied))
                 self._transactions.set_back(offset)
                 self._imports.forget_appended()
                 self._seal.forget_appended()
@@ -460,44 +478,54 @@ class PartitionStore:
         return self._seal.mark
 
     def _note_special(self, offset: int) -> None:
-        """Take into account what the log holds from `offset` on beside rows and writers."""
+        """Take into account what the log holds from `offset` on beside rows and producers."""
         for header in self._log.headers(offset):
             if header.kind != EntryKind.PLAIN:
                 self._note_entries(list(iter_entries(self._log.read(header.base_offset, 1))))
 
     def _note_entries(self, entries: list[Entry]) -> None:
-        self._writers.note_filled(writers_of(entries))
+        self._producers.note_filled(producers_of(entries))
         self._transactions.note(entries)
         self._imports.note(entries)
         self._seal.note(entry.header for entry in entries)
 
-    def writer_state(self, writer_id: bytes) -> WriterState | None:
-        """Return (sequence, end offset, commit time) of a writer's last batch in the log or before.
+    def producer(
+        self, producer_id: bytes, sent_to: PartitionId
+    ) -> tuple[int, ProducerState | None]:
+        """Return a producer's highest epoch, 0 without one, and its last batch to a partition.
 
-        `writer_id` is the 16 bytes of entry headers; see `writers.writer_key`.
+        By the whole log and what was before it.
         """
         with self._changed:
-            return self._writers.get(writer_id)
+            known = self._producers.get(producer_key(producer_id, sent_to))
+            return self._producers.epoch(producer_id), known
 
-    def limit_writers(self, bytes_max: int) -> None:
-        """Remember so many bytes of writers at most, and what the configuration allows."""
+    def next_producer_epoch(self, producer_id: bytes) -> int:
+        """Return the epoch that the next opening of a producer gives."""
         with self._changed:
-            self._writers.writers_max = min(bytes_max // WRITER_BYTES, self._config.writers_max)
+            return self._producers.next_epoch(producer_id)
+
+    def limit_producers(self, bytes_max: int) -> None:
+        """Remember so many bytes of producers at most, and what the configuration allows."""
+        with self._changed:
+            self._producers.producers_max = min(
+                bytes_max // PRODUCER_BYTES, self._config.producers_max
+            )
 
     def limit_ended(self, bytes_max: int) -> None:
         """Let transactions begin while it has fewer bytes of ended ones, whatever others have."""
         with self._changed:
             self._transactions.ended_share = bytes_max
 
-    def has_room_for_writer(self, now: int) -> bool:
-        """Whether a writer that is not known may write at `now`, in microseconds since 1970."""
+    def has_room_for_producer(self, now: int) -> bool:
+        """Whether a producer that is not known may write at `now`, in microseconds since 1970."""
         with self._changed:
-            return self._writers.has_room(now)
+            return self._producers.has_room(now)
 
     @property
-    def writer_bytes(self) -> int:
-        """The bytes of what is remembered of writers."""
-        return len(self._writers) * WRITER_BYTES
+    def producer_bytes(self) -> int:
+        """The bytes of what is remembered of producers."""
+        return len(self._producers) * PRODUCER_BYTES
 
     def collect(self, before_time: int, cursor: bytes, bytes_max: int) -> Collected:
         """Remove versions that reads at or after `before_time` cannot see, one slice from `cursor`.
@@ -552,6 +580,26 @@ class PartitionStore:
             self._transactions.close()
         # At each call: one that ran out of time has left it open.
         self.engine.close()
+
+    def abandon(self) -> None:
+        """Close without writing anything: what is in memory counts for nothing. Safe to repeat.
+
+        OSError as `close`.
+        """
+        self.outgoing.end_all("the partition is opened anew")
+        with self._applier.mutex:
+            self._closed = True
+            self._stop()
+
+    def distrust(self, durable_end: int) -> None:
+        """Drop what a failed sync may have lost, though it can be read still.
+
+        The log from `durable_end` on, and what is held in memory of the facts alone: those are
+        written anew, to another file.
+        """
+        self._facts.write_anew()
+        if self._log.start <= durable_end < self._log.end:
+            self.truncate(durable_end)
 
     def destroy(self) -> None:
         """Close and delete the partition's directory. Safe to repeat.

@@ -16,6 +16,7 @@ from rezone.storage.engines import open_engine
 from rezone.storage.engines.base import Engine
 from rezone.storage.engines.rocks_settings import RocksSettings
 from rezone.storage.snapshot import SnapshotLimits
+from rezone.storage.sync_times import SyncTimes
 from rezone.wire.messages import EngineKind
 from rezone.wire.schema import TableSchema
 
@@ -43,8 +44,8 @@ class StoreConfig(msgspec.Struct, frozen=True, kw_only=True):
     and for how long after their end: for as long as a transaction may be open at most.
     `open_intents` counts the bytes of open ones, with those of the node's other partitions, and
     `ended_transactions` those of what is over (`PartitionStore.limit_ended` of this partition).
-    Of writers `writers_max` are remembered, or fewer (`PartitionStore.limit_writers`), but all that
-    have written within `writer_seconds_min`: as long as a client may repeat a write.
+    Of producers `producers_max` are remembered, or fewer (`PartitionStore.limit_producers`), but
+    all that have written within `producer_seconds_min`: as long as a client may repeat a write.
     The engine is written to in slices of `apply_slice_bytes` or `apply_slice_rows`: it holds the
     interpreter for each, which is about a millisecond then.
     Of a copy's rows `bulk_checkpoint_bytes` are received at a time, and as many made durable; of
@@ -53,6 +54,7 @@ class StoreConfig(msgspec.Struct, frozen=True, kw_only=True):
     time; it is shut down with the copy.
     `condition` makes what guards the applied state, by which appliers and readers of snapshots wait
     for each other; its lock may be taken again by the thread that holds it.
+    `sync_times` notes how long the syncs of log and facts take, of all of a node's partitions.
     `clock` (monotonic), `new_id`, `beside`, `condition` and `open_engine` are injected so that
     tests decide about time, ids, order and what a disk keeps.
     """
@@ -69,13 +71,14 @@ class StoreConfig(msgspec.Struct, frozen=True, kw_only=True):
     bulk_checkpoint_bytes: int = 24 << 20
     bulk_early_bytes_max: int = 16 << 20
     file_checkpoint_bytes: int = 64 << 20
-    writers_max: int = 10_000
-    writer_seconds_min: float = 60.0
+    producers_max: int = 10_000
+    producer_seconds_min: float = 60.0
     transactions_known_max: int = 50_000
     transaction_seconds_max: float = 60.0
     open_intents: Tally = msgspec.field(default_factory=_unlimited)
     ended_transactions: Tally = msgspec.field(default_factory=_unlimited)
     table: TableSchema = TableSchema()
+    sync_times: SyncTimes = msgspec.field(default_factory=SyncTimes)
     clock: Callable[[], float] = time.monotonic
     new_id: Callable[[], str] = _new_id
     beside: Callable[[], Executor] = _one_thread

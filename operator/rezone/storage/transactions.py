@@ -152,7 +152,7 @@ class TransactionTable:
                         self._add(record)
             if header.kind not in TRANSACTION_KINDS:
                 continue
-            found = self._known.get(header.writer_id)
+            found = self._known.get(header.producer_id)
             if found is None or found.last.end_offset < header.end_offset:
                 self._add(record_of(entry))
         self._count_ended()
@@ -178,7 +178,7 @@ class TransactionTable:
     def _records_at(self, entry: Entry) -> Iterator[TransactionRecord]:
         """Yield what is known by an entry that has been noted, and by none before it."""
         header = entry.header
-        transactions = [header.writer_id] if header.kind in TRANSACTION_KINDS else []
+        transactions = [header.producer_id] if header.kind in TRANSACTION_KINDS else []
         if header.kind == EntryKind.IMPORT_FILL:
             transactions = [record.transaction for record in transactions_of(entry)]
         for transaction in transactions:
@@ -302,7 +302,7 @@ def record_of(entry: Entry) -> TransactionRecord:
     """Return the record of a transaction's entry; an imported end is an end like any other."""
     header = entry.header
     record = TransactionRecord(
-        transaction=header.writer_id,
+        transaction=header.producer_id,
         sequence=header.sequence,
         kind=_ENDS.get(EntryKind(header.kind), EntryKind(header.kind)),
         end_offset=header.end_offset,

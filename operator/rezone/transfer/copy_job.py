@@ -3,10 +3,11 @@
     copy_job.py --plan /etc/rezone/plan.json
     copy_job.py --plan-json '[{"partition": 0, ...}]'
 
-One Spark task per partition. A task moves the data itself, from the source's snapshot stream to
-every receiver, so Spark adds nothing per byte; what Spark gives is placement, parallelism,
-retries and a driver that survives none of it: receivers know how far they are, and a task or a
-whole job that died goes on there. The plan's format is that of `wire.copyplan`.
+One Spark job of one task per partition, begun when its receivers admit it (`dispatch`). A task
+moves the data itself, from the source's snapshot stream to every receiver, so Spark adds nothing
+per byte; what Spark gives is placement, parallelism, retries and a driver that survives none of it:
+receivers know how far they are, and a task or a whole job that died goes on there. The plan's
+format is that of `wire.copyplan`.
 
 A task whose copy failed for any receiver raises in the end, so that Spark tries it again; on its
 last try it returns its receipts instead, because Spark would otherwise stop the copies of all
@@ -16,6 +17,7 @@ only when every receiver of every partition has its copy.
 
 import argparse
 import dataclasses
+import functools
 import json
 import pathlib
 import re
@@ -24,6 +26,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+from rezone.transfer.dispatch import Receivers, dispatch
 from rezone.transfer.stream import copy_entry
 from rezone.wire import copyplan
 from rezone.wire.copying import CopyOptions, CopyReceipt
@@ -44,8 +47,6 @@ class JobOptions:
 
     application: str
     task_failures_max: int = TASK_FAILURES_DEFAULT
-    bytes_per_second_max: int = 0
-    rate_share: float = 1.0
     batch_bytes: int = 2 << 20
     retry_pause_seconds: float = 1.0
 
@@ -67,7 +68,10 @@ def run_task(
     sleep: Callable[[float], object] = time.sleep,
     copy: Callable[..., list[CopyReceipt]] = copy_entry,
 ) -> list[CopyReceipt]:
-    """Copy one partition; CopyFailedError unless all receivers have it or this is the last try."""
+    """Copy one partition; CopyFailedError unless all receivers have it or this is the last try.
+
+    Receivers that hold the copy are no failure: `dispatch` tries again when they admit it.
+    """
     if attempt_number:
         # Spark repeats at once; four tries in a second would not outlive a node's restart.
         pause = options.retry_pause_seconds * 2.0 ** (attempt_number - 1)
@@ -75,38 +79,31 @@ def run_task(
     receipts = copy(
         entry,
         attempt=f"{options.application}/{entry.partition}/{attempt_id}",
-        options=CopyOptions(
-            batch_bytes=options.batch_bytes,
-            bytes_per_second_max=options.bytes_per_second_max,
-            rate_share=options.rate_share,
-        ),
+        options=CopyOptions(batch_bytes=options.batch_bytes),
     )
-    failed = [receipt for receipt in receipts if receipt.error]
+    failed = [receipt for receipt in receipts if receipt.error and not receipt.held]
     if failed and attempt_number + 1 < options.task_failures_max:
         texts = "; ".join(f"{r.target}: {r.error}" for r in failed)
         raise CopyFailedError(f"partition {entry.partition}: {texts}")
     return receipts
 
 
-def run_plan(context: Any, plan: Sequence[PartitionCopy], options: JobOptions) -> list[CopyReceipt]:
-    """Run one Spark task per partition and return the receipts of all."""
+def run_job(context: Any, entry: PartitionCopy, options: JobOptions) -> list[CopyReceipt]:
+    """Run the Spark job of one partition and return its receipts."""
 
     def task(entries: Iterator[PartitionCopy]) -> Iterator[CopyReceipt]:
         from pyspark import TaskContext  # noqa: PLC0415 - the task's own process
 
         task_context = TaskContext.get()
-        for entry in entries:
+        for each in entries:
             yield from run_task(
-                entry,
+                each,
                 options,
                 attempt_number=task_context.attemptNumber(),
                 attempt_id=task_context.taskAttemptId(),
             )
 
-    if not plan:
-        return []
-    tasks = context.parallelize(list(plan), len(plan))
-    receipts: list[CopyReceipt] = tasks.mapPartitions(task).collect()
+    receipts: list[CopyReceipt] = context.parallelize([entry], 1).mapPartitions(task).collect()
     return receipts
 
 
@@ -148,21 +145,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
     started = time.monotonic()
     # No session: starting Spark's SQL takes as long as all the rest, and nothing here asks it.
     context = SparkContext.getOrCreate(SparkConf().setAppName("rezone-copy"))
-    # Tasks at a time share the rate; a task alone at the end does not get the others' part.
-    tasks = max(1, min(len(plan), context.defaultParallelism))
     options = JobOptions(
         application=context.applicationId,
         task_failures_max=task_failures_max(
             context.master, context.getConf().get("spark.task.maxFailures")
         ),
-        bytes_per_second_max=given.bytes_per_second_max // tasks,
-        rate_share=1 / tasks,
         batch_bytes=given.batch_bytes,
         retry_pause_seconds=given.retry_pause_seconds,
     )
     copying = time.monotonic()
     try:
-        receipts = run_plan(context, plan, options)
+        with Receivers() as receivers:
+            receipts = dispatch(
+                plan, receivers.ready, functools.partial(run_job, context, options=options)
+            )
         copy_seconds = time.monotonic() - copying
     finally:
         if not given.keep_context:
@@ -178,7 +174,6 @@ def _parser() -> argparse.ArgumentParser:
     plan = parser.add_mutually_exclusive_group(required=True)
     plan.add_argument("--plan", help="path of the plan")
     plan.add_argument("--plan-json", help="the plan itself, JSON or base64 of gzipped JSON")
-    parser.add_argument("--bytes-per-second-max", type=int, default=0, help="0: no limit")
     parser.add_argument("--batch-bytes", type=int, default=2 << 20)
     parser.add_argument("--retry-pause-seconds", type=float, default=1.0)
     parser.add_argument("--keep-context", action="store_true", help=argparse.SUPPRESS)

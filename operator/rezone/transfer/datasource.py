@@ -6,13 +6,13 @@
     df.write.format("rezone").mode("append").option("bootstrap", "orders.shop.svc:7400").save()
 
 Options: `bootstrap`, addresses of any of the zone's nodes, separated by commas; `zone`, checked
-against the zone's name when given; `asOf`, read as of this time in microseconds since 1970
-(without it each partition is read at its own newest time); `readFrom`, "leaders" (the default) or
-"any", which leaves leaders alone where followers can answer: all rows are then as of one time, the
-same for tasks that are repeated, `asOf` or else the newest that is not longer ago than
-`maxStalenessSeconds` (10); `operation`, "upsert" or "delete" for writes, where a delete takes the
-primary key's columns; `tlsDirectory`, a directory on the driver and on every executor with the
-certificate to show, in place of REZONE_TLS_DIRECTORY.
+against the zone's name when given; `asOf`, read as of this time in microseconds since 1970 (without
+it each partition is read at its own newest time); `readFrom`, "leaders" (the default) or "any",
+which leaves leaders alone where followers can answer: all rows are then as of one time, the same
+for tasks that are repeated, `asOf` or else the newest that is not longer ago than
+`maxStalenessSeconds` (10) when the read is planned; `operation`, "upsert" or "delete" for writes,
+where a delete takes the primary key's columns; `tlsDirectory`, a directory on the driver and on
+every executor with the certificate to show, in place of REZONE_TLS_DIRECTORY.
 
 Reads: one task per partition of the zone, batches as they come. A task reads a range of key hashes,
 that of the partition when the read was planned; when the zone was re-sharded since, from whoever
@@ -25,14 +25,12 @@ cannot take back what was written. So a failed job is repaired by running it aga
 """
 
 import dataclasses
-import uuid
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
-from pyspark import TaskContext
 from pyspark.sql import SparkSession
 from pyspark.sql.datasource import (
     DataSource,
@@ -137,9 +135,9 @@ class _Options:
             options.get("tlsDirectory"),
         )
 
-    def client(self, writer_id: str | None = None) -> TableClient:
+    def client(self) -> TableClient:
         tls = TlsDirectory(Path(self.tls_directory)) if self.tls_directory else None
-        client = TableClient(self.bootstrap, writer_id=writer_id, tls=tls)
+        client = TableClient(self.bootstrap, tls=tls)
         if self.zone and client.config.zone != self.zone:
             found = client.config.zone
             client.close()
@@ -170,8 +168,7 @@ class RezoneDataSource(DataSource):  # type: ignore[misc]
         """Return a writer; overwriting a whole zone is refused."""
         if overwrite:
             raise ValueError('rezone writes are upserts: use mode("append")')
-        # Made once on the driver: all tasks of one job share it.
-        return RezoneWriter(_Options.read(self.options), uuid.uuid4().hex)
+        return RezoneWriter(_Options.read(self.options))
 
 
 class _ZoneRange(InputPartition):  # type: ignore[misc]
@@ -191,11 +188,12 @@ class RezoneReader(DataSourceReader):  # type: ignore[misc]
     def partitions(self) -> Sequence[InputPartition]:
         """Return one input partition per partition of the zone."""
         with self._options.client() as client:
+            segments = client.segments()
             as_of = self._options.as_of
-            if self._options.max_staleness_seconds is not None:
+            if self._options.max_staleness_seconds is not None:  # last, as its age is bounded
                 staleness = self._options.max_staleness_seconds
                 as_of = client.read_time(max_staleness_seconds=staleness).as_of
-            return [_ZoneRange((one.start, one.end, as_of)) for one in client.segments()]
+            return [_ZoneRange((one.start, one.end, as_of)) for one in segments]
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         """Yield the range's record batches."""
@@ -221,19 +219,15 @@ class RezoneCommit(WriterCommitMessage):  # type: ignore[misc]
 class RezoneWriter(DataSourceArrowWriter):  # type: ignore[misc]
     """Upserts (or deletes) the rows of each task by a client of its own."""
 
-    def __init__(self, options: _Options, job: str) -> None:
+    def __init__(self, options: _Options) -> None:
         self._options = options
-        self._job = job
 
     def write(self, iterator: Iterator[Any]) -> RezoneCommit:
         """Write a task's batches; returns when all are acknowledged."""
-        context = TaskContext.get()
-        # The attempt is part of the name: a repeated task may get its rows in another order, and
-        # under the same name its batches would be taken for repeats and left out.
-        task = f"{context.partitionId()}/{context.taskAttemptId()}" if context else uuid.uuid4().hex
         commit = RezoneCommit(0, {})
         waiting: deque[Future[list[PartitionWrite]]] = deque()
-        with self._options.client(f"{self._job}/{task}") as client:
+        # A producer of its own, without a name: a repeated task may get its rows in another order.
+        with self._options.client() as client:
             submit = client.submit_delete if self._options.delete else client.submit_write
             for batch in iterator:
                 waiting.append(submit(batch))

@@ -11,8 +11,9 @@ import time
 from collections.abc import Callable
 
 from rezone.wire.copying import CopyOptions, CopyReceipt, Relay, copy_partition
-from rezone.wire.copyplan import PartitionCopy
+from rezone.wire.copyplan import PartitionCopy, target_name
 from rezone.wire.copysink import FlightSink
+from rezone.wire.fetch import WatchedSource
 from rezone.wire.flight import NodeClient
 from rezone.wire.messages import BulkInsert
 from rezone.wire.ratelimit import RateLimit
@@ -50,13 +51,13 @@ def copy_entry(
             revision=entry.revision,
         )
         sinks = [
-            FlightSink(f"{target.id}@{target.address}", node(target.address), descriptor)
+            FlightSink(target_name(target), node(target.address), descriptor)
             for target in entry.targets
         ]
         return copy_partition(
             Relay(
                 entry.partition,
-                node(entry.source),
+                WatchedSource(node(entry.source)),
                 sinks,
                 reader=attempt,
                 options=options,

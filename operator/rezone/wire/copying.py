@@ -45,15 +45,13 @@ class SnapshotSource(Protocol):
 class CopyOptions:
     """Limits of a copy. `bytes_per_second_max` counts what is read; 0 is without a limit.
 
-    Receivers that know the zone's present limit say so, and its `rate_share` then counts instead:
-    the part of one copy among those that run at a time (B-03).
+    Where receivers know what this copy may take of the zone's rate, that counts instead (B-03).
     A receiver that takes nothing for `stall_seconds`, or does not confirm for
     `confirm_seconds` after the last batch, has failed.
     """
 
     batch_bytes: int = 2 << 20
     bytes_per_second_max: int = 0
-    rate_share: float = 1.0
     stall_seconds: float = 60.0
     confirm_seconds: float = 600.0
 
@@ -64,6 +62,7 @@ class CopyReceipt:
 
     `files` says that the copy was one of files: its rows are those the source has. `resumed` says
     that the receiver had a part already, `skipped` that it had all; `error` is empty on success.
+    `held` says that the copy may not begin yet: it is no failure, and is to be tried again.
     """
 
     partition: PartitionId
@@ -74,6 +73,7 @@ class CopyReceipt:
     files: bool = False
     resumed: bool = False
     skipped: bool = False
+    held: bool = False
     error: str = ""
 
 
@@ -246,6 +246,10 @@ class Relay:
         if state.done:
             self._receipts[sink.name] = dataclasses.replace(blank, skipped=True)
             return None
+        if state.admitted is False:
+            why = f"{sink.name} may not begin yet"
+            self._receipts[sink.name] = dataclasses.replace(blank, held=True, error=why)
+            return None
         return state
 
     def forward(self) -> bool:
@@ -356,5 +360,5 @@ class _ZoneRate:
         known = [s.bytes_per_second_max for s in sinks if s.bytes_per_second_max is not None]
         limits = [limit for limit in known if limit > 0]
         if known:
-            return max(1, int(min(limits) * self._options.rate_share)) if limits else 0
+            return min(limits, default=0)
         return self._options.bytes_per_second_max

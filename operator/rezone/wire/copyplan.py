@@ -24,6 +24,11 @@ class CopyTarget(msgspec.Struct, frozen=True, kw_only=True):
     address: str
 
 
+def target_name(target: CopyTarget) -> str:
+    """Return how receipts name a receiver: "id@host:port"."""
+    return f"{target.id}@{target.address}"
+
+
 class PartitionCopy(msgspec.Struct, frozen=True, kw_only=True):
     """One partition to copy: from one source, read once, to all targets (SS-06).
 

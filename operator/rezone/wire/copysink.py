@@ -13,6 +13,7 @@ import msgspec
 from rezone.wire import messages
 from rezone.wire.channel import CHANNEL_ERRORS
 from rezone.wire.errors import NotReadyError, RezoneError
+from rezone.wire.fetch import BEAT_SECONDS
 from rezone.wire.flight import NodeClient, from_flight_error
 from rezone.wire.messages import BulkInsert, CopyState, CopyStateRequest
 
@@ -94,8 +95,7 @@ class FlightSink:
             self._writer.done_writing()
         except CHANNEL_ERRORS as error:
             raise self._cause(error) from error
-        assert self._acks is not None  # noqa: S101 - `open` comes first
-        self._acks.join()
+        self._wait_for_end()
         if self._error is not None:
             raise self._error
         try:
@@ -107,6 +107,14 @@ class FlightSink:
         if self._last is None or not self._last.done:
             raise NotReadyError(f"{self.name} ended the copy without confirming it")
         return self._last
+
+    def _wait_for_end(self) -> None:
+        """Wait for the receiver's last word, for as long as it is there."""
+        assert self._acks is not None  # noqa: S101 - `open` comes first
+        while self._acks.is_alive():
+            self._acks.join(BEAT_SECONDS)
+            if self._acks.is_alive() and not self._node.is_there():
+                raise NotReadyError(f"{self.name} has fallen silent", unreachable=1)
 
     def abort(self) -> None:
         """Break off; without a trailer the receiver does not take the copy for whole."""

@@ -11,11 +11,15 @@ RezoneError
   NotReadyError             the replica is there but cannot serve yet; ask again
   InvalidRowError           the batch breaks the schema or a limit; nothing of it was applied
   OverloadedError           a queue is full; ask again after a pause
+  NoSpaceError              the node's disk is below its reserve; others will lead
   NotEnoughReplicasError    fewer in-sync replicas than minInSyncReplicas
   LimitExceededError        a connection, stream or size limit (DCP-13)
   SnapshotExpiredError      the snapshot is gone; open a new one
   VersionsExpiredError      versions of the time asked for are not kept any more
+  NotAdmittedError          the operator does not let the copy begin yet; ask again
   ConflictError             the request does not fit the state of the partition
+  ProducerFencedError       another one has opened the producer's name since
+  SequenceReusedError       other rows under the number of a batch that was written
   RowLockedError            an open transaction has written the row; ask again
   TransactionConflictError  another one has written the row; begin a new transaction
   TransactionEndedError     the transaction is over: aborted, committed or forgotten
@@ -114,6 +118,13 @@ class IndexNotBuiltError(RezoneError):
     code = "IndexNotBuilt"
 
 
+class NotAdmittedError(RezoneError):
+    """Raised when a copy may not begin yet: limits of the zone, a pause, or no operator."""
+
+    code = "NotAdmitted"
+    retryable = True
+
+
 class NotReadyError(RezoneError):
     """Raised when a replica cannot serve yet."""
 
@@ -131,6 +142,13 @@ class OverloadedError(RezoneError):
     """Raised when a bounded queue is full."""
 
     code = "Overloaded"
+    retryable = True
+
+
+class NoSpaceError(RezoneError):
+    """Raised when a node takes no more rows because its disk is nearly full (NW-04)."""
+
+    code = "NoSpace"
     retryable = True
 
 
@@ -166,6 +184,25 @@ class ConflictError(RezoneError):
     """Raised when a request does not fit the state of the partition."""
 
     code = "Conflict"
+
+
+class ProducerFencedError(RezoneError):
+    """Raised when a producer's epoch is below one that is known: another one has opened its name.
+
+    Nothing of the request was applied. Detail `producer_epoch`: the one known.
+    """
+
+    code = "ProducerFenced"
+
+
+class SequenceReusedError(RezoneError):
+    """Raised when a batch has the number of one that was written, and other rows.
+
+    Two producers have one id and epoch, as after a copy of a running machine. Nothing of the
+    request was applied. Detail `sequence`.
+    """
+
+    code = "SequenceReused"
 
 
 class RowLockedError(RezoneError):
@@ -215,11 +252,14 @@ _BY_CODE: dict[str, type[RezoneError]] = {
         NotReadyError,
         InvalidRowError,
         OverloadedError,
+        NoSpaceError,
         NotEnoughReplicasError,
         LimitExceededError,
         SnapshotExpiredError,
         VersionsExpiredError,
         ConflictError,
+        ProducerFencedError,
+        SequenceReusedError,
         RowLockedError,
         TransactionConflictError,
         TransactionEndedError,

@@ -11,7 +11,7 @@ from pyarrow import flight
 from rezone.wire import messages
 from rezone.wire.channel import CHANNEL_ERRORS, Channel
 from rezone.wire.errors import ErrorInfo, NotReadyError, RezoneError, error_from
-from rezone.wire.messages import Message
+from rezone.wire.messages import Heartbeat, Message
 from rezone.wire.tls import TlsFiles, TlsSource, explained, utc_now
 
 Reply = TypeVar("Reply", bound=Message)
@@ -25,7 +25,21 @@ _OPTIONS = [
     # Not a pause: so long an attempt may take, handshakes included (grpc/grpc#33423). A node that
     # is busy or far away would never be reached within the 100 ms of the first pause.
     ("grpc.min_reconnect_backoff_ms", 500),
+    # Each client has a connection of its own: a new one shall not go on with the one of another
+    # client of the same address, which may be dead.
+    ("grpc.use_local_subchannel_pool", 1),
+    # With a time for pings the kernel breaks off what stays unacknowledged for the other time
+    # (TCP_USER_TIMEOUT). The pings themselves are so rare that servers do not mind: those that
+    # come within five minutes make them hang up.
+    ("grpc.keepalive_time_ms", 330_000),
+    ("grpc.keepalive_timeout_ms", 5_000),
 ]
+
+ANSWER_SECONDS = 30.0
+"""A node that has not answered twice in this time, to the smallest of calls, is not there."""
+
+_BEATS = 2
+_HEARTBEAT = flight.Action(Heartbeat.__name__, messages.encode(Heartbeat()))
 
 
 def to_flight_error(error: RezoneError) -> flight.FlightServerError:
@@ -52,7 +66,8 @@ class NodeClient:
     `address` is "host:port". Thread-safe. Errors arrive as RezoneError; an unreachable node as
     NotReadyError with the detail `unreachable`. With `tls` both sides show certificates, and the
     node's must have `server_name`, by default that of the zone in the caller's own certificate.
-    New files are used from the next call on; channels that are open stay as they are.
+    New files are used from the next call on; channels that are open stay as they are. After a call
+    that was not answered in time the next one is made on a new connection.
     """
 
     def __init__(
@@ -68,6 +83,7 @@ class NodeClient:
         self._connecting = threading.Lock()
         self._files = tls.current() if tls is not None else None
         self._client: Any | None = self._connect(self._files)
+        self._streams_on: Any = self._client
 
     def _connect(self, files: TlsFiles | None) -> Any:
         if files is None:
@@ -122,6 +138,9 @@ class NodeClient:
             results = list(self._flight().do_action(action, options=options))
         except flight.FlightCancelledError as error:
             raise NotReadyError(f"the node ends its connections: {error}", unreachable=1) from error
+        except flight.FlightTimedOutError as error:
+            self.renew()
+            raise self._failed(error) from error
         except CHANNEL_ERRORS as error:
             raise self._failed(error) from error
         answer = messages.decode(memoryview(results[0].body))
@@ -133,16 +152,18 @@ class NodeClient:
     def get(self, ticket: Message, *, timeout_seconds: float | None = None) -> Any:
         """Open a DoGet stream; returns the Flight reader."""
         options = flight.FlightCallOptions(timeout=timeout_seconds)
+        self._streams_on = self._flight()
         try:
-            return self._flight().do_get(flight.Ticket(messages.encode(ticket)), options=options)
+            return self._streams_on.do_get(flight.Ticket(messages.encode(ticket)), options=options)
         except CHANNEL_ERRORS as error:
             raise self._failed(error) from error
 
     def put(self, descriptor: Message, schema: pa.Schema) -> tuple[Any, Any]:
         """Open a DoPut stream; returns Flight's (writer, metadata reader)."""
         command = flight.FlightDescriptor.for_command(messages.encode(descriptor))
+        self._streams_on = self._flight()
         try:
-            writer, reader = self._flight().do_put(command, schema)
+            writer, reader = self._streams_on.do_put(command, schema)
         except CHANNEL_ERRORS as error:
             raise self._failed(error) from error
         return writer, reader
@@ -154,6 +175,31 @@ class NodeClient:
         except CHANNEL_ERRORS as error:
             raise self._failed(error) from error
         return Channel(reader, writer)
+
+    def is_there(self) -> bool:
+        """Return whether the node answers on the connection of the last snapshot, scan or copy.
+
+        An error is an answer. A call that was made before this process was stopped for a while may
+        have ended for that; so one more is made.
+        """
+        options = flight.FlightCallOptions(timeout=ANSWER_SECONDS)
+        for _ in range(_BEATS):
+            try:
+                list(self._streams_on.do_action(_HEARTBEAT, options=options))
+            except CHANNEL_ERRORS as error:
+                if from_flight_error(error).details.get("unreachable"):
+                    continue
+            return True
+        return False
+
+    def renew(self) -> None:
+        """Connect anew for the next call: the node is silent, and perhaps only this connection.
+
+        Calls under way go on with the old one.
+        """
+        with self._connecting:
+            if self._client is not None:
+                self._client = self._connect(self._files)
 
     def close(self) -> None:
         """Refuse further calls; the connection is closed behind the last of those under way.

@@ -11,6 +11,7 @@ import click
 
 from rezone.local.agent.agent import Agent
 from rezone.local.agent.settings import AgentSettings
+from rezone.local.errors import told_in_a_line
 
 
 async def serve(settings: AgentSettings, nodes: list[str]) -> None:
@@ -47,7 +48,8 @@ def main(
         back_off_base_seconds=back_off_base_seconds,
         heartbeat_seconds=heartbeat_seconds,
     )
-    asyncio.run(serve(settings, list(nodes)))
+    with told_in_a_line():
+        asyncio.run(serve(settings, list(nodes)))
 
 
 if __name__ == "__main__":

@@ -6,8 +6,6 @@ import asyncio
 import contextlib
 import uuid
 
-import aiohttp
-
 from rezone.local.agent.records import now_text
 from rezone.local.agent.settings import Services
 from rezone.local.api import Json
@@ -47,5 +45,5 @@ async def _post(services: Services, pod: Json, kind: str, reason: str, message: 
         "count": 1,
     }
     path = f"/api/v1/namespaces/{metadata['namespace']}/events"
-    with contextlib.suppress(ApiError, aiohttp.ClientError, TimeoutError):
+    with contextlib.suppress(ApiError):
         await services.api.create(path, event)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import datetime as dt
 
-import aiohttp
 import structlog
 
 from rezone.local.agent.records import now_text
@@ -109,7 +108,7 @@ class Heart:
                     await self._report()
                     self._reported = True
                 await self._renew()
-            except (ApiError, aiohttp.ClientError, TimeoutError) as error:
+            except ApiError as error:
                 _log.warning("heartbeat failed", node=self._name, error=str(error))
             await asyncio.sleep(self._settings.heartbeat_seconds)
 

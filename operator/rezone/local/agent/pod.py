@@ -12,7 +12,6 @@ import asyncio
 import json
 from pathlib import Path
 
-import aiohttp
 import structlog
 
 from rezone.local.agent.container import Container, ContainerContext, kill
@@ -27,7 +26,6 @@ from rezone.local.errors import ApiError
 from rezone.local.processes import remove_tree
 
 _RETRY_SECONDS = 1.0
-_API_FAILURES = (ApiError, aiohttp.ClientError, TimeoutError)
 
 _OVER = frozenset({"Succeeded", "Failed"})
 
@@ -117,7 +115,7 @@ class PodWorker:
         while True:
             try:
                 await self._live()
-            except _API_FAILURES as error:
+            except ApiError as error:
                 self._log.warning("retrying the pod", error=str(error))
             except Exception:  # noqa: BLE001 - one pod's trouble must not end the others
                 self._log.exception("retrying the pod")
@@ -190,7 +188,7 @@ class PodWorker:
             try:
                 await prepare_volumes(self._known_pod(), self._services)
                 await prepare_account(self._known_pod(), self._services)
-            except (VolumeWait, *_API_FAILURES) as error:
+            except (VolumeWait, ApiError) as error:
                 self._log.warning("refreshing volumes failed", error=str(error))
 
     def _container(self, spec: Json, context: ContainerContext) -> Container:
@@ -246,7 +244,7 @@ class PodWorker:
                 path = f"/api/v1/namespaces/{self.record.namespace}/pods/{self.record.name}"
                 await self._services.api.delete(path, uid=self.uid, grace_seconds=0)
                 break
-            except _API_FAILURES as error:
+            except ApiError as error:
                 self._log.warning("removing the pod failed", error=str(error))
                 await asyncio.sleep(_RETRY_SECONDS)
         self._services.addresses.release_pod(self.uid)
@@ -263,7 +261,7 @@ class PodWorker:
             self._dirty.clear()
             try:
                 await self._publish()
-            except _API_FAILURES as error:
+            except ApiError as error:
                 self._log.warning("writing the status failed", error=str(error))
                 self._dirty.set()
                 await asyncio.sleep(_RETRY_SECONDS)

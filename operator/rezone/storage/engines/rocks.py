@@ -323,7 +323,8 @@ class RocksEngine:
         """Wait for running readers, then close the database; once more after an OSError.
 
         OSError when they go on for too long. The database is left to them then: beside an iterator
-        it would stay open, and locked, anyway.
+        it would stay open, and locked, anyway. What the disk refuses to take now is in the
+        partition's log; the database is closed all the same.
         """
         with self._idle:
             self._closing = True
@@ -334,7 +335,12 @@ class RocksEngine:
             self._closed = True
         if self._resources is not None:
             self._resources.remove(self)
-        self._db.close()
+        try:
+            self._db.close()
+        except Exception as error:
+            if type(error) is not Exception:  # rocksdict raises bare Exception
+                raise
+            _log.warning("closed without a sync", directory=str(self._directory), error=str(error))
 
 
 def _engine_id(directory: Path) -> str:

@@ -1,10 +1,13 @@
-"""What all messages share, and the two that any call may be answered with."""
+"""What all messages share, and those that belong to no kind of exchange."""
 
 import msgspec
 
 from rezone.wire.errors import ErrorInfo
 
 NodeId = int
+
+NOBODY: NodeId = -1
+"""In the place of a leader that nobody has been told of."""
 
 PartitionId = int
 
@@ -32,3 +35,7 @@ class Failure(Message, frozen=True):
 
     opaque: int
     error: ErrorInfo
+
+
+class Heartbeat(Message, frozen=True):
+    """An end of a channel is there; the side that has opened the channel answers with its own."""

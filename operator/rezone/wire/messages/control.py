@@ -1,5 +1,7 @@
 """What the coordinator asks of data nodes, and their answers."""
 
+import msgspec
+
 from rezone.wire.messages.base import Fence, Message, NodeId, PartitionId
 from rezone.wire.messages.records import (
     IndexPosition,
@@ -7,6 +9,7 @@ from rezone.wire.messages.records import (
     PartitionAssignment,
     ZoneConfig,
 )
+from rezone.wire.messages.reports import IsrProposal
 
 # --- control calls: coordinator -> data node ------------------------------------------------
 
@@ -34,17 +37,19 @@ class NotifyLeaderAndIsr(Message, frozen=True):
     peers: dict[NodeId, str]
 
 
-class AwaitReplica(Message, frozen=True):
-    """Ask whether the replicas of these partitions are open on the node (ZR-06)."""
+class RefuseIsr(Message, frozen=True):
+    """Tell a leader that its AdjustIsr request was refused, and why (HS-05).
+
+    `state` is the record that stands; a leader that knows an older one takes it. A request that is
+    carried out is answered by its new record, with `NotifyLeaderAndIsr`.
+    """
 
     fence: Fence
-    partitions: tuple[PartitionId, ...]
-
-
-class AwaitReplicaReply(Message, frozen=True):
-    """The partitions that are open."""
-
-    open: tuple[PartitionId, ...]
+    partition: PartitionId
+    proposal: IsrProposal
+    state: LeaderAndIsr
+    error_code: str
+    error_message: str
 
 
 class StopReplica(Message, frozen=True):
@@ -77,6 +82,26 @@ class PullSnapshot(Message, frozen=True):
     partition: PartitionId
     source: str
     bytes_per_second_max: int = 0
+
+
+class AdmittedCopy(msgspec.Struct, frozen=True, array_like=True):
+    """A copy that may begin, and its part of the zone's rate; 0 is no limit."""
+
+    partition: PartitionId
+    bytes_per_second_max: int = 0
+
+
+class AdmitCopies(Message, frozen=True):
+    """Say of copies that others push to this node which may begin, and which have to wait (B-03).
+
+    An admission lasts `seconds`; the operator repeats it. A copy that has begun goes on in any
+    case, at its present rate. Partitions that are not here are passed over.
+    """
+
+    fence: Fence
+    admitted: tuple[AdmittedCopy, ...]
+    held: tuple[PartitionId, ...]
+    seconds: float
 
 
 class Takeover(Message, frozen=True):
@@ -131,46 +156,24 @@ class DigestRequest(Message, frozen=True):
 
 
 class DigestReply(Message, frozen=True):
-    """One hex digest and one row count per range, and the offset up to which rows were applied."""
+    """One hex digest and one row count per range, and the offset up to which rows were applied.
+
+    `uncompared` is what the report of the replica said of that when the digest began.
+    """
 
     digests: tuple[str, ...]
     rows: tuple[int, ...]
     as_of: int
     applied_offset: int
+    uncompared: str = ""
 
 
-class WaitForPersistence(Message, frozen=True):
-    """Wait until `offset` is durable here (DCP-07); answers success or timeout."""
+class NoteCompared(Message, frozen=True):
+    """Tell a replica that its copy equals its source: it may lead from now on (B-04).
 
-    partition: PartitionId
-    offset: int
-    timeout_ms: int = 1000
-
-
-class WaitForPersistenceReply(Message, frozen=True):
-    """Whether the offset became durable in time."""
-
-    persisted: bool
-    durable_offset: int
-
-
-class AddStream(Message, frozen=True):
-    """Have a replica stream its partition from the leader (DCP-02).
-
-    Answered when the handshake is done, or the time is over; of several calls whichever is done
-    first is answered first, and `opaque` says which it was.
+    `uncompared` is what its digest's answer said; another copy that was made since is not meant.
     """
 
     fence: Fence
-    opaque: int
     partition: PartitionId
-    timeout_ms: int = 5_000
-
-
-class AddStreamReply(Message, frozen=True):
-    """Whether the stream runs, else why not (yet)."""
-
-    opaque: int
-    partition: PartitionId
-    streaming: bool
-    error: str = ""
+    uncompared: str

@@ -4,7 +4,7 @@ import msgspec
 
 from rezone.wire.errors import ErrorInfo
 from rezone.wire.messages.base import Message, PartitionId
-from rezone.wire.messages.records import TransactionRecord
+from rezone.wire.messages.records import ProducerRecord, TransactionRecord
 
 
 class ImportPosition(msgspec.Struct, frozen=True, array_like=True):
@@ -58,14 +58,14 @@ class BeginImport(Message, frozen=True):
 
 
 class ImportBegun(Message, frozen=True):
-    """From where to follow the log, and what is known there of writers and ended transactions.
+    """From where to follow the log, and what is known there of producers and ended transactions.
 
-    `writers` are as in a SnapshotHeader, `transactions` the last entries of those that are over.
+    `producers` are as in a SnapshotHeader, `transactions` the last entries of those that are over.
     With `sealed_at` the position is where the source's log ends for good.
     """
 
     position: ImportPosition
-    writers: tuple[tuple[str, int, int, int], ...] = ()
+    producers: tuple[ProducerRecord, ...] = ()
     transactions: tuple[TransactionRecord, ...] = ()
 
 
@@ -118,8 +118,12 @@ class TailEntry(msgspec.Struct, frozen=True, array_like=True):
 
     rows: bytes
     kind: int
-    writer_id: bytes
+    producer_id: bytes
     sequence: int
+    producer_epoch: int
+    sent_to: PartitionId
+    digest: bytes
+    opens: bool
     base_offset: int
     end_offset: int
     commit_time: int

@@ -99,6 +99,7 @@ class ZoneConfig(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     layout after it while the zone is re-sharded, 0 when it is not (`wire.layouts`). That one's
     generation is `next_generation`, or when this is 0 the one after `generation`: a re-sharding
     that was cancelled has used its generation up, for its ids must never mean other ranges.
+    `maintenance` are data nodes that are away for a while: more of the log is kept for them.
     """
 
     zone: str
@@ -116,6 +117,7 @@ class ZoneConfig(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     min_in_sync_replicas: int = 1
     log_retention_bytes: int = 256 << 20
     version_retention_seconds: int = 3600
+    maintenance: tuple[NodeId, ...] = ()
 
 
 class PartitionAssignment(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
@@ -123,6 +125,22 @@ class PartitionAssignment(msgspec.Struct, frozen=True, omit_defaults=True, kw_on
 
     partition: PartitionId
     state: LeaderAndIsr
+
+
+class ProducerRecord(msgspec.Struct, frozen=True, array_like=True):
+    """The last batch of a producer to one partition, as replicas remember it (`storage.producers`).
+
+    `sent_to` is that partition: this one, or one of a layout before. Sequence 0: none of the epoch.
+    `digest` is that of its rows as they were sent.
+    """
+
+    producer_id: bytes
+    sent_to: PartitionId
+    epoch: int
+    sequence: int
+    end_offset: int
+    commit_time: int
+    digest: bytes
 
 
 class TransactionRecord(msgspec.Struct, frozen=True, array_like=True):

@@ -20,14 +20,40 @@ class ReportRequest(Message, frozen=True):
     timeout_ms: int = 1000
 
 
+class CopyFailure(enum.StrEnum):
+    """Why the last attempt of a copy has failed, as its receiver sees it."""
+
+    NO_SPACE = "NoSpace"  # the receiver's disk, or its quota, is full
+    CORRUPTION = "Corruption"  # what came does not match its digests, or the copy is not whole
+    RECEIVER = "Receiver"  # anything else at the receiver
+    SOURCE = "Source"  # the source does not answer, refuses, or broke off
+
+
 class CopyProgress(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """How far a snapshot has come in at a receiver; `rows_total` is the source's estimate."""
+    """How far a snapshot has come in at a receiver; `rows_total` is the source's estimate.
+
+    `error` and `failure` tell of the last attempt, until another one has received something.
+    """
 
     rows: int = 0
     bytes: int = 0
     rows_total: int = 0
     done: bool = False
     error: str = ""
+    failure: CopyFailure | None = None
+
+
+class DiskTrouble(enum.StrEnum):
+    """What is wrong with a data node's disk (NW-04); the values are the zone's reasons.
+
+    `FULL`: there is no space, or less than the reserve. `FAILED`: writing fails for another reason.
+    `SLOW`: its syncs take long beside those of others, or do not come back.
+    """
+
+    NONE = ""
+    FULL = "DiskFull"
+    FAILED = "DiskFailed"
+    SLOW = "DiskSlow"
 
 
 class SealState(enum.StrEnum):
@@ -77,9 +103,17 @@ class IsrProposal(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True)
 class ReplicaReport(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     """The state of one replica as its node sees it.
 
-    `leader_epoch` is the highest it has heard of, `last_epoch` that of its log's last row.
+    `leader_epoch` is the highest it has heard of, `last_epoch` that of its log's last row. Of a
+    leader `led_from_offset` is where its log ended when it began to lead: the rows before are those
+    of earlier leaders.
+    `proposal_error`: the code with which the proposal was refused, empty while it is not answered.
+    `leader_heard`: of a replica that follows, whether it hears its leader and is heard (NW-02);
+    None of a leader, and of one that does not say. `leader_stalled`: it has heard heartbeats alone
+    for `replica_lag_ms_max`, and nothing of this replica, though leaders close times.
     `damage`: what was found not to match its checksum. A leader says so while it can still hand
-    over; any other replica needs a copy by then.
+    over; any other replica needs a copy by then. `failed`: it can neither lead nor follow until it
+    has been opened anew, which its node tries again and again; `disk` says so where the disk is
+    why. `uncompared`: it was copied, and nobody has compared that copy with its source yet.
     """
 
     partition: PartitionId
@@ -89,6 +123,7 @@ class ReplicaReport(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=Tru
     partition_epoch: int
     revision: int = 0
     last_epoch: int = 0
+    led_from_offset: int | None = None
     log_end_offset: int = 0
     durable_offset: int = 0
     committed_offset: int = 0
@@ -101,15 +136,21 @@ class ReplicaReport(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=Tru
     takeover_error: str = ""
     copy: CopyProgress | None = None
     proposal: IsrProposal | None = None
+    proposal_error: str = ""
     follower_offsets: dict[NodeId, int] = {}
     follower_applied: dict[NodeId, int] = {}
     rows_estimate: int = 0
     bytes_estimate: int = 0
     error: str = ""
     damage: str = ""
+    failed: bool = False
+    leader_heard: bool | None = None
+    leader_stalled: bool = False
+    disk: DiskTrouble = DiskTrouble.NONE
     paced_rows_per_second: int = 0
     seal: SealState = SealState.UNKNOWN
     imports: tuple[ImportProgress, ...] = ()
+    uncompared: str = ""
 
 
 class NodeReport(Message, frozen=True):
@@ -117,7 +158,12 @@ class NodeReport(Message, frozen=True):
 
     `version` rises with every change of the content and begins anew with `process_id`; `since` is
     0 in a whole report. `gone`: replicas that were dropped after `since`. `leaving`: the node was
-    told to stop, and serves until others have taken its place.
+    told to stop, and serves until others have taken its place. `disk`: so it does because of its
+    disk, as `disk_text` says; it goes on when that is well. `sync_ms`: the longest that its disk's
+    syncs usually took lately, 0 while that is unknown; `slow_ms`: the same while it is long.
+    `clock_text` says what is wrong with its clock; with `clock_off` it knows no time, and others
+    had better lead. `hears`: the data nodes with which it exchanges frames, in both directions;
+    None of a node that does not say.
     """
 
     node: NodeId
@@ -127,8 +173,15 @@ class NodeReport(Message, frozen=True):
     replicas: tuple[ReplicaReport, ...]
     process_id: str
     leaving: bool = False
+    disk: DiskTrouble = DiskTrouble.NONE
+    disk_text: str = ""
+    clock_off: bool = False
+    clock_text: str = ""
+    sync_ms: int = 0
+    slow_ms: int = 0
     since: int = 0
     gone: tuple[PartitionId, ...] = ()
+    hears: tuple[NodeId, ...] | None = None
 
 
 class StreamStatistics(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):

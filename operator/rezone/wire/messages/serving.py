@@ -52,28 +52,60 @@ SENT_AS_MAX = 8
 
 
 class SentAs(msgspec.Struct, frozen=True, array_like=True):
-    """As what a batch was sent to a partition that was sealed then; it may have been applied."""
+    """As what a batch was sent to a partition that was sealed then; it may have been applied.
 
-    writer_id: str
+    By the producer of the request, in its epoch. `digest`: of what was sent (`wire.producers`).
+    """
+
+    partition: PartitionId
     sequence: int
+    digest: bytes
+
+
+class ProducerOpen(Message, frozen=True):
+    """Raise a producer's epoch: the leader of this partition gives those of this producer.
+
+    It is the one that serves `wire.producers.home_hash`. Whoever had the epoch before is refused
+    from then on at each partition that has seen the new one. `opening` is a fresh UUID for each
+    client that opens, and `known_epoch` the newest epoch that it knows of, 0 at first: the epoch
+    given is the next one. A higher one is there: ProducerFenced names it, and the client asks again
+    with that, unless it is this opening's own, which is answered as before. So a late copy of a
+    request opens nothing (docs/decisions/0287).
+    """
+
+    opaque: int
+    partition: PartitionId
+    producer_id: str
+    opening: str
+    known_epoch: int
+
+
+class ProducerOpened(Message, frozen=True):
+    """The epoch that nobody else has got; as durable as a write."""
+
+    opaque: int
+    producer_epoch: int
 
 
 class WriteRequest(Message, frozen=True):
     """Write one batch to a partition; body: one Arrow IPC stream of one record batch.
 
     Upserts carry all columns of the zone, deletes the primary key's. A batch is all or nothing.
-    `sequence` rises by one per batch of the writer in the partition; a repeat of the last one is
-    answered as before and not applied again. `answers_seen` counts the answers that the client has
-    read on this channel. With `transaction` the rows become intents of the transaction that
-    `writer_id` names, and `sequence` counts that one's writes from 1. `sent_as`: the rows were a
-    part of these batches; if one of them was applied, it is answered as a repeat
-    (docs/decisions/0162).
+    `sequence` rises with each batch of the producer to the partition, from 1 in each epoch; a
+    repeat of the last one is answered as before and not applied again. The same number with other
+    rows is refused (SequenceReused), and so is an epoch below one that is known (ProducerFenced).
+    `producer_epoch` is 0 for a producer without a name, whose id is fresh. `answers_seen` counts
+    the answers that the client has read on this channel. With `transaction` the rows become intents
+    of the transaction that `producer_id` names, and `sequence` counts that one's writes from 1.
+    `sent_as`: the rows were a part of these batches; if one of them was applied, it is answered as
+    a repeat (docs/decisions/0162).
     """
 
     opaque: int
     partition: PartitionId
-    writer_id: str
+    producer_id: str
     sequence: int
+    producer_epoch: int = 0
     delete: bool = False
     answers_seen: int = 0
     transaction: TransactionTimes | None = None
@@ -152,11 +184,16 @@ class ReadRequest(Message, frozen=True):
     max_age_ms: int | None = None
 
 
+AGE_UNKNOWN_MS = -1
+"""In place of an age that cannot be told: the time lies ahead of the clocks."""
+
+
 class ReadResult(Message, frozen=True):
     """The rows found, absent keys left out; body: one Arrow IPC stream of one batch.
 
     They are the rows as of `as_of`: asked for that time, any replica gives the same ones.
-    `age_ms`: how long ago that was by the replica's clock; 0 for the newest state.
+    `age_ms`: how long ago that was by the replica's clock; 0 for the newest state, AGE_UNKNOWN_MS
+    when that cannot be told.
     """
 
     opaque: int
@@ -208,7 +245,7 @@ class ScanTicket(Message, frozen=True):
 class RowsAsOf(Message, frozen=True):
     """Of when the rows of a scan or lookup are: asked for that time, any replica has the same ones.
 
-    `age_ms`: how long ago that was by the replica's clock.
+    `age_ms`: how long ago that was by the replica's clock, or AGE_UNKNOWN_MS.
     """
 
     as_of: int

@@ -4,7 +4,7 @@ import msgspec
 
 from rezone.wire.messages.base import Message, NodeId, PartitionId
 from rezone.wire.messages.imports import ImportPosition, SealMark
-from rezone.wire.messages.records import FailoverEntry, TransactionRecord
+from rezone.wire.messages.records import FailoverEntry, ProducerRecord, TransactionRecord
 
 # --- snapshots: DoGet tickets and DoPut descriptors ------------------------------------------
 
@@ -50,8 +50,8 @@ class SnapshotHeader(Message, frozen=True):
     `offset`: every change below it is in the snapshot; the receiver follows the log from there.
     `resume_after`: the snapshot's rows begin after this row id; who lacks any before must not take
     them. Of files it says nothing: each part says where it belongs.
-    `writers` is the source's duplicate table (writer id, last sequence, its end offset, time),
-    `transactions` what it knows of transactions, open ones and others.
+    `producers` is what the source knows of producers, `transactions` what it knows
+    of transactions, open ones and others.
     `format` names the form: empty for rows, else that of the engine files in `files`, which are
     those of the engine `engine_id` and hold these tables too. `imports`: how far the source itself
     has taken over partitions of the layout before; `seal`: it ends with it. `settled`: all of it is
@@ -63,7 +63,7 @@ class SnapshotHeader(Message, frozen=True):
     commit_time: int
     leader_epoch: int
     failover_log: tuple[FailoverEntry, ...]
-    writers: tuple[tuple[str, int, int, int], ...]
+    producers: tuple[ProducerRecord, ...]
     rows_estimate: int
     resume_after: bytes = b""
     format: str = ""
@@ -122,7 +122,8 @@ class CopyState(Message, frozen=True):
     """Where a receiver stands: what a copy that died half-way goes on from (B-05).
 
     `formats` are the formats of engine files that it can open; none once it has begun with rows.
-    `bytes_per_second_max` is the zone's limit for all copies as the node knows it; 0 is none.
+    `bytes_per_second_max` is the limit of this copy as the node knows it; 0 is none. `admitted`
+    says whether others may begin to fill it; None is as good as True.
     """
 
     partition: PartitionId
@@ -133,9 +134,21 @@ class CopyState(Message, frozen=True):
     formats: tuple[str, ...] = ()
     held: HeldFiles | None = None
     bytes_per_second_max: int | None = None
+    admitted: bool | None = None
 
 
 class CopyStateRequest(Message, frozen=True):
     """Ask a receiver where its copy of the partition stands."""
 
     partition: PartitionId
+
+
+class WaitingCopiesRequest(Message, frozen=True):
+    """Ask a receiver which of its replicas need a copy; answered by WaitingCopies."""
+
+
+class WaitingCopies(Message, frozen=True):
+    """The partitions that need a copy at this node, and those of them whose copy may begin."""
+
+    partitions: tuple[PartitionId, ...]
+    admitted: tuple[PartitionId, ...]

@@ -10,11 +10,15 @@ from rezone.wire.messages.records import FailoverEntry, IndexPosition, TakeoverS
 
 
 class OpenConnection(Message, frozen=True):
-    """First frame of a replication channel: its name, the same on both sides (DCP-01)."""
+    """First frame of a replication channel: its name, the same on both sides (DCP-01).
+
+    `beats`: the consumer knows heartbeats, and answers them.
+    """
 
     name: str
     node: NodeId
     zone_uid: str
+    beats: bool = False
 
 
 class ConnectionClosed(Message, frozen=True):
@@ -78,14 +82,31 @@ class StreamRefused(Message, frozen=True):
     error: ErrorInfo
 
 
+class NodeClock(msgspec.Struct, frozen=True, array_like=True):
+    """What a node's clock says, in microseconds: the times that it gives, and its time of day.
+
+    `agreed`: others had the same time since it began. `stamp` is its monotonic clock, `echo` the
+    last stamp of the other end, 0 before there is one, which it had got `held` before.
+    """
+
+    time: int
+    wall: int
+    agreed: bool
+    stamp: int
+    echo: int = 0
+    held: int = 0
+
+
 class LeaseRequest(Message, frozen=True):
     """A leader's node asks for read leases, for all partitions of the channel at once.
 
-    `time`: up to this one it may have been read at; who leads later gives no write such a time.
+    `time`: up to this one it may have been read at; who leads later gives no write such a time. 0
+    while the node does not know the time.
     """
 
     round: int
     time: int
+    clock: NodeClock | None = None
 
 
 class LeaseGrant(Message, frozen=True):
@@ -98,6 +119,7 @@ class LeaseGrant(Message, frozen=True):
     round: int
     lease_ms: int
     left: tuple[PartitionId, ...] = ()
+    clock: NodeClock | None = None
 
 
 class Entries(Message, frozen=True):
@@ -135,7 +157,7 @@ class ClosedTime(msgspec.Struct, frozen=True, array_like=True):
 
 
 class ClosedTimes(Message, frozen=True):
-    """Times that a leader has closed, of streams without newer rows; with each round of leases."""
+    """Times that a leader has closed; with each round of leases, for as long as it serves."""
 
     streams: tuple[ClosedTime, ...]
 
@@ -147,6 +169,8 @@ class FetchLog(Message, frozen=True):
     `leaving`: the consumer is about to stop, and had better not be waited for. `index` is said by
     the candidate of a takeover alone (DCP-08), as is `ready_epoch`: the epoch it waits to lead in.
     `rest_ms`, of a replica that is being filled: for how long its node's clients come first.
+    `sync_ms`: how long the syncs of the consumer's disk take, 0 while that is unknown; `slow_ms`:
+    the same while it is long.
     """
 
     partition: PartitionId
@@ -158,6 +182,8 @@ class FetchLog(Message, frozen=True):
     index: IndexPosition | None = None
     ready_epoch: int = 0
     rest_ms: int = 0
+    sync_ms: int = 0
+    slow_ms: int = 0
 
 
 class SetState(Message, frozen=True):
@@ -189,9 +215,13 @@ class CloseStream(Message, frozen=True):
 
 
 class StreamEnd(Message, frozen=True):
-    """The last message of a stream; `leader`/`leader_epoch` name the new leader when known."""
+    """The last message of a stream; `leader`/`leader_epoch` name the new leader when known.
+
+    `released_epoch`: the producer has given up its read leases of this epoch, the stream's.
+    """
 
     partition: PartitionId
     reason: str
     leader: NodeId | None = None
     leader_epoch: int | None = None
+    released_epoch: int = 0

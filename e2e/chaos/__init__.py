@@ -1,0 +1,1 @@
+"""Faults under a zone in use, on real processes of the one-machine cluster: `make chaos`."""

@@ -1,0 +1,60 @@
+"""The table of what each fault has cost, as Markdown."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+
+@dataclass
+class Row:
+    """What one fault, or a storm of them, has done to a zone in use; times in seconds.
+
+    `gaps`: for each partition the longest time without an acknowledged write. `whole_seconds`:
+    from the fault's end until nothing was left of it; None where that was not in time. `restarts`
+    of containers count those that the fault itself has killed. `told`: reasons that the zone's
+    conditions had in the meantime, and not before.
+    """
+
+    name: str
+    what: str
+    seconds: float
+    bites: int
+    gaps: list[float]
+    writes_per_second: float
+    whole_seconds: float | None
+    told: list[str] = field(default_factory=list)
+    restarts: int = 0
+    problems: list[str] = field(default_factory=list)
+
+
+_HEAD = (
+    "| fault | seconds | bites | writes/s | longest gap of each partition, seconds "
+    "| whole after, seconds | restarts | the zone said |\n"
+    "| --- | --- | --- | --- | --- | --- | --- | --- |"
+)
+
+
+def table(rows: Sequence[Row]) -> str:
+    """Return all rows, the worst partition first in each."""
+    return "\n".join([_HEAD, *(_line(row) for row in rows)])
+
+
+def line(row: Row) -> str:
+    """Return one row in words, for a person who watches."""
+    gaps = " ".join(f"{gap:.1f}" for gap in sorted(row.gaps, reverse=True))
+    whole = "never" if row.whole_seconds is None else f"after {row.whole_seconds:.0f} s"
+    return (
+        f"{row.name}: bit {row.bites} times, {row.writes_per_second:.0f} writes/s, "
+        f"gaps {gaps}, whole {whole}"
+    )
+
+
+def _line(row: Row) -> str:
+    gaps = " ".join(f"{gap:.1f}" for gap in sorted(row.gaps, reverse=True))
+    whole = "**not**" if row.whole_seconds is None else f"{row.whole_seconds:.0f}"
+    return (
+        f"| {row.name}: {row.what} | {row.seconds:.0f} | {row.bites} "
+        f"| {row.writes_per_second:.0f} | {gaps} | {whole} "
+        f"| {row.restarts} | {', '.join(row.told)} |"
+    )

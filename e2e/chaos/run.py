@@ -1,0 +1,192 @@
+"""A run: each fault alone, then a storm, with what each cost and whether all was whole again."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from dataclasses import dataclass
+
+from e2e.chaos.cases import Case, in_storms
+from e2e.chaos.fault import Fault
+from e2e.chaos.history import Operation, Outcome, longest_gaps
+from e2e.chaos.report import Row, line
+from e2e.chaos.storm import Storm, plan
+from e2e.chaos.world import World
+from e2e.kind.command import say
+from rezone.cli.demo.cluster import DemoError
+from rezone.local.errors import ApiError
+
+POLL_SECONDS = 0.25
+STEADY_SECONDS = 4.0
+"""For how long all has to be whole: what a fault has done is not known everywhere at once."""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """How long things may take, in seconds."""
+
+    whole: float
+    storm_whole: float
+    made: float = 240.0
+
+
+async def until_whole(world: World, limit_seconds: float) -> tuple[float | None, list[str]]:
+    """Return after how many seconds all was whole, and stayed so; None and what is not, if never.
+
+    Whole: the zone is Ready with all replicas in sync, no task, no migration and no pod that is
+    not ready, and every client is served at every partition.
+    """
+    begun = time.monotonic()
+    since: float | None = None
+    while True:
+        now = time.monotonic()
+        missing = await _missing(world, begun)
+        if missing:
+            since = None
+        elif since is None:
+            since = now
+        elif now - since >= STEADY_SECONDS:
+            return since - begun, []
+        if now - begun > limit_seconds + (STEADY_SECONDS if since is not None else 0):
+            return None, missing or ["it was whole for a moment only"]
+        await asyncio.sleep(POLL_SECONDS)
+
+
+async def _missing(world: World, since: float) -> list[str]:
+    try:
+        return await world.not_whole() or _not_served(world, since)
+    except (ApiError, OSError, LookupError) as error:
+        return [f"the API server: {error}"]
+
+
+def _not_served(world: World, since: float) -> list[str]:
+    if not world.clients:
+        return []
+    served = {
+        (each.client, each.partition)
+        for each in world.histories.ended()
+        if each.write and each.outcome is Outcome.OK and each.return_ns > since * 1e9
+    }
+    wanted = {(c + 1, p) for c in range(len(world.clients)) for p in range(world.partitions)}
+    left = sorted(wanted - served)
+    return [f"client {c} had no write acknowledged in partition {p} since" for c, p in left]
+
+
+class Run:
+    """Plays one fault after the other, each from a whole zone to a whole zone, and storms."""
+
+    def __init__(self, world: World, seed: int, limits: Limits) -> None:
+        self._world = world
+        self._seed = seed
+        self._limits = limits
+        self.rows: list[Row] = []
+
+    async def alone(self, case: Case) -> None:
+        """Play one fault; what it has cost is one more row."""
+        say(f"{case.name}: {case.what}, {case.seconds:.0f} s")
+        fault = await case.make(self._world, random.Random(f"{self._seed}:{case.name}"))
+        await fault.prepare()
+
+        async def play() -> int:
+            return await self._held(fault, case.seconds)
+
+        await self._row(case.name, case.what, play, self._limits.whole)
+
+    async def storm(self, seconds: float) -> None:
+        """Play a storm; it is one row."""
+        rng = random.Random(f"{self._seed}:storm")
+        events = plan(rng, in_storms(), seconds)
+        say(f"storm: {len(events)} faults and changes, {seconds:.0f} s")
+        storm = Storm(self._world, in_storms(), rng)
+
+        async def play() -> int:
+            await storm.play(events)
+            return storm.bites
+
+        what = f"{len(events)} faults and changes, seed {self._seed}"
+        await self._row("storm", what, play, self._limits.storm_whole)
+        for idle in storm.idle:
+            # Another fault has silenced whom it should have hit, such as an operator that is down.
+            say(f"  {idle}")
+
+    async def _row(
+        self, name: str, what: str, play: Callable[[], Awaitable[int]], limit_seconds: float
+    ) -> Row:
+        await self._settled()
+        restarts, before = await self._world.restarts(), await self._world.reasons()
+        off_before = await self._world.times_off()
+        begun = time.monotonic()
+        async with self._told() as told:
+            bites = await play()
+        healed = time.monotonic()
+        whole, problems = await until_whole(self._world, limit_seconds)
+        operations = self._world.histories.ended()
+        begin, end = int(begun * 1e9), int(healed * 1e9)
+        row = Row(
+            name=name,
+            what=what,
+            seconds=healed - begun,
+            bites=bites,
+            gaps=longest_gaps(operations, self._world.partitions, begin, end),
+            writes_per_second=rate(operations, begin, end),
+            whole_seconds=whole,
+            told=sorted(told - before),
+            problems=[*problems, *(["the fault did nothing"] if bites == 0 else [])],
+        )
+        if whole is None:
+            say("  all is killed now, so that what comes next has a whole zone")
+            self._world.kill()
+        else:
+            row.restarts = await self._world.restarts() - restarts
+            if not off_before:
+                # What a clock has done once may last, and is told of the fault that did it.
+                row.problems += await self._world.times_off()
+        for text in (line(row), *(f"  {problem}" for problem in row.problems)):
+            say(text)
+        self.rows.append(row)
+        return row
+
+    @contextlib.asynccontextmanager
+    async def _told(self) -> AsyncIterator[set[str]]:
+        """Yield the reasons that the zone gives meanwhile; they become more as it goes on."""
+        found: set[str] = set()
+
+        async def listen() -> None:
+            while True:
+                with contextlib.suppress(ApiError, OSError):
+                    found.update(await self._world.reasons())
+                await asyncio.sleep(POLL_SECONDS)
+
+        listening = asyncio.create_task(listen())
+        try:
+            yield found
+        finally:
+            listening.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await listening
+
+    async def _settled(self) -> None:
+        whole, problems = await until_whole(self._world, self._limits.whole)
+        if whole is None:
+            raise DemoError(f"the zone is not whole before the fault: {problems}")
+
+    async def _held(self, fault: Fault, seconds: float) -> int:
+        try:
+            await fault.begin()
+            await asyncio.sleep(seconds)
+            return await fault.bites()
+        finally:
+            await fault.heal()
+
+
+def rate(operations: Sequence[Operation], begin_ns: int, end_ns: int) -> float:
+    """Return the acknowledged writes per second between two times."""
+    found = [
+        each
+        for each in operations
+        if each.write and each.outcome is Outcome.OK and begin_ns <= each.return_ns <= end_ns
+    ]
+    return len(found) * 1e9 / max(end_ns - begin_ns, 1)

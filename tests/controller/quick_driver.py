@@ -1,0 +1,41 @@
+"""A driver that copies without Spark, for tests that are about the operator around it.
+
+It stands in for `spark-submit` on a driver's PATH, does what the copy job does, and begins in a
+second. That the real driver does the same between real data nodes is test_spark_copies'.
+"""
+
+import pathlib
+import stat
+import sys
+from collections.abc import Sequence
+
+from rezone.transfer.dispatch import Receivers, dispatch
+from rezone.transfer.stream import copy_entry
+from rezone.wire import copyplan
+from rezone.wire.copying import CopyReceipt
+from rezone.wire.copyplan import PartitionCopy
+
+
+def install(directory: pathlib.Path) -> pathlib.Path:
+    """Make the program `spark-submit` in a directory, which is to come first on PATH."""
+    directory.mkdir(parents=True, exist_ok=True)
+    program = directory / "spark-submit"
+    program.write_text(f'#!/bin/sh\nexec "{sys.executable}" "{pathlib.Path(__file__)}" "$@"\n')
+    program.chmod(program.stat().st_mode | stat.S_IXUSR)
+    return directory
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Carry the plan out; 0 when every receiver has its copy."""
+    plan = copyplan.loads(arguments[arguments.index("--plan-json") + 1])
+
+    def copy(entry: PartitionCopy) -> list[CopyReceipt]:
+        return copy_entry(entry, attempt="quick")
+
+    with Receivers() as receivers:
+        receipts = dispatch(plan, receivers.ready, copy)
+    return 1 if any(receipt.error for receipt in receipts) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,94 @@
+"""What the operator does with connections on which nothing comes any more."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import aiohttp
+import pytest
+
+from rezone.controller import handlers, health
+from rezone.controller.handlers import KopfThread, build_registry
+from rezone.controller.health import HealthServer
+from rezone.controller.keys import ObjectKey
+from rezone.local.controlplane import free_ports
+
+DEADLINE_SECONDS = 20.0
+
+
+@pytest.fixture
+def silent() -> Iterator[socket.socket]:
+    """Return a server that lets everybody connect and never answers."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        listening.settimeout(DEADLINE_SECONDS)
+        yield listening
+
+
+def wake(key: ObjectKey, version: str = "", *, gone: bool = False) -> None:
+    """Do nothing: nothing is heard."""
+    del key, version, gone
+
+
+@pytest.mark.proves("NW-01")
+def test_a_list_that_is_not_answered_is_asked_again(
+    silent: socket.socket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The operator would see nothing of its objects' changes for five minutes after a cut."""
+    monkeypatch.setattr(handlers, "REQUEST_SECONDS", 0.2)
+    file = tmp_path / "kubeconfig"
+    server = f"http://127.0.0.1:{silent.getsockname()[1]}"
+    file.write_text(
+        json.dumps(
+            {
+                "clusters": [{"name": "c", "cluster": {"server": server}}],
+                "users": [{"name": "u", "user": {"token": "t"}}],
+                "contexts": [{"name": "x", "context": {"cluster": "c", "user": "u"}}],
+                "current-context": "x",
+            }
+        )
+    )
+    monkeypatch.setenv("KUBECONFIG", str(file))
+    ended = threading.Event()
+    watching = KopfThread(
+        build_registry(wake, lambda: None),
+        namespaces=("default",),
+        failed=lambda _: ended.set(),
+    )
+    watching.start()
+    asked: list[socket.socket] = []
+    try:
+        lines: list[bytes] = []
+        while len(lines) == len(set(lines)):
+            asked.append(silent.accept()[0])
+            lines.append(asked[-1].recv(1 << 16).split(b"\r\n")[0])
+    finally:
+        watching.stop(DEADLINE_SECONDS)
+        for connection in asked:
+            connection.close()
+    assert not ended.is_set()
+
+
+@pytest.mark.proves("NW-01")
+async def test_who_connects_to_the_operators_port_and_asks_nothing_is_hung_up_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Each would hold a descriptor of the operator for an hour."""
+    monkeypatch.setattr(health, "IDLE_SECONDS", 0.2)
+    (port,) = free_ports(1)
+    server = HealthServer("127.0.0.1", port, lambda: True)
+    await server.start()
+    try:
+        with socket.create_connection(("127.0.0.1", port)) as idle:
+            idle.settimeout(0)
+            url = f"http://127.0.0.1:{port}/healthz"
+            async with aiohttp.ClientSession() as session, session.get(url) as answer:
+                assert answer.status == 200
+            loop = asyncio.get_running_loop()
+            assert await asyncio.wait_for(loop.sock_recv(idle, 1), DEADLINE_SECONDS) == b""
+    finally:
+        await server.stop()

@@ -1,0 +1,145 @@
+"""Disks whose syncs take long, or do not come back, under a zone with the real coordinator.
+
+Clients write to every partition without a pause, each the next row when the one before is
+answered; how many are, and the longest time without one, is what is looked at.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import uuid
+from collections import Counter, defaultdict
+from typing import Self
+
+from rezone.replica.partition import Partition
+from rezone.replica.write import PreparedRows
+from rezone.storage.entry import rows_batch
+from rezone.wire.errors import RezoneError
+from rezone.wire.messages import NodeId, PartitionId, Role, WriteRequest, WriteResult
+from simulation.scenarios import Start, at_rest
+from simulation.world import World
+
+START = Start(partitions=4, replicas=3, nodes=4)
+WRITERS = 4
+MORE_SECONDS = 10.0
+"""How long a world may take until it says that it is at rest."""
+
+
+class Writers:
+    """The clients of all partitions of a world; what they see since `begin`."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._sent = 0
+        self._open: Counter[PartitionId] = Counter()
+        self._answered_at: dict[PartitionId, float] = {}
+        self._begun_at = 0.0
+        self.answered: Counter[PartitionId] = Counter()
+        self.longest_gap: dict[PartitionId, float] = defaultdict(float)
+        self.now = 0.0
+        self.begin()
+
+    def begin(self) -> None:
+        """Count anew from here on."""
+        now = self._begun_at = self.now = self._world.loop.time()
+        self.answered.clear()
+        self.longest_gap.clear()
+        self._answered_at = dict.fromkeys(range(START.partitions), now)
+
+    @property
+    def rate(self) -> float:
+        """The writes that were answered in a second."""
+        return self.answered.total() / (self.now - self._begun_at)
+
+    @property
+    def gap(self) -> float:
+        """The longest time in which a partition has answered nothing, in seconds."""
+        return max(max(self.longest_gap[p], self.now - at) for p, at in self._answered_at.items())
+
+    def step(self) -> None:
+        """Have each client that waits for nothing write."""
+        self.now = self._world.loop.time()
+        for replica in list(self._world.replicas()):
+            if replica.role is Role.LEADER:
+                for _ in range(WRITERS - self._open[replica.partition_id]):
+                    self._write(replica)
+
+    def _write(self, replica: Partition) -> None:
+        partition = replica.partition_id
+        self._sent += 1
+        start, _ = replica.hash_range
+        row = start.to_bytes(8) + b"client %d" % (self._sent % WRITERS)
+        writer = uuid.UUID(int=1 << 64 | self._sent).hex
+        request = WriteRequest(
+            opaque=self._sent, partition=partition, producer_id=writer, sequence=1
+        )
+        prepared = PreparedRows(rows_batch([row], [0], [b"value %d" % self._sent]), 100)
+
+        def reply(result: object) -> None:
+            self._open[partition] -= 1
+            if isinstance(result, WriteResult):
+                self._world.checks.acknowledged(replica, result.end_offset)
+                self._note(partition)
+
+        self._open[partition] += 1
+        try:
+            with self._world.mortals():
+                replica.write(request, prepared, reply)
+        except RezoneError:
+            self._open[partition] -= 1
+
+    def _note(self, partition: PartitionId) -> None:
+        now = self._world.loop.time()
+        gap = now - self._answered_at[partition]
+        self.longest_gap[partition] = max(self.longest_gap[partition], gap)
+        self._answered_at[partition] = now
+        self.answered[partition] += 1
+
+
+class SlowDisks:
+    """A zone at rest that is written to; to be used as a context."""
+
+    def __init__(self, seed: int) -> None:
+        self._exits = contextlib.ExitStack()
+        self.world = World(seed, at_rest(START))
+        self.slow: dict[NodeId, float] = {}
+        self._until, self._writing = 0.0, True
+        self.writers = Writers(self.world)
+        self.world.each_step = self._step
+
+    def __enter__(self) -> Self:
+        """Begin to write."""
+        self._exits.enter_context(self.world)
+        self.run(3.0)
+        self.writers.begin()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """End the world."""
+        self._exits.close()
+
+    def run(self, seconds: float, *, writing: bool = True) -> None:
+        """Let time pass, with clients that write or without."""
+        self._until, self._writing = self.world.loop.time() + seconds, writing
+        self.world.run(seconds + MORE_SECONDS, self._left)
+
+    def _step(self, world: World) -> None:
+        if self._writing and self._left(world):
+            world.disturbed()  # short steps
+            self.writers.step()
+
+    def _left(self, world: World) -> list[str]:
+        return ["time"] if world.loop.time() < self._until else []
+
+    def delay(self, seconds: float, *nodes: NodeId) -> None:
+        """Have each sync of these nodes take so long."""
+        for node in nodes:
+            self.world.network.nodes[node].machine.sync_seconds = seconds
+
+    def leads(self, node: NodeId) -> list[PartitionId]:
+        """Return the partitions whose record names a node as their leader."""
+        return [p for p, record in self.world.checks.routes.items() if record.leader == node]
+
+    def leader_moves(self) -> int:
+        """Return how often leaders have changed."""
+        return sum(record.leader_epoch for record in self.world.checks.routes.values())

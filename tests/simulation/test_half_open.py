@@ -1,0 +1,37 @@
+"""Links that fall silent, by many seeds: replicas come back in sync by themselves."""
+
+from __future__ import annotations
+
+import collections
+
+import pytest
+
+from rezone.wire.liveness import Liveness
+from simulation.half_open import HalfOpen
+from simulation.runs import seeds
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+@pytest.mark.proves("NW-01")
+def test_no_end_of_a_stream_is_left_that_nobody_tells() -> None:
+    """A replica would stay out of sync until its process is killed, as on real networks."""
+    counts: collections.Counter[str] = collections.Counter()
+    for seed in seeds()[::4]:
+        run = HalfOpen(seed)
+        run.run()
+        counts.update(run.counts)
+    for what in ("silences", "half-open", "written", "healed"):
+        assert counts[what] > 0, counts
+
+
+@pytest.mark.proves("NW-01")
+def test_without_a_deadline_an_end_waits_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A simulation in which this heals would not have found the fault."""
+
+    def never(_self: Liveness, _now: float) -> bool:
+        return False
+
+    monkeypatch.setattr(Liveness, "is_silent", never)
+    with pytest.raises(AssertionError, match="not over"):
+        HalfOpen(0).run()
