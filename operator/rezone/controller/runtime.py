@@ -19,7 +19,7 @@ from rezone.controller.verify import Comparisons, Key
 from rezone.controller.volumes import SeenVolumes
 from rezone.controller.zone_config import zone_config
 from rezone.domain.copy_watch import CopyWatch
-from rezone.domain.outdated import is_later, known_later
+from rezone.domain.outdated import known_later
 from rezone.domain.resharding_observe import PartKey
 from rezone.domain.route_records import RouteRecords
 from rezone.domain.world import CopyKey, RouteChange
@@ -191,12 +191,10 @@ class ZoneRuntime:
         known = self._routes
         if known is None:
             return
-        for seen in self.monitor.nodes().values():
-            for report in seen.heard.replicas.values() if seen.heard is not None else ():
-                record = known.get(report.partition)
-                if record is not None and is_later(report, record):
-                    self._routes = None
-                    return
+        nodes = self.monitor.nodes().items()
+        heard = {node: seen.heard.replicas for node, seen in nodes if seen.heard is not None}
+        if known_later(known, heard):
+            self._routes = None
 
     def overdue_takeovers(self) -> frozenset[PartitionId]:
         """Return the partitions whose takeover has been authorized for too long, as seen here."""

@@ -99,8 +99,7 @@ def _leaving(view: ZoneView) -> frozenset[NodeId]:
 
 
 def _is_damaged(view: ZoneView, partition: PartitionId, node: NodeId) -> bool:
-    report = view.report(partition, node)
-    return report is not None and bool(report.damage) and not view.hands_off
+    return not view.hands_off and node in view.damaged.get(partition, ())
 
 
 class _Handovers:

@@ -33,9 +33,15 @@ def missing_replicas(view: ZoneView) -> tuple[RouteChange, ...]:
     if view.pending is not None or view.hands_off:
         return ()
     moving = {m.partition for m in view.migrations if is_under_way(m)}
+    # Nearly all records name the nodes of their assignment in its order, told apart without a call.
+    others = [
+        (partition, record)
+        for partition, record in view.routes.items()
+        if record.replicas != view.assigned(partition)
+    ]
     changes = (
         _completed(view, partition, record)
-        for partition, record in view.routes.items()
+        for partition, record in others
         if partition not in moving and not record.sealing and not record.sealed
     )
     return tuple(change for change in changes if change is not None)

@@ -47,11 +47,18 @@ def is_later(report: ReplicaReport, record: LeaderAndIsr) -> bool:
 
 def known_later(routes: RouteRecords, replicas: Replicas) -> frozenset[PartitionId]:
     """Return the partitions of which some replica knows a later record."""
+    records = dict(routes.items())
     return frozenset(
         partition
         for reports in replicas.values()
         for partition, report in reports.items()
-        if (record := routes.get(partition)) is not None and is_later(report, record)
+        # A pass asks this of each replica: most are told apart without a call.
+        if (record := records.get(partition)) is not None
+        and (
+            report.leader_epoch > record.leader_epoch
+            or report.partition_epoch > record.partition_epoch
+        )
+        and is_later(report, record)
     )
 
 

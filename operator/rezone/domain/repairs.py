@@ -72,7 +72,8 @@ def replicas_in_need(
     view: ZoneView,
 ) -> Iterator[tuple[PartitionId, NodeId, tuple[NodeId, ...]]]:
     """Yield partitions with their leader and the assigned replicas that say they need a copy."""
-    for partition, record in view.routes.items():
+    for partition in sorted(view.without_data.keys() & view.routes.keys()):
+        record = view.routes[partition]
         leader = view.report(partition, record.leader)
         # What is sealed ends soon, and its rows are elsewhere.
         if record.sealed or leader is None or leader.role is not Role.LEADER:
@@ -339,12 +340,9 @@ def _not_verified(
 def without_data(
     view: ZoneView, partition: PartitionId, *, among: Iterable[NodeId]
 ) -> frozenset[NodeId]:
-    """Return those of the nodes that answer and say that they have not the partition's rows.
-
-    Asked of few: a pass asks it of every partition, and a zone may have a thousand nodes.
-    """
-    reports = ((node, view.report(partition, node)) for node in among)
-    return frozenset(n for n, seen in reports if seen is not None and seen.needs_snapshot)
+    """Return those of the nodes that answer and say that they lack the partition's rows."""
+    found = view.without_data.get(partition)
+    return found.intersection(among) if found else frozenset()
 
 
 def able_to_lead(view: ZoneView, partition: PartitionId) -> frozenset[NodeId]:

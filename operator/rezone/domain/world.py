@@ -6,7 +6,8 @@ nothing that a machine needs later is remembered outside its persisted status.
 """
 
 import dataclasses
-from collections.abc import Mapping
+import functools
+from collections.abc import Callable, ItemsView, Iterable, Mapping
 from datetime import datetime
 
 from rezone.domain.resharding_view import ReshardingAction
@@ -206,11 +207,40 @@ class ZoneView:
 
         None for one that neither has, as those of a layout that is over.
         """
-        generation, index = generation_of(partition), index_of(partition)
-        topology = self.stable if generation == self.generation else None
-        if self.resharding and generation == self.pending_generation:
-            topology = self.pending
-        return topology[index] if topology is not None and index < len(topology) else None
+        return self._places.get(partition)
+
+    # A pass asks the following of each of 16,384 partitions, several times: computed once.
+
+    @functools.cached_property
+    def _places(self) -> Mapping[PartitionId, tuple[NodeId, ...]]:
+        tables = {self.generation: self.stable or ()}
+        if self.resharding:
+            tables[self.pending_generation] = self.pending or ()
+        return {
+            partition: nodes
+            for generation, table in tables.items()
+            for partition, nodes in zip(Layout(generation, len(table)).ids, table, strict=True)
+        }
+
+    @functools.cached_property
+    def without_data(self) -> Mapping[PartitionId, frozenset[NodeId]]:
+        """The reachable nodes that say that they lack a partition's rows; no entry for no node."""
+        return self._nodes_that_say(lambda replicas: [p for p, r in replicas if r.needs_snapshot])
+
+    @functools.cached_property
+    def damaged(self) -> Mapping[PartitionId, frozenset[NodeId]]:
+        """The reachable nodes that say that their replica is damaged; no entry for no node."""
+        return self._nodes_that_say(lambda replicas: [p for p, r in replicas if r.damage])
+
+    def _nodes_that_say(
+        self, of: Callable[[ItemsView[PartitionId, ReplicaReport]], Iterable[PartitionId]]
+    ) -> Mapping[PartitionId, frozenset[NodeId]]:
+        found: dict[PartitionId, set[NodeId]] = {}
+        for node, seen in self.nodes.items():
+            if seen.reachable:
+                for partition in of(seen.replicas.items()):
+                    found.setdefault(partition, set()).add(node)
+        return {partition: frozenset(nodes) for partition, nodes in found.items()}
 
     def target(self, partition: PartitionId) -> tuple[NodeId, ...] | None:
         """Return where a rebalance that is pending brings a partition; None without one."""
