@@ -33,7 +33,7 @@ def test_a_lost_disk_is_given_up(single: Stage) -> None:
     """A zone that goes on by itself without rows hides their loss; one that cannot is stuck."""
     single.cluster.kubectl("delete", "pvc", f"{ZONE}-0-data", WHERE, "--wait=false")
     single.cluster.kubectl("delete", "pod", f"{ZONE}-0", WHERE, "--force", "--grace-period=0")
-    _wait(single, "says that rows are lost", lambda: reason(_zone(single), "Ready") == "LostQuorum")
+    _wait(single, "says that rows are lost", lambda: reason(_zone(single), "Ready") == "QuorumLost")
     single.cluster.apply(_recovery())
     _wait(single, "is ready again", lambda: condition(_zone(single), "Ready") == "True")
     ended = single.cluster.get("rgm", "recover-0", WHERE)
@@ -50,7 +50,7 @@ def _recovery() -> Json:
         "spec": {
             "zoneName": ZONE,
             "partition": 0,
-            "unsafe": {"acceptDataLoss": True, "mode": "Empty"},
+            "uncleanElection": {"acceptDataLoss": True, "mode": "Empty"},
         },
     }
 

@@ -302,7 +302,7 @@ async def test_what_cannot_be_done_fails_after_a_crash(
 
 NEVER_STORED = {MigrationState.UPGRADE_CANDIDATE, MigrationState.UPDATE_METADATA_UP}
 """On the way of a takeover nothing is written (RM-02), or only when the coordinator was away."""
-ELSEWHERE = {MigrationState.RECOVER_UNSAFELY}
+ELSEWHERE = {MigrationState.UNCLEAN_ELECTION}
 """Needs disks that are lost: `test_controller_recovering`."""
 
 

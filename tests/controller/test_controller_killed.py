@@ -236,4 +236,4 @@ def test_every_stored_state_has_its_death() -> None:
     tasks = {T.PLANNED, *MOVING, *CANCELLING, T.FAILED}
     migrations = {M.SELECT_CANDIDATE, *MIGRATING, *ROLLING_BACK, M.FAILED, *NEVER_STORED}
     assert {*T} <= tasks
-    assert {*M} - {M.RECOVER_UNSAFELY} <= migrations
+    assert {*M} - {M.UNCLEAN_ELECTION} <= migrations

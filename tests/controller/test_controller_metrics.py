@@ -261,15 +261,15 @@ def test_zones_that_are_not_ready_are_counted_by_reason_and_forgotten(
     registry: CollectorRegistry, metrics: OperatorMetrics
 ) -> None:
     """A partition whose rows are lost would wait until a user asks."""
-    assert value(registry, "not_ready_zones", reason="LostQuorum") == 0, "an alert needs a value"
+    assert value(registry, "not_ready_zones", reason="QuorumLost") == 0, "an alert needs a value"
     other = ZoneKey("ns", "other").object_key
-    metrics.note_zone(ZONE, (_ready(Reason.LOST_QUORUM, value=False),))
+    metrics.note_zone(ZONE, (_ready(Reason.QUORUM_LOST, value=False),))
     metrics.note_zone(other, (_ready(Reason.PODS_NOT_READY, value=False),))
-    assert value(registry, "not_ready_zones", reason="LostQuorum") == 1
+    assert value(registry, "not_ready_zones", reason="QuorumLost") == 1
     assert value(registry, "not_ready_zones", reason="PodsNotReady") == 1
     metrics.note_zone(ZONE, (_ready(Reason.AVAILABLE, value=True),))
     metrics.forget(other)
-    assert value(registry, "not_ready_zones", reason="LostQuorum") == 0
+    assert value(registry, "not_ready_zones", reason="QuorumLost") == 0
     assert value(registry, "not_ready_zones", reason="PodsNotReady") is None
 
 
@@ -318,7 +318,7 @@ def test_alerts_ask_for_metrics_and_labels_that_exist(
         for rule in yaml.safe_load(rules)["groups"][0]["rules"]
         for name, labels in re.findall(r"(rezone_operator_\w+)(?:\{(.*?)\})?", rule["expr"])
     }
-    assert ("rezone_operator_not_ready_zones", 'reason="LostQuorum"') in asked
+    assert ("rezone_operator_not_ready_zones", 'reason="QuorumLost"') in asked
     for name, labels in asked:
         found = _samples(registry, name)
         assert found, name

@@ -86,9 +86,13 @@ async def lose_disks(cluster: TestCluster, api: KubeApi, zone: Json, nodes: set[
         await until(api, PODS, name, lambda pod: not pod)
 
 
-def recover(cluster: TestCluster, zone: str, **unsafe: object) -> None:
+def recover(cluster: TestCluster, zone: str, **unclean: object) -> None:
     """Apply the migration that gives rows up."""
-    spec = {"zoneName": zone, "partition": 0, "unsafe": {"acceptDataLoss": True, **unsafe}}
+    spec = {
+        "zoneName": zone,
+        "partition": 0,
+        "uncleanElection": {"acceptDataLoss": True, **unclean},
+    }
     meta = {"name": zone, "namespace": NAMESPACE}
     cluster.apply(
         {
@@ -103,7 +107,7 @@ def recover(cluster: TestCluster, zone: str, **unsafe: object) -> None:
 async def told_lost(api: KubeApi, zone: str) -> None:
     """Wait until the zone says that a quorum is lost."""
     await until_zone(
-        api, NAMESPACE, zone, lambda z: condition(z, "Stalled").get("reason") == "LostQuorum"
+        api, NAMESPACE, zone, lambda z: condition(z, "Stalled").get("reason") == "QuorumLost"
     )
 
 
@@ -117,15 +121,15 @@ async def recovered(api: KubeApi, zone: str, heir: OperatorProcess) -> tuple[Jso
 
 
 async def first_death(
-    cluster: TestCluster, api: KubeApi, lives: DyingOperator, zone: str, **unsafe: object
+    cluster: TestCluster, api: KubeApi, lives: DyingOperator, zone: str, **unclean: object
 ) -> None:
     """Ask for the recovery when its need is known; whoever would store its first state dies."""
-    dying = asyncio.create_task(lives.dies(M.RECOVER_UNSAFELY, after=False))
+    dying = asyncio.create_task(lives.dies(M.UNCLEAN_ELECTION, after=False))
     await told_lost(api, zone)
-    recover(cluster, zone, **unsafe)
+    recover(cluster, zone, **unclean)
     await dying
     stored = (await api.get(f"{MIGRATIONS}/{zone}")).get("status")
-    assert stored is None or stored["state"] != M.RECOVER_UNSAFELY
+    assert stored is None or stored["state"] != M.UNCLEAN_ELECTION
 
 
 @pytest.mark.skipif(not EVERY_POINT, reason="half a minute more: make chaos-operator")
@@ -151,7 +155,7 @@ async def test_killed_while_a_survivor_is_made_to_lead(
         finally:
             os.killpg(pid, signal.SIGCONT)
     await first_death(cluster, api, lives, "survivor")
-    await lives.dies(M.RECOVER_UNSAFELY, after=True)
+    await lives.dies(M.UNCLEAN_ELECTION, after=True)
     chosen = (await api.get(f"{MIGRATIONS}/survivor"))["status"]
     await lives.die_in("lead", M.SUCCEEDED)
     found, ended = await recovered(api, "survivor", heir)
@@ -175,7 +179,7 @@ async def test_killed_while_a_partition_begins_anew(
         assert heir.stop() == 0
         await lose_disks(cluster, api, zone, {0})
     await first_death(cluster, api, lives, "empty", mode="Empty")
-    await lives.dies(M.RECOVER_UNSAFELY, after=True)
+    await lives.dies(M.UNCLEAN_ELECTION, after=True)
     await lives.die_in("lead", "call BeginEmpty", M.SUCCEEDED)
     found, ended = await recovered(api, "empty", heir)
     assert ended["recovery"]["empty"]

@@ -83,11 +83,11 @@ async def told_of(api: KubeApi, uid: str, reason: str) -> Json:
 
 async def told_taken(api: KubeApi, name: str, whose: str) -> Json:
     """Wait until a task says by condition and event that its name is another's; return it."""
-    task = await until(api, TASKS, name, lambda t: stalled_reason(t) == Reason.NAME_TAKEN)
+    task = await until(api, TASKS, name, lambda t: stalled_reason(t) == Reason.NAME_CONFLICT)
     message = condition(task, "Stalled")["message"]
     assert f"{NAMESPACE}/{whose}" in message
     assert "delete or rename it" in message
-    event = await told_of(api, task["metadata"]["uid"], Reason.NAME_TAKEN)
+    event = await told_of(api, task["metadata"]["uid"], Reason.NAME_CONFLICT)
     assert event["type"] == "Warning"
     return task
 
@@ -125,7 +125,7 @@ async def test_a_task_says_whose_object_has_its_name_and_goes_on_without_it(
     task = await told_taken(api, "moved", APPLICATION)
     await free_for(api, APPLICATIONS, APPLICATION, theirs, task)
     task = await until(api, TASKS, "moved", lambda t: not stalled_reason(t))
-    assert Reason.NAME_TAKEN not in task["status"].get("waitingFor", ""), task["status"]
+    assert Reason.NAME_CONFLICT not in task["status"].get("waitingFor", ""), task["status"]
 
     await api.patch(f"{TASKS}/moved", {"spec": {"cancel": True}})
     task = await until(api, TASKS, "moved", lambda t: state_of(t) in TERMINAL_TASKS)

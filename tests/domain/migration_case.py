@@ -36,7 +36,7 @@ class Case:
         if state in {S.DOWNGRADE_LEADER, S.UPGRADE_CANDIDATE, S.UPDATE_METADATA_UP}:
             self.world.authorize()
             self.context = {"route_version": 9, "leader_epoch": 4, "next_epoch": 5}
-        if state == S.RECOVER_UNSAFELY:
+        if state == S.UNCLEAN_ELECTION:
             self.context = {"to_node": 2, "leader_epoch": 4, "next_epoch": 5}
             lose_quorum(self)
         if state == S.UPDATE_METADATA_ROLLBACK:
@@ -76,7 +76,7 @@ def cancelled(case: Case) -> None:
 
 def lose_quorum(case: Case) -> None:
     """Let the in-sync nodes 0 and 1 lose their disks; node 2 has most rows, and a person asks."""
-    case.spec = {"unsafe": {"accept_data_loss": True}}
+    case.spec = {"unclean_election": {"accept_data_loss": True}}
     case.world.routes[0] = record(isr=(0, 1))
     case.world.reports |= {(0, node): LOST for node in (0, 1)}
     case.world.reports[0, 2] = {"last_epoch": 3, "log_end_offset": 90, "committed_offset": 80}

@@ -67,9 +67,9 @@ def stalled(status: MachineStatus, reason: Reason) -> MachineStatus:
 def test_what_a_person_has_to_mend_for_a_task_is_told_once() -> None:
     """A task that waits for a person would be found by its status alone, or tell it each pass."""
     before = machine("Planned", "Transferring")
-    after = stalled(before, Reason.NAME_TAKEN)
+    after = stalled(before, Reason.NAME_CONFLICT)
     (told,) = of_task(before, after)
-    assert (told.reason, told.warning) == (Reason.NAME_TAKEN, True)
+    assert (told.reason, told.warning) == (Reason.NAME_CONFLICT, True)
     assert "why" in told.message
     assert of_task(after, after) == ()
     assert of_task(before, stalled(before, Reason.AWAITING_APPROVAL)) == ()

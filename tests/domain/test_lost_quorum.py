@@ -21,7 +21,7 @@ def lost(**changes: Any) -> Case:
     """Return a migration that a person asks rows to be given up by, before its first pass."""
     case = Case("")
     lose_quorum(case)
-    case.spec["unsafe"] |= changes
+    case.spec["unclean_election"] |= changes
     return case
 
 
@@ -32,7 +32,7 @@ def refused(case: Case) -> str:
     assert decision.actions == ()
     error = decision.status.last_error
     assert error is not None
-    assert error.reason == Reason.UNSAFE_REFUSED
+    assert error.reason == Reason.UNCLEAN_ELECTION_REFUSED
     return error.message
 
 
@@ -125,7 +125,7 @@ def test_the_survivor_leads_with_a_new_epoch_after_what_is_lost_was_written() ->
     case = lost()
     decision = case.decide()
     status = decision.status
-    assert status.state == S.RECOVER_UNSAFELY
+    assert status.state == S.UNCLEAN_ELECTION
     assert status.context is not None
     assert (status.context.to_node, status.context.next_epoch) == (2, 5)
     found = status.recovery
@@ -135,10 +135,10 @@ def test_the_survivor_leads_with_a_new_epoch_after_what_is_lost_was_written() ->
     after = route_of(decision)
     assert (after.leader, after.leader_epoch, after.isr, after.iss) == (2, 5, (2,), ())
     assert after.eligible == ()
-    case = Case(S.RECOVER_UNSAFELY)
+    case = Case(S.UNCLEAN_ELECTION)
     case.world.routes[0] = after
     case.world.reported(0, 2, role=Role.FOLLOWER)
-    assert case.decide().status.state == S.RECOVER_UNSAFELY
+    assert case.decide().status.state == S.UNCLEAN_ELECTION
     assert repairs(case.world.view(), NOW) == ()
     del case.world.reports[0, 2]
     assert case.decide().status.state == S.SUCCEEDED
@@ -166,7 +166,7 @@ def test_who_is_eligible_loses_nothing_and_leads_before_a_silent_member_is_waite
     case.world.routes[0] = record(isr=(0,), eligible=(1,))
     case.spec["target"] = 2
     assert "node 2 cannot lead the partition: [1] can" in refused(case)
-    case.spec["unsafe"]["lost_nodes"] = ()
+    case.spec["unclean_election"]["lost_nodes"] = ()
     assert "nodes [0] do not answer" in refused(case)
 
 
@@ -190,19 +190,19 @@ def test_a_node_that_may_come_back_is_waited_for_unless_it_is_named() -> None:
     del case.world.reports[0, 1]
     case.world.silent[1] = 60.0
     assert "nodes [1] do not answer, and may come back" in refused(case)
-    case.spec["unsafe"]["lost_nodes"] = (1,)
+    case.spec["unclean_election"]["lost_nodes"] = (1,)
     assert route_of(case.decide()).leader == 2
-    case = Case(S.RECOVER_UNSAFELY)
+    case = Case(S.UNCLEAN_ELECTION)
     case.world.silent[2] = 60.0
     assert "mode Empty" in refused(case)
 
 
-@pytest.mark.parametrize("case", [lost(), Case(S.RECOVER_UNSAFELY)], ids=["begin", "recover"])
+@pytest.mark.parametrize("case", [lost(), Case(S.UNCLEAN_ELECTION)], ids=["begin", "recover"])
 def test_nothing_is_decided_before_it_is_known_who_answers(case: Case) -> None:
     """A new coordinator, which has heard of nobody, would refuse, or choose a worse survivor."""
     case.world.silent[2] = 1.0
     decision = case.decide()
-    assert decision.status.state in {S.SELECT_CANDIDATE, S.RECOVER_UNSAFELY}
+    assert decision.status.state in {S.SELECT_CANDIDATE, S.UNCLEAN_ELECTION}
     assert decision.actions == ()
     case.world.silent.clear()
     case.world.reports[0, 2] = None
@@ -214,13 +214,13 @@ def test_a_partition_without_any_rows_begins_anew_when_that_is_asked_for() -> No
     case = lost()
     case.world.reports[0, 2] = LOST
     assert "mode Empty begins the partition anew" in refused(case)
-    case.spec["unsafe"]["mode"] = "Empty"
+    case.spec["unclean_election"]["mode"] = "Empty"
     decision = case.decide()
     assert decision.status.recovery is not None
     assert decision.status.recovery.empty
     after = route_of(decision)
     assert (after.leader, after.isr) == (0, (0,))
-    again = Case(S.RECOVER_UNSAFELY)
+    again = Case(S.UNCLEAN_ELECTION)
     again.spec, again.world = case.spec, case.world
     again.context["to_node"] = 0
     again.status["recovery"] = decision.status.recovery
@@ -241,6 +241,6 @@ def test_the_record_refuses_what_would_break_it(
     node: int, epoch: int, reason: routes.RefusalReason
 ) -> None:
     """A recovery that was decided long ago would depose a leader of today."""
-    answer = route_leaders.elect_unsafely(record(), node, epoch, lost=())
+    answer = route_leaders.elect_uncleanly(record(), node, epoch, lost=())
     assert isinstance(answer, routes.Refusal)
     assert answer.reason is reason

@@ -41,7 +41,7 @@ EDGES: dict[tuple[S, str], Callable[[Case], None]] = {
     (S.SELECT_CANDIDATE, "refused"): lambda c: c.spec.update(target=77),
     (S.SELECT_CANDIDATE, "leads already"): lambda c: c.spec.update(target=0),
     (S.SELECT_CANDIDATE, "cancel"): cancelled,
-    (S.SELECT_CANDIDATE, "unsafe"): lose_quorum,
+    (S.SELECT_CANDIDATE, "unclean election"): lose_quorum,
     (S.OPEN_CANDIDATE, "candidate is close"): nothing,
     (S.OPEN_CANDIDATE, "candidate leads"): led_by(1),
     (S.OPEN_CANDIDATE, "candidate failed"): silent(1),
@@ -75,10 +75,10 @@ EDGES: dict[tuple[S, str], Callable[[Case], None]] = {
     (S.UPDATE_METADATA_ROLLBACK, "candidate leads"): led_by(1),
     (S.UPDATE_METADATA_ROLLBACK, "restored"): given_up,
     (S.UPDATE_METADATA_ROLLBACK, "cleaned"): never_authorized,
-    (S.RECOVER_UNSAFELY, "recovered"): led_by(2),
-    (S.RECOVER_UNSAFELY, "refused"): with_world(lambda w: w.reports.clear()),
-    (S.RECOVER_UNSAFELY, "route has changed"): led_by(1, 6),
-    (S.RECOVER_UNSAFELY, "cancel"): cancelled,
+    (S.UNCLEAN_ELECTION, "recovered"): led_by(2),
+    (S.UNCLEAN_ELECTION, "refused"): with_world(lambda w: w.reports.clear()),
+    (S.UNCLEAN_ELECTION, "route has changed"): led_by(1, 6),
+    (S.UNCLEAN_ELECTION, "cancel"): cancelled,
     (S.CLOSE_OLD_LEADER, "closed"): led_by(1),
 }
 

@@ -109,7 +109,7 @@ def test_a_taken_name_is_told_and_nothing_is_asked_for_until_it_is_free() -> Non
     decision = case.decide()
     assert decision.actions == ()
     stalled = condition(decision, ConditionType.STALLED)
-    assert (stalled.reason, stalled.message) == (Reason.NAME_TAKEN, "NameTaken: delete it")
+    assert (stalled.reason, stalled.message) == (Reason.NAME_CONFLICT, "NameConflict: delete it")
     assert condition(decision, ConditionType.RECONCILING) is None
 
     case.world.spark = SparkView(name="t-copy-1", state="")
@@ -118,7 +118,7 @@ def test_a_taken_name_is_told_and_nothing_is_asked_for_until_it_is_free() -> Non
     decision = case.decide()
     assert only(decision, world.EnsureSparkApplication).name == "t-copy-1"
     assert condition(decision, ConditionType.STALLED) is None
-    assert "NameTaken" not in condition(decision, ConditionType.RECONCILING).message
+    assert "NameConflict" not in condition(decision, ConditionType.RECONCILING).message
 
 
 def test_an_earlier_tasks_application_is_waited_for_without_alarm() -> None:
@@ -352,8 +352,8 @@ def test_a_migrations_taken_name_is_told_and_asked_for_until_it_is_free(
     decision = case.decide()
     assert only(decision, world.EnsureMigration).name == name
     stalled = condition(decision, ConditionType.STALLED)
-    assert stalled.reason == Reason.NAME_TAKEN
-    assert stalled.message == "NameTaken: 1 (partition 0: delete it)"
+    assert stalled.reason == Reason.NAME_CONFLICT
+    assert stalled.message == "NameConflict: 1 (partition 0: delete it)"
 
     case.world.taken_names = {}
     stored = ("conditions", "waiting_for", "progress")

@@ -22,7 +22,7 @@ HEIRS = (id_of(1, 0), id_of(1, 1))
 
 def lost_while_resharded(*, heirs: int = 4) -> Case:
     """Return a recovery of old partition 0, as its record is about to change."""
-    case = Case(S.RECOVER_UNSAFELY)
+    case = Case(S.UNCLEAN_ELECTION)
     case.world.heirs = [record() for _ in range(heirs)]
     case.world.settings |= {
         "pending": (NODES,) * heirs,
@@ -77,7 +77,7 @@ def test_a_survivor_leads_at_once_where_heirs_have_nothing() -> None:
 
 
 @pytest.mark.proves("B-08", "B-14")
-@pytest.mark.parametrize("state", ["", S.RECOVER_UNSAFELY])
+@pytest.mark.parametrize("state", ["", S.UNCLEAN_ELECTION])
 def test_rows_of_a_range_that_is_served_elsewhere_are_not_given_up(state: str) -> None:
     """Two partitions would take writes of one range."""
     case = lost_while_resharded()
@@ -89,7 +89,7 @@ def test_rows_of_a_range_that_is_served_elsewhere_are_not_given_up(state: str) -
     error = decision.status.last_error
     assert error is not None
     assert (error.reason, error.message) == (
-        Reason.UNSAFE_REFUSED,
+        Reason.UNCLEAN_ELECTION_REFUSED,
         "new partition 1 serves its range, with all its rows",
     )
 

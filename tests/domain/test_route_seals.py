@@ -71,7 +71,7 @@ def test_takeover_and_seal_exclude_each_other() -> None:
 def test_rows_of_a_partition_that_may_be_sealed_cannot_be_given_up(record: LeaderAndIsr) -> None:
     """A replica without the seal would lead, beside the partitions that serve its range."""
     epoch = routes.highest_epoch(record) + 1
-    answer = route_leaders.elect_unsafely(record, 1, epoch, lost=(0,))
+    answer = route_leaders.elect_uncleanly(record, 1, epoch, lost=(0,))
     assert reason(answer) in {RefusalReason.SEALING, RefusalReason.SEALED}
     # A safe failover keeps the seal and its authorization: the next leader has the log.
     failed_over = route_leaders.fail_over(record, (1, 2), minimum=1)

@@ -391,7 +391,7 @@ class RoutesMachine(RuleBasedStateMachine):
         """Elect somebody by a person's word."""
         before = self.record
         epoch = routes.highest_epoch(before) + 1
-        self._take(route_leaders.elect_unsafely(before, node, epoch, lost=()))
+        self._take(route_leaders.elect_uncleanly(before, node, epoch, lost=()))
         if self.record is not before:
             assert (before.sealing, before.sealed) == (False, False)
             self.fenced_epoch = epoch - 1

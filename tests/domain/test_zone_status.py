@@ -53,15 +53,15 @@ EMPTY = dataclasses.replace(WELL, partitions=0, led=0, in_sync=0)
 
 def test_a_lasting_obstacle_stalls_and_a_passing_one_explains_the_wait() -> None:
     """A refused pod would look like one that starts slowly; nobody would mend the template."""
-    refused = Obstacle(reason=Reason.REFUSED, message="pods are refused: quota")
+    refused = Obstacle(reason=Reason.FAILED_CREATE, message="pods are refused: quota")
     for health in (EMPTY, WELL):
         found = conditions(health, obstacle=refused)
         assert (found["Stalled"].reason, found["Stalled"].message) == (
-            Reason.REFUSED,
+            Reason.FAILED_CREATE,
             refused.message,
         )
         assert "Reconciling" not in found
-    assert conditions(EMPTY, obstacle=refused)["Ready"].reason == Reason.REFUSED
+    assert conditions(EMPTY, obstacle=refused)["Ready"].reason == Reason.FAILED_CREATE
     assert conditions(WELL, obstacle=refused)["Ready"].status == "True"
     passing = Obstacle(reason=Reason.AWAITING_DELETION, message="claim c goes", lasting=False)
     found = conditions(EMPTY, obstacle=passing)
@@ -193,7 +193,11 @@ UPDATE = RolloutStatus(started_time=NOW, updated=1, outdated=2, waiting_for="nod
     [
         (RolloutDecision(status=UPDATE), Reason.UPDATING, {"Reconciling"}),
         (RolloutDecision(status=UPDATE, held=True), Reason.PAUSED, set()),
-        (RolloutDecision(status=UPDATE, stuck="look"), Reason.UPDATE_STUCK, {"Stalled"}),
+        (
+            RolloutDecision(status=UPDATE, stuck="look"),
+            Reason.PROGRESS_DEADLINE_EXCEEDED,
+            {"Stalled"},
+        ),
     ],
 )
 def test_an_update_is_told_while_it_lasts(
@@ -215,12 +219,14 @@ def test_growing_volumes_are_told_while_they_grow() -> None:
     growing = Growth(size="20Gi", grown=1, total=3, waits="data node 2: waits")
     found = conditions(WELL, volumes=growing)
     assert found["Ready"].status == "True"
-    assert found["Growing"].message == "1 of 3 volumes have 20Gi; data node 2: waits"
-    assert found["Reconciling"].reason == Reason.GROWING
+    assert found["VolumeExpanding"].message == "1 of 3 volumes have 20Gi; data node 2: waits"
+    assert found["Reconciling"].reason == Reason.VOLUME_EXPANDING
     assert "Stalled" not in found
     refused = dataclasses.replace(growing, refused=True)
     found = conditions(WELL, volumes=refused)
-    assert (found["Stalled"].reason, found["Growing"].reason) == (Reason.GROWTH_REFUSED,) * 2
+    assert (found["Stalled"].reason, found["VolumeExpanding"].reason) == (
+        Reason.VOLUME_EXPANSION_FAILED,
+    ) * 2
     assert "Reconciling" not in found
     assert conditions(WELL, tuple(found.values())).keys() == {"Ready"}
 
@@ -231,7 +237,7 @@ def test_damage_is_told_with_its_place_and_reason() -> None:
     world.reports[1, 2] = {"damage": "000012.sst: block checksum mismatch"}
     health = health_of(world.view(), replicas=3, wanted_nodes=3)
     found = conditions(dataclasses.replace(health, partitions=2, led=2, in_sync=2))
-    assert (found["Degraded"].status, found["Degraded"].reason) == ("True", Reason.DAMAGED)
+    assert (found["Degraded"].status, found["Degraded"].reason) == ("True", Reason.DATA_CORRUPTION)
     assert "data node 2, partition 1: 000012.sst: block" in found["Degraded"].message
     lost = conditions(dataclasses.replace(health, partitions=2, led=1, in_sync=2))
     assert "1 replicas are damaged: data node 2" in lost["Ready"].message

@@ -63,7 +63,7 @@ class Row:
         return f"{self.kind}-{self.path}-{self.keyword}"
 
 
-UNSAFE: Json = {"acceptDataLoss": True}
+UNCLEAN: Json = {"acceptDataLoss": True}
 
 
 @dataclass(frozen=True)
@@ -98,10 +98,10 @@ def rgm(path: str, keyword: str, good: Any, bad: Any, says: str) -> Row:
     return Row("RegionMigration", path, keyword, good, bad, says)
 
 
-def unsafe(path: str, keyword: str, good: Any, bad: Any, says: str) -> Row:
+def unclean(path: str, keyword: str, good: Any, bad: Any, says: str) -> Row:
     """Return a row about the way out of a lost quorum."""
-    given = {"spec.unsafe": UNSAFE}
-    return Row("RegionMigration", f"spec.unsafe.{path}", keyword, good, bad, says, given)
+    given = {"spec.uncleanElection": UNCLEAN}
+    return Row("RegionMigration", f"spec.uncleanElection.{path}", keyword, good, bad, says, given)
 
 
 def _dotted(given: Json) -> Json:
@@ -281,12 +281,12 @@ ROWS: tuple[Row, ...] = (
     rgm("spec.oldLeader", "enum", "Removed", "Kept", 'supported values: "Follower", "Removed"'),
     rgm("spec.oldLeaderSeconds", "minimum", 0, -1, AT_LEAST_0),
     rgm("spec.oldLeaderSeconds", "maximum", 2_592_000, 2_592_001, "should be less than or equal to 2592000"),
-    unsafe("acceptDataLoss", "required", UNSAFE["acceptDataLoss"], REMOVED, "Required value"),
-    unsafe("mode", "enum", "Empty", "All", 'supported values: "BestSurvivor", "Empty"'),
-    unsafe("lostNodes", "maxItems", [*range(16)], [*range(17)], "must have at most 16 items"),
-    unsafe("lostNodes", "repeat", [1, 2], [1, 1], "Duplicate value: 1"),
-    unsafe("lostNodes[]", "minimum", 0, -1, AT_LEAST_0),
-    unsafe("lostNodes[]", "maximum", NUMBER_MAX, NUMBER_MAX + 1, LAST_NODE),
+    unclean("acceptDataLoss", "required", UNCLEAN["acceptDataLoss"], REMOVED, "Required value"),
+    unclean("mode", "enum", "Empty", "All", 'supported values: "MostComplete", "Empty"'),
+    unclean("lostNodes", "maxItems", [*range(16)], [*range(17)], "must have at most 16 items"),
+    unclean("lostNodes", "repeat", [1, 2], [1, 1], "Duplicate value: 1"),
+    unclean("lostNodes[]", "minimum", 0, -1, AT_LEAST_0),
+    unclean("lostNodes[]", "maximum", NUMBER_MAX, NUMBER_MAX + 1, LAST_NODE),
 )
 
 Z, T, M = "DistributionZone", "RebalanceTask", "RegionMigration"
@@ -385,18 +385,18 @@ RULE_ROWS: tuple[RuleRow, ...] = (
             {"spec.oldLeader": "Follower"}, {"spec.oldLeader": "Removed"}, before={}),
     RuleRow(M, "a cancel cannot be taken back: apply a new RegionMigration",
             {"spec.cancel": True}, {}, before={"spec.cancel": True}),
-    RuleRow(M, "unsafe gives acknowledged rows up: set acceptDataLoss to true, or leave it out",
-            {"spec.unsafe": UNSAFE}, {"spec.unsafe": {"acceptDataLoss": False}}),
-    RuleRow(M, "unsafe cannot be changed: apply a new RegionMigration",
-            {"spec.unsafe": UNSAFE, "spec.cancel": True},
-            {"spec.unsafe": {**UNSAFE, "lostNodes": [3]}}, before={"spec.unsafe": UNSAFE}),
+    RuleRow(M, "uncleanElection gives acknowledged rows up: set acceptDataLoss to true, or leave it out",
+            {"spec.uncleanElection": UNCLEAN}, {"spec.uncleanElection": {"acceptDataLoss": False}}),
+    RuleRow(M, "uncleanElection cannot be changed: apply a new RegionMigration",
+            {"spec.uncleanElection": UNCLEAN, "spec.cancel": True},
+            {"spec.uncleanElection": {**UNCLEAN, "lostNodes": [3]}}, before={"spec.uncleanElection": UNCLEAN}),
     RuleRow(M, "an old leader that is removed is not kept for a time: leave oldLeaderSeconds or oldLeader out",
             {"spec.oldLeaderSeconds": 60},
             {"spec.oldLeaderSeconds": 60, "spec.oldLeader": "Removed"}),
-    RuleRow(M, "unsafe has no old leader to keep: leave oldLeaderSeconds out",
-            {"spec.unsafe": UNSAFE}, {"spec.unsafe": UNSAFE, "spec.oldLeaderSeconds": 60}),
-    RuleRow(M, "unsafe has no old leader to remove: leave oldLeader out",
-            {"spec.unsafe": UNSAFE}, {"spec.unsafe": UNSAFE, "spec.oldLeader": "Removed"}),
+    RuleRow(M, "uncleanElection has no old leader to keep: leave oldLeaderSeconds out",
+            {"spec.uncleanElection": UNCLEAN}, {"spec.uncleanElection": UNCLEAN, "spec.oldLeaderSeconds": 60}),
+    RuleRow(M, "uncleanElection has no old leader to remove: leave oldLeader out",
+            {"spec.uncleanElection": UNCLEAN}, {"spec.uncleanElection": UNCLEAN, "spec.oldLeader": "Removed"}),
 )
 # fmt: on
 

@@ -81,7 +81,9 @@ def hold(*, held: bool) -> Callable[[World], None]:
 def stuck(world: World) -> bool:
     """Hold when the zone says that its update does not go on."""
     status = world.zone().status
-    return status is not None and any(c.reason == "UpdateStuck" for c in status.conditions)
+    return status is not None and any(
+        c.reason == "ProgressDeadlineExceeded" for c in status.conditions
+    )
 
 
 def updated(world: World) -> list[str]:

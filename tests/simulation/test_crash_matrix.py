@@ -64,7 +64,7 @@ NOT_LED_THROUGH: dict[tuple[str, str], str] = {
     (M.UPGRADE_CANDIDATE, "cancel"): ASKED_BEFORE,
     (M.UPDATE_METADATA_UP, "route has changed"): RACE,
     (M.UPDATE_METADATA_ROLLBACK, "candidate leads"): RACE,
-    (M.RECOVER_UNSAFELY, "route has changed"): RACE,
+    (M.UNCLEAN_ELECTION, "route has changed"): RACE,
 }
 """The edges that no scenario takes, and why; `tests/domain` has a case of each."""
 

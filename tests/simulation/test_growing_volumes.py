@@ -32,7 +32,7 @@ def growing(world: World) -> str:
     """Return what the zone says of its volumes' growth."""
     status = world.zone().status
     assert status is not None
-    return next((c.message for c in status.conditions if c.type == "Growing"), "")
+    return next((c.message for c in status.conditions if c.type == "VolumeExpanding"), "")
 
 
 def not_grown(world: World) -> list[str]:

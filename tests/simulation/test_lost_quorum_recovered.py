@@ -80,11 +80,11 @@ def told(reason: str) -> Callable[[World], bool]:
     return when
 
 
-def recover(**unsafe: Any) -> Callable[[World], None]:
+def recover(**unclean: Any) -> Callable[[World], None]:
     """Give rows up."""
 
     def what(world: World) -> None:
-        world.apply_migration("m", partition=0, unsafe={"acceptDataLoss": True, **unsafe})
+        world.apply_migration("m", partition=0, uncleanElection={"acceptDataLoss": True, **unclean})
 
     return what
 
@@ -112,7 +112,7 @@ SURVIVOR = Scenario(
     (
         *BEHIND,
         Order(later(3.0), lose()),
-        Order(told("LostQuorum"), recover()),
+        Order(told("QuorumLost"), recover()),
         Order(is_recovered, lambda _: None),
     ),
     expects=some_rows_are_lost,
@@ -122,7 +122,7 @@ NOTHING = Scenario(
     THREE,
     (
         Order(later(2.0), lose(all_of_them=True)),
-        Order(told("LostQuorum"), recover(mode="Empty")),
+        Order(told("QuorumLost"), recover(mode="Empty")),
         Order(is_recovered, lambda _: None),
     ),
     expects=some_rows_are_lost,
@@ -156,17 +156,17 @@ def bring_back(world: World) -> None:
 
 def recover_again(world: World) -> None:
     """Give rows up by another migration than the first one."""
-    world.apply_migration("n", partition=0, unsafe={"acceptDataLoss": True})
+    world.apply_migration("n", partition=0, uncleanElection={"acceptDataLoss": True})
 
 
 CANCELLED = Scenario(
     "recovery cancelled as it is stored",
     THREE,
     (
-        when_stored(MIGRATION, M.RECOVER_UNSAFELY, cancel_all(MIGRATION)),
+        when_stored(MIGRATION, M.UNCLEAN_ELECTION, cancel_all(MIGRATION)),
         *BEHIND,
         Order(later(3.0), lose()),
-        Order(told("LostQuorum"), recover()),
+        Order(told("QuorumLost"), recover()),
         Order(lambda w: w.states(MIGRATION).get("m") == M.ROLLED_BACK, recover_again),
     ),
     ends=frozenset({"RolledBack", "Succeeded"}),
@@ -176,7 +176,7 @@ REFUSED = Scenario(
     "the lost come back as a recovery is stored",
     THREE,
     (
-        when_stored(MIGRATION, M.RECOVER_UNSAFELY, bring_back),
+        when_stored(MIGRATION, M.UNCLEAN_ELECTION, bring_back),
         *BEHIND,
         Order(later(3.0), kill_set),
         Order(told("NoLeader"), name_the_dead),

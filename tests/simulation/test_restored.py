@@ -66,10 +66,12 @@ def test_rows_that_nobody_has_who_answers_are_given_up_by_a_person_alone() -> No
         asked: list[str] = []
 
         def each(world: World) -> None:
-            if not asked and told("LostQuorum")(world):
+            if not asked and told("QuorumLost")(world):
                 assert world.checks.routes[0].leader_epoch > known.leader_epoch
                 asked.append("recover")
-                world.apply_migration("recover", partition=0, unsafe={"acceptDataLoss": True})
+                world.apply_migration(
+                    "recover", partition=0, uncleanElection={"acceptDataLoss": True}
+                )
 
         world.each_step = each
         world.run(SECONDS_MAX, lambda _: [] if asked else ["nobody was asked"])

@@ -37,7 +37,7 @@ _ENDS: dict[Kind, frozenset[str]] = {
     Kind.MIGRATION: frozenset(TERMINAL_MIGRATION_STATES),
 }
 _NEW = "New"
-_ALWAYS_TOLD = frozenset({Reason.LOST_QUORUM, Reason.NO_LEADER, Reason.UNDER_REPLICATED})
+_ALWAYS_TOLD = frozenset({Reason.QUORUM_LOST, Reason.NO_LEADER, Reason.UNDER_REPLICATED})
 """Reasons of zones that serve less than they should: alerts need them to be 0, not absent."""
 _ALWAYS_DEGRADED = frozenset({Reason.NOT_REACHED, Reason.OPERATOR_CUT_OFF})
 """Those of Degraded that only the operator can tell: data nodes have metrics of all else."""

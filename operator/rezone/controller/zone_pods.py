@@ -43,10 +43,10 @@ async def bring_pods(
         degraded = status.under_replicated > 0
         await pods.ensure(zone, kept, degraded=degraded, present=observed.pods, awaited=away)
     except ForeignObjectError as error:
-        reason = Reason.AWAITING_DELETION if error.going else Reason.NAME_TAKEN
+        reason = Reason.AWAITING_DELETION if error.going else Reason.NAME_CONFLICT
         obstacle = Obstacle(reason=reason, message=str(error), lasting=not error.going)
     except (InvalidWriteError, ForbiddenError) as error:
-        obstacle = Obstacle(reason=Reason.REFUSED, message=str(error))
+        obstacle = Obstacle(reason=Reason.FAILED_CREATE, message=str(error))
     for node in retired:
         log.info("retiring data node", node=node)
         await pods.delete_data_node(zone, node)

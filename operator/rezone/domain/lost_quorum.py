@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from rezone.domain.readiness import uncompared
 from rezone.domain.repairs import able_to_lead, without_data
 from rezone.domain.world import ZoneView
-from rezone.resources.migration import RecoveryMode, UnsafeSpec
+from rezone.resources.migration import RecoveryMode, UncleanElectionSpec
 from rezone.wire.messages import NodeId, PartitionId
 
 PARTITIONS_TOLD_MAX = 8
@@ -120,42 +120,49 @@ def summary(losses: Sequence[Loss]) -> str:
 
 
 def refusal(
-    view: ZoneView, partition: PartitionId, unsafe: UnsafeSpec, target: NodeId | None
+    view: ZoneView,
+    partition: PartitionId,
+    unclean_election: UncleanElectionSpec,
+    target: NodeId | None,
 ) -> str:
     """Return why rows must not be given up as asked, "" when they may."""
     loss = loss_of(view, partition)
     if loss is None:
         return "not needed: a replica with every acknowledged row leads, or takes over by itself"
-    wrong = _wrongly_lost(view, loss, unsafe)
+    wrong = _wrongly_lost(view, loss, unclean_election)
     if wrong:
         return wrong
-    awaited = [n for n in loss.silent if n not in unsafe.lost_nodes]
+    awaited = [n for n in loss.silent if n not in unclean_election.lost_nodes]
     if awaited:
         return (
             f"nodes {awaited} do not answer, and may come back with every acknowledged row: bring "
-            "them back, or name them in unsafe.lostNodes if they never will"
+            "them back, or name them in uncleanElection.lostNodes if they never will"
         )
-    return _wrong_mode(loss, unsafe.mode) or _wrong_target(loss, unsafe.mode, target)
+    return _wrong_mode(loss, unclean_election.mode) or _wrong_target(
+        loss, unclean_election.mode, target
+    )
 
 
-def _wrongly_lost(view: ZoneView, loss: Loss, unsafe: UnsafeSpec) -> str:
+def _wrongly_lost(view: ZoneView, loss: Loss, unclean_election: UncleanElectionSpec) -> str:
     replicas = view.routes[loss.partition].replicas
-    strangers = [n for n in unsafe.lost_nodes if n not in replicas]
+    strangers = [n for n in unclean_election.lost_nodes if n not in replicas]
     if strangers:
-        return f"nodes {strangers} of unsafe.lostNodes hold no replica: {list(replicas)} do"
-    alive = [n for n in unsafe.lost_nodes if n in {s.node for s in loss.survivors}]
-    return f"nodes {alive} of unsafe.lostNodes answer, and have rows" if alive else ""
+        return (
+            f"nodes {strangers} of uncleanElection.lostNodes hold no replica: {list(replicas)} do"
+        )
+    alive = [n for n in unclean_election.lost_nodes if n in {s.node for s in loss.survivors}]
+    return f"nodes {alive} of uncleanElection.lostNodes answer, and have rows" if alive else ""
 
 
 def _wrong_mode(loss: Loss, mode: RecoveryMode) -> str:
     if mode is RecoveryMode.EMPTY and loss.survivors:
         best = loss.survivors[0]
         return (
-            f"node {best.node} has rows up to offset {best.log_end}: mode BestSurvivor keeps them"
+            f"node {best.node} has rows up to offset {best.log_end}: mode MostComplete keeps them"
         )
     if mode is RecoveryMode.EMPTY and not loss.empty:
         return "no data node of the partition answers"
-    if mode is RecoveryMode.BEST_SURVIVOR and not loss.survivors:
+    if mode is RecoveryMode.MOST_COMPLETE and not loss.survivors:
         return "no replica that answers has rows: mode Empty begins the partition anew"
     return ""
 

@@ -87,9 +87,9 @@ def select_candidate(run: Run) -> bool:  # noqa: PLR0911 - one return for each e
     if refusal:
         run.status = with_error(run.status, Reason.INVALID_SPEC, refusal)
         return run.go("refused", message=refusal)
-    if run.spec.unsafe is not None:
+    if run.spec.unclean_election is not None:
         # Nothing else may hold this up: what else moves the partition finds the route changed.
-        return recovery.begin(run, run.spec.unsafe)
+        return recovery.begin(run, run.spec.unclean_election)
     record = run.record
     if record.leader == run.spec.target:
         return run.go("leads already", message=f"node {record.leader} leads already")
@@ -127,7 +127,7 @@ def _refusal(run: Run) -> str:  # noqa: PLR0911 - one return for each reason
         count = run.view.layout.partitions
         return f"partition {run.spec.partition} does not exist: the zone has {count}"
     target = run.spec.target
-    if target is None or run.spec.unsafe is not None:
+    if target is None or run.spec.unclean_election is not None:
         return ""
     node = run.view.nodes.get(target)
     if node is None:
@@ -335,7 +335,7 @@ STEPS: Mapping[str, Step] = MappingProxyType(
         S.UPGRADE_CANDIDATE: takeover.upgrade_candidate,
         S.UPDATE_METADATA_UP: takeover.update_metadata_up,
         S.UPDATE_METADATA_ROLLBACK: takeover.update_metadata_rollback,
-        S.RECOVER_UNSAFELY: recovery.recover,
+        S.UNCLEAN_ELECTION: recovery.recover,
         S.CLOSE_OLD_LEADER: takeover.close_old_leader,
     },
 )

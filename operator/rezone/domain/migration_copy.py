@@ -32,7 +32,7 @@ def copy_candidate(run: Run, report: ReplicaReport, wants: str) -> bool:
         why = f"SparkUnavailable: {bulk.unavailable}"
         return run.wait(why, reason=Reason.SPARK_UNAVAILABLE)
     if bulk.taken is not None:
-        return run.wait(f"NameTaken: {bulk.taken.taken}", reason=Reason.NAME_TAKEN)
+        return run.wait(f"NameConflict: {bulk.taken.taken}", reason=Reason.NAME_CONFLICT)
     return run.wait(wants)
 
 

@@ -1,8 +1,8 @@
 """The way out of a lost quorum: a person gives acknowledged rows up, and a survivor leads.
 
-Asked for by `spec.unsafe` of a RegionMigration. What is decided, and what may be lost by it, is in
-the status before the route changes; new partitions of a re-sharding that have imported rows begin
-anew first (`recovery_heirs`). The new leader's epoch and its new branch of history then
+Asked for by `spec.uncleanElection` of a RegionMigration. What is decided, and what may be lost by
+it, is in the status before the route changes; new partitions of a re-sharding that have imported
+rows begin anew first (`recovery_heirs`). The new leader's epoch and its new branch of history then
 make every replica that comes back later roll back to what it shares with it (DCP-05).
 """
 
@@ -15,25 +15,25 @@ from rezone.domain.recovery_heirs import HeirsWord, heirs_word
 from rezone.domain.statuses import with_error
 from rezone.domain.world import BeginEmpty, ChangeRoutes
 from rezone.resources.conditions import Reason
-from rezone.resources.migration import MigrationContext, RecoveryStatus, UnsafeSpec
+from rezone.resources.migration import MigrationContext, RecoveryStatus, UncleanElectionSpec
 from rezone.wire.messages import NodeId, Role
 
 
-def begin(run: Run, unsafe: UnsafeSpec) -> bool:
+def begin(run: Run, unclean_election: UncleanElectionSpec) -> bool:
     """Choose who leads and say what may be lost, or refuse."""
     unheard = _unheard(run)
     if unheard:
         return run.wait(unheard)
-    if _is_refused(run, unsafe):
+    if _is_refused(run, unclean_election):
         return True
     loss = loss_of(run.view, run.partition)
     assert loss is not None, "what is not lost was refused"  # noqa: S101 - invariant
     record, target = run.record, run.spec.target
-    node = candidates(loss, unsafe.mode)[0] if target is None else target
+    node = candidates(loss, unclean_election.mode)[0] if target is None else target
     recovery = _recovery(loss, node)
-    word = _word_of_heirs(run, loss, node, unsafe)
+    word = _word_of_heirs(run, loss, node, unclean_election)
     if word.refused:
-        return _fail(run, "refused", Reason.UNSAFE_REFUSED, word.refused)
+        return _fail(run, "refused", Reason.UNCLEAN_ELECTION_REFUSED, word.refused)
     if word.told:
         message = f"{recovery.message}; {word.told}"
         recovery = recovery.model_copy(update={"message": message})
@@ -46,13 +46,13 @@ def begin(run: Run, unsafe: UnsafeSpec) -> bool:
         route_version=record.partition_epoch,
     )
     run.status = run.status.model_copy(update={"context": context, "recovery": recovery})
-    return run.go("unsafe", message=f"node {node} shall lead: {recovery.message}")
+    return run.go("unclean election", message=f"node {node} shall lead: {recovery.message}")
 
 
 def recover(run: Run) -> bool:
     """Write that the chosen node leads, and wait until it does."""
-    record, context, unsafe = run.record, run.context, run.spec.unsafe
-    assert unsafe is not None, "the API server keeps spec.unsafe as it is"  # noqa: S101 - invariant
+    record, context, unclean_election = run.record, run.context, run.spec.unclean_election
+    assert unclean_election is not None, "spec.uncleanElection is immutable"  # noqa: S101 - invariant
     if (record.leader, record.leader_epoch) == (context.to_node, context.next_epoch):
         return _await_leader(run)
     if record.leader_epoch >= context.next_epoch:
@@ -64,28 +64,28 @@ def recover(run: Run) -> bool:
     unheard = _unheard(run)
     if unheard:
         return run.wait(unheard)
-    if _is_refused(run, unsafe):
+    if _is_refused(run, unclean_election):
         return True
-    return _elect(run, unsafe)
+    return _elect(run, unclean_election)
 
 
-def _elect(run: Run, unsafe: UnsafeSpec) -> bool:
+def _elect(run: Run, unclean_election: UncleanElectionSpec) -> bool:
     """Ask for the record, when nothing that is given up stands anywhere else."""
     context = run.context
     loss = loss_of(run.view, run.partition)
-    if loss is None or context.to_node not in candidates(loss, unsafe.mode):
+    if loss is None or context.to_node not in candidates(loss, unclean_election.mode):
         why = f"node {context.to_node} does not answer any more"
-        return _fail(run, "refused", Reason.UNSAFE_REFUSED, why)
-    word = _word_of_heirs(run, loss, context.to_node, unsafe)
+        return _fail(run, "refused", Reason.UNCLEAN_ELECTION_REFUSED, why)
+    word = _word_of_heirs(run, loss, context.to_node, unclean_election)
     if word.refused:
-        return _fail(run, "refused", Reason.UNSAFE_REFUSED, word.refused)
+        return _fail(run, "refused", Reason.UNCLEAN_ELECTION_REFUSED, word.refused)
     if word.changes:
         run.act(ChangeRoutes(changes=word.changes))
     if word.waits:
         return run.wait(word.waits)
     refused = run.change_route(
-        lambda r: route_leaders.elect_unsafely(
-            r, context.to_node, context.next_epoch, lost=unsafe.lost_nodes
+        lambda r: route_leaders.elect_uncleanly(
+            r, context.to_node, context.next_epoch, lost=unclean_election.lost_nodes
         )
     )
     return run.wait(refused or "the route is being written", seconds=WAKE_TAKEOVER_SECONDS)
@@ -119,16 +119,18 @@ def _unheard(run: Run) -> str:
     return ""
 
 
-def _is_refused(run: Run, unsafe: UnsafeSpec) -> bool:
-    why = refusal(run.view, run.partition, unsafe, run.spec.target)
-    return bool(why) and _fail(run, "refused", Reason.UNSAFE_REFUSED, why)
+def _is_refused(run: Run, unclean_election: UncleanElectionSpec) -> bool:
+    why = refusal(run.view, run.partition, unclean_election, run.spec.target)
+    return bool(why) and _fail(run, "refused", Reason.UNCLEAN_ELECTION_REFUSED, why)
 
 
-def _word_of_heirs(run: Run, loss: Loss, node: NodeId, unsafe: UnsafeSpec) -> HeirsWord:
+def _word_of_heirs(
+    run: Run, loss: Loss, node: NodeId, unclean_election: UncleanElectionSpec
+) -> HeirsWord:
     """Return what new partitions say; nothing where no acknowledged row is given up, nor a seal."""
     if any(each.node == node and each.complete for each in loss.survivors):
         return HeirsWord()
-    return heirs_word(run.view, run.partition, unsafe)
+    return heirs_word(run.view, run.partition, unclean_election)
 
 
 def _fail(run: Run, event: str, reason: Reason, message: str) -> bool:

@@ -45,7 +45,7 @@ _RESULTS = {
 }
 
 
-_FOR_A_PERSON = frozenset({Reason.SPARK_UNAVAILABLE, Reason.NAME_TAKEN})
+_FOR_A_PERSON = frozenset({Reason.SPARK_UNAVAILABLE, Reason.NAME_CONFLICT})
 """What does not go on without somebody."""
 
 
@@ -279,5 +279,5 @@ def why_never_compared(run: Run, node: NodeId) -> str:
         return ""
     return (
         f"the copy on node {node} was never compared, and leader {leader} is gone: bring that "
-        f"back, or ask by spec.unsafe that node {node} leads"
+        f"back, or ask by spec.uncleanElection that node {node} leads"
     )

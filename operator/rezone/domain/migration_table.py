@@ -3,7 +3,7 @@
 Two edges of the seed's diagram are drawn wider here. `UpdateMetadataRollback` also takes back a
 candidate that this migration opened and could not use, and it may lead back to
 `UpdateMetadataDown`, because after a mismatch both sides are restored and the takeover starts
-again (DCP-11). `RecoverUnsafely` is not in the seed: the way out of a lost quorum. Caches are
+again (DCP-11). `UncleanElection` is not in the seed: the way out of a lost quorum. Caches are
 invalidated by the notification that follows each route change (RM-10).
 """
 
@@ -70,8 +70,8 @@ TABLE = Table(
             "this migration opened",
         ),
         State(
-            name=S.RECOVER_UNSAFELY,
-            does="makes a survivor of a lost quorum lead, as `spec.unsafe` asks; gives rows up",
+            name=S.UNCLEAN_ELECTION,
+            does="makes a survivor of a lost quorum lead (`spec.uncleanElection`); gives rows up",
             commands=(Command.CANCEL,),
         ),
         State(
@@ -89,7 +89,7 @@ TABLE = Table(
         Edge(S.SELECT_CANDIDATE, "refused", S.FAILED),
         Edge(S.SELECT_CANDIDATE, "leads already", S.SUCCEEDED),
         Edge(S.SELECT_CANDIDATE, CANCEL, S.ROLLED_BACK),
-        Edge(S.SELECT_CANDIDATE, "unsafe", S.RECOVER_UNSAFELY),
+        Edge(S.SELECT_CANDIDATE, "unclean election", S.UNCLEAN_ELECTION),
         Edge(S.OPEN_CANDIDATE, "candidate is close", S.UPDATE_METADATA_DOWN),
         Edge(S.OPEN_CANDIDATE, "candidate leads", S.UPDATE_METADATA_UP),
         Edge(S.OPEN_CANDIDATE, "candidate failed", S.UPDATE_METADATA_ROLLBACK),
@@ -117,10 +117,10 @@ TABLE = Table(
         Edge(S.UPDATE_METADATA_ROLLBACK, "candidate leads", S.UPDATE_METADATA_UP),
         Edge(S.UPDATE_METADATA_ROLLBACK, "restored", S.ROLLED_BACK),
         Edge(S.UPDATE_METADATA_ROLLBACK, "cleaned", S.FAILED),
-        Edge(S.RECOVER_UNSAFELY, "recovered", S.SUCCEEDED),
-        Edge(S.RECOVER_UNSAFELY, "refused", S.FAILED),
-        Edge(S.RECOVER_UNSAFELY, "route has changed", S.FAILED),
-        Edge(S.RECOVER_UNSAFELY, CANCEL, S.ROLLED_BACK),
+        Edge(S.UNCLEAN_ELECTION, "recovered", S.SUCCEEDED),
+        Edge(S.UNCLEAN_ELECTION, "refused", S.FAILED),
+        Edge(S.UNCLEAN_ELECTION, "route has changed", S.FAILED),
+        Edge(S.UNCLEAN_ELECTION, CANCEL, S.ROLLED_BACK),
         Edge(S.CLOSE_OLD_LEADER, "closed", S.SUCCEEDED),
     ),
 )

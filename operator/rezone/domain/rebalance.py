@@ -224,7 +224,7 @@ def _await_name(run: TaskRun, taken: SparkView) -> bool:
     """Wait until another's object no longer has the SparkApplication's name; seen in each pass."""
     if taken.going:
         return run.wait(f"AwaitingDeletion: {taken.taken}")
-    return run.wait(f"NameTaken: {taken.taken}", reason=Reason.NAME_TAKEN, stalled=True)
+    return run.wait(f"NameConflict: {taken.taken}", reason=Reason.NAME_CONFLICT, stalled=True)
 
 
 Step = Callable[[TaskRun], bool]

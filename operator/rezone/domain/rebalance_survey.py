@@ -28,14 +28,14 @@ class Wait(enum.StrEnum):
     CATCHING_UP = "CatchingUp"  # a replica follows the log and is not in sync yet
     VERIFYING = "Verifying"  # a copy is being compared with its source
     STUCK = "Stuck"  # its migrations have failed too often
-    NAME_TAKEN = "NameTaken"  # its migration's name is another object's
+    NAME_CONFLICT = "NameConflict"  # its migration's name is another object's
     MAINTENANCE = "Maintenance"  # the data node that shall lead it is in maintenance
     LIMIT = "Limit"  # maxConcurrentMigrations, maxMigrationsPerNode or maxConcurrentHandovers
     SWITCHING = "Switching"  # its leader is being moved
     STOPPING = "Stopping"  # a replica that is no longer assigned has not stopped yet
 
 
-_BLOCKED = {Wait.STUCK: Reason.FAILED, Wait.NAME_TAKEN: Reason.NAME_TAKEN}
+_BLOCKED = {Wait.STUCK: Reason.FAILED, Wait.NAME_CONFLICT: Reason.NAME_CONFLICT}
 """What somebody else has to mend, the graver first."""
 
 

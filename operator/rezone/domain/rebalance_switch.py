@@ -137,7 +137,7 @@ def move_leader(
     if taken is None:
         reasons.add(Wait.SWITCHING, partition, f"its leader moves to node {node}")
     else:
-        reasons.add(Wait.NAME_TAKEN, partition, taken)
+        reasons.add(Wait.NAME_CONFLICT, partition, taken)
     # Also under a name that was taken: asking again is how it is seen to be free.
     run.act(EnsureMigration(name=name, partition=partition, target=node))
 

@@ -16,14 +16,14 @@ from collections.abc import Iterator
 from rezone.domain import routes
 from rezone.domain.lost_quorum import loss_of
 from rezone.domain.world import RouteChange, ZoneView
-from rezone.resources.migration import UnsafeSpec
+from rezone.resources.migration import UncleanElectionSpec
 from rezone.wire.layouts import Layout, Overlap, heirs_of, index_of, sources_of
 from rezone.wire.messages import NodeId, PartitionId
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class HeirsWord:
-    """What stands between an old partition and an unsafe election; empty when nothing does.
+    """What stands between an old partition and an unclean election; empty when nothing does.
 
     `refused`: it must not be. `waits`: not yet, and `changes` make heirs begin anew. `told`: what a
     person must know of it.
@@ -35,7 +35,9 @@ class HeirsWord:
     changes: tuple[RouteChange, ...] = ()
 
 
-def heirs_word(view: ZoneView, partition: PartitionId, unsafe: UnsafeSpec) -> HeirsWord:
+def heirs_word(
+    view: ZoneView, partition: PartitionId, unclean_election: UncleanElectionSpec
+) -> HeirsWord:
     """Return what the heirs of an old partition say before rows of it are given up.
 
     Nothing where the zone is not re-sharded, or the new partitions are not there yet.
@@ -44,7 +46,7 @@ def heirs_word(view: ZoneView, partition: PartitionId, unsafe: UnsafeSpec) -> He
     if layouts is None or partition not in layouts[0].ids:
         return HeirsWord()
     found = [
-        _word(view, layouts, overlap, unsafe)
+        _word(view, layouts, overlap, unclean_election)
         for overlap in heirs_of(partition, *layouts)
         if overlap.new in view.routes
     ]
@@ -63,15 +65,18 @@ def _layouts(view: ZoneView) -> tuple[Layout, Layout] | None:
 
 
 def _word(
-    view: ZoneView, layouts: tuple[Layout, Layout], overlap: Overlap, unsafe: UnsafeSpec
+    view: ZoneView,
+    layouts: tuple[Layout, Layout],
+    overlap: Overlap,
+    unclean_election: UncleanElectionSpec,
 ) -> HeirsWord:
     source, heir = overlap.old, overlap.new
     name = f"new partition {index_of(heir)}"
     report = view.leader_report(heir)
     said = {each.source: each for each in report.imports} if report is not None else {}
     if source not in said:
-        if _is_lost(view, heir, unsafe) and not _has_other_seals(view, layouts, overlap):
-            return _begin_anew(view, heir, unsafe)
+        if _is_lost(view, heir, unclean_election) and not _has_other_seals(view, layouts, overlap):
+            return _begin_anew(view, heir, unclean_election)
         return HeirsWord(waits=f"the leader of {name} has not said what it has of the partition")
     if said[source].sealed:
         return HeirsWord(refused=f"{name} serves its range, with all its rows")
@@ -80,13 +85,13 @@ def _word(
     if any(each.sealed for each in said.values()):
         told = f"{name} serves other rows already and keeps what it has imported of these"
         return HeirsWord(told=told)
-    return _begin_anew(view, heir, unsafe)
+    return _begin_anew(view, heir, unclean_election)
 
 
-def _is_lost(view: ZoneView, heir: PartitionId, unsafe: UnsafeSpec) -> bool:
+def _is_lost(view: ZoneView, heir: PartitionId, unclean_election: UncleanElectionSpec) -> bool:
     """Return whether nobody may lead an heir any more: it went with the same nodes."""
     loss = loss_of(view, heir)
-    return loss is not None and {*loss.silent} <= {*unsafe.lost_nodes}
+    return loss is not None and {*loss.silent} <= {*unclean_election.lost_nodes}
 
 
 def _has_other_seals(view: ZoneView, layouts: tuple[Layout, Layout], overlap: Overlap) -> bool:
@@ -97,10 +102,12 @@ def _has_other_seals(view: ZoneView, layouts: tuple[Layout, Layout], overlap: Ov
     return any(record.sealing or record.sealed for record in records)
 
 
-def _begin_anew(view: ZoneView, heir: PartitionId, unsafe: UnsafeSpec) -> HeirsWord:
+def _begin_anew(
+    view: ZoneView, heir: PartitionId, unclean_election: UncleanElectionSpec
+) -> HeirsWord:
     record = view.routes[heir]
     waits = f"new partition {index_of(heir)} begins anew: it may have rows that are given up"
-    nodes = tuple(_nodes_left(view, heir, unsafe))
+    nodes = tuple(_nodes_left(view, heir, unclean_election))
     state = routes.begin_anew(record, nodes, view.coordinator_epoch) if nodes else None
     if state is None or isinstance(state, routes.Refusal) or record.next_leader is not None:
         return HeirsWord(waits=waits)
@@ -109,8 +116,10 @@ def _begin_anew(view: ZoneView, heir: PartitionId, unsafe: UnsafeSpec) -> HeirsW
     return HeirsWord(waits=waits, changes=(change,))
 
 
-def _nodes_left(view: ZoneView, heir: PartitionId, unsafe: UnsafeSpec) -> Iterator[NodeId]:
+def _nodes_left(
+    view: ZoneView, heir: PartitionId, unclean_election: UncleanElectionSpec
+) -> Iterator[NodeId]:
     for node in view.assigned(heir) or ():
         seen = view.nodes.get(node)
-        if seen is not None and not seen.lost and node not in unsafe.lost_nodes:
+        if seen is not None and not seen.lost and node not in unclean_election.lost_nodes:
             yield node

@@ -178,7 +178,7 @@ def elect_eligible(
     return _led_by(alone, heir, highest_epoch(record) + 1, coordinator_epoch)
 
 
-def elect_unsafely(
+def elect_uncleanly(
     record: LeaderAndIsr,
     node: NodeId,
     leader_epoch: int,

@@ -147,11 +147,11 @@ def zone_conditions(
 ) -> tuple[Condition, ...]:
     """Return the zone's conditions; `rebalancing` names the task under way, or is empty."""
     if stalled is None and rollout.stuck:
-        stalled = (Reason.UPDATE_STUCK, rollout.stuck)
+        stalled = (Reason.PROGRESS_DEADLINE_EXCEEDED, rollout.stuck)
     if stalled is None and volumes is not None and volumes.refused:
-        stalled = (Reason.GROWTH_REFUSED, volumes.text)
+        stalled = (Reason.VOLUME_EXPANSION_FAILED, volumes.text)
     if health.lost_quorum:
-        stalled = (Reason.LOST_QUORUM, f"{health.lost_quorum}; {_WAY_OUT}")
+        stalled = (Reason.QUORUM_LOST, f"{health.lost_quorum}; {_WAY_OUT}")
     if obstacle is not None and obstacle.lasting:
         stalled = (obstacle.reason, obstacle.message)
 
@@ -163,7 +163,9 @@ def zone_conditions(
     updating, update_reason, update_message = _updating(rollout)
     advancing = updating and not rollout.held
     growing, grow_message = volumes is not None, volumes.text if volumes is not None else ""
-    grow_reason = Reason.GROWTH_REFUSED if volumes and volumes.refused else Reason.GROWING
+    grow_reason = (
+        Reason.VOLUME_EXPANSION_FAILED if volumes and volumes.refused else Reason.VOLUME_EXPANDING
+    )
     working = (advancing or growing or not ready) and stalled is None
     if ready and updating:
         reason, message = update_reason, update_message
@@ -173,7 +175,9 @@ def zone_conditions(
     result = _while_true(
         result, updating, of(ConditionType.UPDATING, update_reason, update_message)
     )
-    result = _while_true(result, growing, of(ConditionType.GROWING, grow_reason, grow_message))
+    result = _while_true(
+        result, growing, of(ConditionType.VOLUME_EXPANDING, grow_reason, grow_message)
+    )
     result = _while_true(
         result,
         bool(health.indexing),
@@ -220,7 +224,7 @@ def _degraded(health: ZoneHealth) -> tuple[bool, Reason, str]:
         return True, _REASON_OF[trouble], message
     if health.damaged:
         message = f"{health.damaged} replicas are damaged and copied anew: {health.damage}"
-        return True, Reason.DAMAGED, message
+        return True, Reason.DATA_CORRUPTION, message
     if health.differing:
         message = (
             f"{health.differing} copies differ from their leaders' rows, and never lead: "
@@ -263,7 +267,7 @@ def _ready(
             message = f"{message}; {health.clocks}"
         if health.damaged:
             message = f"{message}; {health.damaged} replicas are damaged: {health.damage}"
-        reason = Reason.LOST_QUORUM if health.lost_quorum else Reason.NO_LEADER
+        reason = Reason.QUORUM_LOST if health.lost_quorum else Reason.NO_LEADER
         return (
             False,
             reason,
@@ -290,7 +294,7 @@ def _updating(rollout: RolloutDecision) -> tuple[bool, Reason, str]:
     if rollout.held:
         reason = Reason.PAUSED
     elif rollout.stuck:
-        reason = Reason.UPDATE_STUCK
+        reason = Reason.PROGRESS_DEADLINE_EXCEEDED
     total = status.updated + status.outdated
     text = f"{status.updated} of {total} data nodes run the current template; {status.waiting_for}"
     return True, reason, text

@@ -38,7 +38,7 @@ class MigrationState(enum.StrEnum):
     UPGRADE_CANDIDATE = "UpgradeCandidate"
     UPDATE_METADATA_UP = "UpdateMetadataUp"
     UPDATE_METADATA_ROLLBACK = "UpdateMetadataRollback"
-    RECOVER_UNSAFELY = "RecoverUnsafely"
+    UNCLEAN_ELECTION = "UncleanElection"
     CLOSE_OLD_LEADER = "CloseOldLeader"
     SUCCEEDED = "Succeeded"
     ROLLED_BACK = "RolledBack"
@@ -53,18 +53,18 @@ TERMINAL_MIGRATION_STATES = frozenset(
 class RecoveryMode(enum.StrEnum):
     """From what a partition goes on whose quorum is lost."""
 
-    BEST_SURVIVOR = "BestSurvivor"  # from the replica that loses the least
+    MOST_COMPLETE = "MostComplete"  # from the replica that loses the least
     EMPTY = "Empty"  # from nothing, when no replica has any rows
 
 
-class UnsafeSpec(Model):
+class UncleanElectionSpec(Model):
     """Gives acknowledged rows up, so that a partition without its quorum has a leader again."""
 
     rules: ClassVar[tuple[Rule, ...]] = (
         Rule(
             rule="self.acceptDataLoss",
-            message="unsafe gives acknowledged rows up: set acceptDataLoss to true, or leave it "
-            "out",
+            message="uncleanElection gives acknowledged rows up: set acceptDataLoss to true, "
+            "or leave it out",
             field_path=".acceptDataLoss",
         ),
     )
@@ -73,7 +73,7 @@ class UnsafeSpec(Model):
         description="True: acknowledged rows may be lost by this; see status.recovery.",
     )
     mode: RecoveryMode = Field(
-        default=RecoveryMode.BEST_SURVIVOR,
+        default=RecoveryMode.MOST_COMPLETE,
         description="From what the partition goes on.",
     )
     lost_nodes: Annotated[
@@ -116,10 +116,10 @@ class RegionMigrationSpec(Model):
             field_path=".cancel",
         ),
         Rule(
-            rule="has(self.unsafe) == has(oldSelf.unsafe) && "
-            "(!has(self.unsafe) || self.unsafe == oldSelf.unsafe)",
-            message="unsafe cannot be changed: apply a new RegionMigration",
-            field_path=".unsafe",
+            rule="has(self.uncleanElection) == has(oldSelf.uncleanElection) && "
+            "(!has(self.uncleanElection) || self.uncleanElection == oldSelf.uncleanElection)",
+            message="uncleanElection cannot be changed: apply a new RegionMigration",
+            field_path=".uncleanElection",
         ),
         Rule(
             rule="!has(self.oldLeaderSeconds) || self.oldLeader == 'Follower'",
@@ -128,13 +128,13 @@ class RegionMigrationSpec(Model):
             field_path=".oldLeaderSeconds",
         ),
         Rule(
-            rule="!has(self.unsafe) || !has(self.oldLeaderSeconds)",
-            message="unsafe has no old leader to keep: leave oldLeaderSeconds out",
+            rule="!has(self.uncleanElection) || !has(self.oldLeaderSeconds)",
+            message="uncleanElection has no old leader to keep: leave oldLeaderSeconds out",
             field_path=".oldLeaderSeconds",
         ),
         Rule(
-            rule="!has(self.unsafe) || self.oldLeader == 'Follower'",
-            message="unsafe has no old leader to remove: leave oldLeader out",
+            rule="!has(self.uncleanElection) || self.oldLeader == 'Follower'",
+            message="uncleanElection has no old leader to remove: leave oldLeader out",
             field_path=".oldLeader",
         ),
     )
@@ -162,7 +162,7 @@ class RegionMigrationSpec(Model):
         default=False,
         description="True: go back to the old leader, as long as the new one does not lead yet.",
     )
-    unsafe: UnsafeSpec | None = Field(
+    unclean_election: UncleanElectionSpec | None = Field(
         default=None,
         description="Only for a partition that has lost its quorum: give acknowledged rows up.",
     )
@@ -207,7 +207,7 @@ class MigrationContext(Model):
 
 
 class RecoveryStatus(Model):
-    """What an unsafe recovery keeps, and what it may lose; offsets are of the partition's log."""
+    """What an unclean election keeps, and what it may lose; offsets are of the partition's log."""
 
     empty: bool = Field(default=False, description="The partition begins anew, without rows.")
     kept_offset: Count = Field(description="All acknowledged rows below this offset are kept.")
