@@ -22,7 +22,7 @@ from rezone.kube.store import StatusStore
 from rezone.resources.conditions import ConditionType, Reason, condition_of
 from rezone.resources.migration import (
     MigrationState,
-    OldLeader,
+    OldLeaderPolicy,
     RegionMigration,
     RegionMigrationSpec,
     RegionMigrationStatus,
@@ -33,7 +33,7 @@ from rezone.resources.zone_status import (
     Assignment,
     Assignments,
     DistributionZoneStatus,
-    KeptReplica,
+    RetainedReplica,
 )
 from rezone.wire.layouts import id_of
 
@@ -62,8 +62,8 @@ def called(*arguments: str, **env: str) -> Result:
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        (("--back", "--to", "1"), "--back says where to"),
-        (("--remove", "--keep-seconds", "60"), "--remove keeps nothing"),
+        (("--failback", "--to", "1"), "--failback says where to"),
+        (("--remove", "--retain-seconds", "60"), "--remove keeps nothing"),
         (("--to", "-1"), "-1 is not in the range x>=0"),
         (("--timeout-seconds", "0"), "0.0 is not in the range x>=1"),
     ],
@@ -77,23 +77,23 @@ def test_what_contradicts_itself_is_refused_before_anything_is_asked_for(
     assert says in done.output
 
 
-def kept(node: int, *, partition: int = 0, generation: int = 2, hours: int = 0) -> KeptReplica:
+def kept(node: int, *, partition: int = 0, generation: int = 2, hours: int = 0) -> RetainedReplica:
     """Return an old leader that is kept since some hours after NOW."""
-    return KeptReplica(
+    return RetainedReplica(
         partition=id_of(generation, partition),
         node=node,
         migration=f"m-{node}",
-        kept_time=NOW + dt.timedelta(hours=hours),
+        retained_time=NOW + dt.timedelta(hours=hours),
     )
 
 
-async def zone_that_keeps(store: StatusStore, namespace: str, *old: KeptReplica) -> None:
+async def zone_that_keeps(store: StatusStore, namespace: str, *old: RetainedReplica) -> None:
     """Make a zone of two partitions of generation 2 that keeps old leaders."""
     meta = ObjectMeta(name="orders", namespace=namespace)
     spec = {"partitions": 2, "replicas": 1, "dataNodes": {"count": 3}}
     zone = await store.create(DistributionZone.parse({"metadata": meta.dump(), "spec": spec}))
     stable = Assignment(revision=5, replicas="0;1", generation=2)
-    keys = Assignments(stable=stable, change=5, last_generation=2, kept=old)
+    keys = Assignments(stable=stable, change=5, last_generation=2, retained=old)
     await store.write_status(zone, DistributionZoneStatus(assignments=keys))
 
 
@@ -190,9 +190,9 @@ def asked_for(namespace: str, kubeconfig: Path, *options: str) -> RegionMigratio
 @pytest.mark.slow
 def test_what_is_not_over_in_time_goes_on_and_is_named(crds: Path, namespace_name: str) -> None:
     """Nobody would know how to look after the move, or would ask for it once more."""
-    spec = asked_for(namespace_name, crds, "--to", "2", "--keep-seconds", "60")
+    spec = asked_for(namespace_name, crds, "--to", "2", "--retain-seconds", "60")
     assert (spec.zone_name, spec.partition, spec.target) == ("orders", 0, 2)
-    assert (spec.old_leader, spec.old_leader_seconds) == (OldLeader.FOLLOWER, 60)
+    assert (spec.old_leader_policy, spec.retain_old_leader_seconds) == (OldLeaderPolicy.RETAIN, 60)
 
 
 @pytest.mark.apiserver
@@ -208,17 +208,17 @@ def test_on_the_way_back_nothing_is_kept_unless_it_is_asked_for(
             await zone_that_keeps(StatusStore(api), namespace_name, kept(2))
 
     asyncio.run(make())
-    spec = asked_for(namespace_name, crds, "--back")
-    assert (spec.target, spec.old_leader) == (2, OldLeader.REMOVED)
-    spec = asked_for(namespace_name, crds, "--back", "--keep-seconds", "60")
-    assert (spec.target, spec.old_leader) == (2, OldLeader.FOLLOWER)
+    spec = asked_for(namespace_name, crds, "--failback")
+    assert (spec.target, spec.old_leader_policy) == (2, OldLeaderPolicy.REMOVE)
+    spec = asked_for(namespace_name, crds, "--failback", "--retain-seconds", "60")
+    assert (spec.target, spec.old_leader_policy) == (2, OldLeaderPolicy.RETAIN)
 
 
 @pytest.mark.apiserver
 @pytest.mark.slow
 def test_errors_of_the_api_server_are_said_in_a_line(crds: Path, namespace_name: str) -> None:
     """People would read a traceback in place of the name that they have mistyped."""
-    done = called("orders", "0", "--back", "-n", namespace_name, KUBECONFIG=str(crds))
+    done = called("orders", "0", "--failback", "-n", namespace_name, KUBECONFIG=str(crds))
     assert done.exit_code == 1
     assert isinstance(done.exception, SystemExit)
     assert done.output.startswith("Error: ")

@@ -210,7 +210,7 @@ async def test_migration_goes_on_after_a_crash(
     )
     with Writer(addresses_of(before).values()) as writer:
         cluster.apply(
-            migration_manifest(NAMESPACE, name, zone, partition, new, oldLeader="Removed")
+            migration_manifest(NAMESPACE, name, zone, partition, new, oldLeaderPolicy="Remove")
         )
         await crash_at(cluster, Kind.MIGRATION, state, after=after)
         stored = state_of(await api.get(f"{MIGRATIONS}/{name}"))
@@ -232,7 +232,9 @@ async def _put_back(cluster: TestCluster, api: KubeApi, partition: int, node: in
     """Lead a partition from its assigned node again, for the next test."""
     record = (await routes_of(api, NAMESPACE, ZONE))[partition]
     name = f"back-{next(numbers)}"
-    cluster.apply(migration_manifest(NAMESPACE, name, ZONE, partition, node, oldLeader="Removed"))
+    cluster.apply(
+        migration_manifest(NAMESPACE, name, ZONE, partition, node, oldLeaderPolicy="Remove")
+    )
     ended = await until(api, MIGRATIONS, name, ends(TERMINAL_MIGRATIONS))
     assert state_of(ended) == "Succeeded", (record, ended["status"])
     # Tools compare the generations: one that is never seen would leave it Progressing.

@@ -151,7 +151,7 @@ async def test_killed_at_every_state_of_a_migration(
     (new, *_), old = await a_move(api, zone, 1)
     await settings_of(api, paused=True)
     with Writer(addresses_of(zone).values()) as writer:
-        cluster.apply(migration_manifest(NAMESPACE, "m", ZONE, 1, new, oldLeader="Removed"))
+        cluster.apply(migration_manifest(NAMESPACE, "m", ZONE, 1, new, oldLeaderPolicy="Remove"))
         await lives.die_in(M.SELECT_CANDIDATE)
         await settings_of(api, paused=False)
         await lives.die_in(*MIGRATING)

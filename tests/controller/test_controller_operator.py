@@ -374,7 +374,7 @@ async def test_a_kept_leader_leads_again_without_a_copy_or_goes_in_time(
     with Writer(addresses_of(zone).values()) as writer:
         await asyncio.to_thread(writer.wait_for_more)
         moved = await _move_and_keep(cluster, api, "there", new)
-        assert moved["status"]["oldLeaderUntilTime"]
+        assert moved["status"]["retainOldLeaderUntilTime"]
         reports = await asyncio.to_thread(reports_of, addresses_of(zone))
         assert reports[new][0].copy is not None, "this is how a copy would be seen"
         copied = reports[old][0].copy
@@ -388,7 +388,7 @@ async def test_a_kept_leader_leads_again_without_a_copy_or_goes_in_time(
 
         await _move_and_keep(cluster, api, "again", new)
         assert old in (await routes_of(api, NAMESPACE, "main"))[0].replicas
-        await api.patch(f"{MIGRATIONS}/again", {"spec": {"oldLeaderSeconds": 0}})
+        await api.patch(f"{MIGRATIONS}/again", {"spec": {"retainOldLeaderSeconds": 0}})
         await until_zone(api, NAMESPACE, "main", lambda z: not _kept(z))
         after = await check_settled(api, NAMESPACE, "main")
         record = (await routes_of(api, NAMESPACE, "main"))[0]
@@ -400,11 +400,13 @@ async def test_a_kept_leader_leads_again_without_a_copy_or_goes_in_time(
 
 async def _move_and_keep(cluster: TestCluster, api: KubeApi, name: str, target: int) -> Json:
     """Move partition 0's leader outside its assignment and keep the old one for an hour."""
-    cluster.apply(migration_manifest(NAMESPACE, name, "main", 0, target, oldLeaderSeconds=3600))
+    cluster.apply(
+        migration_manifest(NAMESPACE, name, "main", 0, target, retainOldLeaderSeconds=3600)
+    )
     ended = await until(api, MIGRATIONS, name, lambda m: state_of(m) in TERMINAL_MIGRATIONS)
     assert state_of(ended) == "Succeeded", ended["status"]
     (kept,) = _kept(await check_settled(api, NAMESPACE, "main"))
-    assert kept["untilTime"] == ended["status"]["oldLeaderUntilTime"]
+    assert kept["untilTime"] == ended["status"]["retainOldLeaderUntilTime"]
     assert (kept["migration"], kept["node"]) == (name, ended["status"]["context"]["fromNode"])
     return ended
 

@@ -110,7 +110,7 @@ async def test_a_cancel_ends_on_one_side_or_the_other(api: KubeApi, zone: Json) 
     layout = Layout(0, 3) if cancelled else Layout(1, 5)
     assert list(await records_of(api, NAMESPACE, ZONE)) == list(layout.ids)
     keys = after["status"]["assignments"]
-    assert keys.get("declinedPartitions", 0) == (5 if cancelled else 0)
+    assert keys.get("cancelledPartitions", 0) == (5 if cancelled else 0)
 
 
 @pytest.mark.proves("B-08", "B-06")

@@ -12,11 +12,11 @@ from rezone.domain import assignments
 from rezone.domain.assignments import SKIP, TopologyError
 from rezone.domain.world import SettleLeader, Topology
 from rezone.resources.zone_status import (
-    KEPT_MAX,
+    RETAINED_MAX,
     Assignment,
     Assignments,
     CancelIntent,
-    KeptReplica,
+    RetainedReplica,
 )
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -57,9 +57,11 @@ def moved(
     )
 
 
-def kept(node: int, until: datetime | None) -> KeptReplica:
+def kept(node: int, until: datetime | None) -> RetainedReplica:
     """Return what migration m keeps of partition 0."""
-    return KeptReplica(partition=0, node=node, migration="m", kept_time=NOW, until_time=until)
+    return RetainedReplica(
+        partition=0, node=node, migration="m", retained_time=NOW, retain_until_time=until
+    )
 
 
 # --- the compact text ---------------------------------------------------------------------------
@@ -178,7 +180,7 @@ def test_a_removed_leaders_place_goes_to_its_replacement() -> None:
     after = assignments.settle(STABLE, move)
     assert isinstance(after, Assignments)
     assert after.stable == key(((2, 1, 4), (1, 2, 3)), 6)
-    assert after.kept == (kept(0, NOW),)
+    assert after.retained == (kept(0, NOW),)
     assert assignments.settle(after, move) is SKIP, "a repeat would be another change"
 
 
@@ -194,16 +196,16 @@ def test_what_a_move_leaves_beside_the_assignment_is_kept_in_the_same_write() ->
     """A crash between the two would leave a replica that nobody takes away any more."""
     first = assignments.settle(STABLE, moved(0, 0, 4, replicas=(0, 1, 2, 4), until=NOW))
     assert isinstance(first, Assignments)
-    assert first.kept == (kept(0, NOW),)
+    assert first.retained == (kept(0, NOW),)
     # Back again: node 0 has its place again, and what led meanwhile is beside it.
     back = assignments.settle(first, moved(0, 4, 0, replicas=(0, 1, 2, 4)))
     assert isinstance(back, Assignments)
     assert back.stable == key(A, 7)
-    assert back.kept == (kept(4, None),)
+    assert back.retained == (kept(4, None),)
     # A leader that stood in for the first one: neither has a place any more.
     third = assignments.settle(first, moved(0, 0, 5, replicas=(0, 1, 2, 4, 5)))
     assert isinstance(third, Assignments)
-    assert third.kept == (kept(0, None), kept(4, None))
+    assert third.retained == (kept(0, None), kept(4, None))
 
 
 def test_no_more_is_kept_than_the_status_has_room_for() -> None:
@@ -212,24 +214,24 @@ def test_no_more_is_kept_than_the_status_has_room_for() -> None:
     The status would be refused as too large in every pass, and the zone stand still.
     """
     many = tuple(
-        KeptReplica(partition=1, node=node, migration="m", kept_time=NOW)
-        for node in range(100, 100 + KEPT_MAX)
+        RetainedReplica(partition=1, node=node, migration="m", retained_time=NOW)
+        for node in range(100, 100 + RETAINED_MAX)
     )
-    full = STABLE.model_copy(update={"kept": many})
+    full = STABLE.model_copy(update={"retained": many})
     for replicas in ((0, 1, 2, 4), (1, 2, 4)):
         after = assignments.settle(full, moved(0, 0, 4, replicas=replicas))
         assert isinstance(after, Assignments)
-        assert after.kept == many
+        assert after.retained == many
         assert assignments.topology_of(after.stable) == ((4, 1, 2), A[1])
 
 
 def test_the_time_of_what_is_kept_is_changed_by_its_migration() -> None:
     """A replica would stay for a time that was taken back, or another one go."""
     other = kept(9, None).model_copy(update={"migration": "other"})
-    both = STABLE.model_copy(update={"kept": (kept(0, None), other)})
-    after = assignments.keep_until(both, "m", NOW)
-    assert after.kept == (kept(0, NOW), other)
-    assert assignments.keep_until(STABLE, "m", NOW) == STABLE
+    both = STABLE.model_copy(update={"retained": (kept(0, None), other)})
+    after = assignments.retain_until(both, "m", NOW)
+    assert after.retained == (kept(0, NOW), other)
+    assert assignments.retain_until(STABLE, "m", NOW) == STABLE
 
 
 # --- the first pseudo-code, line by line --------------------------------------------------------

@@ -8,7 +8,7 @@ import pytest
 from rebalance_case import Case as TaskCase
 from worlds import NOW, OLD, World, record
 
-from rezone.domain import assignments, handover, kept_replicas
+from rezone.domain import assignments, handover, retained_replicas
 from rezone.domain.missing_replicas import missing_replicas
 from rezone.domain.repairs import missing_copies, repairs, strays
 from rezone.domain.rollout import Situation, decide
@@ -21,7 +21,7 @@ from rezone.resources.zone_status import (
     DataNodeState,
     DataNodeStatus,
     DistributionZoneStatus,
-    KeptReplica,
+    RetainedReplica,
     RolloutStatus,
 )
 from rezone.wire.messages import IsrProposal
@@ -86,13 +86,15 @@ def test_nothing_is_copied_stopped_or_rearranged() -> None:
 
 def test_a_kept_replica_outlasts_its_time() -> None:
     """It would be stopped in the middle of somebody's work, or nobody would know why it is not."""
-    kept = KeptReplica(partition=0, node=3, migration="m", kept_time=NOW, until_time=NOW)
+    kept = RetainedReplica(
+        partition=0, node=3, migration="m", retained_time=NOW, retain_until_time=NOW
+    )
     four = record(replicas=(0, 1, 2, 3), isr=(0, 1, 2, 3))
     world = paused(routes=[four, record(leader=1)])
-    world.settings["kept"] = (kept,)
+    world.settings["retained"] = (kept,)
     view = world.view()
-    assert kept_replicas.releases(view, NOW) == ()
-    (told,) = kept_replicas.still_kept(view, NOW)
+    assert retained_replicas.releases(view, NOW) == ()
+    (told,) = retained_replicas.still_retained(view, NOW)
     assert told.waiting_for == "the zone is paused: spec.paused"
 
 

@@ -29,8 +29,8 @@ from rezone.domain import world
 from rezone.domain.migration_table import TABLE
 from rezone.resources.conditions import Reason
 from rezone.resources.migration import MigrationState as S
-from rezone.resources.migration import OldLeader
-from rezone.resources.zone_status import KEPT_MAX, KeptReplica
+from rezone.resources.migration import OldLeaderPolicy
+from rezone.resources.zone_status import RETAINED_MAX, RetainedReplica
 from rezone.wire.messages import Role, TakeoverState
 
 __all__ = ["followed"]
@@ -247,9 +247,9 @@ def test_the_assignment_follows_a_leader_that_a_person_has_moved() -> None:
     ("more", "seconds"),
     [
         ({}, None),
-        ({"old_leader_seconds": 3600}, 3600),
-        ({"old_leader_seconds": 0}, 0),
-        ({"old_leader": OldLeader.REMOVED}, 0),
+        ({"retain_old_leader_seconds": 3600}, 3600),
+        ({"retain_old_leader_seconds": 0}, 0),
+        ({"old_leader_policy": OldLeaderPolicy.REMOVE}, 0),
     ],
     ids=["without end", "an hour", "at once", "removed"],
 )
@@ -263,32 +263,34 @@ def test_the_end_of_the_kept_old_leader_is_set_with_the_assignment(
     settle = only(case.decide(), world.SettleLeader)
     assert (settle.since, settle.until, settle.migration) == (NOW, until, "m")
     assert settle.replicas == (0, 1, 2, 3)
-    case.world.settings |= {"stable": ((3, 1, 2), OLD[1]), "kept": (kept(0, until),)}
+    case.world.settings |= {"stable": ((3, 1, 2), OLD[1]), "retained": (kept(0, until),)}
     case.now = NOW + timedelta(seconds=30)
     status = case.decide().status
     assert status.context is not None
-    assert (status.context.kept_time, status.old_leader_until_time) == (NOW, until)
+    assert (status.context.retained_time, status.retain_old_leader_until_time) == (NOW, until)
 
 
-def kept(node: int, until: datetime | None = None, *, migration: str = "m") -> KeptReplica:
+def kept(node: int, until: datetime | None = None, *, migration: str = "m") -> RetainedReplica:
     """Return what a migration keeps of partition 0 since NOW."""
-    return KeptReplica(partition=0, node=node, migration=migration, kept_time=NOW, until_time=until)
+    return RetainedReplica(
+        partition=0, node=node, migration=migration, retained_time=NOW, retain_until_time=until
+    )
 
 
 @pytest.mark.proves("B-13", "B-14")
 def test_an_old_leader_of_the_assignment_is_not_removed_by_a_time() -> None:
     """The partition would have one replica less than the zone asks for."""
     case = Case(S.UPDATE_METADATA_UP)
-    case.spec["old_leader_seconds"] = 60
+    case.spec["retain_old_leader_seconds"] = 60
     case.world.routes[0] = record(leader=1, leader_epoch=5)
     status = case.decide().status
-    assert status.old_leader_until_time is None
+    assert status.retain_old_leader_until_time is None
     assert any("node 0 is not beside" in line.message for line in status.history)
 
 
-def full() -> tuple[KeptReplica, ...]:
+def full() -> tuple[RetainedReplica, ...]:
     """Return as many kept replicas as a zone may have."""
-    return tuple(kept(n, migration="x") for n in range(100, 100 + KEPT_MAX))
+    return tuple(kept(n, migration="x") for n in range(100, 100 + RETAINED_MAX))
 
 
 @pytest.mark.proves("B-13", "B-14")
@@ -299,22 +301,22 @@ def test_a_move_that_finds_no_room_to_keep_its_old_leader_is_refused() -> None:
     """
     case = Case("")
     case.spec["target"] = 3
-    case.world.settings["kept"] = full()
+    case.world.settings["retained"] = full()
     decision = case.decide()
     assert decision.path[-1] == S.FAILED
     error = decision.status.last_error
     assert error is not None
-    assert error.reason == Reason.KEPT_LIMIT
+    assert error.reason == Reason.RETAINED_LIMIT
     assert "256 old leaders" in error.message
     removes = Case("")
-    removes.spec["target"], removes.spec["old_leader"] = 3, OldLeader.REMOVED
-    removes.world.settings["kept"] = full()
+    removes.spec["target"], removes.spec["old_leader_policy"] = 3, OldLeaderPolicy.REMOVE
+    removes.world.settings["retained"] = full()
     assert removes.decide().path[:1] == (S.OPEN_CANDIDATE,)
     back = Case("")
     back.spec["target"] = 3
-    back.world.settings["kept"] = (*full()[1:], kept(3, migration="x"))
+    back.world.settings["retained"] = (*full()[1:], kept(3, migration="x"))
     inside = Case("")
-    inside.world.settings["kept"] = full()
+    inside.world.settings["retained"] = full()
     for each in (back, inside):
         assert S.FAILED not in each.decide().path
 
@@ -326,7 +328,7 @@ def test_a_move_whose_room_others_have_taken_ends_without_it() -> None:
     The leader has moved by then: waiting for room would leave the assignment behind for ever.
     """
     case = moved_outside()
-    case.world.settings["kept"] = full()
+    case.world.settings["retained"] = full()
     case.now = NOW + timedelta(seconds=20)
     only(case.decide(), world.SettleLeader)
     case.world.settings["stable"] = ((3, 1, 2), (1, 2, 0))
@@ -363,7 +365,7 @@ def test_the_way_back_to_a_kept_leader_needs_neither_copy_nor_comparison() -> No
     case.world.routes[0] = record(replicas=NODES, isr=NODES, iss=(3,), hot_standby_replica=3)
     copied = case.decide()
     assert copied.path == (S.OPEN_CANDIDATE,), "a copy that nobody compared would lead"
-    case.world.settings["kept"] = (kept(3, migration="x"),)
+    case.world.settings["retained"] = (kept(3, migration="x"),)
     assert case.decide().path == (S.UPDATE_METADATA_DOWN,)
 
 
@@ -530,7 +532,7 @@ def test_a_leader_that_is_gone_is_left_behind(*, found: bool) -> None:
     decision = case.decide()
     context = decision.status.context
     assert context is not None
-    assert (context.close_old_leader, context.leader_may_unreachable) == (True, True)
+    assert (context.close_old_leader, context.leader_may_be_unreachable) == (True, True)
     assert only(decision, world.RequestUpgrade).next_epoch == 5
     assert decision.path == (S.UPGRADE_CANDIDATE,)
 
@@ -548,11 +550,11 @@ def test_rollback_tells_the_failure_detector() -> None:
     """Both nodes are gone and nobody would look for a third one."""
     case = Case(S.UPGRADE_CANDIDATE)
     case.world.silent |= {0: 60.0, 1: 60.0}
-    case.context |= {"leader_may_unreachable": True}
+    case.context |= {"leader_may_be_unreachable": True}
     decision = case.decide()
     assert route_of(decision).leader_epoch == 6
     rolled_back = Case(S.UPDATE_METADATA_ROLLBACK)
-    rolled_back.context |= {"leader_may_unreachable": True}
+    rolled_back.context |= {"leader_may_be_unreachable": True}
     rolled_back.world.silent[0] = 60.0
     rolled_back.world.routes[0] = record(leader_epoch=6)
     end = rolled_back.decide()
@@ -586,14 +588,14 @@ def test_up_accepts_a_changed_in_sync_set_but_no_other_authorization() -> None:
 
 
 @pytest.mark.proves("RM-07", "B-13")
-@pytest.mark.parametrize("keep", list(OldLeader))
-def test_the_old_leader_stays_or_goes_as_asked(keep: OldLeader) -> None:
+@pytest.mark.parametrize("keep", list(OldLeaderPolicy))
+def test_the_old_leader_stays_or_goes_as_asked(keep: OldLeaderPolicy) -> None:
     """A person would get one replica less than asked for, or one more."""
     case = Case(S.UPDATE_METADATA_UP)
-    case.spec["old_leader"] = keep
+    case.spec["old_leader_policy"] = keep
     case.world.settings["stable"] = ((0, 2, 3), OLD[1])
     state = route_of(case.decide())
-    wanted = (0, 1, 2) if keep is OldLeader.FOLLOWER else (1, 2)
+    wanted = (0, 1, 2) if keep is OldLeaderPolicy.RETAIN else (1, 2)
     assert (state.leader, state.isr, state.replicas) == (1, wanted, wanted)
 
 
@@ -613,7 +615,7 @@ def test_closing_ignores_what_cannot_be_closed() -> None:
     """A migration would never end because a dead node does not answer."""
     case = Case(S.CLOSE_OLD_LEADER)
     case.context |= {"close_old_leader": True}
-    case.spec["old_leader"] = OldLeader.REMOVED
+    case.spec["old_leader_policy"] = OldLeaderPolicy.REMOVE
     case.world.routes[0] = record(leader=1, leader_epoch=5, isr=(1, 2), replicas=(1, 2))
     case.world.reports[0, 0] = {}
     assert only(case.decide(), world.StopReplica).node == 0
@@ -628,7 +630,7 @@ def test_closing_ignores_what_cannot_be_closed() -> None:
 def test_a_failover_to_the_candidate_still_removes_the_old_leader() -> None:
     """The zone would keep one replica more than a person asked for."""
     case = Case(S.CLOSE_OLD_LEADER)
-    case.spec["old_leader"] = OldLeader.REMOVED
+    case.spec["old_leader_policy"] = OldLeaderPolicy.REMOVE
     case.world.routes[0] = record(leader=1, leader_epoch=6)
     case.world.settings["stable"] = ((1, 2, 3), OLD[1])
     assert route_of(case.decide()).replicas == (1, 2)
@@ -637,7 +639,7 @@ def test_a_failover_to_the_candidate_still_removes_the_old_leader() -> None:
 def removing(state: S = S.UPDATE_METADATA_UP) -> Case:
     """Return a migration between two nodes of the assignment that removes the old leader."""
     case = Case(state)
-    case.spec["old_leader"] = OldLeader.REMOVED
+    case.spec["old_leader_policy"] = OldLeaderPolicy.REMOVE
     return case
 
 
@@ -653,7 +655,7 @@ def test_a_removed_leader_of_the_assignment_stays_until_its_place_is_taken() -> 
     settle = only(case.decide(), world.SettleLeader)
     assert (settle.old_leader, settle.new_leader, settle.replacement) == (0, 1, 3)
     assert settle.until == NOW, "it is kept no longer than the replacement needs"
-    case.world.settings |= {"stable": ((1, 2, 3), OLD[1]), "kept": (kept(0, NOW),)}
+    case.world.settings |= {"stable": ((1, 2, 3), OLD[1]), "retained": (kept(0, NOW),)}
     decision = case.decide()
     assert (decision.path[-1], decision.actions) == (S.SUCCEEDED, ())
 
@@ -747,7 +749,7 @@ def test_after_the_end_nothing_happens(state: str) -> None:
 @pytest.mark.proves("RM-02", "HS-10")
 @pytest.mark.parametrize(
     ("spec", "writes_max"),
-    [({"target": 1}, 7), ({"target": 3}, 11), ({"target": 3, "old_leader": "Removed"}, 11)],
+    [({"target": 1}, 7), ({"target": 3}, 11), ({"target": 3, "old_leader_policy": "Remove"}, 11)],
 )
 def test_a_planned_migration_costs_few_api_writes(spec: dict[str, Any], writes_max: int) -> None:
     """Moving thousands of partitions would be limited by the API server."""

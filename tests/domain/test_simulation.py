@@ -12,7 +12,7 @@ from simulated_zone import Zone
 from rezone.domain import assignments
 from rezone.domain.world import Topology
 from rezone.resources.conditions import Reason
-from rezone.resources.migration import OldLeader, RegionMigrationStatus
+from rezone.resources.migration import OldLeaderPolicy, RegionMigrationStatus
 from rezone.resources.task import RebalanceTaskStatus
 
 STABLE: Topology = ((0, 1, 2), (1, 2, 0), (2, 0, 1), (0, 2, 1))
@@ -33,7 +33,7 @@ def migration_zone(seed: int) -> Zone:
     """Return a zone with migrations to a replica, to a new node, and without target."""
     zone = Zone(seed, STABLE, NODES)
     zone.migrate("a", 0, 1)
-    zone.migrate("b", 1, 4, old_leader=OldLeader.REMOVED)
+    zone.migrate("b", 1, 4, old_leader_policy=OldLeaderPolicy.REMOVE)
     zone.migrate("c", 2, None)
     return zone
 

@@ -273,7 +273,7 @@ def test_a_cancelled_number_is_not_begun_again_before_it_changes() -> None:
     assert other.pending is not None
     assert other.pending.generation == 3
     as_before = resharded(4, cleared, found, 80)
-    assert as_before.declined_partitions == 0
+    assert as_before.cancelled_partitions == 0
     assert resharded(8, as_before, found, 90).pending is not None
 
 
@@ -281,7 +281,7 @@ def test_other_triggers_keep_the_partitions_that_there_are() -> None:
     """A node that joins would begin what was cancelled, or be placed by the wrong count."""
     found = nodes("a", "b", "c")
     stable = assignments.first(Assignments(), planned(found), 10)
-    declined = stable.model_copy(update={"declined_partitions": 8})
+    declined = stable.model_copy(update={"cancelled_partitions": 8})
     after = resharded(8, declined, nodes("a", "b", "c", "d"))
     assert after.pending is not None
     assert after.pending.generation == 0

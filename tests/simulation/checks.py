@@ -310,7 +310,7 @@ def unfinished(world: World) -> list[str]:
                 found.append(f"{kind} {each['metadata']['name']} is {state}: {waits}")
     assert keys.stable is not None
     for partition, nodes in enumerate(assignments.parse(keys.stable.replicas)):
-        kept = (each.node for each in keys.kept if each.partition == partition)
+        kept = (each.node for each in keys.retained if each.partition == partition)
         found += _partition_problems(world, partition, {*nodes, *kept})
     found += _leftovers(world, {n.id for n in status.data_nodes})
     found += _without_standbys(world)

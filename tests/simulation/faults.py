@@ -249,9 +249,9 @@ def migrate_one(world: World) -> None:
     if rng.random() < 0.8:
         spec["target"] = rng.choice([n.id for n in world.data_nodes()])
     if rng.random() < 0.5:
-        spec["oldLeader"] = "Removed"
+        spec["oldLeaderPolicy"] = "Remove"
     elif rng.random() < 0.5:
-        spec["oldLeaderSeconds"] = rng.choice((0, 3))
+        spec["retainOldLeaderSeconds"] = rng.choice((0, 3))
     partition = rng.choice(sorted(world.checks.routes))
     name = f"{rng.choice('az')}-{number}"
     world.strikes("person", f"{name}: partition {partition}, {spec}")

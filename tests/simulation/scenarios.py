@@ -439,7 +439,7 @@ MIGRATIONS = (
     Scenario(
         "migration off its node",
         SMALL,
-        (Order(at_once, migrate("new", oldLeader="Removed")),),
+        (Order(at_once, migrate("new", oldLeaderPolicy="Remove")),),
         expects=stable_follows,
     ),
     Scenario(

@@ -74,7 +74,10 @@ def assigned(world: World) -> tuple[NodeId, ...]:
 REMOVED = Scenario(
     "a migration to a replica that removes the old leader",
     Start(replicas=3, nodes=4),
-    (Order(at_once, migrate("replica", oldLeader="Removed")), Order(later(1.0), lambda _: None)),
+    (
+        Order(at_once, migrate("replica", oldLeaderPolicy="Remove")),
+        Order(later(1.0), lambda _: None),
+    ),
 )
 
 
@@ -111,7 +114,7 @@ def test_a_leader_that_nobody_can_replace_is_not_removed() -> None:
     """
     with World(1, at_rest(Start(replicas=3, nodes=3))) as world:
         leader = world.checks.routes[0].leader
-        world.orders = [Order(at_once, migrate("replica", oldLeader="Removed"))]
+        world.orders = [Order(at_once, migrate("replica", oldLeaderPolicy="Remove"))]
         world.run(SECONDS_MAX)
         assert world.states(MIGRATION) == {"m": "Failed"}
         assert world.checks.routes[0].leader == leader

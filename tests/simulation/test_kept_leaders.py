@@ -20,7 +20,9 @@ KEPT_SECONDS = 4
 
 def move_and_keep(world: World) -> None:
     """Move partition 0's leader outside its assignment; the old one stays for a time."""
-    world.apply_migration("m", partition=0, target=outside(world), oldLeaderSeconds=KEPT_SECONDS)
+    world.apply_migration(
+        "m", partition=0, target=outside(world), retainOldLeaderSeconds=KEPT_SECONDS
+    )
 
 
 def moved_and_let_go(world: World) -> bool:
@@ -31,7 +33,7 @@ def moved_and_let_go(world: World) -> bool:
 def nothing_is_kept(world: World) -> list[str]:
     """Return what is wrong at the end: all replicas are where the assignment says by then."""
     status = world.zone().status
-    kept = status.assignments.kept if status is not None else ()
+    kept = status.assignments.retained if status is not None else ()
     return [*stable_follows(world), *(f"still kept: {each}" for each in kept)]
 
 

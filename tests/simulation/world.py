@@ -189,9 +189,9 @@ class World:
 
     def _apply(self, kind: Any, word: str, name: str, spec: dict[str, Any]) -> None:
         meta = {"name": name, "namespace": NAMESPACE}
-        spec = {"zoneName": ZONE, "oldLeader": "Follower", **spec}
+        spec = {"zoneName": ZONE, "oldLeaderPolicy": "Retain", **spec}
         if word == "RebalanceTask":
-            spec = {"type": "Zone", **{k: v for k, v in spec.items() if k != "oldLeader"}}
+            spec = {"type": "Zone", **{k: v for k, v in spec.items() if k != "oldLeaderPolicy"}}
         body = {"apiVersion": "rezone.dev/v1alpha1", "kind": word, "metadata": meta, "spec": spec}
         self.server.create(kind, body)
 

@@ -1,7 +1,7 @@
 """`rezone migrate`: move the leader of one partition, or move it back to where it was.
 
-It applies a RegionMigration and waits for its end. `--back` finds the old leader that the zone
-still keeps (`status.assignments.kept`): it is in sync, so the way back needs no copy (B-13).
+It applies a RegionMigration and waits for its end. `--failback` finds the old leader that the zone
+still keeps (`status.assignments.retained`): it is in sync, so the way back needs no copy (B-13).
 """
 
 import asyncio
@@ -19,13 +19,13 @@ from rezone.resources.conditions import ConditionType
 from rezone.resources.migration import (
     TERMINAL_MIGRATION_STATES,
     MigrationState,
-    OldLeader,
+    OldLeaderPolicy,
     RegionMigration,
     RegionMigrationSpec,
 )
 from rezone.resources.model import ObjectMeta
 from rezone.resources.zone import DistributionZone
-from rezone.resources.zone_status import KeptReplica
+from rezone.resources.zone_status import RetainedReplica
 from rezone.wire.layouts import id_of
 
 PAUSE_SECONDS: Final = 0.2
@@ -37,13 +37,15 @@ Sleep = Callable[[float], Awaitable[None]]
 @click.argument("zone")
 @click.argument("partition", type=click.IntRange(min=0))
 @click.option("--to", type=click.IntRange(min=0), help="The data node that shall lead.")
-@click.option("--back", is_flag=True, help="Move back to the old leader that is still kept.")
+@click.option("--failback", is_flag=True, help="Move back to the old leader that is still kept.")
 @click.option(
-    "--keep-seconds",
+    "--retain-seconds",
     type=click.IntRange(min=0),
     help="How long the old leader stays beside the assignment; default: without end.",
 )
-@click.option("--remove", is_flag=True, help="Remove the old leader; what --back does by itself.")
+@click.option(
+    "--remove", is_flag=True, help="Remove the old leader; what --failback does by itself."
+)
 @click.option(
     "--timeout-seconds",
     type=click.FloatRange(min=1),
@@ -57,32 +59,32 @@ def migrate(
     partition: int,
     *,
     to: int | None,
-    back: bool,
-    keep_seconds: int | None,
+    failback: bool,
+    retain_seconds: int | None,
     remove: bool,
     timeout_seconds: float,
     namespace: str | None,
 ) -> None:
     """Move the leader of PARTITION of ZONE to another data node, or back.
 
-    Without --to and --back the operator chooses the node.
+    Without --to and --failback the operator chooses the node.
     """
-    if to is not None and back:
-        raise click.UsageError("--back says where to: leave --to out")
-    if remove and keep_seconds is not None:
-        raise click.UsageError("--remove keeps nothing: leave --keep-seconds out")
+    if to is not None and failback:
+        raise click.UsageError("--failback says where to: leave --to out")
+    if remove and retain_seconds is not None:
+        raise click.UsageError("--remove keeps nothing: leave --retain-seconds out")
 
     async def run() -> str:
         async with await connect() as kube:
             store, place = StatusStore(kube), namespace or kube.namespace
-            target = await way_back(store, place, zone, partition) if back else to
-            removes = remove or (back and keep_seconds is None)
+            target = await way_back(store, place, zone, partition) if failback else to
+            removes = remove or (failback and retain_seconds is None)
             spec = RegionMigrationSpec(
                 zone_name=zone,
                 partition=partition,
                 target=target,
-                old_leader=OldLeader.REMOVED if removes else OldLeader.FOLLOWER,
-                old_leader_seconds=keep_seconds,
+                old_leader_policy=OldLeaderPolicy.REMOVE if removes else OldLeaderPolicy.RETAIN,
+                retain_old_leader_seconds=retain_seconds,
             )
             return await move(kube, place, spec, timeout_seconds=timeout_seconds)
 
@@ -102,7 +104,7 @@ async def way_back(store: StatusStore, namespace: str, zone: str, partition: int
     found = await store.read(DistributionZone, namespace, zone)
     keys = found.status.assignments if found.status is not None else None
     generation = keys.stable.generation if keys is not None and keys.stable is not None else 0
-    kept = [k for k in keys.kept if k.partition == id_of(generation, partition)] if keys else []
+    kept = [k for k in keys.retained if k.partition == id_of(generation, partition)] if keys else []
     if not kept:
         raise click.ClickException(
             f"zone {zone} keeps no old leader of partition {partition}: name a node with --to"
@@ -110,8 +112,8 @@ async def way_back(store: StatusStore, namespace: str, zone: str, partition: int
     return max(kept, key=_since).node
 
 
-def _since(each: KeptReplica) -> datetime:
-    return each.kept_time
+def _since(each: RetainedReplica) -> datetime:
+    return each.retained_time
 
 
 async def move(

@@ -92,12 +92,12 @@ class Acts:
                     await self._try(action)
         self._runtime.note_taken(self._owner.metadata.uid, self._taken_names)
 
-    async def keep_until(self, migration: str, until: datetime | None) -> None:
+    async def retain_until(self, migration: str, until: datetime | None) -> None:
         """Write until when the zone keeps what a migration left beside its assignment, now.
 
         Raises KubeError: who asks says in another object that it was done.
         """
-        await self._assign(lambda keys: assignments.keep_until(keys, migration, until))
+        await self._assign(lambda keys: assignments.retain_until(keys, migration, until))
 
     async def _try(self, action: world.Action) -> None:
         log.info("acting", action=type(action).__name__, owner=self._owner.metadata.name)

@@ -15,8 +15,8 @@ from rezone.controller.outside_machine import (
 )
 from rezone.controller.passes import begin_pass
 from rezone.domain import announcements
-from rezone.domain.kept_replicas import kept_until
 from rezone.domain.migration import decide
+from rezone.domain.retained_replicas import retained_until
 from rezone.kube.errors import ConflictWriteError
 from rezone.resources.migration import (
     TERMINAL_MIGRATION_STATES,
@@ -78,24 +78,24 @@ class MigrationReconciler:
     async def _after_the_end(
         self, key: ObjectKey, migration: RegionMigration, status: RegionMigrationStatus
     ) -> None:
-        """Follow a change of `oldLeaderSeconds`, the only one that means anything now.
+        """Follow a change of `retainOldLeaderSeconds`, the only one that means anything now.
 
         The zone's status is written before this one, so a crash in between repeats it.
         """
-        since = status.context.kept_time if status.context is not None else None
-        until = kept_until(migration.spec, since) if since is not None else None
-        if until != status.old_leader_until_time:
-            await self._keep_until(key, migration, until)
-            status = status.model_copy(update={"old_leader_until_time": until})
+        since = status.context.retained_time if status.context is not None else None
+        until = retained_until(migration.spec, since) if since is not None else None
+        if until != status.retain_old_leader_until_time:
+            await self._retain_until(key, migration, until)
+            status = status.model_copy(update={"retain_old_leader_until_time": until})
         elif status.observed_generation == migration.metadata.generation:
             return
         await self._c.store.write_status(migration, seen_by_operator(migration, status))
 
-    async def _keep_until(
+    async def _retain_until(
         self, key: ObjectKey, migration: RegionMigration, until: datetime | None
     ) -> None:
         name = migration.spec.zone_name
         zone = await self._c.store.find(DistributionZone, key.namespace, name)
         if zone is not None:
             runtime = self._c.runtime(ZoneKey(key.namespace, name), zone.metadata.uid)
-            await Acts(self._c, zone, runtime, migration).keep_until(key.name, until)
+            await Acts(self._c, zone, runtime, migration).retain_until(key.name, until)

@@ -95,7 +95,7 @@ def build_view(
             now, deadline_seconds=rebalance.copy_progress_deadline_seconds
         ),
         avoided=runtime.copy_watch.avoided(now),
-        kept=keys.kept,
+        retained=keys.retained,
         generation=generation,
         pending_generation=keys.pending.generation if keys.pending else generation,
         migrations=tuple(migration_view(m, generation) for m in migrations),

@@ -39,9 +39,9 @@ from rezone.domain import (
     assignments,
     handover,
     hearing,
-    kept_replicas,
     maintenance,
     missing_replicas,
+    retained_replicas,
     routes,
 )
 from rezone.domain.data_nodes import Presence, plan_data_nodes
@@ -169,7 +169,7 @@ class ZoneReconciler:
                 unreachable_since=runtime.monitor.silent_since(node.id),
                 heard=node.id in heard,
             )
-        kept = status.assignments.kept
+        kept = status.assignments.retained
         return Observed(
             now=now,
             kube_nodes=dict(kube_nodes),
@@ -178,7 +178,7 @@ class ZoneReconciler:
             tasks=tasks,
             routes=await runtime.routes(store),
             migrations=await migrations_of(self._c, zone)
-            if kept_replicas.any_over(kept, now)
+            if retained_replicas.any_over(kept, now)
             else None,
         )
 
@@ -206,7 +206,7 @@ class ZoneReconciler:
             leader_lease_seconds=self._c.settings.leader_lease_seconds,
         )
         unplaced = await unplaced_replicas(self._c, zone, view, observed)
-        planned.keep((*kept_replicas.still_kept(view, observed.now), *unplaced))
+        planned.keep((*retained_replicas.still_retained(view, observed.now), *unplaced))
         planned.admit(view)
         rollout = decide_rollout(
             zone,
@@ -226,7 +226,7 @@ class ZoneReconciler:
             hearing.steady_in(view, observed.now),
             handover.wake_in(view),
             missing_replicas.wake_in(view),
-            kept_replicas.ends_in(planned.status.assignments.kept, observed.now),
+            retained_replicas.ends_in(planned.status.assignments.retained, observed.now),
             maintenance.ends_in(planned.status.data_nodes, observed.now),
         )
         return Decided(

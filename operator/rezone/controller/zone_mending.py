@@ -16,7 +16,7 @@ from rezone.controller.observe import Observed, build_view, migration_view
 from rezone.controller.runtime import ZoneRuntime
 from rezone.controller.zone_repairs import ZoneRepairs
 from rezone.controller.zone_tasks import copies_now, moves_now
-from rezone.domain import handover, kept_replicas
+from rezone.domain import handover, retained_replicas
 from rezone.domain.missing_replicas import missing_replicas
 from rezone.domain.readiness import comparisons
 from rezone.domain.repairs import missing_copies, refused_proposals, repairs, strays
@@ -27,7 +27,7 @@ from rezone.domain.zone_status import Obstacle
 from rezone.kube.routes import RouteStore
 from rezone.resources.migration import RegionMigration
 from rezone.resources.zone import DistributionZone
-from rezone.resources.zone_status import KeptReplica
+from rezone.resources.zone_status import RetainedReplica
 
 
 async def others_turn() -> None:
@@ -46,17 +46,17 @@ async def migrations_of(
 
 async def unplaced_replicas(
     coordinator: Coordinator, zone: DistributionZone, view: ZoneView, observed: Observed
-) -> tuple[KeptReplica, ...]:
+) -> tuple[RetainedReplica, ...]:
     """Return what no assignment has and nobody keeps, unless something is at work on it.
 
     The status that this goes into is written only if the zone is still the one that was read.
     """
-    if any(map(moves_now, observed.tasks)) or not kept_replicas.unplaced(view, observed.now):
+    if any(map(moves_now, observed.tasks)) or not retained_replicas.unplaced(view, observed.now):
         return ()
     own = await migrations_of(coordinator, zone)
     migrations = tuple(migration_view(each, view.generation) for each in own)
     view = dataclasses.replace(view, migrations=migrations)
-    return kept_replicas.unplaced(view, observed.now)
+    return retained_replicas.unplaced(view, observed.now)
 
 
 class ZoneMending:
@@ -121,7 +121,7 @@ class ZoneMending:
     def _repairs(self, view: ZoneView) -> tuple[RouteChange, ...]:
         changes = repairs(view, utc_now())
         if not changes and self._observed.migrations is not None:
-            changes = kept_replicas.releases(view, self._observed.now)
+            changes = retained_replicas.releases(view, self._observed.now)
         return changes
 
     def _refuse(self, view: ZoneView) -> None:

@@ -17,11 +17,11 @@ from typing import Final
 from rezone.domain.topology_text import DECIMAL_LENGTH_MAX, TopologyError, compact, parse
 from rezone.domain.world import SettleLeader, Topology
 from rezone.resources.zone_status import (
-    KEPT_MAX,
+    RETAINED_MAX,
     Assignment,
     Assignments,
     CancelIntent,
-    KeptReplica,
+    RetainedReplica,
 )
 from rezone.wire.layouts import Layout, index_of
 from rezone.wire.messages import NodeId
@@ -37,9 +37,9 @@ __all__ = [
     "first",
     "intend_cancel",
     "is_resharding",
-    "keep_until",
     "parse",
     "request",
+    "retain_until",
     "settle",
     "settle_declined",
     "topology_of",
@@ -170,8 +170,8 @@ def settle(assignments: Assignments, move: SettleLeader) -> Assignments | Skip:
     revision = assignments.change + 1
     replicas = compact((*stable[:index], after, *stable[index + 1 :]))
     moved = assignments.stable.model_copy(update={"revision": revision, "replicas": replicas})
-    kept = _kept_after(assignments.kept, move, beside={old_leader, gone} - set(after))
-    return _changed(assignments, stable=moved, change=revision, kept=kept[:KEPT_MAX])
+    kept = _retained_after(assignments.retained, move, beside={old_leader, gone} - set(after))
+    return _changed(assignments, stable=moved, change=revision, retained=kept[:RETAINED_MAX])
 
 
 def _led_by(
@@ -180,36 +180,38 @@ def _led_by(
     return (leader, *(node for node in nodes if node not in {leader, gone}), replacement)
 
 
-def _kept_after(
-    kept: tuple[KeptReplica, ...], move: SettleLeader, *, beside: set[NodeId]
-) -> tuple[KeptReplica, ...]:
-    """Return what is kept after a move: its leader has a place now, those beside have none."""
+def _retained_after(
+    retained: tuple[RetainedReplica, ...], move: SettleLeader, *, beside: set[NodeId]
+) -> tuple[RetainedReplica, ...]:
+    """Return the retained replicas after a move: the new leader has a place, `beside` have none."""
     stay = beside & set(move.replicas)
     others = (
         each
-        for each in kept
+        for each in retained
         if each.partition != move.partition or each.node not in {move.new_leader, *stay}
     )
     made = (
-        KeptReplica(
+        RetainedReplica(
             partition=move.partition,
             node=node,
             migration=move.migration,
-            kept_time=move.since,
-            until_time=move.until,
+            retained_time=move.since,
+            retain_until_time=move.until,
         )
         for node in sorted(stay)
     )
     return (*others, *made)
 
 
-def keep_until(assignments: Assignments, migration: str, until: datetime | None) -> Assignments:
-    """Return the keys with another end of what `migration` keeps; as they are if it is gone."""
+def retain_until(assignments: Assignments, migration: str, until: datetime | None) -> Assignments:
+    """Return the keys with another end for what `migration` retains; unchanged if it is gone."""
     kept = tuple(
-        each.model_copy(update={"until_time": until}) if each.migration == migration else each
-        for each in assignments.kept
+        each.model_copy(update={"retain_until_time": until})
+        if each.migration == migration
+        else each
+        for each in assignments.retained
     )
-    return _changed(assignments, kept=kept)
+    return _changed(assignments, retained=kept)
 
 
 def intend_cancel(
@@ -264,7 +266,7 @@ def clear_pending(
     if is_resharding(assignments):
         declined = len(parse(pending.replicas))
         return _changed(
-            assignments, pending=None, planned=None, cancel=None, declined_partitions=declined
+            assignments, pending=None, planned=None, cancel=None, cancelled_partitions=declined
         )
     stable = assignments.stable
     if ended is not None and stable is not None and stable.replicas != (text := compact(ended)):
@@ -279,9 +281,9 @@ def settle_declined(assignments: Assignments, wanted: int) -> Assignments:
 
     Another number than the declined one, so that asking for that again means it.
     """
-    if assignments.declined_partitions in {0, wanted}:
+    if assignments.cancelled_partitions in {0, wanted}:
         return assignments
-    return _changed(assignments, declined_partitions=0)
+    return _changed(assignments, cancelled_partitions=0)
 
 
 def is_resharding(assignments: Assignments) -> bool:

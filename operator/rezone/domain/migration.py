@@ -11,9 +11,9 @@ from collections.abc import Callable, Mapping
 from datetime import datetime
 from types import MappingProxyType
 
-from rezone.domain import kept_replicas, routes
 from rezone.domain import migration_recovery as recovery
 from rezone.domain import migration_takeover as takeover
+from rezone.domain import retained_replicas, routes
 from rezone.domain.claims import awaited_rebalance, goes_first
 from rezone.domain.migration_copy import copy_candidate
 from rezone.domain.migration_run import Run, why_never_compared
@@ -36,7 +36,7 @@ from rezone.resources.conditions import Reason
 from rezone.resources.migration import (
     TERMINAL_MIGRATION_STATES,
     MigrationContext,
-    OldLeader,
+    OldLeaderPolicy,
     RegionMigrationSpec,
     RegionMigrationStatus,
 )
@@ -113,7 +113,7 @@ def select_candidate(run: Run) -> bool:  # noqa: PLR0911 - one return for each e
         partition=run.partition,
         from_node=record.leader,
         to_node=target,
-        close_old_leader=run.spec.old_leader is OldLeader.REMOVED,
+        close_old_leader=run.spec.old_leader_policy is OldLeaderPolicy.REMOVE,
         leader_epoch=record.leader_epoch,
         opened_candidate=target not in record.replicas,
     )
@@ -154,8 +154,8 @@ def _without_assignment(run: Run, target: NodeId) -> bool | None:
         why = "a rebalance is under way, and this move changes the partition's assignment"
         return run.wait(why, reason=Reason.CONFLICT, seconds=WAKE_BLOCKED_SECONDS)
     if _finds_no_room(run, target):
-        why = f"node {old} could not be kept: {kept_replicas.FULL}, or have this one removed"
-        run.status = with_error(run.status, Reason.KEPT_LIMIT, why)
+        why = f"node {old} could not be kept: {retained_replicas.FULL}, or have this one removed"
+        run.status = with_error(run.status, Reason.RETAINED_LIMIT, why)
         return run.go("refused", message=why)
     return _without_replacement(run, old) if _leaves_a_gap(run, target) else None
 
@@ -167,7 +167,7 @@ def _without_replacement(run: Run, old: NodeId) -> bool:
         return run.wait(why, seconds=WAKE_BLOCKED_SECONDS)
     refusal = (
         f"partition {run.spec.partition} would have one replica less than it is assigned: no "
-        f"other data node can take node {old}'s place; leave oldLeader out"
+        f"other data node can take node {old}'s place; leave oldLeaderPolicy out"
     )
     run.status = with_error(run.status, Reason.INVALID_SPEC, refusal)
     return run.go("refused", message=refusal)
@@ -184,9 +184,13 @@ def _may_take_a_place_later(run: Run, old: NodeId) -> bool:
 
 
 def _finds_no_room(run: Run, target: NodeId) -> bool:
-    if run.spec.old_leader is OldLeader.REMOVED or not kept_replicas.is_full(run.view):
+    if run.spec.old_leader_policy is OldLeaderPolicy.REMOVE or not retained_replicas.is_full(
+        run.view
+    ):
         return False
-    gets_its_place = any((k.partition, k.node) == (run.partition, target) for k in run.view.kept)
+    gets_its_place = any(
+        (k.partition, k.node) == (run.partition, target) for k in run.view.retained
+    )
     return run.changes_stable(run.record.leader, target) and not gets_its_place
 
 

@@ -28,7 +28,7 @@ from rezone.resources.conditions import Reason
 from rezone.resources.migration import (
     MigrationContext,
     MigrationState,
-    OldLeader,
+    OldLeaderPolicy,
     RegionMigrationSpec,
     RegionMigrationStatus,
 )
@@ -188,7 +188,7 @@ class Run:
 
         Both are of the assignment: it would be one replica short.
         """
-        removed = self.by_person and self.spec.old_leader is OldLeader.REMOVED
+        removed = self.by_person and self.spec.old_leader_policy is OldLeaderPolicy.REMOVE
         return removed and {old, new} <= set(self.view.assigned(self.partition) or ())
 
     def set_context(self, **changes: int | bool | datetime | None) -> None:

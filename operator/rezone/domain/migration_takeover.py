@@ -6,7 +6,7 @@ its own stands between the old leader's last row and the new leader's first. Whe
 has happened is read from the candidate's report alone; everything else may be lost by a crash.
 """
 
-from rezone.domain import kept_replicas, route_leaders, routes
+from rezone.domain import retained_replicas, route_leaders, routes
 from rezone.domain.changes import drop_from_isr, stop_of
 from rezone.domain.migration_copy import is_copying
 from rezone.domain.migration_run import WAKE_TAKEOVER_SECONDS, Run, why_never_compared
@@ -30,7 +30,7 @@ from rezone.domain.world import (
     SettleLeader,
 )
 from rezone.resources.conditions import Reason
-from rezone.resources.migration import OldLeader
+from rezone.resources.migration import OldLeaderPolicy
 from rezone.wire.messages import NodeId, ReplicaReport, Role, TakeoverState
 
 ATTEMPTS_MAX = 3
@@ -133,7 +133,7 @@ def downgrade_leader(run: Run) -> bool:  # noqa: PLR0911 - one return for each e
     if run.roll_back_if_asked():
         return True
     if _old_leader_is_gone(run):
-        run.set_context(close_old_leader=True, leader_may_unreachable=True)
+        run.set_context(close_old_leader=True, leader_may_be_unreachable=True)
         return run.go("leader is gone")
     old = view.report(run.partition, context.from_node)
     if old is None:
@@ -224,9 +224,11 @@ def update_metadata_up(run: Run) -> bool:
     steps = [
         lambda r: route_leaders.complete_takeover(r, context.to_node, context.next_epoch),
     ]
-    if run.spec.old_leader is OldLeader.REMOVED and not _keeps_place(run, context.from_node):
+    if run.spec.old_leader_policy is OldLeaderPolicy.REMOVE and not _keeps_place(
+        run, context.from_node
+    ):
         steps.append(lambda r: routes.remove_replicas(r, (context.from_node,)))
-    elif context.leader_may_unreachable:
+    elif context.leader_may_be_unreachable:
         # Nobody may wait for a node that is gone; it stays a replica and joins when it is back.
         steps.append(drop_from_isr(context.from_node, run.view.min_in_sync))
     refusal = run.change_route(*steps)
@@ -254,14 +256,14 @@ def _follow(run: Run) -> bool:
 def _note_kept(run: Run) -> str:
     """Note in the status until when the old leader is kept; return why a time does not run."""
     name, partition = run.name, run.partition
-    kept = [k for k in run.view.kept if (k.migration, k.partition) == (name, partition)]
+    kept = [k for k in run.view.retained if (k.migration, k.partition) == (name, partition)]
     if kept:
-        run.set_context(kept_time=kept[0].kept_time)
-        until = kept[0].until_time
-        run.status = run.status.model_copy(update={"old_leader_until_time": until})
-    elif not run.has_place(run.context.from_node) and kept_replicas.is_full(run.view):
-        return f"; node {run.context.from_node} is not kept: {kept_replicas.FULL}"
-    elif run.spec.old_leader_seconds is not None:
+        run.set_context(retained_time=kept[0].retained_time)
+        until = kept[0].retain_until_time
+        run.status = run.status.model_copy(update={"retain_old_leader_until_time": until})
+    elif not run.has_place(run.context.from_node) and retained_replicas.is_full(run.view):
+        return f"; node {run.context.from_node} is not kept: {retained_replicas.FULL}"
+    elif run.spec.retain_old_leader_seconds is not None:
         return f"; node {run.context.from_node} is not beside the partition's assignment"
     return ""
 
@@ -281,7 +283,7 @@ def _settle(run: Run, heir: NodeId | None) -> bool:
             replicas=run.record.replicas,
             migration=run.name,
             since=since,
-            until=kept_replicas.kept_until(run.spec, since),
+            until=retained_replicas.retained_until(run.spec, since),
         ),
     )
     return run.wait("the zone's stable assignment is being written")
@@ -306,7 +308,7 @@ def update_metadata_rollback(run: Run) -> bool:  # noqa: PLR0911 - one return fo
         return run.go("try again", message=_why(run))
     if not _cleaned(run):
         return run.wait(f"the replica opened on node {context.to_node} is being removed")
-    if context.leader_may_unreachable:
+    if context.leader_may_be_unreachable:
         run.act(NotifyFailureDetector(partition=run.partition))
     authorized = context.next_epoch > 0
     cancelled = _cancelled(run)
@@ -344,7 +346,7 @@ def _try_again(run: Run) -> bool:
     return (
         context.next_epoch > 0
         and not _cancelled(run)
-        and not context.leader_may_unreachable
+        and not context.leader_may_be_unreachable
         and run.status.attempt + 1 < ATTEMPTS_MAX
         and run.record.leader == context.from_node
         and run.view.report(run.partition, context.to_node) is not None
@@ -377,7 +379,7 @@ def close_old_leader(run: Run) -> bool:
     """Stop the old leader's replica if it is none any more; gone is as good (RM-09)."""
     context, record = run.context, run.record
     old = context.from_node
-    removed = run.spec.old_leader is OldLeader.REMOVED
+    removed = run.spec.old_leader_policy is OldLeaderPolicy.REMOVE
     stays = run.has_place(old) or _is_kept(run, old)
     if removed and not stays and old in record.replicas and old != record.leader:
         # A failover made the candidate lead, so nobody has removed the old leader with it.
@@ -396,4 +398,4 @@ def _keeps_place(run: Run, old: NodeId) -> bool:
 
 
 def _is_kept(run: Run, node: NodeId) -> bool:
-    return any((k.partition, k.node) == (run.partition, node) for k in run.view.kept)
+    return any((k.partition, k.node) == (run.partition, node) for k in run.view.retained)

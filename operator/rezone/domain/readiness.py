@@ -143,7 +143,7 @@ def was_copied(view: ZoneView, partition: PartitionId, node: NodeId) -> bool:
     assigned = view.assigned(partition)
     if assigned is None or node in assigned:
         return False
-    return all((each.partition, each.node) != (partition, node) for each in view.kept)
+    return all((each.partition, each.node) != (partition, node) for each in view.retained)
 
 
 def is_uncompared(view: ZoneView, partition: PartitionId, node: NodeId) -> bool:

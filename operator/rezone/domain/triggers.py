@@ -36,7 +36,7 @@ def wants_partitions(keys: Assignments, wanted: int) -> bool:
     One that was cancelled is not wanted again before `wanted` has been another number meanwhile.
     """
     newest = topology_of(keys.planned or keys.pending or keys.stable)
-    return newest is not None and wanted not in {len(newest), keys.declined_partitions}
+    return newest is not None and wanted not in {len(newest), keys.cancelled_partitions}
 
 
 def find_trigger(

@@ -13,7 +13,7 @@ from datetime import datetime
 from rezone.domain.resharding_view import ReshardingAction
 from rezone.domain.route_records import RouteRecords
 from rezone.resources.conditions import Reason
-from rezone.resources.zone_status import KeptReplica
+from rezone.resources.zone_status import RetainedReplica
 from rezone.wire.layouts import Layout, generation_of, index_of
 from rezone.wire.messages import (
     DiskTrouble,
@@ -162,7 +162,7 @@ class ZoneView:
         default_factory=dict
     )
     avoided: frozenset[NodeId] = frozenset()
-    kept: tuple[KeptReplica, ...] = ()
+    retained: tuple[RetainedReplica, ...] = ()
     migrations: tuple[MigrationView, ...] = ()
     taken_names: Mapping[str, str] = dataclasses.field(default_factory=dict)
     spark: SparkView | None = None

@@ -20,7 +20,7 @@ from rezone.resources.zone_status import (
     Assignment,
     DataNodeState,
     DistributionZoneStatus,
-    KeptReplica,
+    RetainedReplica,
 )
 from rezone.wire.layouts import Layout
 from rezone.wire.messages import NodeId
@@ -70,14 +70,14 @@ class ZonePlanning:
                 self._look_for_trigger(newest)
         except NotPlaceableError as error:
             self.stalled = (Reason.NOT_ENOUGH_DATA_NODES, str(error))
-        if self.stalled is None and newest is not None and keys.declined_partitions:
+        if self.stalled is None and newest is not None and keys.cancelled_partitions:
             there = len(assignments.parse(newest.replicas))
-            self.stalled = (Reason.CANCELLED, _declined(keys.declined_partitions, there))
+            self.stalled = (Reason.CANCELLED, _declined(keys.cancelled_partitions, there))
         return self
 
-    def keep(self, kept: tuple[KeptReplica, ...]) -> None:
+    def keep(self, kept: tuple[RetainedReplica, ...]) -> None:
         """Put what is still kept beside the assignment into the status."""
-        keys = self.status.assignments.model_copy(update={"kept": kept})
+        keys = self.status.assignments.model_copy(update={"retained": kept})
         self.status = self.status.model_copy(update={"assignments": keys})
 
     def admit(self, view: ZoneView) -> None:

@@ -68,7 +68,7 @@ class Reason(enum.StrEnum):
     QUORUM_LOST = "QuorumLost"  # whoever had all rows of a partition has lost them, or is given up
     UNCLEAN_ELECTION_REFUSED = "UncleanElectionRefused"  # not needed, or would lose too much
     INVALID_SPEC = "InvalidSpec"  # the stored spec breaks a rule the API server did not know
-    KEPT_LIMIT = "KeptLimit"  # the zone keeps as many old leaders as it may; the move was refused
+    RETAINED_LIMIT = "RetainedLimit"  # the zone retains as many old leaders as it may
     SPARK_UNAVAILABLE = "SparkUnavailable"  # a SparkApplication does not come to copy
     PAUSED = "Paused"  # spec.paused, spec.rebalance.paused or spec.suspend
     AWAITING_APPROVAL = "AwaitingApproval"  # the plan waits for spec.approvedPlan

@@ -18,14 +18,14 @@ from rezone.resources.model import (
     Time,
 )
 
-OLD_LEADER_SECONDS_MAX = 30 * 24 * 3600
+RETAIN_OLD_LEADER_SECONDS_MAX = 30 * 24 * 3600
 
 
-class OldLeader(enum.StrEnum):
+class OldLeaderPolicy(enum.StrEnum):
     """What becomes of the old leader (RM-07)."""
 
-    FOLLOWER = "Follower"  # it stays a replica
-    REMOVED = "Removed"  # it gives up its copy
+    RETAIN = "Retain"  # it stays a replica
+    REMOVE = "Remove"  # it gives up its copy
 
 
 class MigrationState(enum.StrEnum):
@@ -106,9 +106,9 @@ class RegionMigrationSpec(Model):
             field_path=".target",
         ),
         Rule(
-            rule="self.oldLeader == oldSelf.oldLeader",
-            message="oldLeader cannot be changed: apply a new RegionMigration",
-            field_path=".oldLeader",
+            rule="self.oldLeaderPolicy == oldSelf.oldLeaderPolicy",
+            message="oldLeaderPolicy cannot be changed: apply a new RegionMigration",
+            field_path=".oldLeaderPolicy",
         ),
         Rule(
             rule="!(has(oldSelf.cancel) && oldSelf.cancel) || (has(self.cancel) && self.cancel)",
@@ -122,20 +122,20 @@ class RegionMigrationSpec(Model):
             field_path=".uncleanElection",
         ),
         Rule(
-            rule="!has(self.oldLeaderSeconds) || self.oldLeader == 'Follower'",
-            message="an old leader that is removed is not kept for a time: leave oldLeaderSeconds "
-            "or oldLeader out",
-            field_path=".oldLeaderSeconds",
+            rule="!has(self.retainOldLeaderSeconds) || self.oldLeaderPolicy == 'Retain'",
+            message="an old leader that is removed is not retained for a time: leave "
+            "retainOldLeaderSeconds or oldLeaderPolicy out",
+            field_path=".retainOldLeaderSeconds",
         ),
         Rule(
-            rule="!has(self.uncleanElection) || !has(self.oldLeaderSeconds)",
-            message="uncleanElection has no old leader to keep: leave oldLeaderSeconds out",
-            field_path=".oldLeaderSeconds",
+            rule="!has(self.uncleanElection) || !has(self.retainOldLeaderSeconds)",
+            message="uncleanElection has no old leader to keep: leave retainOldLeaderSeconds out",
+            field_path=".retainOldLeaderSeconds",
         ),
         Rule(
-            rule="!has(self.uncleanElection) || self.oldLeader == 'Follower'",
-            message="uncleanElection has no old leader to remove: leave oldLeader out",
-            field_path=".oldLeader",
+            rule="!has(self.uncleanElection) || self.oldLeaderPolicy == 'Retain'",
+            message="uncleanElection has no old leader to remove: leave oldLeaderPolicy out",
+            field_path=".oldLeaderPolicy",
         ),
     )
 
@@ -147,11 +147,13 @@ class RegionMigrationSpec(Model):
         default=None,
         description="The data node that shall lead; without one the operator selects it.",
     )
-    old_leader: OldLeader = Field(
-        default=OldLeader.FOLLOWER,
+    old_leader_policy: OldLeaderPolicy = Field(
+        default=OldLeaderPolicy.RETAIN,
         description="What becomes of the old leader.",
     )
-    old_leader_seconds: Annotated[int, Field(ge=0, le=OLD_LEADER_SECONDS_MAX)] | None = Field(
+    retain_old_leader_seconds: (
+        Annotated[int, Field(ge=0, le=RETAIN_OLD_LEADER_SECONDS_MAX)] | None
+    ) = Field(
         default=None,
         description="How long the old leader stays a replica beside the partition's assignment, "
         "from the takeover on; without it, until a rebalance moves the partition. May be changed "
@@ -181,7 +183,7 @@ class MigrationContext(Model):
         default=False,
         description="The old leader gives up its copy at the end.",
     )
-    leader_may_unreachable: bool = Field(
+    leader_may_be_unreachable: bool = Field(
         default=False,
         description="The old leader may be unreachable: its end is its lease's, not its answer.",
     )
@@ -200,7 +202,7 @@ class MigrationContext(Model):
         default=False,
         description="The candidate's replica was made by this migration.",
     )
-    kept_time: Time | None = Field(
+    retained_time: Time | None = Field(
         default=None,
         description="Since when the old leader is kept beside the assignment.",
     )
@@ -226,10 +228,10 @@ class RegionMigrationStatus(MachineStatus):
     context: MigrationContext | None = None
     recovery: RecoveryStatus | None = None
     copies: SparkCopies | None = None
-    old_leader_until_time: Time | None = Field(
+    retain_old_leader_until_time: Time | None = Field(
         default=None,
         description="When the old leader, kept beside the assignment, is removed; what has become "
-        "of it is in the zone's status.assignments.kept.",
+        "of it is in the zone's status.assignments.retained.",
     )
 
 
@@ -257,7 +259,9 @@ class RegionMigration(CustomObject[RegionMigrationSpec, RegionMigrationStatus]):
             PrinterColumn(name="To", path=".status.context.toNode", type="integer"),
             PrinterColumn(name="State", path=".status.state"),
             PrinterColumn(name="Waiting", path=".status.waitingFor", priority=1),
-            PrinterColumn(name="Old leader until", path=".status.oldLeaderUntilTime", priority=1),
+            PrinterColumn(
+                name="Old leader until", path=".status.retainOldLeaderUntilTime", priority=1
+            ),
             PrinterColumn(name="Age", path=".metadata.creationTimestamp", type="date"),
         ),
     )

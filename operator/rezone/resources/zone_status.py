@@ -11,7 +11,7 @@ from rezone.resources.model import CompactText, Count, Model, NodeNumber, ShortT
 
 DATA_NODES_MAX = 1024
 WEIGHT_MAX = 1000
-KEPT_MAX = 256
+RETAINED_MAX = 256
 """So many old leaders may be kept beside the assignment at one time: the status has a limit."""
 
 
@@ -100,7 +100,7 @@ class CancelIntent(Model):
     new: CompactText = Field(description="The assignment to be given up; empty: pending.")
 
 
-class KeptReplica(Model):
+class RetainedReplica(Model):
     """A replica beside the assignment: the old leader of a migration by hand."""
 
     partition: Count = Field(description="The id of its partition, as in a migration's context.")
@@ -108,8 +108,8 @@ class KeptReplica(Model):
     migration: ShortText = Field(
         description="The RegionMigration that kept it; empty when nobody has asked for it."
     )
-    kept_time: Time = Field(description="Since when it is beside the assignment.")
-    until_time: Time | None = Field(
+    retained_time: Time = Field(description="Since when it is beside the assignment.")
+    retain_until_time: Time | None = Field(
         default=None,
         description="When it is removed; without one, when a rebalance moves the partition.",
     )
@@ -138,14 +138,16 @@ class Assignments(Model):
         default=0,
         description="The newest generation that any assignment has had; none is used again.",
     )
-    declined_partitions: Annotated[int, Field(ge=0, le=16_384)] = Field(
+    cancelled_partitions: Annotated[int, Field(ge=0, le=16_384)] = Field(
         default=0,
         description="The number of partitions whose re-sharding was cancelled: it is not begun "
         "again before spec.partitions changes.",
     )
-    kept: Annotated[
-        tuple[KeptReplica, ...],
-        Field(max_length=KEPT_MAX, json_schema_extra={"x-list-map-keys": ["partition", "node"]}),
+    retained: Annotated[
+        tuple[RetainedReplica, ...],
+        Field(
+            max_length=RETAINED_MAX, json_schema_extra={"x-list-map-keys": ["partition", "node"]}
+        ),
     ] = Field(default=(), description="Old leaders that are kept beside the stable assignment.")
 
 

@@ -1,13 +1,13 @@
-"""Replicas that are kept beside the assignment: the way back from a leader's move by hand (B-13).
+"""Retained replicas: old leaders that stay beside the assignment for failback (B-13).
 
-A person's migration to a node outside the assignment gives the new leader the old one's place in
-`stable`; with `oldLeader: Follower` the old leader stays a replica, in sync as any other. What is
-kept stands in the zone's status, with its end, in the same write that changed `stable`, so no crash
-forgets it (docs/decisions/0170). Its record shrinks when the end has come; the replica that no
-record names any more is stopped like every stray one (`repairs.strays`).
+A person's leader transfer to a node outside the assignment gives the new leader the old one's place
+in `stable`. With `oldLeaderPolicy: Retain` the old leader stays an in-sync replica. The zone's
+status names it, with the time when it is removed, in the same write that changed `stable`, so no
+crash forgets it (docs/decisions/0170). At that time its record shrinks, and the replica is stopped
+like every replica that no record names (`repairs.strays`).
 
-The end comes at once when a rebalance moves the partition without that node, and when the node is
-drained or lost: nothing else would ever take the replica away from it.
+A rebalance that moves the partition without that node ends the retention at once. So does a drain
+or the loss of the node: nothing else would ever take the replica away from it.
 """
 
 import math
@@ -17,57 +17,57 @@ from datetime import datetime, timedelta
 from rezone.domain import routes
 from rezone.domain.changes import Step, change_of
 from rezone.domain.world import RouteChange, ZoneView
-from rezone.resources.migration import OldLeader, RegionMigrationSpec
-from rezone.resources.zone_status import KEPT_MAX, KeptReplica
+from rezone.resources.migration import OldLeaderPolicy, RegionMigrationSpec
+from rezone.resources.zone_status import RETAINED_MAX, RetainedReplica
 from rezone.wire.messages import NodeId, PartitionId
 
 LOOK_AGAIN_SECONDS = 5.0
 """How soon one whose time is over is looked at again while something is in the way."""
 
-FULL = f"the zone keeps {KEPT_MAX} old leaders already: shorten their time"
+FULL = f"the zone keeps {RETAINED_MAX} old leaders already: shorten their time"
 """Why no more is kept, for people."""
 
 
 def is_full(view: ZoneView) -> bool:
     """Return whether as many replicas are kept as there may be."""
-    return len(view.kept) >= KEPT_MAX
+    return len(view.retained) >= RETAINED_MAX
 
 
-def kept_until(spec: RegionMigrationSpec, since: datetime) -> datetime | None:
+def retained_until(spec: RegionMigrationSpec, since: datetime) -> datetime | None:
     """Return until when a migration keeps what it leaves beside the assignment, None without end.
 
     One that removes the old leader keeps nothing.
     """
-    if spec.old_leader is OldLeader.REMOVED:
+    if spec.old_leader_policy is OldLeaderPolicy.REMOVE:
         return since
-    seconds = spec.old_leader_seconds
+    seconds = spec.retain_old_leader_seconds
     return None if seconds is None else since + timedelta(seconds=seconds)
 
 
-def is_over(each: KeptReplica, now: datetime) -> bool:
+def is_over(each: RetainedReplica, now: datetime) -> bool:
     """Return whether the time of what is kept is over."""
-    return each.until_time is not None and each.until_time <= now
+    return each.retain_until_time is not None and each.retain_until_time <= now
 
 
-def any_over(kept: Iterable[KeptReplica], now: datetime) -> bool:
+def any_over(kept: Iterable[RetainedReplica], now: datetime) -> bool:
     """Return whether the time of any is over: then the zone's migrations are to be looked at."""
     return any(is_over(each, now) for each in kept)
 
 
-def ends_in(kept: Iterable[KeptReplica], now: datetime) -> float:
+def ends_in(kept: Iterable[RetainedReplica], now: datetime) -> float:
     """Return after how many seconds to look at what is kept, infinity when it has no end."""
-    ends = (each.until_time for each in kept)
+    ends = (each.retain_until_time for each in kept)
     left = [(end - now).total_seconds() for end in ends if end is not None]
     return min((LOOK_AGAIN_SECONDS if each <= 0 else each for each in left), default=math.inf)
 
 
-def still_kept(view: ZoneView, now: datetime) -> tuple[KeptReplica, ...]:
+def still_retained(view: ZoneView, now: datetime) -> tuple[RetainedReplica, ...]:
     """Return what is kept from now on, each with its end and why it outlasts that.
 
     No longer kept is who has a place in the assignment, and who is no replica any more.
     """
     kept = []
-    for each in view.kept:
+    for each in view.retained:
         assigned = view.assigned(each.partition)
         record = view.routes.get(each.partition)
         if assigned is None or record is None:
@@ -75,13 +75,13 @@ def still_kept(view: ZoneView, now: datetime) -> tuple[KeptReplica, ...]:
         if each.node in assigned or each.node not in record.replicas:
             continue
         until = _end_of(view, each, now)
-        ended = each.model_copy(update={"until_time": until})
+        ended = each.model_copy(update={"retain_until_time": until})
         why = _why_not_yet(view, ended) if is_over(ended, now) else ""
         kept.append(ended.model_copy(update={"waiting_for": why}))
     return tuple(kept)
 
 
-def unplaced(view: ZoneView, now: datetime) -> tuple[KeptReplica, ...]:
+def unplaced(view: ZoneView, now: datetime) -> tuple[RetainedReplica, ...]:
     """Return what records have beside the assignment although nobody keeps it: its time is over.
 
     A move that was deleted half-way, or that a rebalance overtook, leaves such a one. Nothing while
@@ -91,7 +91,7 @@ def unplaced(view: ZoneView, now: datetime) -> tuple[KeptReplica, ...]:
     if view.pending is not None:
         return ()
     moving = {m.partition for m in view.migrations if not m.terminal}
-    known = {(each.partition, each.node) for each in view.kept}
+    known = {(each.partition, each.node) for each in view.retained}
     found = [
         (partition, node)
         for partition, record in view.routes.items()
@@ -101,16 +101,22 @@ def unplaced(view: ZoneView, now: datetime) -> tuple[KeptReplica, ...]:
     ]
     at_once = now.replace(microsecond=0)
     return tuple(
-        KeptReplica(
-            partition=partition, node=node, migration="", kept_time=at_once, until_time=at_once
+        RetainedReplica(
+            partition=partition,
+            node=node,
+            migration="",
+            retained_time=at_once,
+            retain_until_time=at_once,
         )
-        for partition, node in found[: max(0, KEPT_MAX - len(view.kept))]
+        for partition, node in found[: max(0, RETAINED_MAX - len(view.retained))]
     )
 
 
 def releases(view: ZoneView, now: datetime) -> tuple[RouteChange, ...]:
     """Return the records without those whose time is over, as far as nothing is in the way."""
-    over = [each for each in still_kept(view, now) if is_over(each, now) and not each.waiting_for]
+    over = [
+        each for each in still_retained(view, now) if is_over(each, now) and not each.waiting_for
+    ]
     changes = (
         change_of(partition, view.routes[partition], view.coordinator_epoch, _without(nodes))
         for partition, nodes in _by_partition(over).items()
@@ -118,7 +124,7 @@ def releases(view: ZoneView, now: datetime) -> tuple[RouteChange, ...]:
     return tuple(change for change in changes if change is not None)
 
 
-def _by_partition(kept: Iterable[KeptReplica]) -> dict[PartitionId, tuple[NodeId, ...]]:
+def _by_partition(kept: Iterable[RetainedReplica]) -> dict[PartitionId, tuple[NodeId, ...]]:
     found: dict[PartitionId, tuple[NodeId, ...]] = {}
     for each in kept:
         found[each.partition] = (*found.get(each.partition, ()), each.node)
@@ -129,14 +135,14 @@ def _without(nodes: tuple[NodeId, ...]) -> Step:
     return lambda record: routes.remove_replicas(record, nodes)
 
 
-def _end_of(view: ZoneView, each: KeptReplica, now: datetime) -> datetime | None:
+def _end_of(view: ZoneView, each: RetainedReplica, now: datetime) -> datetime | None:
     seen = view.nodes.get(each.node)
     going = seen is None or seen.draining or seen.lost
     target = view.target(each.partition)
     if not going and (not _moves(view, each.partition) or target is None or each.node in target):
-        return each.until_time
+        return each.retain_until_time
     at_once = now.replace(microsecond=0)
-    return at_once if each.until_time is None else min(each.until_time, at_once)
+    return at_once if each.retain_until_time is None else min(each.retain_until_time, at_once)
 
 
 def _moves(view: ZoneView, partition: PartitionId) -> bool:
@@ -145,7 +151,7 @@ def _moves(view: ZoneView, partition: PartitionId) -> bool:
     return target is not None and set(target) != set(view.assigned(partition) or ())
 
 
-def _why_not_yet(view: ZoneView, each: KeptReplica) -> str:
+def _why_not_yet(view: ZoneView, each: RetainedReplica) -> str:
     """Return what keeps a replica longer than its time, "" when it may go."""
     record = view.routes[each.partition]
     moving = [m.name for m in view.migrations if m.partition == each.partition and not m.terminal]

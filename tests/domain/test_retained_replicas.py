@@ -6,8 +6,8 @@ from datetime import timedelta
 import pytest
 from worlds import NOW, OLD, World, child, record
 
-from rezone.domain import kept_replicas
-from rezone.resources.zone_status import KeptReplica
+from rezone.domain import retained_replicas
+from rezone.resources.zone_status import RetainedReplica
 from rezone.wire.messages import LeaderAndIsr
 
 END = NOW + timedelta(seconds=60)
@@ -25,14 +25,20 @@ def world_with_kept(**changes: object) -> World:
 
 def keep(world: World, **changes: object) -> None:
     """Write down node 3 as kept."""
-    usual = {"partition": 0, "node": 3, "migration": "m", "kept_time": NOW, "until_time": END}
-    world.settings["kept"] = (KeptReplica.model_validate(usual | changes),)
+    usual = {
+        "partition": 0,
+        "node": 3,
+        "migration": "m",
+        "retained_time": NOW,
+        "retain_until_time": END,
+    }
+    world.settings["retained"] = (RetainedReplica.model_validate(usual | changes),)
 
 
 def shrunk(world: World, *, seconds: float = 61) -> tuple[LeaderAndIsr, ...]:
     """Return the records that are written so long after NOW."""
     now = NOW + timedelta(seconds=seconds)
-    return tuple(c.state for c in kept_replicas.releases(world.view(), now))
+    return tuple(c.state for c in retained_replicas.releases(world.view(), now))
 
 
 @pytest.mark.proves("B-13")
@@ -45,25 +51,25 @@ def test_a_kept_leader_goes_when_its_time_is_over_and_not_before() -> None:
     assert shrunk(world, seconds=86_400) != (), "nobody was there when it was over"
     world.routes[0] = state
     assert shrunk(world) == ()
-    assert kept_replicas.still_kept(world.view(), AFTER) == ()
+    assert retained_replicas.still_retained(world.view(), AFTER) == ()
 
 
 def test_a_pass_is_due_at_the_next_end() -> None:
     """The time would be over when something else happens to wake the zone."""
     view = world_with_kept().view()
-    assert kept_replicas.ends_in(view.kept, NOW) == 60
-    assert kept_replicas.ends_in(view.kept, AFTER) == kept_replicas.LOOK_AGAIN_SECONDS
-    endless = world_with_kept(until_time=None).view()
-    assert kept_replicas.ends_in(endless.kept, NOW) == float("inf")
-    assert not kept_replicas.any_over(view.kept, NOW)
-    assert kept_replicas.any_over(view.kept, AFTER)
+    assert retained_replicas.ends_in(view.retained, NOW) == 60
+    assert retained_replicas.ends_in(view.retained, AFTER) == retained_replicas.LOOK_AGAIN_SECONDS
+    endless = world_with_kept(retain_until_time=None).view()
+    assert retained_replicas.ends_in(endless.retained, NOW) == float("inf")
+    assert not retained_replicas.any_over(view.retained, NOW)
+    assert retained_replicas.any_over(view.retained, AFTER)
 
 
 def test_what_is_kept_is_not_written_anew_while_nothing_changes() -> None:
     """Each pass of an idle zone would write its status."""
     view = world_with_kept().view()
-    assert kept_replicas.still_kept(view, NOW) == view.kept
-    assert kept_replicas.releases(view, NOW) == ()
+    assert retained_replicas.still_retained(view, NOW) == view.retained
+    assert retained_replicas.releases(view, NOW) == ()
 
 
 def leads_again(world: World) -> None:
@@ -127,10 +133,10 @@ def test_a_kept_leader_outlasts_its_time_for_a_reason_that_is_told(
     world = world_with_kept()
     tweak(world)
     assert shrunk(world) == ()
-    (each,) = kept_replicas.still_kept(world.view(), AFTER)
+    (each,) = retained_replicas.still_retained(world.view(), AFTER)
     assert each.waiting_for
-    assert each.until_time == END
-    (each,) = kept_replicas.still_kept(world.view(), NOW)
+    assert each.retain_until_time == END
+    (each,) = retained_replicas.still_retained(world.view(), NOW)
     assert each.waiting_for == "", "its time is not over: nothing is waited for"
 
 
@@ -146,7 +152,7 @@ def test_what_is_not_beside_the_assignment_is_not_kept(gone: str) -> None:
         world.routes[0] = record()
     if gone == "layout":
         keep(world, partition=16_384)
-    assert kept_replicas.still_kept(world.view(), AFTER) == ()
+    assert retained_replicas.still_retained(world.view(), AFTER) == ()
     assert shrunk(world) == ()
 
 
@@ -154,17 +160,17 @@ def test_what_is_not_beside_the_assignment_is_not_kept(gone: str) -> None:
 @pytest.mark.parametrize("how", ["draining", "lost", "rebalance"])
 def test_a_kept_leader_ends_with_its_node_and_with_a_rebalance(how: str) -> None:
     """A drained node would keep its pod for ever, or a partition a replica that no plan counts."""
-    world = world_with_kept(until_time=None)
-    assert kept_replicas.still_kept(world.view(), NOW)[0].until_time is None
+    world = world_with_kept(retain_until_time=None)
+    assert retained_replicas.still_retained(world.view(), NOW)[0].retain_until_time is None
     if how == "draining":
         world.draining.add(3)
     if how == "lost":
         world.lost.add(3)
     if how == "rebalance":
         world.pend(((1, 2, 4), OLD[1]))
-    (each,) = kept_replicas.still_kept(world.view(), NOW)
-    assert each.until_time == NOW
-    world.settings |= {"kept": (each,), "pending": None}
+    (each,) = retained_replicas.still_retained(world.view(), NOW)
+    assert each.retain_until_time == NOW
+    world.settings |= {"retained": (each,), "pending": None}
     assert [state.replicas for state in shrunk(world)] == [(0, 1, 2)]
 
 
@@ -182,10 +188,10 @@ def test_a_replica_that_nobody_has_placed_is_written_down_and_goes() -> None:
     """
     world = World()
     world.routes[0] = record(replicas=NODES, isr=NODES)
-    (found,) = kept_replicas.unplaced(world.view(), NOW)
-    assert (found.partition, found.node, found.until_time) == (0, 3, NOW)
-    world.settings["kept"] = (found,)
-    assert kept_replicas.unplaced(world.view(), NOW) == ()
+    (found,) = retained_replicas.unplaced(world.view(), NOW)
+    assert (found.partition, found.node, found.retain_until_time) == (0, 3, NOW)
+    world.settings["retained"] = (found,)
+    assert retained_replicas.unplaced(world.view(), NOW) == ()
     (state,) = shrunk(world, seconds=0)
     assert state.replicas == (0, 1, 2)
 
@@ -202,4 +208,4 @@ def test_what_is_being_moved_has_its_place_to_come(why: str) -> None:
         world.pend()
     else:
         world.migrations = [child("m", state="", owner_task="")]
-    assert kept_replicas.unplaced(world.view(), NOW) == ()
+    assert retained_replicas.unplaced(world.view(), NOW) == ()
