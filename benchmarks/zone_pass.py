@@ -36,7 +36,7 @@ from rezone.controller.task import TaskReconciler
 from rezone.controller.zone import ZoneReconciler
 from rezone.domain import assignments, routes
 from rezone.domain.route_records import RouteRecords
-from rezone.domain.world import Topology
+from rezone.domain.topology_text import Topology
 from rezone.kube import kinds
 from rezone.kube.data_node import PodSettings, build_pod
 from rezone.kube.errors import MissingError

@@ -9,6 +9,7 @@ from worlds import NEW, NOW, OLD, World, record, text
 from rezone.domain import rebalance, world
 from rezone.domain.rebalance_run import NoPlan, Planned
 from rezone.domain.statuses import Decision
+from rezone.domain.topology_text import Topology
 from rezone.resources.conditions import ConditionType
 from rezone.resources.machine_status import Transition
 from rezone.resources.task import (
@@ -97,7 +98,7 @@ def superseded(case: Case) -> None:
     case.world.settings["pending_revision"] = 9
 
 
-def stable_is(topology: world.Topology) -> Tweak:
+def stable_is(topology: Topology) -> Tweak:
     """Make another assignment stable."""
 
     def tweak(case: Case) -> None:

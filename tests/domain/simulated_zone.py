@@ -19,6 +19,7 @@ from rezone.domain.copy_watch import CopyWatch
 from rezone.domain.rebalance_run import NoPlan, Planned
 from rezone.domain.route_records import RouteRecords
 from rezone.domain.statuses import Decision
+from rezone.domain.topology_text import Topology
 from rezone.resources.conditions import ConditionType
 from rezone.resources.migration import (
     TERMINAL_MIGRATION_STATES,
@@ -58,7 +59,7 @@ class Stored:
 class Zone:
     """The simulated zone; `tick` is one step of everything."""
 
-    def __init__(self, seed: int, stable: world.Topology, nodes: int) -> None:
+    def __init__(self, seed: int, stable: Topology, nodes: int) -> None:
         self.rng = random.Random(seed)
         self.now = START
         self.ticks = 0
@@ -85,7 +86,7 @@ class Zone:
         self.crash_at = -1
         self.crash_chance = 0.0
         self.seen: dict[int, world.NodeView] = {}
-        self.plan_target: world.Topology | None = None
+        self.plan_target: Topology | None = None
         self.last_decision: Decision[Any] | None = None
 
     # --- what the coordinator sees ----------------------------------------------------------
@@ -423,7 +424,7 @@ class Zone:
         }
         raise AssertionError(f"not settled after {ticks_max} ticks: {waits}")
 
-    def ask(self, target: world.Topology, name: str = "t") -> None:
+    def ask(self, target: Topology, name: str = "t") -> None:
         """Make `target` pending, with the task that the operator would make for it (ZR-04)."""
         keys = assignments.request(self.keys, target, self.keys.change + 1)
         assert keys is not assignments.SKIP
@@ -452,7 +453,7 @@ def _opened(nodes: tuple[int, ...]) -> LeaderAndIsr:
     return record
 
 
-def _topology(assignment: Assignment | None) -> world.Topology | None:
+def _topology(assignment: Assignment | None) -> Topology | None:
     return assignments.parse(assignment.replicas) if assignment is not None else None
 
 

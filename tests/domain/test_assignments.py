@@ -10,7 +10,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from rezone.domain import assignments
 from rezone.domain.assignments import SKIP, TopologyError
-from rezone.domain.world import SettleLeader, Topology
+from rezone.domain.topology_text import Topology
+from rezone.domain.world import SettleLeader
 from rezone.resources.zone_status import (
     RETAINED_MAX,
     Assignment,

@@ -11,7 +11,8 @@ from rezone.domain import routes
 from rezone.domain.repairs import strays
 from rezone.domain.resharding_observe import Compared, observe
 from rezone.domain.resharding_view import HeirView, ReshardingView
-from rezone.domain.world import Topology, ZoneView
+from rezone.domain.topology_text import Topology
+from rezone.domain.world import ZoneView
 from rezone.resources.task import RebalanceTaskSpec, RebalanceTaskStatus, TaskType
 from rezone.wire.layouts import Layout, overlaps
 from rezone.wire.messages import (

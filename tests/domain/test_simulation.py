@@ -10,7 +10,7 @@ import pytest
 from simulated_zone import Zone
 
 from rezone.domain import assignments
-from rezone.domain.world import Topology
+from rezone.domain.topology_text import Topology
 from rezone.resources.conditions import Reason
 from rezone.resources.migration import OldLeaderPolicy, RegionMigrationStatus
 from rezone.resources.task import RebalanceTaskStatus

@@ -9,8 +9,8 @@ import pytest
 
 from rezone.domain import assignments
 from rezone.domain.planner import NodeInfo, PlanRequest, plan
+from rezone.domain.topology_text import Topology
 from rezone.domain.triggers import Trigger, find_trigger
-from rezone.domain.world import Topology
 from rezone.domain.zone_planning import ZonePlanning
 from rezone.resources.conditions import Reason
 from rezone.resources.zone import DistributionZone

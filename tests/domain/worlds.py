@@ -10,7 +10,8 @@ import pytest
 from rezone.domain import assignments
 from rezone.domain.machine import Table
 from rezone.domain.route_records import RouteRecords
-from rezone.domain.world import MigrationView, NodeView, SparkView, Topology, ZoneView
+from rezone.domain.topology_text import Topology
+from rezone.domain.world import MigrationView, NodeView, SparkView, ZoneView
 from rezone.wire.messages import LeaderAndIsr, ReplicaReport, Role, TakeoverState
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)

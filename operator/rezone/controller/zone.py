@@ -48,8 +48,9 @@ from rezone.domain.data_nodes import Presence, plan_data_nodes
 from rezone.domain.repairs import lease_ends_in
 from rezone.domain.rollout import RolloutDecision
 from rezone.domain.route_records import RouteRecords
+from rezone.domain.topology_text import Topology
 from rezone.domain.volumes import Growth
-from rezone.domain.world import Topology, ZoneView
+from rezone.domain.world import ZoneView
 from rezone.domain.zone_planning import ZonePlanning
 from rezone.domain.zone_status import Obstacle, health_of, zone_conditions
 from rezone.kube.data_node import selector_text

@@ -14,8 +14,8 @@ import enum
 from datetime import datetime
 from typing import Final
 
-from rezone.domain.topology_text import DECIMAL_LENGTH_MAX, TopologyError, compact, parse
-from rezone.domain.world import SettleLeader, Topology
+from rezone.domain.topology_text import DECIMAL_LENGTH_MAX, Topology, TopologyError, compact, parse
+from rezone.domain.world import SettleLeader
 from rezone.resources.zone_status import (
     RETAINED_MAX,
     Assignment,

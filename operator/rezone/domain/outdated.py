@@ -12,8 +12,8 @@ import msgspec
 
 from rezone.domain import assignments
 from rezone.domain.route_records import RouteRecords
-from rezone.domain.topology_text import REPLICAS_MAX
-from rezone.domain.world import RouteChange, Topology
+from rezone.domain.topology_text import REPLICAS_MAX, Topology
+from rezone.domain.world import RouteChange
 from rezone.resources.zone_status import Assignment, Assignments
 from rezone.wire.layouts import Layout, generation_of, index_of, layout_of, next_layout_of
 from rezone.wire.messages import (

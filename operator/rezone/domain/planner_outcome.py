@@ -15,7 +15,7 @@ from rezone.domain.assignments import compact
 from rezone.domain.planner_layout import Layout
 from rezone.domain.planner_shares import domain_levels, fair_shares
 from rezone.domain.planner_types import Goal, Imbalance, LeaderMove, Move, Plan, PlanRequest
-from rezone.domain.world import Topology
+from rezone.domain.topology_text import Topology
 from rezone.resources.task import RANGES_MAX, MoveReason, PartitionRange, Why
 from rezone.wire.messages import NodeId, PartitionId
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from fractions import Fraction
 
 from rezone.domain.planner_layout import mix
-from rezone.domain.world import Topology
+from rezone.domain.topology_text import Topology
 from rezone.wire.messages import NodeId
 
 

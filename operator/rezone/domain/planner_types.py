@@ -4,7 +4,7 @@ import dataclasses
 import enum
 from collections.abc import Mapping
 
-from rezone.domain.world import Topology
+from rezone.domain.topology_text import Topology
 from rezone.resources.task import Why
 from rezone.wire.messages import NodeId, PartitionId
 

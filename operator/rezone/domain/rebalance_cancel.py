@@ -17,12 +17,12 @@ from rezone.domain.rebalance_survey import has_switched
 from rezone.domain.spark_states import ENDED
 from rezone.domain.statuses import is_late
 from rezone.domain.task_run import WAKE_SOON_SECONDS
+from rezone.domain.topology_text import Topology
 from rezone.domain.world import (
     CancelMigration,
     ClearPending,
     DeleteSparkApplication,
     MigrationView,
-    Topology,
     WriteCancel,
 )
 from rezone.resources.task import TaskState

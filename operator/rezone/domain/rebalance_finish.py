@@ -13,13 +13,8 @@ from rezone.domain.rebalance_switch import move_leader
 from rezone.domain.slots import Slots
 from rezone.domain.statuses import is_late
 from rezone.domain.task_run import WAKE_SOON_SECONDS
-from rezone.domain.world import (
-    ChangeRoutes,
-    MigrationView,
-    RouteChange,
-    Topology,
-    WriteStable,
-)
+from rezone.domain.topology_text import Topology
+from rezone.domain.world import ChangeRoutes, MigrationView, RouteChange, WriteStable
 from rezone.resources.conditions import Reason
 from rezone.wire.layouts import index_of
 from rezone.wire.messages import NodeId, PartitionId

@@ -12,7 +12,8 @@ from rezone.domain.rebalance_survey import Reasons, Survey, has_switched, survey
 from rezone.domain.rebalance_table import TABLE
 from rezone.domain.statuses import with_error
 from rezone.domain.task_run import Run, paused_where
-from rezone.domain.world import MigrationView, Topology, ZoneView
+from rezone.domain.topology_text import Topology
+from rezone.domain.world import MigrationView, ZoneView
 from rezone.resources.conditions import Reason
 from rezone.resources.task import (
     PlanSummary,

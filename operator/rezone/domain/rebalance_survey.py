@@ -12,7 +12,8 @@ from collections.abc import Collection, Iterable
 from rezone.domain import routes
 from rezone.domain.changes import change_of
 from rezone.domain.readiness import comparing, is_close
-from rezone.domain.world import Copy, NodeView, RouteChange, Topology, ZoneView
+from rezone.domain.topology_text import Topology
+from rezone.domain.world import Copy, NodeView, RouteChange, ZoneView
 from rezone.resources.conditions import Reason
 from rezone.wire.layouts import index_of
 from rezone.wire.messages import LeaderAndIsr, NodeId, PartitionId, ReplicaReport

@@ -14,7 +14,8 @@ from rezone.domain.planner_substitute import Substitutes, substitute
 from rezone.domain.rebalance_run import TaskRun
 from rezone.domain.rebalance_switch import COPIES_DROPPED_MAX
 from rezone.domain.task_run import WAKE_SOON_SECONDS
-from rezone.domain.world import Topology, WritePending
+from rezone.domain.topology_text import Topology
+from rezone.domain.world import WritePending
 from rezone.resources.conditions import Reason
 from rezone.resources.task import TaskType
 from rezone.wire.layouts import index_of

@@ -11,7 +11,8 @@ from collections.abc import Collection, Mapping, Sequence
 from rezone.domain.assignments import parse
 from rezone.domain.readiness import CLOSE_ROWS
 from rezone.domain.resharding_view import HeirView, PartView, ReshardingView, SourceView
-from rezone.domain.world import NodeView, Topology, ZoneView
+from rezone.domain.topology_text import Topology
+from rezone.domain.world import NodeView, ZoneView
 from rezone.resources.task import RebalanceTaskSpec, RebalanceTaskStatus
 from rezone.wire.layouts import Layout, Overlap, sources_of
 from rezone.wire.messages import (

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from rezone.domain.planner import NodeInfo, PlanRequest, plan
 from rezone.domain.planner_outcome import plan_hash
-from rezone.domain.world import Topology
+from rezone.domain.topology_text import Topology
 from rezone.wire.layouts import Layout, Overlap, index_of, sources_of
 from rezone.wire.messages import NodeId
 

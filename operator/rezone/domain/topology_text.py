@@ -11,8 +11,11 @@ A topology has one text only, because texts are compared and hashed.
 import functools
 from typing import Final
 
-from rezone.domain.world import Topology
 from rezone.wire.keyspace import PARTITIONS_MAX
+from rezone.wire.messages import NodeId
+
+Topology = tuple[tuple[NodeId, ...], ...]
+"""For each partition of a layout, by index, its data nodes; the first is the preferred leader."""
 
 REPLICAS_MAX: Final = 7
 NODE_ID_MAX: Final = 2**31 - 1

@@ -15,7 +15,7 @@ from datetime import datetime, timedelta
 from rezone.domain.assignments import topology_of
 from rezone.domain.data_nodes import changed_ids, eligible_ids
 from rezone.domain.maintenance import kept_ids
-from rezone.domain.world import Topology
+from rezone.domain.topology_text import Topology
 from rezone.resources.zone import AutoAdjustSpec
 from rezone.resources.zone_status import Assignments, DataNodeState, DataNodeStatus
 

@@ -12,6 +12,7 @@ from datetime import datetime
 
 from rezone.domain.resharding_view import ReshardingAction
 from rezone.domain.route_records import RouteRecords
+from rezone.domain.topology_text import Topology
 from rezone.resources.conditions import Reason
 from rezone.resources.zone_status import RetainedReplica
 from rezone.wire.layouts import Layout, generation_of, index_of
@@ -29,9 +30,6 @@ from rezone.wire.schema import IndexId
 
 CopyKey = tuple[PartitionId, NodeId, int]
 """A compared copy: its partition, its node, and the leader epoch of the record then."""
-
-Topology = tuple[tuple[NodeId, ...], ...]
-"""For each partition of a layout, by index, its data nodes; the first is the preferred leader."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -12,8 +12,9 @@ from rezone.domain.data_nodes import eligible_ids, placed, planner_nodes
 from rezone.domain.maintenance import admitted, kept_ids
 from rezone.domain.planner import NotPlaceableError, PlanRequest, plan
 from rezone.domain.resharding_plan import OldZone, plan_resharding
+from rezone.domain.topology_text import Topology
 from rezone.domain.triggers import find_due, wants_partitions, with_trigger_times
-from rezone.domain.world import Topology, ZoneView
+from rezone.domain.world import ZoneView
 from rezone.resources.conditions import Reason
 from rezone.resources.zone import DistributionZone
 from rezone.resources.zone_status import (
