@@ -29,6 +29,7 @@ check: env lint types layers ## Lint, types, layers, generated files
 	$(RUN) -m rezone.resources.generate --check --helm "$$(python3 -m rezone.local.tools helm)"
 	$(RUN) -m rezone.cli.diagrams --check
 	$(RUN) hack/protocols_page.py --check
+	$(RUN) hack/glossary.py --check
 	$(RUN) hack/mutations.py --check
 
 lint: env
@@ -47,6 +48,7 @@ generate: env ## Write all generated files anew: CRDs, chart copies, reference, 
 	$(RUN) -m rezone.resources.generate --helm "$$(python3 -m rezone.local.tools helm)"
 	$(RUN) -m rezone.cli.diagrams
 	$(RUN) hack/protocols_page.py
+	$(RUN) hack/glossary.py
 	$(RUN) hack/mutations.py --page
 
 e2e: prepare ## Run both end-to-end suites: the main job, and a real cluster that breaks (docs/e2e.md)

@@ -15,7 +15,7 @@ import click
 import pytest
 from click.testing import CliRunner, Result
 
-from rezone.cli.migrate import migrate, move, way_back
+from rezone.cli.migrate import failback_target, migrate, move
 from rezone.kube.client import Kube, connect
 from rezone.kube.errors import MissingError
 from rezone.kube.store import StatusStore
@@ -112,20 +112,20 @@ async def test_back_is_where_the_leader_of_just_this_partition_was_last(
         kept(5, generation=1, hours=9),
     )
     await zone_that_keeps(store, namespace, *old)
-    assert await way_back(store, namespace, "orders", 0) == 2
-    assert await way_back(store, namespace, "orders", 1) == 4
+    assert await failback_target(store, namespace, "orders", 0) == 2
+    assert await failback_target(store, namespace, "orders", 1) == 4
 
 
 @pytest.mark.apiserver
 @pytest.mark.slow
-async def test_without_a_kept_leader_there_is_no_way_back(api: Kube, namespace: str) -> None:
+async def test_without_a_kept_leader_there_is_no_failback(api: Kube, namespace: str) -> None:
     """The operator would be left to choose a node, which may need a copy."""
     store = StatusStore(api)
     await zone_that_keeps(store, namespace, kept(5, generation=1))
     with pytest.raises(click.ClickException, match="keeps no old leader of partition 0: name a"):
-        await way_back(store, namespace, "orders", 0)
+        await failback_target(store, namespace, "orders", 0)
     with pytest.raises(MissingError):
-        await way_back(store, namespace, "other", 0)
+        await failback_target(store, namespace, "other", 0)
 
 
 def operator(
@@ -198,7 +198,7 @@ def test_what_is_not_over_in_time_goes_on_and_is_named(crds: Path, namespace_nam
 @pytest.mark.apiserver
 @pytest.mark.slow
 @pytest.mark.proves("B-13")
-def test_on_the_way_back_nothing_is_kept_unless_it_is_asked_for(
+def test_on_the_failback_nothing_is_kept_unless_it_is_asked_for(
     crds: Path, namespace_name: str
 ) -> None:
     """Each move there and back would leave one replica more than the zone asks for."""

@@ -378,7 +378,7 @@ async def test_a_kept_leader_leads_again_without_a_copy_or_goes_in_time(
         reports = await asyncio.to_thread(reports_of, addresses_of(zone))
         assert reports[new][0].copy is not None, "this is how a copy would be seen"
         copied = reports[old][0].copy
-        await asyncio.to_thread(_run_cli, cluster, "migrate", "main", "0", "--back")
+        await asyncio.to_thread(_run_cli, cluster, "migrate", "main", "0", "--failback")
         after = await check_settled(api, NAMESPACE, "main")
         record = (await routes_of(api, NAMESPACE, "main"))[0]
         assert (record.leader, set(record.replicas)) == (old, set(before.replicas))

@@ -358,7 +358,7 @@ def test_a_leader_is_not_moved_to_a_node_in_maintenance() -> None:
 
 
 @pytest.mark.proves("B-13")
-def test_the_way_back_to_a_kept_leader_needs_neither_copy_nor_comparison() -> None:
+def test_the_failback_to_a_kept_leader_needs_neither_copy_nor_comparison() -> None:
     """The whole partition would be read on two nodes before it moves back."""
     case = Case("")
     case.spec["target"] = 3

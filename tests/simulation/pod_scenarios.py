@@ -174,7 +174,7 @@ UPDATE_HELD = Scenario(
     ),
     expects=updated,
 )
-UPDATE_STUCK = Scenario(
+STALLED_UPDATE = Scenario(
     "update stuck",
     Claimed(partitions=2),
     (
@@ -184,7 +184,7 @@ UPDATE_STUCK = Scenario(
     ),
     expects=updated,
 )
-UPDATE_STUCK_AND_JOIN = Scenario(
+STALLED_UPDATE_AND_JOIN = Scenario(
     "update stuck while a node joins",
     Claimed(partitions=2),
     (
@@ -207,6 +207,6 @@ PODS = (
     UPDATE_TWICE,
     UPDATE_AND_JOIN,
     UPDATE_HELD,
-    UPDATE_STUCK,
-    UPDATE_STUCK_AND_JOIN,
+    STALLED_UPDATE,
+    STALLED_UPDATE_AND_JOIN,
 )

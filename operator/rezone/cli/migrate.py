@@ -77,7 +77,7 @@ def migrate(
     async def run() -> str:
         async with await connect() as kube:
             store, place = StatusStore(kube), namespace or kube.namespace
-            target = await way_back(store, place, zone, partition) if failback else to
+            target = await failback_target(store, place, zone, partition) if failback else to
             removes = remove or (failback and retain_seconds is None)
             spec = RegionMigrationSpec(
                 zone_name=zone,
@@ -96,7 +96,7 @@ def migrate(
     click.echo(f"{said} ({time.monotonic() - begun:.1f} s)")
 
 
-async def way_back(store: StatusStore, namespace: str, zone: str, partition: int) -> int:
+async def failback_target(store: StatusStore, namespace: str, zone: str, partition: int) -> int:
     """Return the data node that the partition's leader was moved away from last.
 
     Raises click.ClickException when none is kept, KubeError.
