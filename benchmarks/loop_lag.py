@@ -3,7 +3,7 @@
     PYTHONPATH=operator python benchmarks/loop_lag.py [--mb 200] [--forms rows,files] [--indexed]
 
 The node's thread wants to run every 20 ms and notes how late it is
-(`rezone_replica_loop_lag_seconds`): what it waits for, a call that holds Python's lock or a core
+(`rezone_data_node_loop_lag_seconds`): what it waits for, a call that holds Python's lock or a core
 that is not free, every thread of the node waits for. Node 1 receives one partition from node 0 a
 few times, in each form, with Spark's way of copying (a third process passes it on); then node 0
 takes batches of 1,000 rows of 100 bytes as fast as one client sends them. Shares of the moments
@@ -32,7 +32,7 @@ from rezone.wire.schema import Index, TableSchema
 VALUE_BYTES = 1016
 SMALL_BYTES = 92
 SHOWN_MS = (1, 2, 5, 10, 20, 50)
-_BUCKET = re.compile(r'^rezone_replica_loop_lag_seconds_bucket{le="(\S+)"} (\S+)', re.MULTILINE)
+_BUCKET = re.compile(r'^rezone_data_node_loop_lag_seconds_bucket{le="(\S+)"} (\S+)', re.MULTILINE)
 
 
 class Lags(NamedTuple):

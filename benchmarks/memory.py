@@ -36,7 +36,7 @@ CLIENTS = 4
 BATCH_BYTES = 64 << 10
 BATCH_SECONDS = 0.25
 QUIET_SECONDS = 12.0
-_PART = re.compile(r'^rezone_replica_memory(_limit)?_bytes{part="(\w+)"} (\S+)', re.MULTILINE)
+_PART = re.compile(r'^rezone_data_node_memory(_limit)?_bytes{part="(\w+)"} (\S+)', re.MULTILINE)
 
 
 class Seen(NamedTuple):

@@ -172,7 +172,7 @@ def snapshots_of(zone: Json) -> dict[int, float]:
         with urllib.request.urlopen(url, timeout=10) as answer:
             text = answer.read().decode()
         families = {f.name: f for f in text_string_to_metric_families(text)}
-        found[node] = families["rezone_replica_snapshots"].samples[0].value
+        found[node] = families["rezone_data_node_snapshots"].samples[0].value
     return found
 
 

@@ -83,9 +83,9 @@ async def test_passes_are_counted_and_timed_with_their_outcome(
     await coordinator._reconcile(ZONE)
     with pytest.raises(ValueError, match="a bug"):
         await coordinator._reconcile(TASK)
-    assert value(registry, "passes_total", kind="DistributionZone", outcome="ok") == 1
-    assert value(registry, "passes_total", kind="RebalanceTask", outcome="error") == 1
-    assert value(registry, "pass_seconds_count", kind="RebalanceTask") == 1
+    assert value(registry, "reconciles_total", kind="DistributionZone", outcome="ok") == 1
+    assert value(registry, "reconciles_total", kind="RebalanceTask", outcome="error") == 1
+    assert value(registry, "reconcile_seconds_count", kind="RebalanceTask") == 1
     await coordinator.close()
 
 
@@ -159,18 +159,18 @@ def test_ends_are_counted_once_and_only_those_of_this_process(
 ) -> None:
     """After a restart every old migration would count as moved again."""
     metrics.note_state(TASK, TaskState.SUCCEEDED)
-    assert value(registry, "ended_total", kind="RebalanceTask", state="Succeeded") is None
+    assert value(registry, "tasks_completed_total", kind="RebalanceTask", state="Succeeded") is None
     metrics.note_state(MIGRATION, MigrationState.OPEN_CANDIDATE)
     for _ in range(2):
         metrics.note_state(MIGRATION, MigrationState.FAILED)
-    assert value(registry, "ended_total", kind="RegionMigration", state="Failed") == 1
+    assert value(registry, "tasks_completed_total", kind="RegionMigration", state="Failed") == 1
 
 
 def test_how_far_re_shardings_are_is_told_until_they_end(
     registry: CollectorRegistry, metrics: OperatorMetrics
 ) -> None:
     """Nobody could be alerted that rows cannot be imported, or see how long it still takes."""
-    assert value(registry, "resharding_parts", phase="Broken") == 0, "an alert needs a value"
+    assert value(registry, "reshard_ranges", phase="Broken") == 0, "an alert needs a value"
     parts = (
         PartView(overlap=Overlap(0, 1, 0, 16384), filled=True, verified=True, sealed=True),
         PartView(overlap=Overlap(1, 2, 1, 16384), filled=True, verified=True),
@@ -182,12 +182,12 @@ def test_how_far_re_shardings_are_is_told_until_they_end(
     metrics.note_resharding(TASK, _resharding(parts, sources=4))
     counts = {"Serving": 1, "Verified": 1, "Following": 1, "Filling": 1, "Broken": 2}
     for phase, count in counts.items():
-        assert value(registry, "resharding_parts", phase=phase) == count
-    assert value(registry, "resharding_partitions", state="CutOver") == 1
-    assert value(registry, "resharding_partitions", state="Open") == 3
+        assert value(registry, "reshard_ranges", phase=phase) == count
+    assert value(registry, "reshard_partitions", state="CutOver") == 1
+    assert value(registry, "reshard_partitions", state="Open") == 3
     metrics.note_state(TASK, TaskState.SUCCEEDED)
-    assert value(registry, "resharding_parts", phase="Serving") == 0
-    assert value(registry, "resharding_partitions", state="CutOver") == 0
+    assert value(registry, "reshard_ranges", phase="Serving") == 0
+    assert value(registry, "reshard_partitions", state="CutOver") == 0
 
 
 def _resharding(parts: tuple[PartView, ...], sources: int) -> ReshardingView:
@@ -261,16 +261,16 @@ def test_zones_that_are_not_ready_are_counted_by_reason_and_forgotten(
     registry: CollectorRegistry, metrics: OperatorMetrics
 ) -> None:
     """A partition whose rows are lost would wait until a user asks."""
-    assert value(registry, "not_ready_zones", reason="QuorumLost") == 0, "an alert needs a value"
+    assert value(registry, "zones_not_ready", reason="QuorumLost") == 0, "an alert needs a value"
     other = ZoneKey("ns", "other").object_key
     metrics.note_zone(ZONE, (_ready(Reason.QUORUM_LOST, value=False),))
     metrics.note_zone(other, (_ready(Reason.PODS_NOT_READY, value=False),))
-    assert value(registry, "not_ready_zones", reason="QuorumLost") == 1
-    assert value(registry, "not_ready_zones", reason="PodsNotReady") == 1
+    assert value(registry, "zones_not_ready", reason="QuorumLost") == 1
+    assert value(registry, "zones_not_ready", reason="PodsNotReady") == 1
     metrics.note_zone(ZONE, (_ready(Reason.AVAILABLE, value=True),))
     metrics.forget(other)
-    assert value(registry, "not_ready_zones", reason="QuorumLost") == 0
-    assert value(registry, "not_ready_zones", reason="PodsNotReady") is None
+    assert value(registry, "zones_not_ready", reason="QuorumLost") == 0
+    assert value(registry, "zones_not_ready", reason="PodsNotReady") is None
 
 
 def test_zones_that_are_degraded_are_counted_by_reason_and_forgotten(
@@ -288,15 +288,15 @@ def test_zones_that_are_degraded_are_counted_by_reason_and_forgotten(
         )
         for degraded in (True, False)
     )
-    assert value(registry, "degraded_zones", reason="OperatorCutOff") == 0, "an alert needs a value"
+    assert value(registry, "zones_degraded", reason="OperatorCutOff") == 0, "an alert needs a value"
     metrics.note_zone(ZONE, (cut_off,))
-    assert value(registry, "degraded_zones", reason="OperatorCutOff") == 1
-    assert value(registry, "degraded_zones", reason="NotReached") == 0
+    assert value(registry, "zones_degraded", reason="OperatorCutOff") == 1
+    assert value(registry, "zones_degraded", reason="NotReached") == 0
     metrics.note_zone(ZONE, (well,))
-    assert value(registry, "degraded_zones", reason="OperatorCutOff") == 0
+    assert value(registry, "zones_degraded", reason="OperatorCutOff") == 0
     metrics.note_zone(ZONE, (cut_off,))
     metrics.forget(ZONE)
-    assert value(registry, "degraded_zones", reason="OperatorCutOff") == 0
+    assert value(registry, "zones_degraded", reason="OperatorCutOff") == 0
 
 
 def _ready(reason: Reason, *, value: bool) -> Condition:
@@ -318,7 +318,7 @@ def test_alerts_ask_for_metrics_and_labels_that_exist(
         for rule in yaml.safe_load(rules)["groups"][0]["rules"]
         for name, labels in re.findall(r"(rezone_operator_\w+)(?:\{(.*?)\})?", rule["expr"])
     }
-    assert ("rezone_operator_not_ready_zones", 'reason="QuorumLost"') in asked
+    assert ("rezone_operator_zones_not_ready", 'reason="QuorumLost"') in asked
     for name, labels in asked:
         found = _samples(registry, name)
         assert found, name

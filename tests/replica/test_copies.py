@@ -298,7 +298,7 @@ def failing_copies(c: Coordinator) -> dict[str, float]:
     node = c.nodes[2]
     assert isinstance(node, LocalNode)
     assert node.node is not None
-    name = "rezone_replica_failing_copies"
+    name = "rezone_data_node_failing_copies"
     (family,) = [each for each in CopyCollector(node.node).collect() if each.name == name]
     return {sample.labels["failure"]: sample.value for sample in family.samples}
 

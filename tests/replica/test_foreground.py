@@ -151,7 +151,7 @@ def test_how_much_clients_take_is_a_metric() -> None:
     time = Time()
     node = SimpleNamespace(partitions=list, foreground=busy(time, 80))
     families = {found.name: found for found in CopyCollector(node).collect()}  # type: ignore[arg-type]
-    (sample,) = families["rezone_replica_served_ratio"].samples
+    (sample,) = families["rezone_data_node_foreground_utilization_ratio"].samples
     assert sample.value == pytest.approx(1.0, abs=0.05)
 
 

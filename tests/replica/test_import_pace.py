@@ -160,15 +160,15 @@ def test_how_far_imports_are_is_told_in_metrics(tmp_path: Path) -> None:
         c.node(0).imports.fetched_bytes += 7
         found = metrics_of(c)
         assert (found["Filling"], found["Following"]) == (1, 1)
-        assert 0 < found["rezone_replica_import_filled_rows"] < 100
-        assert found["rezone_replica_import_fetched_bytes_total"] == 7
+        assert 0 < found["rezone_data_node_reshard_backfilled_rows"] < 100
+        assert found["rezone_data_node_reshard_fetched_bytes_total"] == 7
         parts[1].failed(parts[1].tail, ConflictError("another history"))
         parts[0].lag_rows = 5
         found = metrics_of(c)
-        assert (found["Broken"], found["rezone_replica_import_lag_rows"]) == (1, 5)
-        assert found["rezone_replica_sealed_partitions"] == 0
+        assert (found["Broken"], found["rezone_data_node_reshard_lag_rows"]) == (1, 5)
+        assert found["rezone_data_node_sealed_partitions"] == 0
         seal(c, 0)
-        assert metrics_of(c)["rezone_replica_sealed_partitions"] == 1
+        assert metrics_of(c)["rezone_data_node_sealed_partitions"] == 1
 
 
 def metrics_of(c: Coordinator) -> dict[str, float]:

@@ -31,7 +31,7 @@ def test_delays_are_counted_in_their_buckets() -> None:
     assert counts["0.005"] == 4
     assert counts["1.0"] == 4
     assert counts["+Inf"] == 5
-    assert "rezone_replica_loop_lag_seconds_sum 3.0045" in text
+    assert "rezone_data_node_loop_lag_seconds_sum 3.0045" in text
 
 
 class SlowClock:

@@ -166,7 +166,7 @@ def test_sigterm_ends_quickly_and_health_tells(tmp_path: Path) -> None:
             for page in ("healthz", "readyz", "metrics", "statistics")
         }
         assert pages["healthz"] == pages["readyz"] == b"ok\n"
-        assert b'rezone_replica_partitions{role="Leader"} 1.0' in pages["metrics"]
+        assert b'rezone_data_node_partitions{role="Leader"} 1.0' in pages["metrics"]
         assert json.loads(pages["statistics"])["connections"] == []
         assert process(c, 0).stop() == 0
         process(c, 0).start()

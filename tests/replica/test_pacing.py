@@ -187,8 +187,8 @@ def test_a_slowed_write_waits_and_says_so(tmp_path: Path) -> None:
         # At 400 rows/s the debt of 40 rows is a tenth of a second.
         assert sum(waits) >= 150
         assert c.report(0, P).paced_rows_per_second == 400
-        assert metrics_of(c)["rezone_replica_paced_partitions"] == 1
-        assert metrics_of(c)["rezone_replica_paced_seconds_total"] > 0
+        assert metrics_of(c)["rezone_data_node_write_throttled_partitions"] == 1
+        assert metrics_of(c)["rezone_data_node_write_throttled_seconds_total"] > 0
         assert leader.pacer.waited_seconds > 0
         leader.settings = FAST  # the log may grow again
         leader.upkeep.keep_house()
@@ -293,23 +293,23 @@ def test_what_a_snapshot_holds_is_measured(tmp_path: Path) -> None:
         k, leader = Client(c), leader_of(c)
         rows = {b"%d" % i: b"v" * 100 for i in range(100)}
         k.put(P, rows)
-        assert metrics_of(c)["rezone_replica_snapshot_memory_bytes"] == 0
+        assert metrics_of(c)["rezone_data_node_snapshot_memory_bytes"] == 0
         snapshot = leader.store.outgoing.open_rows("slow")
         with ThreadPoolExecutor(1) as pool:
             # The first one fills what a snapshot may hold, the second must wait for its reader.
             k.put(P, rows)
             figures = metrics_of(c)
-            assert figures["rezone_replica_snapshots"] == 1
-            assert figures["rezone_replica_snapshot_memory_bytes"] > 4_000
+            assert figures["rezone_data_node_snapshots"] == 1
+            assert figures["rezone_data_node_snapshot_memory_bytes"] > 4_000
             waiting = pool.submit(k.put, P, {b"7": b"w"})
             c.until("waits", lambda: leader.store.outgoing.waited_seconds > 0)
             assert not waiting.done()
             snapshot.close()
             waiting.result(10)
         figures = metrics_of(c)
-        assert figures["rezone_replica_snapshots"] == 0
-        assert figures["rezone_replica_snapshot_memory_bytes"] == 0
-        assert figures["rezone_replica_snapshot_waited_seconds_total"] > 0
+        assert figures["rezone_data_node_snapshots"] == 0
+        assert figures["rezone_data_node_snapshot_memory_bytes"] == 0
+        assert figures["rezone_data_node_snapshot_waited_seconds_total"] > 0
         pinned = leader.store.outgoing.open_files()
-        assert figures["rezone_replica_snapshot_pinned_bytes"] == 0
+        assert figures["rezone_data_node_snapshot_pinned_bytes"] == 0
         pinned.close()

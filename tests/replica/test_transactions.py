@@ -346,8 +346,8 @@ def test_limits_on_what_is_open_are_told_and_counted(tmp_path: Path) -> None:
         assert local.node is not None
         registry.register(TransactionCollector(local.node))
         shown = generate_latest(registry).decode()
-        assert "rezone_replica_open_transactions 2.0" in shown
-        assert "rezone_replica_transactions_refused_total 3.0" in shown
+        assert "rezone_data_node_open_transactions 2.0" in shown
+        assert "rezone_data_node_transactions_refused_total 3.0" in shown
         tx.sequence = 1
         assert tx.commit().outcome is COMMITTED
         third.send(1, batch_of({b"d": b"1"}))

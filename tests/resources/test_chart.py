@@ -293,7 +293,9 @@ def test_dashboards_show_metrics_that_exist(helm: str) -> None:
     (board,) = of_kind(chart(helm, *EVERYTHING), "ConfigMap", "-dashboards")
     assert board["metadata"]["labels"]["grafana_dashboard"] == "1"
     panels = json.loads(board["data"]["data-nodes.json"])["panels"]
-    shown = {name for p in panels for name in re.findall(r"rezone_replica_\w+", str(p["targets"]))}
+    shown = {
+        name for p in panels for name in re.findall(r"rezone_data_node_\w+", str(p["targets"]))
+    }
     node = MagicMock()
     node.clock.micros.return_value = 0
     assert {re.sub("_total$", "", name) for name in shown} == {

@@ -53,13 +53,13 @@ class OperatorMetrics:
     ) -> None:
         self._monotonic = monotonic
         self.passes = Counter(
-            "rezone_operator_passes",
+            "rezone_operator_reconciles",
             "Reconcile passes by kind and outcome (ok, error).",
             ["kind", "outcome"],
             registry=registry,
         )
         self.pass_seconds = Histogram(
-            "rezone_operator_pass_seconds",
+            "rezone_operator_reconcile_seconds",
             "How long a reconcile pass takes.",
             ["kind"],
             buckets=PASS_SECONDS,
@@ -72,7 +72,7 @@ class OperatorMetrics:
             registry=registry,
         )
         self.ended = Counter(
-            "rezone_operator_ended",
+            "rezone_operator_tasks_completed",
             "Tasks and migrations that this process has brought to an end, by that end.",
             ["kind", "state"],
             registry=registry,
@@ -104,7 +104,7 @@ class OperatorMetrics:
             ("not_ready", "Zones that are not Ready", lambda: self.not_ready, _ALWAYS_TOLD),
             ("degraded", "Zones that are Degraded", lambda: self.degraded, _ALWAYS_DEGRADED),
         ):
-            full_name = f"rezone_operator_{name}_zones"
+            full_name = f"rezone_operator_zones_{name}"
             registry.register(_ZonesCollector(full_name, f"{meaning}, by reason.", counts, always))
         self._resharding: dict[ObjectKey, ReshardingView] = {}
         registry.register(_ReshardingCollector(self._resharding))
@@ -195,7 +195,7 @@ class _ReshardingCollector(Collector):
         """Yield a number for every phase, also for those that nothing is in."""
         known = list(self._known.values())
         parts = GaugeMetricFamily(
-            "rezone_operator_resharding_parts",
+            "rezone_operator_reshard_ranges",
             "Ranges that an old and a new partition share, by how far they are.",
             labels=["phase"],
         )
@@ -206,7 +206,7 @@ class _ReshardingCollector(Collector):
             parts.add_metric([phase], phases[phase])
         yield parts
         partitions = GaugeMetricFamily(
-            "rezone_operator_resharding_partitions",
+            "rezone_operator_reshard_partitions",
             "Old partitions of zones that are re-sharded, by whether they are cut over.",
             labels=["state"],
         )

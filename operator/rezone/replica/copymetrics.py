@@ -21,48 +21,48 @@ class CopyCollector(Collector):
         partitions = self._node.partitions()
         stores = [partition.store for partition in partitions]
         yield GaugeMetricFamily(
-            "rezone_replica_snapshots",
+            "rezone_data_node_snapshots",
             "Snapshots that are read, as rows or as files.",
             sum(store.outgoing.readers for store in stores),
         )
         yield GaugeMetricFamily(
-            "rezone_replica_snapshot_memory_bytes",
+            "rezone_data_node_snapshot_memory_bytes",
             "Overwritten row ids, early rows and queues of snapshots that are read.",
             sum(store.outgoing.memory_bytes() for store in stores),
         )
         yield GaugeMetricFamily(
-            "rezone_replica_snapshot_pinned_bytes",
+            "rezone_data_node_snapshot_pinned_bytes",
             "Disk room of files that only file snapshots still hold.",
             sum(store.outgoing.pinned_bytes() for store in stores),
         )
         yield CounterMetricFamily(
-            "rezone_replica_snapshot_waited_seconds",
+            "rezone_data_node_snapshot_waited_seconds",
             "Time that writes have waited because a snapshot's memory was at its limit.",
             sum(store.outgoing.waited_seconds for store in stores),
         )
         yield CounterMetricFamily(
-            "rezone_replica_copy_rested_seconds",
+            "rezone_data_node_copy_throttled_seconds",
             "Time that copies have rested while clients were served, summed over copies.",
             self._node.foreground.rested_seconds,
         )
         yield GaugeMetricFamily(
-            "rezone_replica_served_ratio",
+            "rezone_data_node_foreground_utilization_ratio",
             "For how much of the time clients were served lately, which is what copies rest by.",
             self._node.foreground.served_share,
         )
         yield self._failing_copies()
         yield GaugeMetricFamily(
-            "rezone_replica_paced_partitions",
+            "rezone_data_node_write_throttled_partitions",
             "Partitions whose writers are slowed for a replica that catches up.",
             sum(partition.pacer.rows_per_second is not None for partition in partitions),
         )
         yield GaugeMetricFamily(
-            "rezone_replica_paced_bytes",
+            "rezone_data_node_write_throttled_bytes",
             "Writes that wait for a replica to catch up.",
             sum(partition.pacer.waiting_bytes for partition in partitions),
         )
         yield CounterMetricFamily(
-            "rezone_replica_paced_seconds",
+            "rezone_data_node_write_throttled_seconds",
             "Time that writes have waited for a replica to catch up, summed over writes.",
             sum(partition.pacer.waited_seconds for partition in partitions),
         )
@@ -75,7 +75,7 @@ class CopyCollector(Collector):
             if partition.copy_progress is not None and partition.store.meta.needs_snapshot
         )
         family = GaugeMetricFamily(
-            "rezone_replica_failing_copies",
+            "rezone_data_node_failing_copies",
             "Replicas that need a copy whose last attempt has failed, by what failed.",
             labels=["failure"],
         )

@@ -22,18 +22,18 @@ class DiskCollector(Collector):
         names = [*map(str, BOUNDS_SECONDS), "+Inf"]
         totals = map(float, itertools.accumulate(list(times.counts)))
         yield HistogramMetricFamily(
-            "rezone_replica_sync_seconds",
+            "rezone_data_node_sync_seconds",
             "Syncs of logs and facts by how long they took.",
             buckets=list(zip(names, totals, strict=True)),
             sum_value=times.seconds,
         )
         yield GaugeMetricFamily(
-            "rezone_replica_sync_under_way_seconds",
+            "rezone_data_node_sync_under_way_seconds",
             "The age of the oldest sync that has not come back.",
             times.longest_under_way(self._node.clock.monotonic()),
         )
         yield GaugeMetricFamily(
-            "rezone_replica_disk_slow",
+            "rezone_data_node_disk_slow",
             "Whether syncs take so long that the node compares its disk with others.",
             bool(self._node.disk_speed.slow_ms),
         )

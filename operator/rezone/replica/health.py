@@ -37,46 +37,46 @@ class NodeCollector(Collector):
         """Yield the metrics' present values."""
         partitions = self._node.partitions()
         roles = GaugeMetricFamily(
-            "rezone_replica_partitions", "Replicas on this node by role.", labels=["role"]
+            "rezone_data_node_partitions", "Replicas on this node by role.", labels=["role"]
         )
         for role in Role:
             roles.add_metric([role.value], sum(p.role is role for p in partitions))
         yield roles
         failed = sum(bool(p.failure) for p in partitions)
-        yield GaugeMetricFamily("rezone_replica_failed_partitions", "Failed replicas.", failed)
+        yield GaugeMetricFamily("rezone_data_node_failed_partitions", "Failed replicas.", failed)
         clock = self._node.clock
         yield GaugeMetricFamily(
-            "rezone_replica_clock_offset_seconds",
+            "rezone_data_node_clock_offset_seconds",
             "How far the clock is ahead of the time of the other data nodes.",
             clock.offset_micros / 1e6,
         )
         newest = max((p.store.last_commit_time for p in partitions), default=0)
         yield GaugeMetricFamily(
-            "rezone_replica_times_ahead_seconds",
+            "rezone_data_node_times_ahead_seconds",
             "How far the newest row's time lies ahead of the data node's.",
             max(0, newest - clock.micros()) / 1e6,
         )
         damaged = sum(bool(p.damage.reason) for p in partitions)
         yield GaugeMetricFamily(
-            "rezone_replica_damaged_partitions", "Replicas that have found damage.", damaged
+            "rezone_data_node_corrupted_partitions", "Replicas that have found damage.", damaged
         )
         yield GaugeMetricFamily(
-            "rezone_replica_pending_bytes", "Writes not yet answered.", self._node.budget.used
+            "rezone_data_node_pending_bytes", "Writes not yet answered.", self._node.budget.used
         )
         lag = sum(max(0, p.store.log_end - p.store.applied) for p in partitions)
-        yield GaugeMetricFamily("rezone_replica_apply_lag_rows", "Log rows not yet applied.", lag)
+        yield GaugeMetricFamily("rezone_data_node_apply_lag_rows", "Log rows not yet applied.", lag)
         lag = sum(p.store.indexer.lag_rows for p in partitions)
         yield GaugeMetricFamily(
-            "rezone_replica_index_lag_rows", "Applied rows not yet in the indexes.", lag
+            "rezone_data_node_index_lag_rows", "Applied rows not yet in the indexes.", lag
         )
         size = sum(p.store.indexer.entry_bytes for p in partitions)
-        yield GaugeMetricFamily("rezone_replica_index_bytes", "Bytes of index entries.", size)
+        yield GaugeMetricFamily("rezone_data_node_index_bytes", "Bytes of index entries.", size)
         rows = sum(p.upkeep.sizes[0] for p in partitions)
-        yield GaugeMetricFamily("rezone_replica_versions", "Row versions, estimated.", rows)
+        yield GaugeMetricFamily("rezone_data_node_mvcc_versions", "Row versions, estimated.", rows)
         size = sum(p.upkeep.sizes[1] for p in partitions)
-        yield GaugeMetricFamily("rezone_replica_stored_bytes", "Bytes of engine and log.", size)
+        yield GaugeMetricFamily("rezone_data_node_stored_bytes", "Bytes of engine and log.", size)
         streams = GaugeMetricFamily(
-            "rezone_replica_streams", "Replication streams by direction.", labels=["direction"]
+            "rezone_data_node_streams", "Replication streams by direction.", labels=["direction"]
         )
         producing = [s for c in self._node.links.producers() for s in c.statistics()]
         consuming = [
@@ -86,7 +86,7 @@ class NodeCollector(Collector):
         streams.add_metric(["in"], len(consuming))
         yield streams
         yield GaugeMetricFamily(
-            "rezone_replica_data_channels", "Clients connected.", self._node.data_channels()
+            "rezone_data_node_data_channels", "Clients connected.", self._node.data_channels()
         )
 
 

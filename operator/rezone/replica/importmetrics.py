@@ -44,7 +44,7 @@ class ImportCollector(Collector):
                 found += partition.importing.progress()
         phases = collections.Counter(map(phase_of, found))
         parts = GaugeMetricFamily(
-            "rezone_replica_import_parts",
+            "rezone_data_node_reshard_ranges",
             "Parts of new partitions led here, each with one source, by how far they are.",
             labels=["phase"],
         )
@@ -52,22 +52,22 @@ class ImportCollector(Collector):
             parts.add_metric([phase], phases[phase])
         yield parts
         yield GaugeMetricFamily(
-            "rezone_replica_import_lag_rows",
+            "rezone_data_node_reshard_lag_rows",
             "Rows of a source's log not imported yet, of the part that lacks most.",
             max((progress.lag_rows or 0 for progress in found), default=0),
         )
         yield GaugeMetricFamily(
-            "rezone_replica_import_filled_rows",
+            "rezone_data_node_reshard_backfilled_rows",
             "Row versions that fills have brought to these parts.",
             sum(progress.rows for progress in found),
         )
         yield CounterMetricFamily(
-            "rezone_replica_import_fetched_bytes",
+            "rezone_data_node_reshard_fetched_bytes",
             "Bytes that this node has fetched to fill new partitions.",
             self._node.imports.fetched_bytes,
         )
         yield GaugeMetricFamily(
-            "rezone_replica_sealed_partitions",
+            "rezone_data_node_sealed_partitions",
             "Replicas of old partitions whose log has ended: they have been cut over.",
             sum(partition.store.seal is not None for partition in partitions),
         )

@@ -38,7 +38,7 @@ class Lag(Collector):
             total += count
             buckets.append((name, float(total)))
         yield HistogramMetricFamily(
-            "rezone_replica_loop_lag_seconds",
+            "rezone_data_node_loop_lag_seconds",
             "How late the node's own thread came to run: Python's lock was held, or no core free.",
             buckets=buckets,
             sum_value=self._sum,

@@ -125,9 +125,11 @@ class MemoryCollector(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """Yield the metrics' present values."""
-        used = GaugeMetricFamily("rezone_replica_memory_bytes", "Memory by part.", labels=["part"])
+        used = GaugeMetricFamily(
+            "rezone_data_node_memory_bytes", "Memory by part.", labels=["part"]
+        )
         limits = GaugeMetricFamily(
-            "rezone_replica_memory_limit_bytes", "What each part may hold.", labels=["part"]
+            "rezone_data_node_memory_limit_bytes", "What each part may hold.", labels=["part"]
         )
         for part in self._node.memory.parts(self._node):
             used.add_metric([part.name], part.used)

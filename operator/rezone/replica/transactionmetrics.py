@@ -23,28 +23,28 @@ class TransactionCollector(Collector):
                 count += table.open_count
                 size += table.open_bytes
         yield GaugeMetricFamily(
-            "rezone_replica_open_transactions", "Open transactions, of followers too.", count
+            "rezone_data_node_open_transactions", "Open transactions, of followers too.", count
         )
         yield GaugeMetricFamily(
-            "rezone_replica_open_intents_bytes", "Writes of open transactions.", size
+            "rezone_data_node_open_intents_bytes", "Writes of open transactions.", size
         )
         yield CounterMetricFamily(
-            "rezone_replica_transaction_conflicts",
+            "rezone_data_node_transaction_conflicts",
             "Writes of transactions that were refused because of another writer.",
             sum(partition.transacting.conflicts for partition in partitions),
         )
         yield CounterMetricFamily(
-            "rezone_replica_transaction_row_locks",
+            "rezone_data_node_transaction_intent_conflicts",
             "Plain writes that were refused because a transaction had written the row.",
             sum(partition.transacting.locked for partition in partitions),
         )
         yield CounterMetricFamily(
-            "rezone_replica_transactions_refused",
+            "rezone_data_node_transactions_refused",
             "Writes of transactions that were refused because of a limit.",
             sum(partition.transacting.over_limit for partition in partitions),
         )
         yield CounterMetricFamily(
-            "rezone_replica_transactions_expired",
+            "rezone_data_node_transactions_expired",
             "Transactions that the leader has aborted because they were too old.",
             sum(partition.transacting.expired for partition in partitions),
         )
