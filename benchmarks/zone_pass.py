@@ -333,8 +333,8 @@ def opened(topology: Topology) -> list[LeaderAndIsr]:
 def pend_next(api: StoredApi, target: Topology) -> None:
     """Make the assignment of the next layout pending."""
     body = json.loads(api.objects["DistributionZone", "large"])
-    pending = {"revision": REVISION, "replicas": assignments.compact(target), "generation": 1}
-    changed = {"pending": pending, "change": REVISION, "lastGeneration": 1}
+    pending = {"revision": REVISION, "replicas": assignments.compact(target), "layoutVersion": 1}
+    changed = {"pending": pending, "change": REVISION, "lastLayoutVersion": 1}
     body["status"]["assignments"] |= changed
     api.put("DistributionZone", body)
 

@@ -92,8 +92,8 @@ async def zone_that_keeps(store: StatusStore, namespace: str, *old: RetainedRepl
     meta = ObjectMeta(name="orders", namespace=namespace)
     spec = {"partitions": 2, "replicas": 1, "dataNodes": {"count": 3}}
     zone = await store.create(DistributionZone.parse({"metadata": meta.dump(), "spec": spec}))
-    stable = Assignment(revision=5, replicas="0;1", generation=2)
-    keys = Assignments(stable=stable, change=5, last_generation=2, retained=old)
+    stable = Assignment(revision=5, replicas="0;1", layout_version=2)
+    keys = Assignments(stable=stable, change=5, last_layout_version=2, retained=old)
     await store.write_status(zone, DistributionZoneStatus(assignments=keys))
 
 

@@ -113,7 +113,7 @@ async def test_killed_in_each_deed_of_a_re_sharding(
 ) -> None:
     """A killed operator would leave ranges that nobody serves, or that two partitions do."""
     zone = await api.get(f"{ZONES}/{ZONE}")
-    used = zone["status"]["assignments"].get("lastGeneration", 0)
+    used = zone["status"]["assignments"].get("lastLayoutVersion", 0)
     with Writer(addresses_of(zone).values()) as writer:
         await patch(api, ZONES, ZONE, partitions=5)
         await lives.die_in(*CUTTING)

@@ -314,7 +314,7 @@ async def test_a_plan_is_made_for_the_partitions_that_there_are(
     runtime: ZoneRuntime, wanted: int
 ) -> None:
     """Drains would fail while another number of partitions waits for its turn."""
-    stable = {"revision": 1, "replicas": "0,1,2;1,2,0", "generation": 1}
+    stable = {"revision": 1, "replicas": "0,1,2;1,2,0", "layoutVersion": 1}
     members = [{"id": n, "state": "Active", "podName": f"z-{n}"} for n in range(4)]
     zone = DistributionZone.parse(
         {

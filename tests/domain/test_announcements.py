@@ -146,7 +146,7 @@ def test_an_update_is_told_with_every_pod_it_replaces() -> None:
 def test_a_re_sharding_is_called_one() -> None:
     """`kubectl describe` would tell of a rebalance, and not that the partitions change."""
     first = Assignment(replicas="0;1;2", revision=1)
-    second = Assignment(replicas="0;1;2;0;1", revision=2, generation=1)
+    second = Assignment(replicas="0;1;2;0;1", revision=2, layout_version=1)
     idle = DistributionZoneStatus(assignments=Assignments(stable=first, change=1))
     busy = DistributionZoneStatus(assignments=Assignments(stable=first, pending=second, change=2))
     done = DistributionZoneStatus(assignments=Assignments(stable=second, change=2))

@@ -148,7 +148,7 @@ def test_a_layout_that_no_object_names_is_told() -> None:
     """Its replicas would be stopped as left over, and with them all rows would go."""
     replicas = {0: {id_of(1, 0): report(1, 2, partition=id_of(1, 0))}}
     assert outdated.unknown_layout(KEYS, ROUTES, replicas) == 1
-    used = KEYS.model_copy(update={"last_generation": 1})
+    used = KEYS.model_copy(update={"last_layout_version": 1})
     assert outdated.unknown_layout(used, ROUTES, replicas) is None
 
 
@@ -187,8 +187,8 @@ def test_a_layout_was_cancelled_when_all_data_nodes_say_so(
 
 def test_a_pending_layout_without_records_is_unknown_once_data_nodes_have_it() -> None:
     """Its records would be made anew, with epochs that were used; an empty replica could lead."""
-    pending = Assignment(revision=5, replicas="0,1,2;1,2,0", generation=1)
-    keys = KEYS.model_copy(update={"pending": pending, "change": 5, "last_generation": 1})
+    pending = Assignment(revision=5, replicas="0,1,2;1,2,0", layout_version=1)
+    keys = KEYS.model_copy(update={"pending": pending, "change": 5, "last_layout_version": 1})
     held = {0: {id_of(1, 0): report(1, 2, partition=id_of(1, 0))}}
     assert outdated.unknown_layout(keys, ROUTES, {0: {0: report(3, 7)}}) is None
     assert outdated.unknown_layout(keys, ROUTES, held) == 1
@@ -215,7 +215,7 @@ def test_a_re_sharding_in_the_middle_is_gone_on_with() -> None:
     replicas = {0: {0: report(3, 7, revision=9)}}
     keys = outdated.with_pending(KEYS, 1, [record(1, 5, 9)] * 2, replicas)
     assert keys.stable == KEYS.stable
-    assert keys.pending == Assignment(revision=5, replicas="1,0,2;1,0,2", generation=1)
+    assert keys.pending == Assignment(revision=5, replicas="1,0,2;1,0,2", layout_version=1)
     assert assignments.violations(keys) == ()
     assert assignments.acting_revision(keys) > 9
     assert outdated.with_pending(keys, 1, [record(0, 5, 9)] * 2, {}) == keys
@@ -248,8 +248,8 @@ def test_a_layout_that_no_object_names_is_learned() -> None:
     assert isinstance(found, tuple)
     assert [(r.leader, r.partition_epoch, r.coordinator_epoch) for r in found] == [(1, 10, 8)] * 2
     keys = outdated.with_layout(KEYS, 1, found, replicas)
-    assert keys.stable == Assignment(revision=5, replicas="1,0,2;1,0,2", generation=1)
-    assert keys.last_generation == 1
+    assert keys.stable == Assignment(revision=5, replicas="1,0,2;1,0,2", layout_version=1)
+    assert keys.last_layout_version == 1
     assert assignments.violations(keys) == ()
 
 

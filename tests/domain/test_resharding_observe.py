@@ -27,7 +27,7 @@ REVISION = 7
 NEW: Topology = ((0, 1), (1, 2), (2, 0))
 HEIRS = Layout(1, 3)
 SPEC = RebalanceTaskSpec(zone_name="z", type=TaskType.RESHARD, revision=REVISION)
-STATUS = RebalanceTaskStatus(revision=REVISION, generation=1, target=text(NEW))
+STATUS = RebalanceTaskStatus(revision=REVISION, layout_version=1, target=text(NEW))
 
 
 def heir_record(index: int, **changes: Any) -> LeaderAndIsr:

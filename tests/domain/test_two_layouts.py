@@ -155,8 +155,10 @@ class LaterZone(Zone):
 
     def __init__(self, seed: int) -> None:
         super().__init__(seed, STABLE, NODES)
-        first = Assignment(revision=1, replicas=assignments.compact(STABLE), generation=GENERATION)
-        self.keys = Assignments(stable=first, change=1, last_generation=GENERATION)
+        first = Assignment(
+            revision=1, replicas=assignments.compact(STABLE), layout_version=GENERATION
+        )
+        self.keys = Assignments(stable=first, change=1, last_layout_version=GENERATION)
 
     def view(self) -> world.ZoneView:
         """Observe the zone, with all partitions by their ids."""

@@ -222,7 +222,7 @@ def test_another_number_of_partitions_is_asked_for_at_once() -> None:
     after = resharded(7, stable, more)
     assert after.stable == stable.stable
     assert after.pending is not None
-    assert (after.pending.generation, after.pending.revision) == (1, 50)
+    assert (after.pending.layout_version, after.pending.revision) == (1, 50)
     target = assignments.parse(after.pending.replicas)
     assert len(target) == 7
     assert all(0 not in row for row in target)
@@ -237,7 +237,7 @@ def test_another_number_meanwhile_waits_and_the_old_one_takes_it_back() -> None:
     keys = resharded(8, assignments.first(Assignments(), planned(found), 10), found)
     waits = resharded(5, keys, found, 60)
     assert waits.planned is not None
-    assert (waits.planned.generation, waits.pending) == (2, keys.pending)
+    assert (waits.planned.layout_version, waits.pending) == (2, keys.pending)
     assert len(assignments.parse(waits.planned.replicas)) == 5
     back = resharded(8, waits, found, 70)
     assert (back.planned, back.pending) == (None, keys.pending)
@@ -247,7 +247,7 @@ def test_another_number_meanwhile_waits_and_the_old_one_takes_it_back() -> None:
     assert isinstance(done, Assignments)
     assert done.stable is not None
     assert done.pending is not None
-    assert (done.stable.generation, done.pending.generation) == (1, 2)
+    assert (done.stable.layout_version, done.pending.layout_version) == (1, 2)
 
 
 @pytest.mark.proves("ZR-02", "ZR-20")
@@ -271,7 +271,7 @@ def test_a_cancelled_number_is_not_begun_again_before_it_changes() -> None:
     assert "set spec.partitions to 4" in told[1]
     other = resharded(5, cleared, found, 80)
     assert other.pending is not None
-    assert other.pending.generation == 3
+    assert other.pending.layout_version == 3
     as_before = resharded(4, cleared, found, 80)
     assert as_before.cancelled_partitions == 0
     assert resharded(8, as_before, found, 90).pending is not None
@@ -284,9 +284,9 @@ def test_other_triggers_keep_the_partitions_that_there_are() -> None:
     declined = stable.model_copy(update={"cancelled_partitions": 8})
     after = resharded(8, declined, nodes("a", "b", "c", "d"))
     assert after.pending is not None
-    assert after.pending.generation == 0
+    assert after.pending.layout_version == 0
     assert len(assignments.parse(after.pending.replicas)) == 4
     while_it_runs = resharded(8, resharded(8, stable, found), nodes("a", "b", "c", "d"), 60)
     assert while_it_runs.planned is not None
-    assert while_it_runs.planned.generation == 1
+    assert while_it_runs.planned.layout_version == 1
     assert len(assignments.parse(while_it_runs.planned.replicas)) == 8

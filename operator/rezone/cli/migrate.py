@@ -103,7 +103,7 @@ async def failback_target(store: StatusStore, namespace: str, zone: str, partiti
     """
     found = await store.read(DistributionZone, namespace, zone)
     keys = found.status.assignments if found.status is not None else None
-    generation = keys.stable.generation if keys is not None and keys.stable is not None else 0
+    generation = keys.stable.layout_version if keys is not None and keys.stable is not None else 0
     kept = [k for k in keys.retained if k.partition == id_of(generation, partition)] if keys else []
     if not kept:
         raise click.ClickException(

@@ -61,7 +61,7 @@ def build_view(
     status = zone.status or DistributionZoneStatus()
     keys = status.assignments
     rebalance, transfer = zone.spec.rebalance, zone.spec.transfer
-    generation = keys.stable.generation if keys.stable else routes.layout.generation
+    generation = keys.stable.layout_version if keys.stable else routes.layout.generation
     now = utc_now()
     nodes = node_views(status.data_nodes, runtime.monitor, now)
     runtime.copy_watch.look(nodes, now)
@@ -97,7 +97,7 @@ def build_view(
         avoided=runtime.copy_watch.avoided(now),
         retained=keys.retained,
         generation=generation,
-        pending_generation=keys.pending.generation if keys.pending else generation,
+        pending_generation=keys.pending.layout_version if keys.pending else generation,
         migrations=tuple(migration_view(m, generation) for m in migrations),
         taken_names=taken_names or {},
         spark=spark,

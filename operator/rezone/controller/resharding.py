@@ -38,7 +38,7 @@ def make_resharding_plan(task: RebalanceTask, seen: ZonePass) -> Planned | NoPla
         leaders=tuple(record.leader for record in records),
         partition_bytes=tuple(r.bytes_estimate if r is not None else 0 for r in reports),
     )
-    layout = Layout(pending.generation, len(target))
+    layout = Layout(pending.layout_version, len(target))
     made = plan_for(old, layout, target, task.spec.revision)
     rate = seen.zone.spec.rebalance.max_bytes_per_second
     summary = PlanSummary(

@@ -145,9 +145,9 @@ async def _learn_layout(
     tables = await _tables(coordinator, runtime, (), replicas)
     told, configs = _records(tables), [table.config for table in tables]
     if outdated.is_cancelled(generation, configs, observed.routes, replicas):
-        if keys.pending is not None and keys.pending.generation == generation:
+        if keys.pending is not None and keys.pending.layout_version == generation:
             return "the re-sharding to it was cancelled since: cancel its task, too"
-        keys = keys.model_copy(update={"last_generation": generation})
+        keys = keys.model_copy(update={"last_layout_version": generation})
         return Learned(status=status.model_copy(update={"assignments": keys}))
     found = outdated.layout_to_learn(keys, generation, configs, observed.routes, told)
     if isinstance(found, str):

@@ -193,7 +193,7 @@ class ZoneReconciler:
     ) -> Decided:
         status = self._with_data_nodes(zone, observed)
         stable = status.assignments.stable
-        generation = stable.generation if stable is not None else 0
+        generation = stable.layout_version if stable is not None else 0
         leaders = tuple(record.leader for record in observed.routes.of(generation))
         await others_turn()
         planned = ZonePlanning(zone, status, leaders=leaders, now=observed.now).run()

@@ -206,7 +206,7 @@ def _moves(before: DistributionZoneStatus, after: DistributionZoneStatus) -> lis
 def _what(status: DistributionZoneStatus, pending: Assignment) -> str:
     """Return what a pending assignment is, in words."""
     stable = status.assignments.stable
-    if stable is None or stable.generation == pending.generation:
+    if stable is None or stable.layout_version == pending.layout_version:
         return f"the rebalance of revision {pending.revision}"
     count = len(parse(pending.replicas))
     return f"the re-sharding of revision {pending.revision} to {count} partitions"

@@ -110,15 +110,15 @@ def request(
         return SKIP
     newest = assignments.planned or assignments.pending or assignments.stable
     if generation is None:
-        generation = newest.generation if newest is not None else 0
-    assignment = Assignment(revision=revision, replicas=wanted, generation=generation)
-    used = max(generation, assignments.last_generation)
+        generation = newest.layout_version if newest is not None else 0
+    assignment = Assignment(revision=revision, replicas=wanted, layout_version=generation)
+    used = max(generation, assignments.last_layout_version)
     if assignments.pending is None and _differs(assignments.stable, assignment):
-        return _changed(assignments, pending=assignment, change=revision, last_generation=used)
+        return _changed(assignments, pending=assignment, change=revision, last_layout_version=used)
     if assignments.pending is None:
         return _changed(assignments, planned=None, change=revision)
     if _differs(assignments.pending, assignment):
-        return _changed(assignments, planned=assignment, change=revision, last_generation=used)
+        return _changed(assignments, planned=assignment, change=revision, last_layout_version=used)
     return _changed(assignments, planned=None)
 
 
@@ -133,7 +133,7 @@ def complete(assignments: Assignments, revision: int, new_peers: Topology) -> As
     if assignments.pending is None or assignments.pending.revision != revision:
         return SKIP
     stable = Assignment(
-        revision=revision, replicas=peers, generation=assignments.pending.generation
+        revision=revision, replicas=peers, layout_version=assignments.pending.layout_version
     )
     return _changed(
         assignments, stable=stable, cancel=None, pending=assignments.planned, planned=None
@@ -154,7 +154,7 @@ def settle(assignments: Assignments, move: SettleLeader) -> Assignments | Skip:
     stable = topology_of(assignments.stable)
     if assignments.stable is None or stable is None or assignments.pending is not None:
         return SKIP
-    if partition not in Layout(assignments.stable.generation, len(stable)).ids:
+    if partition not in Layout(assignments.stable.layout_version, len(stable)).ids:
         return SKIP
     index = index_of(partition)
     nodes = stable[index]
@@ -289,7 +289,11 @@ def settle_declined(assignments: Assignments, wanted: int) -> Assignments:
 def is_resharding(assignments: Assignments) -> bool:
     """Return whether what is pending is of another generation of partitions than the stable one."""
     stable, pending = assignments.stable, assignments.pending
-    return stable is not None and pending is not None and stable.generation != pending.generation
+    return (
+        stable is not None
+        and pending is not None
+        and stable.layout_version != pending.layout_version
+    )
 
 
 def violations(assignments: Assignments) -> tuple[str, ...]:
@@ -303,10 +307,10 @@ def violations(assignments: Assignments) -> tuple[str, ...]:
     if pending is not None and stable is not None and pending.revision <= stable.revision:
         found.append("pending is not newer than stable")
     there = [a for a in (stable, pending, planned) if a is not None]
-    generations = [a.generation for a in there]
+    generations = [a.layout_version for a in there]
     if generations != sorted(generations):
         found.append("an assignment is of an older generation than the one before it")
-    if assignments.last_generation < max(generations, default=0):
+    if assignments.last_layout_version < max(generations, default=0):
         found.append("a generation is not counted as used")
     newest = max((a.revision for a in there), default=0)
     if assignments.change < newest:
@@ -321,8 +325,8 @@ def violations(assignments: Assignments) -> tuple[str, ...]:
 def _differs(assignment: Assignment | None, wanted: Assignment) -> bool:
     if assignment is None:
         return True
-    there = (assignment.generation, assignment.replicas)
-    return there != (wanted.generation, wanted.replicas)
+    there = (assignment.layout_version, assignment.replicas)
+    return there != (wanted.layout_version, wanted.replicas)
 
 
 def _changed(assignments: Assignments, **changes: object) -> Assignments:

@@ -72,12 +72,12 @@ def unknown_layout(keys: Assignments, routes: RouteRecords, replicas: Replicas) 
     held = {generation_of(p) for reports in replicas.values() for p in reports}
     known = {each.generation for each in routes.layouts}
     newest = max((*held, *known), default=0)
-    if newest > keys.last_generation:
+    if newest > keys.last_layout_version:
         return newest
     pending = keys.pending
     if pending is None or keys.cancel is not None or not assignments.is_resharding(keys):
         return None
-    return pending.generation if pending.generation in held - known else None
+    return pending.layout_version if pending.layout_version in held - known else None
 
 
 def with_revision(keys: Assignments, replicas: Replicas) -> Assignments:
@@ -98,7 +98,7 @@ def with_stable(keys: Assignments, routes: RouteRecords) -> Assignments:
     stable = keys.stable
     if stable is None or keys.pending is not None:
         return keys
-    topology = _nodes(routes.of(stable.generation))
+    topology = _nodes(routes.of(stable.layout_version))
     revision = keys.change + 1
     moved = stable.model_copy(
         update={"revision": revision, "replicas": assignments.compact(topology)}
@@ -165,7 +165,7 @@ def layout_to_learn(
 
     One that does not yet must come from the layout that the objects know.
     """
-    resumed = keys.pending is not None and keys.pending.generation == generation
+    resumed = keys.pending is not None and keys.pending.layout_version == generation
     served = None if resumed else served_layout(generation, configs, told)
     layout = served or _unfinished(generation, configs, routes)
     if keys.pending is not None and not (resumed and layout is not None):
@@ -262,8 +262,8 @@ def with_layout(
     keys: Assignments, generation: int, records: Sequence[LeaderAndIsr], replicas: Replicas
 ) -> Assignments:
     """Return the keys of a zone whose layout is another one now; nothing may be pending."""
-    moved = keys.stable.model_copy(update={"generation": generation}) if keys.stable else None
-    keys = keys.model_copy(update={"stable": moved, "last_generation": generation})
+    moved = keys.stable.model_copy(update={"layout_version": generation}) if keys.stable else None
+    keys = keys.model_copy(update={"stable": moved, "last_layout_version": generation})
     return with_stable(with_revision(keys, replicas), RouteRecords(records, generation))
 
 
@@ -277,10 +277,12 @@ def with_pending(
     if keys.pending is None:
         revision = keys.change + 1
         pending = Assignment(
-            revision=revision, replicas=assignments.compact(_nodes(records)), generation=generation
+            revision=revision,
+            replicas=assignments.compact(_nodes(records)),
+            layout_version=generation,
         )
         keys = keys.model_copy(
-            update={"pending": pending, "change": revision, "last_generation": generation}
+            update={"pending": pending, "change": revision, "last_layout_version": generation}
         )
     return with_revision(keys, replicas)
 

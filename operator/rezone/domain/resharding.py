@@ -68,7 +68,7 @@ def planned(run: ReshardingRun) -> bool:
         run.update(
             target=assignments.compact(made.target),
             plan=made.summary,
-            generation=run.view.generation,
+            layout_version=run.view.generation,
         )
     return run.await_approval(manual=run.view.manual_approval)
 

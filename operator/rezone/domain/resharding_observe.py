@@ -51,7 +51,7 @@ def observe(
     """Return what the task of a re-sharding sees of its zone."""
     revision = status.revision or spec.revision
     holds = view.resharding and view.pending_revision == revision
-    generation = status.generation or (view.pending_generation if holds else 0)
+    generation = status.layout_version or (view.pending_generation if holds else 0)
     target = parse(status.target) if status.target else (view.pending or ()) if holds else ()
     olds = [each for each in view.routes.layouts if each.generation < generation]
     old = olds[-1] if olds else None
@@ -63,7 +63,7 @@ def observe(
         stable=stable,
         pending=pending,
         holds_pending=holds,
-        done=bool(status.generation) and view.generation >= status.generation,
+        done=bool(status.layout_version) and view.generation >= status.layout_version,
         cancel_written=view.cancel_revision == revision,
         coordinator_epoch=view.coordinator_epoch,
         paused=view.paused,

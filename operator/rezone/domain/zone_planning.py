@@ -103,14 +103,14 @@ class ZonePlanning:
         current = assignments.parse(before.replicas)
         if len(current) == wanted:
             # What is under way already: only what was to come after it is taken back.
-            self._request_keys(current, before.generation)
+            self._request_keys(current, before.layout_version)
             return
         nodes = self.status.data_nodes
         eligible = eligible_ids(nodes) - kept_ids(nodes)
-        generation = keys.last_generation + 1
+        generation = keys.last_layout_version + 1
         made = plan_resharding(
             OldZone(
-                layout=Layout(before.generation, len(current)),
+                layout=Layout(before.layout_version, len(current)),
                 topology=current,
                 leaders=self._leaders_of(before) or tuple(nodes[0] for nodes in current),
                 partition_bytes=(PARTITION_BYTES_TAKEN,) * len(current),
@@ -145,7 +145,7 @@ class ZonePlanning:
         )
         target = plan(request).target
         if target != newest:
-            self._request_keys(target, assignment.generation)
+            self._request_keys(target, assignment.layout_version)
             self._note_triggers(target)
         elif not due.frozen:
             # Nothing better can be had, such as for a node whose failure domain is full already.
@@ -161,7 +161,7 @@ class ZonePlanning:
     def _leaders_of(self, assignment: Assignment) -> tuple[NodeId, ...] | None:
         """Return who leads the partitions of an assignment, None for those of another layout."""
         stable = self.status.assignments.stable
-        there = stable is not None and stable.generation == assignment.generation
+        there = stable is not None and stable.layout_version == assignment.layout_version
         return self._leaders or None if there else None
 
     def _mark_placed(self, *, anew: bool) -> None:

@@ -255,9 +255,9 @@ class RebalanceTaskStatus(MachineStatus):
         "empty: the target.",
     )
     revision: Count = Field(default=0, description="The revision of the assignment it works on.")
-    generation: Count = Field(
+    layout_version: Count = Field(
         default=0,
-        description="Of a re-sharding: the generation of the new partitions.",
+        description="Of a re-sharding: the layout version of the new partitions.",
     )
     plan: PlanSummary | None = None
     progress: TaskProgress = TaskProgress()

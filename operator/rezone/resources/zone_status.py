@@ -74,14 +74,15 @@ class Assignment(Model):
 
     Texts over 64 KiB have their ids in base 36, as `domain.topology_text` says. The first of a
     partition's nodes is its preferred leader. `revision` is the revision of the trigger that made
-    it; it compares like ZR-04's timestamps. Partitions of two generations have other ranges and
-    ids: a pending assignment of another one than the stable one's is a re-sharding.
+    it; it compares like ZR-04's timestamps. Partitions of two layout versions have
+    other ranges and ids: a pending assignment of another version than the stable one is a
+    re-sharding.
     """
 
     revision: Count = Field(description="The revision of the trigger that made it.")
-    generation: Count = Field(
+    layout_version: Count = Field(
         default=0,
-        description="Which cut of the rows into partitions it is of: a re-sharding makes another.",
+        description="The version of the partition layout: a re-sharding makes the next one.",
     )
     replicas: CompactText = Field(
         description="The data nodes of each partition, as in 0,1,2;1,2,3; in large zones as in "
@@ -134,9 +135,9 @@ class Assignments(Model):
         "restored from a backup and data nodes know later revisions.",
     )
     cancel: CancelIntent | None = Field(default=None, description="A rebalance to be cancelled.")
-    last_generation: Count = Field(
+    last_layout_version: Count = Field(
         default=0,
-        description="The newest generation that any assignment has had; none is used again.",
+        description="The newest layout version that any assignment has had; none is used again.",
     )
     cancelled_partitions: Annotated[int, Field(ge=0, le=16_384)] = Field(
         default=0,
