@@ -228,7 +228,8 @@ def test_a_replica_that_is_opened_again_commits_above_all_times_it_was_read_at(
         client.put(P, {b"a": b"1"})
         old = c.replica(0)
         with old.lock:
-            floor = old.intake.time_floor = old.clock.micros() + 5_000_000
+            floor = old.clock.micros() + 5_000_000
+            old.write_clock.raise_to(floor)
         old.failing.failed(OSError(errno.EIO, "EIO"))
         c.until("it leads again", lambda: c.replica(0) is not old and c.replica(0).leads)
         assert client.put(P, {b"a": b"2"}).commit_time > floor

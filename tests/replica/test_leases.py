@@ -214,7 +214,7 @@ def test_a_replica_that_has_left_is_in_no_lease_although_its_stream_runs(tmp_pat
         consumer._grant(sent, LeaseRequest(round=2, time=6))
         assert [grant.left for grant in sent.messages] == [(), (P,)]
         assert partition.roles.promises.until > time.monotonic(), "it forgot what it had promised"
-        assert partition.intake.time_floor >= 5
+        assert partition.write_clock.floor >= 5
 
 
 @pytest.mark.proves("B-09")

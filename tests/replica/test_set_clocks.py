@@ -110,7 +110,7 @@ def test_a_node_that_begins_with_a_wrong_clock_gives_no_times_until_it_is_right(
 def test_an_age_that_cannot_be_told_is_not_told(tmp_path: Path) -> None:
     """Rows of a zone whose times were driven ahead counted as of just now, however old."""
     with group(tmp_path) as (c, client, _):
-        c.replica(0).intake.time_floor = now() + MONTH  # as a leader with another clock had left it
+        c.replica(0).write_clock.raise_to(now() + MONTH)  # as another leader's clock had left it
         ahead = write(client, b"1")
         assert ahead > now() + MONTH - NEAR
         c.until("applied", lambda: c.replica(1).positions.readable_time >= ahead)

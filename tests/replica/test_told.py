@@ -167,21 +167,21 @@ def test_what_a_leader_inherited_outlives_restarts_of_who_may_lead_next(tmp_path
     with cluster(tmp_path, 3) as c:
         c.create(P, (0, 1, 2))
         ahead = time.time_ns() // 1000 + HOUR
-        c.replica(0).intake.time_floor = ahead
+        c.replica(0).write_clock.raise_to(ahead)
         c.end_streams(2, P)
         c.until("no stream", lambda: 2 not in c.replica(0).leading.streams)
         c.node(2).restream(c.replica(2))
         c.until("told with its stream", lambda: c.replica(2).store.meta.time_floor == ahead)
-        assert c.replica(2).intake.time_floor == ahead
+        assert c.replica(2).write_clock.floor == ahead
         c.move(P, 1)
-        assert c.replica(1).intake.time_floor == ahead, "told with the state change"
+        assert c.replica(1).write_clock.floor == ahead, "told with the state change"
         for node in (1, 2):
             c.until("acked", lambda: len(c.replica(1).leading.streams) == 2)
             c.nodes[node].stop()
             c.nodes[node].start()
             c.wait_up(node)
             assert c.node(node).told.before < ahead
-            assert c.replica(node).intake.time_floor == ahead
+            assert c.replica(node).write_clock.floor == ahead
         c.until("leads again", lambda: len(c.replica(1).leading.streams) == 2)
         c.move(P, 2)
         k = Client(c)

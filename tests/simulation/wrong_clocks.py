@@ -168,7 +168,7 @@ class WrongClocks(DataPlane):
             ("the last row", partition.store.last_commit_time),
             ("what may be read", positions.readable_time),
             ("what is told", partition.host.told.until),
-            ("the floor", partition.intake.time_floor),
+            ("the floor", partition.write_clock.floor),
         ):
             assert time <= now + NEAR_MICROS, f"{what} of {where} is {(time - now) / 1e6} s ahead"
         as_of = positions.readable_time

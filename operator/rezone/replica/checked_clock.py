@@ -124,6 +124,11 @@ class CheckedClock:
         self.require()
         return micros
 
+    def known(self) -> int | None:
+        """Return the node's time as `time` does; None while the node does not know it."""
+        micros = self.micros()
+        return micros if self.gives else None
+
     def require(self) -> None:
         """Raise NotReadyError while the node does not know the time."""
         if not self.gives:

@@ -37,6 +37,11 @@ class Closing:
         """Return the latest time that all who may lead next know of, also after a restart."""
         return min(state.told_time, self._partition.host.told.until)
 
+    def promise_at(self, time: int, state: "Leadership") -> bool:
+        """Promise that no later row gets this time, if that may be; under the lock."""
+        partition = self._partition
+        return partition.write_clock.promise(time, partition.clock.known(), self.told(state))
+
     def promise(self) -> int:
         """Promise that no later row gets as late a time as may be promised; return it.
 
@@ -49,11 +54,7 @@ class Closing:
             return 0
         if partition.store.seal is not None:
             return 0  # later times are those of other partitions
-        time = int(min(partition.clock.micros() - 1, self.told(state)))
-        if not partition.clock.gives:
-            return 0  # behind it: another time may be taken as soon as the node gives none
-        partition.intake.time_floor = max(partition.intake.time_floor, time)
-        return time
+        return partition.write_clock.promise_latest(partition.clock.known(), self.told(state))
 
     def close(self) -> ClosedTime | None:
         """Close the latest time that may be, or say the last one again: who serves is known by it.

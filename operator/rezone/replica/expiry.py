@@ -62,6 +62,6 @@ def kept_until(partition: "Partition", as_of: int) -> Kept:
     since = as_of
     if as_of >= partition.store.last_commit_time:
         partition.closing.promise()
-        promised = partition.intake.time_floor if partition.leads else 0
+        promised = partition.write_clock.floor if partition.leads else 0
         since = max(as_of, partition.positions.readable_time, promised)
     return Kept(as_of, since + retention_micros(partition))

@@ -78,13 +78,11 @@ class FollowerDuties:
             partition.roles.stream_started()
             # No lease is granted before this is on the disk.
             lease_ms = max(partition.store.meta.lease_ms, partition.settings.lease_ms)
-            floor = partition.intake.time_floor = max(
-                partition.intake.time_floor, answer.time_floor
-            )
+            partition.write_clock.raise_to(answer.time_floor)
             partition.store.update_meta(
                 failover_log=answer.failover_log,
                 lease_ms=lease_ms,
-                time_floor=floor,
+                time_floor=partition.write_clock.floor,
                 durable=False,
             )
             self._acked = _NOTHING

@@ -304,7 +304,9 @@ class ImportPart:
         return Stand(
             self.leadership.state.leader_epoch,
             partition.store.log_end,
-            partition.intake.next_time(),
+            partition.write_clock.next_time(
+                partition.clock.micros(), partition.store.last_commit_time
+            ),
         )
 
     def _append(self, lane: Lane, raw: bytes) -> None:

@@ -221,7 +221,7 @@ class LeaderDuties:
                 committed_offset=partition.positions.committed,
                 in_sync=stream.node in state.state.isr,
                 partition_epoch=state.state.partition_epoch,
-                time_floor=partition.intake.time_floor,
+                time_floor=partition.write_clock.floor,
             )
 
     def _attach(self, stream: ProducerStream, state: Leadership) -> None:

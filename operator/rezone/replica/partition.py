@@ -40,6 +40,7 @@ from rezone.replica.transacting import Transacting
 from rezone.replica.upkeep import Upkeep
 from rezone.replica.workers import Job
 from rezone.replica.write import Change, PreparedRows, WriteIntake
+from rezone.replica.write_clock import WriteClock
 from rezone.storage.store import PartitionStore
 from rezone.wire import layouts
 from rezone.wire.errors import (
@@ -89,6 +90,7 @@ class Partition:
         self.failing = Failing(self)
         self.copy_progress: CopyProgress | None = None
         self.admission = Admission(self.partition_id, host.clock.monotonic)
+        self.write_clock = WriteClock(host.told.before, store.meta.time_floor)
         self.closing = Closing(self)
         self.positions = Positions(store, self.changed, self.closing.time_at)
         self.fencing = Fencing(store)

@@ -57,15 +57,13 @@ def readable(partition: "Partition", as_of: int | None, served: Served = lambda:
     return lambda: past.may_be_answered() and served()
 
 
-def _may_close(partition: "Partition", as_of: int, since: float) -> bool:
-    """Whether this leader may promise that no write will get `as_of` or an earlier time."""
+def _promises(partition: "Partition", as_of: int, since: float) -> bool:
+    """Promise that no write will get `as_of` or an earlier time, if this replica may do that."""
     state = partition.leading.state
     return (
         state is not None
         and _is_newest(partition, since)
-        and partition.clock.gives
-        and as_of < partition.clock.micros()
-        and as_of <= partition.closing.told(state)
+        and partition.closing.promise_at(as_of, state)
     )
 
 
@@ -97,7 +95,7 @@ class _PastRead:
 
     def may_be_answered(self) -> bool:
         """Whether everything up to that time is applied here, and is all there will ever be."""
-        partition, intake = self._partition, self._partition.intake
+        partition = self._partition
         if not self.require_kept():
             return False
         if self._as_of <= partition.positions.readable_time:
@@ -107,8 +105,7 @@ class _PastRead:
             raise partition.resharded()
         if self._leadership is None or partition.leading.state is not self._leadership:
             self._end = None
-            if _may_close(partition, self._as_of, self._since):
-                intake.time_floor = max(intake.time_floor, self._as_of)
+            if _promises(partition, self._as_of, self._since):
                 self._end, self._leadership = partition.store.log_end, partition.leading.state
         return self._end is not None and (
             min(partition.store.applied, partition.positions.committed) >= self._end

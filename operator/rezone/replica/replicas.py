@@ -131,7 +131,7 @@ class Replicas:
             with partition.applying:
                 durable_end = partition.store.durable_end
                 partition.store.abandon()
-            floor = partition.intake.time_floor
+            floor = partition.write_clock.floor
             return self._make(number, learner=False, durable_end=durable_end, time_floor=floor)
 
     def _opening_of(self, partition: PartitionId) -> threading.Lock:

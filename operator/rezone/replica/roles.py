@@ -285,7 +285,7 @@ class Roles:
             changes = {**changes, "proposed": ()}
         partition.store.update_meta(
             **changes,
-            time_floor=partition.intake.time_floor,
+            time_floor=partition.write_clock.floor,
             role=role,
             leader_epoch=record.leader_epoch,
             partition_epoch=record.partition_epoch,
@@ -302,7 +302,7 @@ class Roles:
             partition.following.leader_changed()
             if not released:
                 self.promises.made(promise)
-        partition.intake.time_floor = max(partition.intake.time_floor, promise.time)
+        partition.write_clock.raise_to(promise.time)
         leads = partition.takeover.blocks_writes or partition.takeover.hands_over
         self.role = Role.LEADER if leads else role
 

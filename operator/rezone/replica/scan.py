@@ -75,7 +75,7 @@ def _close_newest(partition: "Partition") -> int:
     """
     with partition.lock:
         newest = max(partition.closing.promise(), partition.store.last_commit_time)
-        partition.intake.time_floor = max(partition.intake.time_floor, newest)
+        partition.write_clock.raise_to(newest)
         return newest
 
 

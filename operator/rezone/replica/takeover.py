@@ -349,7 +349,7 @@ class TakeoverProcess:
             end_offset=now.end_offset,
             eligible=partition.record.eligible,
             hold_ms=math.ceil(held_seconds * 1000),
-            time_floor=partition.intake.time_floor,
+            time_floor=partition.write_clock.floor,
             # Without what was dropped since: the candidate may not have heard of that yet.
             index=partition.index.still_wanted(now.index),
         )
@@ -408,7 +408,7 @@ class TakeoverProcess:
         )
         # The old leader has given up its leases with its last message.
         hold_until = partition.clock.monotonic() + message.hold_ms / 1000
-        partition.intake.time_floor = max(partition.intake.time_floor, message.time_floor)
+        partition.write_clock.raise_to(message.time_floor)
         # In the write gap: the disk comes in before anything is committed.
         partition.roles.become_leader(record, hold_until=hold_until, durable=False)
         attempt.state = TakeoverState.ACTIVE

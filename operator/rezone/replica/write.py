@@ -207,7 +207,6 @@ class WriteIntake:
         )
         self._pending: deque[PendingWrite] = deque()
         self._held: deque[HeldWrite] = deque()
-        self.time_floor = max(partition.host.told.before, partition.store.meta.time_floor)
         self.answered = 0
         self.answered_at = float("-inf")
 
@@ -303,18 +302,11 @@ class WriteIntake:
             raise
         self._pending.append(PendingWrite(end_offset, commit_time, opaque, plan.size, reply))
 
-    def next_time(self) -> int:
-        """Return a commit time above every time that was read at: what was read never changes."""
-        partition = self._partition
-        return max(
-            partition.clock.micros(), partition.store.last_commit_time + 1, self.time_floor + 1
-        )
-
     def _next_time(self, plan: NewEntry) -> int:
         """Return the commit time of a write, if it may have that."""
-        commit_time = self.next_time()
-        # Behind it: another time may be taken as soon as the node gives none.
-        self._partition.clock.require()
+        partition = self._partition
+        now = partition.clock.time()
+        commit_time = partition.write_clock.next_time(now, partition.store.last_commit_time)
         if commit_time < plan.since:
             raise NotReadyError("this leader's clock is behind the one before it; retry")
         if commit_time > plan.until:
