@@ -21,7 +21,7 @@ from rezone.replica.checked_clock import CheckedClock
 from rezone.replica.settings import NodeSettings
 from rezone.replica.workers import Job
 from rezone.wire.errors import NotReadyError, RezoneError
-from rezone.wire.messages import DiskTrouble, PartitionId, Role
+from rezone.wire.messages import DiskTrouble, PartitionId
 
 if TYPE_CHECKING:
     from rezone.replica.partition import Partition
@@ -92,7 +92,7 @@ class Failing:
         if partition.leading.state is None or partition.takeover.blocks_writes:
             return
         partition.leading.stand_down("the replica has failed")
-        partition.roles.role = Role.FOLLOWER
+        partition.roles.stand_down()
         partition.importers.ring(urgent=True)
         partition.takeover.clear()
 

@@ -219,6 +219,10 @@ class FollowerDuties:
             self._leader_heard, self._leader_stalled = heard, stalled
             partition.touched(at_once=True)
 
+    def record_came(self) -> None:
+        """Count no more that the leader has left this replica out: its next answer says that."""
+        self.left_out = False
+
     def leader_changed(self) -> None:
         """Forget what was heard: it was of another leader."""
         self._silent_seconds, self._leader_heard = 0.0, None

@@ -29,6 +29,7 @@ from rezone.wire.errors import (
 )
 from rezone.wire.messages import (
     FIRST_PARTITION_EPOCH,
+    FetchLog,
     IndexPosition,
     IsrProposal,
     LeaderAndIsr,
@@ -74,6 +75,48 @@ class FollowerProgress:
     def may_join(self, floor: int) -> bool:
         """Whether it has all rows below `floor`, and has been told up to when it may be read."""
         return self.streaming and self.durable >= floor and self.lease.time > 0
+
+    def stream_began(self) -> None:
+        """Count nothing of an earlier stream: what it had acked on that it may have lost since.
+
+        And what it was told: its node may have restarted.
+        """
+        self.durable, self.ready_epoch = -1, 0
+        self.lease = self.lease._replace(time=0)
+        self.streaming, self.gone_since, self.leaving = True, None, False
+
+    def stream_ended(self, now: float) -> None:
+        """Note that it streams no more."""
+        self.streaming, self.gone_since = False, now
+
+    def note_state(self, ack: FetchLog, *, slow: bool) -> bool:
+        """Note what comes with an ack; whether the in-sync set may change by that.
+
+        `slow`: its disk is slow, beside the leader's.
+        """
+        gives_way = ack.leaving > self.leaving or slow != self.slow
+        first = self.durable < 0
+        self.leaving, self.slow, self.sync_ms = ack.leaving, slow, ack.sync_ms
+        self.index, self.ready_epoch = ack.index, ack.ready_epoch
+        return first or gives_way
+
+    def acked(self, durable: int, applied: int, now: float, log_end: int) -> None:
+        """Note what it holds on disk, which never becomes less on one stream, and has applied."""
+        self.durable = max(self.durable, durable)
+        self.applied = applied
+        self.waiting_since = now if durable < log_end else None
+
+    def granted(self, lease: Lease) -> None:
+        """Take its promise; a later one never shortens an earlier one."""
+        self.lease = self.lease.merged(lease)
+
+    def owing_since(self, now: float, log_end: int) -> float | None:
+        """Return since when it owes an ack, `now` if it did not before; None while it owes none."""
+        if self.streaming and self.durable >= log_end:
+            self.waiting_since = None
+        elif self.waiting_since is None:
+            self.waiting_since = now
+        return self.waiting_since
 
 
 @dataclass(slots=True)
@@ -129,10 +172,7 @@ class LeaderState:
 
     def acked(self, node: NodeId, durable: int, applied: int, now: float, log_end: int) -> None:
         """Note a follower's ack: what it holds on disk and what it has applied."""
-        progress = self.follower(node)
-        progress.durable = max(progress.durable, durable)
-        progress.applied = applied
-        progress.waiting_since = now if durable < log_end else None
+        self.follower(node).acked(durable, applied, now, log_end)
 
     def require_open(self) -> None:
         """Refuse with NotReadyError while not all replicas of a new partition are open.
@@ -208,8 +248,7 @@ class LeaderState:
 
     def granted(self, node: NodeId, lease: Lease) -> None:
         """Take a follower's promise."""
-        progress = self.follower(node)
-        progress.lease = progress.lease.merged(lease)
+        self.follower(node).granted(lease)
 
     def vouched(self, now: float, since: float) -> bool:
         """Whether nobody can have led later when a read came at `since`, or until `now`."""
@@ -322,13 +361,8 @@ class LeaderState:
         return gone_ms > self.settings.replica_gone_ms_max
 
     def _lags(self, node: NodeId, now: float, log_end: int) -> bool:
-        known = self.follower(node)
-        if known.streaming and known.durable >= log_end:
-            known.waiting_since = None
-            return False
-        if known.waiting_since is None:
-            known.waiting_since = now
-        return (now - known.waiting_since) * 1000 > self.settings.replica_lag_ms_max
+        since = self.follower(node).owing_since(now, log_end)
+        return since is not None and (now - since) * 1000 > self.settings.replica_lag_ms_max
 
     def _standbys(self, isr: set[NodeId], log_end: int) -> set[NodeId]:
         asked = hot_standbys(self.state) - {self.node}

@@ -229,14 +229,7 @@ class LeaderDuties:
         self.streams[stream.node] = stream
         if old is not None:
             old.end("the consumer has opened another stream")
-        # What it had acked on an earlier stream it may have lost since.
-        progress = state.follower(stream.node)
-        progress.durable, progress.ready_epoch = -1, 0
-        # And what it was told: its node may have restarted.
-        progress.lease = progress.lease._replace(time=0)
-        progress.streaming = True
-        progress.gone_since = None
-        progress.leaving = False
+        state.follower(stream.node).stream_began()
         self._partition.takeover.stream_opened(stream)
         self._partition.touched(at_once=True)
 
@@ -248,9 +241,7 @@ class LeaderDuties:
                 return
             del self.streams[stream.node]
             if self.state is not None:
-                progress = self.state.follower(stream.node)
-                progress.streaming = False
-                progress.gone_since = partition.clock.monotonic()
+                self.state.follower(stream.node).stream_ended(partition.clock.monotonic())
             partition.touched(at_once=True)
         partition.wake()
 
@@ -261,19 +252,15 @@ class LeaderDuties:
             if self.state is None or self.streams.get(stream.node) is not stream:
                 return
             now, store = partition.clock.monotonic(), partition.store
-            progress = self.state.follower(stream.node)
             slow = is_slow(ack.slow_ms, [partition.host.disk_speed.sync_ms])
-            gives_way = ack.leaving > progress.leaving or slow != progress.slow
-            first = progress.durable < 0 or gives_way
-            progress.leaving, progress.slow, progress.sync_ms = ack.leaving, slow, ack.sync_ms
+            news = self.state.follower(stream.node).note_state(ack, slow=slow)
             self.fill_after = max(self.fill_after, now + ack.rest_ms / 1000)
-            progress.index, progress.ready_epoch = ack.index, ack.ready_epoch
             self.state.acked(
                 stream.node, ack.fetch_offset, ack.kv_applied_offset, now, store.log_end
             )
             # Of the acks of one write only the last one changes anything.
             handing_over = partition.takeover.hands_over
-            due = first or handing_over or self.state.moves_on(store.durable_end, store.log_end)
+            due = news or handing_over or self.state.moves_on(store.durable_end, store.log_end)
         if due:
             # The thread that reads acks must not be the one that hands over: it may have to wait.
             partition.move_on(at_leisure=at_leisure and not handing_over)

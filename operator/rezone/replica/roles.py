@@ -93,7 +93,7 @@ class Roles:
         partition = self._partition
         newer = record.leader_epoch > partition.leader_epoch
         later = record.partition_epoch > self.record.partition_epoch
-        partition.following.left_out = False
+        partition.following.record_came()
         # A candidate goes on being one while its leader only changes the in-sync set.
         if newer or self.role is Role.LEADER or (later and not partition.takeover.eager):
             partition.takeover.clear()
@@ -310,6 +310,10 @@ class Roles:
         """Note whether this leader may lead on after a restart, or only hand over."""
         role = Role.FOLLOWER if dead else Role.LEADER
         self._partition.store.update_meta(role=role, durable=durable)
+
+    def stand_down(self) -> None:
+        """Lead no more, in memory alone: a replica that has failed writes nothing."""
+        self.role = Role.FOLLOWER
 
     def need_snapshot(self) -> None:
         """Give up the own rows: only a copy helps."""
