@@ -135,6 +135,69 @@ class ConsumerStream:
     entries: int = 0
     bytes_received: int = 0
 
+    def ask(self, opaque: int, now: float) -> None:
+        """Begin a request with this number; under the channel's lock."""
+        self.active = self.over = False
+        self.retry_at = None
+        self.opaque = opaque
+        self.asked_at = now
+
+    def asks_in(self, leader_epoch: int) -> None:
+        """Note the epoch that the request on its way is for; one request at a time."""
+        self.leader_epoch = leader_epoch
+
+    def start(self) -> None:
+        """Run: the leader has answered; under the channel's lock."""
+        self.active = True
+        self.asked_at = None
+        self.retries = 0
+
+    def stop(self) -> None:
+        """Run no more, and take nothing that is still on the wire; under the channel's lock."""
+        self.disconnect()
+        self.opaque = _NO_REQUEST
+
+    def disconnect(self) -> None:
+        """Run no more until a connection is there; under the channel's lock."""
+        self.active = False
+        self.asked_at = self.retry_at = None
+
+    def retry(self, at: float) -> None:
+        """Run no more, and ask again at a time; under the channel's lock."""
+        self.active = False
+        self.asked_at = None
+        self.retries += 1
+        self.retry_at = at
+
+    def take_due(self, now: float, silent_ms_max: int) -> bool:
+        """Whether it is to be asked for now, once for each pause; under the channel's lock.
+
+        A request that is unanswered is due after `silent_ms_max` at first. Longer with each time:
+        who takes long to answer must not be asked anew before it has.
+        """
+        if self.asked_at is not None:
+            if now - self.asked_at <= (silent_ms_max << min(self.retries, 16)) / 1000:
+                return False
+            self.retries += 1
+        elif self.retry_at is None or self.retry_at > now:
+            return False
+        self.retry_at = None
+        return True
+
+    def hear(self, at: float) -> None:
+        """Note when its leader was heard, while it runs; under the channel's lock."""
+        if self.active:
+            self.heard_at = max(self.heard_at, at)
+
+    def count(self, size: int) -> None:
+        """Count entries that have come."""
+        self.entries += 1
+        self.bytes_received += size
+
+    def leader_ends(self, *, over: bool) -> None:
+        """Note whether the leader has sent its last message on it."""
+        self.over = over
+
 
 class ConsumerChannel:
     """The connection to one leader's node; starts its thread at once."""
@@ -196,8 +259,7 @@ class ConsumerChannel:
             stream = self._streams.get(partition)
             channel = self._channel
             if stream is not None:
-                stream.active, stream.retry_at, stream.opaque = False, None, _NO_REQUEST
-                stream.asked_at = None
+                stream.stop()
         if stream is None:
             return
         if channel is not None and not stream.over:
@@ -232,8 +294,7 @@ class ConsumerChannel:
             quiet = self._liveness.quiet_seconds(now)
             streams = list(self._streams.values())
             for stream in streams:
-                if stream.active:
-                    stream.heard_at = max(stream.heard_at, now - quiet)
+                stream.hear(now - quiet)
         for stream in streams:
             stream.sink.leader_silent(now - stream.heard_at if not stream.active else quiet)
 
@@ -261,25 +322,14 @@ class ConsumerChannel:
         """
         with self._lock:
             channel, liveness = self._channel, self._liveness
-            due = [s for s in self._streams.values() if self._is_due(s, now)]
-            for stream in due:
-                stream.retry_at = None
+            patience_ms = self._settings.channel_silent_ms_max
+            due = [s for s in self._streams.values() if s.take_due(now, patience_ms)]
         if channel is not None and liveness.is_silent(now):
             _log.info("a leader's node is silent", channel=self.name)
             channel.cancel()
         elif channel is not None:
             for stream in due:
                 self._request(channel, stream)
-
-    def _is_due(self, stream: ConsumerStream, now: float) -> bool:
-        if stream.asked_at is None:
-            return stream.retry_at is not None and stream.retry_at <= now
-        # Longer with each time: who takes long to answer must not be asked anew before it has.
-        patience_ms = self._settings.channel_silent_ms_max << min(stream.retries, 16)
-        if now - stream.asked_at <= patience_ms / 1000:
-            return False
-        stream.retries += 1
-        return True
 
     def _new_liveness(self) -> Liveness:
         settings = self._settings
@@ -298,6 +348,11 @@ class ConsumerChannel:
         """Return the streams, for their counters (DCP-14)."""
         with self._lock:
             return dict(self._streams)
+
+    def move_to(self, address: str) -> None:
+        """Connect anew: the peer has another address."""
+        self.address = address
+        self.hang_up()
 
     def hang_up(self) -> None:
         """Break the connection as a network fault would; the channel connects again."""
@@ -403,8 +458,7 @@ class ConsumerChannel:
             self._channel, self._answers = None, False
             streams = list(self._streams.values())
             for stream in streams:
-                stream.active = False
-                stream.asked_at = stream.retry_at = None
+                stream.disconnect()
         for stream in streams:
             stream.sink.stream_failed(f"no connection to node {self.peer} at {self.address}")
 
@@ -412,17 +466,14 @@ class ConsumerChannel:
         with self._lock:
             if self._streams.get(stream.sink.partition_id) is not stream:
                 return
-            stream.active = stream.over = False
-            stream.retry_at = None
-            stream.opaque = next(self._opaques)
-            stream.asked_at = self._clock.monotonic()
-            opaque = stream.opaque
+            opaque = next(self._opaques)
+            stream.ask(opaque, self._clock.monotonic())
         request = stream.sink.stream_request(opaque)
         with self._asking:
             # On the wire in the order of their numbers: the leader goes by the last one.
             if stream.opaque != opaque:
                 return
-            stream.leader_epoch = request.leader_epoch
+            stream.asks_in(request.leader_epoch)
             self._send(channel, request)
 
     def _send(self, channel: Channel, message: Message) -> None:
@@ -497,16 +548,13 @@ class ConsumerChannel:
         sink = stream.sink
         match message:
             case Entries():
-                stream.entries += 1
-                stream.bytes_received += len(body)
+                stream.count(len(body))
                 at_leisure = channel.waited_seconds >= LULL_SECONDS
                 sink.receive(message, body, at_leisure=at_leisure)
             case StreamOk():
                 sink.stream_started(message)
                 with self._lock:
-                    stream.active = True
-                    stream.asked_at = None
-                    stream.retries = 0
+                    stream.start()
                 sink.stream_failed("")
                 self.ack(sink.partition_id)
             case StreamRollback():
@@ -518,10 +566,10 @@ class ConsumerChannel:
             case StreamRefused():
                 self._retry_later(stream, str(error_from(message.error)))
             case SetState():
-                stream.over = message.state is TakeoverState.ACTIVE
+                stream.leader_ends(over=message.state is TakeoverState.ACTIVE)
                 sink.state_set(message)
             case StreamEnd():
-                stream.over = True
+                stream.leader_ends(over=True)
                 self._retry_later(stream, f"the leader has ended the stream: {message.reason}")
                 sink.stream_ended(message)
             case _:
@@ -531,10 +579,7 @@ class ConsumerChannel:
         limits = self._settings
         pause_ms = min(limits.reconnect_ms_max, limits.reconnect_ms_min << min(stream.retries, 16))
         with self._lock:
-            stream.active = False
-            stream.asked_at = None
-            stream.retries += 1
-            stream.retry_at = self._clock.monotonic() + pause_ms / 1000
+            stream.retry(self._clock.monotonic() + pause_ms / 1000)
         stream.sink.stream_failed(why)
 
 

@@ -125,8 +125,7 @@ class Links:
         for consumer in self.consumers():
             address = peers.get(consumer.peer, consumer.address)
             if address != consumer.address:
-                consumer.address = address
-                consumer.hang_up()
+                consumer.move_to(address)
 
     def _wanted(self, partition: Partition) -> _Link | None:
         leader = partition.streams_from

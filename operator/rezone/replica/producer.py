@@ -69,6 +69,12 @@ class _Deferred:
     request: StreamRequest
     deadline: float | None = None
 
+    def is_late(self, now: float) -> bool:
+        """Whether it has waited for too long; it is counted from the first call on."""
+        if self.deadline is None:
+            self.deadline = now + DEFER_SECONDS_MAX
+        return self.deadline < now
+
 
 class ProducerChannel:
     """One consumer node's connection to this node."""
@@ -135,7 +141,7 @@ class ProducerChannel:
             streams = list(self._streams.values())
             self._streams.clear()
             for stream in streams:
-                stream.ended = True
+                stream.close()
             self._ready.clear()
             self._answers.clear()
             self._answers.append(ConnectionClosed(reason=reason))
@@ -187,15 +193,13 @@ class ProducerChannel:
             self._outbox.ask()
 
     def _enqueue(self, stream: ProducerStream) -> None:
-        if not stream.queued and not stream.ended and not self._closed:
-            stream.queued = True
+        if not self._closed and stream.enqueue():
             self._ready.append(stream)
 
     def _forget(self, stream: ProducerStream) -> None:
         """Take a stream out of the table; under the lock."""
-        stream.ended = True
-        self._in_flight_bytes -= stream.in_flight_bytes
-        stream.in_flight_bytes = 0
+        stream.close()
+        self._in_flight_bytes -= stream.take_in_flight()
         if self._streams.get(stream.source.partition_id) is stream:
             del self._streams[stream.source.partition_id]
 
@@ -253,9 +257,7 @@ class ProducerChannel:
             stream = self._streams.get(request.partition)
             if stream is not None and isinstance(answer, StreamOk):
                 # Answers go out before whatever a stream has to send.
-                stream.answered = True
-                stream.credit_bytes = request.max_fetch_bytes
-                stream.committed_sent = answer.committed_offset
+                stream.start(request.max_fetch_bytes, answer.committed_offset)
                 self._enqueue(stream)
                 # Behind the answer, so that the promise is for this stream too.
                 self._asks = True
@@ -338,9 +340,7 @@ class ProducerChannel:
         with self._lock:
             lease_due = bool(self._streams) and self._rounds.is_due(now)
             self._asks = self._asks or lease_due
-            for deferred in self._deferred.values():
-                deferred.deadline = deferred.deadline or now + DEFER_SECONDS_MAX
-            late = [d.request for d in self._deferred.values() if (d.deadline or now) < now]
+            late = [d.request for d in self._deferred.values() if d.is_late(now)]
             for request in late:
                 del self._deferred[request.partition]
                 error = NotReadyError("the takeover has not ended")
@@ -427,7 +427,7 @@ class ProducerChannel:
         if not self._ready:
             return None, None
         stream = self._ready.popleft()
-        stream.queued = False
+        stream.dequeue()
         return None, stream
 
     def _next_round(self) -> LeaseRequest:
@@ -480,7 +480,7 @@ class ProducerChannel:
                 return
             stream.note_sent(end_offset, len(raw))
             self._in_flight_bytes += len(raw)
-        stream.committed_sent = committed
+        stream.note_committed(committed)
         self._channel.send(
             Entries(
                 partition=stream.source.partition_id,
@@ -495,14 +495,14 @@ class ProducerChannel:
         with self._lock:
             others = [s for s in self._ready if s.idle]
             for other in others:
-                other.queued = False
+                other.dequeue()
             if others:
                 self._ready = deque(s for s in self._ready if s.queued)
-        stream.committed_sent = committed
+        stream.note_committed(committed)
         news = [stream.commit_offset()]
         for other in others:
             if other.source.committed > other.committed_sent:
-                other.committed_sent = other.source.committed
+                other.note_committed(other.source.committed)
                 news.append(other.commit_offset())
         self._channel.send(CommitOffsets(streams=tuple(news)))
 

@@ -150,6 +150,36 @@ class ProducerStream:
         """Have the follower's node asked for leases, as soon as may be."""
         self.channel.ask_lease()
 
+    def start(self, credit_bytes: int, committed: int) -> None:
+        """Run: the answer with this commit offset goes out first; under the channel's lock."""
+        self.answered = True
+        self.credit_bytes = credit_bytes
+        self.committed_sent = committed
+
+    def close(self) -> None:
+        """Send nothing any more; under the channel's lock."""
+        self.ended = True
+
+    def take_in_flight(self) -> int:
+        """Return the bytes that no ack will free any more; under the channel's lock."""
+        lost, self.in_flight_bytes = self.in_flight_bytes, 0
+        return lost
+
+    def enqueue(self) -> bool:
+        """Be in the sender's queue; whether it is to be put there; under the channel's lock."""
+        if self.queued or self.ended:
+            return False
+        self.queued = True
+        return True
+
+    def dequeue(self) -> None:
+        """Be in the sender's queue no more; under the channel's lock."""
+        self.queued = False
+
+    def note_committed(self, committed: int) -> None:
+        """Note the commit offset that leaves; by the thread that sends."""
+        self.committed_sent = committed
+
     def note_ack(self, ack: FetchLog) -> int:
         """Count an ack and its credit; return the bytes it frees; under the channel's lock."""
         self.acked_offset = ack.fetch_offset
