@@ -82,6 +82,16 @@ class _Cursor:
         self.entries: list[TailEntry] = []
         self.source: Partition | None = None
 
+    def read_from(self, source: "Partition") -> None:
+        """Have the log of this replica read on."""
+        self.source = source
+
+    def advance(self, found: list[TailEntry], reached: ImportPosition) -> None:
+        """Take what was found up to a position, and stand there."""
+        self.entries += found
+        self.reached = reached
+        self.offset, self.branch = reached.offset, reached.partition_uuid
+
     @property
     def size(self) -> int:
         """The bytes of the rows that have been found."""
@@ -240,7 +250,8 @@ class ImportSource:
         return tails
 
     def _tail(self, cursor: _Cursor, room: int) -> ImportTail:
-        partition = cursor.source = self._leading(cursor.part, cursor.offset)
+        partition = self._leading(cursor.part, cursor.offset)
+        cursor.read_from(partition)
         with partition.lock:
             # In this order: all rows up to that time are below that offset.
             time = partition.positions.readable_time
@@ -256,7 +267,6 @@ class ImportSource:
                 break
             found = self._read_on(partition, cursor, committed, failover_log)
             room -= sum(len(entry.rows) for entry in found)
-            cursor.entries += found
         return ImportTail(
             entries=tuple(cursor.entries), reached=cursor.reached, committed=committed, time=time
         )
@@ -275,8 +285,7 @@ class ImportSource:
             _sent(e) for e in range_entries(iter(whole), _hashes_of(cursor.part), failover_log)
         ]
         if whole:
-            cursor.reached = _position_at(cursor.part.source, whole[-1], failover_log)
-            cursor.offset, cursor.branch = cursor.reached.offset, cursor.reached.partition_uuid
+            cursor.advance(found, _position_at(cursor.part.source, whole[-1], failover_log))
         return found
 
 

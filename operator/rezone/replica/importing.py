@@ -109,6 +109,11 @@ class Lane:
         """Note that it was answered."""
         self.error, self.broken = "", False
 
+    def fails(self, error: RezoneError, retry_at: float) -> None:
+        """Note why it was refused, and when to ask again."""
+        self.error, self.broken = str(error), is_broken(error)
+        self.retry_at = retry_at
+
 
 class ImportPart:
     """The import of one source in one leadership of the partition that imports it."""
@@ -316,13 +321,12 @@ class ImportPart:
     def failed(self, lane: Lane, error: RezoneError) -> None:
         """Note why a request was refused; it is made again after a pause."""
         with self.partition.lock:
-            lane.error, lane.broken = str(error), is_broken(error)
-            pause = _RETRY_BROKEN_SECONDS if lane.broken else _RETRY_SECONDS
+            pause = _RETRY_BROKEN_SECONDS if is_broken(error) else _RETRY_SECONDS
             if isinstance(error, NotLeaderError):
                 hint = (int(error.details.get("epoch", -1)), int(error.details.get("leader", -1)))
                 if hint > self.leader_hint:
                     self.leader_hint, pause = hint, 0.0
-            lane.retry_at = self.partition.clock.monotonic() + pause
+            lane.fails(error, self.partition.clock.monotonic() + pause)
             if lane is self.tail:
                 self.lag_rows = None
             self._tell()

@@ -71,6 +71,61 @@ class _Attempt:
     persisted: bool = False
     index: IndexPosition | None = None
 
+    @property
+    def is_dead(self) -> bool:
+        """Whether the old leader appends nothing more and has not handed over yet."""
+        return self.side is Side.OLD and self.state is TakeoverState.DEAD
+
+    @property
+    def is_eager(self) -> bool:
+        """Whether the candidate waits for the state change."""
+        return self.side is Side.NEW and self.state is TakeoverState.PENDING
+
+    @property
+    def hands_over(self) -> bool:
+        """Whether the old leader still leads."""
+        return self.side is Side.OLD and self.state is TakeoverState.PENDING
+
+    def note_prepared(self) -> None:
+        """Note that the candidate's job has run."""
+        self.prepared = self.is_eager
+
+    def note_indexed(self, index: IndexPosition | None) -> None:
+        """Note where the old leader's indexer has stopped."""
+        self.index = index
+
+    def note_persisted(self) -> None:
+        """Note that the takeover is on the old leader's disk."""
+        self.persisted = True
+
+    def wait_quietly(self, until: float) -> float:
+        """Return until when a good moment is waited for; the first call says that."""
+        if self.quiet_until is None:
+            self.quiet_until = until
+        return self.quiet_until
+
+    def note_answered(self, answered: int) -> bool:
+        """Note how many writes have been answered; whether that is more than before."""
+        more = answered > self.answered
+        self.answered = answered
+        return more
+
+    def die(self, end_offset: int) -> None:
+        """End the old leader's log."""
+        self.state, self.end_offset = TakeoverState.DEAD, end_offset
+
+    def resume_on(self, stream: ProducerStream) -> None:
+        """Go on with another stream of the candidate."""
+        self.stream = stream
+
+    def succeed(self) -> None:
+        """Note that the candidate has been told to lead."""
+        self.state = TakeoverState.ACTIVE
+
+    def fail(self, reason: str) -> None:
+        """End without a new leader."""
+        self.state, self.error = TakeoverState.FAILED, reason
+
 
 class TakeoverProcess:
     """A partition's part in takeovers, the last one's outcome included."""
@@ -97,12 +152,12 @@ class TakeoverProcess:
     @property
     def blocks_writes(self) -> bool:
         """Whether this replica is the old leader and dead: writes are held, reads wait."""
-        return self._now.side is Side.OLD and self._now.state is TakeoverState.DEAD
+        return self._now.is_dead
 
     @property
     def eager(self) -> bool:
         """Whether this replica is about to lead: it applies at once and holds writes."""
-        return self._now.side is Side.NEW and self._now.state is TakeoverState.PENDING
+        return self._now.is_eager
 
     @property
     def ready_epoch(self) -> int:
@@ -115,12 +170,12 @@ class TakeoverProcess:
         The old leader waits for it, while writes go on there: whatever a candidate does first
         would stand in the write gap, and one that does nothing at all is noticed in time.
         """
-        self._now.prepared = self.eager
+        self._now.note_prepared()
 
     @property
     def hands_over(self) -> bool:
         """Whether this replica is the old leader and still leads; after a restart it is dead."""
-        return self._now.side is Side.OLD and self._now.state is TakeoverState.PENDING
+        return self._now.hands_over
 
     def missing_rows(self, now: float) -> int | None:
         """Return what the candidate of a takeover that drags on lacks; None while it need not wait.
@@ -222,10 +277,10 @@ class TakeoverProcess:
         index = partition.index.stop() if begun else None
         with partition.lock:
             if begun and self._now is attempt and self.hands_over:
-                attempt.index = index
+                attempt.note_indexed(index)
             elif begun:
                 partition.index.resume()
-            attempt.persisted = True
+            attempt.note_persisted()
         partition.wake()
 
     def step(self) -> ProducerStream | None:
@@ -267,21 +322,18 @@ class TakeoverProcess:
         partition, attempt = self._partition, self._now
         intake, now = partition.intake, partition.clock.monotonic()
         quiet_seconds = partition.settings.takeover_quiet_ms / 1000
-        if attempt.quiet_until is None:
-            attempt.quiet_until = now + quiet_seconds
-        answering = intake.answered > attempt.answered
-        attempt.answered = intake.answered
+        quiet_until = attempt.wait_quietly(now + quiet_seconds)
+        answering = attempt.note_answered(intake.answered)
         written_lately = now - intake.answered_at < quiet_seconds
         good = not intake.unanswered and (answering or not written_lately)
-        if good or now >= attempt.quiet_until:
+        if good or now >= quiet_until:
             return False
-        partition.look_again(attempt.quiet_until)
+        partition.look_again(quiet_until)
         return True
 
     def _die(self) -> None:
-        partition, now = self._partition, self._now
-        now.state = TakeoverState.DEAD
-        now.end_offset = partition.store.log_end
+        partition = self._partition
+        self._now.die(partition.store.log_end)
         self._finish_on_stream(tell=False)
         partition.touched(at_once=True)
 
@@ -302,7 +354,7 @@ class TakeoverProcess:
         with partition.lock:
             if self._now is not attempt or attempt.state is not TakeoverState.DEAD:
                 return
-            attempt.state = TakeoverState.ACTIVE
+            attempt.succeed()
             record = msgspec.structs.replace(
                 partition.record,
                 leader=attempt.candidate,
@@ -322,14 +374,14 @@ class TakeoverProcess:
         """Send the end of the log and Active again to a candidate that has come back."""
         now = self._now
         if self.blocks_writes and stream.node == now.candidate:
-            now.stream = stream
+            now.resume_on(stream)
             self._finish_on_stream()
 
     def _fail(self, reason: str) -> None:
         partition, now = self._partition, self._now
         partition.log.warning("the takeover has failed", reason=reason)
         partition.roles.mark_dead(dead=False, durable=True)
-        now.state, now.error = TakeoverState.FAILED, reason
+        now.fail(reason)
         partition.index.resume()
         if now.stream is not None and not now.stream.ended:
             now.stream.send_at(0, self._message(TakeoverState.FAILED))
@@ -378,7 +430,7 @@ class TakeoverProcess:
             if message.state is TakeoverState.ACTIVE:
                 self._lead(message)
             elif message.state is TakeoverState.FAILED:
-                self._now.error = "the leader has given up"
+                self._now.fail("the leader has given up")
                 partition.intake.fail_held(partition.not_leader())
             partition.touched(at_once=True)
         partition.wake()
@@ -388,12 +440,11 @@ class TakeoverProcess:
         partition, attempt = self._partition, self._now
         log_end = partition.store.log_end
         if log_end != message.end_offset:
-            attempt.state = TakeoverState.FAILED
-            attempt.error = f"the log ends at {log_end}, the leader's at {message.end_offset}"
+            attempt.fail(f"the log ends at {log_end}, the leader's at {message.end_offset}")
             partition.intake.fail_held(NotReadyError("the takeover has failed"))
             return
         if lacks := partition.index.lacks(message.index):
-            attempt.state, attempt.error = TakeoverState.FAILED, lacks
+            attempt.fail(lacks)
             partition.intake.fail_held(NotReadyError("the takeover has failed"))
             return
         record = msgspec.structs.replace(
@@ -411,14 +462,12 @@ class TakeoverProcess:
         partition.write_clock.raise_to(message.time_floor)
         # In the write gap: the disk comes in before anything is committed.
         partition.roles.become_leader(record, hold_until=hold_until, durable=False)
-        attempt.state = TakeoverState.ACTIVE
 
     def tick(self, now: float) -> None:
         """Watch the deadlines of both sides, and of what is held."""
         partition, attempt = self._partition, self._now
         if self.eager and now > attempt.deadline:
-            attempt.state = TakeoverState.FAILED
-            attempt.error = "the leader's state change did not come in time"
+            attempt.fail("the leader's state change did not come in time")
             partition.touched(at_once=True)
         if self.hands_over:
             partition.wake()  # its job takes the step

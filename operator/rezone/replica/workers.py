@@ -29,7 +29,10 @@ class JobState(enum.Enum):
 
 
 class Job:
-    """Something to be run whenever it is woken; `name` is for the logs, `state` the workers'."""
+    """Something to be run whenever it is woken; `name` is for the logs.
+
+    `state` changes under the lock of the workers that run it.
+    """
 
     __slots__ = ("name", "run", "state")
 
@@ -37,6 +40,24 @@ class Job:
         self.name = name
         self.run = run
         self.state = JobState.IDLE
+
+    def take(self, state: JobState) -> bool:
+        """Go from idle into a state; whether it was idle. One that runs is to run again."""
+        idle = self.state is JobState.IDLE
+        if idle:
+            self.state = state
+        elif self.state is JobState.RUNNING:
+            self.state = JobState.AGAIN
+        return idle
+
+    def begin(self) -> None:
+        """Run: it was taken from the queue."""
+        self.state = JobState.RUNNING
+
+    def end(self, again: JobState) -> JobState:
+        """Return its state after a run: `again` if it was woken while it ran, else idle."""
+        self.state = again if self.state is JobState.AGAIN else JobState.IDLE
+        return self.state
 
 
 class Workers:
@@ -69,12 +90,7 @@ class Workers:
     def _take(self, job: Job, state: JobState) -> bool:
         """Put an idle job into a state; whether it was idle."""
         with self._lock:
-            if job.state is JobState.IDLE:
-                job.state = state
-                return True
-            if job.state is JobState.RUNNING:
-                job.state = JobState.AGAIN
-            return False
+            return job.take(state)
 
     def close(self, timeout_seconds: float) -> None:
         """Let queued jobs finish and end the threads; a job that hangs is left behind."""
@@ -86,7 +102,7 @@ class Workers:
     def _work(self) -> None:
         while (job := self._queue.get()) is not None:
             with self._lock:
-                job.state = JobState.RUNNING
+                job.begin()
             self._run(job, 1)
 
     def _run(self, job: Job, turns: int) -> None:
@@ -99,10 +115,8 @@ class Workers:
                 # A job owns its errors; one that escapes must not end the thread of all others.
                 _log.exception("a job has failed", job=job.name)
             with self._lock:
-                if job.state is not JobState.AGAIN:
-                    job.state = JobState.IDLE
-                    return
-                job.state = JobState.RUNNING if turns else JobState.QUEUED
-            if not turns:
+                state = job.end(JobState.RUNNING if turns else JobState.QUEUED)
+            if state is JobState.QUEUED:
                 self._queue.put(job)
+            if state is not JobState.RUNNING:
                 return
