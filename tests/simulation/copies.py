@@ -411,8 +411,7 @@ class Carrier:
         assert self.receipts is not None
         error = self.receipts[0].error
         if self.holder is not None and error:
-            self.holder.copy_progress = CopyProgress(error=error, failure=CopyFailure.SOURCE)
-            self.holder.touched(at_once=True)
+            self.holder.show_copy(CopyProgress(error=error, failure=CopyFailure.SOURCE))
 
     def die(self) -> None:
         """End with the process that it runs in; others may notice late."""

@@ -144,7 +144,7 @@ def outcome(directory: Path, whole: Whole) -> str:
     assert is_replica(directory)
     store = open_store(directory, config(partition=3, log_segment_bytes=2048))
     noticed: list[CorruptionError] = []
-    store.on_damage = noticed.append
+    store.tell_damage(noticed.append)
     try:
         if store.meta.needs_snapshot:
             return set_aside(store, directory, before)
@@ -325,7 +325,7 @@ def test_old_log_that_is_damaged_is_given_up_when_the_engine_has_it(
     store.apply_to(store.log_end)
     strike(path, "bit flipped in the middle")
     noticed: list[CorruptionError] = []
-    store.on_damage = noticed.append
+    store.tell_damage(noticed.append)
     with pytest.raises(CorruptionError):
         log_of(store)
     offset = noticed[0].details["log_offset"]

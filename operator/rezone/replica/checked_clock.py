@@ -76,7 +76,14 @@ class CheckedClock:
     `changed` is called, without any lock, when `gives` or `trouble` is another.
     """
 
-    def __init__(self, machine: Clock, offset_max_ms: int) -> None:
+    def __init__(
+        self,
+        machine: Clock,
+        offset_max_ms: int,
+        *,
+        alone: Callable[[], bool] = lambda: False,
+        changed: Callable[[], None] = lambda: None,
+    ) -> None:
         self._machine = machine
         self._monotonic = machine.monotonic
         self.offset_max = offset_max_ms * 1_000
@@ -93,8 +100,7 @@ class CheckedClock:
         self.gives = False
         self.is_off = False
         self.trouble = Trouble()
-        self.alone: Callable[[], bool] = lambda: False
-        self.changed: Callable[[], None] = lambda: None
+        self.alone, self.changed = alone, changed
 
     # --- what partitions ask ---------------------------------------------------------------------
 

@@ -67,7 +67,7 @@ def snapshot_stream(source: SnapshotSource | FileSnapshot, foreground: Foregroun
         yield empty, _metadata(source.header)
         weight = FILES_WEIGHT if isinstance(source, FileSnapshot) else ROWS_WEIGHT
         steps = CopySteps(foreground, weight)
-        source.step_bytes, source.rest = steps.step_bytes, steps.rest
+        source.give_way(steps.step_bytes, steps.rest)
         for batch, mark in source:
             yield batch, _metadata(_message_of(mark))
         yield empty, _metadata(source.trailer)
@@ -152,7 +152,7 @@ class Receiver:
     def _progress(self) -> CopyState | None:
         state = self._partition.store.incoming.state()
         received = self._loader.received if self._loader is not None else None
-        self._show(
+        self._partition.show_copy(
             CopyProgress(
                 rows=max(state.rows, received.versions if received else 0),
                 bytes=max(state.bytes, received.bytes if received else 0),
@@ -165,10 +165,6 @@ class Receiver:
             return None
         self._shown = (state.rows, rate)
         return msgspec.structs.replace(state, bytes_per_second_max=rate)
-
-    def _show(self, progress: CopyProgress) -> None:
-        self._partition.copy_progress = progress
-        self._partition.touched(at_once=progress.done or bool(progress.error))
 
 
 def failure_of(error: BaseException) -> CopyFailure:
@@ -184,10 +180,9 @@ def failure_of(error: BaseException) -> CopyFailure:
 def show_failed(partition: "Partition", error: str, failure: CopyFailure) -> None:
     """Report that the last attempt has failed, and how far the copy had come."""
     state = partition.store.incoming.state()
-    partition.copy_progress = CopyProgress(
-        rows=state.rows, bytes=state.bytes, error=error, failure=failure
+    partition.show_copy(
+        CopyProgress(rows=state.rows, bytes=state.bytes, error=error, failure=failure)
     )
-    partition.touched(at_once=True)
 
 
 class LocalSink:

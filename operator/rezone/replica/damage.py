@@ -27,7 +27,7 @@ class Damage:
     def __init__(self, partition: "Partition") -> None:
         self._partition = partition
         self._noticed: CorruptionError | None = None
-        partition.store.on_damage = self.noticed
+        partition.store.tell_damage(self.noticed)
 
     @property
     def reason(self) -> str:

@@ -122,7 +122,6 @@ class HealthServer:
                 """Keep the log free of probes."""
 
         self._server = http.server.ThreadingHTTPServer((host, port), Handler)
-        self._server.daemon_threads = True
         self.port: int = self._server.server_address[1]
         self._thread = threading.Thread(
             target=self._server.serve_forever, name="health", daemon=True

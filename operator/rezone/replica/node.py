@@ -87,9 +87,12 @@ class DataNode:
         self.node_id = node_id
         self.settings = settings or NodeSettings()
         protocol_of(self.settings)  # a name that is none shall be told before anything is opened
-        self.clock = CheckedClock(clock or SystemClock(), self.settings.clock_offset_ms_max)
-        self.clock.alone = self._goes_by_itself
-        self.clock.changed = self.clock_changed
+        self.clock = CheckedClock(
+            clock or SystemClock(),
+            self.settings.clock_offset_ms_max,
+            alone=self._goes_by_itself,
+            changed=self.clock_changed,
+        )
         self.budget = Budget(self.settings.pending_bytes_node_max, "pending writes of the node")
         self.waiting_reads = Budget(self.settings.reads_held_bytes_max, "waiting reads of the node")
         self.told = ToldTimes(self.clock, self.settings.told_ahead_ms)

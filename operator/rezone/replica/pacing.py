@@ -20,7 +20,7 @@ Concurrency: everything is called under the partition's lock.
 
 from collections import deque
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -78,7 +78,7 @@ class CatchUpRate:
             self._since[node] = (now, offset)
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class _Waiting:
     """A write that waits its turn."""
 
@@ -110,6 +110,10 @@ class WritePacer:
     def waiting_bytes(self) -> int:
         """The bytes of writes that wait."""
         return self._budget.used
+
+    def look_at_log(self, *, full: bool) -> None:
+        """Note whether more of the log is kept for others than may be: then writers are slowed."""
+        self.log_full = full
 
     def holds_back(self, request: "Change", prepared: "PreparedRows", reply: Reply) -> bool:
         """Whether the write must wait; it is then appended later. OverloadedError at the limit."""
@@ -154,8 +158,8 @@ class WritePacer:
         self._node_budget.give(waiting.prepared.size)
         seconds = now - waiting.since
         self.waited_seconds += seconds
-        waiting.reply = _saying(waiting.reply, max(1, round(seconds * 1000)))
-        return waiting
+        reply = _saying(waiting.reply, max(1, round(seconds * 1000)))
+        return replace(waiting, reply=reply)
 
     def _look(self, now: float) -> None:
         """Bring limit and tokens up to date."""

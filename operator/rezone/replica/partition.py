@@ -232,6 +232,11 @@ class Partition:
 
     # --- changes ---------------------------------------------------------------------------------
 
+    def show_copy(self, progress: CopyProgress) -> None:
+        """Report how far a copy to this replica is, or why it has failed."""
+        self.copy_progress = progress
+        self.touched(at_once=progress.done or progress.failure is not None)
+
     def snapshot_done(self) -> None:
         """Follow the log from where the copy ends."""
         copy = self.store.meta.copy

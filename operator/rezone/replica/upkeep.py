@@ -79,7 +79,7 @@ class Upkeep:
             claims += state.catching_up().values()
             claims += partition.importers.claims()
         size = partition.store.log_bytes
-        partition.pacer.log_full = bool(claims) and size > settings.kept_log_bytes_max
+        partition.pacer.look_at_log(full=bool(claims) and size > settings.kept_log_bytes_max)
         if size > 2 * settings.kept_log_bytes_max:
             return keep_from
         return min([keep_from, *claims])

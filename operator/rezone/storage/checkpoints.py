@@ -105,6 +105,10 @@ class FileSnapshot:
         known = held.files if held and held.engine_id == self.header.engine_id else ()
         self._held = {file.name: file.bytes for file in known}
 
+    def give_way(self, step_bytes: StepBytes, rest: Rest) -> None:
+        """Have these say how large steps may be, and rest between them."""
+        self.step_bytes, self.rest = step_bytes, rest
+
     @property
     def trailer(self) -> SnapshotTrailer:
         """The bytes of all files."""

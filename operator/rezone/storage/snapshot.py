@@ -251,6 +251,10 @@ class SnapshotSource(Iterator[SnapshotBatch]):
     def __next__(self) -> SnapshotBatch:
         return self._snapshots.next_batch(self, self._scan)
 
+    def give_way(self, step_bytes: StepBytes, rest: Rest) -> None:
+        """Have these say how large steps may be, and rest between them."""
+        self.step_bytes, self.rest = step_bytes, rest
+
     @property
     def trailer(self) -> SnapshotTrailer:
         """The counts of everything sent; right once the iteration has ended."""

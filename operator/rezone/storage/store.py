@@ -68,7 +68,7 @@ class PartitionStore:
         self._changed = config.condition()
         self._closed = False
         make_directory(directory)
-        self.on_damage: OnDamage = lambda _: None
+        self._on_damage: OnDamage = lambda _: None
         self._facts = Facts(
             directory,
             PartitionMeta(partition=config.partition),
@@ -170,8 +170,12 @@ class PartitionStore:
         engine.on_damage = self._damaged
         return engine
 
+    def tell_damage(self, told: OnDamage) -> None:
+        """Have damage that is found told to `told`, which is called under any locks."""
+        self._on_damage = told
+
     def _damaged(self, error: CorruptionError) -> None:
-        self.on_damage(error)
+        self._on_damage(error)
 
     def _recover(self) -> None:
         self.incoming.clear()

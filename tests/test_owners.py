@@ -1,0 +1,88 @@
+"""Each field of an object in a data node is assigned by that object alone."""
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+REPLICA = ROOT / "operator" / "rezone" / "replica"
+
+OWN = frozenset({"self", "cls"})
+
+
+def assignments(source: str) -> Iterator[tuple[int, str]]:
+    """Yield the lines where a field of an object other than `self` is assigned, and which one."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Call):
+            yield from _by_name(node)
+            continue
+        if not isinstance(node, ast.Attribute | ast.Subscript) or isinstance(node.ctx, ast.Load):
+            continue
+        target: ast.expr = node
+        while isinstance(target, ast.Subscript):
+            target = target.value
+        if isinstance(target, ast.Attribute) and not _is_own(target.value):
+            yield node.lineno, ast.unparse(target)
+
+
+def _by_name(call: ast.Call) -> Iterator[tuple[int, str]]:
+    """Yield an assignment by `setattr` or `delattr`, which has the same effect."""
+    name = call.func.attr if isinstance(call.func, ast.Attribute) else ast.unparse(call.func)
+    if name in {"setattr", "delattr", "__setattr__", "__delattr__"} and not _is_own(call.args[0]):
+        yield call.lineno, f"{ast.unparse(call.args[0])}.{ast.unparse(call.args[1])}"
+
+
+def _is_own(owner: ast.expr) -> bool:
+    return isinstance(owner, ast.Name) and owner.id in OWN
+
+
+def foreign() -> dict[str, list[int]]:
+    """Return the lines of all assignments from outside by `module: object.field`."""
+    found: dict[str, list[int]] = {}
+    for path in sorted(REPLICA.rglob("*.py")):
+        for line, field in assignments(path.read_text()):
+            found.setdefault(f"{path.relative_to(REPLICA)}: {field}", []).append(line)
+    return found
+
+
+def test_each_field_is_assigned_by_its_owner() -> None:
+    """One of several writers would forget the rule that the owner keeps, and no type stops it.
+
+    There are no exceptions: an owner has a method for each change that others may ask for.
+    """
+    assert foreign() == {}
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "other.field = 1",
+        "self.part.field = 1",
+        "other.field += 1",
+        "other.field: int = 1",
+        "a, (other.field, b) = found",
+        "a = other.field = 1",
+        "del other.field",
+        "other.table[1] = 2",
+        "self.part.table[1][2] = 3",
+        "for other.field in found: pass",
+        "with found as other.field: pass",
+        "made().field = 1",
+        "setattr(other, 'field', 1)",
+        "object.__setattr__(other, 'field', 1)",
+    ],
+)
+def test_an_assignment_from_outside_is_found(line: str) -> None:
+    """One form of assignment would pass unseen."""
+    assert len(list(assignments(line))) == 1
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["self.field = 1", "field = other.field", "self.table[other.key] = 1", "other.method().run()"],
+)
+def test_an_owner_may_assign(line: str) -> None:
+    """The rule would forbid what it is to lead to."""
+    assert list(assignments(line)) == []
