@@ -93,9 +93,6 @@ class FileEngine(MemoryEngine):
         syncing.write_whole(self._directory / CURRENT, " ".join(files).encode())
         self._files, self._unflushed = files, []
 
-    def prepare_checkpoint(self) -> None:
-        """Do nothing: the list of files is short."""
-
     def checkpoint(self, directory: Path) -> None:
         """Link the files; the list is renamed into place, so that a link to it never changes."""
         directory.mkdir()

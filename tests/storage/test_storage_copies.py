@@ -564,3 +564,23 @@ def test_room_that_only_checkpoints_hold_is_bounded(tmp_path: Path) -> None:
         assert source.outgoing.pinned_bytes() == 0
         with pytest.raises(SnapshotExpiredError, match="room"):
             list(snapshot)
+
+
+def test_rows_are_sent_where_the_engine_makes_no_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A partition on a file system without links could not be copied, or half a one would stay."""
+
+    def refuse(directory: Path) -> None:
+        directory.mkdir()
+        (directory / "half").touch()
+        raise OSError("no links here")
+
+    with opened(tmp_path / "a") as source, opened(tmp_path / "b") as target:
+        fill(source)
+        monkeypatch.setattr(source.engine, "checkpoint", refuse)
+        with open_for(source, target) as snapshot:
+            assert not snapshot.header.files
+        run_copy(source, target, "a1")
+        assert target.reader.digest() == source.reader.digest()
+        assert not list((tmp_path / "a" / "checkpoints").iterdir())

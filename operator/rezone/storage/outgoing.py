@@ -122,7 +122,6 @@ class Outgoing:
         self._indexer.catch_up()
         # Most of it while everything else goes on.
         self._applier.engine.flush()
-        self._applier.engine.prepare_checkpoint()
         with self._applier.mutex, self._changed:
             # The files bring the index along: it must stand where they do, for no log is sent.
             self._indexer.catch_up()

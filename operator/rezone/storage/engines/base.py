@@ -189,13 +189,11 @@ class Engine(Protocol):
     def engine_id(self) -> str:
         """A name that no other engine has: within it a file's name is never given twice."""
 
-    def prepare_checkpoint(self) -> None:
-        """Do of a `checkpoint` what can be done while others write."""
-
     def checkpoint(self, directory: Path) -> None:
-        """Make `directory`, with links to the files that are the engine's flushed state.
+        """Make `directory`, with links to files that are one state of the engine.
 
-        All that was flushed before is in it. It need not survive a crash of the machine.
+        All that was flushed before is in it. Of what others write during the call, a beginning may
+        be in it. OSError when `directory` exists or the file system refuses.
         """
 
     def manifest(self) -> tuple[int, int]:

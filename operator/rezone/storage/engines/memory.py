@@ -177,9 +177,6 @@ class MemoryEngine:
     def flush(self, *, wait: bool = True) -> None:
         """Return at once: there is nothing to make durable."""
 
-    def prepare_checkpoint(self) -> None:
-        """Do nothing: there are no files."""
-
     def checkpoint(self, directory: Path) -> None:
         """Refuse: there are no files, and `file_format` says so."""
         raise NotImplementedError(f"the Memory engine makes no files in {directory}")

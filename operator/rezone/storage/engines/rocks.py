@@ -8,7 +8,7 @@ purpose: they are flushed together, and a partition has one memtable, not two.
 Concurrency: rocksdict calls are thread-safe, but an iterator keeps the database (and its lock
 file) alive after `close`. So each read is counted and `close` waits for the running ones, for a
 bounded time.
-`write` and opening hold the interpreter lock for their whole time, `flush` and `checkpoint` do not.
+`write`, `checkpoint` and opening hold the interpreter lock for their whole time, `flush` does not.
 """
 
 import contextlib
@@ -38,13 +38,6 @@ from rezone.storage.engines.base import (
     time_of,
     time_suffix,
 )
-from rezone.storage.engines.manifest import UnknownManifestError
-from rezone.storage.engines.rocks_checkpoint import (
-    CURRENT_FILE,
-    IDENTITY_FILE,
-    RocksCheckpoints,
-    current_manifest,
-)
 from rezone.storage.engines.rocks_settings import RocksSettings, options_of
 from rezone.wire.errors import CorruptionError, NotReadyError
 
@@ -55,6 +48,8 @@ _KEY_BYTES_ABOUT = 32
 # A slice of a scan takes milliseconds, a flush on a busy disk seconds; what takes longer than this
 # waits for a disk that has gone, and whoever closes holds locks that others wait for.
 _CLOSE_SECONDS_MAX = 30.0
+_CURRENT_FILE = "CURRENT"
+_IDENTITY_FILE = "IDENTITY"
 _ID_FILE = "rezone-engine-id"
 _ID = re.compile(rb"[0-9a-f]{32}")
 # As RocksDB's errors begin; the last is the text of EIO.
@@ -73,14 +68,13 @@ class RocksEngine:
         self.options = options_of(settings)
         self.on_damage: OnDamage = lambda _: None
         self._directory = directory
-        if any(directory.glob("*.sst")) and not (directory / CURRENT_FILE).exists():
+        if any(directory.glob("*.sst")) and not (directory / _CURRENT_FILE).exists():
             # RocksDB would begin a new database there, and remove the files of the old one.
-            raise CorruptionError(f"{directory}: {CURRENT_FILE} is missing")
+            raise CorruptionError(f"{directory}: {_CURRENT_FILE} is missing")
         try:
             self._db = rocksdict.Rdict(str(directory), self.options)
         except Exception as error:  # rocksdict raises bare Exception
             raise _named(error, directory) from error
-        self._checkpoints = RocksCheckpoints(directory)
         self._resources = settings.resources
         self.engine_id = _engine_id(directory)
         self._no_wal = rocksdict.WriteOptions()
@@ -277,23 +271,20 @@ class RocksEngine:
         with self._reading():
             self._db.flush(wait)
 
-    def prepare_checkpoint(self) -> None:
-        """Read most of the MANIFEST."""
-        self._checkpoints.catch_up()
-
     def checkpoint(self, directory: Path) -> None:
-        """Make `directory` of what the MANIFEST says that there is; if need be, by RocksDB."""
+        """Have RocksDB make `directory` and link its files there.
+
+        OSError when `directory` exists, or the file system refuses it or the links.
+        """
         with self._reading():
-            try:
-                self._checkpoints.make(directory)
-            except (UnknownManifestError, FileNotFoundError) as error:
-                _log.warning(
-                    "RocksDB makes the checkpoint itself, with the interpreter lock held",
-                    directory=str(self._directory),
-                    error=str(error),
-                )
-                rocksdict.Checkpoint(self._db).create_checkpoint(str(directory))
-                (directory / IDENTITY_FILE).hardlink_to(self._directory / IDENTITY_FILE)
+            # RocksDB flushes before a checkpoint, and before that waits for merges where another
+            # file would slow writers down, even with nothing to flush. This flush waits for them
+            # without the interpreter lock.
+            self._db.flush()
+            rocksdict.Checkpoint(self._db).create_checkpoint(str(directory))
+            # RocksDB leaves it out. Whoever opens the files without it writes it again, and waits
+            # for the disk twice more with the interpreter lock held.
+            (directory / _IDENTITY_FILE).hardlink_to(self._directory / _IDENTITY_FILE)
 
     def manifest(self) -> tuple[int, int]:
         """Return number and bytes of the MANIFEST that CURRENT names."""
@@ -361,7 +352,7 @@ def manifest_of(directory: Path) -> tuple[int, int]:
     Also at the moment when another one has taken its place.
     """
     try:
-        name = current_manifest(directory)
+        name = (directory / _CURRENT_FILE).read_text().strip()
         return int(name.rpartition("-")[2]), (directory / name).stat().st_size
     except (OSError, ValueError):
         return 0, 0

@@ -87,8 +87,8 @@ class RocksSettings(msgspec.Struct, frozen=True, kw_only=True):
     `write_buffer_bytes`: a database with so many unflushed rows flushes them by itself. It is more
     than a copy has between two flushes, or each would make two files. `resources` limits the sum.
     `manifest_bytes_max`: how long the list of all changes of files gets, 0.2 KiB a flush, until
-    RocksDB begins another one with what is there then, 0.1 KiB a file. Opening reads it, with the
-    interpreter lock held, 5 ms a mebibyte; a checkpoint's 60 ms are Python's, and spread.
+    RocksDB begins another one with what is there then, 0.1 KiB a file. Opening reads it and a
+    checkpoint copies it, both with the interpreter lock held: 5 and 0.7 ms a mebibyte.
     """
 
     write_buffer_bytes: int = 64 << 20
