@@ -212,6 +212,8 @@ def test_only_a_committed_epoch_fences(tmp_path: Path, rolled_back: bool) -> Non
     """
     with cluster(tmp_path, 2) as c, ThreadPoolExecutor() as threads:
         c.create(P, (0, 1))
+        # The time takes the agreement of both nodes; without it the leader refuses the write.
+        c.until("the leader knows the time", lambda: c.node(0).clock.gives)
         c.nodes[1].stop()
         leader = c.replica(0)
         newer = threads.submit(Client(c, PRODUCER, 5).put, P, {b"a": b"1"}, retry=False)
