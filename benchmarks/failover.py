@@ -28,7 +28,7 @@ from typing import NamedTuple
 from harness.zone import Zone, batch_of, ids_by_partition, percentile, running_zone, settle
 
 from rezone.client import TableClient
-from rezone.domain import route_leaders, routes
+from rezone.domain.routing import route_leaders, routes
 from rezone.replica.process import SWITCH_INTERVAL_SECONDS
 from rezone.wire.messages import (
     LeaderAndIsr,

@@ -11,7 +11,7 @@ import dataclasses
 import time
 from collections.abc import Iterator
 
-from rezone.domain.planner import NodeInfo, Plan, PlanRequest, drain, leaders_only, plan
+from rezone.domain.planner.plan import NodeInfo, Plan, PlanRequest, drain, leaders_only, plan
 
 
 def nodes(count: int, domains: int, weights: int) -> tuple[NodeInfo, ...]:

@@ -34,9 +34,10 @@ from rezone.controller.monitor import WatchedNode
 from rezone.controller.settings import CoordinatorSettings
 from rezone.controller.task import TaskReconciler
 from rezone.controller.zone import ZoneReconciler
-from rezone.domain import assignments, routes
-from rezone.domain.route_records import RouteRecords
-from rezone.domain.topology_text import Topology
+from rezone.domain.assignment import assignments
+from rezone.domain.routing import routes
+from rezone.domain.routing.route_records import RouteRecords
+from rezone.domain.routing.topology_text import Topology
 from rezone.kube import kinds
 from rezone.kube.data_node import PodSettings, build_pod
 from rezone.kube.errors import MissingError

@@ -10,7 +10,7 @@ ROOT = Path(__file__).parents[1]
 FITTING = {
     "ids": ["OP-08"],
     "what": "nothing is planned",
-    "file": "operator/rezone/domain/planner.py",
+    "file": "operator/rezone/domain/planner/plan.py",
     "old": "def plan(request: PlanRequest) -> Plan:",
     "new": "def planned(request: PlanRequest) -> Plan:",
     "tests": ["tests/test_mutations.py::test_a_mutation_that_does_not_fit_any_more_is_told"],
@@ -33,7 +33,7 @@ def script() -> Any:
     [
         ({}, ""),
         ({"old": "no such text"}, "its text is 0 times in"),
-        ({"old": "import"}, "times in operator/rezone/domain/planner.py, not once"),
+        ({"old": "import"}, "times in operator/rezone/domain/planner/plan.py, not once"),
         ({"file": "operator/rezone/nowhere.py"}, "its text is 0 times in"),
         ({"new": FITTING["old"]}, "it changes nothing"),
         ({"ids": ["OP-99"]}, "there is no promise OP-99"),

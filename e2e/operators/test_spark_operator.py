@@ -20,8 +20,8 @@ from e2e.operators.conftest import tools_for
 from e2e.operators.documented import manifests
 from e2e.operators.programs import establish, spark_operator
 from e2e.operators.spark_operator import SparkOperator
-from rezone.domain.rebalance_run import child_name
-from rezone.domain.world import SparkView
+from rezone.domain.model.world import SparkView
+from rezone.domain.rebalance.run import child_name
 from rezone.kube.client import Kube, connect
 from rezone.kube.kinds import TaskKind, ZoneKind
 from rezone.kube.spark import (

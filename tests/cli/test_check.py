@@ -10,8 +10,8 @@ import pytest
 from click.testing import CliRunner
 
 from rezone.cli.check import CheckFailedError, check, check_installation
-from rezone.domain.rollout import NOTHING
-from rezone.domain.zone_status import ZoneHealth, zone_conditions
+from rezone.domain.observed.rollout import NOTHING
+from rezone.domain.zone.status import ZoneHealth, zone_conditions
 from rezone.kube.client import Kube, connect
 from rezone.kube.errors import ExistsError
 from rezone.kube.store import StatusStore

@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from rezone.cli.maintenance import maintenance, shown
-from rezone.domain.maintenance import ANNOTATION
+from rezone.domain.observed.maintenance import ANNOTATION
 from rezone.kube.client import Kube, connect
 from rezone.kube.kinds import Node
 from rezone.kube.store import StatusStore

@@ -8,8 +8,8 @@ import msgspec
 import pytest
 
 from rezone.cli.show import index_lines, map_parts, stream_lines, task_line
-from rezone.domain import routes
-from rezone.domain.route_records import RouteRecords
+from rezone.domain.routing import routes
+from rezone.domain.routing.route_records import RouteRecords
 from rezone.resources.conditions import ConditionType, Reason, condition_of
 from rezone.resources.model import ObjectMeta
 from rezone.resources.task import (

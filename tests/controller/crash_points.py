@@ -16,7 +16,7 @@ import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from rezone.domain.world import RouteChange, SparkView
+from rezone.domain.model.world import RouteChange, SparkView
 from rezone.kube.client import Kube
 from rezone.kube.names import AnyObject
 from rezone.kube.routes import RouteStore

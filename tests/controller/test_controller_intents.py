@@ -11,7 +11,7 @@ import pytest
 
 from rezone.controller import migration, task, zone
 from rezone.controller.keys import ObjectKey
-from rezone.domain.statuses import Decision
+from rezone.domain.machines.statuses import Decision
 from rezone.kube.errors import (
     ConflictWriteError,
     KubeError,

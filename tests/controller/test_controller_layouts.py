@@ -21,10 +21,10 @@ from rezone.controller.plans import make_plan
 from rezone.controller.runtime import ZoneRuntime
 from rezone.controller.settings import CoordinatorSettings
 from rezone.controller.zone_config import zone_config
-from rezone.domain import routes
-from rezone.domain.rebalance_run import Planned
-from rezone.domain.route_records import RouteRecords
-from rezone.domain.world import RouteChange
+from rezone.domain.model.world import RouteChange
+from rezone.domain.rebalance.run import Planned
+from rezone.domain.routing import routes
+from rezone.domain.routing.route_records import RouteRecords
 from rezone.kube.errors import UnavailableError
 from rezone.resources.model import ObjectMeta
 from rezone.resources.task import RebalanceTask, RebalanceTaskSpec, TaskType

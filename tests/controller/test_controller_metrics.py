@@ -18,8 +18,8 @@ from rezone.controller.keys import Kind, ObjectKey, ZoneKey
 from rezone.controller.metrics import OperatorMetrics
 from rezone.controller.settings import CoordinatorSettings
 from rezone.controller.wakes import Wakes
-from rezone.domain import routes
-from rezone.domain.resharding_view import HeirView, PartView, ReshardingView, SourceView
+from rezone.domain.model.resharding_view import HeirView, PartView, ReshardingView, SourceView
+from rezone.domain.routing import routes
 from rezone.kube.client import Kube
 from rezone.kube.errors import ConflictWriteError, UnknownOutcomeError
 from rezone.resources.conditions import Condition, ConditionType, Reason, condition_of

@@ -28,8 +28,8 @@ from rezone.controller.verify import (
     NotComparedError,
     verify_copy,
 )
-from rezone.domain import routes
-from rezone.domain.route_records import RouteRecords
+from rezone.domain.routing import routes
+from rezone.domain.routing.route_records import RouteRecords
 from rezone.wire.errors import NotReadyError, RezoneError
 from rezone.wire.flight import NodeClient, answer_action
 from rezone.wire.messages import (

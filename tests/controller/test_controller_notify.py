@@ -16,8 +16,8 @@ from rezone.controller import notify
 from rezone.controller.heard import Heard
 from rezone.controller.monitor import WatchedNode
 from rezone.controller.notify import NODES_AT_ONCE, PARTITIONS_PER_CALL, Notifier
-from rezone.domain import routes
-from rezone.domain.route_records import RouteRecords
+from rezone.domain.routing import routes
+from rezone.domain.routing.route_records import RouteRecords
 from rezone.wire.errors import NotReadyError, RezoneError, StaleEpochError
 from rezone.wire.messages import (
     Ack,

@@ -14,9 +14,9 @@ from rezone.controller.keys import ZoneKey
 from rezone.controller.monitor import NodeMonitor
 from rezone.controller.runtime import ZoneRuntime
 from rezone.controller.settings import CoordinatorSettings
-from rezone.domain import routes
-from rezone.domain.route_records import RouteRecords
-from rezone.domain.world import RouteChange
+from rezone.domain.model.world import RouteChange
+from rezone.domain.routing import routes
+from rezone.domain.routing.route_records import RouteRecords
 from rezone.kube.errors import UnavailableError
 
 PARTITIONS = 64

@@ -8,9 +8,9 @@ import pytest
 
 from rezone.controller import transfers
 from rezone.controller.transfers import ADMISSION_SECONDS, Transfers
-from rezone.domain import world
-from rezone.domain.copy_watch import CopyWatch
-from rezone.domain.world import Copy
+from rezone.domain.model import world
+from rezone.domain.model.world import Copy
+from rezone.domain.observed.copy_watch import CopyWatch
 from rezone.wire.errors import NotReadyError
 from rezone.wire.messages import Ack, AdmitCopies, AdmittedCopy, Fence
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from rezone.controller.zone_config import zone_config
-from rezone.domain import routes
-from rezone.domain.route_records import RouteRecords
+from rezone.domain.routing import routes
+from rezone.domain.routing.route_records import RouteRecords
 from rezone.resources.zone import DistributionZone
 from rezone.wire.messages import EngineKind, ZoneConfig
 

@@ -10,8 +10,8 @@ import pytest
 
 from rezone.controller.copy_board import CopyBoard
 from rezone.controller.keys import ZoneKey
-from rezone.domain.machine_limits import Rank, Turn
-from rezone.domain.world import Copy
+from rezone.domain.model.world import Copy
+from rezone.domain.observed.machine_limits import Rank, Turn
 from rezone.resources.zone_status import DataNodeStatus, DistributionZoneStatus
 from rezone.wire.messages import CopyProgress, ReplicaReport, Role
 

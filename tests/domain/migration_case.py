@@ -6,8 +6,9 @@ from typing import Any
 
 from worlds import NOW, World, record
 
-from rezone.domain import migration, world
-from rezone.domain.statuses import Decision
+from rezone.domain.machines.statuses import Decision
+from rezone.domain.migration import decide as migration
+from rezone.domain.model import world
 from rezone.resources.conditions import Reason
 from rezone.resources.machine_status import LastError, Transition
 from rezone.resources.migration import (

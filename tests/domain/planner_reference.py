@@ -4,8 +4,8 @@ import itertools
 import math
 from collections import Counter
 
-from rezone.domain.planner import PlanRequest
-from rezone.domain.planner_shares import domain_levels, fair_shares
+from rezone.domain.planner.plan import PlanRequest
+from rezone.domain.planner.shares import domain_levels, fair_shares
 
 
 def sets_of_nodes(request: PlanRequest) -> list[frozenset[int]]:

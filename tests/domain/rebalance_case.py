@@ -6,10 +6,11 @@ from typing import Any
 
 from worlds import NEW, NOW, OLD, World, record, text
 
-from rezone.domain import rebalance, world
-from rezone.domain.rebalance_run import NoPlan, Planned
-from rezone.domain.statuses import Decision
-from rezone.domain.topology_text import Topology
+from rezone.domain.machines.statuses import Decision
+from rezone.domain.model import world
+from rezone.domain.rebalance import decide as rebalance
+from rezone.domain.rebalance.run import NoPlan, Planned
+from rezone.domain.routing.topology_text import Topology
 from rezone.resources.conditions import ConditionType
 from rezone.resources.machine_status import Transition
 from rezone.resources.task import (

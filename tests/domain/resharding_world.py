@@ -8,12 +8,14 @@ from datetime import UTC, datetime, timedelta
 
 import msgspec
 
-from rezone.domain import resharding, routes, world
-from rezone.domain import resharding_view as views
-from rezone.domain.rebalance_run import NoPlan, Planned
-from rezone.domain.resharding_table import GRACE_SECONDS
-from rezone.domain.resharding_view import HeirView, PartView, ReshardingView, SourceView
-from rezone.domain.statuses import Decision
+from rezone.domain.machines.resharding_table import GRACE_SECONDS
+from rezone.domain.machines.statuses import Decision
+from rezone.domain.model import resharding_view as views
+from rezone.domain.model import world
+from rezone.domain.model.resharding_view import HeirView, PartView, ReshardingView, SourceView
+from rezone.domain.rebalance.run import NoPlan, Planned
+from rezone.domain.resharding import decide as resharding
+from rezone.domain.routing import routes
 from rezone.resources.task import PlanSummary, RebalanceTaskSpec, RebalanceTaskStatus
 from rezone.wire.layouts import Layout, Overlap, heirs_of, sources_of
 from rezone.wire.messages import FIRST_PARTITION_EPOCH, LeaderAndIsr, PartitionId

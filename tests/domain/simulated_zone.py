@@ -14,12 +14,17 @@ from typing import Any
 
 from simulated_replicas import Replicas
 
-from rezone.domain import assignments, migration, rebalance, repairs, route_checks, routes, world
-from rezone.domain.copy_watch import CopyWatch
-from rezone.domain.rebalance_run import NoPlan, Planned
-from rezone.domain.route_records import RouteRecords
-from rezone.domain.statuses import Decision
-from rezone.domain.topology_text import Topology
+from rezone.domain.assignment import assignments
+from rezone.domain.machines.statuses import Decision
+from rezone.domain.migration import decide as migration
+from rezone.domain.model import world
+from rezone.domain.observed.copy_watch import CopyWatch
+from rezone.domain.rebalance import decide as rebalance
+from rezone.domain.rebalance.run import NoPlan, Planned
+from rezone.domain.repair import repairs
+from rezone.domain.routing import route_checks, routes
+from rezone.domain.routing.route_records import RouteRecords
+from rezone.domain.routing.topology_text import Topology
 from rezone.resources.conditions import ConditionType
 from rezone.resources.migration import (
     TERMINAL_MIGRATION_STATES,

@@ -2,7 +2,7 @@
 
 import pytest
 
-from rezone.domain.access import Act, act_of, refusal
+from rezone.domain.access.roles import Act, act_of, refusal
 from rezone.wire import messages
 from rezone.wire.identity import Identity, Role, server_name
 

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from rezone.domain.announcements import EventReason, of_migration, of_task, of_zone
+from rezone.domain.assignment.announcements import EventReason, of_migration, of_task, of_zone
 from rezone.resources.conditions import ConditionType, Reason, condition_of, set_condition
 from rezone.resources.machine_status import MachineStatus, Transition
 from rezone.resources.zone_status import (

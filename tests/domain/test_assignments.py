@@ -8,10 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from rezone.domain import assignments
-from rezone.domain.assignments import SKIP, TopologyError
-from rezone.domain.topology_text import Topology
-from rezone.domain.world import SettleLeader
+from rezone.domain.assignment import assignments
+from rezone.domain.assignment.assignments import SKIP, TopologyError
+from rezone.domain.model.world import SettleLeader
+from rezone.domain.routing.topology_text import Topology
 from rezone.resources.zone_status import (
     RETAINED_MAX,
     Assignment,

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 from worlds import NOW, World, record
 
-from rezone.domain.copy_watch import CopyWatch
-from rezone.domain.world import Copy
+from rezone.domain.model.world import Copy
+from rezone.domain.observed.copy_watch import CopyWatch
 from rezone.resources.conditions import Reason
 from rezone.wire.messages import CopyFailure, CopyProgress
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from worlds import NOW
 
-from rezone.domain.data_nodes import (
+from rezone.domain.zone.data_nodes import (
     DataNodePlan,
     KubeNode,
     Presence,

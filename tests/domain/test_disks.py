@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rezone.domain.disks import slow_nodes
+from rezone.domain.observed.disks import slow_nodes
 
 
 @pytest.mark.parametrize(

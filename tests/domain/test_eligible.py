@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 from worlds import NOW, World, record
 
-from rezone.domain import routes
-from rezone.domain.repairs import repairs
-from rezone.domain.rollout import counted_nodes
-from rezone.domain.route_checks import violations
-from rezone.domain.routes import RefusalReason
+from rezone.domain.observed.rollout import counted_nodes
+from rezone.domain.repair.repairs import repairs
+from rezone.domain.routing import routes
+from rezone.domain.routing.route_checks import violations
+from rezone.domain.routing.routes import RefusalReason
 from rezone.wire.messages import IsrProposal, LeaderAndIsr, NodeId, Role
 
 LOST = {"needs_snapshot": True, "role": Role.LEARNER}

@@ -10,8 +10,8 @@ from rebalance_case import MOVING, Case, Result, needs_copy
 from resharding_world import NewPart, Zone
 from worlds import NOW
 
-from rezone.domain import estimates
-from rezone.domain.rebalance_run import with_rate
+from rezone.domain.rebalance import estimates
+from rezone.domain.rebalance.run import with_rate
 from rezone.resources.task import SAMPLES_MAX, ProgressSample, TaskProgress
 from rezone.resources.task import TaskState as S
 from rezone.wire.messages import CopyProgress

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 from worlds import LEASE_SECONDS, NOW, World, child, record
 
-from rezone.domain.handover import AT_ONCE_MAX, handovers, is_wanted, wake_in
-from rezone.domain.world import Action, ChangeRoutes, RequestTakeover, RequestUpgrade
+from rezone.domain.model.world import Action, ChangeRoutes, RequestTakeover, RequestUpgrade
+from rezone.domain.repair.handover import AT_ONCE_MAX, handovers, is_wanted, wake_in
 from rezone.wire.messages import LeaderAndIsr, Role, TakeoverState
 
 

@@ -8,12 +8,13 @@ import pytest
 from rebalance_case import Case as TaskCase
 from worlds import NOW, OLD, World, record
 
-from rezone.domain import assignments, handover, retained_replicas
-from rezone.domain.missing_replicas import missing_replicas
-from rezone.domain.repairs import missing_copies, repairs, strays
-from rezone.domain.rollout import Situation, decide
-from rezone.domain.standbys import standby_changes
-from rezone.domain.zone_planning import ZonePlanning
+from rezone.domain.assignment import assignments, retained_replicas
+from rezone.domain.assignment.missing_replicas import missing_replicas
+from rezone.domain.assignment.standbys import standby_changes
+from rezone.domain.observed.rollout import Situation, decide
+from rezone.domain.repair import handover
+from rezone.domain.repair.repairs import missing_copies, repairs, strays
+from rezone.domain.zone.planning import ZonePlanning
 from rezone.resources.task import TaskState
 from rezone.resources.zone import DistributionZone, UpdateStrategySpec
 from rezone.resources.zone_status import (

@@ -7,13 +7,14 @@ from typing import Any
 import pytest
 from worlds import LEASE_SECONDS, NOW, World, record
 
-from rezone.domain import hearing, route_leaders
-from rezone.domain.handover import handovers
-from rezone.domain.readiness import leader_is_gone
-from rezone.domain.repairs import lease_ends_in, repairs
-from rezone.domain.rollout import NOTHING
-from rezone.domain.world import ChangeRoutes
-from rezone.domain.zone_status import health_of, zone_conditions
+from rezone.domain.model.world import ChangeRoutes
+from rezone.domain.observed import hearing
+from rezone.domain.observed.readiness import leader_is_gone
+from rezone.domain.observed.rollout import NOTHING
+from rezone.domain.repair.handover import handovers
+from rezone.domain.repair.repairs import lease_ends_in, repairs
+from rezone.domain.routing import route_leaders
+from rezone.domain.zone.status import health_of, zone_conditions
 from rezone.wire.messages import LeaderAndIsr
 
 LONG = LEASE_SECONDS + 1

@@ -6,8 +6,8 @@ import pytest
 from migration_case import Case
 from worlds import NOW, World, record
 
-from rezone.domain.readiness import is_close, why_not_close
-from rezone.domain.world import ChangeRoutes, RequestUpgrade
+from rezone.domain.model.world import ChangeRoutes, RequestUpgrade
+from rezone.domain.observed.readiness import is_close, why_not_close
 from rezone.resources.migration import MigrationState as S
 from rezone.wire.messages import IndexBuild, IndexPosition, Role
 

@@ -5,10 +5,10 @@ import dataclasses
 import pytest
 from worlds import LEASE_SECONDS, NEW, NOW, World, record
 
-from rezone.domain import routes
-from rezone.domain.repairs import missing_copies, repairs
-from rezone.domain.route_checks import regressions, violations
-from rezone.domain.routes import Refusal, RefusalReason
+from rezone.domain.repair.repairs import missing_copies, repairs
+from rezone.domain.routing import routes
+from rezone.domain.routing.route_checks import regressions, violations
+from rezone.domain.routing.routes import Refusal, RefusalReason
 from rezone.wire.messages import CopyProgress, Role
 
 

@@ -8,10 +8,11 @@ import pytest
 from migration_case import LOST, Case, lose_quorum, only, route_of
 from worlds import NOW, World, record
 
-from rezone.domain import route_leaders, routes, world
-from rezone.domain.lost_quorum import PARTITIONS_TOLD_MAX, loss_of, summary
-from rezone.domain.repairs import repairs
-from rezone.domain.zone_status import health_of
+from rezone.domain.model import world
+from rezone.domain.repair.lost_quorum import PARTITIONS_TOLD_MAX, loss_of, summary
+from rezone.domain.repair.repairs import repairs
+from rezone.domain.routing import route_leaders, routes
+from rezone.domain.zone.status import health_of
 from rezone.resources.conditions import Reason
 from rezone.resources.migration import MigrationState as S
 from rezone.wire.messages import Role

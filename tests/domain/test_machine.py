@@ -7,16 +7,11 @@ import pytest
 from click.testing import CliRunner
 
 from rezone.cli import diagrams
-from rezone.domain import (
-    machine,
-    migration,
-    migration_table,
-    rebalance,
-    rebalance_table,
-    resharding,
-    resharding_table,
-)
-from rezone.domain.machine import Edge, Table, UndeclaredEdgeError
+from rezone.domain.machines import machine, migration_table, rebalance_table, resharding_table
+from rezone.domain.machines.machine import Edge, Table, UndeclaredEdgeError
+from rezone.domain.migration import decide as migration
+from rezone.domain.rebalance import decide as rebalance
+from rezone.domain.resharding import decide as resharding
 
 TABLES = (migration_table.TABLE, rebalance_table.TABLE, resharding_table.TABLE)
 

@@ -7,8 +7,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from worlds import NOW
 
-from rezone.domain.machine_limits import Admission, Machines, Rank, Turn, Used, Wanted, admit
-from rezone.domain.world import Copy
+from rezone.domain.model.world import Copy
+from rezone.domain.observed.machine_limits import (
+    Admission,
+    Machines,
+    Rank,
+    Turn,
+    Used,
+    Wanted,
+    admit,
+)
 
 
 def turn(rank: Rank = Rank.MOVE, seconds: float = 0, name: str = "a-1 of zone ns/a") -> Turn:

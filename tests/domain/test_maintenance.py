@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from worlds import NOW, World
 
-from rezone.domain import maintenance
-from rezone.domain.data_nodes import KubeNode, Presence, plan_data_nodes
+from rezone.domain.observed import maintenance
+from rezone.domain.zone.data_nodes import KubeNode, Presence, plan_data_nodes
 from rezone.resources.conditions import Reason
 from rezone.resources.zone import DataNodesSpec
 from rezone.resources.zone_status import (

@@ -25,8 +25,8 @@ from migration_case import (
 from simulated_zone import Zone
 from worlds import NOW, OLD, World, child, followed, record
 
-from rezone.domain import world
-from rezone.domain.migration_table import TABLE
+from rezone.domain.machines.migration_table import TABLE
+from rezone.domain.model import world
 from rezone.resources.conditions import Reason
 from rezone.resources.migration import MigrationState as S
 from rezone.resources.migration import OldLeaderPolicy

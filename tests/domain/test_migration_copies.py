@@ -7,8 +7,8 @@ import pytest
 from migration_case import Case, only
 from worlds import record
 
-from rezone.domain import world
-from rezone.domain.world import SparkView
+from rezone.domain.model import world
+from rezone.domain.model.world import SparkView
 from rezone.resources.conditions import ConditionType, Reason
 from rezone.resources.machine_status import SparkCopies
 from rezone.resources.migration import MigrationState as S

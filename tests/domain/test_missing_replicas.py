@@ -5,8 +5,8 @@ import dataclasses
 import pytest
 from worlds import OLD, World, child, record
 
-from rezone.domain.missing_replicas import missing_replicas, replacement
-from rezone.domain.repairs import missing_copies
+from rezone.domain.assignment.missing_replicas import missing_replicas, replacement
+from rezone.domain.repair.repairs import missing_copies
 from rezone.wire.messages import Role
 
 EMPTY = {"needs_snapshot": True, "role": Role.LEARNER, "log_end_offset": 0}

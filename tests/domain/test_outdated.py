@@ -7,9 +7,9 @@ import functools
 import msgspec
 import pytest
 
-from rezone.domain import assignments, outdated
-from rezone.domain.route_records import RouteRecords
-from rezone.domain.world import RouteChange
+from rezone.domain.assignment import assignments, outdated
+from rezone.domain.model.world import RouteChange
+from rezone.domain.routing.route_records import RouteRecords
 from rezone.resources.zone_status import Assignment, Assignments, CancelIntent
 from rezone.wire.layouts import Layout, id_of
 from rezone.wire.messages import LeaderAndIsr, ReplicaReport, Role, SealState, ZoneConfig

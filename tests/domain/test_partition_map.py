@@ -2,8 +2,8 @@
 
 import pytest
 
-from rezone.domain import partition_map, routes
-from rezone.domain.partition_map import Marks, marks_of_routes, picture
+from rezone.domain.routing import partition_map, routes
+from rezone.domain.routing.partition_map import Marks, marks_of_routes, picture
 from rezone.wire.messages import LeaderAndIsr, NodeId
 
 

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from planner_reference import bounds, fewest_copies, fewest_leader_changes, sets_of_nodes
 
-from rezone.domain import planner
-from rezone.domain.planner import (
+from rezone.domain.planner import plan as planner
+from rezone.domain.planner.plan import (
     Goal,
     LeaderMove,
     Move,

@@ -31,10 +31,12 @@ from rebalance_case import (
 from simulated_zone import Stored, Zone
 from worlds import NEW, OLD, followed, record, text
 
-from rezone.domain import assignments, route_leaders, world
-from rezone.domain.rebalance_run import NoPlan, child_name
-from rezone.domain.rebalance_survey import survey
-from rezone.domain.rebalance_table import TABLE
+from rezone.domain.assignment import assignments
+from rezone.domain.machines.rebalance_table import TABLE
+from rezone.domain.model import world
+from rezone.domain.rebalance.run import NoPlan, child_name
+from rezone.domain.rebalance.survey import survey
+from rezone.domain.routing import route_leaders
 from rezone.resources.conditions import ConditionStatus, ConditionType, Reason
 from rezone.resources.task import RebalanceTaskSpec, RebalanceTaskStatus
 from rezone.resources.task import TaskState as S

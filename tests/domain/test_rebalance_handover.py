@@ -6,8 +6,8 @@ import pytest
 from rebalance_case import Case, Result, only
 from worlds import child, record, text
 
-from rezone.domain import world
-from rezone.domain.rebalance_handover import compact, parse
+from rezone.domain.model import world
+from rezone.domain.rebalance.handover import compact, parse
 from rezone.resources.task import TaskState as S
 from rezone.wire.messages import LeaderAndIsr
 

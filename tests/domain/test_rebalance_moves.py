@@ -6,9 +6,9 @@ import pytest
 from rebalance_case import MOVING, Case, condition, done, needs_copy, only, opened, stopped
 from worlds import NEW, NOW, OLD, child, record, text
 
-from rezone.domain import world
-from rezone.domain.bulk_copies import TURN_SECONDS
-from rezone.domain.world import SparkView
+from rezone.domain.model import world
+from rezone.domain.model.world import SparkView
+from rezone.domain.rebalance.bulk_copies import TURN_SECONDS
 from rezone.resources.conditions import ConditionType, Reason
 from rezone.resources.machine_status import LastError
 from rezone.resources.task import TaskState as S

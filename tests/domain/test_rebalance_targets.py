@@ -4,9 +4,9 @@ import pytest
 from rebalance_case import Case, condition, late, only
 from worlds import NEW, OLD, record, text
 
-from rezone.domain import world
-from rezone.domain.planner_substitute import Substitutes, substitute
-from rezone.domain.world import StalledCopy
+from rezone.domain.model import world
+from rezone.domain.model.world import StalledCopy
+from rezone.domain.planner.substitute import Substitutes, substitute
 from rezone.resources.conditions import ConditionType, Reason
 from rezone.resources.task import TaskState as S
 from rezone.resources.task import TaskType

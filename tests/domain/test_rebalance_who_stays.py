@@ -6,7 +6,7 @@ import pytest
 from rebalance_case import Case, only
 from worlds import OLD, record, text
 
-from rezone.domain import world
+from rezone.domain.model import world
 from rezone.resources.task import TaskState as S
 
 

@@ -9,7 +9,7 @@ import pytest
 from migration_case import LOST, Case, only
 from worlds import NOW, record
 
-from rezone.domain import world
+from rezone.domain.model import world
 from rezone.resources.conditions import Reason
 from rezone.resources.migration import MigrationState as S
 from rezone.wire.layouts import id_of

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 from worlds import NOW, World, child, record
 
-from rezone.domain import world
-from rezone.domain.repair_copies import Repairs, repair_copies
-from rezone.domain.world import Copy, SparkView
+from rezone.domain.model import world
+from rezone.domain.model.world import Copy, SparkView
+from rezone.domain.rebalance.repair_copies import Repairs, repair_copies
 from rezone.resources.machine_status import SparkCopies
 from rezone.wire.messages import CopyProgress, Role
 

@@ -5,11 +5,11 @@ from typing import Any
 import pytest
 from worlds import LEASE_SECONDS, NOW, World, child, record
 
-from rezone.domain import routes
-from rezone.domain.readiness import comparisons
-from rezone.domain.repairs import refused_proposals, repairs, strays
-from rezone.domain.route_checks import violations
-from rezone.domain.world import VerifyCopy
+from rezone.domain.model.world import VerifyCopy
+from rezone.domain.observed.readiness import comparisons
+from rezone.domain.repair.repairs import refused_proposals, repairs, strays
+from rezone.domain.routing import routes
+from rezone.domain.routing.route_checks import violations
 from rezone.wire.messages import FIRST_PARTITION_EPOCH, IsrProposal, LeaderAndIsr, Role
 
 

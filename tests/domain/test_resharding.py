@@ -9,11 +9,12 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from resharding_world import LAG_ROWS_MAX, NODES, REVISION, NewPart, NewPartition, Zone
 
-from rezone.domain import resharding_view as views
-from rezone.domain import route_checks, route_leaders, routes, world
-from rezone.domain.rebalance_run import NoPlan
-from rezone.domain.resharding_steps import REFILLS_MAX
-from rezone.domain.resharding_table import GRACE_SECONDS
+from rezone.domain.machines.resharding_table import GRACE_SECONDS
+from rezone.domain.model import resharding_view as views
+from rezone.domain.model import world
+from rezone.domain.rebalance.run import NoPlan
+from rezone.domain.resharding.steps import REFILLS_MAX
+from rezone.domain.routing import route_checks, route_leaders, routes
 from rezone.resources.conditions import ConditionType, Reason
 from rezone.resources.task import TERMINAL_TASK_STATES
 from rezone.resources.task import TaskState as S

@@ -7,12 +7,12 @@ import msgspec
 import pytest
 from worlds import NOW, OLD, World, report, text
 
-from rezone.domain import routes
-from rezone.domain.repairs import strays
-from rezone.domain.resharding_observe import Compared, observe
-from rezone.domain.resharding_view import HeirView, ReshardingView
-from rezone.domain.topology_text import Topology
-from rezone.domain.world import ZoneView
+from rezone.domain.model.resharding_view import HeirView, ReshardingView
+from rezone.domain.model.world import ZoneView
+from rezone.domain.repair.repairs import strays
+from rezone.domain.resharding.observe import Compared, observe
+from rezone.domain.routing import routes
+from rezone.domain.routing.topology_text import Topology
 from rezone.resources.task import RebalanceTaskSpec, RebalanceTaskStatus, TaskType
 from rezone.wire.layouts import Layout, overlaps
 from rezone.wire.messages import (

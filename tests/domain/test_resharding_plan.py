@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rezone.domain.planner import NodeInfo, NotPlaceableError, PlanRequest, plan
-from rezone.domain.resharding_plan import OldZone, plan_resharding
+from rezone.domain.planner.plan import NodeInfo, NotPlaceableError, PlanRequest, plan
+from rezone.domain.resharding.plan import OldZone, plan_resharding
 from rezone.wire.layouts import Layout, index_of, overlaps
 
 COUNTS = st.integers(1, 24)

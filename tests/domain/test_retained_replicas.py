@@ -6,7 +6,7 @@ from datetime import timedelta
 import pytest
 from worlds import NOW, OLD, World, child, record
 
-from rezone.domain import retained_replicas
+from rezone.domain.assignment import retained_replicas
 from rezone.resources.zone_status import RetainedReplica
 from rezone.wire.messages import LeaderAndIsr
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from worlds import World, record
 
-from rezone.domain.rollout import (
+from rezone.domain.observed.rollout import (
     NOTHING,
     RolloutDecision,
     SeenPod,

@@ -3,8 +3,8 @@
 import msgspec
 import pytest
 
-from rezone.domain import routes
-from rezone.domain.route_records import RouteRecords
+from rezone.domain.routing import routes
+from rezone.domain.routing.route_records import RouteRecords
 from rezone.wire.keyspace import PARTITIONS_MAX
 from rezone.wire.layouts import Layout
 from rezone.wire.messages import LeaderAndIsr

@@ -3,8 +3,8 @@
 import msgspec
 import pytest
 
-from rezone.domain import route_checks, route_leaders, route_seals, routes
-from rezone.domain.routes import Answer, Refusal, RefusalReason
+from rezone.domain.routing import route_checks, route_leaders, route_seals, routes
+from rezone.domain.routing.routes import Answer, Refusal, RefusalReason
 from rezone.wire.messages import LeaderAndIsr
 
 RECORD = routes.initial((0, 1, 2), coordinator_epoch=4)

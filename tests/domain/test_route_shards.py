@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from rezone.domain import route_checks, route_shards, routes
-from rezone.domain.route_shards import RouteShardError
+from rezone.domain.routing import route_checks, route_shards, routes
+from rezone.domain.routing.route_shards import RouteShardError
 from rezone.wire.messages import LeaderAndIsr
 
 # The two examples of the seed.

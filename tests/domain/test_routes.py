@@ -6,9 +6,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from rezone.domain import route_checks, route_leaders, route_seals, routes
-from rezone.domain.route_shards import decode_record, encode_record
-from rezone.domain.routes import Refusal, RefusalReason
+from rezone.domain.routing import route_checks, route_leaders, route_seals, routes
+from rezone.domain.routing.route_shards import decode_record, encode_record
+from rezone.domain.routing.routes import Refusal, RefusalReason
 from rezone.wire.messages import IsrProposal, LeaderAndIsr
 
 THREE = routes.initial((0, 1, 2), coordinator_epoch=4)

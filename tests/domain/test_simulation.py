@@ -9,8 +9,8 @@ from collections.abc import Callable
 import pytest
 from simulated_zone import Zone
 
-from rezone.domain import assignments
-from rezone.domain.topology_text import Topology
+from rezone.domain.assignment import assignments
+from rezone.domain.routing.topology_text import Topology
 from rezone.resources.conditions import Reason
 from rezone.resources.migration import OldLeaderPolicy, RegionMigrationStatus
 from rezone.resources.task import RebalanceTaskStatus

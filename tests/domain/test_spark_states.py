@@ -6,9 +6,14 @@ import pytest
 from rebalance_case import Case, Result, condition, needs_copy, only
 from worlds import NOW
 
-from rezone.domain import world
-from rezone.domain.spark_states import IN_NO_STATE, RUNNING_SECONDS_MIN, SparkState, meaning_of
-from rezone.domain.world import SparkView
+from rezone.domain.model import world
+from rezone.domain.model.world import SparkView
+from rezone.domain.observed.spark_states import (
+    IN_NO_STATE,
+    RUNNING_SECONDS_MIN,
+    SparkState,
+    meaning_of,
+)
 from rezone.resources.conditions import ConditionType, Reason
 from rezone.resources.task import TaskState as S
 from rezone.wire.messages import CopyProgress

@@ -10,11 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from worlds import LEASE_SECONDS, NOW, World, child, record
 
-from rezone.domain import routes
-from rezone.domain.repairs import repairs
-from rezone.domain.route_checks import violations
-from rezone.domain.routes import hot_standbys
-from rezone.domain.standbys import standby_changes
+from rezone.domain.assignment.standbys import standby_changes
+from rezone.domain.repair.repairs import repairs
+from rezone.domain.routing import routes
+from rezone.domain.routing.route_checks import violations
+from rezone.domain.routing.routes import hot_standbys
 from rezone.wire.messages import IsrProposal, LeaderAndIsr
 
 pytestmark = pytest.mark.proves("B-06")

@@ -6,8 +6,8 @@ from datetime import timedelta
 import pytest
 from worlds import NOW, OLD
 
-from rezone.domain.topology_text import Topology
-from rezone.domain.triggers import Due, Trigger, find_due, find_trigger, with_trigger_times
+from rezone.domain.routing.topology_text import Topology
+from rezone.domain.zone.triggers import Due, Trigger, find_due, find_trigger, with_trigger_times
 from rezone.resources.zone import AutoAdjustSpec
 from rezone.resources.zone_status import (
     DataNodeState,

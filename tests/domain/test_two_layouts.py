@@ -10,15 +10,16 @@ from simulated_zone import Zone
 from test_simulation import NODES, SETTLE_TICKS, STABLE, TARGET, at_target, ended, faulty, mend
 from worlds import LEASE_SECONDS, NEW, NOW, OLD, World, record
 
-from rezone.domain import assignments, world
-from rezone.domain.indexing import indexing
-from rezone.domain.lost_quorum import loss_of
-from rezone.domain.readiness import was_copied
-from rezone.domain.repairs import missing_copies, repairs
-from rezone.domain.rollout import lagging_nodes
-from rezone.domain.route_records import RouteRecords
-from rezone.domain.standbys import standby_changes
-from rezone.domain.zone_status import ZoneHealth, health_of
+from rezone.domain.assignment import assignments
+from rezone.domain.assignment.standbys import standby_changes
+from rezone.domain.model import world
+from rezone.domain.observed.indexing import indexing
+from rezone.domain.observed.readiness import was_copied
+from rezone.domain.observed.rollout import lagging_nodes
+from rezone.domain.repair.lost_quorum import loss_of
+from rezone.domain.repair.repairs import missing_copies, repairs
+from rezone.domain.routing.route_records import RouteRecords
+from rezone.domain.zone.status import ZoneHealth, health_of
 from rezone.resources.zone_status import Assignment, Assignments
 from rezone.wire.layouts import generation_of, id_of, index_of
 from rezone.wire.messages import FIRST_PARTITION_EPOCH, PartitionId, Role

@@ -2,7 +2,7 @@
 
 import pytest
 
-from rezone.domain.volumes import Growth, Volume, bytes_of, growth, to_grow
+from rezone.domain.observed.volumes import Growth, Volume, bytes_of, growth, to_grow
 
 GI = 1 << 30
 

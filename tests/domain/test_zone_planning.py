@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from rezone.domain import assignments
-from rezone.domain.planner import NodeInfo, PlanRequest, plan
-from rezone.domain.topology_text import Topology
-from rezone.domain.triggers import Trigger, find_trigger
-from rezone.domain.zone_planning import ZonePlanning
+from rezone.domain.assignment import assignments
+from rezone.domain.planner.plan import NodeInfo, PlanRequest, plan
+from rezone.domain.routing.topology_text import Topology
+from rezone.domain.zone.planning import ZonePlanning
+from rezone.domain.zone.triggers import Trigger, find_trigger
 from rezone.resources.conditions import Reason
 from rezone.resources.zone import DistributionZone
 from rezone.resources.zone_status import (

@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 from worlds import NOW, World, record
 
-from rezone.domain.indexing import indexing
-from rezone.domain.rollout import NOTHING, RolloutDecision
-from rezone.domain.volumes import Growth
-from rezone.domain.zone_status import Obstacle, ZoneHealth, health_of, zone_conditions
+from rezone.domain.observed.indexing import indexing
+from rezone.domain.observed.rollout import NOTHING, RolloutDecision
+from rezone.domain.observed.volumes import Growth
+from rezone.domain.zone.status import Obstacle, ZoneHealth, health_of, zone_conditions
 from rezone.resources.conditions import Condition, Reason
 from rezone.resources.zone_status import RolloutStatus
 from rezone.wire.messages import FIRST_PARTITION_EPOCH, DiskTrouble, IndexBuild, IndexPosition, Role

@@ -7,11 +7,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from rezone.domain import assignments
-from rezone.domain.machine import Table
-from rezone.domain.route_records import RouteRecords
-from rezone.domain.topology_text import Topology
-from rezone.domain.world import MigrationView, NodeView, SparkView, ZoneView
+from rezone.domain.assignment import assignments
+from rezone.domain.machines.machine import Table
+from rezone.domain.model.world import MigrationView, NodeView, SparkView, ZoneView
+from rezone.domain.routing.route_records import RouteRecords
+from rezone.domain.routing.topology_text import Topology
 from rezone.wire.messages import LeaderAndIsr, ReplicaReport, Role, TakeoverState
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)

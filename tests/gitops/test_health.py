@@ -28,10 +28,10 @@ from health_readers import (
 )
 from lupa import lua51
 
-from rezone.domain.rollout import NOTHING, RolloutDecision
-from rezone.domain.statuses import Standing, with_conditions
-from rezone.domain.volumes import Growth
-from rezone.domain.zone_status import ZoneHealth, zone_conditions
+from rezone.domain.machines.statuses import Standing, with_conditions
+from rezone.domain.observed.rollout import NOTHING, RolloutDecision
+from rezone.domain.observed.volumes import Growth
+from rezone.domain.zone.status import ZoneHealth, zone_conditions
 from rezone.kube.client import connect
 from rezone.kube.kinds import ConfigMap
 from rezone.resources import API_VERSION

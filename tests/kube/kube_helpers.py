@@ -7,7 +7,7 @@ import copy
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from rezone.domain import routes
+from rezone.domain.routing import routes
 from rezone.kube.client import Kube
 from rezone.kube.errors import (
     ConflictWriteError,

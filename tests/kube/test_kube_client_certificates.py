@@ -19,7 +19,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID
 from kube_helpers import stored_zone
 
 from rezone.cli.login import Login, LoginError, log_in, renewed, request_of
-from rezone.domain.client_requests import SIGNER
+from rezone.domain.access.client_requests import SIGNER
 from rezone.kube.authority import Authority
 from rezone.kube.certificates import IssuedCertificates
 from rezone.kube.client import Kube, connect

@@ -9,9 +9,9 @@ import msgspec
 import pytest
 from kube_helpers import records_of, stored_zone
 
-from rezone.domain.route_records import RouteRecords
-from rezone.domain.route_shards import SHARDS_PER_GENERATION, shard_name
-from rezone.domain.world import RouteChange
+from rezone.domain.model.world import RouteChange
+from rezone.domain.routing.route_records import RouteRecords
+from rezone.domain.routing.route_shards import SHARDS_PER_GENERATION, shard_name
 from rezone.kube.client import Kube
 from rezone.kube.errors import ConflictWriteError, UnavailableError
 from rezone.kube.kinds import ConfigMap

@@ -8,10 +8,10 @@ import msgspec
 import pytest
 from kube_helpers import records_of, stored_zone, zone_of
 
-from rezone.domain import routes
-from rezone.domain.route_records import RouteRecords
-from rezone.domain.route_shards import shard_name
-from rezone.domain.world import RouteChange
+from rezone.domain.model.world import RouteChange
+from rezone.domain.routing import routes
+from rezone.domain.routing.route_records import RouteRecords
+from rezone.domain.routing.route_shards import shard_name
 from rezone.kube.client import Kube
 from rezone.kube.errors import ForeignObjectError
 from rezone.kube.kinds import ConfigMap

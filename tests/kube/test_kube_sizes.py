@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 from kube_helpers import NOW, stored_task, stored_zone
 
-from rezone.domain import assignments, routes
-from rezone.domain.assignments import Skip
+from rezone.domain.assignment import assignments
+from rezone.domain.assignment.assignments import Skip
+from rezone.domain.routing import routes
 from rezone.kube.client import Kube
 from rezone.kube.kinds import ConfigMap, TaskKind, ZoneKind
 from rezone.kube.names import COMPONENT_LABEL, ROUTES

@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from rezone.domain.disk_speed import SLOW_MS, STALL_MS, is_slow
+from rezone.domain.observed.disk_speed import SLOW_MS, STALL_MS, is_slow
 from rezone.replica.disk_speed import SLOW_FOR_SECONDS, SLOW_SYNCS_MIN, DiskSpeed
 from rezone.replica.settings import NodeSettings
 from rezone.storage.sync_times import RECENT_SECONDS_MAX, SyncTimes

@@ -16,7 +16,7 @@ import msgspec
 import pytest
 from replica_cluster import Client, Coordinator, cluster
 
-from rezone.domain import route_leaders
+from rezone.domain.routing import route_leaders
 from rezone.replica.settings import NodeSettings
 from rezone.storage import syncing
 from rezone.wire.errors import NoSpaceError, NotReadyError

@@ -14,7 +14,7 @@ import pytest
 from primary_backup import PrimaryBackup
 from replica_cluster import Client, cluster
 
-from rezone.domain import routes
+from rezone.domain.routing import routes
 from rezone.replica import protocol
 from rezone.replica.lease import NEVER, Lease
 from rezone.replica.protocol import Lead, Leadership

@@ -14,7 +14,7 @@ from replica_cluster import Client, Coordinator, ProcessNode, cluster
 from test_takeover import PARTITION as P
 from test_takeover import Load
 
-from rezone.domain import route_leaders
+from rezone.domain.routing import route_leaders
 from rezone.replica.settings import NodeSettings
 from rezone.wire.messages import (
     FetchLog,

@@ -19,7 +19,7 @@ from resharding_kit import (
     zone,
 )
 
-from rezone.domain import routes
+from rezone.domain.routing import routes
 from rezone.wire.messages import LeaderAndIsr
 
 

@@ -12,7 +12,7 @@ import pytest
 from replica_cluster import Client, cluster
 from test_failing_disks import CONFIG, NODES, SETTINGS, P, all_in_sync, fail_over
 
-from rezone.domain.disk_speed import SLOW_MS
+from rezone.domain.observed.disk_speed import SLOW_MS
 from rezone.replica.readiness import unready_reason
 from rezone.storage import syncing
 from rezone.wire.messages import DiskTrouble, NodeReport, ReportRequest, Role

@@ -12,7 +12,7 @@ import yaml
 from resource_server import NAMESPACE, REPOSITORY, Server
 
 from rezone.cli.main import main
-from rezone.domain.rebalance_survey import Wait
+from rezone.domain.rebalance.survey import Wait
 from rezone.resources.conditions import Reason
 from rezone.resources.crd import value_comments
 

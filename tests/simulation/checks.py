@@ -8,8 +8,9 @@ import weakref
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
-from rezone.domain import assignments, route_checks
-from rezone.domain.route_shards import decode_record
+from rezone.domain.assignment import assignments
+from rezone.domain.routing import route_checks
+from rezone.domain.routing.route_shards import decode_record
 from rezone.kube.kinds import Manifest
 from rezone.replica.partition import Partition
 from rezone.replica.read import Readable, readable

@@ -21,7 +21,7 @@ import uuid
 import weakref
 from typing import Any
 
-from rezone.domain import route_seals
+from rezone.domain.routing import route_seals
 from rezone.replica.partition import Partition
 from rezone.replica.read import readable
 from rezone.replica.write import PreparedRows

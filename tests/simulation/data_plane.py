@@ -18,8 +18,8 @@ from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
-from rezone.domain import route_leaders, routes
-from rezone.domain.routes import Refusal
+from rezone.domain.routing import route_leaders, routes
+from rezone.domain.routing.routes import Refusal
 from rezone.replica.host import Host
 from rezone.replica.partition import Partition
 from rezone.replica.read import Readable, readable

@@ -21,8 +21,8 @@ from typing import Any
 
 import msgspec
 
-from rezone.domain import route_leaders, routes
-from rezone.domain.routes import Refusal
+from rezone.domain.routing import route_leaders, routes
+from rezone.domain.routing.routes import Refusal
 from rezone.replica.indexing import index_lacks
 from rezone.replica.partition import Partition
 from rezone.replica.read import readable

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Generator
 from typing import TYPE_CHECKING
 
-from rezone.domain import route_leaders, routes
+from rezone.domain.routing import route_leaders, routes
 from rezone.replica.partition import Partition
 from rezone.wire.messages import NodeId
 from simulation.data_plane import MINIMUM

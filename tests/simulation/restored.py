@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from rezone.domain.route_shards import decode_record
+from rezone.domain.routing.route_shards import decode_record
 from rezone.kube.kinds import MigrationKind, TaskKind, ZoneKind
 from rezone.kube.names import NODE_ID_LABEL
 from simulation.apiserver import Key

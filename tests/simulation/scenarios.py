@@ -11,7 +11,7 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
-from rezone.domain import assignments
+from rezone.domain.assignment import assignments
 from rezone.kube.kinds import Node
 from rezone.resources.migration import MigrationState as M
 from rezone.resources.task import TaskState as T

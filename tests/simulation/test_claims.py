@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rezone.domain import assignments
+from rezone.domain.assignment import assignments
 from rezone.resources.task import TaskState
 from rezone.wire.messages import NodeId
 from simulation.runs import die_everywhere

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import pytest
 
-from rezone.domain import migration_table, rebalance_table
-from rezone.domain.machine import Table
+from rezone.domain.machines import migration_table, rebalance_table
+from rezone.domain.machines.machine import Table
 from rezone.resources.migration import MigrationState as M
 from rezone.resources.task import TaskState as T
 from simulation.edge_scenarios import EDGES

@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from rezone.domain import hearing
+from rezone.domain.observed import hearing
 from simulation.cuts import (
     KINDS,
     Seen,

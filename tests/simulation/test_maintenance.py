@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from rezone.domain.maintenance import ANNOTATION
+from rezone.domain.observed.maintenance import ANNOTATION
 from rezone.kube.kinds import Node, Pod
 from rezone.resources.zone_status import DataNodeStatus, MaintenanceState
 from simulation.kubelet import NAMESPACE

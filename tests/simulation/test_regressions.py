@@ -6,8 +6,8 @@ from itertools import combinations
 
 import pytest
 
-from rezone.domain import routes
-from rezone.domain.route_shards import decode_record, encode_record
+from rezone.domain.routing import routes
+from rezone.domain.routing.route_shards import decode_record, encode_record
 from rezone.kube.kinds import ConfigMap
 from rezone.resources.task import TaskState
 from rezone.wire.messages import FIRST_PARTITION_EPOCH, IsrProposal, LeaderAndIsr, NodeId, Role

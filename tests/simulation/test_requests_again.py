@@ -6,7 +6,7 @@ import dataclasses
 
 import pytest
 
-from rezone.domain import assignments
+from rezone.domain.assignment import assignments
 from rezone.resources.task import TaskState
 from rezone.wire.messages import (
     Message,

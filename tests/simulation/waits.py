@@ -1,6 +1,6 @@
 """Who waits for whom among the tasks and migrations that are stored: never in a circle.
 
-What a migration waits for is asked of the rules that decide it (`domain.claims`), so that the graph
+What a migration waits for is asked of the rules that decide it (`assignment.claims`), so that the graph
 is there at once, and not only when a wait has lasted long enough to be written into a status.
 """
 
@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 from rezone.controller.keys import ZoneKey
 from rezone.controller.observe import build_view, owner_task_of
 from rezone.controller.zone_tasks import task_name
-from rezone.domain.claims import Rank, awaited_rebalance, claim_of, goes_first
-from rezone.domain.route_records import RouteRecords
-from rezone.domain.world import ZoneView
+from rezone.domain.assignment.claims import Rank, awaited_rebalance, claim_of, goes_first
+from rezone.domain.model.world import ZoneView
+from rezone.domain.routing.route_records import RouteRecords
 from rezone.resources.migration import TERMINAL_MIGRATION_STATES, RegionMigration
 from rezone.resources.task import TERMINAL_TASK_STATES, RebalanceTask, TaskState
 from rezone.resources.zone import DistributionZone

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import click
 
-from rezone.domain import machine, migration_table, rebalance_table, resharding_table
+from rezone.domain.machines import machine, migration_table, rebalance_table, resharding_table
 
 PAGES: Mapping[str, str] = {
     "migration-states.md": machine.page(migration_table.TABLE, migration_table.INTRODUCTION),

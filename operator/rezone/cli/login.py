@@ -16,7 +16,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from rezone.cli.certificate import client_options, write
-from rezone.domain.client_requests import LIFETIME, LIFETIME_MAX, SIGNER, USAGES
+from rezone.domain.access.client_requests import LIFETIME, LIFETIME_MAX, SIGNER, USAGES
 from rezone.kube.authority import key_pem, renew_at
 from rezone.kube.client import Kube, connect
 from rezone.kube.errors import KubeError, MissingError, UnavailableError

@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 
 import click
 
-from rezone.domain.maintenance import ANNOTATION, until
+from rezone.domain.observed.maintenance import ANNOTATION, until
 from rezone.kube.client import Kube, connect
 from rezone.kube.errors import KubeError
 from rezone.kube.kinds import Node

@@ -6,8 +6,8 @@ from typing import Any, TypeVar
 
 import click
 
-from rezone.domain.partition_map import marks_of_routes, picture
-from rezone.domain.route_records import RouteRecords
+from rezone.domain.routing.partition_map import marks_of_routes, picture
+from rezone.domain.routing.route_records import RouteRecords
 from rezone.kube.client import Kube, connect
 from rezone.kube.errors import KubeError
 from rezone.kube.routes import RouteStore

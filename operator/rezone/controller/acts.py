@@ -2,7 +2,7 @@
 
 Every act is repeatable and its effect is observed by a later pass, so an act that fails is only
 logged: the machine sees that nothing has happened and asks again. Acts on the zone's assignment
-keys are compare-and-sets on its status by the functions of `domain.assignments`.
+keys are compare-and-sets on its status by the functions of `domain.assignment.assignments`.
 """
 
 import asyncio
@@ -20,9 +20,10 @@ from rezone.controller.resharding import ReshardingActs
 from rezone.controller.runtime import ZoneRuntime
 from rezone.controller.transfers import Transfers
 from rezone.controller.verify import verify_copy
-from rezone.domain import assignments, resharding_view, world
-from rezone.domain.assignments import Skip
-from rezone.domain.machine_limits import Rank
+from rezone.domain.assignment import assignments
+from rezone.domain.assignment.assignments import Skip
+from rezone.domain.model import resharding_view, world
+from rezone.domain.observed.machine_limits import Rank
 from rezone.kube.errors import ConflictWriteError, ForeignObjectError, KubeError, MissingError
 from rezone.resources.migration import RegionMigration, RegionMigrationSpec
 from rezone.resources.model import ObjectMeta

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import structlog
 
-from rezone.domain.announcements import Announcement
+from rezone.domain.assignment.announcements import Announcement
 from rezone.kube.events import EventRecorder, EventType
 from rezone.kube.names import AnyObject
 

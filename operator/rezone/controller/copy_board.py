@@ -13,8 +13,8 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from rezone.controller.keys import ZoneKey
-from rezone.domain.machine_limits import Machines, Turn, Used, Wanted, admit
-from rezone.domain.world import Copy
+from rezone.domain.model.world import Copy
+from rezone.domain.observed.machine_limits import Machines, Turn, Used, Wanted, admit
 from rezone.wire.messages import NodeId, PartitionId
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from typing import Any
 import kopf
 
 from rezone.controller.keys import Kind, ObjectKey, Wake, owning_tasks
-from rezone.domain.client_requests import SIGNER
+from rezone.domain.access.client_requests import SIGNER
 from rezone.resources import GROUP, VERSION
 from rezone.resources.migration import RegionMigration
 from rezone.resources.task import RebalanceTask

@@ -18,7 +18,7 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from rezone.controller.keys import Kind, ObjectKey
-from rezone.domain.resharding_view import PartPhase, ReshardingView
+from rezone.domain.model.resharding_view import PartPhase, ReshardingView
 from rezone.resources.conditions import Condition, ConditionStatus, ConditionType, Reason
 from rezone.resources.migration import TERMINAL_MIGRATION_STATES, MigrationState
 from rezone.resources.task import TERMINAL_TASK_STATES, TaskState

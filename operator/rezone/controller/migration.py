@@ -14,9 +14,9 @@ from rezone.controller.outside_machine import (
     without_zone,
 )
 from rezone.controller.passes import begin_pass
-from rezone.domain import announcements
-from rezone.domain.migration import decide
-from rezone.domain.retained_replicas import retained_until
+from rezone.domain.assignment import announcements
+from rezone.domain.assignment.retained_replicas import retained_until
+from rezone.domain.migration.decide import decide
 from rezone.kube.errors import ConflictWriteError
 from rezone.resources.migration import (
     TERMINAL_MIGRATION_STATES,

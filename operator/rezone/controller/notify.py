@@ -21,7 +21,7 @@ from concurrent.futures import Executor
 import structlog
 
 from rezone.controller.monitor import NodeMonitor, WatchedNode
-from rezone.domain.route_records import RouteRecords
+from rezone.domain.routing.route_records import RouteRecords
 from rezone.wire.errors import RezoneError, StaleEpochError
 from rezone.wire.messages import (
     Ack,

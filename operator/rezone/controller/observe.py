@@ -9,12 +9,12 @@ from rezone.controller.monitor import NodeMonitor, utc_now
 from rezone.controller.runtime import ZoneRuntime
 from rezone.controller.verify import Comparisons
 from rezone.controller.zone_config import index_names
-from rezone.domain.assignments import topology_of
-from rezone.domain.data_nodes import KubeNode, Presence
-from rezone.domain.disks import slow_nodes
-from rezone.domain.maintenance import is_active
-from rezone.domain.route_records import RouteRecords
-from rezone.domain.world import CopyKey, MigrationView, NodeView, SparkView, ZoneView
+from rezone.domain.assignment.assignments import topology_of
+from rezone.domain.model.world import CopyKey, MigrationView, NodeView, SparkView, ZoneView
+from rezone.domain.observed.disks import slow_nodes
+from rezone.domain.observed.maintenance import is_active
+from rezone.domain.routing.route_records import RouteRecords
+from rezone.domain.zone.data_nodes import KubeNode, Presence
 from rezone.kube.pods import PodView
 from rezone.resources.migration import TERMINAL_MIGRATION_STATES, MigrationState, RegionMigration
 from rezone.resources.task import RebalanceTask

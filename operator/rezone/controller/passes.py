@@ -7,8 +7,8 @@ from rezone.controller.coordinator import Coordinator
 from rezone.controller.keys import ObjectKey, ZoneKey
 from rezone.controller.observe import build_view, owner_task_of
 from rezone.controller.runtime import ZoneRuntime
-from rezone.domain.migration_table import NOT_BEGUN
-from rezone.domain.world import SparkView, ZoneView
+from rezone.domain.machines.migration_table import NOT_BEGUN
+from rezone.domain.model.world import SparkView, ZoneView
 from rezone.resources.migration import RegionMigration
 from rezone.resources.task import RebalanceTask
 from rezone.resources.zone import DistributionZone

@@ -2,11 +2,11 @@
 
 from rezone.controller.monitor import utc_now
 from rezone.controller.passes import ZonePass
-from rezone.domain import planner
-from rezone.domain.data_nodes import eligible_ids, planner_nodes
-from rezone.domain.estimates import seconds_for
-from rezone.domain.rebalance_run import NoPlan, Planned
-from rezone.domain.triggers import frozen_ids
+from rezone.domain.planner import plan as planner
+from rezone.domain.rebalance.estimates import seconds_for
+from rezone.domain.rebalance.run import NoPlan, Planned
+from rezone.domain.zone.data_nodes import eligible_ids, planner_nodes
+from rezone.domain.zone.triggers import frozen_ids
 from rezone.resources.conditions import Reason
 from rezone.resources.task import PlanSummary, RebalanceTask, TaskType
 from rezone.resources.zone_status import DistributionZoneStatus

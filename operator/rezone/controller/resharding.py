@@ -8,12 +8,13 @@ from rezone.controller.coordinator import Coordinator
 from rezone.controller.passes import ZonePass
 from rezone.controller.runtime import ZoneRuntime
 from rezone.controller.verify import verify_part
-from rezone.domain import assignments, routes
-from rezone.domain.estimates import seconds_for
-from rezone.domain.rebalance_run import NoPlan, Planned
-from rezone.domain.resharding_observe import PartKey
-from rezone.domain.resharding_plan import OldZone, plan_for
-from rezone.domain.resharding_view import CreateHeirs, DropLayout, VerifyPart
+from rezone.domain.assignment import assignments
+from rezone.domain.model.resharding_view import CreateHeirs, DropLayout, VerifyPart
+from rezone.domain.rebalance.estimates import seconds_for
+from rezone.domain.rebalance.run import NoPlan, Planned
+from rezone.domain.resharding.observe import PartKey
+from rezone.domain.resharding.plan import OldZone, plan_for
+from rezone.domain.routing import routes
 from rezone.resources.conditions import Reason
 from rezone.resources.task import PlanSummary, RebalanceTask
 from rezone.resources.zone import DistributionZone

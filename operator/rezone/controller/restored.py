@@ -16,9 +16,9 @@ from rezone.controller.coordinator import Coordinator
 from rezone.controller.keys import ObjectKey
 from rezone.controller.observe import Observed
 from rezone.controller.runtime import ZoneRuntime
-from rezone.domain import outdated
-from rezone.domain.outdated import Replicas
-from rezone.domain.world import RouteChange
+from rezone.domain.assignment import outdated
+from rezone.domain.assignment.outdated import Replicas
+from rezone.domain.model.world import RouteChange
 from rezone.kube.errors import ConflictWriteError
 from rezone.resources.conditions import ConditionType, Reason, condition_of, set_condition
 from rezone.resources.zone import DistributionZone

@@ -1,12 +1,12 @@
-"""Puts together what a rolling update depends on; `domain.rollout` decides, the pass acts."""
+"""Puts together what a rolling update depends on; `observed.rollout` decides, the pass acts."""
 
 from collections.abc import Sequence
 from datetime import datetime
 
-from rezone.domain import rollout
-from rezone.domain.maintenance import kept_ids
-from rezone.domain.rollout import RolloutDecision, SeenPod, Situation
-from rezone.domain.world import ZoneView
+from rezone.domain.model.world import ZoneView
+from rezone.domain.observed import rollout
+from rezone.domain.observed.maintenance import kept_ids
+from rezone.domain.observed.rollout import RolloutDecision, SeenPod, Situation
 from rezone.kube.pods import PodView
 from rezone.resources.task import RebalanceTask
 from rezone.resources.zone import DistributionZone

@@ -18,12 +18,12 @@ from rezone.controller.settings import CoordinatorSettings
 from rezone.controller.verify import Comparisons, Key
 from rezone.controller.volumes import SeenVolumes
 from rezone.controller.zone_config import zone_config
-from rezone.domain.copy_watch import CopyWatch
-from rezone.domain.outdated import known_later
-from rezone.domain.resharding_observe import PartKey
-from rezone.domain.route_records import RouteRecords
-from rezone.domain.world import CopyKey, RouteChange
-from rezone.domain.zone_status import Obstacle
+from rezone.domain.assignment.outdated import known_later
+from rezone.domain.model.world import CopyKey, RouteChange
+from rezone.domain.observed.copy_watch import CopyWatch
+from rezone.domain.resharding.observe import PartKey
+from rezone.domain.routing.route_records import RouteRecords
+from rezone.domain.zone.status import Obstacle
 from rezone.kube.client import Kube
 from rezone.kube.routes import RouteStore
 from rezone.resources.zone import DistributionZone
@@ -176,7 +176,7 @@ class ZoneRuntime:
     def has_met_data_nodes(self) -> bool:
         """Return whether a new coordinator has heard of every data node, or that it is silent.
 
-        What data nodes know may be later than the objects say (`domain.outdated`).
+        What data nodes know may be later than the objects say (`domain.assignment.outdated`).
         """
         self._met = self._met or self.monitor.has_met_all
         return self._met
@@ -237,7 +237,7 @@ class ZoneRuntime:
         batch, self._wanted = together(self._wanted)
         try:
             routes = await self._loaded(store)
-            # Data nodes may know later records (`domain.outdated`): the zone's pass asks first.
+            # Data nodes may know later records (`assignment.outdated`): the zone's pass asks first.
             there = routes.keys() if self._met else frozenset()
             later = known_later(routes, self.monitor.replicas())
             batch = _without_refused(

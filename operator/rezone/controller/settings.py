@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping
 from typing import Any, Self
 
-from rezone.domain.resharding_table import GRACE_SECONDS
+from rezone.domain.machines.resharding_table import GRACE_SECONDS
 from rezone.kube.certificates import AUTHORITY_SECRET
 
 LOG_LEVELS = ("debug", "info", "warning", "error")

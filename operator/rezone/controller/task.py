@@ -16,9 +16,12 @@ from rezone.controller.outside_machine import (
 from rezone.controller.passes import ZonePass, begin_pass
 from rezone.controller.plans import make_plan
 from rezone.controller.resharding import make_resharding_plan
-from rezone.domain import announcements, rebalance, resharding, resharding_observe
-from rezone.domain.statuses import Decision
-from rezone.domain.world import SparkView
+from rezone.domain.assignment import announcements
+from rezone.domain.machines.statuses import Decision
+from rezone.domain.model.world import SparkView
+from rezone.domain.rebalance import decide as rebalance
+from rezone.domain.resharding import decide as resharding
+from rezone.domain.resharding import observe as resharding_observe
 from rezone.kube.errors import ConflictWriteError
 from rezone.resources.task import (
     TERMINAL_TASK_STATES,

@@ -11,9 +11,9 @@ from rezone.controller.coordinator import Coordinator
 from rezone.controller.keys import ZoneKey
 from rezone.controller.monitor import utc_now
 from rezone.controller.runtime import ZoneRuntime
-from rezone.domain import world
-from rezone.domain.machine_limits import Rank, Turn
-from rezone.domain.world import Copy, EnsureSparkApplication
+from rezone.domain.model import world
+from rezone.domain.model.world import Copy, EnsureSparkApplication
+from rezone.domain.observed.machine_limits import Rank, Turn
 from rezone.kube.names import AnyObject
 from rezone.kube.spark import Owner
 from rezone.resources.zone import DistributionZone

@@ -10,7 +10,7 @@ import dataclasses
 
 import structlog
 
-from rezone.domain.volumes import Growth, growth, to_grow
+from rezone.domain.observed.volumes import Growth, growth, to_grow
 from rezone.kube.claims import ClaimStore
 from rezone.kube.errors import ConflictWriteError, ForbiddenError, InvalidWriteError, MissingError
 from rezone.resources.zone import DistributionZone

@@ -34,25 +34,19 @@ from rezone.controller.zone_mending import (
 from rezone.controller.zone_pods import assigned_ids, bring_pods
 from rezone.controller.zone_repairs import REPAIR_SECONDS
 from rezone.controller.zone_tasks import ZoneTasks, task_name
-from rezone.domain import (
-    announcements,
-    assignments,
-    handover,
-    hearing,
-    maintenance,
-    missing_replicas,
-    retained_replicas,
-    routes,
-)
-from rezone.domain.data_nodes import Presence, plan_data_nodes
-from rezone.domain.repairs import lease_ends_in
-from rezone.domain.rollout import RolloutDecision
-from rezone.domain.route_records import RouteRecords
-from rezone.domain.topology_text import Topology
-from rezone.domain.volumes import Growth
-from rezone.domain.world import ZoneView
-from rezone.domain.zone_planning import ZonePlanning
-from rezone.domain.zone_status import Obstacle, health_of, zone_conditions
+from rezone.domain.assignment import announcements, assignments, missing_replicas, retained_replicas
+from rezone.domain.model.world import ZoneView
+from rezone.domain.observed import hearing, maintenance
+from rezone.domain.observed.rollout import RolloutDecision
+from rezone.domain.observed.volumes import Growth
+from rezone.domain.repair import handover
+from rezone.domain.repair.repairs import lease_ends_in
+from rezone.domain.routing import routes
+from rezone.domain.routing.route_records import RouteRecords
+from rezone.domain.routing.topology_text import Topology
+from rezone.domain.zone.data_nodes import Presence, plan_data_nodes
+from rezone.domain.zone.planning import ZonePlanning
+from rezone.domain.zone.status import Obstacle, health_of, zone_conditions
 from rezone.kube.data_node import selector_text
 from rezone.kube.errors import (
     ConflictWriteError,

@@ -1,7 +1,7 @@
 """What data nodes must know of a zone, from its spec and its route table."""
 
-from rezone.domain.maintenance import active_ids
-from rezone.domain.route_records import RouteRecords
+from rezone.domain.observed.maintenance import active_ids
+from rezone.domain.routing.route_records import RouteRecords
 from rezone.resources.zone import DistributionZone
 from rezone.wire.indexes import id_of
 from rezone.wire.layouts import Layout

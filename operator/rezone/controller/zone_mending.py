@@ -16,14 +16,15 @@ from rezone.controller.observe import Observed, build_view, migration_view
 from rezone.controller.runtime import ZoneRuntime
 from rezone.controller.zone_repairs import ZoneRepairs
 from rezone.controller.zone_tasks import copies_now, moves_now
-from rezone.domain import handover, retained_replicas
-from rezone.domain.missing_replicas import missing_replicas
-from rezone.domain.readiness import comparisons
-from rezone.domain.repairs import missing_copies, refused_proposals, repairs, strays
-from rezone.domain.route_records import RouteRecords
-from rezone.domain.standbys import standby_changes
-from rezone.domain.world import RouteChange, ZoneView
-from rezone.domain.zone_status import Obstacle
+from rezone.domain.assignment import retained_replicas
+from rezone.domain.assignment.missing_replicas import missing_replicas
+from rezone.domain.assignment.standbys import standby_changes
+from rezone.domain.model.world import RouteChange, ZoneView
+from rezone.domain.observed.readiness import comparisons
+from rezone.domain.repair import handover
+from rezone.domain.repair.repairs import missing_copies, refused_proposals, repairs, strays
+from rezone.domain.routing.route_records import RouteRecords
+from rezone.domain.zone.status import Obstacle
 from rezone.kube.routes import RouteStore
 from rezone.resources.migration import RegionMigration
 from rezone.resources.zone import DistributionZone

@@ -3,10 +3,11 @@
 import structlog
 
 from rezone.controller.observe import Observed
-from rezone.domain import assignments, maintenance
-from rezone.domain.rollout import SeenPod
-from rezone.domain.route_records import RouteRecords
-from rezone.domain.zone_status import Obstacle
+from rezone.domain.assignment import assignments
+from rezone.domain.observed import maintenance
+from rezone.domain.observed.rollout import SeenPod
+from rezone.domain.routing.route_records import RouteRecords
+from rezone.domain.zone.status import Obstacle
 from rezone.kube.errors import ForbiddenError, ForeignObjectError, InvalidWriteError
 from rezone.kube.pods import PodStore
 from rezone.resources.conditions import Reason

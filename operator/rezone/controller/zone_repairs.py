@@ -1,4 +1,4 @@
-"""Carries out how a zone's own copies are made (`domain.repair_copies`): persist, then act."""
+"""Carries out how a zone's own copies are made (`rebalance.repair_copies`): persist, then act."""
 
 import dataclasses
 
@@ -8,9 +8,9 @@ from rezone.controller.acts import Acts
 from rezone.controller.coordinator import Coordinator
 from rezone.controller.monitor import utc_now
 from rezone.controller.runtime import ZoneRuntime
-from rezone.domain.repair_copies import repair_copies
-from rezone.domain.world import SparkView, ZoneView
-from rezone.domain.zone_status import Obstacle
+from rezone.domain.model.world import SparkView, ZoneView
+from rezone.domain.rebalance.repair_copies import repair_copies
+from rezone.domain.zone.status import Obstacle
 from rezone.kube.errors import ConflictWriteError
 from rezone.resources.conditions import Reason
 from rezone.resources.machine_status import SparkCopies

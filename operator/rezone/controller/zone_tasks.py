@@ -7,7 +7,7 @@ so whose a pending assignment is can always be told, and no second task is made 
 from collections.abc import Sequence
 
 from rezone.controller.coordinator import Coordinator
-from rezone.domain import assignments
+from rezone.domain.assignment import assignments
 from rezone.resources.model import ObjectMeta
 from rezone.resources.task import (
     TERMINAL_TASK_STATES,

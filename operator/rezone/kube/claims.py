@@ -6,7 +6,7 @@ are there is changed; whether the storage class allows it, the API server says.
 Concurrency: stateless.
 """
 
-from rezone.domain.volumes import Volume, bytes_of
+from rezone.domain.observed.volumes import Volume, bytes_of
 from rezone.kube.client import Kube
 from rezone.kube.data_node import claim_name, selector
 from rezone.kube.kinds import Manifest, PersistentVolumeClaim

@@ -21,7 +21,7 @@ from cryptography import x509
 from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 
-from rezone.domain.client_requests import SIGNER, ClientRequest
+from rezone.domain.access.client_requests import SIGNER, ClientRequest
 from rezone.kube.authority import PublicKey
 from rezone.kube.certificates import IssuedCertificates
 from rezone.kube.client import Kube

@@ -2,7 +2,7 @@
 
 Service and budget are applied server-side with the full intent. Pods and claims are created when
 absent and otherwise left alone: nearly all of a pod is immutable, and when one is replaced is for
-`domain.rollout` to decide.
+`domain.observed.rollout` to decide.
 
 Order matters once: the budget is applied before a pod is created, so that a growing zone is never
 less protected than before.
@@ -14,8 +14,8 @@ import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 
-from rezone.domain.data_nodes import KubeNode
-from rezone.domain.maintenance import ANNOTATION
+from rezone.domain.observed.maintenance import ANNOTATION
+from rezone.domain.zone.data_nodes import KubeNode
 from rezone.kube.certificates import Certificates
 from rezone.kube.client import Kube
 from rezone.kube.data_node import (

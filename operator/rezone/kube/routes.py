@@ -20,9 +20,10 @@ are kept only as the base of the next guarded PUT: a stale base costs a re-read,
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from rezone.domain.route_checks import regressions
-from rezone.domain.route_records import RouteRecords
-from rezone.domain.route_shards import (
+from rezone.domain.model.world import RouteChange
+from rezone.domain.routing.route_checks import regressions
+from rezone.domain.routing.route_records import RouteRecords
+from rezone.domain.routing.route_shards import (
     RouteShardError,
     decode_record,
     decode_routes,
@@ -34,7 +35,6 @@ from rezone.domain.route_shards import (
     shard_name,
     shard_of,
 )
-from rezone.domain.world import RouteChange
 from rezone.kube.client import Kube
 from rezone.kube.errors import (
     ConflictWriteError,

@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from rezone.domain.world import SparkView
+from rezone.domain.model.world import SparkView
 from rezone.kube.certificates import secret_name
 from rezone.kube.client import Kube
 from rezone.kube.data_node import TLS_PATH

@@ -153,7 +153,7 @@ class Control:
         """Return the replica that a record is about, None without one.
 
         By a first record of a later leader epoch the partition begins anew, empty in all its
-        replicas (`domain.routes.begin_anew`): what is here of it before is deleted. So is what a
+        replicas (`routing.routes.begin_anew`): what is here of it before is deleted. So is what a
         replica that was stopped has left because reads of it did not end.
         """
         record = assignment.state

@@ -10,7 +10,7 @@ Concurrency: `look` is called by one thread, the rest by any.
 
 import math
 
-from rezone.domain.disk_speed import SLOW_MS, STALL_MS
+from rezone.domain.observed.disk_speed import SLOW_MS, STALL_MS
 from rezone.replica.settings import NodeSettings
 from rezone.storage.sync_times import SyncTimes
 

@@ -1,4 +1,4 @@
-"""The door of a data node: asks `domain.access` for each call, stream and request of a peer.
+"""The door of a data node: asks `domain.access.roles` for each call, stream and request of a peer.
 
 A node without TLS has no door, because it cannot know who comes.
 """
@@ -7,7 +7,7 @@ from typing import Any
 
 import structlog
 
-from rezone.domain.access import Act, act_of, refusal
+from rezone.domain.access.roles import Act, act_of, refusal
 from rezone.wire.errors import ForbiddenError
 from rezone.wire.identity import Identity
 from rezone.wire.messages import Message

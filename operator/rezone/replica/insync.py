@@ -19,7 +19,7 @@ Pure state without I/O, threads or a clock of its own; the partition calls it un
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
-from rezone.domain.routes import hot_standbys
+from rezone.domain.routing.routes import hot_standbys
 from rezone.replica.lease import NEVER, NO_LEASE, Lease
 from rezone.replica.settings import NodeSettings
 from rezone.wire.errors import (

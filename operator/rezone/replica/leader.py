@@ -7,7 +7,7 @@ never while it syncs or applies.
 
 from typing import TYPE_CHECKING
 
-from rezone.domain.disk_speed import does_well, is_slow
+from rezone.domain.observed.disk_speed import does_well, is_slow
 from rezone.replica.insync import FollowerProgress
 from rezone.replica.lease import Lease
 from rezone.replica.protocol import Leadership, protocol_of

@@ -15,7 +15,7 @@ import time
 
 import structlog
 
-from rezone.domain.routes import hot_standbys
+from rezone.domain.routing.routes import hot_standbys
 from rezone.replica.admission import Admission
 from rezone.replica.closing import Closing
 from rezone.replica.damage import Damage

@@ -4,7 +4,7 @@ What a partition does while it leads (take writes, stream, answer, report) is th
 protocol; it asks a `Leadership` what is committed, who must be waited for, and which change of
 the group the coordinator should make. The coordinator knows of a protocol no more than what
 stands in the records: that every member of `isr`, and who is `eligible`, has all acknowledged
-rows, so that any of them may lead (`domain.routes`). A protocol keeps that true
+rows, so that any of them may lead (`domain.routing.routes`). A protocol keeps that true
 (`tests/replica/test_group_protocols.py`):
 
 - an offset is committed when all that the coordinator may count as members have it on disk: those

@@ -14,7 +14,7 @@ import pyarrow as pa
 import structlog
 from pyarrow import flight
 
-from rezone.domain.access import Act
+from rezone.domain.access.roles import Act
 from rezone.replica.control import Control
 from rezone.replica.copies import Receiver, failure_of, snapshot_stream
 from rezone.replica.foreground import CopySteps

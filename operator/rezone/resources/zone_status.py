@@ -72,7 +72,7 @@ class DataNodeStatus(Model):
 class Assignment(Model):
     """Which data nodes hold each partition, written compactly: "0,1,2;1,2,3" (partition 0, 1).
 
-    Texts over 64 KiB have their ids in base 36, as `domain.topology_text` says. The first of a
+    Texts over 64 KiB have their ids in base 36, as `routing.topology_text` says. The first of a
     partition's nodes is its preferred leader. `revision` is the revision of the trigger that made
     it; it compares like ZR-04's timestamps. Partitions of two layout versions have
     other ranges and ids: a pending assignment of another version than the stable one is a

@@ -19,7 +19,7 @@ _SERVICE_PARTS = 3
 
 
 class Role(enum.StrEnum):
-    """What the holder of a certificate may be; `domain.access` says what each may do."""
+    """What the holder of a certificate may be; `domain.access.roles` says what each may do."""
 
     OPERATOR = "operator"
     DATA_NODE = "data-node"

@@ -19,7 +19,7 @@ from rezone.cli.demo.report import DemoReport, TaskResult
 from rezone.cli.demo.table import DemoTable
 from rezone.cli.demo.traffic import Traffic
 from rezone.cli.demo.watcher import MoveWatcher
-from rezone.domain.partition_map import marks_of_routes, picture
+from rezone.domain.routing.partition_map import marks_of_routes, picture
 from rezone.local.agent.nodes import add_node
 from rezone.wire.messages import LeaderAndIsr
 

@@ -71,9 +71,9 @@ class LeaderAndIsr(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True
     this record; it is the compare value of AdjustIsr. `next_leader` and `next_epoch` pre-authorize
     a takeover (RM: UpdateMetadataDown): the old leader may hand over to exactly that replica.
     `eligible` have left `isr` since it is below the zone's `minInSyncReplicas`, and still hold
-    every acknowledged row, because nothing is committed meanwhile (`domain.routes`).
+    every acknowledged row, because nothing is committed meanwhile (`domain.routing.routes`).
     `sealing` authorizes the leader to seal its log, so that the partitions of the next layout serve
-    its range; `sealed`: it has, and they do (`domain.route_seals`).
+    its range; `sealed`: it has, and they do (`domain.routing.route_seals`).
     """
 
     version: int = 2

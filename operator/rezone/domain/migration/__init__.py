@@ -1,0 +1,1 @@
+"""The machine of a RegionMigration: one leader transfer."""

@@ -1,0 +1,64 @@
+"""The copy that a migration's candidate needs: by Spark when it is large (`bulk_copies`)."""
+
+from rezone.domain.migration.run import Run
+from rezone.domain.model.world import Copy, DeleteSparkApplication
+from rezone.domain.observed.spark_states import ENDED
+from rezone.domain.rebalance.bulk_copies import BulkCopies
+from rezone.domain.rebalance.run import child_name
+from rezone.domain.rebalance.survey import Needed
+from rezone.resources.conditions import Reason
+from rezone.resources.machine_status import SparkCopies
+from rezone.wire.messages import ReplicaReport
+
+
+def copy_candidate(run: Run, report: ReplicaReport, wants: str) -> bool:
+    """Ask for the copy and wait for `wants`; True when the migration rolls back."""
+    leader = run.view.report(run.partition, run.record.leader)
+    if leader is None:
+        return run.wait(wants)  # It is asked for when it is known how large it is.
+    bulk = _bulk(run, report, leader.bytes_estimate)
+    if bulk.state.attempt == 0 and not bulk.needed[0].started:
+        bulk.choose()
+    bulk.run()
+    if run.status.copies is not None or bulk.state.application:
+        # That a small copy streams is seen in its progress: it costs no write.
+        run.status = run.status.model_copy(update={"copies": bulk.state})
+    if bulk.error is not None:
+        run.status = run.status.model_copy(update={"last_error": bulk.error})
+    if bulk.failed:
+        return run.roll_back("candidate failed", Reason.FAILED, bulk.failed)
+    run.act(*bulk.actions)
+    if bulk.unavailable:
+        why = f"SparkUnavailable: {bulk.unavailable}"
+        return run.wait(why, reason=Reason.SPARK_UNAVAILABLE)
+    if bulk.taken is not None:
+        return run.wait(f"NameConflict: {bulk.taken.taken}", reason=Reason.NAME_CONFLICT)
+    return run.wait(wants)
+
+
+def _bulk(run: Run, report: ReplicaReport, size: int) -> BulkCopies:
+    """Return the one copy; the migration has its place within the zone's limits already."""
+    progress = report.copy
+    under_way = progress is not None and not progress.done and not progress.error
+    node = run.context.to_node
+    copy = Copy(partition=run.partition, source=run.record.leader, targets=(node,))
+    return BulkCopies(
+        view=run.view,
+        state=run.status.copies or SparkCopies(),
+        needed=[Needed(copy, size, under_way)],
+        bytes_done=progress.bytes if progress is not None else 0,
+        paused=False,
+        now=run.now,
+        name_of=lambda attempt: child_name(run.name, f"move-{attempt}"),
+    )
+
+
+def is_copying(run: Run) -> bool:
+    """Return whether the migration's application may still copy; it is asked to be deleted."""
+    spark, own = run.view.spark, run.status.copies
+    if spark is None or own is None or spark.name != own.application:
+        return False
+    if not spark.state or spark.state in ENDED:
+        return False
+    run.act(DeleteSparkApplication(name=spark.name))
+    return True

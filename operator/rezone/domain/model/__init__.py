@@ -1,0 +1,1 @@
+"""What one observation of a zone holds, and the actions that decisions ask for."""

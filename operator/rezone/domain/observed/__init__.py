@@ -1,0 +1,1 @@
+"""What reports, pods and SparkApplications say: health, readiness, maintenance."""

@@ -1,0 +1,1 @@
+"""Plans: the assignment with the fewest moves that a set of nodes allows."""

@@ -1,0 +1,1 @@
+"""The machine of a RebalanceTask that re-shards a zone."""

@@ -1,0 +1,247 @@
+"""Re-sharding: from one layout of a zone to the next, while clients read and write (ZR-02, B-08).
+
+`decide` is pure and total, as for every machine; what was reached is observed, and every action
+may be lost or repeated. Partitions run side by side: heirs are made as a new zone's partitions are,
+fill and import by themselves, and each source is cut over by itself as soon as all of its heirs are
+ready (`resharding_steps`).
+
+Until the first source has sealed its log a cancel brings everything back; from then on it comes
+too late, for the rows of that range are the heirs' (ZR-20).
+"""
+
+from collections.abc import Callable, Mapping
+from datetime import datetime
+from types import MappingProxyType
+
+from rezone.domain.assignment import assignments
+from rezone.domain.machines.machine import DEADLINE
+from rezone.domain.machines.statuses import Decision, entered_time
+from rezone.domain.machines.task_run import WAKE_SOON_SECONDS
+from rezone.domain.model.changes import change_of
+from rezone.domain.model.resharding_view import CreateHeirs, DropLayout, ReshardingView
+from rezone.domain.model.world import ChangeRoutes, ClearPending, WriteCancel, WriteStable
+from rezone.domain.rebalance.run import NoPlan, Planner
+from rezone.domain.resharding.run import ReshardingRun
+from rezone.domain.resharding.steps import Heirs, advance, differing
+from rezone.domain.routing import route_seals
+from rezone.resources.conditions import Reason
+from rezone.resources.task import TERMINAL_TASK_STATES, RebalanceTaskSpec, RebalanceTaskStatus
+from rezone.resources.task import TaskState as S
+from rezone.wire.layouts import index_of
+
+STEPS_MAX = 12
+
+
+def decide(
+    spec: RebalanceTaskSpec,
+    status: RebalanceTaskStatus | None,
+    view: ReshardingView,
+    now: datetime,
+    generation: int,
+    *,
+    plan: Planner,
+) -> Decision[RebalanceTaskStatus]:
+    """Return the next status and the actions; `plan` is called once in a task's life (B-01)."""
+    status = status or RebalanceTaskStatus()
+    if status.state in TERMINAL_TASK_STATES:
+        return Decision(status=status)
+    run = ReshardingRun(spec, status, view, now, plan=plan)
+    run.begin()
+    for _ in range(STEPS_MAX):
+        if run.state in TERMINAL_TASK_STATES or not STEPS[run.state](run):
+            return run.decision(generation)
+    raise AssertionError(f"a re-sharding runs in a circle: {run.path}")
+
+
+def planned(run: ReshardingRun) -> bool:
+    """Make the plan once, then wait for a person's word where the zone asks for one."""
+    if run.cancelled:
+        return run.undo()
+    if not run.status.revision:
+        run.update(revision=run.spec.revision)
+    if not run.view.holds_pending:
+        why = "the pending assignment it was made for is gone"
+        return run.give_up("stale", Reason.PLAN_STALE, why)
+    if run.status.plan is None:
+        made = run.plan()
+        if isinstance(made, NoPlan):
+            return run.give_up("no plan", made.reason, made.message)
+        run.update(
+            target=assignments.compact(made.target),
+            plan=made.summary,
+            layout_version=run.view.generation,
+        )
+    return run.await_approval(manual=run.view.manual_approval)
+
+
+def approved(run: ReshardingRun) -> bool:
+    """Begin, unless nothing may be begun."""
+    if run.cancelled:
+        return run.undo()
+    if run.paused:
+        return run.wait_paused()
+    if run.view.others_left:
+        return run.wait("Conflict: partitions of the re-sharding before are still there")
+    return run.go("goes on")
+
+
+def awaiting_replicas(run: ReshardingRun) -> bool:
+    """Make the heirs as a new zone's partitions are made, and wait for all of their replicas."""
+    if run.cancelled:
+        return run.undo()
+    if run.paused:
+        return run.wait_paused()
+    heirs = run.view.heirs.values()
+    waiting = [heir for heir in heirs if not heir.open or not heir.in_sync]
+    if not waiting:
+        return run.go("all open")
+    if run.late:
+        why = f"{len(waiting)} new partitions did not open, {index_of(waiting[0].partition)} first"
+        return run.give_up(DEADLINE, Reason.FAILED, why)
+    if not run.view.created and all(heir.nodes for heir in heirs):
+        nodes = tuple(heir.nodes for heir in heirs)
+        run.act(CreateHeirs(generation=run.view.generation, nodes=nodes))
+    return run.wait(f"Opening: {len(waiting)} new partitions")
+
+
+def transferring(run: ReshardingRun) -> bool:
+    """Let heirs fill; those that are ready take over already."""
+    if run.cancelled:
+        return run.undo()
+    if why := _differs(run):
+        return run.give_up("unrecoverable", Reason.FAILED, why)
+    heirs = advance(run)
+    return _wait(run, heirs) if heirs.unfilled else run.go("all filled")
+
+
+def switching(run: ReshardingRun) -> bool:
+    """Cut over the rest; an heir that is begun anew is waited for in the state before."""
+    if run.cancelled:
+        return run.undo()
+    if why := _differs(run):
+        return run.give_up("unrecoverable", Reason.FAILED, why)
+    heirs = advance(run)
+    if heirs.unfilled:
+        return run.go("copy lost", message=heirs.waiting)
+    return _wait(run, heirs) if heirs.waiting else run.go("all cut over")
+
+
+def _differs(run: ReshardingRun) -> str:
+    """Return what is wrong with a part, while the old layout can still be gone back to."""
+    if run.view.cut_over:
+        return ""
+    parts = (part for heir in run.view.heirs.values() for part in heir.parts)
+    wrong = next((part.overlap for part in parts if part.differs), None)
+    return differing(wrong) if wrong is not None else ""
+
+
+def _wait(run: ReshardingRun, heirs: Heirs) -> bool:
+    why = heirs.waiting
+    if run.spec.cancel:
+        why = f"{why}; the cancel came too late: {len(run.view.cut_over)} have cut over"
+    if run.paused:
+        run.waiting = why
+        return run.wait_paused()
+    reason = Reason.FAILED if heirs.stuck else Reason.WAITING
+    return run.wait(why, reason=reason, stalled=heirs.stuck)
+
+
+def finalizing(run: ReshardingRun) -> bool:
+    """Write the new layout's assignment as the stable one (ZR-10)."""
+    if run.view.done:
+        return run.go("stable is written", message="the new layout is stable")
+    if run.spec.suspend:
+        return run.wait_paused()
+    target = assignments.parse(run.status.target)
+    run.act(WriteStable(revision=run.status.revision, target=target))
+    return run.wait("Writing: the stable assignment", seconds=WAKE_SOON_SECONDS)
+
+
+def stopping(run: ReshardingRun) -> bool:
+    """Delete the old layout, after the time that scans have to come to their end."""
+    old, held = run.view.old_generation, run.view.old_held
+    if old is None and not held and not run.view.unheard:
+        return run.go("all stopped", message=f"{len(run.view.heirs)} partitions serve all rows")
+    if run.spec.suspend:
+        return run.wait_paused()
+    rest = run.view.grace_seconds - (run.now - entered_time(run.status, run.now)).total_seconds()
+    if rest > 0:
+        return run.wait("Stopping: the old partitions, after a while", seconds=rest)
+    if old is not None:
+        run.act(DropLayout(generation=old))
+        return run.wait("Writing: the old routes are being deleted", seconds=WAKE_SOON_SECONDS)
+    if run.late:
+        return run.go(DEADLINE, message=f"done, except for stopping {_left(run.view, held, 'old')}")
+    return run.wait(f"Stopping: {_left(run.view, held, 'old')}")
+
+
+def _left(view: ReshardingView, held: int, which: str) -> str:
+    if not held:
+        return f"what {view.unheard} data nodes have, which have not said yet"
+    return f"{held} {which} partitions"
+
+
+def cancelling(run: ReshardingRun) -> bool:
+    """Make sure that nothing has cut over nor will, then remove the heirs, the keys last."""
+    view = run.view
+    if view.cut_over:
+        why = f"the cancel came too late: {len(view.cut_over)} old partitions have cut over"
+        return run.go("already new", message=why)
+    if view.holds_pending and not view.cancel_written:
+        old, new = view.stable, view.pending
+        run.act(WriteCancel(revision=run.status.revision, old=old, new=new))
+        return run.wait("Writing: the cancel intent", seconds=WAKE_SOON_SECONDS)
+    if why := _unsealed(run):
+        return run.wait(why)
+    if view.created or view.new_held or view.unheard or view.holds_pending:
+        return _remove_heirs(run)
+    error = run.status.last_error
+    return run.go("all is as before", message=error.message if error else "cancelled")
+
+
+def _remove_heirs(run: ReshardingRun) -> bool:
+    """Delete the new table, wait for its replicas, and then clear the zone's keys."""
+    view = run.view
+    if view.created:
+        run.act(DropLayout(generation=view.generation))
+        return run.wait("Writing: the new routes are being deleted", seconds=WAKE_SOON_SECONDS)
+    if view.new_held or view.unheard:
+        return run.wait(f"Stopping: {_left(view, view.new_held, 'new')}")
+    run.act(ClearPending(revision=run.status.revision))
+    return run.wait("Writing: the zone's keys are being cleared", seconds=WAKE_SOON_SECONDS)
+
+
+def _unsealed(run: ReshardingRun) -> str:
+    """Revoke what may still seal; return what keeps it from being sure, "" when all is.
+
+    Every old leader is asked: an authorization may have been revoked a moment ago, and its seal
+    been committed a moment before that.
+    """
+    sources = run.view.sources.values()
+    epoch = run.view.coordinator_epoch
+    found = [change_of(s.partition, s.record, epoch, route_seals.revoke_seal) for s in sources]
+    changes = tuple(change for change in found if change is not None)
+    if changes:
+        run.act(ChangeRoutes(changes=changes))
+        return f"Switching: {len(changes)} seals are being revoked"
+    silent = [source.partition for source in sources if source.sealed is None]
+    if silent and run.view.created:
+        return f"Unreachable: the leaders of {len(silent)} old partitions, {silent[0]} first"
+    return ""
+
+
+Step = Callable[[ReshardingRun], bool]
+
+STEPS: Mapping[str, Step] = MappingProxyType(
+    {
+        S.PLANNED: planned,
+        S.APPROVED: approved,
+        S.AWAITING_REPLICAS: awaiting_replicas,
+        S.TRANSFERRING: transferring,
+        S.SWITCHING: switching,
+        S.FINALIZING: finalizing,
+        S.STOPPING_REDUNDANT: stopping,
+        S.CANCELLING: cancelling,
+    },
+)
+"""What each state that is no end does: True when it moved along an edge, False when it waits."""

@@ -1,0 +1,60 @@
+"""One pass over a re-sharding while it is being decided: what its steps share."""
+
+from datetime import datetime
+
+from rezone.domain.machines.resharding_table import TABLE
+from rezone.domain.machines.task_run import Run, paused_where
+from rezone.domain.model.resharding_view import ReshardingView
+from rezone.domain.rebalance.run import Planner, is_worth_writing, with_rate, without_falling
+from rezone.resources.conditions import Reason
+from rezone.resources.task import RebalanceTaskSpec, RebalanceTaskStatus, TaskProgress, TaskState
+
+_CUT_OVER = frozenset({TaskState.FINALIZING, TaskState.STOPPING_REDUNDANT, TaskState.SUCCEEDED})
+"""In these all parts are served, also those of which a leader says nothing just now."""
+
+
+class ReshardingRun(Run):
+    """One pass over a re-sharding."""
+
+    def __init__(
+        self,
+        spec: RebalanceTaskSpec,
+        status: RebalanceTaskStatus,
+        view: ReshardingView,
+        now: datetime,
+        *,
+        plan: Planner,
+    ) -> None:
+        paused_by = paused_where(rebalance=view.paused, zone=view.hands_off)
+        super().__init__(TABLE, spec, status, now, paused_by=paused_by)
+        self.view = view
+        self.plan = plan
+
+    @property
+    def cancelled(self) -> bool:
+        """Whether a person wants it undone, and it still can be."""
+        return self.spec.cancel and not self.view.cut_over and not self.view.done
+
+    def undo(self) -> bool:
+        """Go to the cancel, because a person wants it so."""
+        return self.give_up("cancel", Reason.CANCELLED, "cancelled by spec.cancel")
+
+    def settle_progress(self) -> None:
+        """Write the progress in steps: parts that are filled, sources that have cut over."""
+        if not self.view.created or not self.view.sources:
+            return
+        parts = [part for heir in self.view.heirs.values() for part in heir.parts]
+        over = self.state in _CUT_OVER
+        counted = TaskProgress(
+            moves_total=len(parts),
+            moves_done=sum(over or part.filled or part.sealed for part in parts),
+            leader_moves_total=len(self.view.sources),
+            leader_moves_done=len(self.view.sources if over else self.view.cut_over),
+            bytes_total=sum(part.bytes_total for part in parts),
+            bytes_done=sum(part.bytes_done for part in parts),
+        )
+        old = self.status.progress
+        counted = without_falling(counted, old)
+        new = with_rate(counted, old, self.now)
+        if self.status != self.before or is_worth_writing(old, new):
+            self.update(progress=new)

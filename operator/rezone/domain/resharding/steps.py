@@ -1,0 +1,241 @@
+"""What is done for each heir and each source of a re-sharding while it runs.
+
+An heir fills and imports by itself; its parts are verified, and one that is broken is begun anew,
+unless it serves or a source of it may be sealing. A source: when all its heirs are ready it is
+authorized to seal, in its record, and asked in the next pass; when its leader says that the seal is
+committed, the record says so too. Suspended, nothing is begun, but what was authorized comes to its
+end.
+"""
+
+import collections
+
+from rezone.domain.machines.statuses import with_error
+from rezone.domain.model.changes import change_of
+from rezone.domain.model.resharding_view import (
+    HeirView,
+    PartView,
+    RequestSeal,
+    ReshardingView,
+    SourceView,
+    VerifyPart,
+)
+from rezone.domain.model.world import ChangeRoutes, RouteChange
+from rezone.domain.resharding.run import ReshardingRun
+from rezone.domain.routing import route_seals, routes
+from rezone.resources.conditions import Reason
+from rezone.wire.layouts import Overlap, index_of
+from rezone.wire.messages import LeaderAndIsr
+
+_NO_NODE = "Unreachable: no node of a new partition is left"
+_FAR = "CatchingUp: imports"
+_SILENT = "Unreachable: leaders of new partitions"
+_BROKEN = "Broken: a part that cannot be imported, of a new partition that serves"
+_DIFFERS = "Broken: a part that differs from its source"
+_STUCK = (_NO_NODE, _BROKEN, _DIFFERS)
+
+REFILLS_MAX = 3
+"""How often in a re-sharding new partitions are filled anew because they differ."""
+
+
+class Heirs:
+    """What a pass has found: parts that are not filled, and why the rest is not over (B-14)."""
+
+    def __init__(self) -> None:
+        self.unfilled = 0
+        self._reasons: collections.Counter[str] = collections.Counter()
+        self._examples: dict[str, str] = {}
+
+    def waits(self, why: str, example: str = "") -> None:
+        """Count one reason for waiting; the first example of each is told."""
+        self._reasons[why] += 1
+        if example:
+            self._examples.setdefault(why, f" ({example})")
+
+    @property
+    def stuck(self) -> bool:
+        """Whether only a person can help."""
+        return any(why in self._reasons for why in _STUCK)
+
+    @property
+    def waiting(self) -> str:
+        """Return the reasons with their counts, empty when nothing is left to do.
+
+        What only a person can help comes first.
+        """
+        found = sorted(self._reasons.items(), key=lambda each: (each[0] not in _STUCK, each[0]))
+        return ", ".join(f"{why}: {count}{self._examples.get(why, '')}" for why, count in found)
+
+
+def advance(run: ReshardingRun) -> Heirs:
+    """Do what is due for all heirs and sources; return what is left."""
+    view, found = run.view, Heirs()
+    changes = [_look_after(run, heir, found) for heir in view.heirs.values()]
+    room = view.max_concurrent_cut_overs - sum(s.record.sealing for s in view.sources.values())
+    for source in view.sources.values():
+        change = _cut_over(run, source, found, may_begin=room > 0 and not run.paused)
+        room -= change is not None and change.state.sealing
+        changes.append(change)
+    made = tuple(change for change in changes if change is not None)
+    if made:
+        run.act(ChangeRoutes(changes=made))
+    return found
+
+
+def _look_after(run: ReshardingRun, heir: HeirView, found: Heirs) -> RouteChange | None:
+    """Verify an heir's parts; return the record by which it is begun anew, where it has to be."""
+    if not heir.nodes:
+        found.waits(_NO_NODE)
+        found.unfilled += not heir.serves
+        return None
+    if heir.leader_epoch is None and heir.open:
+        # What it has filled is not known: that is no reason to go back to the state before.
+        found.waits(_SILENT)
+        return None
+    unfilled = sum(not part.filled and not part.sealed for part in heir.parts)
+    found.unfilled += unfilled
+    if heir.broken:
+        return _mend(run, heir, found)
+    if heir.differs and run.view.cut_over:
+        return _fill_again(run, heir, found)
+    if not heir.open:
+        found.waits("Opening")
+    elif unfilled:
+        found.waits("Copying")
+    for part in heir.parts:
+        if not part.verified and not part.sealed and _is_near(run.view, part):
+            found.waits("Verifying", part.not_compared)
+            _verify(run, heir, part)
+    return None
+
+
+def _verify(run: ReshardingRun, heir: HeirView, part: PartView) -> None:
+    source = run.view.sources.get(part.overlap.old)
+    if source is None or heir.record is None or heir.leader_epoch is None:
+        return
+    run.act(
+        VerifyPart(
+            overlap=part.overlap,
+            source=source.record.leader,
+            heir=heir.record.leader,
+            leader_epoch=heir.leader_epoch,
+        )
+    )
+
+
+def _mend(run: ReshardingRun, heir: HeirView, found: Heirs) -> RouteChange | None:
+    """Return the record by which a broken heir begins anew, None while it must not.
+
+    Not while another part may begin to be served by the next word of its source: then clients'
+    rows would be in it. One that is broken cannot.
+    """
+    found.unfilled += not heir.serves
+    if heir.serves:
+        found.waits(_BROKEN)
+        return None
+    found.waits("Copying anew")
+    record = heir.record
+    if record is None or record.next_leader is not None or heir.leader_epoch is None:
+        return None
+    if not heir.nodes or run.paused or not all(_is_idle(run.view, part) for part in heir.parts):
+        return None
+    state = routes.begin_anew(record, heir.nodes, run.view.coordinator_epoch)
+    if isinstance(state, routes.Refusal):
+        return None
+    before = record.partition_epoch
+    return RouteChange(partition=heir.partition, expected_epoch=before, state=state)
+
+
+def _fill_again(run: ReshardingRun, heir: HeirView, found: Heirs) -> RouteChange | None:
+    """Return the record by which an heir whose rows are wrong begins anew, a few times in all.
+
+    Only when there is no way back any more; that it differed is kept in the status, written before
+    the record. What has clients' rows, and what differs again, is a person's.
+    """
+    # A pass may come here twice, and counts once.
+    attempt = run.before.attempt + 1
+    if heir.serves or attempt > REFILLS_MAX:
+        found.waits(_DIFFERS)
+        return None
+    change = _mend(run, heir, found)
+    if change is not None:
+        wrong = next(part.overlap for part in heir.parts if part.differs and not part.sealed)
+        run.update(attempt=attempt)
+        run.status = with_error(run.status, Reason.FAILED, f"{differing(wrong)}; it is filled anew")
+    return change
+
+
+def differing(overlap: Overlap) -> str:
+    """Return what is said of a part that differs from its source."""
+    pair = f"{index_of(overlap.new)} differs from old partition {index_of(overlap.old)}"
+    return f"new partition {pair} in the range that they have in common"
+
+
+def _is_idle(view: ReshardingView, part: PartView) -> bool:
+    source = view.sources.get(part.overlap.old)
+    return part.broken or (source is not None and source.open)
+
+
+def _cut_over(
+    run: ReshardingRun, source: SourceView, found: Heirs, *, may_begin: bool
+) -> RouteChange | None:
+    """Bring one source to its seal; return the change of its record that is due."""
+    record, epoch = source.record, run.view.coordinator_epoch
+    parts = run.view.parts[source.partition]
+    # An heir imports what is committed, so its word counts as much: the source may be lost by then.
+    if source.sealed or record.sealed or any(part.sealed for _, part in parts):
+        if not record.sealed or any(not part.sealed for _, part in parts):
+            found.waits("CuttingOver")
+        return change_of(source.partition, record, epoch, route_seals.note_sealed)
+    if record.sealing:
+        why = _not_ready(run.view, source)
+        found.waits(why or "CuttingOver")
+        if why and why != _FAR:
+            # It would seal for an heir that cannot take its rows over, or that could not be begun
+            # anew any more for the sake of another part.
+            return change_of(source.partition, record, epoch, route_seals.revoke_seal)
+        if not why:
+            _request_seal(run, source.partition, record)
+        return None
+    why = _not_ready(run.view, source)
+    found.waits(why or "CuttingOver")
+    if why or not may_begin:
+        return None
+    return change_of(source.partition, record, epoch, route_seals.authorize_seal)
+
+
+def _request_seal(run: ReshardingRun, partition: int, record: LeaderAndIsr) -> None:
+    epoch = record.leader_epoch
+    run.act(RequestSeal(partition=partition, node=record.leader, leader_epoch=epoch))
+
+
+def _not_ready(view: ReshardingView, source: SourceView) -> str:
+    """Return why a source cannot be sealed yet, "" when it can."""
+    if source.record.next_leader is not None:
+        return "Switching: a leader is on its way"
+    parts = view.parts[source.partition]
+    # It is authorized when it is verified: which this process may not remember.
+    verified = source.record.sealing
+    found = (_why_not(view, heir, part, verified=verified) for heir, part in parts)
+    return next(filter(None, found), "")
+
+
+def _why_not(view: ReshardingView, heir: HeirView, part: PartView, *, verified: bool) -> str:
+    """Return why an heir cannot take a part over yet, "" when it can."""
+    if heir.open and heir.leader_epoch is None:
+        return _SILENT
+    # Of every part, not only this one: an heir that serves can be begun anew no more.
+    if not heir.open or any(not (_is_whole(p) or p.sealed) for p in heir.parts):
+        return "Copying"
+    if not heir.in_sync:
+        return "CatchingUp: followers of new partitions"
+    if part.differs or not (part.verified or verified):
+        return "Verifying"
+    return "" if _is_near(view, part) else _FAR
+
+
+def _is_whole(part: PartView) -> bool:
+    return part.filled and not part.broken and part.lag_rows is not None
+
+
+def _is_near(view: ReshardingView, part: PartView) -> bool:
+    return _is_whole(part) and part.lag_rows is not None and part.lag_rows <= view.lag_rows_max
