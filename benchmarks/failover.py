@@ -28,8 +28,8 @@ from typing import NamedTuple
 from harness.zone import Zone, batch_of, ids_by_partition, percentile, running_zone, settle
 
 from rezone.client import TableClient
+from rezone.datanode.process import SWITCH_INTERVAL_SECONDS
 from rezone.domain.routing import route_leaders, routes
-from rezone.replica.process import SWITCH_INTERVAL_SECONDS
 from rezone.wire.messages import (
     LeaderAndIsr,
     NotifyLeaderAndIsr,

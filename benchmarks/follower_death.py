@@ -20,8 +20,8 @@ from pathlib import Path
 from failover import Writers
 from harness.zone import percentile, running_zone, settle
 
-from rezone.replica.process import SWITCH_INTERVAL_SECONDS
-from rezone.replica.settings import variable_of
+from rezone.datanode.process import SWITCH_INTERVAL_SECONDS
+from rezone.datanode.settings import variable_of
 
 _NODES, _VICTIM = 3, 2
 _RUNNING_SECONDS = 2.0

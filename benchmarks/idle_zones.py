@@ -22,11 +22,11 @@ from pathlib import Path
 import structlog
 from harness.operated import NAMESPACE, cpu_seconds, operator, writes_of
 
+from rezone.datanode.node import DataNode
+from rezone.datanode.server import NodeServer
 from rezone.kube.names import NODE_ID_LABEL
 from rezone.local.api import Json, KubeApi
 from rezone.local.controlplane import ControlPlane, ControlPlaneSettings
-from rezone.replica.node import DataNode
-from rezone.replica.server import NodeServer
 from rezone.resources.crd import custom_resource_definitions
 
 _PORT = 7400

@@ -32,7 +32,7 @@ from harness.leaders import NotHereError, Peer, etcd, redis
 from harness.zone import Zone, batch_of, ids_by_partition, percentile, running_zone, settle
 
 from rezone.client import TableClient
-from rezone.replica.process import SWITCH_INTERVAL_SECONDS, settle_memory
+from rezone.datanode.process import SWITCH_INTERVAL_SECONDS, settle_memory
 from rezone.wire.messages import Role
 from rezone.wire.schema import Index
 

@@ -22,7 +22,7 @@ from harness.zone import Zone, ids_by_partition, percentile, running_zone, settl
 from leader_move import Writer, spaces_ms, writers, writes_of
 from resharding_kit import ask_to_seal, parts_of, reshard
 
-from rezone.replica.process import SWITCH_INTERVAL_SECONDS
+from rezone.datanode.process import SWITCH_INTERVAL_SECONDS
 from rezone.wire import layouts
 from rezone.wire.errors import NotEnoughReplicasError, NotReadyError
 from rezone.wire.messages import ImportProgress, SealState

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-REPLICA = ROOT / "operator" / "rezone" / "replica"
+DATA_NODE = ROOT / "operator" / "rezone" / "datanode"
 
 OWN = frozenset({"self", "cls"})
 
@@ -41,9 +41,11 @@ def _is_own(owner: ast.expr) -> bool:
 def foreign() -> dict[str, list[int]]:
     """Return the lines of all assignments from outside by `module: object.field`."""
     found: dict[str, list[int]] = {}
-    for path in sorted(REPLICA.rglob("*.py")):
+    modules = sorted(DATA_NODE.rglob("*.py"))
+    assert modules, "nothing was looked at"
+    for path in modules:
         for line, field in assignments(path.read_text()):
-            found.setdefault(f"{path.relative_to(REPLICA)}: {field}", []).append(line)
+            found.setdefault(f"{path.relative_to(DATA_NODE)}: {field}", []).append(line)
     return found
 
 

@@ -6,4 +6,4 @@ The coordinator's part is the tests' own, so their directory can be imported fro
 import sys
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parents[2] / "tests" / "replica"))
+sys.path.insert(0, str(Path(__file__).parents[2] / "tests" / "datanode"))

@@ -1,6 +1,6 @@
 """A zone of data nodes in processes of their own, watched as the operator watches it.
 
-The coordinator's part is that of the tests (`tests/replica/replica_cluster.py`). Beside it a
+The coordinator's part is that of the tests (`tests/datanode/replica_cluster.py`). Beside it a
 long-polled report of each node is always under way, because that is what a node pays for in a
 real cluster as well.
 """

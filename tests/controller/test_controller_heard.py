@@ -17,10 +17,10 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from rezone.controller.heard import Heard, follows, news_of, request_after, with_answer
 from rezone.controller.news import EVERYTHING
 from rezone.controller.observe import node_views
-from rezone.replica import report
-from rezone.replica.checked_clock import Trouble
-from rezone.replica.report import ReportBoard
-from rezone.replica.settings import NodeSettings, SystemClock
+from rezone.datanode import report
+from rezone.datanode.checked_clock import Trouble
+from rezone.datanode.report import ReportBoard
+from rezone.datanode.settings import NodeSettings, SystemClock
 from rezone.resources.zone_status import DataNodeState, DataNodeStatus
 from rezone.wire.messages import NodeReport, ReplicaReport, ReportRequest, Role
 

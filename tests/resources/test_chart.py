@@ -22,10 +22,10 @@ from test_constraints import manifest
 from rezone.cli.check import check
 from rezone.controller.metrics import OperatorMetrics
 from rezone.controller.settings import CoordinatorSettings
+from rezone.datanode.health import NodeCollector
+from rezone.datanode.importmetrics import ImportCollector
 from rezone.kube.data_node import PodSettings, build_pod
 from rezone.kube.names import TRANSFER, labels_of
-from rezone.replica.health import NodeCollector
-from rezone.replica.importmetrics import ImportCollector
 from rezone.resources.packaging import NAMESPACE as SYSTEM
 from rezone.resources.packaging import OVERLAYS, render, without_helm
 from rezone.resources.zone import DistributionZone

@@ -8,12 +8,12 @@ import weakref
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
+from rezone.datanode.partition import Partition
+from rezone.datanode.read import Readable, readable
 from rezone.domain.assignment import assignments
 from rezone.domain.routing import route_checks
 from rezone.domain.routing.route_shards import decode_record
 from rezone.kube.kinds import Manifest
-from rezone.replica.partition import Partition
-from rezone.replica.read import Readable, readable
 from rezone.resources.migration import TERMINAL_MIGRATION_STATES
 from rezone.resources.task import TERMINAL_TASK_STATES
 from rezone.resources.zone import DistributionZone

@@ -16,8 +16,8 @@ import contextlib
 import random
 import uuid
 
-from rezone.replica.read import readable
-from rezone.replica.write import PreparedRows
+from rezone.datanode.read import readable
+from rezone.datanode.write import PreparedRows
 from rezone.storage.entry import rows_batch
 from rezone.wire.errors import RezoneError
 from rezone.wire.messages import NodeId, PartitionId, WriteRequest, WriteResult, ZoneConfig

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
-from rezone.replica.copies import (
+from rezone.datanode.copies import (
     LocalSink,
     Receiver,
     current_state,
@@ -40,7 +40,7 @@ from simulation.copy_node import CopyNode
 from simulation.disk import MachineDiedError
 
 if TYPE_CHECKING:
-    from rezone.replica.partition import Partition
+    from rezone.datanode.partition import Partition
     from rezone.storage.checkpoints import FileSnapshot
     from rezone.storage.snapshot import SnapshotSource
     from simulation.network import Network

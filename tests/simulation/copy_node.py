@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from rezone.replica.partition import Partition
+from rezone.datanode.partition import Partition
 from rezone.storage.store_config import StoreConfig
 from rezone.wire.messages import PullSnapshot
 from simulation.disk import TrackedDisk

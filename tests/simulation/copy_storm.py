@@ -27,8 +27,8 @@ from typing import Any
 
 import msgspec
 
+from rezone.datanode.partition import Partition
 from rezone.domain.routing import routes
-from rezone.replica.partition import Partition
 from rezone.storage.checkpoints import CheckpointLimits, FileSnapshot
 from rezone.storage.engines.base import FLAG_INTENT, TIME_BYTES, TIME_MAX, time_of
 from rezone.storage.intents import owner_of

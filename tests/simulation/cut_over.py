@@ -21,10 +21,10 @@ import uuid
 import weakref
 from typing import Any
 
+from rezone.datanode.partition import Partition
+from rezone.datanode.read import readable
+from rezone.datanode.write import PreparedRows
 from rezone.domain.routing import route_seals
-from rezone.replica.partition import Partition
-from rezone.replica.read import readable
-from rezone.replica.write import PreparedRows
 from rezone.storage.entry import rows_batch
 from rezone.wire import layouts
 from rezone.wire.errors import ReshardedError, RezoneError

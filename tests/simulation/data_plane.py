@@ -18,13 +18,13 @@ from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
+from rezone.datanode.host import Host
+from rezone.datanode.partition import Partition
+from rezone.datanode.read import Readable, readable
+from rezone.datanode.report import replica_report
+from rezone.datanode.settings import Clock
 from rezone.domain.routing import route_leaders, routes
 from rezone.domain.routing.routes import Refusal
-from rezone.replica.host import Host
-from rezone.replica.partition import Partition
-from rezone.replica.read import Readable, readable
-from rezone.replica.report import replica_report
-from rezone.replica.settings import Clock
 from rezone.storage.engines.base import FLAG_VALUE, time_of
 from rezone.wire.errors import RezoneError
 from rezone.wire.layouts import HashRange

@@ -18,8 +18,8 @@ import math
 import random
 import uuid
 
-from rezone.replica.partition import Partition
-from rezone.replica.write import PreparedRows
+from rezone.datanode.partition import Partition
+from rezone.datanode.write import PreparedRows
 from rezone.storage.entry import rows_batch
 from rezone.wire.errors import RezoneError
 from rezone.wire.messages import (

@@ -11,8 +11,8 @@ import collections
 import random
 from collections.abc import Callable, Sequence
 
-from rezone.replica.importing import ImportPart
-from rezone.replica.partition import Partition
+from rezone.datanode.importing import ImportPart
+from rezone.datanode.partition import Partition
 from rezone.storage.columns import VERSIONS_SCHEMA, columns_of, versions_batch
 from rezone.storage.engines.base import (
     FLAG_TOMBSTONE,

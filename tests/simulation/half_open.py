@@ -14,8 +14,8 @@ import random
 import uuid
 from typing import cast
 
-from rezone.replica.partition import Partition
-from rezone.replica.write import PreparedRows
+from rezone.datanode.partition import Partition
+from rezone.datanode.write import PreparedRows
 from rezone.storage.entry import rows_batch
 from rezone.wire.errors import RezoneError
 from rezone.wire.messages import WriteRequest, WriteResult, ZoneConfig

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pyarrow as pa
 
-from rezone.replica.partition import Partition
+from rezone.datanode.partition import Partition
 from rezone.storage.engines.base import INDEX_PREFIX
 from rezone.storage.index_entries import EntryMaker
 from rezone.wire.indexes import IndexCodec, index_codecs

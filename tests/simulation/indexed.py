@@ -21,13 +21,13 @@ from typing import Any
 
 import msgspec
 
+from rezone.datanode.indexing import index_lacks
+from rezone.datanode.partition import Partition
+from rezone.datanode.read import readable
+from rezone.datanode.report import replica_report
+from rezone.datanode.write import PreparedRows
 from rezone.domain.routing import route_leaders, routes
 from rezone.domain.routing.routes import Refusal
-from rezone.replica.indexing import index_lacks
-from rezone.replica.partition import Partition
-from rezone.replica.read import readable
-from rezone.replica.report import replica_report
-from rezone.replica.write import PreparedRows
 from rezone.storage.engines.base import (
     FLAG_TOMBSTONE,
     time_suffix,

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from rezone.replica.partition import Partition
+from rezone.datanode.partition import Partition
 from rezone.wire.errors import NotReadyError, RezoneError
 from rezone.wire.messages import DigestRequest, Message, NodeId, ReportRequest
 from simulation.disk import MachineDiedError

@@ -21,27 +21,27 @@ import msgspec
 from at_once import AtOnce
 from rezone.controller.heard import Heard, with_answer
 from rezone.controller.news import has_changed
-from rezone.replica.checked_clock import CheckedClock
-from rezone.replica.control import Control
-from rezone.replica.disk_speed import DiskSpeed
-from rezone.replica.failing import Reopening
-from rezone.replica.foreground import Foreground
-from rezone.replica.hearing import Hearing
-from rezone.replica.import_pulls import ImportPulls
-from rezone.replica.import_source import ImportSource
-from rezone.replica.index_builds import IndexBuilds
-from rezone.replica.known_zone import KnownZone
-from rezone.replica.lease import Promise
-from rezone.replica.memory import NodeMemory, SnapshotSlots
-from rezone.replica.node import DataNode
-from rezone.replica.partition import Partition
-from rezone.replica.read import readable
-from rezone.replica.replicas import Replicas
-from rezone.replica.report import ReportBoard, replica_report
-from rezone.replica.settings import Clock, NodeSettings
-from rezone.replica.space import DiskSpace
-from rezone.replica.told import ToldTimes
-from rezone.replica.workers import Job
+from rezone.datanode.checked_clock import CheckedClock
+from rezone.datanode.control import Control
+from rezone.datanode.disk_speed import DiskSpeed
+from rezone.datanode.failing import Reopening
+from rezone.datanode.foreground import Foreground
+from rezone.datanode.hearing import Hearing
+from rezone.datanode.import_pulls import ImportPulls
+from rezone.datanode.import_source import ImportSource
+from rezone.datanode.index_builds import IndexBuilds
+from rezone.datanode.known_zone import KnownZone
+from rezone.datanode.lease import Promise
+from rezone.datanode.memory import NodeMemory, SnapshotSlots
+from rezone.datanode.node import DataNode
+from rezone.datanode.partition import Partition
+from rezone.datanode.read import readable
+from rezone.datanode.replicas import Replicas
+from rezone.datanode.report import ReportBoard, replica_report
+from rezone.datanode.settings import Clock, NodeSettings
+from rezone.datanode.space import DiskSpace
+from rezone.datanode.told import ToldTimes
+from rezone.datanode.workers import Job
 from rezone.storage.budget import Budget
 from rezone.storage.engines.base import Engine
 from rezone.storage.snapshot import SnapshotLimits

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Generator
 from typing import TYPE_CHECKING
 
+from rezone.datanode.partition import Partition
 from rezone.domain.routing import route_leaders, routes
-from rezone.replica.partition import Partition
 from rezone.wire.messages import NodeId
 from simulation.data_plane import MINIMUM
 

@@ -20,9 +20,9 @@ import uuid
 from collections.abc import Callable, Collection, Sequence
 from typing import NamedTuple
 
-from rezone.replica.partition import Partition
-from rezone.replica.producing import prepare_open
-from rezone.replica.write import PreparedRows
+from rezone.datanode.partition import Partition
+from rezone.datanode.producing import prepare_open
+from rezone.datanode.write import PreparedRows
 from rezone.storage.engines.base import TIME_MAX
 from rezone.storage.entry import rows_batch
 from rezone.storage.producers import uuid_bytes

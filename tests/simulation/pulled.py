@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Generator
 from typing import TYPE_CHECKING, Any
 
-from rezone.replica.copies import Receiver, current_state, failure_of, snapshot_stream
+from rezone.datanode.copies import Receiver, current_state, failure_of, snapshot_stream
 from rezone.storage.rests import no_rest
 from rezone.wire.errors import ConflictError, NotReadyError, RezoneError
 from rezone.wire.messages import (
@@ -22,7 +22,7 @@ from rezone.wire.messages import (
 from simulation.disk import MachineDiedError
 
 if TYPE_CHECKING:
-    from rezone.replica.partition import Partition
+    from rezone.datanode.partition import Partition
     from simulation.node import SimulatedNode
 
 

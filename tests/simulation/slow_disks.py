@@ -11,8 +11,8 @@ import uuid
 from collections import Counter, defaultdict
 from typing import Self
 
-from rezone.replica.partition import Partition
-from rezone.replica.write import PreparedRows
+from rezone.datanode.partition import Partition
+from rezone.datanode.write import PreparedRows
 from rezone.storage.entry import rows_batch
 from rezone.wire.errors import RezoneError
 from rezone.wire.messages import NodeId, PartitionId, Role, WriteRequest, WriteResult

@@ -13,10 +13,10 @@ import collections
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
-from rezone.replica.checked_clock import Exchange
-from rezone.replica.lease import Promise, Rounds
-from rezone.replica.positions import stamps_of
-from rezone.replica.stream import ProducerStream
+from rezone.datanode.checked_clock import Exchange
+from rezone.datanode.lease import Promise, Rounds
+from rezone.datanode.positions import stamps_of
+from rezone.datanode.stream import ProducerStream
 from rezone.wire.errors import NotReadyError, RezoneError
 from rezone.wire.liveness import Liveness
 from rezone.wire.messages import (
@@ -38,7 +38,7 @@ from rezone.wire.messages import (
 from simulation.disk import MachineDiedError
 
 if TYPE_CHECKING:
-    from rezone.replica.partition import Partition
+    from rezone.datanode.partition import Partition
     from simulation.node import SimulatedNode
 
 ENTRIES_PER_STEP = 16

@@ -15,10 +15,10 @@ import uuid
 from collections.abc import Callable, Generator
 from typing import TYPE_CHECKING, Any
 
-from rezone.replica.partition import Partition
-from rezone.replica.read import own_values
-from rezone.replica.transacting import prepare_end, prepare_intents
-from rezone.replica.write import PreparedRows
+from rezone.datanode.partition import Partition
+from rezone.datanode.read import own_values
+from rezone.datanode.transacting import prepare_end, prepare_intents
+from rezone.datanode.write import PreparedRows
 from rezone.storage.engines.base import FLAG_VALUE, TIME_BYTES, time_of
 from rezone.storage.entry import rows_batch
 from rezone.wire.errors import RezoneError

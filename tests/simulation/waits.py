@@ -1,7 +1,7 @@
 """Who waits for whom among the tasks and migrations that are stored: never in a circle.
 
-What a migration waits for is asked of the rules that decide it (`assignment.claims`), so that the graph
-is there at once, and not only when a wait has lasted long enough to be written into a status.
+What a migration waits for is asked of the rules that decide it (`assignment.claims`), so that the
+graph is there at once, and not only when a wait has lasted long enough to be written into a status.
 """
 
 from __future__ import annotations

@@ -17,9 +17,9 @@ import pytest
 import structlog
 
 from rezone.controller import monitor
+from rezone.datanode.partition import Partition
+from rezone.datanode.write import PreparedRows
 from rezone.kube.kinds import MigrationKind, Node, TaskKind, ZoneKind
-from rezone.replica.partition import Partition
-from rezone.replica.write import PreparedRows
 from rezone.resources.zone import DistributionZone
 from rezone.resources.zone_status import DataNodeStatus
 from rezone.storage.entry import rows_batch

@@ -8,8 +8,8 @@ import random
 import uuid
 from collections.abc import Callable, Sequence
 
-from rezone.replica.partition import Partition
-from rezone.replica.write import PreparedRows
+from rezone.datanode.partition import Partition
+from rezone.datanode.write import PreparedRows
 from rezone.storage.engines.base import TIME_MAX
 from rezone.storage.entry import OP_DELETE, OP_UPSERT, rows_batch
 from rezone.storage.producers import uuid_bytes

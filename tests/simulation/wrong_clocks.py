@@ -16,11 +16,11 @@ import math
 import random
 import uuid
 
-from rezone.replica.age import age_ms_of
-from rezone.replica.partition import Partition
-from rezone.replica.read import readable
-from rezone.replica.settings import Clock
-from rezone.replica.write import PreparedRows
+from rezone.datanode.age import age_ms_of
+from rezone.datanode.partition import Partition
+from rezone.datanode.read import readable
+from rezone.datanode.settings import Clock
+from rezone.datanode.write import PreparedRows
 from rezone.storage.entry import rows_batch
 from rezone.wire.errors import NotReadyError, RezoneError
 from rezone.wire.messages import NodeId, PartitionId, WriteRequest, WriteResult, ZoneConfig

@@ -24,10 +24,10 @@ from storage_kit import (
     stored_versions,
 )
 
-from rezone.replica import foreground as replica_foreground
-from rezone.replica.copies import snapshot_stream
-from rezone.replica.foreground import Foreground
-from rezone.replica.settings import SystemClock
+from rezone.datanode import foreground as replica_foreground
+from rezone.datanode.copies import snapshot_stream
+from rezone.datanode.foreground import Foreground
+from rezone.datanode.settings import SystemClock
 from rezone.storage.checkpoints import CheckpointLimits
 from rezone.storage.engines.base import TIME_MAX
 from rezone.storage.store import PartitionStore

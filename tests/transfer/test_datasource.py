@@ -10,8 +10,8 @@ from fake_cluster import FakeCluster, Partition
 from replica_cluster import FAST, cluster
 
 from rezone.client import TableClient
-from rezone.replica import server
-from rezone.replica.scan import scan_batches
+from rezone.datanode import server
+from rezone.datanode.scan import scan_batches
 from rezone.wire.messages import ZoneConfig
 from rezone.wire.schema import Column, ColumnType, TableSchema
 

@@ -27,7 +27,7 @@ def operator() -> None:
 @click.option("--health", required=True, metavar="HOST:PORT", help="Where probes are answered.")
 def data_node(node_id: int, zone: str, data_dir: Path, listen: str, health: str) -> None:
     """Run one data node until it is told to end (SIGTERM)."""
-    from rezone.replica.process import run  # noqa: PLC0415 - see cli.main
+    from rezone.datanode.process import run  # noqa: PLC0415 - see cli.main
 
     structlog.contextvars.bind_contextvars(zone=zone)
     health_port = int(health.rpartition(":")[2])

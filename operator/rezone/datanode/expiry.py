@@ -1,0 +1,67 @@
+"""How long ago a read may be: versions are kept for the zone's `version_retention_seconds`.
+
+Who read further back could miss rows that were changed since, and would not know it (decision
+0187). Each replica collects by its own clock, and a copy or an heir has what its source has left.
+So versions are collected a share of the retention later than reads of them are refused: replicas
+whose clocks differ by less than that, and their copies, never lack a version that any of them
+may be asked for. What counts is the latest time that a node ever had: were its clock set back,
+what was collected would not be there again.
+
+Concurrency: under the partition's lock, but for `require`, which any thread may call.
+"""
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from rezone.wire.errors import VersionsExpiredError
+
+if TYPE_CHECKING:
+    from rezone.datanode.partition import Partition
+
+_COLLECTED_LATER_SHARE = 0.1
+
+
+def retention_micros(partition: "Partition") -> int:
+    """Return for how long versions are kept that reads may ask for."""
+    return partition.config.version_retention_seconds * 1_000_000
+
+
+def collected_before(partition: "Partition") -> int:
+    """Return the time that nobody reads at any more: what was covered by then may be removed."""
+    kept = retention_micros(partition) * (1 + _COLLECTED_LATER_SHARE)
+    return partition.clock.highest - int(kept)
+
+
+class Kept(NamedTuple):
+    """Until when the rows as of a time are whole here, by this replica's clock."""
+
+    as_of: int
+    until: int
+
+    def require(self, partition: "Partition") -> None:
+        """Raise VersionsExpiredError when versions may have been collected that are needed.
+
+        NotReadyError while the node does not know the time.
+        """
+        partition.clock.require()
+        now = partition.clock.highest
+        if now > self.until:
+            seconds = partition.config.version_retention_seconds
+            raise VersionsExpiredError(
+                f"rows as of {self.as_of} are asked for; versions are kept for {seconds} s",
+                as_of=self.as_of,
+                oldest=now - seconds * 1_000_000,
+            )
+
+
+def kept_until(partition: "Partition", as_of: int) -> Kept:
+    """Return until when a read as of a time is right; under the lock.
+
+    What covers the rows of that time comes later than all that is known here, where nothing newer
+    is: so the rows of a partition that nobody writes to may be read as of any time since.
+    """
+    since = as_of
+    if as_of >= partition.store.last_commit_time:
+        partition.closing.promise()
+        promised = partition.write_clock.floor if partition.leads else 0
+        since = max(as_of, partition.positions.readable_time, promised)
+    return Kept(as_of, since + retention_micros(partition))

@@ -1,0 +1,142 @@
+"""The data node as a process: `rezone data-node`, or `python -m rezone.datanode.process`.
+
+Concurrency: the main thread waits for SIGTERM or SIGINT; everything else has its own threads. On
+the signal the node has others take its place (`leaving`), a second one cuts that short. Then it
+answers what waits, makes everything durable and the process ends at once: calls still open are
+cut by its end, which is what their other sides are made for. With
+REZONE_TLS_DIRECTORY it speaks TLS both ways, and never anything else. REZONE_NODE_* variables
+set its limits (`settings`).
+"""
+
+import argparse
+import faulthandler
+import functools
+import gc
+import logging
+import os
+import signal
+import sys
+from pathlib import Path
+
+import structlog
+
+from rezone.datanode.health import HealthServer
+from rezone.datanode.leaving import leave
+from rezone.datanode.listener import Listener
+from rezone.datanode.node import DataNode
+from rezone.datanode.settings import NodeSettings
+from rezone.datanode.stop_signals import StopSignals
+from rezone.storage.checkpoints import CheckpointLimits
+from rezone.storage.store_config import StoreConfig
+from rezone.wire.flight import NodeClient
+from rezone.wire.tls import tls_from_environment
+
+_log = structlog.get_logger(__name__)
+
+SWITCH_INTERVAL_SECONDS = 0.0002
+"""Python's default of 5 ms would let one busy thread delay every frame by as much."""
+
+
+def run(
+    node_id: int,
+    data_dir: Path,
+    listen: str,
+    health_port: int,
+    *,
+    settings: NodeSettings | None = None,
+    store_config: StoreConfig | None = None,
+    ready_file: Path | None = None,
+) -> int:
+    """Run a data node until SIGTERM or SIGINT; return the exit code.
+
+    `listen` is "host:port", port 0 any free one. `ready_file`, if given, gets the two ports
+    ("flight health") once the node serves. Without `settings` they are those of the environment.
+    """
+    settings = settings or NodeSettings.from_environment()
+    sys.setswitchinterval(SWITCH_INTERVAL_SECONDS)
+    structlog.configure(
+        processors=[
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso", utc=True),
+            structlog.processors.format_exc_info,
+            structlog.processors.JSONRenderer(),
+        ],
+        wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
+    )
+    stop = StopSignals()
+    # `kill -USR1` shows every thread's stack, for a node that hangs.
+    faulthandler.register(signal.SIGUSR1)
+    tls = tls_from_environment()
+    if tls is None:
+        _log.warning("without TLS: everybody who can connect may do everything", node=node_id)
+    connect = functools.partial(NodeClient, tls=tls)
+    node = DataNode(
+        node_id, data_dir, settings=settings, store_config=store_config, connect=connect
+    )
+    node.open()
+    settle_memory()
+    server = Listener(node, listen, tls)
+    health = HealthServer(node, listen.rpartition(":")[0], health_port)
+    _log.info("serving", node=node_id, port=server.port, health_port=health.port)
+    if ready_file is not None:
+        partial = ready_file.with_suffix(".tmp")
+        partial.write_text(f"{server.port} {health.port}\n")
+        partial.rename(ready_file)
+    stop.wait()
+    _log.info("leaving", node=node_id)
+    leave(node, hurried=stop.wait)
+    _log.info("stopping", node=node_id)
+    # Stopping loses nothing if it is cut short, and a node that hangs there must say where: its
+    # threads' stacks go into the log, and the process ends with 1.
+    faulthandler.dump_traceback_later(node.settings.stop_ms_max * 3 / 1000, exit=True)
+    node.close()
+    health.close()
+    # Not a return through the interpreter's end: Flight would wait for open channels there.
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0)
+
+
+def settle_memory() -> None:
+    """Keep what the libraries have made out of all later garbage collections.
+
+    It is never garbage. A full collection looked at all of it, with every thread of the node
+    standing still for 50 ms and more: the longest gaps between two writes.
+    """
+    gc.collect()
+    gc.freeze()
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Parse the command line and run."""
+    parser = argparse.ArgumentParser(prog="rezone data-node", description="Run one data node.")
+    parser.add_argument("--node-id", type=int, required=True)
+    parser.add_argument("--data-dir", type=Path, required=True)
+    parser.add_argument("--listen", default="0.0.0.0:7400", help="host:port of Flight")
+    parser.add_argument("--health-port", type=int, default=7401)
+    parser.add_argument("--ready-file", type=Path, default=None)
+    parser.add_argument("--replica-lag-ms-max", type=int, default=None)
+    parser.add_argument(
+        "--file-snapshot-bytes-min",
+        type=int,
+        default=CheckpointLimits().bytes_min,
+        help="partitions of fewer bytes are copied as rows, larger ones as files",
+    )
+    given = parser.parse_args(arguments)
+    checkpoints = CheckpointLimits(bytes_min=given.file_snapshot_bytes_min)
+    lag_ms = given.replica_lag_ms_max
+    return run(
+        given.node_id,
+        given.data_dir,
+        given.listen,
+        given.health_port,
+        settings=NodeSettings.from_environment(
+            **({} if lag_ms is None else {"replica_lag_ms_max": lag_ms})
+        ),
+        store_config=StoreConfig(checkpoints=checkpoints),
+        ready_file=given.ready_file,
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,72 @@
+"""How much room a data node's disk has left: below a reserve the node gives way to others.
+
+At the reserve it says so. Its leaders hand over as if it were to stop, and leaders elsewhere count
+on its replicas no longer; all of that is written from the reserve. Below half of it the node takes
+no more rows. Reads, handovers, truncation and growing of the volume go on. When there is a quarter
+more than the reserve, all is as before, without a restart.
+
+Concurrency: `look` is called by one thread, the rest by any.
+"""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+from rezone.datanode.settings import Clock
+from rezone.wire.errors import NoSpaceError
+
+LOOK_SECONDS = 0.5
+_ENOUGH_SHARE = 1.25
+_REFUSAL_SHARE = 0.5
+
+
+def free_bytes(directory: Path) -> int:
+    """Return the bytes that this process may still write below a directory."""
+    found = os.statvfs(directory)
+    return found.f_bavail * found.f_frsize
+
+
+class DiskSpace:
+    """The room below `directory`; `reserve_bytes` 0: it is not looked at."""
+
+    def __init__(
+        self,
+        clock: Clock,
+        directory: Path,
+        reserve_bytes: int,
+        free: Callable[[Path], int] = free_bytes,
+    ) -> None:
+        self._clock = clock
+        self._directory = directory
+        self._reserve = reserve_bytes
+        self._free = free
+        self._look_at = float("-inf")
+        self.free = 0
+        self.short = False
+        self._refuses = False
+
+    def look(self, now: float) -> bool:
+        """Look from time to time; whether it is short of space is news."""
+        if not self._reserve or now < self._look_at:
+            return False
+        self._look_at = now + LOOK_SECONDS
+        try:
+            self.free = self._free(self._directory)
+        except OSError:
+            return False  # who writes finds out what is wrong
+        self._refuses = self.free < self._reserve * _REFUSAL_SHARE
+        before = self.short
+        self.short = self.free < self._reserve * (_ENOUGH_SHARE if before else 1.0)
+        return self.short != before
+
+    @property
+    def why(self) -> str:
+        """What is short, for people; empty while nothing is."""
+        if not self.short:
+            return ""
+        return f"less than the reserve of {self._reserve >> 20} MiB is free"
+
+    def require(self) -> None:
+        """Raise NoSpaceError where rows would take what is kept for everything else."""
+        if self._refuses:
+            raise NoSpaceError(f"no rows are taken: {self.free >> 20} MiB are free")

@@ -1,0 +1,220 @@
+"""The follower's side of a channel by hand: what is on the wire of a stream that is over."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Iterator
+from typing import Any, cast
+
+import pytest
+from replica_cluster import unchecked
+
+from rezone.datanode.consumer import ConsumerChannel
+from rezone.datanode.settings import NodeSettings, SystemClock
+from rezone.datanode.told import ToldTimes
+from rezone.wire.flight import NodeClient
+from rezone.wire.messages import (
+    CloseStream,
+    ConnectionClosed,
+    Entries,
+    FetchLog,
+    Message,
+    OpenConnection,
+    PartitionId,
+    StreamOk,
+    StreamRequest,
+)
+
+P = 0
+WAIT_SECONDS = 20
+SETTINGS = NodeSettings(reconnect_ms_min=1, reconnect_ms_max=1)
+ENTRIES = Entries(partition=P, leader_epoch=1, committed_offset=5)
+
+
+class Wire:
+    """A leader's end, by hand: what the consumer sends, and what it is sent, one after the other.
+
+    It stands for the connection and its one channel; `close` ends neither.
+    """
+
+    def __init__(self) -> None:
+        self.sent: queue.Queue[Message] = queue.Queue()
+        self.waited_seconds = 0.0
+        self._frames: queue.Queue[Message | None] = queue.Queue()
+        self._idle = threading.Semaphore(0)
+        self.at_close: list[Message] = []
+
+    def channel(self, _kind: str) -> Wire:
+        """Return the channel."""
+        return self
+
+    def send(self, message: Message) -> None:
+        """Take what the consumer sends; `at_close` travels while it says that a stream is over."""
+        if isinstance(message, CloseStream):
+            for late in self.at_close:
+                self.say(late)
+        self.sent.put(message)
+
+    def receive(self) -> tuple[Message, memoryview] | None:
+        """Give the consumer the next frame, when there is one."""
+        self._idle.release()
+        message = self._frames.get(timeout=WAIT_SECONDS)
+        return None if message is None else (message, memoryview(b""))
+
+    def say(self, message: Message | None) -> None:
+        """Send the consumer a message, None for the end, and wait until it is dealt with."""
+        assert self._idle.acquire(timeout=WAIT_SECONDS)
+        self._frames.put(message)
+        if message is not None and not isinstance(message, ConnectionClosed):
+            assert self._idle.acquire(timeout=WAIT_SECONDS)
+            self._idle.release()
+
+    def heard(self, kind: type[Any]) -> Any:
+        """Return the next message of a kind from the consumer."""
+        while True:
+            message = self.sent.get(timeout=WAIT_SECONDS)
+            if isinstance(message, kind):
+                return message
+
+    def ok(self, opaque: int) -> None:
+        """Answer a stream request."""
+        self.say(
+            StreamOk(
+                opaque=opaque, partition=P, leader_epoch=1, failover_log=(), committed_offset=0
+            )
+        )
+
+    def cancel(self) -> None:
+        """Break the channel."""
+        self._frames.put(None)
+
+    def close(self) -> None:
+        """End nothing."""
+
+
+class Rows:
+    """A partition that counts what it is given."""
+
+    partition_id: PartitionId = P
+
+    def __init__(self) -> None:
+        self.started: list[int] = []
+        self.entries = 0
+
+    def stream_request(self, opaque: int) -> StreamRequest:
+        """Ask from the beginning."""
+        return StreamRequest(
+            opaque=opaque, partition=P, high_offset=0, partition_uuid="", leader_epoch=1
+        )
+
+    def stream_started(self, answer: StreamOk) -> None:
+        """Note which request is answered."""
+        self.started.append(answer.opaque)
+
+    def receive(self, *_: Any, **__: Any) -> None:
+        """Count."""
+        self.entries += 1
+
+    def ack_of(self, opaque: int) -> FetchLog:
+        """Return an ack."""
+        return FetchLog(
+            partition=P, fetch_offset=0, max_fetch_bytes=1, kv_applied_offset=0, opaque=opaque
+        )
+
+    def stream_failed(self, error: str) -> None:
+        """Take no notice."""
+
+
+class Case:
+    """A consumer channel, its partition, and the wires of its connections."""
+
+    def __init__(self) -> None:
+        self.rows = Rows()
+        self.wires: queue.Queue[Wire] = queue.Queue()
+        clock = unchecked(SystemClock())
+        self.consumer = ConsumerChannel(
+            name="uid:1->0",
+            node=1,
+            peer=0,
+            address="by hand",
+            zone_uid="uid",
+            settings=SETTINGS,
+            clock=clock,
+            told=ToldTimes(clock, SETTINGS.told_ahead_ms),
+            connect=lambda _: cast("NodeClient", self._connect()),
+        )
+
+    def _connect(self) -> Wire:
+        wire = Wire()
+        self.wires.put(wire)
+        return wire
+
+    def want(self) -> None:
+        """Have the partition streamed."""
+        self.consumer.want(cast("Any", self.rows))
+
+    def wire(self) -> Wire:
+        """Return the next connection."""
+        return self.wires.get(timeout=WAIT_SECONDS)
+
+
+@pytest.fixture
+def case() -> Iterator[Case]:
+    """Give a case; its thread ends with it."""
+    made = Case()
+    yield made
+    made.consumer.close(WAIT_SECONDS)
+
+
+@pytest.mark.proves("DCP-02", "DCP-12")
+def test_what_is_on_the_wire_of_an_earlier_request_is_refused(case: Case) -> None:
+    """Rows of the stream before would be taken for the first ones of the new one."""
+    case.want()
+    wire = case.wire()
+    first = wire.heard(StreamRequest).opaque
+    wire.ok(first)
+    wire.say(ENTRIES)
+    assert (case.rows.started, case.rows.entries) == ([first], 1)
+    case.want()
+    second = wire.heard(StreamRequest).opaque
+    assert second > first
+    wire.say(ENTRIES)
+    wire.ok(first)
+    assert (case.rows.started, case.rows.entries) == ([first], 1)
+    wire.ok(second)
+    wire.say(ENTRIES)
+    assert (case.rows.started, case.rows.entries) == ([first, second], 2)
+
+
+@pytest.mark.proves("DCP-12")
+def test_a_closed_stream_takes_nothing_though_its_leader_has_not_heard(case: Case) -> None:
+    """A replica would go on being filled after the coordinator was told that it is not."""
+    case.want()
+    wire = case.wire()
+    wire.ok(wire.heard(StreamRequest).opaque)
+    wire.at_close = [ENTRIES]
+    case.consumer.unwant(P)
+    wire.heard(CloseStream)
+    wire.say(ENTRIES)
+    assert case.rows.entries == 0
+
+
+@pytest.mark.proves("DCP-01")
+def test_a_connection_that_gave_way_to_another_is_left_with_all_that_came(case: Case) -> None:
+    """Rows of a connection that its producer has given up would go among those of the next."""
+    case.want()
+    wire = case.wire()
+    first = wire.heard(StreamRequest).opaque
+    wire.ok(first)
+    wire.say(ConnectionClosed(reason="another one of this name"))
+    anew = case.wire()
+    hello = anew.heard(OpenConnection)
+    assert (hello.name, hello.node) == ("uid:1->0", 1)
+    second = anew.heard(StreamRequest).opaque
+    assert second > first
+    anew.say(ENTRIES)
+    assert case.rows.entries == 0, "not before the handshake"
+    anew.ok(second)
+    anew.say(ENTRIES)
+    assert case.rows.entries == 1

@@ -1,0 +1,58 @@
+"""Health over HTTP: what probes and Prometheus are answered."""
+
+from __future__ import annotations
+
+import socket
+import struct
+import threading
+from pathlib import Path
+
+import pytest
+from replica_cluster import cluster
+
+from rezone.datanode import health
+from rezone.datanode.health import HealthServer
+
+_RESET_AT_CLOSE = struct.pack("ii", 1, 0)
+
+
+def test_a_probe_that_hangs_up_leaves_no_trace(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """On a busy machine a data node's log would fill with tracebacks, one for each late answer."""
+    asked, hung_up = threading.Event(), threading.Event()
+
+    def late(*_: object) -> tuple[int, str, bytes]:
+        asked.set()
+        assert hung_up.wait(10)
+        return 200, "text/plain", b"ok"
+
+    monkeypatch.setattr(health, "_answer", late)
+    with cluster(tmp_path, 1) as nodes:
+        server = HealthServer(nodes.node(0), "127.0.0.1", 0)
+        with socket.create_connection(("127.0.0.1", server.port)) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET_AT_CLOSE)
+            probe.sendall(b"GET /healthz HTTP/1.0\r\n\r\n")
+            assert asked.wait(10)
+        server.close()
+        hung_up.set()
+        for thread in threading.enumerate():
+            if "process_request" in thread.name:
+                thread.join(10)
+    assert "Traceback" not in capfd.readouterr().err
+
+
+@pytest.mark.proves("NW-01")
+def test_who_connects_and_asks_nothing_is_hung_up_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The port closes a connection without a request; each would keep a thread for ever."""
+    monkeypatch.setattr(health, "REQUEST_SECONDS", 0.2)
+    with cluster(tmp_path, 1) as nodes:
+        server = HealthServer(nodes.node(0), "127.0.0.1", 0)
+        with socket.create_connection(("127.0.0.1", server.port), 10) as silent:
+            assert silent.recv(1) == b""
+        with socket.create_connection(("127.0.0.1", server.port), 10) as slow:
+            slow.sendall(b"GET /healthz HTTP/1.0\r\n")
+            assert slow.recv(1) == b""
+        server.close()

@@ -1,0 +1,760 @@
+"""New partitions on real nodes import their sources: every row once, whoever dies meanwhile."""
+
+from __future__ import annotations
+
+import functools
+import threading
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from replica_cluster import Client, Coordinator, ProcessNode, cluster, keys_in
+from resharding_kit import (
+    SMALL,
+    HeldDisk,
+    Writing,
+    applying_nothing,
+    begin_by_hand,
+    create_old,
+    digest,
+    fill_by_hand,
+    fill_old,
+    imported,
+    in_background,
+    part_to_fill,
+    parts_of,
+    progress,
+    require_equal,
+    reshard,
+    scan,
+    seal,
+    writing,
+    zone,
+)
+
+from rezone.datanode.importers import Bell, Importers
+from rezone.datanode.importing import UNCOMMITTED_MAX, ImportPart
+from rezone.storage.entry import EntryKind, iter_entries
+from rezone.storage.range_fill import RangeVersions, range_versions
+from rezone.wire import layouts
+from rezone.wire.errors import (
+    ConflictError,
+    NotLeaderError,
+    NotReadyError,
+    SnapshotExpiredError,
+    error_from,
+)
+from rezone.wire.keyspace import hash_key
+from rezone.wire.layouts import Layout
+from rezone.wire.messages import (
+    BeginImport,
+    DigestReply,
+    DigestRequest,
+    FilledVersions,
+    FillImport,
+    ImportBegun,
+    ImportedPart,
+    ImportTails,
+    TailedPart,
+    TailImports,
+)
+
+
+@pytest.mark.proves("B-08")
+@pytest.mark.parametrize(("before", "after"), [(1, 2), (2, 3), (3, 1)])
+def test_new_partitions_have_what_old_ones_have_while_these_are_written(
+    tmp_path: Path, before: int, after: int
+) -> None:
+    """Rows would be missing or wrong at the cut-over, of one source or of several."""
+    with cluster(tmp_path, 3, config=zone(before), settings=SMALL) as c:
+        create_old(c)
+        fill_old(c)
+        with writing(c) as writer:
+            c.until("writes", lambda: writer.written > 20)
+            reshard(c, after)
+            c.until_each("filled", parts_of(c), lambda part: imported(c, part))
+            written = writer.written
+            c.until("more writes", lambda: writer.written > written + 20)
+        assert require_equal(c, writer.last_times) == writer.count + 400 * before
+        for part in parts_of(c):
+            found = progress(c, part)
+            assert found.rows > 0
+            assert not found.broken
+            assert not found.error
+
+
+@pytest.mark.proves("B-05", "B-08")
+def test_leaders_of_both_sides_change_and_nothing_begins_anew(tmp_path: Path) -> None:
+    """An import would be lost with its leader, or follow a source that leads no more."""
+    with cluster(tmp_path, 3, config=zone(1), settings=SMALL) as c:
+        create_old(c)
+        fill_old(c, 2_000)
+        with writing(c) as writer:
+            new = reshard(c, 2)
+            first = parts_of(c)[0]
+            c.until("a fill has begun", lambda: progress(c, first).rows > 0)
+            c.move(new.ids[0], 0)
+            begun = progress(c, first).rows
+            assert begun > 0, "the fill was begun anew"
+            c.move(0, 1)
+            c.until_each("filled", parts_of(c), lambda part: imported(c, part))
+            c.move(0, 2)
+            c.move(new.ids[0], 2)
+        assert require_equal(c, writer.last_times) == writer.count + 2_000
+
+
+@pytest.mark.proves("B-05", "B-08")
+@pytest.mark.parametrize("victim", ["heir", "source", "both"])
+def test_nodes_that_are_killed_lose_nothing_of_an_import(
+    tmp_path: Path, victim: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was filled or followed would be lost or come twice when a process dies."""
+    for name, value in (("CHUNK_BYTES", "2000"), ("POLL_MS", "100"), ("MARK_ROWS", "200")):
+        monkeypatch.setenv(f"REZONE_NODE_IMPORT_{name}", value)
+    arguments = ("--replica-lag-ms-max=400",)
+    with cluster(tmp_path, 3, config=zone(1), processes=True, arguments=arguments) as c:
+        create_old(c)
+        fill_old(c, 3_000)
+        with writing(c) as writer:
+            reshard(c, 2)
+            part = parts_of(c)[0]
+            heir, source = c.records[part.new].leader, c.records[part.old].leader
+            assert heir != source
+            victims = {"heir": [heir], "source": [source], "both": [heir, source]}[victim]
+            c.until("the fill has begun", lambda: progress(c, part).rows > 0)
+            assert not progress(c, part).filled
+            kill_all(c, writer, victims)
+            c.until_each("filled", parts_of(c), lambda each: imported(c, each))
+            kill_all(c, writer, victims)
+        c.watch()
+        assert require_equal(c, writer.last_times) == writer.count + 3_000
+
+
+def kill(c: Coordinator, node: int) -> None:
+    """Kill a node's process."""
+    victim = c.nodes[node]
+    assert isinstance(victim, ProcessNode)
+    victim.kill()
+
+
+def kill_all(c: Coordinator, writer: Writing, victims: list[int]) -> None:
+    """Kill nodes, start them again, and wait until there are writes again."""
+    for node in victims:
+        kill(c, node)
+        c.nodes[node].start()
+        c.wait_up(node)
+    written = writer.written
+    c.until_settled("writes", lambda: writer.written > written + 5)
+
+
+@pytest.mark.proves("B-08")
+def test_a_failed_heir_is_replaced_and_goes_on_from_its_log(tmp_path: Path) -> None:
+    """A new partition would have to be made anew with each leader that it loses."""
+    with cluster(tmp_path, 3, config=zone(1), processes=True) as c:
+        create_old(c)
+        fill_old(c)
+        with writing(c) as writer:
+            reshard(c, 1)
+            (part,) = parts_of(c)
+            c.until("imported", lambda: imported(c, part))
+            heir, source = c.records[part.new].leader, c.records[part.old].leader
+            other = 3 - heir - source
+            kill(c, heir)
+            record = c.records[part.new]
+            c.change(
+                part.new,
+                leader=other,
+                leader_epoch=record.leader_epoch + 1,
+                isr=(other, source),
+                replicas=record.replicas,
+            )
+            c.watch()
+            c.until("the next leader imports", lambda: imported(c, part))
+            c.nodes[heir].start()
+        assert require_equal(c, writer.last_times) == writer.count + 400
+
+
+@pytest.mark.proves("B-08")
+def test_what_comes_late_counts_nothing(tmp_path: Path) -> None:
+    """An answer to a leader of before would be appended behind what its successor has, or twice."""
+    idle = msgspec.structs.replace(SMALL, import_threads=0)
+    with cluster(tmp_path, 2, config=zone(1), settings=idle) as c:
+        create_old(c)
+        fill_old(c, 100)
+        (heir,) = reshard(c, 1).ids
+        leader, source = c.replica(1, heir), c.node(0).import_source
+        part = part_to_fill(c, leader)
+        begin = part.next_fill(1_000)
+        assert isinstance(begin, BeginImport)
+        begun = source.begin(begin)
+        part.begun(begun)
+        end = leader.store.log_end
+        part.begun(begun)
+        assert leader.store.log_end == end, "begun twice"
+        c.until("it is committed", lambda: leader.positions.committed == end)
+        fill = part.next_fill(1_000)
+        assert isinstance(fill, FillImport)
+        filled = source.fill(fill)
+        part.filled_with(fill, filled)
+        rows = progress(c, part.overlap).rows
+        part.filled_with(fill, filled)
+        assert progress(c, part.overlap).rows == rows > 0, "filled twice"
+        Client(c).put(0, {b"late": b"1"})
+        c.until("it may ask", lambda: part.next_tail() is not None)
+        asked = part.next_tail()
+        assert asked is not None
+        (tail,) = source.tail(TailImports(parts=(asked,))).tails
+        assert len(tail.entries) == 1
+        c.move(heir, 0)
+        c.move(heir, 1)
+        end = leader.store.log_end
+        part.tailed(asked, tail)
+        assert leader.store.log_end == end, "appended in another leadership"
+        assert leader.importing.parts()[0] is not part
+
+
+@pytest.mark.proves("B-04", "B-08")
+def test_a_time_counts_as_reached_when_what_is_older_is_committed(tmp_path: Path) -> None:
+    """A part that lacks rows when its leader is lost would have been verified."""
+    with cluster(tmp_path, 1, config=zone(1), settings=SMALL) as c:
+        create_old(c)
+        (heir,) = reshard(c, 1).ids
+        (part,) = parts_of(c)
+        c.until("imported", lambda: imported(c, part))
+        leader, heard = c.replica(0, heir), c.replica(0).importers
+        c.until("applied", lambda: leader.store.applied == leader.store.log_end)
+        disk = HeldDisk(leader)
+        try:
+            written = Client(c).put(0, {b"a": b"1"}).commit_time
+            c.until("it has come", lambda: heard.catching_up(99).get(heir) == 1)
+            told = heard._heard[heir].at
+            c.until("the source has told later times", lambda: heard._heard[heir].at > told)
+            assert progress(c, part).time < written
+        finally:
+            disk.let_go()
+        assert require_equal(c, {0: written}) == 1
+
+
+@pytest.mark.proves("B-04", "B-08")
+def test_a_digest_waits_for_versions_that_are_older_than_what_is_applied(tmp_path: Path) -> None:
+    """A right copy would be found to differ: versions come with times long past."""
+    idle = msgspec.structs.replace(SMALL, import_threads=0)
+    with cluster(tmp_path, 1, config=zone(2), settings=idle) as c:
+        create_old(c)
+        (heir,) = reshard(c, 1).ids
+        leader = c.replica(0, heir)
+        first, second = leader.importing.parts()
+        c.until("it may begin", lambda: first.next_fill(100) is not None)
+        for part in (first, second):
+            fill_by_hand(c, part)
+        times = [Client(c).put(p, {keys_in(p, 2, 1)[0]: b"1"}).commit_time for p in (0, 1)]
+        assert times[0] < times[1]
+        follow_by_hand(c, second)
+        c.until("it is applied", lambda: leader.positions.rows_time >= times[1])
+        disk = HeldDisk(leader)
+        try:
+            follow_by_hand(c, first)
+            with pytest.raises(NotReadyError):
+                digest(c, heir, first.overlap, times[0])
+        finally:
+            disk.let_go()
+        there = digest(c, 0, first.overlap, times[0])
+        assert digest(c, heir, first.overlap, times[0]).digests == there.digests
+
+
+@pytest.mark.proves("B-04", "B-08")
+def test_a_fill_leaves_out_nothing_that_a_new_leader_has_yet_to_apply(tmp_path: Path) -> None:
+    """Rows would be missing: below where the log is followed from, and not in the engine yet."""
+    idle = msgspec.structs.replace(SMALL, import_threads=0)
+    with cluster(tmp_path, 2, config=zone(1), settings=idle) as c:
+        create_old(c)
+        (heir,) = reshard(c, 1).ids
+        next_leader = c.replica(1)
+        with applying_nothing(next_leader):
+            fill_old(c, 100)
+            part = begin_by_hand(c, c.replica(1, heir))
+            c.until("it has heard of all", lambda: next_leader.positions.committed == 100)
+            c.change(0, leader=1, leader_epoch=2)
+            request = c.until("it may be filled", lambda: part.next_fill(100_000))
+            with pytest.raises(NotReadyError, match="has not applied its log up to 100"):
+                c.node(1).import_source.fill(request)
+        c.until("it has applied", lambda: next_leader.store.applied == 100)
+        fill_by_hand(c, part, node=1)
+        as_of = next_leader.store.applied_time
+        there, here = (digest(c, side, part.overlap, as_of) for side in (0, heir))
+        assert (here.digests, sum(here.rows)) == (there.digests, 100)
+
+
+@pytest.mark.proves("B-04", "B-08")
+def test_a_digest_of_a_part_is_its_leader_s_to_make(tmp_path: Path) -> None:
+    """A right copy would be found to differ, and be made anew.
+
+    A follower may be read as of times for which it lacks versions: those come with times long past.
+    """
+    with cluster(tmp_path, 2, config=zone(1), settings=SMALL) as c:
+        create_old(c)
+        fill_old(c, 50)
+        (heir,) = reshard(c, 1).ids
+        (part,) = parts_of(c)
+        c.until("imported", lambda: imported(c, part))
+        leader = c.records[heir].leader
+        request = DigestRequest(
+            partition=heir, as_of=progress(c, part).time, hashes=(part.start, part.end - 1)
+        )
+        assert sum(c.call(leader, request, DigestReply).rows) == 50
+        with pytest.raises(NotLeaderError):
+            c.call(1 - leader, request, DigestReply)
+
+
+@pytest.mark.proves("B-05", "B-08")
+def test_a_source_s_log_is_kept_from_where_an_import_is_committed(tmp_path: Path) -> None:
+    """The next leader of a new partition would ask for what is gone, and begin anew."""
+    idle = msgspec.structs.replace(SMALL, import_threads=0)
+    with cluster(tmp_path, 1, config=zone(1), settings=idle) as c:
+        create_old(c)
+        fill_old(c, 50)
+        (heir,) = reshard(c, 1).ids
+        leader = c.replica(0, heir)
+        part = begin_by_hand(c, leader)
+        Client(c).put(0, {b"a": b"1"})
+        follow_by_hand(c, part)
+        c.until("it is applied", lambda: leader.store.applied == leader.store.log_end)
+        disk = HeldDisk(leader)
+        try:
+            Client(c).put(0, {b"b": b"2"})
+            follow_by_hand(c, part)
+            asked = part.next_tail()
+            assert asked is not None
+            assert (asked.part.keep_from, asked.offset) == (51, 52)
+        finally:
+            disk.let_go()
+
+
+def one_to_fill(c: Coordinator) -> tuple[int, ImportPart, FillImport]:
+    """Begin a new partition by hand; return it, its part and the first request for rows."""
+    create_old(c)
+    fill_old(c, 50)
+    (heir,) = reshard(c, 1).ids
+    part = begin_by_hand(c, c.replica(0, heir))
+    request = c.until("it may be asked", functools.partial(part.next_fill, 1_000))
+    assert isinstance(request, FillImport)
+    return heir, part, request
+
+
+@pytest.mark.proves("B-08")
+def test_rows_that_were_read_in_another_leadership_are_not_given_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A source that begins to lead again while it reads a range refuses what it has read.
+
+    Rows that the new leadership undoes would be filled in.
+    """
+    idle = msgspec.structs.replace(SMALL, import_threads=0)
+    with cluster(tmp_path, 1, config=zone(1), settings=idle) as c:
+        _heir, _part, request = one_to_fill(c)
+
+        def overtaken(*arguments: Any, **options: Any) -> RangeVersions:
+            found = range_versions(*arguments, **options)
+            c.change(0, leader_epoch=c.records[0].leader_epoch + 1)
+            return found
+
+        monkeypatch.setattr("rezone.datanode.import_source.range_versions", overtaken)
+        with pytest.raises(NotReadyError):
+            c.node(0).import_source.fill(request)
+
+
+@pytest.mark.proves("B-08")
+def test_rows_that_another_leadership_has_asked_for_are_not_appended(tmp_path: Path) -> None:
+    """A new partition that begins to lead again takes no answer to a question of before.
+
+    It would append rows under an epoch that is over.
+    """
+    idle = msgspec.structs.replace(SMALL, import_threads=0)
+    with cluster(tmp_path, 1, config=zone(1), settings=idle) as c:
+        heir, part, request = one_to_fill(c)
+        reply = c.node(0).import_source.fill(request)
+        c.change(heir, leader_epoch=c.records[heir].leader_epoch + 1)
+        leader = c.replica(0, heir)
+        before = leader.store.log_end
+        part.filled_with(request, reply)
+        assert leader.store.log_end == before
+
+
+def follow_by_hand(c: Coordinator, part: ImportPart) -> None:
+    """Append what a source has committed since."""
+    asked = c.until("it may be asked", part.next_tail)
+    (tail,) = c.node(0).import_source.tail(TailImports(parts=(asked,))).tails
+    assert tail.entries
+    part.tailed(asked, tail)
+
+
+# --- the source's answers ------------------------------------------------------------------------
+
+
+def whole(source: int = 0, **changes: object) -> ImportedPart:
+    """Return a part that is the whole range."""
+    values = {"source": source, "heir": 16384, "first_hash": 0, "last_hash": (1 << 64) - 1}
+    return ImportedPart(**(values | changes))  # type: ignore[arg-type]
+
+
+def begun_behind_one_row(c: Coordinator) -> tuple[Client, TailedPart]:
+    """Write a row to the old partition and begin its import; return from where it goes on."""
+    create_old(c)
+    client = Client(c)
+    client.put(0, {b"a": b"1"})
+    begun: ImportBegun = c.call(0, BeginImport(part=whole()), ImportBegun)
+    position = begun.position
+    return client, TailedPart(whole(), position.offset, position.partition_uuid)
+
+
+def tail_of(c: Coordinator, node: int, tailed: TailedPart, timeout_ms: int = 0) -> ImportTails:
+    """Follow one part."""
+    request = TailImports(parts=(tailed,), timeout_ms=timeout_ms)
+    reply: ImportTails = c.call(node, request, ImportTails)
+    return reply
+
+
+@pytest.mark.proves("B-08")
+def test_only_a_leader_answers_and_only_what_is_committed(tmp_path: Path) -> None:
+    """A row that is given up by a failover would live on at the new partition."""
+    with cluster(tmp_path, 3, config=zone(1, min_in_sync_replicas=2)) as c:
+        client, at = begun_behind_one_row(c)
+        assert at.offset == 1
+        for request, reply in (
+            (BeginImport(part=whole()), ImportBegun),
+            (FillImport(part=whole()), FilledVersions),
+        ):
+            with pytest.raises(NotLeaderError) as refused:
+                c.call(1, request, reply)
+            assert refused.value.details["leader"] == 0
+        (refusal,) = tail_of(c, 1, at).tails
+        assert refusal.error is not None
+        assert refusal.error.code == "NotLeader"
+        # Its followers take nothing more: what is written is not committed.
+        for node in (1, 2):
+            c.nodes[node].stop()
+        writer = threading.Thread(
+            target=lambda: client.put(0, {b"b": b"2"}, retry=False), daemon=True
+        )
+        source = c.replica(0)
+        threads = [writer]
+        try:
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(threading, "excepthook", lambda _: None)
+                writer.start()
+                c.until("the row is in the log", lambda: source.store.log_end == 2)
+                (tail,) = tail_of(c, 0, at).tails
+                assert (tail.entries, tail.error, tail.committed) == ((), None, 1)
+                for node in (1, 2):
+                    c.nodes[node].start()
+                    c.wait_up(node)
+                writer.join(20)
+        finally:
+            assert not any(thread.is_alive() for thread in threads)
+        (tail,) = tail_of(c, 0, at, timeout_ms=5_000).tails
+        assert [entry.end_offset for entry in tail.entries] == [2]
+
+
+def test_another_history_or_a_trimmed_log_is_told_from_one_that_is_not_known_yet(
+    tmp_path: Path,
+) -> None:
+    """A new partition would be made anew for nothing, or mix two histories."""
+    with cluster(tmp_path, 1, config=zone(1)) as c:
+        create_old(c)
+        client = Client(c)
+        client.put(0, {b"a": b"1", b"b": b"1"})
+        for offset, branch in ((2, "another"), (7, "another")):
+            (tail,) = tail_of(c, 0, TailedPart(whole(), offset, branch)).tails
+            assert tail.error is not None
+            assert isinstance(error_from(tail.error), ConflictError)
+        (tail,) = tail_of(c, 0, TailedPart(whole(leader_epoch=9), 2, "another")).tails
+        assert tail.error is not None
+        assert isinstance(error_from(tail.error), NotReadyError), "it may be a leader of before"
+        source = c.replica(0)
+        at = TailedPart(whole(), 0, "")
+        assert tail_of(c, 0, at).tails[0].entries
+        with source.lock:
+            source.store._log.restart(2, source.store.last_commit_time, 1)
+        (tail,) = tail_of(c, 0, at).tails
+        assert tail.error is not None
+        assert isinstance(error_from(tail.error), SnapshotExpiredError)
+
+
+def test_what_has_come_waits_for_more_but_no_seal_does(tmp_path: Path) -> None:
+    """Each write would be a sync at each new replica, or the cut-over's gap be as long as that."""
+    with cluster(tmp_path, 1, config=zone(1)) as c:
+        client, at = begun_behind_one_row(c)
+        request = TailImports(parts=(at,), timeout_ms=4_900, linger_ms=4_900)
+        source = c.replica(0)
+        waiting, answers = in_background(lambda: c.call(0, request, ImportTails))
+        c.until("it waits", lambda: source.importers.waiting == 1)
+        for value in (b"2", b"3"):
+            client.put(0, {b"b": value})
+        assert waiting.is_alive()
+        seal(c, 0)
+        waiting.join(4)
+        assert not waiting.is_alive()
+        (reply,) = answers
+        assert isinstance(reply, ImportTails)
+        assert [entry.kind for entry in reply.tails[0].entries] == [0, 0, EntryKind.SEAL]
+
+
+def test_much_that_has_come_waits_for_nothing(tmp_path: Path) -> None:
+    """Importers of a busy source would be so far behind that its writers are slowed."""
+    few = msgspec.structs.replace(SMALL, takeover_rows_max=10)
+    with cluster(tmp_path, 1, config=zone(1), settings=few) as c:
+        client, at = begun_behind_one_row(c)
+        request = TailImports(parts=(at,), timeout_ms=4_900, linger_ms=4_900)
+        waiting, answers = in_background(lambda: c.call(0, request, ImportTails))
+        c.until("it waits", lambda: c.replica(0).importers.waiting == 1)
+        client.put(0, {b"b": b"1"})
+        client.put(0, {b"%d" % number: b"1" for number in range(6)})
+        waiting.join(4)
+        assert not waiting.is_alive()
+        (reply,) = answers
+        assert isinstance(reply, ImportTails)
+        assert reply.tails[0].committed == 8
+
+
+def test_who_dozes_wakes_for_nothing_but_what_is_urgent() -> None:
+    """Each commit would have the log read once more by each importer; or a seal would wait."""
+    bell = Bell()
+    bell.ring(urgent=False)
+    assert bell.wait(0)
+    assert not bell.doze(0), "it knows of that already"
+    bell.ring(urgent=False)
+    assert not bell.doze(0)
+    bell.ring(urgent=True)
+    assert bell.doze(0), "rung before it has lain down"
+    bell.clear()
+    assert not bell.doze(0)
+    bell.ring(urgent=False)
+    assert not bell.wait(0)
+
+
+def test_who_waits_for_a_source_s_log_hears_of_a_commit_at_once(tmp_path: Path) -> None:
+    """The cut-over's gap would be as long as an importer waits."""
+    with cluster(tmp_path, 1, config=zone(1)) as c:
+        client, at = begun_behind_one_row(c)
+        source = c.replica(0)
+        waiting, answers = in_background(lambda: tail_of(c, 0, at, timeout_ms=4_900))
+        c.until("it waits", lambda: source.importers.waiting == 1)
+        client.put(0, {b"b": b"2"})
+        waiting.join(4)
+        assert not waiting.is_alive()
+        (reply,) = answers
+        assert isinstance(reply, ImportTails)
+        assert reply.tails[0].entries
+        assert source.importers.waiting == 0
+
+
+# --- cutting over --------------------------------------------------------------------------------
+
+
+@pytest.mark.proves("B-08")
+def test_new_partitions_serve_what_was_written_until_the_seal_and_go_on_from_there(
+    tmp_path: Path,
+) -> None:
+    """An acknowledged row would be missing after the cut-over, or one that was deleted be back."""
+    with cluster(tmp_path, 3, config=zone(3), settings=SMALL) as c:
+        create_old(c)
+        fill_old(c, 200)
+        with writing(c) as writer:
+            new = reshard(c, 2)
+            c.until_each("imported", parts_of(c), lambda part: imported(c, part))
+        for partition in layouts.layout_of(c.config).ids:
+            seal(c, partition)
+        c.until_each("sealed", parts_of(c), lambda part: progress(c, part).sealed)
+        expected = {key: value for rows in writer.rows.values() for key, value in rows.items()}
+        found: dict[bytes, bytes] = {}
+        for index, partition in enumerate(new.ids):
+            client, keys = Client(c), keys_in_part(expected, new, partition)
+            found.update(client.get(partition, keys))
+            assert len(scan(c, c.records[partition].leader, partition)) >= len(keys)
+            client.put(partition, {keys_in(index, 2, 1)[0]: b"new"})
+        assert found == expected
+        rows = sum(len(scan(c, c.records[p].leader, p)) for p in new.ids)
+        fresh = {keys_in(index, 2, 1)[0] for index in range(2)} - set(expected)
+        assert rows == writer.count + 3 * 200 + len(fresh)
+
+
+def keys_in_part(rows: dict[bytes, bytes], layout: Layout, partition: int) -> list[bytes]:
+    """Return the keys that are of a partition."""
+    return [key for key in rows if layout.partition_of(hash_key(key)) == partition]
+
+
+@pytest.mark.proves("B-08")
+def test_a_part_that_is_sealed_before_it_is_filled_is_not_served(tmp_path: Path) -> None:
+    """Rows that were there before would be missing until their fill comes."""
+    slow = msgspec.structs.replace(SMALL, import_chunk_bytes=400)
+    config = zone(1, copy_bytes_per_second_max=20_000)
+    with cluster(tmp_path, 3, config=config, settings=slow) as c:
+        create_old(c)
+        fill_old(c, 600)
+        (heir,) = reshard(c, 1).ids
+        (part,) = parts_of(c)
+        c.until("it has begun", lambda: progress(c, part).rows > 0)
+        seal(c, 0)
+        leader = c.replica(c.records[heir].leader, heir)
+
+        def seal_has_come() -> bool:
+            position = leader.store.import_position(0)
+            return position is not None and position.sealed_at > 0
+
+        c.until("the seal has come", seal_has_come)
+        assert (progress(c, part).begun, progress(c, part).sealed) == (True, False)
+        with pytest.raises(NotReadyError):
+            Client(c).put(heir, {b"k": b"v"}, retry=False)
+        c.config = msgspec.structs.replace(c.config, copy_bytes_per_second_max=0)
+        c.configure()
+        c.until("it is filled", lambda: progress(c, part).sealed)
+        assert len(scan(c, leader.node_id, heir)) == 600
+
+
+# --- limits --------------------------------------------------------------------------------------
+
+
+@pytest.mark.proves("B-03", "B-08")
+def test_any_number_of_imports_takes_a_few_threads_and_all_get_their_turns(tmp_path: Path) -> None:
+    """A node with many new partitions would run out of threads, or fill some and not others."""
+    with cluster(tmp_path, 2, config=zone(4), settings=SMALL) as c:
+        create_old(c)
+        fill_old(c, 100)
+        reshard(c, 40)
+        most = 0
+
+        def all_imported() -> bool:
+            nonlocal most
+            most = max(most, len([t for t in threading.enumerate() if "import" in t.name]))
+            return all(imported(c, part) for part in parts_of(c))
+
+        c.until("all are imported", all_imported, seconds=60)
+        assert 0 < most <= 2 * (1 + 2), "one thread looks, and one follows each node"
+        assert require_equal(c, {}) == 400
+
+
+@pytest.mark.proves("B-16")
+def test_a_source_keeps_its_log_for_an_importer_and_forgets_one_that_is_gone(
+    tmp_path: Path,
+) -> None:
+    """The log would be trimmed away from an import, or be kept for ever for one that is gone."""
+    clock = FastClock()
+    source = Importers(clock, kept_seconds=60)
+    source.heard(16384, 100)
+    source.heard(16385, 200, read_to=250)
+    assert sorted(source.claims()) == [100, 200]
+    assert source.catching_up(3) == {16385: 250}
+    clock.now = 50
+    source.heard(16384, 150, read_to=170)
+    assert source.catching_up(3) == {16384: 170}
+    source.heard(16384, 160)
+    assert source.catching_up(3) == {16384: 170}, "a request for rows says nothing of the log"
+    clock.now = 70
+    assert source.claims() == [160]
+    with cluster(tmp_path, 1, config=zone(1), settings=SMALL) as c:
+        create_old(c)
+        Client(c).put(0, {b"a": b"1"})
+        c.call(0, BeginImport(part=whole()), ImportBegun)
+        tail_of(c, 0, TailedPart(whole(keep_from=0), 0, ""))
+        partition = c.replica(0)
+        with partition.lock:
+            assert partition.upkeep._log_needed_from() == 0
+            state = partition.leading.state
+            assert state is not None
+            assert partition.pacer._those_catching_up(state) == {-16385: 0}
+
+
+class FastClock:
+    """A clock that is set by hand."""
+
+    now = 0.0
+
+    def __call__(self) -> float:
+        """Return the time that was set."""
+        return self.now
+
+
+@pytest.mark.proves("B-08")
+def test_where_a_source_writes_elsewhere_its_log_is_let_go_all_the_same(tmp_path: Path) -> None:
+    """A quiet half of a range would hold all of the log that the other half has filled."""
+    with cluster(tmp_path, 1, config=zone(1), settings=SMALL) as c:
+        create_old(c)
+        _, high = reshard(c, 2).ids
+        low_part, high_part = parts_of(c)
+        c.until_each("imported", (low_part, high_part), lambda part: imported(c, part))
+        client, keys = Client(c), keys_in(0, 2, 50)
+        for turn in range(10):
+            last = client.put(0, dict.fromkeys(keys, b"%d" % turn))
+        c.until("it is far on", lambda: position_at(c, high, 0) >= last.end_offset - 250)
+        c.until_each(
+            "imported", (low_part, high_part), lambda part: imported(c, part, last.commit_time)
+        )
+        assert c.replica(0, high).store.log_end < 20, "a note for each entry that it has no rows of"
+        partition = c.replica(0)
+        claims = partition.importers.claims
+        c.until("the log may go", lambda: min(claims()) >= last.end_offset - 250)
+        assert require_equal(c, {0: last.commit_time}) == 50
+
+
+def position_at(c: Coordinator, heir: int, source: int) -> int:
+    """Return up to which offset of a source an heir has imported it."""
+    position = c.replica(c.records[heir].leader, heir).store.import_position(source)
+    return position.offset if position is not None else -1
+
+
+@pytest.mark.proves("B-08")
+def test_imports_that_are_not_committed_wait_and_go_on(tmp_path: Path) -> None:
+    """A follower that hangs would have the new leader's log grow by all that its sources have."""
+    with cluster(tmp_path, 1, config=zone(1), settings=SMALL) as c:
+        create_old(c)
+        fill_old(c, 1_000)
+        (heir,) = reshard(c, 1).ids
+        (part,) = parts_of(c)
+        c.until("the fill has begun", lambda: progress(c, part).rows > 0)
+        leader = c.replica(0, heir)
+        disk = HeldDisk(leader)
+        (importing,) = leader.importing.parts()
+
+        def uncommitted() -> int:
+            raw = leader.store.read(leader.positions.committed, 1 << 20)
+            return len(list(iter_entries(raw)))
+
+        def waits() -> bool:
+            full = disk.holds and uncommitted() >= UNCOMMITTED_MAX
+            return full and importing.next_fill(1) is None
+
+        try:
+            c.until("it waits", waits)
+            assert not progress(c, part).filled
+            rows = progress(c, part).rows
+            assert uncommitted() <= 2 * UNCOMMITTED_MAX
+            assert progress(c, part).rows == rows, "it went on"
+        finally:
+            disk.let_go()
+        assert require_equal(c, {}) == 1_000
+
+
+@pytest.mark.proves("B-08")
+def test_imports_end_when_there_is_no_next_layout_any_more(tmp_path: Path) -> None:
+    """After a cancel nodes would go on to read what nobody will serve."""
+    with cluster(tmp_path, 1, config=zone(1), settings=SMALL) as c:
+        create_old(c)
+        fill_old(c, 50)
+        (heir,) = reshard(c, 1).ids
+        (part,) = parts_of(c)
+        c.until("imported", lambda: imported(c, part))
+        c.config = msgspec.structs.replace(c.config, next_partitions=0)
+        c.configure()
+        assert c.report(0, heir).imports == ()
+
+        def following() -> list[str]:
+            return [t.name for t in threading.enumerate() if t.name.startswith("imports from")]
+
+        c.until("nobody follows", lambda: not following())
+        end = c.replica(0, heir).store.log_end
+        Client(c).put(0, {b"after": b"1"})
+        assert c.replica(0, heir).store.log_end == end
+        c.config = msgspec.structs.replace(c.config, next_partitions=1)
+        c.configure()
+        c.until("it goes on", lambda: c.replica(0, heir).store.log_end > end)

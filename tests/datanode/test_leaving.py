@@ -1,0 +1,77 @@
+"""Who is needed when a node shall stop, and how long it waits: the rest is in real processes."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+from replica_cluster import FAST, Client, Coordinator, cluster
+from resharding_kit import seal
+
+from rezone.datanode.leaving import leave
+from rezone.wire.messages import ConfigureNode, ZoneConfig
+
+P = 0
+ZONE = ZoneConfig(zone="test", zone_uid="uid-test", partitions=1, next_partitions=2)
+TWO = msgspec.structs.replace(ZONE, min_in_sync_replicas=2)
+
+
+@pytest.fixture
+def c(tmp_path: Path) -> Iterator[Coordinator]:
+    """Make the one partition of a zone on three nodes."""
+    with cluster(tmp_path, config=ZONE) as made:
+        made.create(P, (0, 1, 2))
+        yield made
+
+
+def needed(c: Coordinator, *isr: int) -> set[int]:
+    """Return who is needed when these are in sync."""
+    c.change(P, isr=isr)
+    return {node for node in (0, 1, 2) if c.replica(node).is_needed}
+
+
+@pytest.mark.proves("B-06", "B-07")
+def test_who_is_needed_follows_from_who_is_in_sync(c: Coordinator) -> None:
+    """A pod would stop with the only copy of a row, or wait a minute for nothing."""
+    c.call(0, ConfigureNode(fence=c.fence(), config=TWO, peers=c.peers))
+    c.call(1, ConfigureNode(fence=c.fence(), config=TWO, peers=c.peers))
+    assert needed(c, 0, 1, 2) == {0, 1, 2}, "each has its turn to hand over or be let go"
+    assert needed(c, 0, 1) == {0, 1}, "the third may be in sync soon"
+    assert needed(c, 0) == {0}
+    c.change(P, replicas=(0, 1))
+    assert needed(c, 0, 1) == {0}, "nobody can take the follower's place"
+    assert needed(c, 0) == {0}
+    c.change(P, replicas=(0,))
+    assert needed(c, 0) == set(), "nobody will ever take its place"
+
+
+def test_a_sealed_partition_needs_who_has_it_alone(c: Coordinator) -> None:
+    """Its heirs read it to its end."""
+    seal(c, P)
+    c.until_each("it knows of the seal", (0, 1, 2), lambda n: c.replica(n).sealing.done)
+    assert needed(c, 0, 1, 2) == needed(c, 0, 1) == set()
+    assert needed(c, 0) == {0}
+
+
+def test_a_silent_coordinator_is_waited_for_by_who_is_alone_in_sync(tmp_path: Path) -> None:
+    """An operator that is away for some seconds would cost rows that only this disk has."""
+    settings = msgspec.structs.replace(FAST, coordinator_silent_ms_max=1)
+    with cluster(tmp_path, 2, settings=settings) as c:
+        c.create(P, (0, 1))
+        Client(c).put(P, {b"a": b"1"})
+        c.nodes[1].stop()
+        c.until_settled("alone", lambda: c.isr(P) == {0})
+        looks = itertools.count()
+
+        def hurried(_seconds: float) -> bool:
+            if next(looks) == 5:
+                c.nodes[1].start()
+            elif c.isr(P) == {0}:
+                c.settle()
+            return False
+
+        assert not leave(c.node(0), hurried), "nobody has led after it"
+        assert c.isr(P) == {0, 1}

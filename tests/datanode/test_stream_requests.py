@@ -1,0 +1,276 @@
+"""Stream requests that meet a takeover: whoever asks early is answered when the leader leads."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any, cast
+
+import pytest
+from replica_cluster import unchecked
+
+from rezone.datanode.producer import ProducerChannel
+from rezone.datanode.settings import NodeSettings, SystemClock
+from rezone.datanode.stream import Source
+from rezone.wire.channel import Channel
+from rezone.wire.errors import NotReadyError, UnknownPartitionError
+from rezone.wire.messages import (
+    CommitOffset,
+    CommitOffsets,
+    LeaseRequest,
+    Message,
+    StreamEnd,
+    StreamOk,
+    StreamRefused,
+    StreamRequest,
+)
+
+PARTITION = 3
+REQUEST = StreamRequest(
+    opaque=9,
+    partition=PARTITION,
+    high_offset=5,
+    partition_uuid="u",
+    leader_epoch=2,
+    max_fetch_bytes=1 << 20,
+)
+PATIENCE_SECONDS = 30
+
+
+class Candidate:
+    """A replica that is about to lead; `looked` is called when it is asked whether it will."""
+
+    def __init__(self) -> None:
+        self.partition_id = PARTITION
+        self.leads = False
+        self.committed = self.log_end = 5
+        self.asked = 0
+        self.leads_when_looked_at = ""
+        self.looked: Callable[[], None] = lambda: None
+        self.detached: list[Any] = []
+
+    def open_stream(self, _stream: Any, request: StreamRequest) -> Message:
+        """Answer only as a leader."""
+        self.asked += 1
+        if not self.leads:
+            raise NotReadyError("does not lead yet")
+        return StreamOk(
+            opaque=request.opaque,
+            partition=PARTITION,
+            leader_epoch=2,
+            failover_log=(),
+            committed_offset=5,
+        )
+
+    def will_lead(self, leader_epoch: int) -> bool:
+        """Return whether the takeover to this replica is still under way."""
+        assert leader_epoch == 2
+        self.looked()
+        return not self.leads
+
+    def detach_stream(self, stream: Any) -> None:
+        """Forget a stream."""
+        self.detached.append(stream)
+
+    def close_time(self) -> None:
+        """Close nothing."""
+
+    def read_log(self, offset: int, _bytes_max: int) -> bytes:
+        """Return nothing: the log ends there."""
+        assert offset == self.log_end
+        return b""
+
+
+class Wire:
+    """A channel on which one request has come in; the connection ends when `over` is set."""
+
+    def __init__(self) -> None:
+        self.waited_seconds = 0.0
+        self.sent: list[Message] = []
+        self.over = threading.Event()
+        self.handled = threading.Event()
+        self.said = threading.Event()
+        self._requests = [REQUEST]
+
+    def receive(self) -> tuple[Message, memoryview] | None:
+        """Return the request, then the end."""
+        if self._requests:
+            return self._requests.pop(), memoryview(b"")
+        self.handled.set()
+        assert self.over.wait(PATIENCE_SECONDS)
+        return None
+
+    def send(self, message: Message, _body: bytes = b"") -> None:
+        """Note a frame."""
+        self.sent.append(message)
+        self.said.set()
+
+
+def served(candidate: Candidate, between: Callable[[ProducerChannel], None]) -> list[Message]:
+    """Serve the request; `between` is called when it has been handled. Return what was sent."""
+    wire = Wire()
+
+    def find(partition: int) -> Any:
+        assert partition == PARTITION
+        return candidate
+
+    channel = ProducerChannel(
+        "c",
+        1,
+        cast("Channel", wire),
+        find,
+        settings=NodeSettings(streams_max=1),
+        clock=unchecked(SystemClock()),
+    )
+
+    def looked() -> None:
+        if candidate.leads_when_looked_at:
+            candidate.leads = True
+        if candidate.leads_when_looked_at == "and resumes":
+            channel.resume(PARTITION)
+
+    candidate.looked = looked
+    thread = threading.Thread(target=channel.run, daemon=True)
+    thread.start()
+    assert wire.handled.wait(PATIENCE_SECONDS)
+    between(channel)
+    # What is still unsent when a connection ends is dropped.
+    assert wire.said.wait(PATIENCE_SECONDS)
+    wire.over.set()
+    thread.join(PATIENCE_SECONDS)
+    return [m for m in wire.sent if isinstance(m, (StreamOk, StreamRefused))]
+
+
+def lead(candidate: Candidate) -> Callable[[ProducerChannel], None]:
+    """Return what a takeover's end does."""
+
+    def end(channel: ProducerChannel) -> None:
+        candidate.leads = True
+        channel.resume(PARTITION)
+
+    return end
+
+
+@pytest.mark.proves("HS-10")
+def test_a_request_that_is_early_is_answered_when_the_candidate_leads() -> None:
+    """A follower would pause before it asks again, and every write with it."""
+    candidate = Candidate()
+    answers = served(candidate, lead(candidate))
+    assert [type(a) for a in answers] == [StreamOk]
+
+
+@pytest.mark.proves("HS-10")
+@pytest.mark.parametrize("moment", ["before it is kept", "and resumes"])
+def test_a_takeover_that_ends_while_a_request_is_looked_at_answers_it(moment: str) -> None:
+    """The request would be refused, or kept for ever: 20 ms to a second without any write."""
+    candidate = Candidate()
+    candidate.leads_when_looked_at = moment
+    answers = served(candidate, lambda _: None)
+    assert [type(a) for a in answers] == [StreamOk]
+    assert candidate.asked == 2
+
+
+def test_a_request_is_kept_for_a_second_at_most() -> None:
+    """A takeover that never ends would leave a follower without any answer."""
+    candidate = Candidate()
+
+    def time_passes(channel: ProducerChannel) -> None:
+        channel.tick(100.0)
+        channel.tick(102.0)
+        lead(candidate)(channel)
+
+    answers = served(candidate, time_passes)
+    assert [type(a) for a in answers] == [StreamRefused]
+
+
+def test_a_partition_that_is_not_here_is_refused_at_once() -> None:
+    """A follower would wait for nobody."""
+    wire = Wire()
+
+    def find(_partition: int) -> Any:
+        raise UnknownPartitionError("not here", partition=PARTITION)
+
+    channel = ProducerChannel(
+        "c",
+        1,
+        cast("Channel", wire),
+        find,
+        settings=NodeSettings(streams_max=1),
+        clock=unchecked(SystemClock()),
+    )
+    thread = threading.Thread(target=channel.run, daemon=True)
+    thread.start()
+    assert wire.said.wait(PATIENCE_SECONDS)
+    wire.over.set()
+    thread.join(PATIENCE_SECONDS)
+    assert isinstance(wire.sent[0], StreamRefused)
+    assert wire.sent[0].error.code == "UnknownPartition"
+
+
+def test_a_node_that_answers_nothing_counts_as_broken_off() -> None:
+    """A machine that is lost says nothing: writes would wait for the lag limit of each stream."""
+    candidate = Candidate()
+    candidate.leads = True
+
+    def wait_long(channel: ProducerChannel) -> None:
+        (stream,) = channel.statistics()
+        listens = SystemClock().monotonic()
+        for half_seconds in range(1, 6):
+            channel.tick(listens + half_seconds / 2)
+            assert channel.statistics() == [stream], "it may answer yet"
+        for half_seconds in range(6, 9):
+            channel.tick(listens + half_seconds / 2)
+        assert channel.statistics() == []
+        assert candidate.detached == [stream]
+
+    assert [type(a) for a in served(candidate, wait_long)] == [StreamOk]
+
+
+@contextlib.contextmanager
+def streaming() -> Iterator[tuple[Candidate, Wire, ProducerChannel]]:
+    """Run a leader's end of a channel whose follower has its stream."""
+    candidate, wire = Candidate(), Wire()
+    candidate.leads = True
+    channel = ProducerChannel(
+        "c",
+        1,
+        cast("Channel", wire),
+        lambda _: cast("Source", candidate),
+        settings=NodeSettings(streams_max=1),
+        clock=unchecked(SystemClock()),
+    )
+    thread = threading.Thread(target=channel.run, daemon=True)
+    thread.start()
+    # The thread that reads sends, too: what there is to say has been said.
+    assert wire.handled.wait(PATIENCE_SECONDS)
+    try:
+        yield candidate, wire, channel
+    finally:
+        wire.over.set()
+        thread.join(PATIENCE_SECONDS)
+
+
+def test_an_answer_tells_the_commit_offset_and_nothing_repeats_it() -> None:
+    """Each follower would have a frame more to read in the middle of the write gap."""
+    with streaming() as (candidate, wire, channel):
+        assert [type(message) for message in wire.sent] == [StreamOk, LeaseRequest]
+        candidate.committed = 6
+        channel.statistics()[0].push()
+        assert wire.sent[2:] == [CommitOffsets(streams=(CommitOffset(PARTITION, 2, 6),))]
+
+
+def test_who_leads_no_more_sends_the_end_of_its_streams_itself() -> None:
+    """A thread would have to wake up for it in the middle of the write gap."""
+    with streaming() as (_, wire, channel):
+        del wire.sent[:]
+        (stream,) = channel.statistics()
+        stream.end("another replica leads", 2, 3, tell=False)
+        assert not wire.sent, "its caller has locks"
+        channel.push()
+        reason = "another replica leads"
+        assert wire.sent == [
+            StreamEnd(partition=PARTITION, reason=reason, leader=2, leader_epoch=3)
+        ]
+        channel.push()
+        assert len(wire.sent) == 1
