@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import functools
+
 import pytest
 
 from rezone.datanode.checked_clock import (
+    FIRST_SECONDS,
     HEARD_SECONDS,
     SETTLED_SECONDS,
     TROUBLE_SECONDS,
@@ -54,8 +57,16 @@ class Zone:
 
     def begin(self, node: int) -> CheckedClock:
         """Begin another process of a node."""
+        known = self.clocks[node].shares_with
         self.clocks[node] = CheckedClock(self.machines[node], OFFSET_MS)
+        self.clocks[node].shares_with = known
         return self.clocks[node]
+
+    def share(self) -> None:
+        """Have replicas of all partitions on all nodes: each knows of all others."""
+        for one, clock in enumerate(self.clocks):
+            others = [other for other in range(len(self.clocks)) if other != one]
+            clock.shares_with = functools.partial(list, others)
 
     def talk(self, *nodes: int, way: float = 0.001, back: float = 0.001) -> None:
         """Let each two of the nodes, or of all, exchange two rounds, of so many seconds."""
@@ -75,12 +86,12 @@ class Zone:
             Machine.seconds += back
             asks.heard(granted)
 
-    def pass_(self, seconds: float) -> None:
-        """Let time pass, in which all nodes tell each other their times."""
+    def pass_(self, seconds: float, *nodes: int) -> None:
+        """Let time pass, in which these nodes, or all, tell each other their times."""
         until = Machine.seconds + seconds
         while Machine.seconds < until:
             Machine.seconds += 0.5
-            self.talk()
+            self.talk(*nodes)
             for clock in self.clocks:
                 clock.look(clock.monotonic())
 
@@ -118,6 +129,74 @@ def test_who_needs_nobody_gives_times_at_once() -> None:
     zone.clocks[0].alone = lambda: True
     zone.clocks[0].look(zone.clocks[0].monotonic())
     assert zone.gives() == [True]
+
+
+@pytest.mark.proves("NW-05")
+def test_two_that_hear_each_other_first_do_not_outvote_those_that_start_later() -> None:
+    """Two nodes that were wrong alike counted as agreed: all others gave no times, for good."""
+    zone = Zone(MONTH, MONTH, 0, 0, 0)
+    zone.share()
+    zone.pass_(FIRST_SECONDS - 1, 0, 1)
+    assert not any(zone.gives())
+    with pytest.raises(NotReadyError, match="too few others agree"):
+        zone.clocks[0].require()
+    zone.talk()
+    assert zone.gives() == [False, False, True, True, True]
+    assert near(*zone.errors()[2:])
+    zone.pass_(TROUBLE_SECONDS + 1)
+    assert [clock.trouble.off for clock in zone.clocks] == [True, True, False, False, False]
+
+
+def test_half_of_the_nodes_are_no_majority() -> None:
+    """Of two pairs with different times the one that is heard first would win."""
+    zone = Zone(MONTH, MONTH, 0, 0)
+    zone.share()
+    zone.talk(0, 1)
+    zone.talk(2, 3)
+    zone.pass_(2 * FIRST_SECONDS)
+    assert not any(zone.gives())
+    zone.machines[0].error = 0
+    zone.pass_(1)
+    assert zone.gives() == [True, False, True, True]
+
+
+@pytest.mark.proves("NW-05")
+def test_a_zone_with_dead_nodes_starts_after_a_while() -> None:
+    """Of five nodes three are gone: the two that are left would wait for them for ever."""
+    zone = Zone(0, 0, 0, 0, 0)
+    zone.share()
+    zone.pass_(FIRST_SECONDS - 1, 0, 1)
+    assert not any(zone.gives())
+    zone.pass_(2, 0, 1)
+    assert zone.gives() == [True, True, False, False, False]
+    Machine.seconds += HEARD_SECONDS + 1
+    zone.clocks[0].look(zone.clocks[0].monotonic())
+    assert zone.clocks[0].gives, "it goes on when it hears nobody"
+
+
+def test_who_did_not_wait_for_a_majority_is_outvoted_when_there_is_one() -> None:
+    """Two that were wrong alike, and alone for long, would keep the time from all others."""
+    zone = Zone(MONTH, MONTH, 0, 0, 0)
+    zone.share()
+    zone.pass_(FIRST_SECONDS + 1, 0, 1)
+    assert zone.gives()[:2] == [True, True]
+    zone.talk()
+    zone.talk()
+    assert zone.gives() == [False, False, True, True, True]
+
+
+def test_who_was_alone_does_not_stop_when_it_is_not_alone_any_more() -> None:
+    """A leader would refuse writes for seconds because a first follower has caught up."""
+    zone = Zone(0, 0, 0, 0, 0)
+    zone.share()
+    alone = zone.clocks[0]
+    alone.alone = lambda: True
+    alone.look(alone.monotonic())
+    assert alone.gives
+    zone.talk(0, 1)
+    alone.alone = lambda: False
+    zone.talk(0, 1)
+    assert zone.gives() == [True, False, False, False, False]
 
 
 @pytest.mark.parametrize("set_nodes", [1, 3, 5])

@@ -4,6 +4,9 @@ The zone begins with clocks that agree. Then some of them are set, all by as muc
 amount of its own, perhaps anew with every step, and after a while they are right again. Nodes die
 and start meanwhile, by a clock that is wrong.
 
+Now and then all nodes end at once. Two that start first have clocks that are wrong alike, and hear
+each other before they hear anybody else. They are no majority of the nodes that they know of.
+
 What must hold: no write gets a time that is not near the true one, no replica says that it may be
 read up to a later one, no age is told that is less than the true one; and, as always, no read as of
 a time ever changes. At the end writes are taken.
@@ -12,11 +15,13 @@ a time ever changes. At the end writes are taken.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import math
 import random
 import uuid
 
 from rezone.datanode.age import age_ms_of
+from rezone.datanode.checked_clock import FIRST_SECONDS
 from rezone.datanode.partition import Partition
 from rezone.datanode.read import readable
 from rezone.datanode.settings import Clock
@@ -44,6 +49,10 @@ STEP_CHANCE = 0.02
 FLAP_CHANCE = 0.3
 WELL_CHANCE = 0.02
 WRITE_CHANCE = 0.1
+RESTART_CHANCE = 0.003
+PAIR_SECONDS = FIRST_SECONDS - 2.0
+"""Until then the clocks of a pair are right again: later a majority of those heard is enough."""
+
 ROWS = (b"\x00" * 8 + b"k", b"\xff" * 8 + b"k")
 """One of each partition."""
 
@@ -80,6 +89,7 @@ class WrongClocks(DataPlane):
         self.rows = list(ROWS)
         self.right = dict(self.errors)
         self.flapping: dict[NodeId, int] = {}
+        self.well_at = math.inf
         self.written = 0
         self.begin(range(len(ROWS)))
 
@@ -116,8 +126,33 @@ class WrongClocks(DataPlane):
         for node, error in self.flapping.items():
             if self.rng.random() < FLAP_CHANCE:
                 self.errors[node] = self.right[node] if self._is_wrong(node) else error
-        if self.rng.random() < WELL_CHANCE:
+        if self.rng.random() < WELL_CHANCE or self.loop.time() > self.well_at:
             self._make_well()
+        if self.loop.time() > 2.0 and self.rng.random() < RESTART_CHANCE:
+            self._restart_all()
+
+    def _restart_all(self) -> None:
+        """End all nodes, and start two first, with clocks that are wrong alike."""
+        pairs = [pair for pair in itertools.combinations(NODES, 2) if self._is_outvoted(pair)]
+        if not pairs:
+            return
+        for node in list(self.network.nodes):
+            self.kill(node)
+        self._make_well()
+        pair, alike = self.rng.choice(pairs), self._wrong()
+        self.well_at = self.loop.time() + PAIR_SECONDS
+        for node in pair:
+            self.errors[node] = alike
+            with self.mortals():
+                super().start(node)
+        self.counts["pairs"] += 1
+
+    def _is_outvoted(self, pair: tuple[NodeId, NodeId]) -> bool:
+        """Whether two nodes hear each other, and are no majority of those that either knows of."""
+        held = [set(record.replicas) for record in self.records.values()]
+        known = [set().union(*(each for each in held if node in each)) for node in pair]
+        hear = any(set(pair) <= each for each in held)
+        return hear and all(2 * len(pair) <= len(each) for each in known)
 
     def _set_clocks(self) -> None:
         """Set the clocks of some nodes, all by as much or each by an amount of its own."""
@@ -132,6 +167,7 @@ class WrongClocks(DataPlane):
                 self.flapping[node] = self.errors[node]
 
     def _make_well(self) -> None:
+        self.well_at = math.inf
         self.flapping.clear()
         self.errors.update(self.right)
 

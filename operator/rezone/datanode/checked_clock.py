@@ -11,6 +11,12 @@ agrees with it, itself included, as CockroachDB's nodes do (`--max-offset`). Tho
 agreed with others before, and run since, are asked first: their time rests on their monotonic
 clocks. While there are such, nodes that have just begun have no say.
 
+Where there are none, all nodes have just begun. Two that hear each other first may be wrong alike.
+So a node's first agreement takes a majority of all nodes that it knows of (`shares_with`): those that
+hold replicas of its partitions, and those heard. Nodes may be dead: after `FIRST_SECONDS` in which
+a majority of those heard has its time, a node gives times all the same. Others are not told that it
+has agreed, so it does not outvote nodes that start later.
+
 When a majority of all times of day has been set alike, and stays so for `SETTLED_SECONDS`, that
 time is taken: a suspended cluster wakes up so. From a truth it cannot be told.
 
@@ -19,7 +25,7 @@ partitions ask is one attribute, or computed from some that are never changed to
 """
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
@@ -30,6 +36,12 @@ from rezone.wire.messages import NodeClock, NodeId
 LOOK_SECONDS = 0.1
 HEARD_SECONDS = 10.0
 """For so long it counts what a node has said of its time."""
+
+FIRST_SECONDS = 10.0
+"""A node that has just begun waits at most that long for a majority of the nodes it knows of.
+
+Several leases (`lease_ms`) long: by then a new leader has connected to all that are there.
+"""
 
 SETTLED_SECONDS = 300.0
 TROUBLE_SECONDS = 2.0
@@ -72,8 +84,9 @@ class Trouble:
 class CheckedClock:
     """The clock of one node, in place of its machine's.
 
-    `alone` says whether nobody has to agree, because no row of this node is anybody else's.
-    `changed` is called, without any lock, when `gives` or `trouble` is another.
+    `alone` says whether nobody has to agree, because no row of this node is anybody else's. `shares_with`
+    returns the other nodes that a first agreement has to count, heard or not. `changed` is called,
+    without any lock, when `gives` or `trouble` is another.
     """
 
     def __init__(
@@ -82,6 +95,7 @@ class CheckedClock:
         offset_max_ms: int,
         *,
         alone: Callable[[], bool] = lambda: False,
+        shares_with: Callable[[], Collection[NodeId]] = tuple,
         changed: Callable[[], None] = lambda: None,
     ) -> None:
         self._machine = machine
@@ -93,6 +107,7 @@ class CheckedClock:
         self._base = self._wall
         self._highest = 0
         self._agreed = False
+        self._near_since: float | None = None
         self._look_at = float("-inf")
         self._set_since: float | None = None
         self._found = Trouble()
@@ -100,7 +115,7 @@ class CheckedClock:
         self.gives = False
         self.is_off = False
         self.trouble = Trouble()
-        self.alone, self.changed = alone, changed
+        self.alone, self.shares_with, self.changed = alone, shares_with, changed
 
     # --- what partitions ask ---------------------------------------------------------------------
 
@@ -149,7 +164,9 @@ class CheckedClock:
     @property
     def why_not(self) -> str:
         """Why it gives no times."""
-        return "it is not that of a majority" if self.is_off else "no other node has been heard"
+        if self.is_off:
+            return "it is not that of a majority"
+        return "too few others agree so far" if self._peers else "no other node has been heard"
 
     @property
     def offset_micros(self) -> int:
@@ -203,7 +220,7 @@ class CheckedClock:
             self._forget(now)
             self._follow()
             self._settle(now)
-            self._decide()
+            self._decide(now)
             self._tell(now)
             news = (self.gives, self.trouble) != before
         if news:
@@ -267,15 +284,38 @@ class CheckedClock:
             self._highest = max(self._highest, self.micros())
         self._base = base
 
-    def _decide(self) -> None:
+    def _decide(self, now: float) -> None:
         """See whether the time is right, as far as anybody knows."""
-        voters, own = self._voters(), self._is_own()
-        self._agreed = own and (self._agreed or bool(voters))
+        own = self._is_own()
+        self._note_nearness(now, own=own)
+        self._agreed = own and (self._agreed or self._agrees_first())
         self.is_off = not own
-        gives = own and (self._agreed or self.alone())
+        gives = own and (self._agreed or self._has_waited(now) or self.alone())
         if self.gives and not gives:
             self._highest = max(self._highest, self.micros())
         self.gives = gives
+
+    def _agrees_first(self) -> bool:
+        """Whether those that have agreed have this time, or most nodes that this one knows of."""
+        heard = self._peers
+        if any(moment.agreed for moment in heard.values()):
+            return True  # they were asked already, and nobody else
+        near = 1 + sum(moment.is_near(self._base, self.offset_max) for moment in heard.values())
+        return bool(heard) and 2 * near > 1 + len(heard.keys() | set(self.shares_with()))
+
+    def _note_nearness(self, now: float, *, own: bool) -> None:
+        """Note since when most of those heard have this node's time.
+
+        One that gives times already, because it was alone, need not wait when it no longer is.
+        """
+        if not own:
+            self._near_since = None
+        elif self._peers and self._near_since is None:
+            self._near_since = float("-inf") if self.gives else now
+
+    def _has_waited(self, now: float) -> bool:
+        """Whether a majority of those heard is enough, because the others do not come."""
+        return self._near_since is not None and now - self._near_since >= FIRST_SECONDS
 
     def _tell(self, now: float) -> None:
         """Say what is wrong when it has been so for a while, not each time that a clock is set."""

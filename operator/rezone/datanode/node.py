@@ -91,6 +91,7 @@ class DataNode:
             clock or SystemClock(),
             self.settings.clock_offset_ms_max,
             alone=self._goes_by_itself,
+            shares_with=self._shares_with,
             changed=self.clock_changed,
         )
         self.budget = Budget(self.settings.pending_bytes_node_max, "pending writes of the node")
@@ -339,6 +340,12 @@ class DataNode:
         partitions = self.partitions()
         few = self.zone.configured and self.config.min_in_sync_replicas == 1
         return few and all(set(p.record.isr) <= {self.node_id} for p in partitions)
+
+    def _shares_with(self) -> set[NodeId]:
+        """Return the other nodes that have, or should have, replicas of this one's partitions."""
+        records = [partition.record for partition in self.partitions()]
+        nodes = {node for record in records for node in (*record.replicas, *record.isr)}
+        return nodes - {self.node_id}
 
     def clock_changed(self) -> None:
         """Say what is wrong with the clock, or not any more, and do what has waited for it."""
