@@ -104,8 +104,7 @@ class PrimaryBackup:
 
     def granted(self, node: NodeId, lease: Lease) -> None:
         """Take a backup's promise."""
-        known = self.follower(node)
-        known.lease = known.lease.merged(lease)
+        self.follower(node).grant(lease)
 
     def vouched(self, now: float, since: float) -> bool:
         """Whether all backups vouch for a read."""

@@ -453,7 +453,19 @@ def test_who_may_join_next_must_have_been_told_a_time_before_it_is_closed() -> N
     assert state.told_time == 7
     state.follower(2).streaming, state.follower(2).durable = True, 5
     assert state.told_time == 0
-    assert not state.propose(0.0, 5), "it was told nothing yet"
+    assert not state.propose(0.0, 5), "it has granted no lease on this stream"
     state.granted(2, Lease(0.0, 0.0, 6))
     assert state.told_time == 6
     assert state.propose(0.0, 5)
+
+
+def test_a_leader_without_a_time_lets_a_follower_join_and_closes_none() -> None:
+    """A zone whose leader has a wrong clock would have nobody who may lead in its place."""
+    state = leader((0, 1), (0, 1, 2))
+    state.granted(1, Lease(0.0, 0.0, 7))
+    state.follower(2).streaming, state.follower(2).durable = True, 5
+    state.granted(2, Lease(0.0, 0.0, 0))
+    assert state.propose(0.0, 5)
+    assert state.proposal is not None
+    assert state.proposal.new_isr == (0, 1, 2)
+    assert state.told_time == 0, "what it was told with its stream has to be enough"

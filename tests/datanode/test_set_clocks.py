@@ -107,6 +107,29 @@ def test_a_node_that_begins_with_a_wrong_clock_gives_no_times_until_it_is_right(
 
 
 @pytest.mark.proves("NW-05")
+def test_a_leader_without_a_time_grows_its_in_sync_set(tmp_path: Path) -> None:
+    """If the only other member died, nobody could lead in place of a node with a wrong clock."""
+    with group(tmp_path) as (c, client, machines):
+        write(client, b"1")
+        leader, late = c.nodes[0], c.nodes[2]
+        c.watch()
+        late.stop()
+        c.until("out", lambda: c.isr(0) == {0, 1})
+        write(client, b"2")
+        leader.stop()
+        machines[0].ahead = MONTH
+        leader.start()
+        c.wait_up(0)
+        c.until("without a time", lambda: c.node(0).clock.is_off)
+        late.start()
+        c.wait_up(2)
+        c.until("in", lambda: c.isr(0) == {0, 1, 2})
+        assert c.node(0).clock.is_off
+        c.move(0, 2)
+        assert abs(write(client, b"3") - now()) < NEAR
+
+
+@pytest.mark.proves("NW-05")
 def test_an_age_that_cannot_be_told_is_not_told(tmp_path: Path) -> None:
     """Rows of a zone whose times were driven ahead counted as of just now, however old."""
     with group(tmp_path) as (c, client, _):

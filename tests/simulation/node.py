@@ -180,7 +180,7 @@ class SimulatedNode(DataNode):
         self.settings = settings or SETTINGS
         self.clock = CheckedClock(clock, self.settings.clock_offset_ms_max)
         self.clock.alone = self._goes_by_itself
-        self.clock.known = self._shares_with
+        self.clock.shares_with = self._shares_with
         self.budget = Budget(self.settings.pending_bytes_node_max, "pending writes")
         self.waiting_reads = Budget(self.settings.reads_held_bytes_max, "waiting reads")
         self.told = ToldTimes(self.clock, self.settings.told_ahead_ms)

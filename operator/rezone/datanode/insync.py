@@ -51,8 +51,9 @@ class FollowerProgress:
 
     `leaving`: it has said that it is about to stop; `slow`: its disk is slow, beside the leader's,
     and had better not be waited for either; `sync_ms` is how long its syncs take. `gone_since`: its
-    stream has broken then, and it has not asked for another one. Of the candidate of a takeover
-    alone: `index` is how far its indexes are, `ready_epoch` the epoch it waits to lead in.
+    stream has broken then, and it has not asked for another one. `leased`: it has granted a lease
+    on its present stream. Of the candidate of a takeover alone: `index` is how far its indexes are,
+    `ready_epoch` the epoch it waits to lead in.
     """
 
     durable: int = -1
@@ -64,6 +65,7 @@ class FollowerProgress:
     waiting_since: float | None = None
     gone_since: float | None = None
     lease: Lease = NO_LEASE
+    leased: bool = False
     index: IndexPosition | None = None
     ready_epoch: int = 0
 
@@ -73,8 +75,17 @@ class FollowerProgress:
         return self.leaving or self.slow
 
     def may_join(self, floor: int) -> bool:
-        """Whether it has all rows below `floor`, and has been told up to when it may be read."""
-        return self.streaming and self.durable >= floor and self.lease.time > 0
+        """Whether it has all rows below `floor`, and reads at the leader need not wait for it.
+
+        A leader without a time tells none with its leases: that is no reason. A follower keeps what
+        had been promised before its stream began (`StreamOk.time_floor`), and nothing later is
+        promised before it was told (`LeaderState.told_time`).
+        """
+        return self.streaming and self.durable >= floor and self.leased
+
+    def grant(self, lease: Lease) -> None:
+        """Take its promise."""
+        self.lease, self.leased = self.lease.merged(lease), True
 
     def stream_began(self) -> None:
         """Count nothing of an earlier stream: what it had acked on that it may have lost since.
@@ -82,7 +93,7 @@ class FollowerProgress:
         And what it was told: its node may have restarted.
         """
         self.durable, self.ready_epoch = -1, 0
-        self.lease = self.lease._replace(time=0)
+        self.lease, self.leased = self.lease._replace(time=0), False
         self.streaming, self.gone_since, self.leaving = True, None, False
 
     def stream_ended(self, now: float) -> None:
@@ -105,10 +116,6 @@ class FollowerProgress:
         self.durable = max(self.durable, durable)
         self.applied = applied
         self.waiting_since = now if durable < log_end else None
-
-    def granted(self, lease: Lease) -> None:
-        """Take its promise; a later one never shortens an earlier one."""
-        self.lease = self.lease.merged(lease)
 
     def owing_since(self, now: float, log_end: int) -> float | None:
         """Return since when it owes an ack, `now` if it did not before; None while it owes none."""
@@ -248,7 +255,7 @@ class LeaderState:
 
     def granted(self, node: NodeId, lease: Lease) -> None:
         """Take a follower's promise."""
-        self.follower(node).granted(lease)
+        self.follower(node).grant(lease)
 
     def vouched(self, now: float, since: float) -> bool:
         """Whether nobody can have led later when a read came at `since`, or until `now`."""

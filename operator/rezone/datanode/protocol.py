@@ -29,7 +29,8 @@ class Leadership(Protocol):
     """One leadership of one partition; called under the partition's lock, without I/O or clock.
 
     `maximal` are the nodes that every commit waits for, persisted before a proposal is told.
-    Nobody joins before it has granted a lease, by which it was told a time (`told_time`).
+    Nobody joins before it has granted a lease on its present stream; nothing is promised to readers
+    that those who stream, and so may join, were not told (`told_time`).
     """
 
     state: LeaderAndIsr
