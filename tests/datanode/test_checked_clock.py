@@ -330,6 +330,20 @@ def test_the_latest_time_is_kept_when_the_clock_goes_back() -> None:
     assert clock.highest >= true_time() + MONTH
 
 
+def test_a_node_that_is_held_back_knows_the_time_and_gives_none() -> None:
+    """One that has lost what it told would give times below that before it has found out."""
+    zone = Zone(0, 0)
+    clock = zone.clocks[0]
+    clock.hold_back()
+    zone.talk()
+    assert clock.knows
+    assert zone.gives() == [False, True]
+    with pytest.raises(NotReadyError, match="what it has told before"):
+        clock.require()
+    clock.release()
+    assert zone.gives() == [True, True]
+
+
 def test_who_answers_nothing_is_not_compared() -> None:
     """Of a frame that was long under way nobody knows when it was sent."""
     zone = Zone(0, 0)

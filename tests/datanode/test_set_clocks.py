@@ -12,6 +12,8 @@ import pytest
 from replica_cluster import FAST, Coordinator, LocalNode, SetClock, cluster
 
 from rezone.client import ClientSettings, StaleRowsError, TableClient
+from rezone.replica.lease import NEVER
+from rezone.replica.told import NAME
 from rezone.wire.messages import NodeReport, ReportRequest, ZoneConfig
 
 KEY = b"k"
@@ -104,6 +106,67 @@ def test_a_node_that_begins_with_a_wrong_clock_gives_no_times_until_it_is_right(
         c.until("it is well", lambda: c.node(0).clock.gives)
         c.move(0, 0)
         assert abs(write(client, b"3") - now()) < NEAR
+
+
+def damage(node: LocalNode) -> None:
+    """Leave nothing to be read of what a node that is down has told."""
+    path = node.directory / NAME
+    path.write_bytes(b"?" * path.stat().st_size)
+
+
+@pytest.mark.proves("NW-05")
+@pytest.mark.parametrize("error", [-MONTH, MONTH])
+def test_a_node_that_has_lost_what_it_told_waits_for_the_time_of_others(
+    tmp_path: Path, error: int
+) -> None:
+    """It took its own clock for right: rows got times below what was read, or a month ahead."""
+    with group(tmp_path) as (c, client, machines):
+        write(client, b"1")
+        leader = c.nodes[0]
+        assert isinstance(leader, LocalNode)
+        told = c.node(0).told.until
+        leader.stop()
+        damage(leader)
+        machines[0].ahead = error
+        leader.start()
+        c.wait_up(0)
+        c.until("it is off", lambda: c.node(0).clock.is_off)
+        assert c.node(0).told.lost
+        assert c.node(0).told.before < now() + NEAR
+        followers = c.replica(0).leading.require_state().followers
+        c.until("leases", lambda: [f.lease.until > NEVER for f in followers.values()] == [True] * 2)
+        assert not any(each.leased for each in followers.values()), "nobody may join yet"
+        machines[0].ahead = 0
+        c.until("found", lambda: not c.node(0).told.lost and c.node(0).clock.gives)
+        assert told - NEAR < c.node(0).told.before < now() + NEAR
+        c.until("two streams", lambda: len(c.replica(0).leading.streams) == 2)
+        for node in (1, 2):
+            floor = c.replica(node).intake.time_floor
+            assert floor >= c.node(0).told.before, "told with the next stream"
+        assert now() - NEAR < write(client, b"2") < now() + NEAR
+
+
+@pytest.mark.proves("NW-05")
+def test_a_node_that_is_alone_goes_on_above_its_rows_when_it_has_lost_what_it_told(
+    tmp_path: Path,
+) -> None:
+    """It would wait for ever for others to agree, or write below times that it gave itself."""
+    config = ZoneConfig(
+        zone="test", zone_uid="uid-test", partitions=1, replicas=1, min_in_sync_replicas=1
+    )
+    machine = SetClock()
+    with cluster(tmp_path, 1, settings=FAST, config=config, clocks=[machine]) as c:
+        c.create(0, (0,))
+        node = c.nodes[0]
+        assert isinstance(node, LocalNode)
+        with TableClient(list(c.peers.values()), settings=ClientSettings()) as client:
+            first = write(client, b"1")
+            node.stop()
+            damage(node)
+            machine.ahead = -MONTH
+            node.start()
+            c.wait_up(0)
+            assert write(client, b"2") > first + FAST.told_ahead_ms * 1_000
 
 
 @pytest.mark.proves("NW-05")

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from replica_cluster import Client, cluster
 
-from rezone.datanode.told import NAME, ToldTimes
+from rezone.datanode.told import DAMAGED, NAME, RECOVERED, ToldTimes
 from rezone.wire.errors import NotReadyError
 
 P = 0
@@ -142,19 +142,79 @@ def test_after_an_orderly_end_rows_do_not_get_times_ahead_of_the_clock(
     assert opened(clock, record).before == NOW + 50
 
 
-def test_a_damaged_file_is_set_aside(tmp_path: Path, clock: HandClock) -> None:
-    """A node would not start because of a few bytes, or start as if nothing had been told."""
+def damaged_copy(directory: Path, clock: HandClock, *reached: int) -> Path:
+    """Make a bound that has reached these times, with damage in its newest record."""
     told = ToldTimes(clock, AHEAD_MS)
-    told.open(tmp_path)
-    told.reach(NOW)
-    path = tmp_path / NAME
+    told.open(directory)
+    for time_ in reached:
+        told.reach(time_)
+    path = directory / NAME
     data = bytearray(path.read_bytes())
     data[-1] ^= 1
     path.write_bytes(data)
-    again = ToldTimes(clock, AHEAD_MS)
-    again.open(tmp_path)
-    assert again.before == NOW + AHEAD
-    assert path.with_name(f"{NAME}.damaged").exists()
+    return path
+
+
+def reopened(directory: Path, clock: HandClock) -> ToldTimes:
+    """Return the bound of a node that has begun again."""
+    told = ToldTimes(clock, AHEAD_MS)
+    told.open(directory)
+    return told
+
+
+@pytest.mark.parametrize("error", [-30 * 24 * HOUR, 30 * 24 * HOUR])
+@pytest.mark.proves("NW-05")
+def test_a_damaged_bound_is_not_replaced_by_a_clock_that_nobody_has_checked(
+    tmp_path: Path, clock: HandClock, error: int
+) -> None:
+    """Rows would get times a month ahead, or below those that were read at."""
+    damaged_copy(tmp_path, clock, NOW)
+    clock.now += error
+    again = reopened(tmp_path, clock)
+    assert again.lost
+    assert again.is_due, "somebody has to look for it"
+    assert again.before == 0
+    assert (tmp_path / DAMAGED).exists()
+
+
+def test_a_bound_that_was_lost_stays_lost_until_another_is_durable(
+    tmp_path: Path, clock: HandClock
+) -> None:
+    """A restart before the node knows the time would begin as if nothing had been told."""
+    damaged_copy(tmp_path, clock, NOW)
+    reopened(tmp_path, clock).reach(5)  # as a lease that it grants meanwhile
+    again = reopened(tmp_path, clock)
+    assert again.lost
+    assert again.recover(NOW + 7)
+    assert again.before == NOW + 7
+    assert reopened(tmp_path, clock).lost, "those who have to know it may not know it yet"
+    again = reopened(tmp_path, clock)
+    assert again.recover(NOW + 8)
+    again.found()
+    assert not again.lost
+    assert (tmp_path / RECOVERED).exists()
+    last = reopened(tmp_path, clock)
+    assert not last.lost
+    assert last.before >= NOW + 8
+
+
+def test_what_can_be_read_of_a_damaged_bound_counts(tmp_path: Path, clock: HandClock) -> None:
+    """A node that nobody can tell the time, its clock set back, would begin below what it told."""
+    damaged_copy(tmp_path, clock, NOW + 20 * AHEAD, NOW + 40 * AHEAD)
+    again = reopened(tmp_path, clock)
+    assert again.before == NOW + 21 * AHEAD
+    assert again.recover(NOW)
+    assert again.before == NOW + 21 * AHEAD
+
+
+def test_a_bound_is_not_found_before_it_is_on_the_disk(clock: HandClock, record: Record) -> None:
+    """A crash would forget it, and what was promised by then."""
+    told = opened(clock, record)
+    record.full = True
+    assert not told.recover(NOW)
+    assert told.before == 0
+    record.full = False
+    assert told.recover(NOW)
 
 
 @pytest.mark.proves("ZR-08")

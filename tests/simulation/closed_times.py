@@ -4,7 +4,7 @@ Two partitions to which hardly anything is written, so that the times that their
 far above those of any row, and nothing but what nodes have been told keeps the next row above
 them.
 Each start of a node gives it another clock, ahead or behind: as one that was set back while the
-node was down.
+node was down. Now and then what says what it has been told is damaged.
 
 What must hold: no read as of a time ever changes, whoever answers it, whenever; and at the end
 writes are taken, and are seen.
@@ -56,6 +56,7 @@ class ClosedTimes(DataPlane):
     def start(self, node: NodeId) -> None:
         """Start a node, with another clock."""
         self.errors[node] = self.rng.randrange(-ERROR_MICROS, ERROR_MICROS)
+        self.damage_bound(node)
         super().start(node)
         self.counts["starts"] += 1
 

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
+from rezone.datanode import told
 from rezone.datanode.host import Host
 from rezone.datanode.partition import Partition
 from rezone.datanode.read import Readable, readable
@@ -68,6 +69,9 @@ LATE_APPLIES = (0.0, 0.02, 0.3)
 """How often a node applies rows for so long that others go on meanwhile; each run has one."""
 
 STALL_STEPS_MAX = 4
+DAMAGE_CHANCE = 0.1
+"""How often the bound of told times is damaged while a node is down, in storms that do that."""
+
 SLOW_SECONDS_MAX = 10.0
 """For so long followers of a node may apply nothing at all."""
 
@@ -143,6 +147,8 @@ class DataPlane:
         # Of its own as well: runs without late applies are what they were before there were any.
         self.lateness = random.Random(f"late applies {rng.getstate()[1][0]}")
         self.late_applies = self.lateness.choice(LATE_APPLIES)
+        self.damages = random.Random(f"damaged bounds {rng.getstate()[1][0]}")
+        self.damage_chance = DAMAGE_CHANCE
         self.fill_chance = FILL_CHANCE
         self.stalled: Host | None = None
         self.slow_until: dict[NodeId, float] = {}
@@ -391,6 +397,20 @@ class DataPlane:
         up = self.network.nodes.pop(node, None)
         if up is not None:
             up.kill(machine_dies=self.crashes.random() < 0.5)
+
+    def damage_bound(self, node: NodeId) -> None:
+        """Perhaps change a byte of a bound of told times, while its node is down.
+
+        Starts of nodes that have recovered from that before are counted.
+        """
+        path = self.machines[node].root / told.NAME
+        self.counts["recovered bounds"] += path.with_name(told.RECOVERED).exists()
+        if self.damages.random() >= self.damage_chance or not path.exists():
+            return
+        data = bytearray(path.read_bytes())
+        data[self.damages.randrange(len(data))] ^= 1 << self.damages.randrange(8)
+        path.write_bytes(data)
+        self.counts["damaged bounds"] += 1
 
     def bury(self, died: MachineDiedError) -> None:
         """Take a node away whose machine has died; safe to repeat."""

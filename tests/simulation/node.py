@@ -204,7 +204,7 @@ class SimulatedNode(DataNode):
         self.sync_times = NodeSyncTimes(machine, clock)
         self.disk_speed = DiskSpeed(self.sync_times, self.settings)
         self._reopening = Reopening(self)
-        self._told_job = Job("told times", self.told.keep_ahead)
+        self._told_job = Job("told times", self.keep_bound)
         self.followers: dict[PartitionId, Follower] = {}
         self._polls: list[tuple[ReportRequest, Later]] = []
         # What a coordinator knows that has heard of a version, for `_report_checked`.
@@ -229,8 +229,7 @@ class SimulatedNode(DataNode):
         """Take over what is on the disk."""
         directory = self.machine.root
         self.zone.open(directory)
-        self.told.open(directory)
-        self.clock.begin_above(self.told.before)
+        self.open_bound(directory)
         self.replicas = SimulatedReplicas(self, directory / "partitions", self.store_config())
 
     def store_config(self) -> StoreConfig:
@@ -297,7 +296,7 @@ class SimulatedNode(DataNode):
                 partition.tick(now)
         self.look_at_disk(now)
         self.clock.look(now)
-        if self.clock.gives and self.told.is_due:
+        if self.clock.knows and self.told.is_due:
             self.wake(self._told_job)
         self._reopening.tick(now)
         self.pulls.step()  # type: ignore[attr-defined]

@@ -25,8 +25,9 @@ def test_no_restart_breaks_what_was_told() -> None:
     for seed in {*seeds()[::8], *FOUND}:
         run = ClosedTimes(seed)
         if seed in FOUND:
-            run.late_applies = 0.0  # as it was when that was found
+            run.late_applies = run.damage_chance = 0.0  # as it was when that was found
         run.run()
         counts.update(run.counts)
-    for what in ("past", "closed", "starts", "written", "late applies"):
+    faults = ("starts", "damaged bounds", "recovered bounds", "late applies")
+    for what in (*faults, "past", "closed", "written"):
         assert counts[what] > 0, counts

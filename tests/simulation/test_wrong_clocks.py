@@ -20,5 +20,6 @@ def test_no_clock_drives_the_zones_times() -> None:
         run = WrongClocks(seed)
         run.run()
         counts.update(run.counts)
-    for what in ("set", "wrong starts", "pairs", "past", "ages", "written", "written while wrong"):
+    faults = ("set", "wrong starts", "pairs", "damaged bounds", "recovered bounds")
+    for what in (*faults, "past", "ages", "written", "written while wrong"):
         assert counts[what] > 0, counts

@@ -107,6 +107,7 @@ class WrongClocks(DataPlane):
             self.errors[node] = self._wrong()
             if node in self.flapping:
                 self.flapping[node] = self.errors[node]
+        self.damage_bound(node)
         super().start(node)
 
     def _is_wrong(self, node: NodeId) -> bool:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from rezone.storage.journal import Journal
+from rezone.storage.journal import Journal, whole_records
 from rezone.storage.meta import JOURNAL_NAME, MetaFile, PartitionMeta
 from rezone.wire.errors import CorruptionError
 
@@ -115,3 +115,16 @@ def test_facts_that_nobody_can_read_count_as_damage(tmp_path: Path) -> None:
     assert MetaFile.exists(tmp_path)
     with pytest.raises(CorruptionError, match=JOURNAL_NAME):
         MetaFile(tmp_path, PartitionMeta())
+
+
+@pytest.mark.parametrize("at", [0, 9, 30])
+def test_whole_records_are_found_also_behind_damage(tmp_path: Path, at: int) -> None:
+    """What a node promised last would be lost with what it promised first."""
+    path = tmp_path / "journal"
+    data = bytearray(written(path))
+    assert list(whole_records(path)) == [OLDER, NEWEST]
+    data[at] ^= 1
+    path.write_bytes(data)
+    assert list(whole_records(path))[-1] == NEWEST
+    path.write_bytes(data[:-1])
+    assert NEWEST not in list(whole_records(path))

@@ -86,7 +86,8 @@ class CheckedClock:
 
     `alone` says whether nobody has to agree, because no row of this node is anybody else's. `shares_with`
     returns the other nodes that a first agreement has to count, heard or not. `changed` is called,
-    without any lock, when `gives` or `trouble` is another.
+    without any lock, when `gives` or `trouble` is another. It `gives` times when it `knows` the
+    time and is not held back.
     """
 
     def __init__(
@@ -112,6 +113,8 @@ class CheckedClock:
         self._set_since: float | None = None
         self._found = Trouble()
         self._found_at = float("-inf")
+        self._held_back = False
+        self.knows = False
         self.gives = False
         self.is_off = False
         self.trouble = Trouble()
@@ -135,6 +138,15 @@ class CheckedClock:
     def begin_above(self, time: int) -> None:
         """Note which time it was in a life before."""
         self._highest = max(self._highest, time)
+
+    def hold_back(self) -> None:
+        """Give no times until `release`, though it knows the time."""
+        self._held_back = True
+
+    def release(self) -> None:
+        """Give times again."""
+        self._held_back = False
+        self.look(self.monotonic(), at_once=True)
 
     def time(self) -> int:
         """Return the node's time as `micros` does; NotReadyError while the node does not know it.
@@ -166,6 +178,8 @@ class CheckedClock:
         """Why it gives no times."""
         if self.is_off:
             return "it is not that of a majority"
+        if self.knows:
+            return "what it has told before is not known yet"
         return "too few others agree so far" if self._peers else "no other node has been heard"
 
     @property
@@ -290,7 +304,8 @@ class CheckedClock:
         self._note_nearness(now, own=own)
         self._agreed = own and (self._agreed or self._agrees_first())
         self.is_off = not own
-        gives = own and (self._agreed or self._has_waited(now) or self.alone())
+        self.knows = own and (self._agreed or self._has_waited(now) or self.alone())
+        gives = self.knows and not self._held_back
         if self.gives and not gives:
             self._highest = max(self._highest, self.micros())
         self.gives = gives
@@ -306,12 +321,12 @@ class CheckedClock:
     def _note_nearness(self, now: float, *, own: bool) -> None:
         """Note since when most of those heard have this node's time.
 
-        One that gives times already, because it was alone, need not wait when it no longer is.
+        One that knows it already, because it was alone, need not wait when it no longer is.
         """
         if not own:
             self._near_since = None
         elif self._peers and self._near_since is None:
-            self._near_since = float("-inf") if self.gives else now
+            self._near_since = float("-inf") if self.knows else now
 
     def _has_waited(self, now: float) -> bool:
         """Whether a majority of those heard is enough, because the others do not come."""

@@ -98,7 +98,11 @@ class FollowerProgress:
 
     def stream_ended(self, now: float) -> None:
         """Note that it streams no more."""
-        self.streaming, self.gone_since = False, now
+        self.streaming, self.leased, self.gone_since = False, False, now
+
+    def count_no_lease(self) -> None:
+        """Let it join on its next stream only, whatever it grants on this one."""
+        self.leased = False
 
     def note_state(self, ack: FetchLog, *, slow: bool) -> bool:
         """Note what comes with an ack; whether the in-sync set may change by that.

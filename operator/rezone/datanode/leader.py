@@ -167,6 +167,18 @@ class LeaderDuties:
             stream.end(reason, leader, epoch, tell=tell)
         self.streams.clear()
 
+    def restart_streams(self, reason: str) -> None:
+        """End all streams of a leadership that goes on: what the next ones begin with has changed.
+
+        Nobody joins before its next stream has begun.
+        """
+        partition = self._partition
+        with partition.lock:
+            if self.state is not None:
+                for node in self.streams:
+                    self.state.follower(node).stream_ended(partition.clock.monotonic())
+            self.end_streams(reason, None, None)
+
     def end_left_out(self, known: set[NodeId]) -> None:
         """End the streams of others: who is taken in again may have lost its rows meanwhile."""
         for node in self.streams.keys() - known:
@@ -272,6 +284,9 @@ class LeaderDuties:
             if self.state is None or self.streams.get(stream.node) is not stream:
                 return
             self.state.granted(stream.node, lease)
+            if partition.host.told.lost:
+                # It began with less than may have been promised: it joins on its next stream.
+                self.state.follower(stream.node).count_no_lease()
             partition.changed.notify_all()
             news = partition.reads.waits or stream.node not in self.state.maximal
         if news:

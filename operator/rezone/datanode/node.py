@@ -138,6 +138,7 @@ class DataNode:
             links=self.links,
             board=self.board,
             told=self.told,
+            keep_bound=self.keep_bound,
             reopening=self._reopening,
             hearing=self.hearing,
             look_at_disk=self.look_at_disk,
@@ -151,8 +152,7 @@ class DataNode:
         warm_up()
         make_directory(self._directory)
         self.zone.open(self._directory)
-        self.told.open(self._directory)
-        self.clock.begin_above(self.told.before)
+        self.open_bound(self._directory)
         if self.zone.configured:
             self.replicas.open_found()
         for partition in self.partitions():
@@ -346,6 +346,41 @@ class DataNode:
         records = [partition.record for partition in self.partitions()]
         nodes = {node for record in records for node in (*record.replicas, *record.isr)}
         return nodes - {self.node_id}
+
+    def open_bound(self, directory: Path) -> None:
+        """Take over what the node has told; while that is not known it gives no times."""
+        self.told.open(directory)
+        self.clock.begin_above(self.told.before)
+        if self.told.lost:
+            self.clock.hold_back()
+
+    def keep_bound(self) -> None:
+        """Keep the bound of told times ahead of the clock, and find one if it was lost."""
+        if not self.told.lost:
+            self.told.keep_ahead()
+            return
+        latest = self._latest_time()
+        if not self.clock.knows or not self.told.recover(latest):
+            return
+        self.clock.begin_above(self.told.before)
+        for partition in self.partitions():
+            with partition.lock:
+                partition.write_clock.raise_to(self.told.before)
+            partition.leading.restart_streams("what was told before is known again")
+        self.told.found()
+        self.clock.release()
+
+    def _latest_time(self) -> int:
+        """Return the latest time that any node can have; right while the clock `knows` it.
+
+        Nobody has agreed with a node that goes by itself. That its clock was not set back, by more
+        than what its rows show, is assumed then.
+        """
+        latest = self.clock.micros() + 2 * self.clock.offset_max
+        if self._goes_by_itself():
+            given = (each.store.last_commit_time for each in self.partitions())
+            latest = max(latest, max(given, default=0) + self.settings.told_ahead_ms * 1000)
+        return latest
 
     def clock_changed(self) -> None:
         """Say what is wrong with the clock, or not any more, and do what has waited for it."""

@@ -38,6 +38,7 @@ class NodeThreads:
         links: Links,
         board: ReportBoard,
         told: ToldTimes,
+        keep_bound: Callable[[], None],
         reopening: Reopening,
         hearing: Hearing,
         look_at_disk: Callable[[float], None],
@@ -54,7 +55,7 @@ class NodeThreads:
         self._reopening = reopening
         self._hearing = hearing
         self._look_at_disk = look_at_disk
-        self._told_job = Job("told times", told.keep_ahead)
+        self._told_job = Job("told times", keep_bound)
         self._wake = wake
         self._ticked_at = clock.monotonic()
         self._threads = [
@@ -97,7 +98,7 @@ class NodeThreads:
             self._board.tick(now)
             self._reopening.tick(now)
             self._clock.look(now)
-            if self._clock.gives and self._told.is_due:
+            if self._clock.knows and self._told.is_due:
                 self._wake(self._told_job)
             wanted = self._clock.monotonic() + interval
 

@@ -10,6 +10,12 @@ ahead of the clock, as CockroachDB keeps one for its hybrid clock: it is written
 (`told_ahead_ms`), not with each round of leases. After a restart writes get later times than it
 says. An orderly end writes what was really told, so that the bound is not ahead of the clock then.
 
+Where the file is damaged, nobody knows what this node has promised (`lost`). Its clock alone does
+not tell: it may have been set back, or be a month ahead. But whatever a node promised was the time
+of some node by then. So until the node knows the time, by the majority of others, it gives none;
+then it begins above the latest time that any node can have by now (`recover`). The damaged file
+says that this is still to be done, over restarts.
+
 Concurrency: thread-safe; a write of the file holds up `reach`, and never who asks for `until`.
 """
 
@@ -19,12 +25,16 @@ from typing import Protocol
 
 import structlog
 
-from rezone.storage.journal import Journal
+from rezone.storage.journal import Journal, whole_records
 from rezone.wire.errors import CorruptionError, NotReadyError
 
 _log = structlog.get_logger(__name__)
 
 NAME = "told.journal"
+DAMAGED = f"{NAME}.damaged"
+"""What a damaged one is called until a new bound stands; people find it as `RECOVERED` then."""
+
+RECOVERED = f"{NAME}.recovered"
 _BYTES = 8
 
 
@@ -54,7 +64,8 @@ class ToldTimes:
     """The bound of one node; all times in microseconds.
 
     Nothing later than `until` is promised or closed. `before` is what that was when the process
-    began: the replicas that are opened write nothing at or below it.
+    began: the replicas that are opened write nothing at or below it. While the bound is `lost`,
+    `before` may be too early, and the node must give no times.
     """
 
     def __init__(self, clock: NodeTime, ahead_ms: int) -> None:
@@ -64,22 +75,58 @@ class ToldTimes:
         self._record: Record | None = None
         self._told = 0
         self._failing = False
+        self._damaged: Path | None = None
         self.before = 0
         self.until = 0
 
     def open(self, directory: Path) -> None:
-        """Take over what a directory has.
-
-        What is damaged is kept beside it; that the clock has not been set back is assumed then.
-        """
-        path = directory / NAME
+        """Take over what a directory has; what is damaged is set aside, and the bound is lost."""
+        path, damaged = directory / NAME, directory / DAMAGED
         try:
             self.take_over(Journal(path))
         except CorruptionError as error:
-            _log.error("the bound of told times is damaged, begun anew", why=str(error))
-            path.rename(path.with_name(f"{path.name}.damaged"))
+            _log.error("the bound of told times is damaged", why=str(error))
+            path.replace(damaged)
             self.take_over(Journal(path))
-            self.before = self._clock.micros() + self._ahead
+        if damaged.exists():
+            self._lose(damaged)
+
+    def _lose(self, damaged: Path) -> None:
+        """Begin at the latest bound that can still be read; later ones may have been there."""
+        found = (int.from_bytes(each) for each in whole_records(damaged) if len(each) == _BYTES)
+        self.before = self._told = max(self.before, max(found, default=0))
+        self._damaged = damaged
+
+    @property
+    def lost(self) -> bool:
+        """Whether it is not known what was promised before this process began."""
+        return self._damaged is not None
+
+    def recover(self, latest: int) -> bool:
+        """Begin above the latest time that any node can have by now; whether that is durable.
+
+        Where it is, `before` is right. `found` says that all who have to know it do.
+        """
+        try:
+            with self._lock:
+                self._write(max(self.until, self.before, latest + self._ahead))
+                self._failing = False
+        except OSError as error:
+            self._note_failure(error)
+            return False
+        self.before = max(self.before, latest)
+        return True
+
+    def found(self) -> None:
+        """End the search for a bound that was lost."""
+        if self._damaged is None:
+            return
+        try:
+            self._damaged.replace(self._damaged.with_name(RECOVERED))
+        except OSError as error:
+            _log.warning("a restart will look for the bound of told times again", error=str(error))
+        self._damaged = None
+        _log.warning("times go on above those that may have been told", before=self.before)
 
     def take_over(self, record: Record) -> None:
         """Go on with what is known, and write to it from now on."""
@@ -99,8 +146,8 @@ class ToldTimes:
 
     @property
     def is_due(self) -> bool:
-        """Whether the clock will soon have reached the bound."""
-        return self.until - self._clock.micros() < self._ahead // 2
+        """Whether the clock will soon have reached the bound, or that is lost."""
+        return self.lost or self.until - self._clock.micros() < self._ahead // 2
 
     def keep_ahead(self) -> None:
         """Bring the bound ahead of the clock; where that fails, no later time is closed.
@@ -116,10 +163,13 @@ class ToldTimes:
         except NotReadyError:
             return
         except OSError as error:
-            # Asked for with each tick: said once.
-            if not self._failing:
-                _log.error("the bound of told times cannot be written", error=str(error))
-            self._failing = True
+            self._note_failure(error)
+
+    def _note_failure(self, error: OSError) -> None:
+        """Say it once: writes are asked for with each tick."""
+        if not self._failing:
+            _log.error("the bound of told times cannot be written", error=str(error))
+        self._failing = True
 
     def close(self, highest: int) -> None:
         """Bring the bound down to what was told, and to what this node's time was at most."""

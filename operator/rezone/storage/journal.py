@@ -18,6 +18,7 @@ Concurrency: the caller keeps calls apart.
 import itertools
 import os
 import struct
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
@@ -90,6 +91,20 @@ class Journal:
 def _record(payload: bytes) -> bytes:
     body = _BODY.pack(len(payload), google_crc32c.value(payload))
     return b"".join((body, _CRC.pack(google_crc32c.value(body)), payload))
+
+
+def whole_records(path: Path) -> Iterator[bytes]:
+    """Yield the payload of each whole record of a file that may be damaged, the oldest first."""
+    data, position = path.read_bytes(), 0
+    while position < len(data):
+        begin, length = position + _HEADER_BYTES, _length_at(data, position)
+        body = data[begin : begin + length] if length is not None else b""
+        crc = google_crc32c.value(body)
+        if length == len(body) and crc == _BODY.unpack_from(data, position)[1]:
+            yield body
+            position = begin + length
+        else:
+            position += 1
 
 
 def _read(path: Path, data: bytes) -> tuple[bytes, int]:
