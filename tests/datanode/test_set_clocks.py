@@ -141,7 +141,7 @@ def test_a_node_that_has_lost_what_it_told_waits_for_the_time_of_others(
         assert told - NEAR < c.node(0).told.before < now() + NEAR
         c.until("two streams", lambda: len(c.replica(0).leading.streams) == 2)
         for node in (1, 2):
-            floor = c.replica(node).intake.time_floor
+            floor = c.replica(node).write_clock.floor
             assert floor >= c.node(0).told.before, "told with the next stream"
         assert now() - NEAR < write(client, b"2") < now() + NEAR
 

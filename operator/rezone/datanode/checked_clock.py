@@ -12,10 +12,10 @@ agreed with others before, and run since, are asked first: their time rests on t
 clocks. While there are such, nodes that have just begun have no say.
 
 Where there are none, all nodes have just begun. Two that hear each other first may be wrong alike.
-So a node's first agreement takes a majority of all nodes that it knows of (`shares_with`): those that
-hold replicas of its partitions, and those heard. Nodes may be dead: after `FIRST_SECONDS` in which
-a majority of those heard has its time, a node gives times all the same. Others are not told that it
-has agreed, so it does not outvote nodes that start later.
+So a node's first agreement takes a majority of all nodes that it knows of: those that hold replicas
+of its partitions (`shares_with`), and those heard. Nodes may be dead: after `FIRST_SECONDS` in
+which a majority of those heard has its time, a node gives times all the same. Others are not told
+that it has agreed, so it does not outvote nodes that start later.
 
 When a majority of all times of day has been set alike, and stays so for `SETTLED_SECONDS`, that
 time is taken: a suspended cluster wakes up so. From a truth it cannot be told.
@@ -84,10 +84,10 @@ class Trouble:
 class CheckedClock:
     """The clock of one node, in place of its machine's.
 
-    `alone` says whether nobody has to agree, because no row of this node is anybody else's. `shares_with`
-    returns the other nodes that a first agreement has to count, heard or not. `changed` is called,
-    without any lock, when `gives` or `trouble` is another. It `gives` times when it `knows` the
-    time and is not held back.
+    `alone` says whether nobody has to agree, because no row of this node is anybody else's.
+    `shares_with` returns the other nodes that a first agreement has to count, heard or not.
+    `changed` is called, without any lock, when `gives` or `trouble` is another. It `gives` times
+    when it `knows` the time and is not held back.
     """
 
     def __init__(
