@@ -23,7 +23,7 @@ from migration_case import (
     with_world,
 )
 from simulated_zone import Zone
-from worlds import NOW, OLD, World, child, followed, record
+from worlds import NEW, NOW, OLD, World, child, followed, record
 
 from rezone.domain.machines.migration_table import TABLE
 from rezone.domain.model import world
@@ -505,6 +505,25 @@ def test_a_lost_candidate_is_removed_again() -> None:
     assert decision.status.state == S.UPDATE_METADATA_ROLLBACK
     case.world.silent[3] = 60.0
     assert case.decide().status.state == S.FAILED
+
+
+@pytest.mark.proves("RM-03", "RM-08", "ZR-06")
+@pytest.mark.parametrize("pending", [True, False], ids=["pending", "stable"])
+def test_a_candidate_that_the_assignment_wants_is_not_removed(*, pending: bool) -> None:
+    """The rollback removed what a rebalance added again, in each pass of either, without an end."""
+    case = Case(S.UPDATE_METADATA_ROLLBACK)
+    case.context = {"to_node": 3, "opened_candidate": True}
+    if pending:
+        case.world.pend()
+    else:
+        case.world.settings["stable"] = NEW
+    case.world.routes[0] = record(replicas=NODES)
+    case.world.reports[0, 3] = {"needs_snapshot": True}
+    decision = case.decide()
+    assert decision.actions == ()
+    assert decision.status.state == S.FAILED
+    case.world.routes[0] = record()
+    assert only(case.decide(), world.StopReplica).node == 3, "no record names it yet"
 
 
 @pytest.mark.proves("RM-04", "DCP-09")

@@ -356,12 +356,19 @@ def _try_again(run: Run) -> bool:
 
 
 def _cleaned(run: Run) -> bool:
+    """Remove the replica that this migration opened; True when that is done.
+
+    One that the assignment wants by now stays: a rebalance would add it again, and its copy would
+    begin again, in each pass of either.
+    """
     context, record = run.context, run.record
     if is_copying(run):
         return False
     if not context.opened_candidate:
         return True
     if context.to_node in record.replicas:
+        if run.has_place(context.to_node):
+            return True
         run.change_route(lambda r: routes.remove_replicas(r, (context.to_node,)))
         return False
     return not _stop(run, context.to_node)
