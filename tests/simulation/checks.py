@@ -30,6 +30,10 @@ if TYPE_CHECKING:
 
 _CLAIMING = frozenset({"DistributionZone", "RebalanceTask", "RegionMigration"})
 
+RECORD_CHANGES_MAX = 50
+"""So often a record may change within a second; storms come to a dozen. More is written where two
+deciders undo each other's changes."""
+
 
 class OpenRead(NamedTuple):
     """A read of the newest state that waits, and how many rows were known when it began."""
@@ -53,6 +57,9 @@ class Checks:
         self._answered: dict[PartitionId, tuple[int, int]] = {}
         self._reading: weakref.WeakKeyDictionary[Partition, OpenRead] = weakref.WeakKeyDictionary()
         self._claims_changed = False
+        self._changed: dict[PartitionId, collections.deque[float]] = collections.defaultdict(
+            lambda: collections.deque(maxlen=RECORD_CHANGES_MAX)
+        )
 
     # --- the route table ---------------------------------------------------------------------
 
@@ -78,6 +85,7 @@ class Checks:
         if before is not None:
             fell = route_checks.regressions(before, record)
             assert fell == (), f"p{partition}: {fell}"
+        self._require_calm(partition)
         self.routes[partition] = record
         newest = self.forgotten.get(partition)
         if newest is not None and _epochs(record) >= _epochs(newest):
@@ -85,6 +93,13 @@ class Checks:
         since = self.given_up.get(partition)
         if since is not None and record.leader_epoch > since:
             self._go_on(partition, record)
+
+    def _require_calm(self, partition: PartitionId) -> None:
+        """Assert that a record that changes now has not changed too often within a second."""
+        now, times = self._world.loop.time(), self._changed[partition]
+        calm = len(times) < RECORD_CHANGES_MAX or now - times[0] >= 1.0
+        assert calm, f"p{partition}: its record changed {len(times)} times within a second"
+        times.append(now)
 
     def went_back(self, records: dict[PartitionId, LeaderAndIsr]) -> None:
         """Take the records of a restored backup; what they say of who may lead is not true yet."""

@@ -80,7 +80,11 @@ class Copy:
 
 
 class Pulls:
-    """The copies a node makes for itself; a repeat joins the one under way."""
+    """The copies a node makes for itself; a repeat joins the one under way.
+
+    As in the real one, also when its replica is closed by now: its next step ends it, and lets go
+    of the snapshot.
+    """
 
     def __init__(self, node: SimulatedNode) -> None:
         self._node = node
@@ -89,7 +93,7 @@ class Pulls:
     def start(self, partition: Partition, request: PullSnapshot) -> None:
         """Start unless that is under way or done."""
         running = self.running.get(partition.partition_id)
-        if running is not None and not running.ended and running.partition is partition:
+        if running is not None and not running.ended:
             return
         if not partition.store.meta.needs_snapshot:
             return

@@ -16,6 +16,7 @@ from simulation.kubelet import NAMESPACE
 from simulation.pod_scenarios import delete_pod_of_leader
 from simulation.process import SETTINGS
 from simulation.scenarios import (
+    MIGRATION,
     TASK,
     Start,
     at_once,
@@ -292,3 +293,30 @@ def test_who_left_below_the_minimum_leads_when_the_last_member_lost_its_disk() -
         world.run(SECONDS_MAX)
         assert world.checks.rows(0) > 0
         assert leader in world.checks.routes[0].isr
+
+
+@pytest.mark.proves("RM-08", "ZR-06")
+def test_a_migration_that_goes_back_leaves_what_a_rebalance_wants() -> None:
+    """Each wrote the route in turn, a hundred times in a second, and each copy began again."""
+
+    def hold_copy(world: World) -> None:
+        record = world.checks.routes[0]
+        world.network.cut.add(frozenset((record.leader, record.replicas[-1])))
+
+    def move_there(world: World) -> None:
+        record = world.checks.routes[0]
+        replicas = [record.replicas[-1], *record.replicas[1:-1]]
+        world.apply_task("t", type="Moves", moves=[{"partition": 0, "replicas": replicas}])
+
+    with world_of(Start(replicas=2, nodes=4)) as world:
+        world.orders = [
+            Order(at_once, migrate("new")),
+            Order(lambda w: len(w.checks.routes[0].replicas) > 2, hold_copy),
+            Order(at_once, move_there),
+            Order(in_state(TASK, TaskState.TRANSFERRING), cancel_all(MIGRATION)),
+            Order(later(5.0), lambda w: w.network.cut.clear()),
+        ]
+        world.run(SECONDS_MAX)
+        assert world.states(TASK) == {"t": "Succeeded"}
+        assert world.states(MIGRATION)["m"] == "RolledBack"
+        assert world.checks.routes[0].partition_epoch < 20
