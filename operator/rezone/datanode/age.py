@@ -2,7 +2,8 @@
 
 A time that lies ahead has no age: it was given by a clock that was wrong, and rows may have come at
 any moment since. Up to what clocks may differ by, and a node that has crashed may be ahead
-(`told`), it counts as just now.
+(`told`), it counts as just now. Nor has a time that another node's clock gave while this one's has
+not been compared with any: a node that gives times alone follows other leaders' partitions, too.
 """
 
 from typing import TYPE_CHECKING
@@ -20,6 +21,12 @@ def age_ms_of(partition: "Partition", as_of: int) -> int:
     """
     clock = partition.clock
     micros = clock.time() - as_of
-    if micros < -(clock.offset_max + partition.settings.told_ahead_ms * 1_000):
+    lies_ahead = micros < -(clock.offset_max + partition.settings.told_ahead_ms * 1_000)
+    if lies_ahead or not is_comparable(partition):
         return AGE_UNKNOWN_MS
     return max(0, micros) // 1_000
+
+
+def is_comparable(partition: "Partition") -> bool:
+    """Return whether the times of a replica's rows can be compared with this node's time."""
+    return partition.leads or partition.clock.is_compared

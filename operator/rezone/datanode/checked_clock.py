@@ -84,7 +84,8 @@ class Trouble:
 class CheckedClock:
     """The clock of one node, in place of its machine's.
 
-    `alone` says whether nobody has to agree, because no row of this node is anybody else's.
+    `alone` says whether nobody has to agree, because no row that this node gives a time to has to
+    be on another node. It then gives times that nobody has compared (`is_compared`).
     `shares_with` returns the other nodes that a first agreement has to count, heard or not.
     `changed` is called, without any lock, when `gives` or `trouble` is another. It `gives` times
     when it `knows` the time and is not held back.
@@ -166,6 +167,11 @@ class CheckedClock:
         """Raise NotReadyError while the node does not know the time."""
         if not self.gives:
             raise NotReadyError(f"the node's time is not known: {self.why_not}")
+
+    @property
+    def is_compared(self) -> bool:
+        """Whether others have agreed with it: what others' clocks gave has an age here."""
+        return self.gives and self._agreed
 
     def require_near(self, time: int) -> None:
         """Raise NotReadyError for a time of others that no node can have by now, were it well."""

@@ -337,9 +337,10 @@ class DataNode:
 
     def _goes_by_itself(self) -> bool:
         """Whether no other node has to have a row of this one before it counts."""
-        partitions = self.partitions()
-        few = self.zone.configured and self.config.min_in_sync_replicas == 1
-        return few and all(set(p.record.isr) <= {self.node_id} for p in partitions)
+        if not self.zone.configured or self.config.min_in_sync_replicas != 1:
+            return False
+        led = [partition.record for partition in self.partitions() if partition.leads]
+        return bool(led) and all(set(record.isr) <= {self.node_id} for record in led)
 
     def _shares_with(self) -> set[NodeId]:
         """Return the other nodes that have, or should have, replicas of this one's partitions."""

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import pyarrow as pa
 
-from rezone.datanode.age import age_ms_of
+from rezone.datanode.age import age_ms_of, is_comparable
 from rezone.datanode.expiry import kept_until
 from rezone.datanode.serving import Served
 from rezone.datanode.write import require_inside
@@ -300,8 +300,11 @@ def prepare_read(
 def _time_within(partition: "Partition", max_age_ms: int) -> int:
     """Return the newest time at which this replica can answer a read that may be so old.
 
-    A leader closes a time for it if need be. NotReadyError when a follower is too far behind.
+    A leader closes a time for it if need be. NotReadyError when a follower is too far behind, or
+    cannot tell how far.
     """
+    if not is_comparable(partition):
+        raise NotReadyError("this node's time has not been compared with any other's yet")
     with partition.lock:
         age_ms = min(max_age_ms, partition.config.version_retention_seconds * 1000)
         oldest = partition.clock.time() - age_ms * 1000
