@@ -190,7 +190,6 @@ ROWS: tuple[Row, ...] = (
     dz("spec.schema.indexes[].columns[]", "minLength", "c1", "", "at least 1 chars", **INDEXED),
     dz("spec.schema.indexes[].columns[]", "maxLength", "c1", "x" * 129, "may not be more than 128 bytes", **INDEXED),
     dz("spec.storage.engine", "enum", "Memory", "memory", 'supported values: "RocksDB", "Memory"'),
-    dz("spec.storage.durability", "enum", "Fsync", "None", 'supported values: "Fsync"'),
     dz("spec.storage.versionRetentionSeconds", "minimum", 60, 59, "should be greater than or equal to 60"),
     dz("spec.storage.versionRetentionSeconds", "maximum", 2_592_000, 2_592_001, UP_TO.format(2592000)),
     dz("spec.storage.volumeClaimTemplate.size", "required", "1Gi", REMOVED, "size: Required value", **DISK),

@@ -25,12 +25,6 @@ class ApprovalMode(enum.StrEnum):
     MANUAL = "Manual"  # a plan waits until its RebalanceTask is approved
 
 
-class Durability(enum.StrEnum):
-    """When a replica answers for a write."""
-
-    FSYNC = "Fsync"  # when it is on the replica's disk
-
-
 class ColumnSpec(Model):
     """One column of the table."""
 
@@ -165,10 +159,6 @@ class StorageSpec(Model):
     """Where and how rows are kept."""
 
     engine: EngineKind = Field(default=EngineKind.ROCKSDB, description="The storage engine.")
-    durability: Durability = Field(
-        default=Durability.FSYNC,
-        description="When a replica answers for a write.",
-    )
     version_retention_seconds: Annotated[int, Field(ge=60, le=2_592_000)] = Field(
         default=3600,
         description="For how long rows can be read as they were; also the longest scan. They take "
