@@ -39,7 +39,7 @@ from harness.zone import percentile
 from replica_cluster import Coordinator, ProcessNode, cluster
 
 from rezone.client import TableClient
-from rezone.controller.heard import Heard, request_after, with_answer
+from rezone.controller.nodes.heard import Heard, request_after, with_answer
 from rezone.wire.copying import Relay, copy_partition
 from rezone.wire.copysink import FlightSink
 from rezone.wire.flight import NodeClient

@@ -27,13 +27,13 @@ from typing import Any
 import msgspec
 import structlog
 
-from rezone.controller.coordinator import Coordinator
-from rezone.controller.heard import news_of, with_answer
-from rezone.controller.keys import Kind, ObjectKey, ZoneKey
-from rezone.controller.monitor import WatchedNode
-from rezone.controller.settings import CoordinatorSettings
-from rezone.controller.task import TaskReconciler
-from rezone.controller.zone import ZoneReconciler
+from rezone.controller.coordination.coordinator import Coordinator
+from rezone.controller.nodes.heard import news_of, with_answer
+from rezone.controller.nodes.monitor import WatchedNode
+from rezone.controller.reconcile.task import TaskReconciler
+from rezone.controller.reconcile.zone import ZoneReconciler
+from rezone.controller.work.keys import Kind, ObjectKey, ZoneKey
+from rezone.controller.work.settings import CoordinatorSettings
 from rezone.domain.assignment import assignments
 from rezone.domain.routing import routes
 from rezone.domain.routing.route_records import RouteRecords

@@ -20,7 +20,7 @@ import pyarrow as pa
 from replica_cluster import Coordinator, ProcessNode, cluster
 
 from rezone.client import TableClient
-from rezone.controller.heard import Heard, request_after, with_answer
+from rezone.controller.nodes.heard import Heard, request_after, with_answer
 from rezone.wire import rows
 from rezone.wire.errors import RezoneError
 from rezone.wire.flight import NodeClient

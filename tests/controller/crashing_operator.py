@@ -15,12 +15,12 @@ from typing import Any, Self
 from crash_points import Crash, CrashingStore, CrashPoint
 from operated_cluster import abort_connections, open_connections, path_of
 
-from rezone.controller.coordinator import Coordinator
-from rezone.controller.keys import Kind, ObjectKey, owning_tasks
-from rezone.controller.migration import MigrationReconciler
-from rezone.controller.settings import CoordinatorSettings
-from rezone.controller.task import TaskReconciler
-from rezone.controller.zone import ZoneReconciler
+from rezone.controller.coordination.coordinator import Coordinator
+from rezone.controller.reconcile.migration import MigrationReconciler
+from rezone.controller.reconcile.task import TaskReconciler
+from rezone.controller.reconcile.zone import ZoneReconciler
+from rezone.controller.work.keys import Kind, ObjectKey, owning_tasks
+from rezone.controller.work.settings import CoordinatorSettings
 from rezone.kube.client import connect
 from rezone.local.api import KubeApi
 

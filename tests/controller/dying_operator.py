@@ -22,8 +22,9 @@ from crash_points import (
     CrashPoint,
 )
 
-from rezone.controller import coordinator, monitor, runtime
-from rezone.controller.process import run_operator
+from rezone.controller.coordination import coordinator, runtime
+from rezone.controller.nodes import monitor
+from rezone.controller.process.main import run_operator
 
 
 def die() -> None:

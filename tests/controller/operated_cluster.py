@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from rezone.client import TableClient
 from rezone.client.settings import ClientSettings, OutcomeUnknownError
-from rezone.controller.heard import request_after, with_answer
+from rezone.controller.nodes.heard import request_after, with_answer
 from rezone.local.agent.records import load_record
 from rezone.local.api import Json, KubeApi
 from rezone.wire.errors import RezoneError

@@ -20,7 +20,7 @@ from typing import Self
 from crash_points import CrashPoint
 from operated_cluster import DEADLINE_SECONDS, ROOT, TestCluster, until
 
-from rezone.controller.process import EXIT_LEASE_LOST
+from rezone.controller.process.main import EXIT_LEASE_LOST
 from rezone.local.api import KubeApi
 from rezone.local.controlplane import free_ports
 from rezone.resources.migration import MigrationState

@@ -32,7 +32,7 @@ from operated_cluster import (
     until,
 )
 
-from rezone.controller.keys import Kind
+from rezone.controller.work.keys import Kind
 from rezone.local.api import Json, KubeApi
 from rezone.resources.migration import MigrationState
 from rezone.resources.task import TaskState

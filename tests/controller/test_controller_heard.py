@@ -14,9 +14,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from rezone.controller.heard import Heard, follows, news_of, request_after, with_answer
-from rezone.controller.news import EVERYTHING
-from rezone.controller.observe import node_views
+from rezone.controller.nodes.heard import Heard, follows, news_of, request_after, with_answer
+from rezone.controller.nodes.news import EVERYTHING
+from rezone.controller.observing.observe import node_views
 from rezone.datanode import report
 from rezone.datanode.checked_clock import Trouble
 from rezone.datanode.report import ReportBoard

@@ -12,10 +12,10 @@ import pytest
 from operated_cluster import abort_connections, open_connections
 from still_nodes import StillNode
 
-from rezone.controller.coordinator import Coordinator
-from rezone.controller.keys import Kind, ObjectKey, ZoneKey
-from rezone.controller.settings import CoordinatorSettings
-from rezone.controller.zone import ZoneReconciler
+from rezone.controller.coordination.coordinator import Coordinator
+from rezone.controller.reconcile.zone import ZoneReconciler
+from rezone.controller.work.keys import Kind, ObjectKey, ZoneKey
+from rezone.controller.work.settings import CoordinatorSettings
 from rezone.kube.client import Kube, connect
 from rezone.kube.kinds import Pod, PodDisruptionBudget, Service, ZoneKind
 from rezone.kube.names import NODE_ID_LABEL

@@ -9,8 +9,8 @@ from unittest.mock import MagicMock
 
 import pytest
 
-from rezone.controller import migration, task, zone
-from rezone.controller.keys import ObjectKey
+from rezone.controller.reconcile import migration, task, zone
+from rezone.controller.work.keys import ObjectKey
 from rezone.domain.machines.statuses import Decision
 from rezone.kube.errors import (
     ConflictWriteError,

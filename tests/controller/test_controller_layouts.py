@@ -10,17 +10,17 @@ from typing import Any
 import msgspec
 import pytest
 
-from rezone.controller.heard import Heard
-from rezone.controller.keys import ZoneKey
-from rezone.controller.monitor import NodeMonitor, WatchedNode
-from rezone.controller.news import News
-from rezone.controller.notify import Notifier
-from rezone.controller.observe import build_view
-from rezone.controller.passes import ZonePass
-from rezone.controller.plans import make_plan
-from rezone.controller.runtime import ZoneRuntime
-from rezone.controller.settings import CoordinatorSettings
-from rezone.controller.zone_config import zone_config
+from rezone.controller.coordination.runtime import ZoneRuntime
+from rezone.controller.coordination.zone_config import zone_config
+from rezone.controller.nodes.heard import Heard
+from rezone.controller.nodes.monitor import NodeMonitor, WatchedNode
+from rezone.controller.nodes.news import News
+from rezone.controller.nodes.notify import Notifier
+from rezone.controller.observing.observe import build_view
+from rezone.controller.observing.passes import ZonePass
+from rezone.controller.reconcile.plans import make_plan
+from rezone.controller.work.keys import ZoneKey
+from rezone.controller.work.settings import CoordinatorSettings
 from rezone.domain.model.world import RouteChange
 from rezone.domain.rebalance.run import Planned
 from rezone.domain.routing import routes

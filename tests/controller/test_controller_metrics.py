@@ -12,12 +12,12 @@ import pytest
 import yaml
 from prometheus_client import CollectorRegistry
 
-from rezone.controller import metrics as subject
-from rezone.controller.coordinator import Coordinator
-from rezone.controller.keys import Kind, ObjectKey, ZoneKey
-from rezone.controller.metrics import OperatorMetrics
-from rezone.controller.settings import CoordinatorSettings
-from rezone.controller.wakes import Wakes
+from rezone.controller.coordination import metrics as subject
+from rezone.controller.coordination.coordinator import Coordinator
+from rezone.controller.coordination.metrics import OperatorMetrics
+from rezone.controller.process.wakes import Wakes
+from rezone.controller.work.keys import Kind, ObjectKey, ZoneKey
+from rezone.controller.work.settings import CoordinatorSettings
 from rezone.domain.model.resharding_view import HeirView, PartView, ReshardingView, SourceView
 from rezone.domain.routing import routes
 from rezone.kube.client import Kube

@@ -7,11 +7,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from rezone.controller.coordinator import PROGRESS_SECONDS, Coordinator
-from rezone.controller.heard import Heard, news_of, with_answer
-from rezone.controller.keys import Kind, ObjectKey, ZoneKey, owning_tasks
-from rezone.controller.news import EVERYTHING, News
-from rezone.controller.settings import CoordinatorSettings
+from rezone.controller.coordination.coordinator import PROGRESS_SECONDS, Coordinator
+from rezone.controller.nodes.heard import Heard, news_of, with_answer
+from rezone.controller.nodes.news import EVERYTHING, News
+from rezone.controller.work.keys import Kind, ObjectKey, ZoneKey, owning_tasks
+from rezone.controller.work.settings import CoordinatorSettings
 from rezone.wire.messages import CopyProgress, NodeReport, ReplicaReport, Role
 
 ZONE = ZoneKey("ns", "z")

@@ -16,11 +16,17 @@ import msgspec
 import pytest
 from pyarrow import flight
 
-from rezone.controller.heard import Heard
-from rezone.controller.monitor import POLL_MS, NodeMonitor, WatchedNode, silence_began, utc_now
-from rezone.controller.monitors import WAITING_PAUSE_SECONDS
-from rezone.controller.notify import PARTITIONS_PER_CALL, Notifier
-from rezone.controller.verify import (
+from rezone.controller.nodes.heard import Heard
+from rezone.controller.nodes.monitor import (
+    POLL_MS,
+    NodeMonitor,
+    WatchedNode,
+    silence_began,
+    utc_now,
+)
+from rezone.controller.nodes.monitors import WAITING_PAUSE_SECONDS
+from rezone.controller.nodes.notify import PARTITIONS_PER_CALL, Notifier
+from rezone.controller.nodes.verify import (
     DIFFERENCES_MAX,
     Comparisons,
     CopyDiffersError,
@@ -550,7 +556,7 @@ async def test_an_equal_copy_is_told_so_and_counts_when_its_report_says_so(
     copy = msgspec.structs.replace(digest("a"), uncompared="s-1")
     there.digests, here.digests = [digest("a")] * 2, [copy] * 2
     target.heard = said("s-1")
-    monkeypatch.setattr("rezone.controller.verify.TOLD_SECONDS", 0.0)
+    monkeypatch.setattr("rezone.controller.nodes.verify.TOLD_SECONDS", 0.0)
     with pytest.raises(NotComparedError, match="has not said yet"):
         await verify_copy(executor, 5, source, target, fence=FENCE)
     (told,) = here.take(NoteCompared)

@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from rezone.controller import notify
-from rezone.controller.heard import Heard
-from rezone.controller.monitor import WatchedNode
-from rezone.controller.notify import NODES_AT_ONCE, PARTITIONS_PER_CALL, Notifier
+from rezone.controller.nodes import notify
+from rezone.controller.nodes.heard import Heard
+from rezone.controller.nodes.monitor import WatchedNode
+from rezone.controller.nodes.notify import NODES_AT_ONCE, PARTITIONS_PER_CALL, Notifier
 from rezone.domain.routing import routes
 from rezone.domain.routing.route_records import RouteRecords
 from rezone.wire.errors import NotReadyError, RezoneError, StaleEpochError

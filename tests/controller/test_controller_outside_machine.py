@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from rezone.controller.outside_machine import seen_by_operator, without_zone
+from rezone.controller.observing.outside_machine import seen_by_operator, without_zone
 from rezone.resources.conditions import ConditionType, Reason, condition_of
 from rezone.resources.migration import RegionMigration, RegionMigrationStatus
 

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from test_controller_nodes import Node, digest
 
-from rezone.controller.heard import Heard
-from rezone.controller.monitor import WatchedNode
-from rezone.controller.verify import CopyDiffersError, DiffersSoFarError, verify_part
+from rezone.controller.nodes.heard import Heard
+from rezone.controller.nodes.monitor import WatchedNode
+from rezone.controller.nodes.verify import CopyDiffersError, DiffersSoFarError, verify_part
 from rezone.wire.flight import NodeClient
 from rezone.wire.layouts import Overlap
 from rezone.wire.messages import DigestRequest, ImportProgress, ReplicaReport, Role

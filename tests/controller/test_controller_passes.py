@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from rezone.controller.passes import _migrations
+from rezone.controller.observing.passes import _migrations
 from rezone.resources.migration import MigrationState, RegionMigration
 
 OWNED = {"kind": "RebalanceTask", "name": "t", "uid": "u", "apiVersion": "rezone.dev/v1alpha1"}

@@ -10,14 +10,14 @@ from typing import Any, cast
 import pytest
 from prometheus_client import CollectorRegistry
 
-from rezone.controller import prepared as module
-from rezone.controller.coordinator import Coordinator
-from rezone.controller.keys import Kind, ObjectKey, ZoneKey
-from rezone.controller.metrics import OperatorMetrics
-from rezone.controller.monitors import WAITING_PAUSE_SECONDS, Monitors
-from rezone.controller.prepared import Prepared
-from rezone.controller.settings import CoordinatorSettings
-from rezone.controller.wakes import Wakes
+from rezone.controller.coordination.coordinator import Coordinator
+from rezone.controller.coordination.metrics import OperatorMetrics
+from rezone.controller.nodes.monitors import WAITING_PAUSE_SECONDS, Monitors
+from rezone.controller.process import prepared as module
+from rezone.controller.process.prepared import Prepared
+from rezone.controller.process.wakes import Wakes
+from rezone.controller.work.keys import Kind, ObjectKey, ZoneKey
+from rezone.controller.work.settings import CoordinatorSettings
 from rezone.kube.client import Kube
 from rezone.kube.errors import MissingError, UnavailableError
 from rezone.kube.kinds import Kind as ObjectKind

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from rezone.controller import queue as queue_module
-from rezone.controller.queue import KeyedQueue
+from rezone.controller.work import queue as queue_module
+from rezone.controller.work.queue import KeyedQueue
 from rezone.kube.errors import UnavailableError
 
 Reconcile = Callable[[str], Awaitable[float | None]]

@@ -38,7 +38,7 @@ from operated_cluster import (
 from operator_process import EVERY_POINT, OperatorProcess
 from resharding_case import is_cut
 
-from rezone.controller.process import EXIT_EPOCH_USED, EXIT_LEASE_LOST
+from rezone.controller.process.main import EXIT_EPOCH_USED, EXIT_LEASE_LOST
 from rezone.local.api import Json, KubeApi
 from rezone.local.cluster import LocalCluster
 from rezone.local.controlplane import ControlPlane, ControlPlaneSettings

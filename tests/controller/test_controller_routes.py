@@ -10,10 +10,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from rezone.controller.keys import ZoneKey
-from rezone.controller.monitor import NodeMonitor
-from rezone.controller.runtime import ZoneRuntime
-from rezone.controller.settings import CoordinatorSettings
+from rezone.controller.coordination.runtime import ZoneRuntime
+from rezone.controller.nodes.monitor import NodeMonitor
+from rezone.controller.work.keys import ZoneKey
+from rezone.controller.work.settings import CoordinatorSettings
 from rezone.domain.model.world import RouteChange
 from rezone.domain.routing import routes
 from rezone.domain.routing.route_records import RouteRecords

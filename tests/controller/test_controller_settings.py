@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, cast
 import pytest
 
 from rezone.cli.certificate import write
-from rezone.controller.prepared import certificates_of
-from rezone.controller.process import election_settings
-from rezone.controller.settings import CoordinatorSettings
+from rezone.controller.process.main import election_settings
+from rezone.controller.process.prepared import certificates_of
+from rezone.controller.work.settings import CoordinatorSettings
 from rezone.kube.authority import Authority
 from rezone.wire.identity import Identity, Role
 from rezone.wire.tls import DIRECTORY_VARIABLE, TlsFilesError, utc_now

@@ -12,10 +12,10 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from rezone.controller import handlers, health
-from rezone.controller.handlers import KopfThread, build_registry
-from rezone.controller.health import HealthServer
-from rezone.controller.keys import ObjectKey
+from rezone.controller.process import handlers, health
+from rezone.controller.process.handlers import KopfThread, build_registry
+from rezone.controller.process.health import HealthServer
+from rezone.controller.work.keys import ObjectKey
 from rezone.local.controlplane import free_ports
 
 DEADLINE_SECONDS = 20.0

@@ -6,8 +6,8 @@ from typing import Any, cast
 
 import pytest
 
-from rezone.controller import transfers
-from rezone.controller.transfers import ADMISSION_SECONDS, Transfers
+from rezone.controller.effects import transfers
+from rezone.controller.effects.transfers import ADMISSION_SECONDS, Transfers
 from rezone.domain.model import world
 from rezone.domain.model.world import Copy
 from rezone.domain.observed.copy_watch import CopyWatch

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rezone.controller.zone_config import zone_config
+from rezone.controller.coordination.zone_config import zone_config
 from rezone.domain.routing import routes
 from rezone.domain.routing.route_records import RouteRecords
 from rezone.resources.zone import DistributionZone

@@ -8,8 +8,8 @@ from typing import Any, cast
 
 import pytest
 
-from rezone.controller.copy_board import CopyBoard
-from rezone.controller.keys import ZoneKey
+from rezone.controller.coordination.copy_board import CopyBoard
+from rezone.controller.work.keys import ZoneKey
 from rezone.domain.model.world import Copy
 from rezone.domain.observed.machine_limits import Rank, Turn
 from rezone.resources.zone_status import DataNodeStatus, DistributionZoneStatus

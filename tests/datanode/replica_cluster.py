@@ -24,7 +24,7 @@ from typing import Any, TypeVar
 import msgspec
 import pyarrow as pa
 
-from rezone.controller.heard import Heard, request_after, with_answer
+from rezone.controller.nodes.heard import Heard, request_after, with_answer
 from rezone.datanode.checked_clock import CheckedClock
 from rezone.datanode.node import DataNode
 from rezone.datanode.partition import Partition

@@ -8,7 +8,7 @@ import pytest
 from replica_cluster import FAST, Client, Coordinator, cluster
 from test_takeover import PARTITION as P
 
-from rezone.controller.heard import Heard, follows, request_after, with_answer
+from rezone.controller.nodes.heard import Heard, follows, request_after, with_answer
 from rezone.wire.messages import (
     Ack,
     IsrProposal,

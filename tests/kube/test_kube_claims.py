@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from kube_helpers import stored_zone, zone_of
 
-from rezone.controller.volumes import grow_volumes
+from rezone.controller.coordination.volumes import grow_volumes
 from rezone.kube.claims import ClaimStore, view_of
 from rezone.kube.client import Kube
 from rezone.kube.data_node import build_claim

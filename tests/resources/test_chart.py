@@ -20,8 +20,8 @@ from resource_server import NAMESPACE, REPOSITORY, Kubectl
 from test_constraints import manifest
 
 from rezone.cli.check import check
-from rezone.controller.metrics import OperatorMetrics
-from rezone.controller.settings import CoordinatorSettings
+from rezone.controller.coordination.metrics import OperatorMetrics
+from rezone.controller.work.settings import CoordinatorSettings
 from rezone.datanode.health import NodeCollector
 from rezone.datanode.importmetrics import ImportCollector
 from rezone.kube.data_node import PodSettings, build_pod

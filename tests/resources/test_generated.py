@@ -13,7 +13,7 @@ import pytest
 import yaml
 from resource_server import REPOSITORY
 
-from rezone.controller.settings import CoordinatorSettings
+from rezone.controller.work.settings import CoordinatorSettings
 from rezone.resources.conditions import ConditionType, Reason
 from rezone.resources.crd import custom_resource_definitions, value_comments
 from rezone.resources.generate import drift, main, plain_files, write

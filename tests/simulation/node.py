@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any, cast
 import msgspec
 
 from at_once import AtOnce
-from rezone.controller.heard import Heard, with_answer
-from rezone.controller.news import has_changed
+from rezone.controller.nodes.heard import Heard, with_answer
+from rezone.controller.nodes.news import has_changed
 from rezone.datanode.checked_clock import CheckedClock
 from rezone.datanode.control import Control
 from rezone.datanode.disk_speed import DiskSpeed

@@ -12,13 +12,13 @@ import contextvars
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
-from rezone.controller import handlers
-from rezone.controller.coordinator import Coordinator
-from rezone.controller.keys import Kind, ObjectKey
-from rezone.controller.migration import MigrationReconciler
-from rezone.controller.settings import CoordinatorSettings
-from rezone.controller.task import TaskReconciler
-from rezone.controller.zone import ZoneReconciler
+from rezone.controller.coordination.coordinator import Coordinator
+from rezone.controller.process import handlers
+from rezone.controller.reconcile.migration import MigrationReconciler
+from rezone.controller.reconcile.task import TaskReconciler
+from rezone.controller.reconcile.zone import ZoneReconciler
+from rezone.controller.work.keys import Kind, ObjectKey
+from rezone.controller.work.settings import CoordinatorSettings
 from rezone.kube.errors import KubeError
 from rezone.kube.kinds import Manifest
 from rezone.wire.errors import RezoneError

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from rezone.controller import zone, zone_mending
+from rezone.controller.reconcile import zone, zone_mending
 from simulation.runs import RUN_SECONDS_MAX
 from simulation.scenarios import JOIN, MIGRATIONS, MOVE, REPLICAS_UP, ROTATE, Scenario, Start
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
-from rezone.controller.keys import ZoneKey
-from rezone.controller.observe import build_view, owner_task_of
-from rezone.controller.zone_tasks import task_name
+from rezone.controller.observing.observe import build_view, owner_task_of
+from rezone.controller.reconcile.zone_tasks import task_name
+from rezone.controller.work.keys import ZoneKey
 from rezone.domain.assignment.claims import Rank, awaited_rebalance, claim_of, goes_first
 from rezone.domain.model.world import ZoneView
 from rezone.domain.routing.route_records import RouteRecords

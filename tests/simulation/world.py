@@ -16,7 +16,7 @@ from typing import Any, Self
 import pytest
 import structlog
 
-from rezone.controller import monitor
+from rezone.controller.nodes import monitor
 from rezone.datanode.partition import Partition
 from rezone.datanode.write import PreparedRows
 from rezone.kube.kinds import MigrationKind, Node, TaskKind, ZoneKind

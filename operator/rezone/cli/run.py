@@ -9,7 +9,7 @@ import structlog
 @click.command("operator")
 def operator() -> None:
     """Run the operator; settings come from REZONE_* variables; a wrong one is named."""
-    from rezone.controller.process import run_operator  # noqa: PLC0415 - see cli.main
+    from rezone.controller.process.main import run_operator  # noqa: PLC0415 - see cli.main
 
     raise SystemExit(run_operator())
 

@@ -1,0 +1,1 @@
+"""What the leading process keeps in memory, of each zone and of all."""

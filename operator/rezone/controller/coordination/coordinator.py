@@ -1,0 +1,198 @@
+"""The leading process: what its reconcile loops share, and how a key finds its loop.
+
+A coordinator lives as long as its Lease. It is made with a new epoch, and ends with the process:
+nothing of it is handed to a later one except what stands in the API server.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from concurrent.futures import Executor
+
+import structlog
+from prometheus_client import CollectorRegistry
+
+from rezone.controller.coordination.announcer import Announcer
+from rezone.controller.coordination.copy_board import CopyBoard
+from rezone.controller.coordination.metrics import OperatorMetrics
+from rezone.controller.coordination.runtime import ZoneRuntime
+from rezone.controller.nodes.monitors import Monitors
+from rezone.controller.nodes.news import News
+from rezone.controller.work.keys import Kind, ObjectKey, ZoneKey
+from rezone.controller.work.queue import KeyedQueue
+from rezone.controller.work.settings import CoordinatorSettings
+from rezone.kube.certificates import Certificates
+from rezone.kube.claims import ClaimStore
+from rezone.kube.client import Kube
+from rezone.kube.data_node import PodSettings
+from rezone.kube.events import EventRecorder
+from rezone.kube.pods import PodStore
+from rezone.kube.spark import SparkSettings, SparkStore
+from rezone.kube.store import O, StatusStore
+from rezone.resources.model import Model
+from rezone.wire.messages import PartitionId
+
+log = structlog.get_logger(__name__)
+
+# How long progress may wait: a pass costs the API server a few reads, offsets move all the time.
+PROGRESS_SECONDS = 0.25
+
+Reconcile = Callable[[ObjectKey], Awaitable[float | None]]
+
+
+class Coordinator:
+    """Holds the queue, the zones' runtimes and the adapters; `epoch` fences all it sends.
+
+    With `certificates` all data nodes speak TLS, without them all speak plaintext. `monitors` are
+    those that this process had before it led; they are the coordinator's from now on.
+    `on_used_epoch` is called with the epoch of another coordinator that data nodes know and that is
+    not below this one's: this coordinator is to end.
+    """
+
+    def __init__(
+        self,
+        kube: Kube,
+        settings: CoordinatorSettings,
+        epoch: int,
+        certificates: Certificates | None = None,
+        *,
+        metrics: OperatorMetrics | None = None,
+        monitors: Monitors | None = None,
+        on_used_epoch: Callable[[int], None] = lambda _: None,
+    ) -> None:
+        self.kube = kube
+        self.on_used_epoch = on_used_epoch
+        # A registry of its own for those who make many coordinators in one process: tests.
+        self.metrics = metrics or OperatorMetrics(CollectorRegistry())
+        self.settings = settings
+        self.epoch = epoch
+        self.store = StatusStore(kube)
+        self.announcer = Announcer(EventRecorder(kube, instance=settings.identity))
+        self.pods = PodStore(
+            kube,
+            PodSettings(
+                image=settings.data_node_image,
+                service_account=settings.data_node_service_account,
+                tls=certificates is not None,
+            ),
+            certificates=certificates,
+        )
+        self.claims = ClaimStore(kube)
+        self.spark = SparkStore(
+            kube,
+            SparkSettings(
+                image=settings.spark_image,
+                service_account=settings.spark_service_account,
+                tls=certificates is not None,
+            ),
+        )
+        tls = certificates.source if certificates is not None else None
+        self.monitors = monitors or Monitors(
+            timeout_seconds=settings.report_timeout_seconds, tls=tls
+        )
+        self.monitors.lead(self.tell)
+        self.queue: KeyedQueue[ObjectKey] = KeyedQueue(
+            self._reconcile,
+            concurrency=settings.reconciles_max,
+        )
+        self.metrics.waiting.set_function(lambda: self.queue.depth)
+        self._loops: dict[Kind, Reconcile] = {}
+        self._runtimes: dict[ZoneKey, ZoneRuntime] = {}
+        self.copy_board = CopyBoard(settings.max_migrations_per_kubernetes_node, self._runtimes)
+        self._followers: dict[ZoneKey, dict[ObjectKey, PartitionId | None]] = {}
+
+    def register(self, kind: Kind, reconcile: Reconcile) -> None:
+        """Set the reconcile loop of a kind."""
+        self._loops[kind] = reconcile
+
+    def runtime(self, key: ZoneKey, uid: str) -> ZoneRuntime:
+        """Return a zone's runtime; a zone made anew under an old name gets a fresh one."""
+        runtime = self._runtimes.get(key)
+        if runtime is not None and runtime.uid != uid:
+            self.forget_zone(key)
+            runtime = None
+        if runtime is None:
+            runtime = ZoneRuntime(
+                key,
+                uid,
+                self.epoch,
+                executor=self.executor,
+                settings=self.settings,
+                monitor=self.monitors.of(key, uid),
+            )
+            self._runtimes[key] = runtime
+        return runtime
+
+    @property
+    def executor(self) -> Executor:
+        """The threads for calls to data nodes."""
+        return self.monitors.executor
+
+    def forget_zone(self, key: ZoneKey) -> None:
+        """Stop watching a zone that is gone."""
+        self.metrics.forget(key.object_key)
+        self.copy_board.forget(key)
+        runtime = self._runtimes.pop(key, None)
+        if runtime is not None:
+            runtime.close()
+        self.monitors.forget(key)
+
+    def follow(self, zone: ZoneKey, key: ObjectKey, index: int | None) -> None:
+        """Wake `key` with the zone's news, all or those of one partition, until `unfollow`."""
+        self._followers.setdefault(zone, {})[key] = index
+
+    def unfollow(self, key: ObjectKey) -> None:
+        """Wake `key` with no zone's news any more: the object is gone or at its end."""
+        for followers in self._followers.values():
+            followers.pop(key, None)
+
+    def tell(self, zone: ZoneKey, news: News) -> None:
+        """Wake whom a data node's news concern: at once, or soon when it is only progress."""
+        if news.urgent:
+            self.queue.put(zone.object_key)
+        for key, index in self._followers.get(zone, {}).items():
+            if news.changes(index):
+                self.queue.put(key)
+            elif news.progress:
+                self.queue.put(key, PROGRESS_SECONDS)
+
+    async def write_status(self, key: ObjectKey, obj: O, status: Model) -> O:
+        """Write a status as `StatusStore.write_status` does, and expect the watch to tell of it."""
+        written = await self.store.write_status(obj, status)
+        if written.metadata.resource_version != obj.metadata.resource_version:
+            self.metrics.note_written(key, written.metadata.resource_version)
+        return written
+
+    def wake_zone(self, zone: ZoneKey) -> None:
+        """Wake a zone and all tasks and migrations that are at work on it."""
+        self.queue.put(zone.object_key)
+        for key in self._followers.get(zone, {}):
+            self.queue.put(key)
+
+    def wake_all_zones(self) -> None:
+        """Wake every zone: something they all look at has changed."""
+        for zone in self._runtimes:
+            self.wake_zone(zone)
+
+    async def close(self) -> None:
+        """End all loops and polls; nothing is sent afterwards."""
+        await self.queue.close()
+        await self.announcer.close()
+        for zone in list(self._runtimes):
+            self.forget_zone(zone)
+        self.monitors.close()
+
+    async def _reconcile(self, key: ObjectKey) -> float | None:
+        reconcile = self._loops[key.kind]
+        begun, failed = asyncio.get_running_loop().time(), True
+        with structlog.contextvars.bound_contextvars(
+            kind=key.kind.value,
+            namespace=key.namespace,
+            name=key.name,
+        ):
+            try:
+                wake = await reconcile(key)
+                failed = False
+            finally:
+                seconds = asyncio.get_running_loop().time() - begun
+                self.metrics.note_pass(key.kind, seconds, failed=failed)
+        return wake

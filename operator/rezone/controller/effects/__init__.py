@@ -1,0 +1,1 @@
+"""What carries out the actions that a decision has asked for."""

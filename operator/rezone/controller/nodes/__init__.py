@@ -1,0 +1,1 @@
+"""What data nodes report, and what they are told."""

@@ -1,0 +1,1 @@
+"""What a reconcile observes before it decides."""

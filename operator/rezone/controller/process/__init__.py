@@ -1,0 +1,1 @@
+"""The operator process: watches, the Lease, health, start and end."""

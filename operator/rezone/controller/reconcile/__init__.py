@@ -1,0 +1,1 @@
+"""The reconcile loops of the three kinds."""

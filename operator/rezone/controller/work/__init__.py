@@ -1,0 +1,1 @@
+"""What the reconcile loops work on: keys, the keyed queue, settings."""
