@@ -329,7 +329,7 @@ async def test_killed_around_a_spark_application_that_is_cancelled(
     # By the records: another may lead meanwhile than the assignment has first.
     records = (await records_of(api, NAMESPACE, ZONE)).items()
     followers = {(p, n) for p, r in records for n in r.replicas if n != r.leader}
-    kept = after["status"]["assignments"].get("kept", ())
+    kept = after["status"]["assignments"].get("retained", ())
     followers |= {(each["partition"], each["node"]) for each in kept}
     assert await asyncio.to_thread(streams_of, after) == followers
 

@@ -406,14 +406,14 @@ async def _move_and_keep(cluster: TestCluster, api: KubeApi, name: str, target: 
     ended = await until(api, MIGRATIONS, name, lambda m: state_of(m) in TERMINAL_MIGRATIONS)
     assert state_of(ended) == "Succeeded", ended["status"]
     (kept,) = _kept(await check_settled(api, NAMESPACE, "main"))
-    assert kept["untilTime"] == ended["status"]["retainOldLeaderUntilTime"]
+    assert kept["retainUntilTime"] == ended["status"]["retainOldLeaderUntilTime"]
     assert (kept["migration"], kept["node"]) == (name, ended["status"]["context"]["fromNode"])
     return ended
 
 
 def _kept(zone: Json) -> list[Json]:
     """Return what a zone keeps beside its assignment."""
-    kept: list[Json] = zone["status"]["assignments"].get("kept", [])
+    kept: list[Json] = zone["status"]["assignments"].get("retained", [])
     return kept
 
 
