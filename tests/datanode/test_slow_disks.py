@@ -12,10 +12,11 @@ import pytest
 from replica_cluster import Client, cluster
 from test_failing_disks import CONFIG, NODES, SETTINGS, P, all_in_sync, fail_over
 
+from rezone.datanode.leader import LeaderDuties
 from rezone.datanode.readiness import unready_reason
 from rezone.domain.observed.disk_speed import SLOW_MS
 from rezone.storage import syncing
-from rezone.wire.messages import DiskTrouble, NodeReport, ReportRequest, Role
+from rezone.wire.messages import DiskTrouble, NodeReport, NoteCompared, ReportRequest, Role
 
 WELL_SOON = msgspec.structs.replace(SETTINGS, disk_well_ms=200, replica_lag_ms_max=600_000)
 """Nobody leaves a set here because of an ack that is owed."""
@@ -94,6 +95,47 @@ def test_a_leader_whose_sync_does_not_come_back_stands_aside(
         c.until("node 0 is back", lambda: all_in_sync(c))
         assert k.get(P, [b"before", b"meanwhile"]) == {b"before": b"1", b"meanwhile": b"2"}
         assert unready_reason(c.node(0)) == ""
+
+
+@pytest.mark.proves("NW-04", "B-04")
+def test_a_leader_that_only_uncompared_copies_could_replace_does_not_stand_aside(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody may lead in its place: it failed, opened again and failed, and no copy was compared.
+
+    As soon as one of them has been compared it stands aside.
+    """
+    with (
+        cluster(tmp_path, 3, settings=WELL_SOON, config=CONFIG) as c,
+        slow_disk(tmp_path / "node0", monkeypatch) as disk,
+    ):
+        c.create(P, NODES)
+        k = Client(c)
+        k.put(P, {b"before": b"1"})
+        for node in (1, 2):
+            c.replica(node).store.update_meta(uncompared="snapshot")
+            c.node(node).ack(c.replica(node))
+        leading, speed = c.replica(0).leading, c.node(0).disk_speed
+        c.until("it knows of the copies", lambda: not leading.can_be_replaced)
+        disk.is_slow.set()
+        writer = threading.Thread(target=k.put, args=(P, {b"meanwhile": b"2"}), daemon=True)
+        writer.start()
+        c.until("the disk stalls", lambda: speed.aside_seconds and _is_behind(leading))
+        c.node(0).look_at_disk(c.node(0).clock.monotonic())
+        assert not c.report(0, P).failed
+        c.call(1, NoteCompared(fence=c.fence(), partition=P, uncompared="snapshot"))
+        c.until("node 0 stands aside", lambda: c.report(0, P).failed)
+        assert c.report(0, P).disk is DiskTrouble.SLOW
+        disk.mend()
+        writer.join(20)
+        assert not writer.is_alive(), "the write was never answered"
+
+
+def _is_behind(leading: LeaderDuties) -> bool:
+    """Whether a follower has on its disk what its leader has not."""
+    durable = leading._partition.store.durable_end
+    state = leading.state
+    return state is not None and any(f.durable > durable for f in state.followers.values())
 
 
 @pytest.mark.proves("NW-04")

@@ -316,6 +316,7 @@ class Control:
         with partition.applying, partition.lock, partition.failing.guarding():
             persisted = partition.fencing.check(request.fence)
             partition.store.note_compared(request.uncompared, **persisted)
+        self._node.ack(partition)
         partition.touched(at_once=True)
         return Ack()
 

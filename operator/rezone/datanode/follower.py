@@ -171,6 +171,7 @@ class FollowerDuties:
                 rest_ms=round(self._rest_seconds * 1000),
                 sync_ms=partition.host.disk_speed.sync_ms,
                 slow_ms=partition.host.disk_speed.slow_ms,
+                uncompared=bool(partition.store.meta.uncompared),
             )
 
     @property

@@ -52,7 +52,8 @@ class FollowerProgress:
     `leaving`: it has said that it is about to stop; `slow`: its disk is slow, beside the leader's,
     and had better not be waited for either; `sync_ms` is how long its syncs take. `gone_since`: its
     stream has broken then, and it has not asked for another one. `leased`: it has granted a lease
-    on its present stream. Of the candidate of a takeover alone: `index` is how far its indexes are,
+    on its present stream. `uncompared`: nobody has compared its copy with its source, so it must
+    not lead. Of the candidate of a takeover alone: `index` is how far its indexes are,
     `ready_epoch` the epoch it waits to lead in.
     """
 
@@ -62,6 +63,7 @@ class FollowerProgress:
     leaving: bool = False
     slow: bool = False
     sync_ms: int = 0
+    uncompared: bool = False
     waiting_since: float | None = None
     gone_since: float | None = None
     lease: Lease = NO_LEASE
@@ -113,6 +115,7 @@ class FollowerProgress:
         first = self.durable < 0
         self.leaving, self.slow, self.sync_ms = ack.leaving, slow, ack.sync_ms
         self.index, self.ready_epoch = ack.index, ack.ready_epoch
+        self.uncompared = ack.uncompared
         return first or gives_way
 
     def acked(self, durable: int, applied: int, now: float, log_end: int) -> None:

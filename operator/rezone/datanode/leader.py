@@ -67,20 +67,21 @@ class LeaderDuties:
     def is_overtaken(self) -> bool:
         """Whether an in-sync follower has on its disk what is not on this one yet."""
         durable = self._partition.store.durable_end
-        return any(known.durable > durable for known in self._heirs())
+        return any(known.durable > durable for known in self._candidates())
 
     @property
     def can_be_replaced(self) -> bool:
-        """Whether an in-sync follower streams whose disk does well."""
-        return bool(self._heirs())
+        """Whether an in-sync follower streams that may lead, and whose disk does well."""
+        return bool(self._candidates())
 
-    def _heirs(self) -> list[FollowerProgress]:
+    def _candidates(self) -> list[FollowerProgress]:
         state = self.state
         if state is None:
             return []
         # Asked without the lock, too: who follows may be another set by the next line.
         known = [state.followers.get(node) for node in state.state.isr]
-        return [each for each in known if each and each.streaming and does_well(each.sync_ms)]
+        streaming = [each for each in known if each and each.streaming and not each.uncompared]
+        return [each for each in streaming if does_well(each.sync_ms)]
 
     def refused(self, answer: RefuseIsr) -> None:
         """Take the refusal of a proposal; one that has changed meanwhile is asked for anew.

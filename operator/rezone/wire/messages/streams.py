@@ -170,7 +170,8 @@ class FetchLog(Message, frozen=True):
     the candidate of a takeover alone (DCP-08), as is `ready_epoch`: the epoch it waits to lead in.
     `rest_ms`, of a replica that is being filled: for how long its node's clients come first.
     `sync_ms`: how long the syncs of the consumer's disk take, 0 while that is unknown; `slow_ms`:
-    the same while it is long.
+    the same while it is long. `uncompared`: it is a copy that nobody has compared with its source,
+    so it must not lead (B-04).
     """
 
     partition: PartitionId
@@ -184,6 +185,7 @@ class FetchLog(Message, frozen=True):
     rest_ms: int = 0
     sync_ms: int = 0
     slow_ms: int = 0
+    uncompared: bool = False
 
 
 class SetState(Message, frozen=True):
