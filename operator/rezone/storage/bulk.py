@@ -30,12 +30,12 @@ persisted progress, so what was written twice is the same versions under the sam
 
 import threading
 from concurrent.futures import Executor, Future
-from typing import TYPE_CHECKING
 
 import msgspec
 import pyarrow as pa
 
 from rezone.storage.columns import content_bytes, engine_pairs, in_order
+from rezone.storage.copy_target import CopyTarget
 from rezone.storage.early import EarlyRows
 from rezone.storage.engines.base import TIME_BYTES
 from rezone.storage.index_entries import Arriving
@@ -43,9 +43,6 @@ from rezone.storage.meta import CopyMeta, branch_end
 from rezone.storage.snapshot import BatchMark
 from rezone.wire.errors import CorruptionError
 from rezone.wire.messages import SnapshotHeader, SnapshotTrailer
-
-if TYPE_CHECKING:
-    from rezone.storage.incoming import Incoming
 
 
 class BulkLoader:
@@ -58,7 +55,7 @@ class BulkLoader:
 
     def __init__(
         self,
-        incoming: "Incoming",
+        incoming: CopyTarget,
         copy: CopyMeta,
         *,
         checkpoint_bytes: int,

@@ -19,20 +19,17 @@ import threading
 from collections.abc import Sequence
 from concurrent.futures import Executor, Future
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import msgspec
 import pyarrow as pa
 import xxhash
 
 from rezone.storage import syncing
+from rezone.storage.copy_target import CopyTarget
 from rezone.storage.meta import CopyMeta
 from rezone.storage.writeback import begin_writeback
 from rezone.wire.errors import CorruptionError
 from rezone.wire.messages import FileChunk, SnapshotFile, SnapshotHeader, SnapshotTrailer
-
-if TYPE_CHECKING:
-    from rezone.storage.incoming import Incoming
 
 FILES_MAX = 100_000
 _NAME = re.compile(
@@ -45,7 +42,7 @@ class FileLoader:
 
     def __init__(
         self,
-        incoming: "Incoming",
+        incoming: CopyTarget,
         copy: CopyMeta,
         header: SnapshotHeader,
         directory: Path,

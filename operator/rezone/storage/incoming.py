@@ -14,13 +14,14 @@ import shutil
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
 from rezone.storage import imports, seal, transactions
 from rezone.storage.applier import AppliedState, Applier
 from rezone.storage.bulk import BulkLoader, continues
+from rezone.storage.copy_target import ReceivingStore
 from rezone.storage.engines.base import Engine
 from rezone.storage.fileload import FileLoader, check_names, still_held
 from rezone.storage.indexer import Indexer
@@ -32,9 +33,6 @@ from rezone.storage.syncing import sync_directory
 from rezone.wire.errors import ConflictError, CorruptionError
 from rezone.wire.messages import CopyState, HeldFiles, SnapshotHeader
 
-if TYPE_CHECKING:
-    from rezone.storage.store import PartitionStore
-
 Loader = BulkLoader | FileLoader
 
 
@@ -43,7 +41,7 @@ class Incoming:
 
     def __init__(
         self,
-        store: "PartitionStore",
+        store: ReceivingStore,
         directory: Path,
         config: StoreConfig,
         *,
@@ -171,7 +169,7 @@ class Incoming:
             beside=self._config.beside(),
         )
 
-    def check(self, loader: Loader) -> None:
+    def check(self, loader: object) -> None:
         """Refuse a loader that another attempt, a reset or the end of the copy has fenced off."""
         if self._loader is not loader:
             raise ConflictError("another attempt at this copy has begun, or it is done")
@@ -181,20 +179,20 @@ class Incoming:
         return self._loader not in (None, loader)
 
     @contextlib.contextmanager
-    def going_on(self, loader: Loader) -> Iterator[None]:
+    def going_on(self, loader: object) -> Iterator[None]:
         """Let no other attempt begin meanwhile; refuse as `check` does."""
         with self._applier.mutex:
             self.check(loader)
             yield
 
-    def drop(self, loader: Loader) -> None:
+    def drop(self, loader: object) -> None:
         """Forget a loader that was given up."""
         if self._loader is loader:
             self._loader = None
 
     # --- the end of a copy -------------------------------------------------------------------
 
-    def finish_rows(self, loader: BulkLoader, copy: CopyMeta) -> None:
+    def finish_rows(self, loader: object, copy: CopyMeta) -> None:
         """Take over what the loader has brought; its last step, in an order a crash may cut."""
         with self._applier.mutex:
             self.check(loader)
@@ -216,7 +214,7 @@ class Incoming:
             )
             self._store.forget_damaged()
 
-    def finish_files(self, loader: FileLoader, copy: CopyMeta) -> None:
+    def finish_files(self, loader: object, copy: CopyMeta) -> None:
         """Open the files as the partition's engine; CorruptionError starts the copy over."""
         with self._applier.mutex:
             self.check(loader)
