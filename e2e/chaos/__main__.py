@@ -27,6 +27,7 @@ from e2e.chaos.world import NODES, World
 from e2e.kind.command import CommandError, say
 from e2e.kind.places import default_places
 from rezone.cli.demo.cluster import DemoCluster, DemoError
+from rezone.domain.machines.resharding_table import GRACE_SECONDS
 from rezone.local.api import KubeApi
 from rezone.local.cluster import LocalCluster
 from rezone.local.errors import LocalError
@@ -76,7 +77,9 @@ def main(
     with _state() as state:
         local = LocalCluster(state / "cluster")
         local.up(NODES, report=say)
-        limits = Limits(whole_seconds, storm_whole=2 * whole_seconds)
+        # A storm re-shards up to twice, the second time after the first has let its partitions go.
+        retained = 2 * GRACE_SECONDS
+        limits = Limits(whole_seconds, storm_whole=2 * whole_seconds + retained)
         plan = Plan(cases, seed, partitions, storm_seconds, limits)
         good = asyncio.run(_run(state, local, plan, report))
     sys.exit(0 if good else 1)
