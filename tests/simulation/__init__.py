@@ -6,8 +6,8 @@ reconcile loops, acts, monitor and notifier; the stores of `rezone.kube`; and, i
 and `DataNode`. The reason for taking so much: what goes wrong in such a system goes wrong
 between the decisions - a cache that outlived its conflict, an act that was not repeated, a call
 of a dead coordinator that arrives late - and glue written once more for a simulation would have
-other faults than the one that is shipped. The decisions alone, with simulated glue, are what
-`tests/domain/test_simulation.py` runs.
+other faults than the one that is shipped.
+The decisions alone are tested one by one in `tests/domain`.
 
 What stands in for the world, each as small as it can be:
 
@@ -26,7 +26,7 @@ What stands in for the world, each as small as it can be:
 - `world`: all of it together, and the faults that can be put into it.
 - `checks`, `held`: what must hold after every step, and at the end; what replicas have, also of
   machines that are down (decision 0203).
-- `scenarios`: what is asked of a zone.
+- `scenarios`: what is asked of a zone; `target_scenarios`: with copies that fail, or wait.
 - `data_plane`: data nodes alone, on such files, without an operator; `cut_over`: in the middle of
   a re-sharding, with the real `imports` on lines that fail; `closed_times`: with clocks that are
   wrong by far; `indexed`: with indexes that come and go, takeovers, a log that is trimmed, and

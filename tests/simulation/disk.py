@@ -36,6 +36,7 @@ from typing import NamedTuple
 from unittest import mock
 
 from rezone.storage import syncing
+from rezone.wire.messages import PartitionId
 
 SECTOR_BYTES = 512
 _PWRITE = os.pwrite
@@ -69,10 +70,15 @@ class TrackedDisk:
 
     `whole_chance` is how likely a file that has grown keeps all of its length in a crash, whatever
     of its sectors was written: cut anywhere, it nearly always ends within what was written last.
+    `room` is how many replicas with rows it has room for, None for any number. `spoils` is how many
+    of the next copies to it are wrong, `spoiled` are the partitions of those: their digests tell.
     """
 
     def __init__(self, root: Path, rng: random.Random) -> None:
         self.root = root
+        self.room: int | None = None
+        self.spoils = 0
+        self.spoiled: set[PartitionId] = set()
         self.dies_in = 0
         self.error = 0
         self.sync_seconds = 0.0

@@ -148,6 +148,7 @@ class SimulatedReplicas(Replicas):
         if follower is not None:
             follower.close()
         super().drop(partition)
+        self._node.machine.spoiled.discard(partition.partition_id)
         self._node.network.dropped(self._node.node_id, partition)
 
 
@@ -442,4 +443,7 @@ class SimulatedNode(DataNode):
         if (newest and not readable(partition, None)()) or not readable(partition, as_of)():
             partition.leading.ask_leases()
             raise NotReadyError("not to be read yet")
-        return self.control.digest(msgspec.structs.replace(request, as_of=as_of))
+        reply = self.control.digest(msgspec.structs.replace(request, as_of=as_of))
+        if request.partition in self.machine.spoiled:
+            reply = msgspec.structs.replace(reply, digests=("wrong",) * len(reply.digests))
+        return reply

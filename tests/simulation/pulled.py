@@ -7,12 +7,14 @@ between the two, and streams with several receivers, are `copies`'s.
 
 from __future__ import annotations
 
+import errno
+import os
 from collections.abc import Generator
 from typing import TYPE_CHECKING, Any
 
 from rezone.datanode.copies import Receiver, current_state, failure_of, snapshot_stream
 from rezone.storage.rests import no_rest
-from rezone.wire.errors import ConflictError, NotReadyError, RezoneError
+from rezone.wire.errors import ConflictError, NoSpaceError, NotReadyError, RezoneError
 from rezone.wire.messages import (
     NodeId,
     PartitionId,
@@ -58,11 +60,26 @@ class Copy:
             raise NotReadyError(f"no connection to node {self.source}")
         if self.partition.closed:
             raise ConflictError(f"partition {self.partition.partition_id} is closed")
+        self._require_room()
         if self._batches is None:
             self._batches = self._opened()
         state = self._receiver.take(*next(self._batches))
         if state is not None and state.done:
+            self._spoil()
             self.end()
+
+    def _require_room(self) -> None:
+        room = self.target.machine.room
+        held = sum(not p.store.meta.needs_snapshot for p in self.target.partitions())
+        if room is not None and held >= room:
+            raise NoSpaceError(os.strerror(errno.ENOSPC))
+
+    def _spoil(self) -> None:
+        """Make the copy a wrong one, if the disk is to spoil it."""
+        machine = self.target.machine
+        if machine.spoils:
+            machine.spoils -= 1
+            machine.spoiled.add(self.partition.partition_id)
 
     def _opened(self) -> Generator[Any, None, None]:
         number = self.partition.partition_id

@@ -16,6 +16,7 @@ from simulation.faults import SECOND_FAULTS, mend, storm_of
 from simulation.pod_scenarios import PODS
 from simulation.scenarios import ALL as OF_ZONES
 from simulation.scenarios import Scenario
+from simulation.target_scenarios import TARGETS
 from simulation.world import World
 
 ALL = (*OF_ZONES, *PODS)
@@ -25,7 +26,8 @@ STORMS_DEFAULT = 40
 
 POINTS_STEP = 9
 """By default each scenario is killed at every ninth point, each beginning with another one; those
-of pods, which repeat themselves, and of edges, which die by themselves, at every fourth of these.
+of pods, which repeat themselves, and of edges, which die by themselves, at every fourth of these;
+those of targets, which ask for a copy again and again, at every eighth.
 """
 
 RUN_SECONDS_MAX = 900.0
@@ -45,7 +47,8 @@ def crash_points(scenario: Scenario) -> Iterator[int]:
     """Yield crash points without end: the scenario says when it was not reached any more."""
     long = bool(os.environ.get("REZONE_SIMULATION_SEEDS"))
     # Pods are replaced one after the other, so the same points come again and again.
-    step = 1 if long else POINTS_STEP * (4 if scenario in (*PODS, *EDGES) else 1)
+    seldom = 8 if scenario in TARGETS else 4 if scenario in (*PODS, *EDGES) else 1
+    step = 1 if long else POINTS_STEP * seldom
     # Scenarios that seeds do not choose from begin with their first point: some have few.
     number = ALL.index(scenario) if scenario in ALL else 0
     point = 1 if long else 1 + number % step

@@ -31,6 +31,7 @@ from simulation.scenarios import (
     ROTATE_CANCEL,
     Scenario,
 )
+from simulation.target_scenarios import LOST_SOURCES, TARGETS
 from simulation.test_lost_quorum_recovered import LOSSES
 
 TABLES = (rebalance_table.TABLE, migration_table.TABLE)
@@ -140,6 +141,25 @@ def test_failed_migrations_survive_the_operators_death(scenario: Scenario) -> No
 @pytest.mark.parametrize("scenario", EDGES, ids=name_of)
 def test_rare_edges_survive_the_operators_death(scenario: Scenario) -> None:
     """What a fault in the wrong moment leads to would be left half-way."""
+    die_everywhere(scenario)
+
+
+@pytest.mark.proves("ZR-18", "B-15")
+@pytest.mark.parametrize("scenario", LOST_SOURCES, ids=name_of)
+def test_a_lost_node_ends_the_task(scenario: Scenario) -> None:
+    """A task would wait for ever for a node that is gone, and every trigger behind it."""
+    with scenario.world() as world:
+        world.run(RUN_SECONDS_MAX)
+        scenario.check(world)
+
+
+@pytest.mark.proves("OP-02", "ZR-10", "ZR-11", "ZR-18", "B-04", "B-14", "B-15")
+@pytest.mark.parametrize("scenario", TARGETS, ids=name_of)
+def test_failing_copies_survive_the_operators_death(scenario: Scenario) -> None:
+    """One copy that fails would undo what has moved, or be made for ever, or be used.
+
+    One that only waits for room would be given up.
+    """
     die_everywhere(scenario)
 
 
