@@ -22,8 +22,7 @@ from migration_case import (
     silent,
     with_world,
 )
-from simulated_zone import Zone
-from worlds import NEW, NOW, OLD, World, child, followed, record
+from worlds import NEW, NOW, OLD, World, by_index, child, followed, of_generation, record
 
 from rezone.domain.machines.migration_table import TABLE
 from rezone.domain.model import world
@@ -31,6 +30,7 @@ from rezone.resources.conditions import Reason
 from rezone.resources.migration import MigrationState as S
 from rezone.resources.migration import OldLeaderPolicy
 from rezone.resources.zone_status import RETAINED_MAX, RetainedReplica
+from rezone.wire.layouts import id_of
 from rezone.wire.messages import Role, TakeoverState
 
 __all__ = ["followed"]
@@ -97,6 +97,39 @@ def test_edge(edge: tuple[S, str], followed: list[tuple[str, str]]) -> None:
     decision = case.decide()
     assert followed[0] == (str(edge[0]), edge[1])
     assert decision.path[0] == TABLE.follow(*edge)
+
+
+LATER = 3
+"""The generation of a layout after three re-shardings."""
+
+
+@pytest.mark.parametrize("edge", EDGES, ids=lambda e: f"{e[0]}-{e[1]}".replace(" ", "_"))
+def test_edge_of_a_later_layout(edge: tuple[S, str]) -> None:
+    """Who moves partition 1 would move none, or one of a layout that is over."""
+    case = Case(edge[0])
+    EDGES[edge](case)
+    first, view = case.decide(), of_generation(case.world.view(), LATER)
+    case.world.view = lambda: view  # type: ignore[method-assign]
+    case.context["partition"] = id_of(LATER, 0)
+    later = case.decide()
+    known = first.status.context
+    if known is not None:
+        known = known.model_copy(update={"partition": id_of(LATER, known.partition)})
+    status = first.status.model_copy(update={"context": known})
+    assert (later.path, later.status) == (first.path, status)
+    assert by_index(later.actions, LATER) == first.actions
+
+
+def test_a_partition_that_no_layout_has_is_refused_by_its_index() -> None:
+    """A person would wait for a move that can never be, or read the number of another partition."""
+    case = Case("")
+    case.spec["partition"] = 9
+    view = of_generation(case.world.view(), LATER)
+    case.world.view = lambda: view  # type: ignore[method-assign]
+    decision = case.decide()
+    assert decision.status.state == S.FAILED
+    assert decision.status.last_error is not None
+    assert decision.status.last_error.message == "partition 9 does not exist: the zone has 2"
 
 
 @pytest.mark.proves("RM-01", "RM-02")
@@ -763,20 +796,6 @@ def test_after_the_end_nothing_happens(state: str) -> None:
     decision = case.decide()
     assert (decision.actions, decision.path, decision.wake_seconds) == ((), (), None)
     assert decision.status.state == state
-
-
-@pytest.mark.proves("RM-02", "HS-10")
-@pytest.mark.parametrize(
-    ("spec", "writes_max"),
-    [({"target": 1}, 7), ({"target": 3}, 11), ({"target": 3, "old_leader_policy": "Remove"}, 11)],
-)
-def test_a_planned_migration_costs_few_api_writes(spec: dict[str, Any], writes_max: int) -> None:
-    """Moving thousands of partitions would be limited by the API server."""
-    zone = Zone(3, ((0, 1, 2), (1, 2, 0)), 4)
-    zone.migrate("m", 0, **spec)
-    zone.run(200)
-    assert zone.state("m") == S.SUCCEEDED
-    assert zone.api_writes <= writes_max
 
 
 def test_a_partition_without_a_route_is_waited_for() -> None:

@@ -1,27 +1,20 @@
 """What a zone's own work makes of two layouts, and of a layout that is not the first."""
 
 import dataclasses
-import random
 from typing import Any
 
 import msgspec
 import pytest
-from simulated_zone import Zone
-from test_simulation import NODES, SETTLE_TICKS, STABLE, TARGET, at_target, ended, faulty, mend
 from worlds import LEASE_SECONDS, NEW, NOW, OLD, World, record
 
-from rezone.domain.assignment import assignments
 from rezone.domain.assignment.standbys import standby_changes
-from rezone.domain.model import world
 from rezone.domain.observed.indexing import indexing
 from rezone.domain.observed.readiness import was_copied
 from rezone.domain.observed.rollout import lagging_nodes
 from rezone.domain.repair.lost_quorum import loss_of
 from rezone.domain.repair.repairs import missing_copies, repairs
-from rezone.domain.routing.route_records import RouteRecords
 from rezone.domain.zone.status import ZoneHealth, health_of
-from rezone.resources.zone_status import Assignment, Assignments
-from rezone.wire.layouts import generation_of, id_of, index_of
+from rezone.wire.layouts import id_of
 from rezone.wire.messages import FIRST_PARTITION_EPOCH, PartitionId, Role
 
 HEIR = id_of(1, 0)
@@ -144,100 +137,3 @@ def test_nobody_waits_for_what_is_sealed() -> None:
     assert indexing(made.view()).startswith("by_name: 0 of 15 replicas have it")
     made.heirs[0] = msgspec.structs.replace(made.heirs[0], isr=(0, 1))
     assert lagging_nodes(made.view()) == {2}
-
-
-# --- rebalances and migrations of a later layout --------------------------------------------------
-
-GENERATION = 3
-
-
-class LaterZone(Zone):
-    """The simulated zone after three re-shardings: the coordinator sees and names other ids."""
-
-    def __init__(self, seed: int) -> None:
-        super().__init__(seed, STABLE, NODES)
-        first = Assignment(
-            revision=1, replicas=assignments.compact(STABLE), layout_version=GENERATION
-        )
-        self.keys = Assignments(stable=first, change=1, last_layout_version=GENERATION)
-
-    def view(self) -> world.ZoneView:
-        """Observe the zone, with all partitions by their ids."""
-        seen = super().view()
-        return dataclasses.replace(
-            seen,
-            routes=RouteRecords(self.routes, GENERATION),
-            generation=GENERATION,
-            pending_generation=GENERATION,
-            nodes={n: _named(node) for n, node in seen.nodes.items()},
-            migrations=tuple(
-                dataclasses.replace(m, partition=_id(m.partition)) for m in seen.migrations
-            ),
-            verified=frozenset((_id(p), node, epoch) for p, node, epoch in seen.verified),
-            mismatched=frozenset((_id(p), node, epoch) for p, node, epoch in seen.mismatched),
-        )
-
-    def act(self, action: Any, owner: str) -> None:
-        """Carry out one action; every partition must be named by its id."""
-        if isinstance(action, world.SettleLeader | world.ChangeRoutes):
-            pass  # taken by id
-        elif hasattr(action, "copies"):
-            copies = tuple(_by_index(copy) for copy in action.copies)
-            action = dataclasses.replace(action, copies=copies)
-        elif hasattr(action, "partition"):
-            action = _by_index(action)
-        super().act(action, owner)
-
-    def _change_routes(self, changes: tuple[world.RouteChange, ...]) -> None:
-        super()._change_routes(tuple(_by_index(change) for change in changes))
-
-
-def _id(index: int) -> PartitionId:
-    return id_of(GENERATION, index)
-
-
-def _by_index(named: Any) -> Any:
-    assert generation_of(named.partition) == GENERATION, named
-    return dataclasses.replace(named, partition=index_of(named.partition))
-
-
-def _named(node: world.NodeView) -> world.NodeView:
-    replicas = {
-        _id(p): msgspec.structs.replace(said, partition=_id(p)) for p, said in node.replicas.items()
-    }
-    return dataclasses.replace(node, replicas=replicas)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("seed", range(10))
-def test_a_rebalance_of_a_later_layout_survives_faults(seed: int) -> None:
-    """A zone could be re-sharded once, and never moved again."""
-    rng, zone = random.Random(seed), LaterZone(seed)
-    zone.ask(TARGET)
-    faulty(zone, rng)
-    cancel_at = rng.choice((0, 0, rng.randrange(1, 40)))
-    for tick in range(1, 60):
-        if tick == cancel_at:
-            zone.cancel(zone.tasks["t"])
-        zone.tick()
-    mend(zone)
-    zone.run(SETTLE_TICKS)
-    for _ in range(30):
-        zone.tick()
-    ended(zone)
-
-
-@pytest.mark.slow
-def test_a_migration_of_a_later_layout_names_its_partition_by_index() -> None:
-    """Who moves partition 1 would move none, or one that is over."""
-    zone = LaterZone(1)
-    zone.migrate("m", 1, 4)
-    zone.migrate("n", 9, 4)
-    zone.run(SETTLE_TICKS)
-    assert (zone.state("m"), zone.state("n")) == ("Succeeded", "Failed")
-    assert zone.routes[1].leader == 4
-    refused = zone.migrations["n"].status or {}
-    assert "partition 9 does not exist: the zone has 4" in str(refused)
-    assert zone.keys.stable is not None
-    stable = assignments.parse(zone.keys.stable.replicas)
-    at_target(zone, tuple((*stable[p], 1) if p == 1 else stable[p] for p in range(4)))

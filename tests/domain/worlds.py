@@ -12,7 +12,8 @@ from rezone.domain.machines.machine import Table
 from rezone.domain.model.world import MigrationView, NodeView, SparkView, ZoneView
 from rezone.domain.routing.route_records import RouteRecords
 from rezone.domain.routing.topology_text import Topology
-from rezone.wire.messages import LeaderAndIsr, ReplicaReport, Role, TakeoverState
+from rezone.wire.layouts import generation_of, id_of, index_of
+from rezone.wire.messages import LeaderAndIsr, PartitionId, ReplicaReport, Role, TakeoverState
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 LEASE_SECONDS = 5.0
@@ -164,6 +165,47 @@ class World:
             "takeover_epoch": epoch,
         }
         return self
+
+
+def of_generation(view: ZoneView, generation: int) -> ZoneView:
+    """Return the same observation of a later layout: every partition has another id."""
+
+    def named(partition: PartitionId) -> PartitionId:
+        return id_of(generation, partition)
+
+    def of_node(node: NodeView) -> NodeView:
+        replicas = {
+            named(p): msgspec.structs.replace(said, partition=named(p))
+            for p, said in node.replicas.items()
+        }
+        return dataclasses.replace(node, replicas=replicas)
+
+    return dataclasses.replace(
+        view,
+        routes=RouteRecords(view.routes.of(0), generation),
+        generation=generation,
+        pending_generation=generation,
+        nodes={number: of_node(node) for number, node in view.nodes.items()},
+        migrations=tuple(
+            dataclasses.replace(each, partition=named(each.partition)) for each in view.migrations
+        ),
+        verified=frozenset((named(p), node, epoch) for p, node, epoch in view.verified),
+        mismatched=frozenset((named(p), node, epoch) for p, node, epoch in view.mismatched),
+    )
+
+
+def by_index(acted: Any, generation: int) -> Any:
+    """Return an action, or what is in one, with partitions by index; all are of a generation."""
+    if isinstance(acted, tuple):
+        return tuple(by_index(each, generation) for each in acted)
+    if not dataclasses.is_dataclass(acted) or isinstance(acted, type):
+        return acted
+    fields = {f.name: getattr(acted, f.name) for f in dataclasses.fields(acted)}
+    changes = {name: by_index(value, generation) for name, value in fields.items()}
+    if "partition" in fields:
+        assert generation_of(fields["partition"]) == generation, acted
+        changes["partition"] = index_of(fields["partition"])
+    return dataclasses.replace(acted, **changes)
 
 
 def child(name: str, partition: int = 0, state: str = "Succeeded", **changes: Any) -> MigrationView:
