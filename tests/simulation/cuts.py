@@ -3,10 +3,13 @@
 A zone of five nodes is written to while a network is cut that tells nobody. What is measured is
 the longest time in which a partition had no acknowledged write, in simulated seconds; clients reach
 all nodes. How often leaders change is counted as well.
+
+`storm` runs one of these cuts, which begins and ends at a moment that a seed chooses.
 """
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import random
 from collections.abc import Callable, Iterable
@@ -25,6 +28,10 @@ LOOKED_SECONDS = 20.0
 
 RUN_SECONDS_MAX = 300.0
 FLAP_SECONDS = (0.2, 2.5)
+REST_SECONDS = 5.0
+"""A zone rests for so long before it is cut; in a storm for up to `REST_SECONDS_MAX`."""
+
+REST_SECONDS_MAX = 8.0
 
 Cut = Callable[[Network], None]
 When = Callable[[World], bool]
@@ -80,7 +87,13 @@ class Watch:
             self.seen.reasons |= {c.reason for c in status.conditions}
 
 
-def run_cut(begin: Callable[[World], None], seed: int = 1) -> Seen:
+def run_cut(
+    begin: Callable[[World], None],
+    seed: int = 1,
+    *,
+    after_seconds: float = REST_SECONDS,
+    seconds: float = CUT_SECONDS,
+) -> Seen:
     """Let `begin` break a zone at rest, heal it after a while; all must be as it was then."""
     with World(seed, at_rest(START)) as world:
         watches: list[Watch] = []
@@ -89,9 +102,9 @@ def run_cut(begin: Callable[[World], None], seed: int = 1) -> Seen:
             watches.append(Watch(world))
             world.each_step = watches[0].look
             begin(world)
-            world.loop.call_later(CUT_SECONDS, world.network.heal)
+            world.loop.call_later(seconds, world.network.heal)
 
-        begun = _after(5.0)
+        begun = _after(after_seconds)
         over = _after(LOOKED_SECONDS)
         world.orders = [Order(begun, cut), Order(over, _let_go)]
         world.run(RUN_SECONDS_MAX)
@@ -233,3 +246,67 @@ KINDS: dict[str, list[Callable[[World], None]]] = {
     "a leader stalls": of_each(stalls),
     "a process dies": of_each(dies),
 }
+
+
+# --- what is right -------------------------------------------------------------------------------
+
+ONE_WAY_SECONDS_MAX = 6.0
+"""An end that is not heard closes after 3 s; what it was promised until then lasts for 2 s more."""
+
+STALLED_SECONDS_MAX = 10.0
+"""The simulation's followers wait for 6 s, as its leaders do for followers that owe an ack."""
+
+BOUNDS = {
+    "a node from its peers": 3.3,
+    "a node from all": 4.5,
+    "nothing reaches a node": ONE_WAY_SECONDS_MAX,
+    "nobody hears a node": ONE_WAY_SECONDS_MAX,
+    "halves": 3.3,
+    "bridge": 3.3,
+    "flapping": 4.5,
+    "a process hangs": 4.5,
+    "a process dies": 4.5,
+    "a leader stalls": STALLED_SECONDS_MAX,
+}
+"""The longest gaps that are right; a node that died had 4.35 s before anybody was heard about."""
+
+OPERATOR = [kind for kind in KINDS if kind not in BOUNDS]
+OPERATOR_GAP_SECONDS_MAX = 1.0
+TOLD_AFTER_SECONDS = 10.0
+"""A zone says within this time that its operator does not reach some node."""
+
+MOVES_MAX = 1
+FLAPPING_MOVES_MAX = 3
+
+
+def check(kind: str, seen: Seen, seconds: float = CUT_SECONDS) -> None:
+    """Assert that a cut of so many seconds had no longer gaps and moves than are right."""
+    said = f"{kind}, {seconds:.3f} s: {seen}"
+    if kind in OPERATOR:
+        assert seen.longest < OPERATOR_GAP_SECONDS_MAX, said
+        assert not any(seen.changes.values()), said
+        told = seen.reasons & {"NotReached", "OperatorCutOff"}
+        assert told or seconds < TOLD_AFTER_SECONDS, said
+    else:
+        assert seen.longest < BOUNDS[kind], said
+        most = FLAPPING_MOVES_MAX if kind == "flapping" else MOVES_MAX
+        assert max(seen.changes.values()) <= most, said
+
+
+OWN_END = frozenset({"flapping", "a process dies"})
+"""Cuts that end by themselves, after `CUT_SECONDS`."""
+
+
+def storm(seed: int) -> collections.Counter[str]:
+    """Run a cut of the kind that is the seed's turn; returns what has happened."""
+    rng = random.Random(f"cuts {seed}")
+    kind = list(KINDS)[seed % len(KINDS)]
+    begin = flapping(seed) if kind == "flapping" else rng.choice(KINDS[kind])
+    seconds = CUT_SECONDS if kind in OWN_END else rng.uniform(1.0, CUT_SECONDS)
+    after = rng.uniform(REST_SECONDS, REST_SECONDS_MAX)
+    seen = run_cut(begin, seed, after_seconds=after, seconds=seconds)
+    check(kind, seen, seconds)
+    counts = collections.Counter(dict.fromkeys(KINDS, 0))
+    counts[kind] += 1
+    counts["leaders moved"] = sum(seen.changes.values())
+    return counts

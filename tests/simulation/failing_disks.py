@@ -73,7 +73,8 @@ class FailingDisks(DataPlane):
         """Find a replica not damaged, though it may have failed."""
         assert not partition.store.meta.damage, partition.store.meta.damage
         self.counts["failed"] += bool(partition.failure)
-        self.counts["stalled"] += partition.failing.disk is DiskTrouble.SLOW
+        if self.may_be_slow:
+            self.counts["stalled"] += partition.failing.disk is DiskTrouble.SLOW
 
     def step(self) -> None:
         """Let a moment pass; a report that was sent before it has arrived by its end."""

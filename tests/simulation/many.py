@@ -18,18 +18,27 @@ import signal
 import sys
 import time
 import traceback
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from types import FrameType
 from typing import NamedTuple
 
 import structlog
 
-from simulation import runs, test_transaction_storms
+from simulation import (
+    cuts,
+    maintained,
+    producing,
+    runs,
+    slow_disks,
+    test_restored,
+    test_transaction_storms,
+)
 from simulation.closed_times import ClosedTimes
 from simulation.copy_storm import CopyStorm
 from simulation.cut_over import CutOver
 from simulation.data_plane import DataPlane
+from simulation.failing_disks import FailingDisks
 from simulation.half_open import HalfOpen
 from simulation.indexed import Indexed
 from simulation.test_torn_logs import TornLogs
@@ -50,15 +59,30 @@ STORMS: dict[str, Callable[[int], Counts]] = {
     "test_closed_times": lambda seed: _counted(ClosedTimes(seed)),
     "test_copy_storms": lambda seed: _counted(CopyStorm(seed)),
     "test_cut_over": lambda seed: _counted(CutOver(seed)),
+    "test_cuts": cuts.storm,
+    "test_failing_disks": lambda seed: _counted(FailingDisks(seed)),
     "test_half_open": lambda seed: _counted(HalfOpen(seed)),
     "test_indexed": lambda seed: _counted(Indexed(seed)),
+    "test_maintenance": maintained.storm,
+    "test_producer_storms": producing.storm,
+    "test_restored": lambda seed: test_restored.went_back(seed).counts,
+    "test_slow_disks": slow_disks.storm,
     "test_torn_logs": lambda seed: _counted(TornLogs(seed)),
     "test_wrong_clocks": lambda seed: _counted(WrongClocks(seed)),
 }
 """What a seed is run by, under the name of the test module that runs it alone."""
 
-HALVED = frozenset({"test_indexed", "test_torn_logs"})
-"""Storms of which half as many seeds are run beside all others: two of the same kind."""
+SHARES: Mapping[str, float] = {
+    "test_indexed": 1 / 2,  # like `test_torn_logs`
+    "test_torn_logs": 1 / 2,  # like `test_indexed`
+    "test_cuts": 1 / 8,  # 3 s a seed; few choices: 17 kinds of cuts
+    "test_failing_disks": 1 / 2,  # like `test_slow_disks`
+    "test_slow_disks": 1 / 2,  # like `test_failing_disks`
+    "test_maintenance": 1 / 4,  # 1 s a seed; one scenario
+    "test_producer_storms": 1 / 2,  # 1 s a seed; the storms of copies and cut-overs have the rest
+    "test_restored": 1 / 2,  # 1 s a seed
+}
+"""The part of the seeds that a storm has when all storms are run, and why not all of them."""
 
 PROGRESS_SEEDS = 200
 
@@ -131,13 +155,13 @@ def reached(outcomes: Iterable[Outcome]) -> list[str]:
 
 
 def chosen(storms: Sequence[str], first: int, count: int) -> list[tuple[str, int]]:
-    """Return the seeds to run of these storms; of all storms, fewer of those in `HALVED`."""
-    halved: Collection[str] = HALVED if set(storms) == set(STORMS) else ()
+    """Return the seeds to run of these storms; of all storms, as many as `SHARES` leaves."""
+    shares = SHARES if set(storms) == set(STORMS) else {}
     return [
         (storm, first + number)
         for number in range(count)
         for storm in storms
-        if storm not in halved or 2 * number < count
+        if number < max(1, round(count * shares.get(storm, 1)))
     ]
 
 
@@ -157,7 +181,7 @@ def _hangs(_number: int, _frame: FrameType | None) -> None:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run seeds of storms; the exit code says whether all have passed."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--seeds", type=int, default=1000, help="how many of each, or half")
+    parser.add_argument("--seeds", type=int, default=1000, help="how many of each, or its share")
     parser.add_argument("--first", type=int, default=0, help="the first seed")
     parser.add_argument("--storms", nargs="+", choices=sorted(STORMS), default=sorted(STORMS))
     parser.add_argument("--processes", type=int, default=os.cpu_count())

@@ -386,3 +386,10 @@ class NamedCopyStorm(CopyStorm):
         for_ever = self.config.version_retention_seconds > 1
         for replica in self.replicas():
             self.named.check_rows(lambda _, here=replica: here, all_versions=for_ever)  # type: ignore[misc]
+
+
+def storm(seed: int) -> collections.Counter[str]:
+    """Run a re-sharding by an even seed, copies by an odd one; returns what has happened."""
+    run = NamedCopyStorm(seed) if seed % 2 else NamedCutOver(seed)
+    run.run()
+    return run.counts

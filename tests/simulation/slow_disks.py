@@ -2,20 +2,26 @@
 
 Clients write to every partition without a pause, each the next row when the one before is
 answered; how many are, and the longest time without one, is what is looked at.
+
+`storm` runs disks that are slow at random under one partition, and with some seeds such a zone.
 """
 
 from __future__ import annotations
 
 import contextlib
+import math
+import random
 import uuid
 from collections import Counter, defaultdict
 from typing import Self
 
 from rezone.datanode.partition import Partition
 from rezone.datanode.write import PreparedRows
+from rezone.resources.conditions import ConditionType, Reason
 from rezone.storage.entry import rows_batch
 from rezone.wire.errors import RezoneError
 from rezone.wire.messages import NodeId, PartitionId, Role, WriteRequest, WriteResult
+from simulation.failing_disks import FailingDisks
 from simulation.scenarios import Start, at_rest
 from simulation.world import World
 
@@ -140,6 +146,95 @@ class SlowDisks:
         """Return the partitions whose record names a node as their leader."""
         return [p for p, record in self.world.checks.routes.items() if record.leader == node]
 
+    def leader_of_most(self) -> NodeId:
+        """Return the node that leads most partitions."""
+        return max(sorted(self.world.network.nodes), key=lambda node: len(self.leads(node)))
+
+    def degraded(self) -> tuple[str, str]:
+        """Return why the zone is degraded, and the text; empty when it is not."""
+        status = self.world.zone().status
+        found = status.conditions if status is not None else ()
+        of = [c for c in found if c.type == ConditionType.DEGRADED and c.status == "True"]
+        return (of[0].reason, of[0].message) if of else ("", "")
+
+    def whole(self) -> bool:
+        """Whether all replicas are in sync."""
+        return all({*r.isr} == {*r.replicas} for r in self.world.checks.routes.values())
+
     def leader_moves(self) -> int:
         """Return how often leaders have changed."""
         return sum(record.leader_epoch for record in self.world.checks.routes.values())
+
+
+# --- what is right -------------------------------------------------------------------------------
+
+SLOW_SECONDS = (0.5, 4.0, math.inf)
+WELL_SECONDS = 75.0
+"""A disk counts as slow for 30 s after the last slow sync, and that is known for another 30 s."""
+
+GAP_SECONDS_MAX = 3.0
+"""A stall is seen after a second, and a follower's is told after another one."""
+
+RATE_MIN = 0.7
+"""Of the rate before, though a slow node leads and follows for the first of twelve seconds."""
+
+
+def check_one_slow(run: SlowDisks, node: NodeId, seconds: float) -> None:
+    """Assert that a node whose disk is slow leads nothing and holds nobody up until it is well."""
+    before = run.writers.rate
+    led, moves = len(run.leads(node)), run.leader_moves()
+    run.delay(seconds, node)
+    run.writers.begin()
+    run.run(12.0)
+    assert run.writers.rate > RATE_MIN * before
+    assert run.writers.gap < GAP_SECONDS_MAX
+    assert (len(run.leads(node)), run.leader_moves() - moves) == (0, led)
+    reason, message = run.degraded()
+    assert (reason, f"data node {node}:" in message) == (Reason.DISK_SLOW, True), message
+    run.delay(0.0, node)
+    run.run(WELL_SECONDS, writing=False)
+    assert run.whole(), run.world.checks.routes
+    assert (run.degraded(), run.leader_moves() - moves) == (("", ""), led)
+
+
+def check_all_slow(run: SlowDisks, seconds: float) -> None:
+    """Assert that nobody steps down where all disks are slow."""
+    nodes, moves = [*run.world.network.nodes], run.leader_moves()
+    run.delay(seconds, *nodes)
+    run.run(15.0)
+    run.delay(0.0, *nodes)
+    run.run(WELL_SECONDS, writing=False)
+    assert run.leader_moves() == moves, run.world.checks.routes
+    assert run.whole(), run.world.checks.routes
+
+
+# --- storms --------------------------------------------------------------------------------------
+
+ZONE_EVERY = 8
+"""One seed of so many has a zone with a coordinator: that costs eight times as much."""
+
+ALL_SLOW_EVERY = 4
+"""In one such zone of so many all disks are slow."""
+
+
+def storm(seed: int) -> Counter[str]:
+    """Run disks that are slow at random, or a zone with such disks; returns what has happened."""
+    if seed % ZONE_EVERY == ZONE_EVERY - 1:
+        return _zone(seed)
+    run = FailingDisks(seed, slow=True)
+    run.run()
+    return run.counts
+
+
+def _zone(seed: int) -> Counter[str]:
+    """Run a zone with one slow disk, or with slow disks alone, from any moment on."""
+    rng = random.Random(f"slow disks {seed}")
+    with SlowDisks(seed) as run:
+        run.run(rng.uniform(2.0, 8.0))
+        moves, one = run.leader_moves(), seed // ZONE_EVERY % ALL_SLOW_EVERY < ALL_SLOW_EVERY - 1
+        if one:
+            check_one_slow(run, rng.choice([*run.world.network.nodes]), rng.choice(SLOW_SECONDS))
+        else:
+            check_all_slow(run, rng.choice((0.05, 0.5, 4.0)))
+        moved = run.leader_moves() - moves
+    return Counter({"one slow disk": one, "all disks slow": not one, "leaders moved": moved})

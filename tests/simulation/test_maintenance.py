@@ -2,64 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 
-from rezone.domain.observed.maintenance import ANNOTATION
-from rezone.kube.kinds import Node, Pod
-from rezone.resources.zone_status import DataNodeStatus, MaintenanceState
-from simulation.kubelet import NAMESPACE
+from rezone.resources.zone_status import MaintenanceState
+from simulation.maintained import (
+    START,
+    begin,
+    copies,
+    data_node,
+    end,
+    evict,
+    patch,
+    spared,
+    storm,
+)
 from simulation.pod_scenarios import Claimed
+from simulation.runs import seeds
 from simulation.scenarios import TASK, at_once, at_rest, cordon_leader, later
 from simulation.world import Order, World
 
 SECONDS_MAX = 600.0
 NODE = 0
-START = Claimed(partitions=3, replicas=3, nodes=3)
 AWAY_SECONDS = 90.0
 """Longer than the simulated operator waits before it takes a silent node for lost."""
-
-
-def data_node(world: World) -> DataNodeStatus:
-    """Return what the zone says of the node."""
-    status = world.zone().status
-    assert status is not None
-    return next(n for n in status.data_nodes if n.id == NODE)
-
-
-def patch(world: World, *, annotation: str | None, cordoned: bool) -> None:
-    """Annotate and cordon the node's Kubernetes node."""
-    meta = {"annotations": {ANNOTATION: annotation}}
-    body = {"metadata": meta, "spec": {"unschedulable": cordoned}}
-    world.server.merge(Node, "", data_node(world).node_name, body)
-
-
-def begin(annotation: str) -> Callable[[World], None]:
-    """Ask for maintenance by the annotation, and cordon."""
-    return lambda world: patch(world, annotation=annotation, cordoned=True)
-
-
-def spared(world: World) -> bool:
-    """Hold when the node is in maintenance and leads nothing any more."""
-    asked = data_node(world).maintenance
-    active = asked is not None and asked.state is MaintenanceState.ACTIVE
-    return active and all(r.leader != NODE for r in world.checks.routes.values())
-
-
-def evict(world: World) -> None:
-    """Delete the node's pod, as `kubectl drain` does."""
-    world.server.delete(Pod, NAMESPACE, data_node(world).pod_name)
-
-
-def end(world: World) -> None:
-    """Let the node be used again."""
-    patch(world, annotation=None, cordoned=False)
-
-
-def copies(world: World) -> list[str]:
-    """Return what was copied, by whom it was asked for."""
-    return [line for line in world.trace if "PullSnapshot" in line or "SparkApplication" in line]
 
 
 @pytest.mark.proves("B-07")
@@ -72,7 +37,7 @@ def test_a_node_in_maintenance_comes_back_without_a_copy(crash: int) -> None:
     seen: list[tuple[int, int]] = []
 
     def note(world: World) -> None:
-        found = data_node(world)
+        found = data_node(world, NODE)
         assert found.state == "Active", found
         assert NODE not in {r.leader for r in world.checks.routes.values()}
         seen.append((world.checks.rows(0), len([*world.server.all_of("Pod")])))
@@ -80,11 +45,11 @@ def test_a_node_in_maintenance_comes_back_without_a_copy(crash: int) -> None:
     with World(0, at_rest(START)) as world:
         world.crash_points = frozenset({crash} - {0})
         world.orders = [
-            Order(at_once, begin("1h")),
-            Order(spared, evict),
+            Order(at_once, begin(NODE, "1h")),
+            Order(spared(NODE), evict(NODE)),
             Order(later(5.0), note),
             Order(later(AWAY_SECONDS), note),
-            Order(at_once, end),
+            Order(at_once, end(NODE)),
         ]
         world.run(SECONDS_MAX)
         (rows, pods), (later_rows, later_pods) = seen
@@ -92,7 +57,7 @@ def test_a_node_in_maintenance_comes_back_without_a_copy(crash: int) -> None:
         assert (pods, later_pods) == (2, 2)
         assert copies(world) == []
         assert world.states(TASK) == {}
-        assert data_node(world).maintenance is None
+        assert data_node(world, NODE).maintenance is None
         assert all(NODE in r.isr for r in world.checks.routes.values())
 
 
@@ -104,8 +69,8 @@ def test_a_node_that_is_not_back_in_time_is_replaced() -> None:
     """
     with World(0, at_rest(START)) as world:
         world.orders = [
-            Order(at_once, begin("2m")),
-            Order(spared, lambda w: w.kubelet.kill(NODE, 10_000.0)),
+            Order(at_once, begin(NODE, "2m")),
+            Order(spared(NODE), lambda w: w.kubelet.kill(NODE, 10_000.0)),
             Order(later(110.0), lambda w: copies(w) == [] or pytest.fail("copied too early")),
             Order(lambda w: bool(w.states(TASK)), lambda _: None),
         ]
@@ -126,17 +91,17 @@ def test_a_node_that_cannot_be_spared_waits() -> None:
     told: list[MaintenanceState] = []
 
     def note(world: World) -> None:
-        asked = data_node(world).maintenance
+        asked = data_node(world, NODE).maintenance
         assert asked is not None
         told.append(asked.state)
 
     with World(0, at_rest(START)) as world:
         world.orders = [
             Order(at_once, lambda w: w.kubelet.kill(1, 20.0)),
-            Order(later(1.0), lambda w: patch(w, annotation="1h", cordoned=False)),
+            Order(later(1.0), lambda w: patch(w, NODE, annotation="1h", cordoned=False)),
             Order(later(5.0), note),
-            Order(spared, note),
-            Order(later(1.0), end),
+            Order(spared(NODE), note),
+            Order(later(1.0), end(NODE)),
         ]
         world.run(SECONDS_MAX)
         assert told == [MaintenanceState.WAITING, MaintenanceState.ACTIVE]
@@ -182,3 +147,15 @@ def test_a_paused_zone_keeps_its_leaders_and_replicas() -> None:
         world.run(SECONDS_MAX)
         assert world.checks.routes[0].leader != before[0][0]  # type: ignore[index]
         assert copies(world) != []
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+@pytest.mark.proves("B-07")
+@pytest.mark.parametrize("seed", seeds()[::20])
+def test_faults_do_not_break_a_maintenance(seed: int) -> None:
+    """A node is back without a copy, or replaced after its time, whatever else breaks.
+
+    Some death of the operator would have the node drained, or forget that it is in maintenance.
+    """
+    storm(seed)

@@ -277,8 +277,10 @@ class World:
 
     def read_fault(self) -> ApiFault | None:
         """Return what the next read meets."""
-        failed = self.read_fault_chance and self.rng.random() < self.read_fault_chance
-        self.counts["read fault"] += bool(failed)
+        if not self.read_fault_chance:
+            return None
+        failed = self.rng.random() < self.read_fault_chance
+        self.counts["read fault"] += failed
         return ApiFault.ERROR if failed else None
 
     def _changed(self, key: Key, manifest: dict[str, Any]) -> None:
