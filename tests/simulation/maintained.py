@@ -34,7 +34,9 @@ LEFT_OUT = ("die", "lose", "wipe", "spark", "trim", "person")
 
 def data_node(world: World, node: NodeId) -> DataNodeStatus:
     """Return what the zone says of a node."""
-    return next(n for n in world.data_nodes() if n.id == node)
+    found = [n for n in world.data_nodes() if n.id == node]
+    assert found, f"the zone has no data node {node} any more"
+    return found[0]
 
 
 def patch(world: World, node: NodeId, *, annotation: str | None, cordoned: bool) -> None:
