@@ -211,7 +211,7 @@ class MigrationContext(Model):
 class RecoveryStatus(Model):
     """What an unclean election keeps, and what it may lose; offsets are of the partition's log."""
 
-    empty: bool = Field(default=False, description="The partition begins anew, without rows.")
+    empty: bool = Field(default=False, description="The partition starts over, without rows.")
     kept_offset: Count = Field(description="All acknowledged rows below this offset are kept.")
     log_end_offset: Count = Field(
         description="The new leader's log ends here: acknowledged rows from here on are lost.",
