@@ -57,11 +57,6 @@ def statuses(world: World) -> list[RebalanceTaskStatus]:
 # --- a target that fails -------------------------------------------------------------------------
 
 
-def leave_empty_ones(world: World) -> None:
-    """Let the zone not plan by itself for data nodes that have nothing."""
-    world.patch_zone(dataNodes={"autoAdjust": {"scaleUpSeconds": 3600}})
-
-
 def settings(**changes: Any) -> Order:
     """Change how the zone rebalances."""
     return Order(at_once, lambda world: world.patch_zone(rebalance=changes))
@@ -121,7 +116,6 @@ LOST_TARGET = Scenario(
     THREE,
     (
         scale(2),
-        Order(in_state(TASK, T.AWAITING_REPLICAS), leave_empty_ones),
         Order(in_state(TASK, T.TRANSFERRING), lose_newest),
     ),
     ends=ANY_END,
@@ -135,7 +129,6 @@ FULL_TARGETS = tuple(
             settings(targetFailurePolicy=policy, copyProgressDeadlineSeconds=STALL_SECONDS),
             scale(2),
             Order(has_newest, fill_newest),
-            Order(in_state(TASK, T.AWAITING_REPLICAS), leave_empty_ones),
         ),
         ends=ANY_END,
         expects=the_rest_has_moved(reason),
@@ -207,7 +200,6 @@ PASSED_ON = Scenario(
         settings(copyProgressDeadlineSeconds=STALL_SECONDS),
         Order(at_once, pass_on),
         Order(copied, hold_up),
-        Order(at_once, leave_empty_ones),
     ),
     expects=leaders_as_planned,
 )

@@ -190,7 +190,10 @@ class ZoneReconciler:
         generation = stable.layout_version if stable is not None else 0
         leaders = tuple(record.leader for record in observed.routes.of(generation))
         await others_turn()
-        planned = ZonePlanning(zone, status, leaders=leaders, now=observed.now).run()
+        avoided = runtime.copy_watch.avoided(observed.now)
+        planned = ZonePlanning(
+            zone, status, leaders=leaders, now=observed.now, avoided=avoided
+        ).run()
         await others_turn()
         view = build_view(
             zone.model_copy(update={"status": planned.status}),

@@ -14,7 +14,12 @@ from rezone.domain.planner.plan import NotPlaceableError, PlanRequest, plan
 from rezone.domain.resharding.plan import OldZone, plan_resharding
 from rezone.domain.routing.topology_text import Topology
 from rezone.domain.zone.data_nodes import eligible_ids, placed, planner_nodes
-from rezone.domain.zone.triggers import find_due, wants_partitions, with_trigger_times
+from rezone.domain.zone.triggers import (
+    find_due,
+    usable_ids,
+    wants_partitions,
+    with_trigger_times,
+)
 from rezone.resources.conditions import Reason
 from rezone.resources.zone import DistributionZone
 from rezone.resources.zone_status import (
@@ -35,6 +40,7 @@ PARTITION_BYTES_TAKEN = 1 << 20
 class ZonePlanning:
     """Decides about one zone at one time, `now`; `leaders` are those of its stable partitions.
 
+    `avoided` are the data nodes to which copies have failed lately.
     Then `status` is the next one, `place` the first assignment when there is none yet, `stalled`
     why there can be none, and after `wake_seconds` a trigger is due at the earliest.
     """
@@ -46,11 +52,13 @@ class ZonePlanning:
         *,
         leaders: tuple[NodeId, ...],
         now: datetime,
+        avoided: frozenset[NodeId] = frozenset(),
     ) -> None:
         self.zone = zone
         self.status = status
         self._leaders = leaders
         self._now = now
+        self._avoided = avoided
         self.place: Topology | None = None
         self.stalled: tuple[Reason, str] | None = None
         self.wake_seconds = float("inf")
@@ -135,13 +143,21 @@ class ZonePlanning:
         self._note_triggers(newest)
         nodes, spec = self.status.data_nodes, self.zone.spec
         due = find_due(
-            newest, nodes, spec.data_nodes.auto_adjust, replicas=spec.replicas, now=self._now
+            newest,
+            nodes,
+            spec.data_nodes.auto_adjust,
+            replicas=spec.replicas,
+            now=self._now,
+            avoided=self._avoided,
         )
         self.wake_seconds = due.wake_seconds
         if due.trigger is None:
             return
+        eligible = usable_ids(nodes, newest, self._avoided)
+        if len(eligible | due.frozen) < spec.replicas:
+            eligible = eligible_ids(nodes)
         request = self._request(
-            newest, eligible_ids(nodes), leaders=self._leaders_of(assignment), frozen=due.frozen
+            newest, eligible, leaders=self._leaders_of(assignment), frozen=due.frozen
         )
         target = plan(request).target
         if target != newest:

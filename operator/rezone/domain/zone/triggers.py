@@ -75,6 +75,18 @@ class Due:
     wake_seconds: float
 
 
+def usable_ids(
+    nodes: Sequence[DataNodeStatus], topology: Topology, avoided: frozenset[int]
+) -> frozenset[int]:
+    """Return the nodes that partitions may live on; of the `avoided` ones those that hold some.
+
+    Copies to the avoided ones have failed lately. One that holds nothing would be planned for
+    again in the next pass, and the copy fail again, without an end.
+    """
+    assigned = frozenset(node for row in topology for node in row)
+    return eligible_ids(nodes) - (avoided - assigned)
+
+
 def with_trigger_times(
     nodes: Sequence[DataNodeStatus], topology: Topology, now: datetime
 ) -> tuple[DataNodeStatus, ...]:
@@ -100,8 +112,11 @@ def find_due(
     *,
     replicas: int,
     now: datetime,
+    avoided: frozenset[int] = frozenset(),
 ) -> Due:
     """Return what is due of the nodes, which have their trigger times.
+
+    Empty nodes that are `avoided` start nothing (`usable_ids`).
 
     A drain and another number of replicas wait for nothing; each lost node waits for
     `scaleDownSeconds` from when it was lost, and one in maintenance until that is over. While one
@@ -111,7 +126,7 @@ def find_due(
     waiting = _waiting(nodes, settings, now)
     frozen = kept_ids(nodes).union(waiting)
     wake = min(waiting.values(), default=math.inf)
-    eligible, changed = eligible_ids(nodes), changed_ids(nodes)
+    eligible, changed = usable_ids(nodes, topology, avoided), changed_ids(nodes)
     trigger = find_trigger(topology, eligible=eligible | frozen, replicas=replicas, changed=changed)
     if trigger in {Trigger.NODES_JOINED, Trigger.NODES_CHANGED}:
         assigned = frozenset(node for row in topology for node in row)
