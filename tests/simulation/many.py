@@ -75,12 +75,13 @@ STORMS: dict[str, Callable[[int], Counts]] = {
 SHARES: Mapping[str, float] = {
     "test_indexed": 1 / 2,  # like `test_torn_logs`
     "test_torn_logs": 1 / 2,  # like `test_indexed`
-    "test_cuts": 1 / 8,  # 3 s a seed; few choices: 17 kinds of cuts
+    "test_cuts": 1 / 4,  # 2.5 s a seed; few choices: 18 kinds of cuts
     "test_failing_disks": 1 / 2,  # like `test_slow_disks`
     "test_slow_disks": 1 / 2,  # like `test_failing_disks`
     "test_maintenance": 1 / 4,  # 1 s a seed; one scenario
     "test_producer_storms": 1 / 2,  # 1 s a seed; the storms of copies and cut-overs have the rest
     "test_restored": 1 / 2,  # 1 s a seed
+    "test_transaction_storms": 1 / 2,  # 2 to 4 s a seed, the most of all
 }
 """The part of the seeds that a storm has when all storms are run, and why not all of them."""
 

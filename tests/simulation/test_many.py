@@ -81,7 +81,7 @@ def test_expensive_storms_have_a_share_of_the_seeds() -> None:
 
 
 def test_a_storm_that_is_asked_for_by_name_has_all_seeds() -> None:
-    """Who looks for a failure would run an eighth of what they asked for."""
+    """Who looks for a failure would run a part of what they asked for."""
     assert chosen(["test_cuts"], 5, 2) == [("test_cuts", 5), ("test_cuts", 6)]
 
 
