@@ -6,7 +6,7 @@ Concurrency: a lock of the channel guards the streams' state; methods say when i
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from rezone.datanode.lease import Lease
 from rezone.storage.entry import header_at
@@ -20,9 +20,6 @@ from rezone.wire.messages import (
     StreamEnd,
     StreamRequest,
 )
-
-if TYPE_CHECKING:
-    from rezone.datanode.producer import ProducerChannel
 
 
 class Source(Protocol):
@@ -69,6 +66,26 @@ class Source(Protocol):
         ...
 
 
+class StreamOwner(Protocol):
+    """What a stream asks of the channel that it is on."""
+
+    def wake(self, stream: "ProducerStream", *, here: bool = False) -> None:
+        """Queue a stream for the sender, which may be the calling thread (`here`)."""
+        ...
+
+    def add_control(self, stream: "ProducerStream", control: "Control", *, tell: bool) -> None:
+        """Queue a message that has its place after the stream's entries; `tell` the sender."""
+        ...
+
+    def end_stream(self, stream: "ProducerStream", message: StreamEnd, *, tell: bool) -> None:
+        """End the stream; `tell`: and say so to the other end."""
+        ...
+
+    def ask_lease(self) -> None:
+        """Begin another round of leases."""
+        ...
+
+
 @dataclass(slots=True)
 class Control:
     """A message to be sent when the stream has reached `offset`; nothing follows a `last` one."""
@@ -83,7 +100,7 @@ class Control:
 class ProducerStream:
     """One partition on one channel; the counters are its statistics (DCP-14)."""
 
-    channel: "ProducerChannel"
+    channel: StreamOwner
     source: Source
     node: NodeId
     opaque: int
