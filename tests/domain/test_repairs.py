@@ -104,6 +104,23 @@ def test_a_refused_proposal_is_answered_with_its_error_once() -> None:
     assert refused_proposals(world.view()) != (), "it is refused for another reason by now"
 
 
+@pytest.mark.proves("HS-04", "B-06")
+def test_nobody_joins_whose_own_report_says_that_it_lacks_the_rows() -> None:
+    """It joined, and left again in the next pass, for as long as its report stayed away.
+
+    The leader's report may be the newer one, so the proposal is not refused: it waits.
+    """
+    world = World()
+    world.routes[0] = record(isr=(0, 1))
+    world.reports[0, 0] = {"proposal": proposal(new_isr=(0, 1, 2))}
+    world.reports[0, 2] = {"needs_snapshot": True, "role": Role.LEARNER}
+    assert repairs(world.view(), NOW) == ()
+    assert refused_proposals(world.view()) == ()
+    world.reports[0, 2] = {"role": Role.LEARNER}
+    (change,) = repairs(world.view(), NOW)
+    assert change.state.isr == (0, 1, 2)
+
+
 def test_nobody_is_told_of_a_proposal_that_is_carried_out() -> None:
     """Neither an accepted proposal nor a leader without one gets a refusal.
 

@@ -186,6 +186,10 @@ def _adjusted(view: ZoneView, partition: PartitionId, record: LeaderAndIsr) -> L
     report = view.report(partition, record.leader)
     if report is None or report.role is not Role.LEADER or report.proposal is None:
         return None
+    joining = set(report.proposal.new_isr) - set(record.isr)
+    if without_data(view, partition, among=joining):
+        # One of the two reports is old. `_without_lost_data` would drop it again in the next pass.
+        return None
     return _changed(_answer(view, record, report.proposal))
 
 
