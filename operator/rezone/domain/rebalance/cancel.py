@@ -125,12 +125,12 @@ def ends(run: TaskRun) -> str:
     records = run.view.routes.of(run.view.generation)
     for record, old, new in zip(records, run.source, run.target, strict=False):
         if old == new or not begun:
-            counts["retained"] += 1
+            counts["kept"] += 1
         elif has_switched(record, old, new):
             counts["completed"] += 1
         elif set(old) == set(new):
-            counts["retained"] += 1
+            counts["kept"] += 1
         else:
             counts["rolled back"] += 1
-    kinds = ("retained", "rolled back", "completed")
+    kinds = ("kept", "rolled back", "completed")
     return "partitions: " + ", ".join(f"{counts[k]} {k}" for k in kinds)
