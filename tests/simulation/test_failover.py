@@ -58,7 +58,7 @@ def test_leaders_are_replaced_while_pods_are_refused() -> None:
     def replaced(world: World) -> list[str]:
         record = world.checks.routes[0]
         status = world.zone().status
-        told = status is not None and any(c.reason == "Refused" for c in status.conditions)
+        told = status is not None and any(c.reason == "FailedCreate" for c in status.conditions)
         return [] if record.leader != first and told else [f"{record}, told: {told}"]
 
     with World(1, at_rest(Start(replicas=3, nodes=3))) as world:
@@ -70,7 +70,7 @@ def test_leaders_are_replaced_while_pods_are_refused() -> None:
         world.run(SECONDS_MAX)
         status = world.zone().status
         assert status is not None
-        assert not any(c.reason == "Refused" for c in status.conditions)
+        assert not any(c.reason == "FailedCreate" for c in status.conditions)
 
 
 @pytest.mark.proves("B-06")
