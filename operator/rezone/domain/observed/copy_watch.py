@@ -22,8 +22,8 @@ RESTARTS_MAX = 3
 again and again, until the disk is full, makes no progress."""
 
 AVOIDED_SECONDS = 3600.0
-"""For so long a data node whose copy failed is no substitute for others: two full data nodes
-would take turns."""
+"""For so long a data node whose copy failed is no substitute for others, and starts no rebalance
+while it is empty: full data nodes would take turns, or one be tried again and again."""
 
 
 @dataclasses.dataclass

@@ -50,7 +50,7 @@ def find_trigger(
 
     `changed` are nodes whose weight or failure domain is not what the assignment counted on.
     """
-    assigned = frozenset(node for nodes in topology for node in nodes)
+    assigned = _assigned(topology)
     if assigned - eligible:
         return Trigger.NODES_LEFT
     if any(len(nodes) != replicas for nodes in topology):
@@ -83,8 +83,9 @@ def usable_ids(
     Copies to the avoided ones have failed lately. One that holds nothing would be planned for
     again in the next pass, and the copy fail again, without an end.
     """
-    assigned = frozenset(node for row in topology for node in row)
-    return eligible_ids(nodes) - (avoided - assigned)
+    if not avoided:  # as in nearly every pass: a topology may have 16,384 rows
+        return eligible_ids(nodes)
+    return eligible_ids(nodes) - (avoided - _assigned(topology))
 
 
 def with_trigger_times(
@@ -94,7 +95,7 @@ def with_trigger_times(
 
     The time is persisted with the node, so that a restart does not begin the wait again.
     """
-    assigned = frozenset(node for row in topology for node in row)
+    assigned = _assigned(topology)
     differing = {n.id for n in nodes if n.state is DataNodeState.LOST and n.id in assigned}
     differing |= (eligible_ids(nodes) - assigned) | changed_ids(nodes)
     since = now.replace(microsecond=0)
@@ -129,7 +130,7 @@ def find_due(
     eligible, changed = usable_ids(nodes, topology, avoided), changed_ids(nodes)
     trigger = find_trigger(topology, eligible=eligible | frozen, replicas=replicas, changed=changed)
     if trigger in {Trigger.NODES_JOINED, Trigger.NODES_CHANGED}:
-        assigned = frozenset(node for row in topology for node in row)
+        assigned = _assigned(topology)
         asking = changed if trigger is Trigger.NODES_CHANGED else eligible - assigned
         up = min(_left(n, settings.scale_up_seconds, now) for n in nodes if n.id in asking)
         if frozen or up > 0:
@@ -142,6 +143,11 @@ def frozen_ids(
 ) -> frozenset[int]:
     """Return the nodes that plans leave alone: in maintenance, or lost a moment ago."""
     return kept_ids(nodes).union(_waiting(nodes, settings, now))
+
+
+def _assigned(topology: Topology) -> frozenset[int]:
+    """Return the nodes that hold partitions."""
+    return frozenset(node for row in topology for node in row)
 
 
 def _waiting(
