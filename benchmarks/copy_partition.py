@@ -40,9 +40,8 @@ from replica_cluster import Coordinator, ProcessNode, cluster
 
 from rezone.client import TableClient
 from rezone.controller.nodes.heard import Heard, request_after, with_answer
-from rezone.wire.copying import Relay, copy_partition
-from rezone.wire.copysink import FlightSink
-from rezone.wire.flight import NodeClient
+from rezone.wire.copying.copy import Relay, copy_partition
+from rezone.wire.copying.sink import FlightSink
 from rezone.wire.messages import (
     AdmitCopies,
     AdmittedCopy,
@@ -53,6 +52,7 @@ from rezone.wire.messages import (
     StopReplica,
     ZoneConfig,
 )
+from rezone.wire.transport.flight import NodeClient
 
 P = 0
 KEY_BYTES = 8

@@ -22,8 +22,8 @@ from pathlib import Path
 import structlog
 from harness.operated import NAMESPACE, cpu_seconds, operator, writes_of
 
-from rezone.datanode.node import DataNode
-from rezone.datanode.server import NodeServer
+from rezone.datanode.node.node import DataNode
+from rezone.datanode.service.server import NodeServer
 from rezone.kube.names import NODE_ID_LABEL
 from rezone.local.api import Json, KubeApi
 from rezone.local.controlplane import ControlPlane, ControlPlaneSettings

@@ -34,10 +34,10 @@ from harness.zone import Zone, write_all
 from replica_cluster import cluster
 
 from rezone.client import TableClient
-from rezone.wire.indexes import id_of
+from rezone.wire.codec.indexes import id_of
+from rezone.wire.codec.rows import arrow_schema_of
+from rezone.wire.codec.schema import Column, ColumnType, Index, TableSchema
 from rezone.wire.messages import ReplicaReport, ZoneConfig
-from rezone.wire.rows import arrow_schema_of
-from rezone.wire.schema import Column, ColumnType, Index, TableSchema
 
 _BATCH_ROWS = 1000
 _BATCHES_AT_ONCE = 10  # of a round of updates

@@ -33,8 +33,8 @@ from harness.zone import Zone, batch_of, ids_by_partition, percentile, running_z
 
 from rezone.client import TableClient
 from rezone.datanode.process import SWITCH_INTERVAL_SECONDS, settle_memory
+from rezone.wire.codec.schema import Index
 from rezone.wire.messages import Role
-from rezone.wire.schema import Index
 
 _AROUND_SECONDS = 0.05
 _HURRIED_ACKS = 3

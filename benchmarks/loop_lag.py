@@ -26,8 +26,8 @@ from harness.zone import settle
 from replica_cluster import Coordinator, ProcessNode
 
 from rezone.client import TableClient
+from rezone.wire.codec.schema import Index, TableSchema
 from rezone.wire.messages import ZoneConfig
-from rezone.wire.schema import Index, TableSchema
 
 VALUE_BYTES = 1016
 SMALL_BYTES = 92

@@ -38,7 +38,7 @@ from rezone.client import TableClient
 from rezone.local.agent.records import load_record
 from rezone.local.api import Json, KubeApi
 from rezone.local.cluster import AGENT, LocalCluster
-from rezone.wire.keyspace import hash_key, partition_of
+from rezone.wire.codec.keyspace import hash_key, partition_of
 from rezone.wire.messages import LeaderAndIsr
 
 _ZONES = f"/apis/rezone.dev/v1alpha1/namespaces/{NAMESPACE}/distributionzones"

@@ -27,8 +27,8 @@ from harness.zone import settle
 from replica_cluster import Coordinator, ProcessNode, cluster
 
 from rezone.client import TableClient
-from rezone.wire.flight import NodeClient
 from rezone.wire.messages import SnapshotTicket, ZoneConfig
+from rezone.wire.transport.flight import NodeClient
 
 VALUE_BYTES = 1016
 BATCH_ROWS = 4096

@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 from harness.zone import Zone, batch_of, ids_by_partition, percentile, running_zone, settle
 
-from rezone.client.writes import PartitionWrite
+from rezone.client.operations.writes import PartitionWrite
 from rezone.datanode.process import SWITCH_INTERVAL_SECONDS
 
 _KEYS_PER_PARTITION = 64

@@ -17,9 +17,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from rezone.wire import bodies, rows
-from rezone.wire.rows import RowCodec
-from rezone.wire.schema import Column, ColumnType, TableSchema
+from rezone.wire.codec import bodies, rows
+from rezone.wire.codec.rows import RowCodec
+from rezone.wire.codec.schema import Column, ColumnType, TableSchema
 
 ACCOUNTS = TableSchema(
     columns=(

@@ -19,13 +19,13 @@ from pathlib import Path
 import numpy as np
 import rocksdict
 
-from rezone.storage.bulk import BulkLoader
+from rezone.storage.copies.bulk import BulkLoader
 from rezone.storage.engines.rocks_settings import RocksSettings
-from rezone.storage.entry import build_entry, rows_batch
-from rezone.storage.snapshot import SnapshotBatch
+from rezone.storage.log.entry import build_entry, rows_batch
+from rezone.storage.snapshot.snapshot import SnapshotBatch
 from rezone.storage.store import PartitionStore
 from rezone.storage.store_config import StoreConfig
-from rezone.wire.keyspace import hash_key, row_id
+from rezone.wire.codec.keyspace import hash_key, row_id
 
 Rows = tuple[list[bytes], list[bytes]]
 

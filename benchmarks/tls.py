@@ -24,10 +24,10 @@ from replica_cluster import Coordinator, ProcessNode
 from secure_cluster import NAME, ZONE, FixedTls, Pki, of_zone
 
 from rezone.client import TableClient
-from rezone.wire.flight import NodeClient
-from rezone.wire.identity import Identity, Role
 from rezone.wire.messages import ZoneConfig
-from rezone.wire.tls import DIRECTORY_VARIABLE, TlsSource
+from rezone.wire.transport.flight import NodeClient
+from rezone.wire.transport.identity import Identity, Role
+from rezone.wire.transport.tls import DIRECTORY_VARIABLE, TlsSource
 
 _NODES = 3
 _BATCH_ROWS = 1000

@@ -31,8 +31,8 @@ from harness.zone import write_all
 from replica_cluster import cluster
 
 from rezone.client import TableClient
+from rezone.wire.codec.rows import arrow_schema_of
 from rezone.wire.messages import ZoneConfig
-from rezone.wire.rows import arrow_schema_of
 
 _BATCH_ROWS = 1000
 _SIZES = {"100 bytes": 100, "1 KiB": 1024}

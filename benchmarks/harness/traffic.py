@@ -21,8 +21,8 @@ from typing import NamedTuple
 import pyarrow as pa
 
 from rezone.client import TableClient
+from rezone.wire.codec.rows import arrow_schema_of
 from rezone.wire.messages import ZoneConfig
-from rezone.wire.rows import arrow_schema_of
 
 ROWS_PER_TURN = 10
 SCHEMA = arrow_schema_of(ZoneConfig(zone="z", zone_uid="u", partitions=1).table)

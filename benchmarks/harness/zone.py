@@ -21,12 +21,12 @@ from replica_cluster import Coordinator, ProcessNode, cluster
 
 from rezone.client import TableClient
 from rezone.controller.nodes.heard import Heard, request_after, with_answer
-from rezone.wire import rows
+from rezone.wire.codec import rows
+from rezone.wire.codec.keyspace import partitions_of
+from rezone.wire.codec.schema import Column, ColumnType, Index, TableSchema
 from rezone.wire.errors import RezoneError
-from rezone.wire.flight import NodeClient
-from rezone.wire.keyspace import partitions_of
 from rezone.wire.messages import NodeReport, ReplicaReport, ZoneConfig
-from rezone.wire.schema import Column, ColumnType, Index, TableSchema
+from rezone.wire.transport.flight import NodeClient
 
 TABLE = TableSchema(
     columns=(

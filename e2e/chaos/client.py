@@ -23,9 +23,9 @@ import pyarrow as pa
 
 from e2e.chaos.history import Outcome
 from rezone.client import TableClient
-from rezone.wire.encoded_rows import encoded_rows
+from rezone.wire.codec.encoded_rows import encoded_rows
+from rezone.wire.codec.keyspace import partitions_of
 from rezone.wire.errors import InvalidRowError, RezoneError
-from rezone.wire.keyspace import partitions_of
 
 _ROWS_AT_ONCE = 2
 _WINDOW_SECONDS = 10.0

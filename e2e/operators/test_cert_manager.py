@@ -28,7 +28,7 @@ from rezone.cli.demo.table import generated_table
 from rezone.cli.demo.traffic import Traffic
 from rezone.client import ClientSettings, TableClient
 from rezone.wire.errors import ForbiddenError, NotReadyError
-from rezone.wire.tls import DIRECTORY_VARIABLE, FILES, TlsDirectory, TlsFiles
+from rezone.wire.transport.tls import DIRECTORY_VARIABLE, FILES, TlsDirectory, TlsFiles
 
 pytestmark = pytest.mark.timeout(1800)
 

@@ -17,8 +17,8 @@ from rezone.cli.demo.table import (
     table_of_file,
 )
 from rezone.cli.main import main
-from rezone.wire.rows import RowCodec
-from rezone.wire.schema import ColumnType
+from rezone.wire.codec.rows import RowCodec
+from rezone.wire.codec.schema import ColumnType
 
 MOVE = LeaderMove(name="m", partition=1, source=0, target=2, seen_from=10.0, seen_until=11.0)
 

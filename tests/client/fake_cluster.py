@@ -19,8 +19,10 @@ import msgspec
 import pyarrow as pa
 from pyarrow import flight
 
-from rezone.wire import bodies, keyspace, messages, rows
-from rezone.wire.channel import CHANNEL_ERRORS, Channel
+from rezone.wire import messages
+from rezone.wire.codec import bodies, keyspace, rows
+from rezone.wire.codec.producers import home_hash
+from rezone.wire.codec.rows import RowCodec
 from rezone.wire.errors import (
     ConflictError,
     NotLeaderError,
@@ -30,7 +32,6 @@ from rezone.wire.errors import (
     RezoneError,
     UnknownPartitionError,
 )
-from rezone.wire.flight import answer_action, to_flight_error
 from rezone.wire.layouts import (
     Layout,
     generation_of,
@@ -55,8 +56,8 @@ from rezone.wire.messages import (
     WriteResult,
     ZoneConfig,
 )
-from rezone.wire.producers import home_hash
-from rezone.wire.rows import RowCodec
+from rezone.wire.transport.channel import CHANNEL_ERRORS, Channel
+from rezone.wire.transport.flight import answer_action, to_flight_error
 
 ProducerKey = tuple[str, int]
 """A producer's id, and the partition that it has sent a batch to."""

@@ -7,10 +7,10 @@ import threading
 
 import pytest
 
-from rezone.client.connection import Connection
-from rezone.wire.channel import Frame
+from rezone.client.connections.connection import Connection
 from rezone.wire.errors import RezoneError
 from rezone.wire.messages import Ack, ConnectionClosed, Message
+from rezone.wire.transport.channel import Frame
 
 DEADLINE_SECONDS = 5.0
 

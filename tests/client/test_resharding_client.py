@@ -15,8 +15,9 @@ from fake_cluster import Entry, FakeCluster, FakeNode, Fault
 from pyarrow import flight
 
 from rezone.client import ClientSettings, OutcomeUnknownError, TableClient
-from rezone.client.placement import Placement
-from rezone.client.routes import RouteCache
+from rezone.client.routing.placement import Placement
+from rezone.client.routing.routes import RouteCache
+from rezone.wire.codec.schema import Column, ColumnType, TableSchema
 from rezone.wire.errors import ConflictError, ReshardedError
 from rezone.wire.layouts import HashRange, Layout, Segment, generation_of, segments
 from rezone.wire.messages import (
@@ -28,7 +29,6 @@ from rezone.wire.messages import (
     WriteRequest,
     ZoneConfig,
 )
-from rezone.wire.schema import Column, ColumnType, TableSchema
 
 TABLE = TableSchema(
     columns=(Column("id", ColumnType.INT64), Column("counter", ColumnType.INT32)),

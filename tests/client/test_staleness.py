@@ -8,8 +8,8 @@ import pytest
 from fake_cluster import FakeCluster, FakeNode, Fault
 
 from rezone.client import AgedRows, ClientSettings, ReadTime, StaleRowsError, TableClient
+from rezone.wire.codec.schema import Column, ColumnType, TableSchema
 from rezone.wire.messages import Message, ReadRequest, ScanTicket, ZoneConfig
-from rezone.wire.schema import Column, ColumnType, TableSchema
 
 TABLE = TableSchema(columns=(Column("id", ColumnType.INT64),), primary_key=("id",))
 CONFIG = ZoneConfig(zone="z", zone_uid="u", partitions=4, table=TABLE)

@@ -12,10 +12,11 @@ import pytest
 from fake_cluster import FakeCluster, FakeNode, Fault
 
 from rezone.client import ClientSettings, OutcomeUnknownError, TableClient
-from rezone.client.connection import Connection
-from rezone.client.doubts import Doubts
-from rezone.client.request import Outcome, Request
-from rezone.wire.bodies import to_ipc
+from rezone.client.connections.connection import Connection
+from rezone.client.requests.doubts import Doubts
+from rezone.client.requests.request import Outcome, Request
+from rezone.wire.codec.bodies import to_ipc
+from rezone.wire.codec.schema import Column, ColumnType, RowLimits, TableSchema
 from rezone.wire.errors import (
     InvalidRowError,
     NotLeaderError,
@@ -24,7 +25,6 @@ from rezone.wire.errors import (
     RezoneError,
 )
 from rezone.wire.messages import Message, ReadRequest, WriteRequest, ZoneConfig
-from rezone.wire.schema import Column, ColumnType, RowLimits, TableSchema
 
 TABLE = TableSchema(
     columns=(

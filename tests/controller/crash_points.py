@@ -26,8 +26,8 @@ from rezone.resources.machine_status import MachineStatus
 from rezone.resources.model import Model
 from rezone.resources.task import RebalanceTask, RebalanceTaskStatus
 from rezone.resources.zone import DistributionZone
-from rezone.wire.flight import NodeClient
 from rezone.wire.messages import LeaderAndIsr, Message, PartitionId
+from rezone.wire.transport.flight import NodeClient
 
 
 @dataclasses.dataclass(frozen=True)

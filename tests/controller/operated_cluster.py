@@ -22,11 +22,11 @@ from rezone.client.settings import ClientSettings, OutcomeUnknownError
 from rezone.controller.nodes.heard import request_after, with_answer
 from rezone.local.agent.records import load_record
 from rezone.local.api import Json, KubeApi
+from rezone.wire.codec.rows import arrow_schema_of
+from rezone.wire.codec.schema import TableSchema
 from rezone.wire.errors import RezoneError
-from rezone.wire.flight import NodeClient
 from rezone.wire.messages import LeaderAndIsr, NodeReport, ReplicaReport, ReportRequest
-from rezone.wire.rows import arrow_schema_of
-from rezone.wire.schema import TableSchema
+from rezone.wire.transport.flight import NodeClient
 
 ROOT = Path(__file__).parents[2]
 CRDS = ROOT / "crds"

@@ -11,9 +11,9 @@ from collections.abc import Sequence
 
 from rezone.transfer.dispatch import Receivers, dispatch
 from rezone.transfer.stream import copy_entry
-from rezone.wire import copyplan
-from rezone.wire.copying import CopyReceipt
-from rezone.wire.copyplan import PartitionCopy
+from rezone.wire.copying import plan as copyplan
+from rezone.wire.copying.copy import CopyReceipt
+from rezone.wire.copying.plan import PartitionCopy
 
 
 def install(directory: pathlib.Path) -> pathlib.Path:

@@ -17,9 +17,9 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from rezone.controller.nodes.heard import Heard, follows, news_of, request_after, with_answer
 from rezone.controller.nodes.news import EVERYTHING
 from rezone.controller.observing.observe import node_views
-from rezone.datanode import report
-from rezone.datanode.checked_clock import Trouble
-from rezone.datanode.report import ReportBoard
+from rezone.datanode.clock.checked_clock import Trouble
+from rezone.datanode.node import report
+from rezone.datanode.node.report import ReportBoard
 from rezone.datanode.settings import NodeSettings, SystemClock
 from rezone.resources.zone_status import DataNodeState, DataNodeStatus
 from rezone.wire.messages import NodeReport, ReplicaReport, ReportRequest, Role

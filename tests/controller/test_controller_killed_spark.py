@@ -42,8 +42,8 @@ from rezone.kube.names import NODE_ID_LABEL
 from rezone.local.api import Json, KubeApi
 from rezone.resources.migration import TERMINAL_MIGRATION_STATES, MigrationState
 from rezone.resources.task import TaskState as T
-from rezone.wire.flight import NodeClient
 from rezone.wire.messages import NodeReport, NodeStatistics, ReportRequest, StatisticsRequest
+from rezone.wire.transport.flight import NodeClient
 
 pytestmark = [
     pytest.mark.apiserver,

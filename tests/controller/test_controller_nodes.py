@@ -37,7 +37,6 @@ from rezone.controller.nodes.verify import (
 from rezone.domain.routing import routes
 from rezone.domain.routing.route_records import RouteRecords
 from rezone.wire.errors import NotReadyError, RezoneError
-from rezone.wire.flight import NodeClient, answer_action
 from rezone.wire.messages import (
     Ack,
     ConfigureNode,
@@ -53,6 +52,7 @@ from rezone.wire.messages import (
     Role,
     ZoneConfig,
 )
+from rezone.wire.transport.flight import NodeClient, answer_action
 
 CONFIG = ZoneConfig(zone="z", zone_uid="u", partitions=4)
 FENCE = Fence(coordinator_epoch=3, revision=7)

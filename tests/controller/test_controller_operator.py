@@ -42,7 +42,6 @@ from rezone.client import TableClient
 from rezone.local.agent.nodes import add_node
 from rezone.local.api import Json, KubeApi
 from rezone.wire.errors import InvalidRowError, RezoneError, StaleEpochError
-from rezone.wire.flight import NodeClient
 from rezone.wire.messages import (
     Ack,
     Fence,
@@ -52,6 +51,7 @@ from rezone.wire.messages import (
     StopReplica,
     Takeover,
 )
+from rezone.wire.transport.flight import NodeClient
 
 pytestmark = [pytest.mark.apiserver, pytest.mark.slow, pytest.mark.timeout(240)]
 

@@ -12,9 +12,9 @@ from test_controller_nodes import Node, digest
 from rezone.controller.nodes.heard import Heard
 from rezone.controller.nodes.monitor import WatchedNode
 from rezone.controller.nodes.verify import CopyDiffersError, DiffersSoFarError, verify_part
-from rezone.wire.flight import NodeClient
 from rezone.wire.layouts import Overlap
 from rezone.wire.messages import DigestRequest, ImportProgress, ReplicaReport, Role
+from rezone.wire.transport.flight import NodeClient
 
 PART = Overlap(start=16, end=48, old=1, new=16_384)
 

@@ -12,8 +12,8 @@ from rezone.controller.process.main import election_settings
 from rezone.controller.process.prepared import certificates_of
 from rezone.controller.work.settings import CoordinatorSettings
 from rezone.kube.authority import Authority
-from rezone.wire.identity import Identity, Role
-from rezone.wire.tls import DIRECTORY_VARIABLE, TlsFilesError, utc_now
+from rezone.wire.transport.identity import Identity, Role
+from rezone.wire.transport.tls import DIRECTORY_VARIABLE, TlsFilesError, utc_now
 
 if TYPE_CHECKING:
     from rezone.kube.client import Kube

@@ -31,7 +31,7 @@ from rezone.client import ClientSettings, TableClient
 from rezone.kube.certificates import AUTHORITY_SECRET
 from rezone.local.api import Json, KubeApi
 from rezone.wire.errors import ForbiddenError, NotReadyError
-from rezone.wire.tls import TlsDirectory
+from rezone.wire.transport.tls import TlsDirectory
 
 pytestmark = [pytest.mark.apiserver, pytest.mark.slow, pytest.mark.timeout(240)]
 NAMESPACE = "encrypted"

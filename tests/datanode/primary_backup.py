@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import math
 
-from rezone.datanode.insync import FollowerProgress
-from rezone.datanode.lease import Lease
+from rezone.datanode.commit.insync import FollowerProgress
+from rezone.datanode.commit.lease import Lease
 from rezone.datanode.settings import NodeSettings
 from rezone.wire.errors import NotEnoughReplicasError, NotReadyError
 from rezone.wire.messages import FIRST_PARTITION_EPOCH, IsrProposal, LeaderAndIsr, NodeId

@@ -25,15 +25,17 @@ import msgspec
 import pyarrow as pa
 
 from rezone.controller.nodes.heard import Heard, request_after, with_answer
-from rezone.datanode.checked_clock import CheckedClock
-from rezone.datanode.node import DataNode
-from rezone.datanode.partition import Partition
-from rezone.datanode.server import NodeServer
+from rezone.datanode.clock.checked_clock import CheckedClock
+from rezone.datanode.node.node import DataNode
+from rezone.datanode.replica.replica import Replica
+from rezone.datanode.service.server import NodeServer
 from rezone.datanode.settings import Clock, NodeSettings, SystemClock
 from rezone.local.controlplane import free_ports
 from rezone.storage.store_config import StoreConfig
-from rezone.wire.bodies import from_ipc, to_ipc
-from rezone.wire.channel import CHANNEL_ERRORS, Channel
+from rezone.wire.codec.bodies import from_ipc, to_ipc
+from rezone.wire.codec.keyspace import hash_keys, partitions_of
+from rezone.wire.codec.producers import digest_of
+from rezone.wire.codec.rows import arrow_schema_of
 from rezone.wire.errors import (
     ConflictError,
     NotReadyError,
@@ -41,8 +43,6 @@ from rezone.wire.errors import (
     RezoneError,
     error_from,
 )
-from rezone.wire.flight import NodeClient
-from rezone.wire.keyspace import hash_keys, partitions_of
 from rezone.wire.messages import (
     FIRST_PARTITION_EPOCH,
     Ack,
@@ -76,8 +76,8 @@ from rezone.wire.messages import (
     WriteResult,
     ZoneConfig,
 )
-from rezone.wire.producers import digest_of
-from rezone.wire.rows import arrow_schema_of
+from rezone.wire.transport.channel import CHANNEL_ERRORS, Channel
+from rezone.wire.transport.flight import NodeClient
 
 _UNENDED: list[NodeServer] = []
 _GIVEN_PORTS: set[int] = set()
@@ -327,7 +327,7 @@ class Coordinator:
         assert local.node is not None
         return local.node
 
-    def replica(self, node: int, partition: int = 0) -> Partition:
+    def replica(self, node: int, partition: int = 0) -> Replica:
         """Return a replica of a node that runs in this process."""
         return self.node(node).find(partition)
 

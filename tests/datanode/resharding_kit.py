@@ -12,13 +12,12 @@ from typing import Any
 import msgspec
 from replica_cluster import FAST, Client, Coordinator, keys_in
 
-from rezone.datanode.importing import ImportPart
-from rezone.datanode.partition import Partition
-from rezone.storage.entry import iter_entries
-from rezone.storage.imports import Stand, import_entry
-from rezone.storage.range_tail import range_entries
+from rezone.datanode.replica.replica import Replica
+from rezone.datanode.resharding.importing import ImportPart
+from rezone.storage.log.entry import iter_entries
+from rezone.storage.reshard.imports import Stand, import_entry
+from rezone.storage.reshard.range_tail import range_entries
 from rezone.wire.errors import NotReadyError, RezoneError
-from rezone.wire.flight import NodeClient, from_flight_error
 from rezone.wire.layouts import (
     HashRange,
     Layout,
@@ -38,6 +37,7 @@ from rezone.wire.messages import (
     SealState,
     ZoneConfig,
 )
+from rezone.wire.transport.flight import NodeClient, from_flight_error
 
 WAIT_SECONDS = 20
 SMALL = msgspec.structs.replace(
@@ -92,7 +92,7 @@ def take_over(c: Coordinator, heir: int) -> None:
     leader.wake()
 
 
-def _append(heir: Partition, source: Partition, number: int, hashes: HashRange) -> None:
+def _append(heir: Replica, source: Replica, number: int, hashes: HashRange) -> None:
     with heir.lock:
         position = heir.store.import_position(number)
         data = source.store.read(position.offset if position is not None else 0, 1 << 20)
@@ -110,7 +110,7 @@ def _append(heir: Partition, source: Partition, number: int, hashes: HashRange) 
 
 
 @contextlib.contextmanager
-def applying_nothing(partition: Partition) -> Iterator[None]:
+def applying_nothing(partition: Replica) -> Iterator[None]:
     """Let what a replica has committed wait to be applied; meanwhile nobody may write there."""
     store = partition.store
 
@@ -132,7 +132,7 @@ class HeldDisk:
     A sync that is under way is not held up: wait for `holds` where that matters.
     """
 
-    def __init__(self, partition: Partition) -> None:
+    def __init__(self, partition: Replica) -> None:
         self._go, self._came = threading.Event(), threading.Event()
         self._sync = partition.store.sync
         partition.store.sync = self._wait  # type: ignore[method-assign]
@@ -338,14 +338,14 @@ def fill_old(c: Coordinator, rows: int = 400) -> None:
             client.put(partition, dict.fromkeys(keys[at : at + 50], b"early" * 5))
 
 
-def part_to_fill(c: Coordinator, leader: Partition) -> ImportPart:
+def part_to_fill(c: Coordinator, leader: Replica) -> ImportPart:
     """Return the one part that a new partition imports, once it may be filled."""
     c.until("it may begin", lambda: leader.importing.parts()[0].next_fill(100) is not None)
     (part,) = leader.importing.parts()
     return part
 
 
-def begin_by_hand(c: Coordinator, leader: Partition) -> ImportPart:
+def begin_by_hand(c: Coordinator, leader: Replica) -> ImportPart:
     """Begin the one part that a new partition imports."""
     part = part_to_fill(c, leader)
     begin = part.next_fill(1_000)

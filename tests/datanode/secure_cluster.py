@@ -13,14 +13,14 @@ from pathlib import Path
 
 from replica_cluster import FAST, Coordinator, LocalNode
 
-from rezone.datanode.listener import Listener
-from rezone.datanode.node import DataNode
+from rezone.datanode.node.node import DataNode
+from rezone.datanode.service.listener import Listener
 from rezone.kube.authority import Authority
-from rezone.wire.flight import NodeClient
-from rezone.wire.identity import Identity, Role, server_name
+from rezone.wire.codec.schema import TableSchema
 from rezone.wire.messages import ZoneConfig
-from rezone.wire.schema import TableSchema
-from rezone.wire.tls import FILES, LOOK_SECONDS, TlsDirectory, TlsFiles
+from rezone.wire.transport.flight import NodeClient
+from rezone.wire.transport.identity import Identity, Role, server_name
+from rezone.wire.transport.tls import FILES, LOOK_SECONDS, TlsDirectory, TlsFiles
 
 NAMESPACE, ZONE = "shop", "accounts"
 NAME = server_name(NAMESPACE, ZONE)

@@ -12,8 +12,8 @@ import pyarrow as pa
 import pytest
 from replica_cluster import FAST, Client, Coordinator, LocalNode, SetClock, cluster, keys_in
 
-from rezone.datanode.age import age_ms_of
-from rezone.wire.bodies import to_ipc
+from rezone.datanode.clock.age import age_ms_of
+from rezone.wire.codec.bodies import to_ipc
 from rezone.wire.errors import NotReadyError
 from rezone.wire.messages import (
     AGE_UNKNOWN_MS,

@@ -6,7 +6,7 @@ import functools
 
 import pytest
 
-from rezone.datanode.checked_clock import (
+from rezone.datanode.clock.checked_clock import (
     FIRST_SECONDS,
     HEARD_SECONDS,
     SETTLED_SECONDS,

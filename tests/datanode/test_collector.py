@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from rezone.storage.applier import Collected
-from rezone.storage.collector import Collector
-from rezone.storage.entry import OP_UPSERT, build_entry, rows_batch
+from rezone.storage.log.entry import OP_UPSERT, build_entry, rows_batch
 from rezone.storage.store import PartitionStore
 from rezone.storage.store_config import StoreConfig
-from rezone.wire.keyspace import hash_key, row_id
+from rezone.storage.upkeep.collector import Collector
+from rezone.wire.codec.keyspace import hash_key, row_id
 
 PAUSE_SECONDS = 60.0
 

@@ -10,10 +10,9 @@ from typing import Any, cast
 import pytest
 from replica_cluster import unchecked
 
-from rezone.datanode.consumer import ConsumerChannel
+from rezone.datanode.clock.told import ToldTimes
+from rezone.datanode.replication.consumer import ConsumerChannel
 from rezone.datanode.settings import NodeSettings, SystemClock
-from rezone.datanode.told import ToldTimes
-from rezone.wire.flight import NodeClient
 from rezone.wire.messages import (
     CloseStream,
     ConnectionClosed,
@@ -25,6 +24,7 @@ from rezone.wire.messages import (
     StreamOk,
     StreamRequest,
 )
+from rezone.wire.transport.flight import NodeClient
 
 P = 0
 WAIT_SECONDS = 20

@@ -15,20 +15,19 @@ import msgspec
 import pytest
 from replica_cluster import Client, Coordinator, LocalNode, cluster
 
-from rezone.datanode import copies
-from rezone.datanode.admission import Admission
-from rezone.datanode.copymetrics import CopyCollector
-from rezone.datanode.foreground import BUSY_SHARE, Foreground
+from rezone.datanode.copying import copies
+from rezone.datanode.observing.copymetrics import CopyCollector
+from rezone.datanode.scheduling.admission import Admission
+from rezone.datanode.scheduling.foreground import BUSY_SHARE, Foreground
 from rezone.datanode.settings import NodeSettings
-from rezone.storage.bulk import BulkLoader
-from rezone.storage.checkpoints import CheckpointLimits
-from rezone.storage.columns import VERSIONS_SCHEMA
-from rezone.storage.fileload import FileLoader
+from rezone.storage.copies.bulk import BulkLoader
+from rezone.storage.copies.fileload import FileLoader
+from rezone.storage.snapshot.checkpoints import CheckpointLimits
+from rezone.storage.snapshot.columns import VERSIONS_SCHEMA
 from rezone.storage.store_config import StoreConfig
-from rezone.wire.copying import CopyOptions, CopyReceipt, Relay, copy_partition
-from rezone.wire.copysink import FlightSink
+from rezone.wire.copying.copy import CopyOptions, CopyReceipt, Relay, copy_partition
+from rezone.wire.copying.sink import FlightSink
 from rezone.wire.errors import ConflictError, NotReadyError, RezoneError
-from rezone.wire.flight import NodeClient
 from rezone.wire.messages import (
     Ack,
     AdmitCopies,
@@ -47,7 +46,8 @@ from rezone.wire.messages import (
     WaitingCopies,
     WaitingCopiesRequest,
 )
-from rezone.wire.ratelimit import RateLimit
+from rezone.wire.transport.flight import NodeClient
+from rezone.wire.transport.ratelimit import RateLimit
 
 P = 0
 WAIT_SECONDS = 20
@@ -146,7 +146,7 @@ def test_a_learner_pulls_a_snapshot_and_joins(
         assert asked_twice.wait(WAIT_SECONDS)
         return copy_partition(relay)
 
-    monkeypatch.setattr("rezone.datanode.copies.copy_partition", copying)
+    monkeypatch.setattr("rezone.datanode.copying.copies.copy_partition", copying)
     with cluster(tmp_path, 3, store_config=FORMS[form]) as c:
         k = learner(c)
         waiting = c.report(2, P)

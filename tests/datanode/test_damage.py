@@ -13,8 +13,8 @@ import msgspec
 import pytest
 from replica_cluster import FAST, Client, Coordinator, cluster
 
+from rezone.storage.disk.partition_directory import damaged_name
 from rezone.storage.engines.rocks_settings import RocksSettings
-from rezone.storage.partition_directory import damaged_name
 from rezone.storage.store_config import StoreConfig
 from rezone.wire.errors import ConflictError, CorruptionError, NotReadyError
 from rezone.wire.messages import (

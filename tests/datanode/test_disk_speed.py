@@ -6,10 +6,10 @@ import math
 
 import pytest
 
-from rezone.datanode.disk_speed import SLOW_FOR_SECONDS, SLOW_SYNCS_MIN, DiskSpeed
+from rezone.datanode.disk.disk_speed import SLOW_FOR_SECONDS, SLOW_SYNCS_MIN, DiskSpeed
 from rezone.datanode.settings import NodeSettings
 from rezone.domain.observed.disk_speed import SLOW_MS, STALL_MS, is_slow
-from rezone.storage.sync_times import RECENT_SECONDS_MAX, SyncTimes
+from rezone.storage.disk.sync_times import RECENT_SECONDS_MAX, SyncTimes
 
 WELL_SECONDS = NodeSettings().disk_well_ms / 1000
 

@@ -18,7 +18,7 @@ from replica_cluster import Client, Coordinator, cluster
 
 from rezone.datanode.settings import NodeSettings
 from rezone.domain.routing import route_leaders
-from rezone.storage import syncing
+from rezone.storage.disk import syncing
 from rezone.wire.errors import NoSpaceError, NotReadyError
 from rezone.wire.messages import DiskTrouble, NodeReport, ReportRequest, Role, ZoneConfig
 

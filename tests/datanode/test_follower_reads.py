@@ -15,8 +15,8 @@ import pytest
 from replica_cluster import FAST, Client, Coordinator, SetClock, cluster, unchecked
 
 from rezone.client import AgedRows, ClientSettings, TableClient
-from rezone.datanode.partition import Partition
-from rezone.wire.bodies import to_ipc
+from rezone.datanode.replica.replica import Replica
+from rezone.wire.codec.bodies import to_ipc
 from rezone.wire.errors import NotReadyError, RezoneError
 from rezone.wire.messages import ClosedTime, Entries, ReadRequest, ReadResult, ZoneConfig
 
@@ -135,7 +135,7 @@ def test_a_read_that_waits_for_a_commit_is_answered_by_a_standby_that_has_applie
         assert outcomes == [None]
 
 
-def ask_to_wait(c: Coordinator, replica: Partition, as_of: int) -> list[RezoneError | None]:
+def ask_to_wait(c: Coordinator, replica: Replica, as_of: int) -> list[RezoneError | None]:
     """Ask for a time that is not there yet; return a list that gets the outcome.
 
     The job has looked when this returns: whatever answers later was woken by something else.
@@ -147,7 +147,7 @@ def ask_to_wait(c: Coordinator, replica: Partition, as_of: int) -> list[RezoneEr
     return outcomes
 
 
-def count_steps(replica: Partition) -> list[int]:
+def count_steps(replica: Replica) -> list[int]:
     """Return a list that gets an entry each time the job has looked at the reads that wait."""
     steps: list[int] = []
     step = replica.reads.step

@@ -13,15 +13,15 @@ import pytest
 from replica_cluster import FAST, Coordinator, ProcessNode, SetClock, cluster, unchecked
 
 from rezone.client import ClientSettings, TableClient
-from rezone.datanode import server
-from rezone.datanode.checked_clock import CheckedClock
-from rezone.datanode.expiry import collected_before
-from rezone.datanode.lookup import lookup_batches
-from rezone.datanode.scan import scan_batches
+from rezone.datanode.clock.checked_clock import CheckedClock
+from rezone.datanode.clock.expiry import collected_before
+from rezone.datanode.reading.lookup import lookup_batches
+from rezone.datanode.reading.scan import scan_batches
+from rezone.datanode.service import server
+from rezone.wire.codec.rows import RowCodec
+from rezone.wire.codec.schema import Index, TableSchema
 from rezone.wire.errors import NotReadyError, VersionsExpiredError
 from rezone.wire.messages import ScanTicket, ZoneConfig
-from rezone.wire.rows import RowCodec
-from rezone.wire.schema import Index, TableSchema
 
 PARTITIONS = 2
 TABLE = TableSchema(indexes=(Index("by_value", ("value",)),))

@@ -8,8 +8,8 @@ import msgspec
 import pytest
 from replica_cluster import Client, cluster
 
-from rezone.datanode.copymetrics import CopyCollector
-from rezone.datanode.foreground import (
+from rezone.datanode.observing.copymetrics import CopyCollector
+from rezone.datanode.scheduling.foreground import (
     BUSY_SHARE,
     LIGHT_SHARE,
     LIGHT_STEP_BYTES,
@@ -20,8 +20,8 @@ from rezone.datanode.foreground import (
     CopySteps,
     Foreground,
 )
-from rezone.datanode.served import FOLLOWED_SECONDS, MEMORY_SECONDS, PAUSE_SECONDS
-from rezone.storage.imports import Stand, begin_entry
+from rezone.datanode.scheduling.served import FOLLOWED_SECONDS, MEMORY_SECONDS, PAUSE_SECONDS
+from rezone.storage.reshard.imports import Stand, begin_entry
 from rezone.wire.messages import ImportPosition, Role
 
 P, Q = 0, 1

@@ -14,9 +14,9 @@ import pytest
 from primary_backup import PrimaryBackup
 from replica_cluster import Client, cluster
 
-from rezone.datanode import protocol
-from rezone.datanode.lease import NEVER, Lease
-from rezone.datanode.protocol import Lead, Leadership
+from rezone.datanode.commit import protocol
+from rezone.datanode.commit.lease import NEVER, Lease
+from rezone.datanode.commit.protocol import Lead, Leadership
 from rezone.datanode.settings import NodeSettings
 from rezone.domain.routing import routes
 from rezone.wire.errors import NotEnoughReplicasError, NotReadyError

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from replica_cluster import cluster
 
-from rezone.datanode import health
-from rezone.datanode.health import HealthServer
+from rezone.datanode.observing import health
+from rezone.datanode.observing.health import HealthServer
 
 _RESET_AT_CLOSE = struct.pack("ii", 1, 0)
 

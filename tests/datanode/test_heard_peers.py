@@ -13,7 +13,7 @@ from replica_cluster import Coordinator
 from test_silent_ends import HEALED_SECONDS_MAX, proxied
 
 from rezone.controller.nodes.heard import with_answer
-from rezone.datanode.hearing import Hearing
+from rezone.datanode.node.hearing import Hearing
 from rezone.datanode.settings import NodeSettings
 from rezone.wire.messages import NodeReport, ReplicaReport
 

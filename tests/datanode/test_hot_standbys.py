@@ -123,7 +123,7 @@ def test_a_new_standby_applies_its_log_part_by_part_and_says_each_time_how_far_i
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A standby that begins far behind would never be one, or would look stuck until it is."""
-    monkeypatch.setattr("rezone.datanode.follower._STANDBY_SLICE_ROWS", 3)
+    monkeypatch.setattr("rezone.datanode.replication.follower._STANDBY_SLICE_ROWS", 3)
     settings = msgspec.structs.replace(LAZY, standby_lag_rows_max=2)
     with cluster(tmp_path, 2, settings=settings) as c:
         c.create(P, (0, 1))

@@ -21,11 +21,11 @@ from resharding_kit import (
     zone,
 )
 
-from rezone.datanode.foreground import BUSY_SHARE, SHORT_STEP_BYTES
-from rezone.datanode.importing import FillWork, ImportPart
-from rezone.datanode.importmetrics import ImportCollector
-from rezone.datanode.partition import Partition
-from rezone.storage.entry import EntryKind
+from rezone.datanode.observing.importmetrics import ImportCollector
+from rezone.datanode.replica.replica import Replica
+from rezone.datanode.resharding.importing import FillWork, ImportPart
+from rezone.datanode.scheduling.foreground import BUSY_SHARE, SHORT_STEP_BYTES
+from rezone.storage.log.entry import EntryKind
 from rezone.wire.errors import ConflictError
 from rezone.wire.messages import TailImports
 
@@ -135,7 +135,7 @@ def test_following_a_log_is_not_rested_for_by_the_fill_beside_it(tmp_path: Path)
         assert work.share() == 1.0
 
 
-def follow(c: Coordinator, leader: Partition, part: ImportPart) -> bool:
+def follow(c: Coordinator, leader: Replica, part: ImportPart) -> bool:
     """Take what the source's log has by now; whether anything came."""
     before = leader.store.log_end
     at = part.next_tail()

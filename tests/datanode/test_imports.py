@@ -33,11 +33,12 @@ from resharding_kit import (
     zone,
 )
 
-from rezone.datanode.importers import Bell, Importers
-from rezone.datanode.importing import UNCOMMITTED_MAX, ImportPart
-from rezone.storage.entry import EntryKind, iter_entries
-from rezone.storage.range_fill import RangeVersions, range_versions
+from rezone.datanode.resharding.importers import Bell, Importers
+from rezone.datanode.resharding.importing import UNCOMMITTED_MAX, ImportPart
+from rezone.storage.log.entry import EntryKind, iter_entries
+from rezone.storage.reshard.range_fill import RangeVersions, range_versions
 from rezone.wire import layouts
+from rezone.wire.codec.keyspace import hash_key
 from rezone.wire.errors import (
     ConflictError,
     NotLeaderError,
@@ -45,7 +46,6 @@ from rezone.wire.errors import (
     SnapshotExpiredError,
     error_from,
 )
-from rezone.wire.keyspace import hash_key
 from rezone.wire.layouts import Layout
 from rezone.wire.messages import (
     BeginImport,
@@ -359,7 +359,7 @@ def test_rows_that_were_read_in_another_leadership_are_not_given_out(
             c.change(0, leader_epoch=c.records[0].leader_epoch + 1)
             return found
 
-        monkeypatch.setattr("rezone.datanode.import_source.range_versions", overtaken)
+        monkeypatch.setattr("rezone.datanode.resharding.import_source.range_versions", overtaken)
         with pytest.raises(NotReadyError):
             c.node(0).import_source.fill(request)
 

@@ -14,14 +14,14 @@ import pytest
 from replica_cluster import FAST, Client, Coordinator, ProcessNode, cluster
 
 from rezone.client import TableClient
-from rezone.datanode import lookup
-from rezone.datanode.foreground import BUSY_SHARE, SHORT_STEP_BYTES, Foreground
-from rezone.storage.indexer import Indexer
-from rezone.storage.rests import StepBytes, whole_steps
+from rezone.datanode.reading import lookup
+from rezone.datanode.scheduling.foreground import BUSY_SHARE, SHORT_STEP_BYTES, Foreground
+from rezone.storage.index.indexer import Indexer
+from rezone.storage.snapshot.rests import StepBytes, whole_steps
+from rezone.wire.codec.indexes import id_of
+from rezone.wire.codec.schema import Index, TableSchema
 from rezone.wire.errors import IndexNotBuiltError, StaleEpochError, UnknownIndexError
-from rezone.wire.indexes import id_of
 from rezone.wire.messages import ConfigureNode, Fence, Role, TakeoverState, ZoneConfig
-from rezone.wire.schema import Index, TableSchema
 
 PARTITION = 0
 BY_VALUE = Index("by_value", ("value",))
@@ -272,7 +272,7 @@ def test_lookups_are_requests_of_clients_and_do_not_ask_for_routes(
             under_way.append(foreground.under_way)
             yield batch
 
-    monkeypatch.setattr("rezone.datanode.server.lookup_batches", look_up)
+    monkeypatch.setattr("rezone.datanode.service.server.lookup_batches", look_up)
     with TableClient(list(c.peers.values())) as table:
         keys_by(table, "by_value", b"v0")
         fetched = table._dispatcher.refreshes

@@ -13,18 +13,19 @@ import pytest
 from replica_cluster import FAST, Client, Coordinator, ProcessNode, cluster, keys_in
 
 from rezone.client import TableClient
-from rezone.datanode import takeover
-from rezone.datanode.indexing import IndexDuties, Lacks, index_lacks
-from rezone.datanode.lookup import lookup_batches
-from rezone.storage.indexer import Indexer
+from rezone.datanode.indexing.indexing import IndexDuties, Lacks, index_lacks
+from rezone.datanode.reading.lookup import lookup_batches
+from rezone.datanode.replication import takeover
+from rezone.storage.index.indexer import Indexer
+from rezone.wire.codec.indexes import id_of, index_codec
+from rezone.wire.codec.keyspace import range_of
+from rezone.wire.codec.schema import Index, TableSchema
 from rezone.wire.errors import (
     CorruptionError,
     LimitExceededError,
     NotReadyError,
     UnknownIndexError,
 )
-from rezone.wire.indexes import id_of, index_codec
-from rezone.wire.keyspace import range_of
 from rezone.wire.messages import (
     Ack,
     FailoverEntry,
@@ -35,7 +36,6 @@ from rezone.wire.messages import (
     UpgradeCandidate,
     ZoneConfig,
 )
-from rezone.wire.schema import Index, TableSchema
 
 PARTITION = 0
 TABLE = TableSchema(indexes=(Index("by_value", ("value",)),))

@@ -5,11 +5,11 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from rezone.datanode.insync import LeaderState
-from rezone.datanode.lease import NEVER, Lease
+from rezone.datanode.commit.insync import LeaderState
+from rezone.datanode.commit.lease import NEVER, Lease
 from rezone.datanode.settings import NodeSettings
 from rezone.storage.budget import Budget
-from rezone.storage.history import (
+from rezone.storage.state.history import (
     FAILOVER_LOG_MAX,
     branch_at,
     branch_start,

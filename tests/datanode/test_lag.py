@@ -5,8 +5,8 @@ from pathlib import Path
 
 from prometheus_client import CollectorRegistry, generate_latest
 
-from rezone.datanode.lag import Lag
-from rezone.datanode.node import DataNode
+from rezone.datanode.node.node import DataNode
+from rezone.datanode.scheduling.lag import Lag
 from rezone.datanode.settings import NodeSettings
 
 PATIENCE_SECONDS = 30

@@ -12,11 +12,10 @@ import pyarrow as pa
 import pytest
 from replica_cluster import FAST, Client, Coordinator, LocalNode, cluster, keys_in
 
-from rezone.datanode.lease import ROUNDS_OPEN_MAX, Lease, Promise, Promises, Rounds, left_of
+from rezone.datanode.commit.lease import ROUNDS_OPEN_MAX, Lease, Promise, Promises, Rounds, left_of
 from rezone.datanode.settings import NodeSettings
-from rezone.wire.bodies import to_ipc
+from rezone.wire.codec.bodies import to_ipc
 from rezone.wire.errors import NotReadyError, RezoneError
-from rezone.wire.flight import NodeClient
 from rezone.wire.messages import (
     Failure,
     LeaderAndIsr,
@@ -26,6 +25,7 @@ from rezone.wire.messages import (
     ReadResult,
     ZoneConfig,
 )
+from rezone.wire.transport.flight import NodeClient
 
 P, Q = 0, 1
 KEY = b"k"

@@ -11,7 +11,7 @@ import pytest
 from replica_cluster import FAST, Client, Coordinator, cluster
 from resharding_kit import seal
 
-from rezone.datanode.leaving import leave
+from rezone.datanode.service.leaving import leave
 from rezone.wire.messages import ConfigureNode, ZoneConfig
 
 P = 0

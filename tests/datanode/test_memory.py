@@ -14,26 +14,26 @@ import msgspec
 import pytest
 from replica_cluster import Client, Coordinator, LocalNode, cluster, keys_in
 
-from rezone.datanode.data import ANSWER_BYTES, DataChannel
-from rezone.datanode.foreground import Foreground
-from rezone.datanode.memory import MemoryCollector, SnapshotSlots
-from rezone.datanode.node import DataNode
+from rezone.datanode.node.data import ANSWER_BYTES, DataChannel
+from rezone.datanode.node.memory import MemoryCollector, SnapshotSlots
+from rezone.datanode.node.node import DataNode
+from rezone.datanode.scheduling.foreground import Foreground
 from rezone.datanode.settings import NodeSettings, SystemClock
 from rezone.storage.budget import Tally
 from rezone.storage.engines.rocks import RocksEngine
 from rezone.storage.engines.rocks_settings import RocksResources, RocksSettings
-from rezone.storage.producers import PRODUCER_BYTES
-from rezone.storage.snapshot import SnapshotLimits
+from rezone.storage.snapshot.snapshot import SnapshotLimits
+from rezone.storage.state.producers import PRODUCER_BYTES
 from rezone.storage.store_config import StoreConfig
-from rezone.storage.transactions import ENDED_BYTES
+from rezone.storage.transactions.transactions import ENDED_BYTES
 from rezone.wire.errors import NotReadyError, OverloadedError
-from rezone.wire.flight import NodeClient
 from rezone.wire.messages import (
     ConnectionClosed,
     Message,
     SnapshotTicket,
     ZoneConfig,
 )
+from rezone.wire.transport.flight import NodeClient
 
 MIB = 1 << 20
 PARTITIONS = 4

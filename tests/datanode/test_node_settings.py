@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from rezone.datanode.node import DataNode
+from rezone.datanode.node.node import DataNode
 from rezone.datanode.settings import NodeSettings
 
 

@@ -5,8 +5,8 @@ from collections import deque
 
 import pytest
 
-from rezone.datanode.outbox import Outbox
-from rezone.datanode.workers import Job, JobState, Workers
+from rezone.datanode.scheduling.outbox import Outbox
+from rezone.datanode.scheduling.workers import Job, JobState, Workers
 
 PATIENCE_SECONDS = 30
 

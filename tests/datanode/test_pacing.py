@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 from replica_cluster import FAST, Client, Coordinator, LocalNode, cluster
 from resharding_kit import in_background
 
-from rezone.datanode.copymetrics import CopyCollector
-from rezone.datanode.pacing import CatchUpRate
-from rezone.datanode.partition import Partition
+from rezone.datanode.observing.copymetrics import CopyCollector
+from rezone.datanode.replica.replica import Replica
 from rezone.datanode.settings import NodeSettings
-from rezone.storage.snapshot import SnapshotLimits
+from rezone.datanode.writing.pacing import CatchUpRate
+from rezone.storage.snapshot.snapshot import SnapshotLimits
 from rezone.storage.store_config import StoreConfig
 from rezone.wire.errors import NotReadyError
 from rezone.wire.messages import WriteResult, ZoneConfig
@@ -96,7 +96,7 @@ def test_writers_are_slowed_only_as_far_as_it_needs() -> None:
     assert gone is None, "a replica that is not there slows nobody"
 
 
-def leader_of(c: Coordinator) -> Partition:
+def leader_of(c: Coordinator) -> Replica:
     """Return the replica of the leader, which is in this process."""
     node = c.nodes[c.records[P].leader]
     assert isinstance(node, LocalNode)
@@ -113,7 +113,7 @@ def metrics_of(c: Coordinator) -> dict[str, float]:
     return {sample.name: sample.value for sample in samples}
 
 
-def keep_log_for_a_copy(leader: Partition) -> None:
+def keep_log_for_a_copy(leader: Replica) -> None:
     """Have the leader keep its log for a copy: more of it than SLOW allows."""
     leader.store.outgoing.open_rows("a copy")
     leader.upkeep.keep_house()

@@ -10,11 +10,11 @@ import msgspec
 import pytest
 from replica_cluster import FAST, Client, Coordinator, SetClock, cluster, unchecked
 
-from rezone.datanode.read import readable
-from rezone.datanode.scan import scan_batches
+from rezone.datanode.reading.read import readable
+from rezone.datanode.reading.scan import scan_batches
 from rezone.wire.errors import NotReadyError, RezoneError, VersionsExpiredError
-from rezone.wire.flight import NodeClient, from_flight_error
 from rezone.wire.messages import Ack, ScanTicket, StopReplica
+from rezone.wire.transport.flight import NodeClient, from_flight_error
 
 P = 0
 KEY = b"k"

@@ -6,11 +6,11 @@ from typing import Any, cast
 
 import pytest
 
-from rezone.datanode.positions import Positions
-from rezone.storage.entry import OP_UPSERT, build_entry, rows_batch
-from rezone.storage.meta import PartitionMeta
+from rezone.datanode.commit.positions import Positions
+from rezone.storage.log.entry import OP_UPSERT, build_entry, rows_batch
+from rezone.storage.state.meta import PartitionMeta
 from rezone.storage.store import PartitionStore
-from rezone.wire.keyspace import hash_key, row_id
+from rezone.wire.codec.keyspace import hash_key, row_id
 
 
 def entry(offset: int, time: int) -> bytes:

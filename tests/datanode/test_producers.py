@@ -13,9 +13,10 @@ from replica_cluster import Client, Coordinator, cluster, keys_in
 from resharding_kit import SMALL, imported, parts_of, progress, reshard, seal, zone
 
 from rezone.client import ClientSettings, TableClient
-from rezone.datanode.write import ENTRY_OVERHEAD_BYTES
-from rezone.storage.checkpoints import CheckpointLimits
+from rezone.datanode.writing.write import ENTRY_OVERHEAD_BYTES
+from rezone.storage.snapshot.checkpoints import CheckpointLimits
 from rezone.storage.store_config import StoreConfig
+from rezone.wire.codec.producers import home_hash, producer_id_of
 from rezone.wire.errors import (
     ConflictError,
     InvalidRowError,
@@ -26,7 +27,6 @@ from rezone.wire.errors import (
 )
 from rezone.wire.layouts import Layout
 from rezone.wire.messages import Ack, ConfigureNode, PullSnapshot
-from rezone.wire.producers import home_hash, producer_id_of
 
 pytestmark = pytest.mark.proves("PW-01")
 

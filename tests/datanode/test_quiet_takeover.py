@@ -12,11 +12,10 @@ import pytest
 from replica_cluster import Client, Coordinator, HandClock, LocalNode, cluster
 
 from rezone.client import TableClient
-from rezone.client.dispatch import Dispatcher
-from rezone.client.routes import RouteCache
+from rezone.client.requests.dispatch import Dispatcher
+from rezone.client.routing.routes import RouteCache
 from rezone.datanode.process import settle_memory
-from rezone.datanode.stream import ProducerStream
-from rezone.wire.channel import Frame
+from rezone.datanode.replication.stream import ProducerStream
 from rezone.wire.errors import NotLeaderError
 from rezone.wire.messages import (
     LeaderMoved,
@@ -28,6 +27,7 @@ from rezone.wire.messages import (
     WriteRequest,
     WriteResult,
 )
+from rezone.wire.transport.channel import Frame
 
 PARTITION = 0
 

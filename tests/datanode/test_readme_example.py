@@ -11,8 +11,8 @@ import yaml
 from replica_cluster import cluster
 
 from rezone.client import TableClient
+from rezone.wire.codec.schema import Column, ColumnType, Index, TableSchema
 from rezone.wire.messages import ZoneConfig
-from rezone.wire.schema import Column, ColumnType, Index, TableSchema
 
 README = (Path(__file__).parents[2] / "README.md").read_text()
 

@@ -23,7 +23,6 @@ from replica_cluster import (
 from resharding_kit import HeldDisk, in_background
 
 from rezone.datanode.settings import NodeSettings
-from rezone.wire.channel import Channel
 from rezone.wire.errors import (
     ConflictError,
     InvalidRowError,
@@ -34,7 +33,6 @@ from rezone.wire.errors import (
     OverloadedError,
     RezoneError,
 )
-from rezone.wire.flight import NodeClient
 from rezone.wire.messages import (
     CloseStream,
     ConfigureNode,
@@ -53,6 +51,8 @@ from rezone.wire.messages import (
     StreamRollback,
     ZoneConfig,
 )
+from rezone.wire.transport.channel import Channel
+from rezone.wire.transport.flight import NodeClient
 
 P = 0
 

@@ -17,18 +17,18 @@ from replica_cluster import FAST, Coordinator, cluster
 from resharding_kit import HeldDisk, create_old, parts_of, progress, reshard, seal
 
 from rezone.client import TableClient, TransactionOutcomeUnknownError
-from rezone.wire.channel import Channel
+from rezone.wire.codec.rows import arrow_schema_of
+from rezone.wire.codec.schema import Index, TableSchema
 from rezone.wire.errors import (
     NotReadyError,
     RowLockedError,
     TransactionConflictError,
     TransactionEndedError,
 )
-from rezone.wire.flight import NodeClient
 from rezone.wire.layouts import HashRange, Layout, layout_of
 from rezone.wire.messages import TransactionOutcome, WriteRequest, ZoneConfig
-from rezone.wire.rows import arrow_schema_of
-from rezone.wire.schema import Index, TableSchema
+from rezone.wire.transport.channel import Channel
+from rezone.wire.transport.flight import NodeClient
 
 TABLE = TableSchema(indexes=(Index("by_value", ("value",)),))
 SCHEMA = arrow_schema_of(TABLE)

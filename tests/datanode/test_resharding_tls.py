@@ -11,8 +11,8 @@ from test_resharding_clients import TABLE, table_of
 
 from rezone.client import TableClient
 from rezone.wire.errors import TransactionEndedError
-from rezone.wire.identity import Role
 from rezone.wire.layouts import layout_of
+from rezone.wire.transport.identity import Role
 
 _ROWS = {b"row-%03d" % number: b"%d" % (number % 7) for number in range(300)}
 

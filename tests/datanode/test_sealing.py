@@ -18,9 +18,9 @@ from resharding_kit import (
     wait_sealed,
 )
 
-from rezone.datanode.partition import Partition
-from rezone.datanode.write import NewEntry
-from rezone.storage.entry import NO_BATCH, EntryKind, note_rows
+from rezone.datanode.replica.replica import Replica
+from rezone.datanode.writing.write import NewEntry
+from rezone.storage.log.entry import NO_BATCH, EntryKind, note_rows
 from rezone.wire.errors import (
     ConflictError,
     NotEnoughReplicasError,
@@ -244,7 +244,7 @@ def test_a_seal_that_died_with_its_leader_is_none(tmp_path: Path) -> None:
         c.settle()
 
 
-def append_seal(partition: Partition) -> None:
+def append_seal(partition: Replica) -> None:
     """Seal as a leader does whose follower has lost its stream in the same moment."""
     with partition.lock:
         entry = NewEntry(note_rows(), 0, NO_BATCH, EntryKind.SEAL)

@@ -10,13 +10,13 @@ import pytest
 from replica_cluster import FAST, Client, Coordinator, Transaction, cluster, keys_in, sent_as
 from resharding_kit import HeldDisk, in_background, scan, seal, take_over
 
+from rezone.wire.codec.keyspace import hash_key
 from rezone.wire.errors import (
     ConflictError,
     NotReadyError,
     ReshardedError,
     TransactionConflictError,
 )
-from rezone.wire.keyspace import hash_key
 from rezone.wire.layouts import Layout
 from rezone.wire.messages import (
     OwnWrites,

@@ -12,8 +12,8 @@ import pytest
 from replica_cluster import FAST, Coordinator, LocalNode, SetClock, cluster
 
 from rezone.client import ClientSettings, StaleRowsError, TableClient
-from rezone.datanode.lease import NEVER
-from rezone.datanode.told import NAME
+from rezone.datanode.clock.told import NAME
+from rezone.datanode.commit.lease import NEVER
 from rezone.wire.messages import NodeReport, ReportRequest, ZoneConfig
 
 KEY = b"k"

@@ -16,9 +16,9 @@ from tcp_proxy import Proxy
 
 from rezone.datanode.settings import NodeSettings
 from rezone.wire.errors import NotReadyError
-from rezone.wire.flight import NodeClient
-from rezone.wire.liveness import Liveness
 from rezone.wire.messages import NodeReport, ReportRequest, ZoneConfig
+from rezone.wire.transport.flight import NodeClient
+from rezone.wire.transport.liveness import Liveness
 
 P = 0
 NODES = (0, 1, 2)

@@ -15,13 +15,11 @@ import pytest
 from replica_cluster import Client, Coordinator, LocalNode, ProcessNode, cluster
 from tcp_proxy import Proxy
 
-from rezone.client import connection
-from rezone.client.connection import Connection
-from rezone.wire import copysink, fetch, flight, sockets
-from rezone.wire.copying import Relay, copy_partition
-from rezone.wire.copysink import FlightSink
-from rezone.wire.fetch import WatchedSource
-from rezone.wire.flight import NodeClient
+from rezone.client.connections import connection
+from rezone.client.connections.connection import Connection
+from rezone.wire.copying import sink as copysink
+from rezone.wire.copying.copy import Relay, copy_partition
+from rezone.wire.copying.sink import FlightSink
 from rezone.wire.messages import (
     AdmitCopies,
     AdmittedCopy,
@@ -33,6 +31,9 @@ from rezone.wire.messages import (
     ScanTicket,
     SnapshotTicket,
 )
+from rezone.wire.transport import fetch, flight, sockets
+from rezone.wire.transport.fetch import WatchedSource
+from rezone.wire.transport.flight import NodeClient
 
 P = 0
 BEAT_SECONDS, ANSWER_SECONDS = 0.3, 1.0

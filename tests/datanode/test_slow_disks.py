@@ -12,10 +12,10 @@ import pytest
 from replica_cluster import Client, cluster
 from test_failing_disks import CONFIG, NODES, SETTINGS, P, all_in_sync, fail_over
 
-from rezone.datanode.leader import LeaderDuties
-from rezone.datanode.readiness import unready_reason
+from rezone.datanode.observing.readiness import unready_reason
+from rezone.datanode.replication.leader import LeaderDuties
 from rezone.domain.observed.disk_speed import SLOW_MS
-from rezone.storage import syncing
+from rezone.storage.disk import syncing
 from rezone.wire.messages import DiskTrouble, NodeReport, NoteCompared, ReportRequest, Role
 
 WELL_SOON = msgspec.structs.replace(SETTINGS, disk_well_ms=200, replica_lag_ms_max=600_000)
@@ -133,7 +133,7 @@ def test_a_leader_that_only_uncompared_copies_could_replace_does_not_stand_aside
 
 def _is_behind(leading: LeaderDuties) -> bool:
     """Whether a follower has on its disk what its leader has not."""
-    durable = leading._partition.store.durable_end
+    durable = leading._replica.store.durable_end
     state = leading.state
     return state is not None and any(f.durable > durable for f in state.followers.values())
 

@@ -16,8 +16,8 @@ from replica_cluster import Coordinator, batch_of, cluster
 import rezone
 from rezone.client import TableClient
 from rezone.local.sparkdriver import submit_command
-from rezone.wire import copyplan
-from rezone.wire.copyplan import CopyTarget, PartitionCopy
+from rezone.wire.copying import plan as copyplan
+from rezone.wire.copying.plan import CopyTarget, PartitionCopy
 from rezone.wire.messages import AdmitCopies, AdmittedCopy, ZoneConfig
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(300)]

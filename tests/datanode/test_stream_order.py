@@ -14,13 +14,11 @@ import test_consumer
 import test_stream_requests
 from replica_cluster import Client, cluster, unchecked
 
-from rezone.datanode.consumer import ConsumerChannel
-from rezone.datanode.producer import ProducerChannel
+from rezone.datanode.clock.told import ToldTimes
+from rezone.datanode.replication.consumer import ConsumerChannel
+from rezone.datanode.replication.producer import ProducerChannel
+from rezone.datanode.replication.stream import Source
 from rezone.datanode.settings import NodeSettings, SystemClock
-from rezone.datanode.stream import Source
-from rezone.datanode.told import ToldTimes
-from rezone.wire.channel import Channel
-from rezone.wire.flight import NodeClient
 from rezone.wire.messages import (
     Ack,
     CloseStream,
@@ -30,6 +28,8 @@ from rezone.wire.messages import (
     StreamRequest,
     StreamRollback,
 )
+from rezone.wire.transport.channel import Channel
+from rezone.wire.transport.flight import NodeClient
 
 P: PartitionId = 0
 WAIT_SECONDS = 20.0

@@ -10,10 +10,9 @@ from typing import Any, cast
 import pytest
 from replica_cluster import unchecked
 
-from rezone.datanode.producer import ProducerChannel
+from rezone.datanode.replication.producer import ProducerChannel
+from rezone.datanode.replication.stream import Source
 from rezone.datanode.settings import NodeSettings, SystemClock
-from rezone.datanode.stream import Source
-from rezone.wire.channel import Channel
 from rezone.wire.errors import NotReadyError, UnknownPartitionError
 from rezone.wire.messages import (
     CommitOffset,
@@ -25,6 +24,7 @@ from rezone.wire.messages import (
     StreamRefused,
     StreamRequest,
 )
+from rezone.wire.transport.channel import Channel
 
 PARTITION = 3
 REQUEST = StreamRequest(

@@ -12,9 +12,9 @@ import pytest
 from replica_cluster import Client, Coordinator, cluster, keys_in
 from test_replication import Peer
 
+from rezone.datanode.replication.stream import end_of
 from rezone.datanode.settings import NodeSettings
-from rezone.datanode.stream import end_of
-from rezone.storage.meta import MetaFile, PartitionMeta
+from rezone.storage.state.meta import MetaFile, PartitionMeta
 from rezone.wire.errors import NotLeaderError, NotReadyError, RezoneError
 from rezone.wire.messages import (
     CommitOffsets,

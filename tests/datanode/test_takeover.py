@@ -16,10 +16,10 @@ import pytest
 from pyarrow import flight
 from replica_cluster import Client, Coordinator, cluster
 
-from rezone.datanode.producer import ProducerChannel
+from rezone.datanode.replication.producer import ProducerChannel
+from rezone.datanode.replication.takeover import TakeoverProcess
 from rezone.datanode.settings import NodeSettings
-from rezone.datanode.takeover import TakeoverProcess
-from rezone.storage.meta import MetaFile, PartitionMeta
+from rezone.storage.state.meta import MetaFile, PartitionMeta
 from rezone.wire.errors import ConflictError, NotLeaderError, NotReadyError
 from rezone.wire.messages import (
     Ack,

@@ -26,13 +26,10 @@ from secure_cluster import (
 
 from rezone.client import ClientSettings, TableClient
 from rezone.kube.authority import Authority
-from rezone.storage.columns import VERSIONS_SCHEMA
+from rezone.storage.snapshot.columns import VERSIONS_SCHEMA
 from rezone.transfer.stream import copy_entry
-from rezone.wire import flight as wire_flight
-from rezone.wire.copyplan import CopyTarget, PartitionCopy
+from rezone.wire.copying.plan import CopyTarget, PartitionCopy
 from rezone.wire.errors import ForbiddenError, NotReadyError, RezoneError
-from rezone.wire.flight import NodeClient
-from rezone.wire.identity import Identity, Role
 from rezone.wire.messages import (
     Ack,
     AdmitCopies,
@@ -51,7 +48,10 @@ from rezone.wire.messages import (
     StopReplica,
     WriteRequest,
 )
-from rezone.wire.tls import TlsFiles, TlsFilesError
+from rezone.wire.transport import flight as wire_flight
+from rezone.wire.transport.flight import NodeClient
+from rezone.wire.transport.identity import Identity, Role
+from rezone.wire.transport.tls import TlsFiles, TlsFilesError
 
 pytestmark = [pytest.mark.slow, pytest.mark.proves("B-12")]
 PARTITION = 0

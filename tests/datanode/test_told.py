@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from replica_cluster import Client, cluster
 
-from rezone.datanode.told import DAMAGED, NAME, RECOVERED, ToldTimes
+from rezone.datanode.clock.told import DAMAGED, NAME, RECOVERED, ToldTimes
 from rezone.wire.errors import NotReadyError
 
 P = 0

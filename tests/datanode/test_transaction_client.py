@@ -16,7 +16,7 @@ from rezone.client import (
     Transaction,
     TransactionOutcomeUnknownError,
 )
-from rezone.datanode.data import DataChannel
+from rezone.datanode.node.data import DataChannel
 from rezone.wire.errors import (
     ConflictError,
     InvalidRowError,

@@ -11,11 +11,11 @@ import pytest
 from replica_cluster import FAST, Coordinator, cluster, keys_in
 
 from rezone.client import TableClient, Transaction
-from rezone.datanode import server
-from rezone.datanode.scan import scan_batches
+from rezone.datanode.reading.scan import scan_batches
+from rezone.datanode.service import server
+from rezone.wire.codec.schema import Index, TableSchema
 from rezone.wire.errors import NotReadyError, TransactionEndedError
 from rezone.wire.messages import ScanTicket, ZoneConfig
-from rezone.wire.schema import Index, TableSchema
 
 PARTITIONS = 2
 TABLE = TableSchema(indexes=(Index("by_value", ("value",)),))

@@ -20,7 +20,7 @@ from replica_cluster import (
     cluster,
 )
 
-from rezone.datanode.transactionmetrics import TransactionCollector
+from rezone.datanode.observing.transactionmetrics import TransactionCollector
 from rezone.wire.errors import (
     ConflictError,
     InvalidRowError,

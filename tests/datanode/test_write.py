@@ -7,16 +7,16 @@ import uuid
 import pytest
 from replica_cluster import batch_of, keys_in
 
-from rezone.datanode.write import log_key, prepare
-from rezone.storage.entry import OP_DELETE
-from rezone.wire import encoded_rows
-from rezone.wire.bodies import to_ipc
+from rezone.datanode.writing.write import log_key, prepare
+from rezone.storage.log.entry import OP_DELETE
+from rezone.wire.codec import encoded_rows
+from rezone.wire.codec.bodies import to_ipc
+from rezone.wire.codec.keyspace import range_of
+from rezone.wire.codec.pieces import FEW_ROWS
+from rezone.wire.codec.rows import RowCodec, keys_of
+from rezone.wire.codec.schema import TableSchema
 from rezone.wire.errors import ConflictError, InvalidRowError
-from rezone.wire.keyspace import range_of
 from rezone.wire.messages import WriteRequest
-from rezone.wire.pieces import FEW_ROWS
-from rezone.wire.rows import RowCodec, keys_of
-from rezone.wire.schema import TableSchema
 
 CODEC = RowCodec(TableSchema())
 WHOLE = range_of(0, 1)

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rezone.datanode.write_clock import WriteClock
+from rezone.datanode.clock.write_clock import WriteClock
 
 TIMES = st.integers(min_value=0, max_value=1 << 53)
 INFINITE = float("inf")

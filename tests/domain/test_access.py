@@ -4,7 +4,7 @@ import pytest
 
 from rezone.domain.access.roles import Act, act_of, refusal
 from rezone.wire import messages
-from rezone.wire.identity import Identity, Role, server_name
+from rezone.wire.transport.identity import Identity, Role, server_name
 
 HERE = Identity(Role.DATA_NODE, "shop", "accounts")
 TABLE = {

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from rezone.domain.access.client_requests import LIFETIME, LIFETIME_MAX, ClientRequest
-from rezone.wire.identity import Identity, Role
+from rezone.wire.transport.identity import Identity, Role
 
 URI = "rezone://zone/shop/accounts/writer"
 

@@ -5,7 +5,7 @@ import pytest
 
 from rezone.domain.routing import routes
 from rezone.domain.routing.route_records import RouteRecords
-from rezone.wire.keyspace import PARTITIONS_MAX
+from rezone.wire.codec.keyspace import PARTITIONS_MAX
 from rezone.wire.layouts import Layout
 from rezone.wire.messages import LeaderAndIsr
 

@@ -24,8 +24,8 @@ from rezone.kube.pods import PodStore
 from rezone.kube.spark import SparkSettings, build_application
 from rezone.resources.model import ObjectMeta
 from rezone.resources.task import RebalanceTask, RebalanceTaskSpec
-from rezone.wire.identity import Identity, Role
-from rezone.wire.tls import FILES, TlsFiles
+from rezone.wire.transport.identity import Identity, Role
+from rezone.wire.transport.tls import FILES, TlsFiles
 
 pytestmark = pytest.mark.apiserver
 SETTINGS = PodSettings(image="registry.example/rezone:1", tls=True)

@@ -28,8 +28,8 @@ from rezone.kube.errors import UnknownOutcomeError
 from rezone.kube.kinds import CertificateRequest, Manifest
 from rezone.local.api import KubeApi
 from rezone.local.errors import ApiError
-from rezone.wire.identity import Identity, Role
-from rezone.wire.tls import TlsDirectory, TlsFiles, utc_now
+from rezone.wire.transport.identity import Identity, Role
+from rezone.wire.transport.tls import TlsDirectory, TlsFiles, utc_now
 
 pytestmark = pytest.mark.apiserver
 ZONE = "orders"

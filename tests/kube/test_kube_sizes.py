@@ -26,7 +26,7 @@ from rezone.resources.task import (
     Why,
 )
 from rezone.resources.zone_status import Assignments, DataNodeStatus, DistributionZoneStatus
-from rezone.wire.keyspace import PARTITIONS_MAX
+from rezone.wire.codec.keyspace import PARTITIONS_MAX
 
 NODES = 1000
 FIRST_ID = 9000

@@ -22,7 +22,7 @@ from rezone.kube.spark import (
     build_plan_config,
 )
 from rezone.local.api import KubeApi
-from rezone.wire import copyplan
+from rezone.wire.copying import plan as copyplan
 
 ROOT = Path(__file__).parents[2]
 SETTINGS = SparkSettings(image="registry.example/rezone-spark:1")

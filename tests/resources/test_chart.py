@@ -22,8 +22,8 @@ from test_constraints import manifest
 from rezone.cli.check import check
 from rezone.controller.coordination.metrics import OperatorMetrics
 from rezone.controller.work.settings import CoordinatorSettings
-from rezone.datanode.health import NodeCollector
-from rezone.datanode.importmetrics import ImportCollector
+from rezone.datanode.observing.health import NodeCollector
+from rezone.datanode.observing.importmetrics import ImportCollector
 from rezone.kube.data_node import PodSettings, build_pod
 from rezone.kube.names import TRANSFER, labels_of
 from rezone.resources.packaging import NAMESPACE as SYSTEM

@@ -8,8 +8,8 @@ import weakref
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
-from rezone.datanode.partition import Partition
-from rezone.datanode.read import Readable, readable
+from rezone.datanode.reading.read import Readable, readable
+from rezone.datanode.replica.replica import Replica
 from rezone.domain.assignment import assignments
 from rezone.domain.routing import route_checks
 from rezone.domain.routing.route_shards import decode_record
@@ -17,7 +17,7 @@ from rezone.kube.kinds import Manifest
 from rezone.resources.migration import TERMINAL_MIGRATION_STATES
 from rezone.resources.task import TERMINAL_TASK_STATES
 from rezone.resources.zone import DistributionZone
-from rezone.storage.entry import header_at
+from rezone.storage.log.entry import header_at
 from rezone.wire.errors import RezoneError
 from rezone.wire.messages import DiskTrouble, LeaderAndIsr, NodeId, PartitionId, Role
 from simulation.apiserver import Key
@@ -55,7 +55,7 @@ class Checks:
         self.lost_rows = 0
         self.reads: dict[tuple[PartitionId, NodeId, int], int] = collections.Counter()
         self._answered: dict[PartitionId, tuple[int, int]] = {}
-        self._reading: weakref.WeakKeyDictionary[Partition, OpenRead] = weakref.WeakKeyDictionary()
+        self._reading: weakref.WeakKeyDictionary[Replica, OpenRead] = weakref.WeakKeyDictionary()
         self._claims_changed = False
         self._changed: dict[PartitionId, collections.deque[float]] = collections.defaultdict(
             lambda: collections.deque(maxlen=RECORD_CHANGES_MAX)
@@ -160,7 +160,7 @@ class Checks:
             return self._held_by(replica) if replica is not None else None
         return machine.held.get(partition)
 
-    def _held_by(self, replica: Partition) -> Held:
+    def _held_by(self, replica: Replica) -> Held:
         """Return what an open replica holds by now."""
         machine = self._world.kubelet.machine_of(replica.node_id)
         assert machine is not None
@@ -170,7 +170,7 @@ class Checks:
 
     # --- the data ----------------------------------------------------------------------------
 
-    def acknowledged(self, partition: Partition, end_offset: int) -> None:
+    def acknowledged(self, partition: Replica, end_offset: int) -> None:
         """Note that a client was told that everything below an offset is safe."""
         number = partition.partition_id
         known = self._acknowledged[number]
@@ -181,7 +181,7 @@ class Checks:
         if len(said) > len(known):
             self._acknowledged[number] = said
 
-    def _read(self, partition: Partition, node: NodeId) -> None:
+    def _read(self, partition: Replica, node: NodeId) -> None:
         """Go on with the read that waits at a replica, or begin one.
 
         A partition is a register whose value is its log, and values only grow: so reads are
@@ -209,7 +209,7 @@ class Checks:
         if len(seen) > len(known):
             self._acknowledged[number] = seen
 
-    def _read_past(self, partition: Partition, node: NodeId) -> None:
+    def _read_past(self, partition: Replica, node: NodeId) -> None:
         """Read all rows as of the newest time that a replica may be read at.
 
         They must be the first of the history that is acknowledged, and all of it up to that time,
@@ -238,7 +238,7 @@ class Checks:
         """Return how many rows were acknowledged."""
         return len(self._acknowledged[partition])
 
-    def dropped(self, node: NodeId, partition: Partition) -> None:
+    def dropped(self, node: NodeId, partition: Replica) -> None:
         """Check a replica that was deleted: nobody may have counted on it."""
         record = self.routes[partition.partition_id]
         where = f"p{partition.partition_id}"
@@ -290,7 +290,7 @@ class Checks:
         for known in self.routes.keys() - self.given_up.keys() - self.forgotten.keys():
             self.data(known)
 
-    def _leads(self, partition: Partition, node: NodeId) -> None:
+    def _leads(self, partition: Replica, node: NodeId) -> None:
         key = (partition.partition_id, partition.leader_epoch)
         first = self._leaders.setdefault(key, node)
         assert first == node, f"p{key[0]}: nodes {first} and {node} lead in epoch {key[1]}"
@@ -364,7 +364,7 @@ def _partition_problems(world: World, partition: PartitionId, nodes: set[NodeId]
     return found
 
 
-def _replica_problems(held: Partition, node: NodeId, record: LeaderAndIsr) -> list[str]:
+def _replica_problems(held: Replica, node: NodeId, record: LeaderAndIsr) -> list[str]:
     found = []
     if node not in record.replicas:
         found.append(f"it is left behind on node {node}")

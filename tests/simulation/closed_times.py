@@ -16,9 +16,9 @@ import contextlib
 import random
 import uuid
 
-from rezone.datanode.read import readable
-from rezone.datanode.write import PreparedRows
-from rezone.storage.entry import rows_batch
+from rezone.datanode.reading.read import readable
+from rezone.datanode.writing.write import PreparedRows
+from rezone.storage.log.entry import rows_batch
 from rezone.wire.errors import RezoneError
 from rezone.wire.messages import NodeId, PartitionId, WriteRequest, WriteResult, ZoneConfig
 from simulation.data_plane import (

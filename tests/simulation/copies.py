@@ -17,16 +17,16 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
-from rezone.datanode.copies import (
+from rezone.datanode.copying.copies import (
     LocalSink,
     Receiver,
     current_state,
     failure_of,
     snapshot_stream,
 )
-from rezone.storage.rests import no_rest
+from rezone.storage.snapshot.rests import no_rest
 from rezone.wire import messages
-from rezone.wire.copying import CopyOptions, CopyReceipt, Feed, Relay
+from rezone.wire.copying.copy import CopyOptions, CopyReceipt, Feed, Relay
 from rezone.wire.errors import NotReadyError, RezoneError
 from rezone.wire.messages import (
     CopyFailure,
@@ -40,9 +40,9 @@ from simulation.copy_node import CopyNode
 from simulation.disk import MachineDiedError
 
 if TYPE_CHECKING:
-    from rezone.datanode.partition import Partition
-    from rezone.storage.checkpoints import FileSnapshot
-    from rezone.storage.snapshot import SnapshotSource
+    from rezone.datanode.replica.replica import Replica
+    from rezone.storage.snapshot.checkpoints import FileSnapshot
+    from rezone.storage.snapshot.snapshot import SnapshotSource
     from simulation.network import Network
     from simulation.node import SimulatedNode
 
@@ -71,7 +71,7 @@ class CopyWorld:
         """Note what a snapshot shows, which was opened just now."""
         raise NotImplementedError
 
-    def begun(self, partition: Partition, chunk: Chunk) -> None:
+    def begun(self, partition: Replica, chunk: Chunk) -> None:
         """Note that a receiver has taken a header."""
         raise NotImplementedError
 
@@ -79,11 +79,11 @@ class CopyWorld:
         """Note what a receiver has taken."""
         raise NotImplementedError
 
-    def edge(self, partition: Partition) -> None:
+    def edge(self, partition: Replica) -> None:
         """Let a receiver die at the first or the last of a copy, perhaps."""
         raise NotImplementedError
 
-    def ended(self, partition: Partition) -> None:
+    def ended(self, partition: Replica) -> None:
         """Check a receiver that has just taken the last of a copy."""
         raise NotImplementedError
 
@@ -179,7 +179,7 @@ class SourceLine:
 class NotedReceiver(Receiver):
     """The real receiver; the world looks at what it has taken."""
 
-    def __init__(self, world: CopyWorld, partition: Partition, attempt: str) -> None:
+    def __init__(self, world: CopyWorld, partition: Replica, attempt: str) -> None:
         super().__init__(partition, attempt, no_rest)
         self._world = world
 
@@ -187,20 +187,20 @@ class NotedReceiver(Receiver):
         """Take one batch."""
         first = self._loader is None
         if first or not batch.num_rows:
-            self._world.edge(self._partition)
+            self._world.edge(self._replica)
         state = super().take(batch, metadata)
         if first:
-            self._world.begun(self._partition, Chunk(batch, metadata))
+            self._world.begun(self._replica, Chunk(batch, metadata))
         self._world.taken(messages.decode(memoryview(metadata)))
         if state is not None and state.done:
-            self._world.ended(self._partition)
+            self._world.ended(self._replica)
         return state
 
 
 class PullSink(LocalSink):
     """The receiver of a node that pulls."""
 
-    def __init__(self, world: CopyWorld, partition: Partition, attempt: str) -> None:
+    def __init__(self, world: CopyWorld, partition: Replica, attempt: str) -> None:
         super().__init__(partition, attempt, partition.host.foreground)
         self.node_id = partition.node_id
         self._world = world
@@ -208,7 +208,7 @@ class PullSink(LocalSink):
     def open(self, schema: Any) -> None:
         """Begin."""
         del schema
-        self._receiver = NotedReceiver(self._world, self._partition, self._attempt)
+        self._receiver = NotedReceiver(self._world, self._replica, self._attempt)
         self._receiver.begin()
 
 
@@ -341,7 +341,7 @@ class Carrier:
         source: NodeId,
         sinks: Sequence[PullSink | PutSink],
         *,
-        holder: Partition | None,
+        holder: Replica | None,
         options: CopyOptions,
         name: str,
     ) -> None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from rezone.datanode.partition import Partition
+from rezone.datanode.replica.replica import Replica
 from rezone.storage.store_config import StoreConfig
 from rezone.wire.messages import PullSnapshot
 from simulation.disk import TrackedDisk
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 class _Pulls:
     """The copies that a node makes for itself are the world's to move."""
 
-    def __init__(self, start: Callable[[Partition, PullSnapshot], None]) -> None:
+    def __init__(self, start: Callable[[Replica, PullSnapshot], None]) -> None:
         self.start = start
 
     def step(self) -> None:
@@ -47,7 +47,7 @@ class CopyNode(SimulatedNode):
         self,
         *args: Any,
         limits: dict[str, Any],
-        pull: Callable[[Partition, PullSnapshot], None],
+        pull: Callable[[Replica, PullSnapshot], None],
         meanwhile: Callable[[float], None],
         endanger: Callable[[TrackedDisk], None],
         **more: Any,

@@ -27,15 +27,15 @@ from typing import Any
 
 import msgspec
 
-from rezone.datanode.partition import Partition
+from rezone.datanode.replica.replica import Replica
 from rezone.domain.routing import routes
-from rezone.storage.checkpoints import CheckpointLimits, FileSnapshot
 from rezone.storage.engines.base import FLAG_INTENT, TIME_BYTES, TIME_MAX, time_of
-from rezone.storage.intents import owner_of
-from rezone.storage.snapshot import SnapshotLimits, SnapshotSource
+from rezone.storage.snapshot.checkpoints import CheckpointLimits, FileSnapshot
+from rezone.storage.snapshot.snapshot import SnapshotLimits, SnapshotSource
 from rezone.storage.store import PartitionStore
+from rezone.storage.transactions.intents import owner_of
 from rezone.wire import messages
-from rezone.wire.copying import CopyOptions
+from rezone.wire.copying.copy import CopyOptions
 from rezone.wire.errors import NotReadyError, RezoneError
 from rezone.wire.messages import (
     NodeId,
@@ -236,7 +236,7 @@ class CopyStorm(DataPlane, CopyWorld):
         for _ in range(BURST_WRITES if bursts else 1):
             self._write()
 
-    def may_apply(self, partition: Partition) -> bool:
+    def may_apply(self, partition: Replica) -> bool:
         """Whether a replica applies now; a standby's job would not rest before it has."""
         at_once = partition.store.meta.needs_snapshot or partition.is_standby
         return at_once or super().may_apply(partition)
@@ -260,7 +260,7 @@ class CopyStorm(DataPlane, CopyWorld):
         readers = {node.node_id: _readers(node) for node in self.nodes()}
         assert not any(readers.values()), f"snapshots outlive their readers: {readers}"
 
-    def _check_whole(self, replica: Partition, everywhere: set[bytes]) -> None:
+    def _check_whole(self, replica: Replica, everywhere: set[bytes]) -> None:
         """Check a replica at the end; `everywhere` are the versions that all of them have."""
         self.written.check(replica)
         if self._table is not None:
@@ -401,7 +401,7 @@ class CopyStorm(DataPlane, CopyWorld):
             machine.dies_in = self.rng.randint(1, DEATH_SYNCS_MAX)
             self.counts["endangered"] += 1
 
-    def pull(self, partition: Partition, request: PullSnapshot) -> None:
+    def pull(self, partition: Replica, request: PullSnapshot) -> None:
         """Begin a copy that a node makes for itself."""
         source = self.network.id_at(request.source)
         under_way = any(c.holder is partition for c in self.carriers)
@@ -411,7 +411,7 @@ class CopyStorm(DataPlane, CopyWorld):
         self._begin_copy(partition, source, [sink])
 
     def _begin_copy(
-        self, holder: Partition | None, source: NodeId, sinks: list[PullSink] | list[PutSink]
+        self, holder: Replica | None, source: NodeId, sinks: list[PullSink] | list[PutSink]
     ) -> None:
         batch_bytes = self.rng.choice((600, 3_000) if self.files else (150, 600))
         self.carriers.append(
@@ -510,7 +510,7 @@ class CopyStorm(DataPlane, CopyWorld):
         self.counts["of what is not committed"] += header.offset > partition.positions.committed
         self.counts["files" if header.format else "rows"] += 1
 
-    def begun(self, partition: Partition, chunk: Chunk) -> None:
+    def begun(self, partition: Replica, chunk: Chunk) -> None:
         """Note from where on a receiver has rows of this snapshot."""
         header = messages.decode(memoryview(chunk.app_metadata))
         assert isinstance(header, SnapshotHeader)
@@ -526,12 +526,12 @@ class CopyStorm(DataPlane, CopyWorld):
         """Note that rows came before their turn."""
         self.counts["early"] += isinstance(message, SnapshotBatch) and message.early
 
-    def edge(self, partition: Partition) -> None:
+    def edge(self, partition: Replica) -> None:
         """Let a receiver die while it begins or ends a copy, perhaps."""
         assert isinstance(partition.host, CopyNode)
         partition.host.endanger()
 
-    def ended(self, partition: Partition) -> None:
+    def ended(self, partition: Replica) -> None:
         """Compare what a receiver has with what it was sent."""
         received = self.received.pop(partition.node_id)
         received.check(versions_of(partition.store), self.contents)

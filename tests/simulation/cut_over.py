@@ -21,12 +21,13 @@ import uuid
 import weakref
 from typing import Any
 
-from rezone.datanode.partition import Partition
-from rezone.datanode.read import readable
-from rezone.datanode.write import PreparedRows
+from rezone.datanode.reading.read import readable
+from rezone.datanode.replica.replica import Replica
+from rezone.datanode.writing.write import PreparedRows
 from rezone.domain.routing import route_seals
-from rezone.storage.entry import rows_batch
+from rezone.storage.log.entry import rows_batch
 from rezone.wire import layouts
+from rezone.wire.codec.producers import digest_of
 from rezone.wire.errors import ReshardedError, RezoneError
 from rezone.wire.layouts import Overlap
 from rezone.wire.messages import (
@@ -39,7 +40,6 @@ from rezone.wire.messages import (
     WriteResult,
     ZoneConfig,
 )
-from rezone.wire.producers import digest_of
 from simulation.data_plane import (
     FENCE,
     MINIMUM,
@@ -97,7 +97,7 @@ class CutOver(DataPlane):
         self.sources = {
             heir: list(layouts.sources_of(heir, self.old, self.new)) for heir in self.new.ids
         }
-        self.compared: weakref.WeakKeyDictionary[Partition, set[PartitionId]] = (
+        self.compared: weakref.WeakKeyDictionary[Replica, set[PartitionId]] = (
             weakref.WeakKeyDictionary()
         )
         self.fill_chance = self.lateness.choice(FILL_CHANCES)
@@ -128,7 +128,7 @@ class CutOver(DataPlane):
             return False
         return all(any(map(self._serves, self.leaders(heir))) for heir in self.new.ids)
 
-    def _serves(self, heir: Partition) -> bool:
+    def _serves(self, heir: Replica) -> bool:
         """Whether an heir serves its range, and has committed and applied what its log has."""
         store = heir.store
         whole = heir.serving.hashes(self.new.range_of(heir.partition_id))()
@@ -273,7 +273,7 @@ class CutOver(DataPlane):
         answering = [p for p in self.replicas() if self._answers_now(p, row)]
         assert len(answering) < 2, f"{row!r} is served by {[_name(p) for p in answering]}"
 
-    def _answers_now(self, partition: Partition, row: bytes) -> bool:
+    def _answers_now(self, partition: Replica, row: bytes) -> bool:
         start, end = partition.hash_range
         if start <= int.from_bytes(row[:8], "big") < end:
             with self.mortals(), contextlib.suppress(RezoneError):
@@ -291,7 +291,7 @@ class CutOver(DataPlane):
                     self._compare(heir, part)
                     done.add(part.old)
 
-    def _compare(self, heir: Partition, part: Overlap) -> None:
+    def _compare(self, heir: Replica, part: Overlap) -> None:
         ended = [p for p in self.replicas() if p.partition_id == part.old and _has_ended(p)]
         for source in ended:
             self.counts["compared"] += 1
@@ -315,11 +315,11 @@ class CutOver(DataPlane):
                 assert leader.store.seal is not None
 
 
-def _name(partition: Partition) -> str:
+def _name(partition: Replica) -> str:
     return f"partition {partition.partition_id} at node {partition.node_id}"
 
 
-def _has_ended(partition: Partition) -> bool:
+def _has_ended(partition: Replica) -> bool:
     """Whether a source's replica has applied its seal, which is committed."""
     seal = partition.store.seal
     done = min(partition.store.applied, partition.positions.committed)

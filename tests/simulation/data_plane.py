@@ -18,11 +18,11 @@ from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
-from rezone.datanode import told
-from rezone.datanode.host import Host
-from rezone.datanode.partition import Partition
-from rezone.datanode.read import Readable, readable
-from rezone.datanode.report import replica_report
+from rezone.datanode.clock import told
+from rezone.datanode.node.report import replica_report
+from rezone.datanode.reading.read import Readable, readable
+from rezone.datanode.replica.host import Host
+from rezone.datanode.replica.replica import Replica
 from rezone.datanode.settings import Clock
 from rezone.domain.routing import route_leaders, routes
 from rezone.domain.routing.routes import Refusal
@@ -142,7 +142,7 @@ class DataPlane:
         self._inside: dict[HashRange, list[bytes]] = {}
         self.past: dict[tuple[bytes, int], bytes | None] = {}
         self.acknowledged: dict[bytes, set[bytes]] = collections.defaultdict(set)
-        self.reads: weakref.WeakKeyDictionary[Partition, Read] = weakref.WeakKeyDictionary()
+        self.reads: weakref.WeakKeyDictionary[Replica, Read] = weakref.WeakKeyDictionary()
         self.counts: collections.Counter[str] = collections.Counter()
         # Of its own as well: runs without late applies are what they were before there were any.
         self.lateness = random.Random(f"late applies {rng.getstate()[1][0]}")
@@ -243,7 +243,7 @@ class DataPlane:
             return False
         return True
 
-    def leaders(self, partition: PartitionId) -> list[Partition]:
+    def leaders(self, partition: PartitionId) -> list[Replica]:
         """Return the replicas that believe to lead."""
         found = [
             replica
@@ -267,12 +267,12 @@ class DataPlane:
         for partition in self.replicas():
             self.check_well(partition)
 
-    def check_well(self, partition: Partition) -> None:
+    def check_well(self, partition: Replica) -> None:
         """Find a replica neither damaged nor failed."""
         assert not partition.failure, partition.failure
         assert not partition.store.meta.damage, partition.store.meta.damage
 
-    def may_apply(self, partition: Partition) -> bool:
+    def may_apply(self, partition: Replica) -> bool:
         """Whether a replica applies what it is about to; perhaps let others go on before it does.
 
         What is committed is then not applied yet, for as long as the disk or a copy takes, and the
@@ -467,11 +467,11 @@ class DataPlane:
 
     # --- what must hold --------------------------------------------------------------------------
 
-    def replicas(self) -> list[Partition]:
+    def replicas(self) -> list[Replica]:
         """Return all open replicas."""
         return [p for node in self.network.nodes.values() for p in node.partitions()]
 
-    def row_of(self, partition: Partition) -> bytes | None:
+    def row_of(self, partition: Replica) -> bytes | None:
         """Return some row in a replica's range."""
         hashes = partition.hash_range
         inside = self._inside.get(hashes)
@@ -491,7 +491,7 @@ class DataPlane:
             with self.mortals(), contextlib.suppress(RezoneError):
                 self._read_on(partition)
 
-    def _read_on(self, partition: Partition) -> None:
+    def _read_on(self, partition: Replica) -> None:
         read, row = self.reads.pop(partition, None), self.row_of(partition)
         if read is None and row is not None:
             may_answer = readable(partition, None, partition.serving.rows([row]))
@@ -516,7 +516,7 @@ class DataPlane:
             with self.mortals():
                 self._read_past(partition)
 
-    def _read_past(self, partition: Partition) -> None:
+    def _read_past(self, partition: Replica) -> None:
         now = self.loop.micros() // PAST_MICROS
         row, as_of = self.row_of(partition), (now - self.past_age()) * PAST_MICROS
         if row is None:
@@ -535,7 +535,7 @@ class DataPlane:
         )
 
 
-def values_of(partition: Partition, row: bytes) -> dict[bytes, int]:
+def values_of(partition: Replica, row: bytes) -> dict[bytes, int]:
     """Return the applied values of a row, each with the commit time of its version.
 
     A value with two times is an error: a write was applied twice.

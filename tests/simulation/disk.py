@@ -1,6 +1,6 @@
 """A machine's disk: real files below a directory, and what a crash would leave of them.
 
-The product's syncs all go through `rezone.storage.syncing`; `Disks` takes the place of its
+The product's syncs all go through `rezone.storage.disk.syncing`; `Disks` takes the place of its
 functions, and each `TrackedDisk` notes what they made durable. All else is the file system's own:
 whatever was written is there for every reader until the machine crashes. Then
 
@@ -35,7 +35,7 @@ from pathlib import Path
 from typing import NamedTuple
 from unittest import mock
 
-from rezone.storage import syncing
+from rezone.storage.disk import syncing
 from rezone.wire.messages import PartitionId
 
 SECTOR_BYTES = 512

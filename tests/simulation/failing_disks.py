@@ -18,9 +18,9 @@ import math
 import random
 import uuid
 
-from rezone.datanode.partition import Partition
-from rezone.datanode.write import PreparedRows
-from rezone.storage.entry import rows_batch
+from rezone.datanode.replica.replica import Replica
+from rezone.datanode.writing.write import PreparedRows
+from rezone.storage.log.entry import rows_batch
 from rezone.wire.errors import RezoneError
 from rezone.wire.messages import (
     DiskTrouble,
@@ -69,7 +69,7 @@ class FailingDisks(DataPlane):
         self.heard_failed: set[NodeId] = set()
         self.begin([P])
 
-    def check_well(self, partition: Partition) -> None:
+    def check_well(self, partition: Replica) -> None:
         """Find a replica not damaged, though it may have failed."""
         assert not partition.store.meta.damage, partition.store.meta.damage
         self.counts["failed"] += bool(partition.failure)
@@ -153,7 +153,7 @@ class FailingDisks(DataPlane):
         well = not any(each.failure or each.closed for each in replicas)
         return everyone and well and {*record.isr} == {*record.replicas} and len(ends) == 1
 
-    def members(self) -> list[Partition]:
+    def members(self) -> list[Replica]:
         """Return the partition's replicas."""
         return [each for each in self.replicas() if each.node_id in self.records[P].replicas]
 

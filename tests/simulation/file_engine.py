@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from rezone.storage import syncing
+from rezone.storage.disk import syncing
 from rezone.storage.engines.base import INDEX_PREFIX
 from rezone.storage.engines.memory import MemoryEngine
 

@@ -11,9 +11,8 @@ import collections
 import random
 from collections.abc import Callable, Sequence
 
-from rezone.datanode.importing import ImportPart
-from rezone.datanode.partition import Partition
-from rezone.storage.columns import VERSIONS_SCHEMA, columns_of, versions_batch
+from rezone.datanode.replica.replica import Replica
+from rezone.datanode.resharding.importing import ImportPart
 from rezone.storage.engines.base import (
     FLAG_TOMBSTONE,
     FLAG_VALUE,
@@ -21,6 +20,7 @@ from rezone.storage.engines.base import (
     TIME_BYTES,
     time_suffix,
 )
+from rezone.storage.snapshot.columns import VERSIONS_SCHEMA, columns_of, versions_batch
 from rezone.wire.layouts import Overlap
 from rezone.wire.messages import (
     BeginImport,
@@ -78,18 +78,18 @@ class Fills:
                 found[row + time_suffix(time)] = flag + (b"" if deletes else stored)
         return found
 
-    def are_over(self, leader: Partition) -> bool:
+    def are_over(self, leader: Replica) -> bool:
         """Whether all rows of all sources have come."""
         positions = [leader.store.import_position(overlap.old) for overlap in self._overlaps]
         return all(position is not None and not position.filling for position in positions)
 
-    def check(self, replica: Partition, here: Versions) -> None:
+    def check(self, replica: Replica, here: Versions) -> None:
         """Assert that a replica has all of them, where nothing is ever collected."""
         for source, content in self._content.items():
             missing = content.keys() - here.keys()
             assert not missing, f"node {replica.node_id} lacks {len(missing)} rows of {source}"
 
-    def begin(self, leader: Partition) -> bool:
+    def begin(self, leader: Replica) -> bool:
         """Have a leader begin with a source, before anything is written; whether all are begun.
 
         From then on until all is here nothing is collected: it may cover what has yet to come.
@@ -103,7 +103,7 @@ class Fills:
                 return False
         return True
 
-    def step(self, leader: Partition) -> None:
+    def step(self, leader: Replica) -> None:
         """Have a leader ask for what comes next of the first source that is not over."""
         for overlap in self._overlaps:
             position = leader.store.import_position(overlap.old)
@@ -119,7 +119,7 @@ class Fills:
             part.filled_with(request, self._chunk(part.source, request.after))
             self._counts["filled"] += 1
 
-    def _part_of(self, leader: Partition, overlap: Overlap) -> ImportPart | None:
+    def _part_of(self, leader: Replica, overlap: Overlap) -> ImportPart | None:
         """Return the import of a source in the leadership of the day."""
         leadership, part = leader.leading.state, self._part
         if leadership is None:

@@ -14,9 +14,9 @@ import random
 import uuid
 from typing import cast
 
-from rezone.datanode.partition import Partition
-from rezone.datanode.write import PreparedRows
-from rezone.storage.entry import rows_batch
+from rezone.datanode.replica.replica import Replica
+from rezone.datanode.writing.write import PreparedRows
+from rezone.storage.log.entry import rows_batch
 from rezone.wire.errors import RezoneError
 from rezone.wire.messages import WriteRequest, WriteResult, ZoneConfig
 from simulation.data_plane import MINIMUM, NODES, REPLICAS, SETTINGS, DataPlane
@@ -89,7 +89,7 @@ class HalfOpen(DataPlane):
         everyone = len(replicas) == REPLICAS and streaming == REPLICAS - 1
         return everyone and {*record.isr} == {*record.replicas} and len(ends) == 1
 
-    def _partitions(self) -> list[Partition]:
+    def _partitions(self) -> list[Replica]:
         return [each for each in self.replicas() if each.node_id in self.records[P].replicas]
 
     def _write(self) -> None:

@@ -14,9 +14,9 @@ from pathlib import Path
 
 from rezone.storage.applier import pairs_of
 from rezone.storage.engines.base import FLAG_VALUE
-from rezone.storage.entry import header_at, iter_entries
-from rezone.storage.meta import MetaFile, PartitionMeta
-from rezone.storage.segment import FILE_HEADER_BYTES, SUFFIX, Segment
+from rezone.storage.log.entry import header_at, iter_entries
+from rezone.storage.log.segment import FILE_HEADER_BYTES, SUFFIX, Segment
+from rezone.storage.state.meta import MetaFile, PartitionMeta
 from rezone.storage.store import PartitionStore
 from rezone.wire.errors import CorruptionError
 from simulation.received import Versions, versions_of

@@ -16,7 +16,7 @@ from rezone.wire.messages import BeginImport, FillImport, NodeId, TailImports
 from simulation.disk import MachineDiedError
 
 if TYPE_CHECKING:
-    from rezone.wire.flight import NodeClient
+    from rezone.wire.transport.flight import NodeClient
     from simulation.network import Network
     from simulation.node import SimulatedNode
 

@@ -6,12 +6,12 @@ from collections.abc import Sequence
 
 import pyarrow as pa
 
-from rezone.datanode.partition import Partition
+from rezone.datanode.replica.replica import Replica
 from rezone.storage.engines.base import INDEX_PREFIX
-from rezone.storage.index_entries import EntryMaker
-from rezone.wire.indexes import IndexCodec, index_codecs
-from rezone.wire.rows import RowCodec, hash_of, row_ids
-from rezone.wire.schema import Column, ColumnType, Index, TableSchema
+from rezone.storage.index.index_entries import EntryMaker
+from rezone.wire.codec.indexes import IndexCodec, index_codecs
+from rezone.wire.codec.rows import RowCodec, hash_of, row_ids
+from rezone.wire.codec.schema import Column, ColumnType, Index, TableSchema
 from simulation.file_engine import INDEX_END
 from simulation.received import Versions, versions_of
 
@@ -56,14 +56,14 @@ class TableRows:
         return pa.RecordBatch.from_arrays(list(columns), schema=self._codec.arrow_schema)
 
 
-def kept_table(partition: Partition) -> TableSchema:
+def kept_table(partition: Replica) -> TableSchema:
     """Return the table whose indexes a replica keeps: perhaps not the newest one."""
     wanted = partition.store.indexer.wanted
     kept = [c for c in index_codecs(table_of(*INDEXES)) if c.id in wanted]
     return table_of(*(index for index in INDEXES if index.name in {c.name for c in kept}))
 
 
-def is_indexed(partition: Partition) -> bool:
+def is_indexed(partition: Replica) -> bool:
     """Whether a replica has indexes that are as far as its rows."""
     store = partition.store
     indexer, position = store.indexer, store.indexer.position
@@ -72,7 +72,7 @@ def is_indexed(partition: Partition) -> bool:
     return not store.meta.needs_snapshot and store.applied > 0
 
 
-def check_entries(partition: Partition, sure: Versions | None = None) -> None:
+def check_entries(partition: Replica, sure: Versions | None = None) -> None:
     """Assert that there is an entry of each version in each index, and no other.
 
     `sure` are the versions whose entries must be there, None for all that are there.
@@ -87,14 +87,14 @@ def check_entries(partition: Partition, sure: Versions | None = None) -> None:
     assert not lacking | strange, f"{told} {len(lacking)}"
 
 
-def _entries_of(partition: Partition, versions: Versions) -> set[bytes]:
+def _entries_of(partition: Replica, versions: Versions) -> set[bytes]:
     pairs = sorted(versions.items())
     maker = EntryMaker.of(kept_table(partition))
     entries = maker.entries_of([key for key, _ in pairs], [value for _, value in pairs])
     return set(entries.keys.to_pylist())
 
 
-def look_up(partition: Partition, codec: IndexCodec, as_of: int | None) -> dict[bytes, bytes]:
+def look_up(partition: Replica, codec: IndexCodec, as_of: int | None) -> dict[bytes, bytes]:
     """Return all rows that an index has, each once."""
     found: dict[bytes, bytes] = {}
     keys = codec.all
@@ -108,7 +108,7 @@ def look_up(partition: Partition, codec: IndexCodec, as_of: int | None) -> dict[
         keys = keys._replace(start=part.cursor)
 
 
-def rows_of(partition: Partition, as_of: int | None) -> dict[bytes, bytes]:
+def rows_of(partition: Replica, as_of: int | None) -> dict[bytes, bytes]:
     """Return all rows."""
     found, values, cursor = partition.store.reader.scan(b"", None, as_of, _ALL)
     assert cursor is None

@@ -21,20 +21,20 @@ from typing import Any
 
 import msgspec
 
-from rezone.datanode.indexing import index_lacks
-from rezone.datanode.partition import Partition
-from rezone.datanode.read import readable
-from rezone.datanode.report import replica_report
-from rezone.datanode.write import PreparedRows
+from rezone.datanode.indexing.indexing import index_lacks
+from rezone.datanode.node.report import replica_report
+from rezone.datanode.reading.read import readable
+from rezone.datanode.replica.replica import Replica
+from rezone.datanode.writing.write import PreparedRows
 from rezone.domain.routing import route_leaders, routes
 from rezone.domain.routing.routes import Refusal
 from rezone.storage.engines.base import (
     FLAG_TOMBSTONE,
     time_suffix,
 )
-from rezone.storage.entry import OP_DELETE, OP_UPSERT, rows_batch
+from rezone.storage.log.entry import OP_DELETE, OP_UPSERT, rows_batch
+from rezone.wire.codec.indexes import IndexCodec, index_codecs
 from rezone.wire.errors import RezoneError
-from rezone.wire.indexes import IndexCodec, index_codecs
 from rezone.wire.messages import (
     IndexPosition,
     LeaderAndIsr,
@@ -138,7 +138,7 @@ class Indexed(DataPlane):
         """Take a change of the record, unless it is refused."""
         return self.set(PARTITION, answer)
 
-    def replica(self, node: NodeId) -> Partition | None:
+    def replica(self, node: NodeId) -> Replica | None:
         """Return a node's replica, None while it is down."""
         return next((each for each in self.replicas() if each.node_id == node), None)
 
@@ -351,7 +351,7 @@ class Indexed(DataPlane):
                 followed[key] = start
         self.followed = followed
 
-    def _check_indexes(self, partition: Partition) -> None:
+    def _check_indexes(self, partition: Replica) -> None:
         """Assert that a replica's indexes have what its rows say, where they are as far."""
         if not is_indexed(partition):
             return
@@ -364,7 +364,7 @@ class Indexed(DataPlane):
         if not indexer.unfinished:
             check_entries(partition)
 
-    def _look_up_past(self, partition: Partition, codec: IndexCodec) -> None:
+    def _look_up_past(self, partition: Replica, codec: IndexCodec) -> None:
         as_of = (self.loop.micros() // PAST_MICROS - self.past_age()) * PAST_MICROS
         try:
             if not readable(partition, as_of)():

@@ -15,8 +15,8 @@ from typing import Any
 
 from rezone.kube.kinds import Manifest
 from rezone.kube.names import NODE_ID_LABEL
-from rezone.wire import copyplan
-from rezone.wire.copyplan import PartitionCopy
+from rezone.wire.copying import plan as copyplan
+from rezone.wire.copying.plan import PartitionCopy
 from rezone.wire.errors import RezoneError
 from rezone.wire.messages import NodeId
 from simulation.apiserver import ApiServer, Key

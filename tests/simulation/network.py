@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from rezone.datanode.partition import Partition
+from rezone.datanode.replica.replica import Replica
 from rezone.wire.errors import NotReadyError, RezoneError
 from rezone.wire.messages import DigestRequest, Message, NodeId, ReportRequest
 from simulation.disk import MachineDiedError
@@ -48,7 +48,7 @@ class Network:
         self.loses_active: Callable[[], bool] = lambda: False
         self.after_call: Callable[[], None] = lambda: None
         self.died: Callable[[MachineDiedError], None] = lambda _: None
-        self.dropped: Callable[[NodeId, Partition], None] = lambda _node, _partition: None
+        self.dropped: Callable[[NodeId, Replica], None] = lambda _node, _partition: None
         self.holds: Callable[[str, Message], bool] = lambda _address, _request: False
         self.held: list[tuple[Process, str, Message, Later]] = []
 

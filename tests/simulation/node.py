@@ -21,34 +21,33 @@ import msgspec
 from at_once import AtOnce
 from rezone.controller.nodes.heard import Heard, with_answer
 from rezone.controller.nodes.news import has_changed
-from rezone.datanode.checked_clock import CheckedClock
-from rezone.datanode.control import Control
-from rezone.datanode.disk_speed import DiskSpeed
-from rezone.datanode.failing import Reopening
-from rezone.datanode.foreground import Foreground
-from rezone.datanode.hearing import Hearing
-from rezone.datanode.import_pulls import ImportPulls
-from rezone.datanode.import_source import ImportSource
-from rezone.datanode.index_builds import IndexBuilds
-from rezone.datanode.known_zone import KnownZone
-from rezone.datanode.lease import Promise
-from rezone.datanode.memory import NodeMemory, SnapshotSlots
-from rezone.datanode.node import DataNode
-from rezone.datanode.partition import Partition
-from rezone.datanode.read import readable
-from rezone.datanode.replicas import Replicas
-from rezone.datanode.report import ReportBoard, replica_report
+from rezone.datanode.clock.checked_clock import CheckedClock
+from rezone.datanode.clock.told import ToldTimes
+from rezone.datanode.commit.lease import Promise
+from rezone.datanode.disk.disk_speed import DiskSpeed
+from rezone.datanode.disk.space import DiskSpace
+from rezone.datanode.indexing.index_builds import IndexBuilds
+from rezone.datanode.node.hearing import Hearing
+from rezone.datanode.node.import_pulls import ImportPulls
+from rezone.datanode.node.known_zone import KnownZone
+from rezone.datanode.node.memory import NodeMemory, SnapshotSlots
+from rezone.datanode.node.node import DataNode
+from rezone.datanode.node.reopening import Reopening
+from rezone.datanode.node.replicas import Replicas
+from rezone.datanode.node.report import ReportBoard, replica_report
+from rezone.datanode.reading.read import readable
+from rezone.datanode.replica.replica import Replica
+from rezone.datanode.resharding.import_source import ImportSource
+from rezone.datanode.scheduling.foreground import Foreground
+from rezone.datanode.scheduling.workers import Job
+from rezone.datanode.service.control import Control
 from rezone.datanode.settings import Clock, NodeSettings
-from rezone.datanode.space import DiskSpace
-from rezone.datanode.told import ToldTimes
-from rezone.datanode.workers import Job
 from rezone.storage.budget import Budget
+from rezone.storage.disk.sync_times import SyncTimes
 from rezone.storage.engines.base import Engine
-from rezone.storage.snapshot import SnapshotLimits
+from rezone.storage.snapshot.snapshot import SnapshotLimits
 from rezone.storage.store_config import StoreConfig
-from rezone.storage.sync_times import SyncTimes
 from rezone.wire.errors import NotReadyError, RezoneError
-from rezone.wire.flight import NodeClient
 from rezone.wire.messages import (
     DigestReply,
     DigestRequest,
@@ -58,6 +57,7 @@ from rezone.wire.messages import (
     PartitionId,
     ReportRequest,
 )
+from rezone.wire.transport.flight import NodeClient
 from simulation.disk import MachineDiedError, TrackedDisk
 from simulation.file_engine import FileEngine
 from simulation.loop import Later
@@ -116,7 +116,7 @@ class SimulatedReplicas(Replicas):
         super().__init__(node, directory, config, node.memory)
         self._node = node
 
-    def get(self, partition: PartitionId) -> Partition | None:
+    def get(self, partition: PartitionId) -> Replica | None:
         """Return a replica, if it is open."""
         return self._open.get(partition)
 
@@ -127,7 +127,7 @@ class SimulatedReplicas(Replicas):
         learner: bool,
         durable_end: int | None = None,
         time_floor: int = 0,
-    ) -> Partition:
+    ) -> Replica:
         opened = super()._make(
             partition, learner=learner, durable_end=durable_end, time_floor=time_floor
         )
@@ -138,11 +138,11 @@ class SimulatedReplicas(Replicas):
         self._node.followers[partition] = Follower(self._node, opened)
         return opened
 
-    def _apply_late(self, partition: Partition, apply: Callable[[int], int], offset: int) -> int:
+    def _apply_late(self, partition: Replica, apply: Callable[[int], int], offset: int) -> int:
         """Apply rows, as a partition's job does, when the disk and copies let it."""
         return apply(offset) if self._node.may_apply(partition) else partition.store.applied
 
-    def drop(self, partition: Partition) -> None:
+    def drop(self, partition: Replica) -> None:
         """Stop a replica and delete its data."""
         follower = self._node.followers.pop(partition.partition_id, None)
         if follower is not None:
@@ -170,7 +170,7 @@ class SimulatedNode(DataNode):
         rng: random.Random,
         settings: NodeSettings | None = None,
         connect: Callable[[str], NodeClient] = NodeClient,
-        may_apply: Callable[[Partition], bool] = lambda _: True,
+        may_apply: Callable[[Replica], bool] = lambda _: True,
     ) -> None:
         self.node_id = node_id
         self.machine = machine
@@ -258,7 +258,7 @@ class SimulatedNode(DataNode):
         """Run a job in this step or the next."""
         self._jobs[job] = None
 
-    def ack(self, partition: Partition) -> None:
+    def ack(self, partition: Replica) -> None:
         """Ack to the leader."""
         follower = self.followers.get(partition.partition_id)
         if follower is not None:
@@ -273,15 +273,15 @@ class SimulatedNode(DataNode):
         """Return what a node that leads was promised."""
         return self.promises.get(leader, Promise())
 
-    def restream(self, partition: Partition) -> None:
+    def restream(self, partition: Replica) -> None:
         """Need nothing: streams are made to fit at every step."""
         del partition
 
-    def warn_clients(self, partition: Partition, candidate: NodeId) -> None:
+    def warn_clients(self, partition: Replica, candidate: NodeId) -> None:
         """Need nothing: clients have no connections."""
         del partition, candidate
 
-    def tell_clients(self, partition: Partition) -> None:
+    def tell_clients(self, partition: Replica) -> None:
         """Need nothing: clients hear of leaders by refusals."""
         del partition
 
@@ -322,7 +322,7 @@ class SimulatedNode(DataNode):
             with contextlib.suppress(OSError):  # the node's threads say so and go on
                 self._tidy_up(partition)
 
-    def _tidy_up(self, partition: Partition) -> None:
+    def _tidy_up(self, partition: Replica) -> None:
         if self._rng.random() < FLUSH_CHANCE:
             partition.store.flush()
         if self._rng.random() < HOUSE_CHANCE:

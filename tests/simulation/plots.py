@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Generator
 from typing import TYPE_CHECKING
 
-from rezone.datanode.partition import Partition
+from rezone.datanode.replica.replica import Replica
 from rezone.domain.routing import route_leaders, routes
 from rezone.wire.messages import NodeId
 from simulation.data_plane import MINIMUM
@@ -48,7 +48,7 @@ def standby_ahead(run: Indexed) -> Plot:
     run.counts["left ahead"] += run.change(answer)
 
 
-def _is_ahead(standby: Partition | None, heir: Partition | None) -> bool:
+def _is_ahead(standby: Replica | None, heir: Replica | None) -> bool:
     """Whether a standby has indexed more than an heir has in its log."""
     if standby is None or heir is None:
         return False

@@ -20,12 +20,13 @@ import uuid
 from collections.abc import Callable, Collection, Sequence
 from typing import NamedTuple
 
-from rezone.datanode.partition import Partition
-from rezone.datanode.producing import prepare_open
-from rezone.datanode.write import PreparedRows
+from rezone.datanode.replica.replica import Replica
+from rezone.datanode.writing.producing import prepare_open
+from rezone.datanode.writing.write import PreparedRows
 from rezone.storage.engines.base import TIME_MAX
-from rezone.storage.entry import rows_batch
-from rezone.storage.producers import uuid_bytes
+from rezone.storage.log.entry import rows_batch
+from rezone.storage.state.producers import uuid_bytes
+from rezone.wire.codec.producers import digest_of, home_hash, producer_id_of
 from rezone.wire.errors import (
     ConflictError,
     ProducerFencedError,
@@ -41,7 +42,6 @@ from rezone.wire.messages import (
     WriteRequest,
     WriteResult,
 )
-from rezone.wire.producers import digest_of, home_hash, producer_id_of
 from simulation.copy_storm import PARTITION, CopyStorm
 from simulation.cut_over import CutOver
 from simulation.data_plane import DataPlane, values_of
@@ -300,7 +300,7 @@ class Named:
                     if high.epoch > low.epoch and high.partition in places(low.partition):
                         assert low.commit_time < high.commit_time, f"{low} is behind {high}"
 
-    def check_rows(self, replica_of: Callable[[bytes], Partition], *, all_versions: bool) -> None:
+    def check_rows(self, replica_of: Callable[[bytes], Replica], *, all_versions: bool) -> None:
         """Assert that what was acknowledged is there, once, and that who wrote it is known."""
         of_rows: dict[bytes, list[Ack]] = collections.defaultdict(list)
         for producer_id, acks in self._acks.items():
@@ -344,7 +344,7 @@ class NamedCutOver(CutOver):
         super()._check_end()
         self.named.check_fences(self._places)
 
-        def leader_of(row: bytes) -> Partition:
+        def leader_of(row: bytes) -> Replica:
             (leader,) = self.leaders(self.new.partition_of(int.from_bytes(row[:8], "big")))
             return leader
 

@@ -12,8 +12,8 @@ import os
 from collections.abc import Generator
 from typing import TYPE_CHECKING, Any
 
-from rezone.datanode.copies import Receiver, current_state, failure_of, snapshot_stream
-from rezone.storage.rests import no_rest
+from rezone.datanode.copying.copies import Receiver, current_state, failure_of, snapshot_stream
+from rezone.storage.snapshot.rests import no_rest
 from rezone.wire.errors import ConflictError, NoSpaceError, NotReadyError, RezoneError
 from rezone.wire.messages import (
     NodeId,
@@ -24,14 +24,14 @@ from rezone.wire.messages import (
 from simulation.disk import MachineDiedError
 
 if TYPE_CHECKING:
-    from rezone.datanode.partition import Partition
+    from rezone.datanode.replica.replica import Replica
     from simulation.node import SimulatedNode
 
 
 class Copy:
     """One attempt to bring a snapshot to a replica."""
 
-    def __init__(self, target: SimulatedNode, partition: Partition, source: NodeId) -> None:
+    def __init__(self, target: SimulatedNode, partition: Replica, source: NodeId) -> None:
         self.target = target
         self.partition = partition
         self.source = source
@@ -107,7 +107,7 @@ class Pulls:
         self._node = node
         self.running: dict[PartitionId, Copy] = {}
 
-    def start(self, partition: Partition, request: PullSnapshot) -> None:
+    def start(self, partition: Replica, request: PullSnapshot) -> None:
         """Start unless that is under way or done."""
         running = self.running.get(partition.partition_id)
         if running is not None and not running.ended:

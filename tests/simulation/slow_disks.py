@@ -15,10 +15,10 @@ import uuid
 from collections import Counter, defaultdict
 from typing import Self
 
-from rezone.datanode.partition import Partition
-from rezone.datanode.write import PreparedRows
+from rezone.datanode.replica.replica import Replica
+from rezone.datanode.writing.write import PreparedRows
 from rezone.resources.conditions import ConditionType, Reason
-from rezone.storage.entry import rows_batch
+from rezone.storage.log.entry import rows_batch
 from rezone.wire.errors import RezoneError
 from rezone.wire.messages import NodeId, PartitionId, Role, WriteRequest, WriteResult
 from simulation.failing_disks import FailingDisks
@@ -70,7 +70,7 @@ class Writers:
                 for _ in range(WRITERS - self._open[replica.partition_id]):
                     self._write(replica)
 
-    def _write(self, replica: Partition) -> None:
+    def _write(self, replica: Replica) -> None:
         partition = replica.partition_id
         self._sent += 1
         start, _ = replica.hash_range

@@ -13,12 +13,11 @@ import collections
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
-from rezone.datanode.checked_clock import Exchange
-from rezone.datanode.lease import Promise, Rounds
-from rezone.datanode.positions import stamps_of
-from rezone.datanode.stream import ProducerStream
+from rezone.datanode.clock.checked_clock import Exchange
+from rezone.datanode.commit.lease import Promise, Rounds
+from rezone.datanode.commit.positions import stamps_of
+from rezone.datanode.replication.stream import ProducerStream
 from rezone.wire.errors import NotReadyError, RezoneError
-from rezone.wire.liveness import Liveness
 from rezone.wire.messages import (
     ClosedTime,
     Entries,
@@ -35,10 +34,11 @@ from rezone.wire.messages import (
     StreamRollback,
     TakeoverState,
 )
+from rezone.wire.transport.liveness import Liveness
 from simulation.disk import MachineDiedError
 
 if TYPE_CHECKING:
-    from rezone.datanode.partition import Partition
+    from rezone.datanode.replica.replica import Replica
     from simulation.node import SimulatedNode
 
 ENTRIES_PER_STEP = 16
@@ -55,7 +55,7 @@ class _Control(NamedTuple):
 class SimulatedStream:
     """One partition's stream, as its leader holds it."""
 
-    def __init__(self, leader: Partition, node: NodeId, offset: int) -> None:
+    def __init__(self, leader: Replica, node: NodeId, offset: int) -> None:
         self.leader = leader
         self.node = node
         self.sent_offset = offset
@@ -209,7 +209,7 @@ class SimulatedStream:
 class Follower:
     """The consumer's side of one partition on one node."""
 
-    def __init__(self, node: SimulatedNode, partition: Partition) -> None:
+    def __init__(self, node: SimulatedNode, partition: Replica) -> None:
         self._node = node
         self._partition = partition
         self._stream: SimulatedStream | None = None
@@ -440,7 +440,7 @@ def _end(stream: SimulatedStream) -> None:
         stream.leader.leading.detach_stream(stream.held)
 
 
-def _liveness_of(partition: Partition) -> Liveness:
+def _liveness_of(partition: Replica) -> Liveness:
     """Return an end's view of the other, at its beginning."""
     settings = partition.settings
     return Liveness(

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from rezone.storage import syncing
+from rezone.storage.disk import syncing
 from rezone.storage.engines.base import INDEX_PREFIX, time_suffix
-from rezone.storage.entry import build_entry, rows_batch
+from rezone.storage.log.entry import build_entry, rows_batch
 from rezone.storage.store import PartitionStore
 from rezone.storage.store_config import StoreConfig
 from simulation.disk import Disks, MachineDiedError, TrackedDisk, torn

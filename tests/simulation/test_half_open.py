@@ -6,7 +6,7 @@ import collections
 
 import pytest
 
-from rezone.wire.liveness import Liveness
+from rezone.wire.transport.liveness import Liveness
 from simulation.half_open import HalfOpen
 from simulation.runs import seeds
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from rezone.storage.applier import pairs_of
-from rezone.storage.entry import build_entry, iter_entries, rows_batch
-from rezone.storage.meta import CopyMeta
+from rezone.storage.log.entry import build_entry, iter_entries, rows_batch
+from rezone.storage.state.meta import CopyMeta
 from rezone.storage.store import PartitionStore
 from rezone.storage.store_config import StoreConfig
 from simulation.file_engine import FileEngine

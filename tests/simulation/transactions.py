@@ -15,12 +15,12 @@ import uuid
 from collections.abc import Callable, Generator
 from typing import TYPE_CHECKING, Any
 
-from rezone.datanode.partition import Partition
-from rezone.datanode.read import own_values
-from rezone.datanode.transacting import prepare_end, prepare_intents
-from rezone.datanode.write import PreparedRows
+from rezone.datanode.reading.read import own_values
+from rezone.datanode.replica.replica import Replica
+from rezone.datanode.writing.transacting import prepare_end, prepare_intents
+from rezone.datanode.writing.write import PreparedRows
 from rezone.storage.engines.base import FLAG_VALUE, TIME_BYTES, time_of
-from rezone.storage.entry import rows_batch
+from rezone.storage.log.entry import rows_batch
 from rezone.wire.errors import RezoneError
 from rezone.wire.messages import (
     OwnWrites,
@@ -46,7 +46,7 @@ PLAIN_CHANCE = 0.05
 LOST_ANSWERS = 0.05
 
 Answer = Callable[[Any], None]
-Send = Callable[[Partition, Answer], None]
+Send = Callable[[Replica, Answer], None]
 Talk = Generator[Send, Any, None]
 Versions = dict[bytes, dict[int, bytes]]
 """The values of each row by commit time; empty where it was deleted."""
@@ -73,7 +73,7 @@ class Told:
         return {row for rows in self.order for row in rows}
 
 
-def begin(partition: Partition, answer: Answer) -> None:
+def begin(partition: Replica, answer: Answer) -> None:
     """Ask for a transaction's times."""
 
     def begun(error: RezoneError | None) -> None:
@@ -89,7 +89,7 @@ def read(tx: Told, rows: list[bytes]) -> Send:
     """Return what reads these rows within a transaction."""
     own = OwnWrites(tx.name, tx.times, len(tx.order))
 
-    def send(partition: Partition, answer: Answer) -> None:
+    def send(partition: Replica, answer: Answer) -> None:
         def found(error: RezoneError | None) -> None:
             try:
                 answer(error or dict(zip(rows, own_values(partition, rows, own), strict=True)))
@@ -113,7 +113,7 @@ def write(tx: Told) -> Send:
     )
     plain = PreparedRows(rows_batch(rows, [0] * len(rows), [tx.value] * len(rows)), 100)
 
-    def send(partition: Partition, answer: Answer) -> None:
+    def send(partition: Replica, answer: Answer) -> None:
         partition.write(request, prepare_intents(partition, plain, tx.times), answer)
 
     return send
@@ -129,7 +129,7 @@ def end(tx: Told, *, commit: bool) -> Send:
         commit=commit,
     )
 
-    def send(partition: Partition, answer: Answer) -> None:
+    def send(partition: Replica, answer: Answer) -> None:
         partition.write(request, prepare_end(partition, request), answer)
 
     return send
@@ -163,7 +163,7 @@ class Client:
         """Whether no transaction is under way."""
         return self._request is None
 
-    def step(self, leaders: list[Partition], now: float) -> None:
+    def step(self, leaders: list[Replica], now: float) -> None:
         """Take an answer that has come, and send what is next, or the same again."""
         if self._request is None:
             self._talk = self._transaction()
@@ -185,7 +185,7 @@ class Client:
         except StopIteration:
             self._request = None
 
-    def _send(self, partition: Partition, request: Send) -> None:
+    def _send(self, partition: Replica, request: Send) -> None:
         self._tries += 1
         self._answers = mine = []  # an answer to an earlier try is not waited for any more
 
@@ -265,16 +265,16 @@ class Traffic:
             half = torn(self.told, _readable(store))
             assert not half, f"half of {half}"
 
-    def _leaders(self) -> list[Partition]:
+    def _leaders(self) -> list[Replica]:
         return [p for p in self._replicas() if p.role is Role.LEADER]
 
-    def _replicas(self) -> list[Partition]:
+    def _replicas(self) -> list[Replica]:
         return [p for p in self._world.replicas() if p.partition_id == PARTITION]
 
     def _stores(self) -> list[PartitionStore]:
         return [replica.store for replica in self._replicas()]
 
-    def _write_plain(self, partition: Partition) -> None:
+    def _write_plain(self, partition: Replica) -> None:
         self._plain += 1
         row, value = self._rng.choice(ROWS), b"plain %d" % self._plain
         request = WriteRequest(

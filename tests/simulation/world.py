@@ -17,12 +17,12 @@ import pytest
 import structlog
 
 from rezone.controller.nodes import monitor
-from rezone.datanode.partition import Partition
-from rezone.datanode.write import PreparedRows
+from rezone.datanode.replica.replica import Replica
+from rezone.datanode.writing.write import PreparedRows
 from rezone.kube.kinds import MigrationKind, Node, TaskKind, ZoneKind
 from rezone.resources.zone import DistributionZone
 from rezone.resources.zone_status import DataNodeStatus
-from rezone.storage.entry import rows_batch
+from rezone.storage.log.entry import rows_batch
 from rezone.wire.errors import RezoneError
 from rezone.wire.messages import (
     PartitionId,
@@ -376,14 +376,14 @@ class World:
         """Write nothing for so long."""
         self._write_at = self.loop.time() + seconds
 
-    def replicas(self) -> Iterator[Partition]:
+    def replicas(self) -> Iterator[Replica]:
         """Yield the replicas that are up, but none whose machine has died since the first one."""
         for node in list(self.network.nodes.values()):
             for partition in node.partitions():
                 if self.network.nodes.get(node.node_id) is node:
                     yield partition
 
-    def _write_row(self, partition: Partition) -> None:
+    def _write_row(self, partition: Replica) -> None:
         number = self._written
         writer = uuid.UUID(int=number).hex
         request = WriteRequest(

@@ -8,11 +8,11 @@ import random
 import uuid
 from collections.abc import Callable, Sequence
 
-from rezone.datanode.partition import Partition
-from rezone.datanode.write import PreparedRows
+from rezone.datanode.replica.replica import Replica
+from rezone.datanode.writing.write import PreparedRows
 from rezone.storage.engines.base import TIME_MAX
-from rezone.storage.entry import OP_DELETE, OP_UPSERT, rows_batch
-from rezone.storage.producers import uuid_bytes
+from rezone.storage.log.entry import OP_DELETE, OP_UPSERT, rows_batch
+from rezone.storage.state.producers import uuid_bytes
 from rezone.wire.messages import PartitionId, WriteRequest, WriteResult
 
 ROWS_PER_WRITE = 4
@@ -70,7 +70,7 @@ class Written:
             if outcome.commit_time > self._acknowledged.get(row, (0, None))[0]:
                 self._acknowledged[row] = (outcome.commit_time, value)
 
-    def check(self, replica: Partition) -> None:
+    def check(self, replica: Replica) -> None:
         """Check that a replica has the rows that were acknowledged, and knows who wrote them."""
         for row, (time, value) in self._acknowledged.items():
             (newest,) = replica.store.engine.newest_times([row])

@@ -20,13 +20,13 @@ import math
 import random
 import uuid
 
-from rezone.datanode.age import age_ms_of
-from rezone.datanode.checked_clock import FIRST_SECONDS
-from rezone.datanode.partition import Partition
-from rezone.datanode.read import readable
+from rezone.datanode.clock.age import age_ms_of
+from rezone.datanode.clock.checked_clock import FIRST_SECONDS
+from rezone.datanode.reading.read import readable
+from rezone.datanode.replica.replica import Replica
 from rezone.datanode.settings import Clock
-from rezone.datanode.write import PreparedRows
-from rezone.storage.entry import rows_batch
+from rezone.datanode.writing.write import PreparedRows
+from rezone.storage.log.entry import rows_batch
 from rezone.wire.errors import NotReadyError, RezoneError
 from rezone.wire.messages import NodeId, PartitionId, WriteRequest, WriteResult, ZoneConfig
 from simulation.data_plane import (
@@ -200,7 +200,7 @@ class WrongClocks(DataPlane):
             self._check_times(partition)
         self.read_past()
 
-    def _check_times(self, partition: Partition) -> None:
+    def _check_times(self, partition: Replica) -> None:
         now, positions = self.loop.micros(), partition.positions
         where = f"partition {partition.partition_id} at node {partition.node_id}"
         for what, time in (

@@ -7,9 +7,9 @@ from pathlib import Path
 
 from storage_kit import Version, Writer, config, stored_versions
 
-from rezone.storage.entry import iter_entries
-from rezone.storage.imports import RangeEntry, Stand, import_entry
-from rezone.storage.range_tail import range_entries
+from rezone.storage.log.entry import iter_entries
+from rezone.storage.reshard.imports import RangeEntry, Stand, import_entry
+from rezone.storage.reshard.range_tail import range_entries
 from rezone.storage.store import PartitionStore
 from rezone.wire.layouts import HashRange, Layout, Overlap
 from rezone.wire.messages import EngineKind, FailoverEntry

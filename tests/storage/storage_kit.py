@@ -16,7 +16,7 @@ from rezone.storage.engines.base import (
     time_of,
     time_suffix,
 )
-from rezone.storage.entry import (
+from rezone.storage.log.entry import (
     OP_ABORT,
     OP_DELETE,
     OP_UPSERT,
@@ -25,11 +25,11 @@ from rezone.storage.entry import (
     build_entry,
     rows_batch,
 )
-from rezone.storage.intents import commit_rows, intent_rows
-from rezone.storage.snapshot import SnapshotBatch, SnapshotLimits
+from rezone.storage.snapshot.snapshot import SnapshotBatch, SnapshotLimits
 from rezone.storage.store import PartitionStore
 from rezone.storage.store_config import StoreConfig
-from rezone.wire.keyspace import hash_key, row_id
+from rezone.storage.transactions.intents import commit_rows, intent_rows
+from rezone.wire.codec.keyspace import hash_key, row_id
 from rezone.wire.messages import EngineKind
 
 ENGINES = [EngineKind.ROCKSDB, EngineKind.MEMORY]

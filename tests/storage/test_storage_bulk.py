@@ -10,11 +10,11 @@ import msgspec
 import pytest
 from storage_kit import Writer, bring_older, config, copy_directory, rid, stored_versions
 
-from rezone.storage.bulk import continues
+from rezone.storage.copies.bulk import continues
 from rezone.storage.engines.base import TIME_MAX
 from rezone.storage.engines.rocks_settings import RocksResources, RocksSettings
-from rezone.storage.meta import CopyMeta
-from rezone.storage.snapshot import SnapshotBatch
+from rezone.storage.snapshot.snapshot import SnapshotBatch
+from rezone.storage.state.meta import CopyMeta
 from rezone.storage.store import PartitionStore
 from rezone.wire.errors import ConflictError
 from rezone.wire.messages import FailoverEntry, SnapshotHeader

@@ -24,14 +24,14 @@ from storage_kit import (
     stored_versions,
 )
 
-from rezone.datanode import foreground as replica_foreground
-from rezone.datanode.copies import snapshot_stream
-from rezone.datanode.foreground import Foreground
+from rezone.datanode.copying.copies import snapshot_stream
+from rezone.datanode.scheduling import foreground as replica_foreground
+from rezone.datanode.scheduling.foreground import Foreground
 from rezone.datanode.settings import SystemClock
-from rezone.storage.checkpoints import CheckpointLimits
 from rezone.storage.engines.base import TIME_MAX
+from rezone.storage.snapshot.checkpoints import CheckpointLimits
 from rezone.storage.store import PartitionStore
-from rezone.wire.copyticket import ticket_for
+from rezone.wire.copying.ticket import ticket_for
 from rezone.wire.errors import ConflictError, CorruptionError, SnapshotExpiredError
 from rezone.wire.messages import (
     CopyState,

@@ -16,13 +16,13 @@ from typing import NamedTuple
 import pytest
 from storage_kit import Writer, config, copy_directory, rid, stored_rows
 
+from rezone.storage.disk.partition_directory import damaged_name
 from rezone.storage.engines.base import time_suffix
 from rezone.storage.engines.rocks import RocksEngine
 from rezone.storage.engines.rocks_settings import RocksSettings
-from rezone.storage.meta import PartitionMeta
-from rezone.storage.partition_directory import damaged_name
-from rezone.storage.setaside import is_replica, open_store
+from rezone.storage.state.meta import PartitionMeta
 from rezone.storage.store import PartitionStore
+from rezone.storage.upkeep.setaside import is_replica, open_store
 from rezone.wire.errors import CorruptionError, RezoneError
 from rezone.wire.messages import FailoverEntry, Role
 

@@ -35,10 +35,10 @@ from test_storage_indexes import TABLE, look_up, put, visible_rows
 from test_storage_transactions import apply, copy, follow, opened
 
 from rezone.storage.engines.base import FLAG_INTENT
-from rezone.storage.entry import EntryKind, build_entry, iter_entries, rows_batch
-from rezone.storage.imports import Stand, begin_entry, fill_entry
-from rezone.storage.range_fill import range_versions
-from rezone.storage.range_tail import range_entries
+from rezone.storage.log.entry import EntryKind, build_entry, iter_entries, rows_batch
+from rezone.storage.reshard.imports import Stand, begin_entry, fill_entry
+from rezone.storage.reshard.range_fill import range_versions
+from rezone.storage.reshard.range_tail import range_entries
 from rezone.storage.store import PartitionStore
 from rezone.wire.errors import ConflictError
 from rezone.wire.layouts import HashRange, Overlap, sources_of

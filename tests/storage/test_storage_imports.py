@@ -36,8 +36,8 @@ from test_storage_indexes import TABLE, Row, look_up, put, remove, visible_rows
 from test_storage_transactions import apply, copy, follow, opened
 
 from rezone.storage.engines.base import INDEX_PREFIX
-from rezone.storage.entry import NO_PRODUCER
-from rezone.storage.imports import Stand, import_entry
+from rezone.storage.log.entry import NO_PRODUCER
+from rezone.storage.reshard.imports import Stand, import_entry
 from rezone.storage.store import PartitionStore
 from rezone.wire.errors import ConflictError
 from rezone.wire.layouts import HashRange, Overlap, sources_of

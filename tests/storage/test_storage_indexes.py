@@ -14,13 +14,13 @@ from hypothesis import strategies as st
 from storage_kit import Writer, bring_older, config, copy_directory, stored_rows, stored_versions
 
 from rezone.storage.engines.base import FLAG_VALUE, INDEX_PREFIX, TIME_MAX
-from rezone.storage.index_state import IndexPart, IndexState
+from rezone.storage.index.index_state import IndexPart, IndexState
 from rezone.storage.store import PartitionStore
 from rezone.storage.store_config import StoreConfig
-from rezone.wire.indexes import id_of, index_codec
+from rezone.wire.codec.indexes import id_of, index_codec
+from rezone.wire.codec.rows import RowCodec, hash_of, keys_of, row_ids
+from rezone.wire.codec.schema import Column, ColumnType, Index, TableSchema
 from rezone.wire.messages import EngineKind, FailoverEntry, IndexPosition
-from rezone.wire.rows import RowCodec, hash_of, keys_of, row_ids
-from rezone.wire.schema import Column, ColumnType, Index, TableSchema
 
 TABLE = TableSchema(
     columns=(

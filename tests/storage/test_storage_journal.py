@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from rezone.storage.journal import Journal, whole_records
-from rezone.storage.meta import JOURNAL_NAME, MetaFile, PartitionMeta
+from rezone.storage.log.journal import Journal, whole_records
+from rezone.storage.state.meta import JOURNAL_NAME, MetaFile, PartitionMeta
 from rezone.wire.errors import CorruptionError
 
 OLDER, NEWEST = b"older" * 100, b"newest" * 200

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rezone.storage.entry import (
+from rezone.storage.log.entry import (
     HEADER_BYTES,
     Entry,
     EntryKind,
@@ -19,8 +19,8 @@ from rezone.storage.entry import (
     iter_entries,
     rows_batch,
 )
-from rezone.storage.log import PartitionLog
-from rezone.storage.segment import FILE_HEADER_BYTES
+from rezone.storage.log.log import PartitionLog
+from rezone.storage.log.segment import FILE_HEADER_BYTES
 from rezone.wire.errors import (
     ConflictError,
     CorruptionError,

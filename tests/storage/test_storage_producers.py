@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from storage_kit import ENGINES, Writer, config, rid
 
-from rezone.storage.entry import (
+from rezone.storage.log.entry import (
     NO_DIGEST,
     EntryHeader,
     EntryKind,
@@ -16,7 +16,7 @@ from rezone.storage.entry import (
     build_entry,
     note_rows,
 )
-from rezone.storage.producers import (
+from rezone.storage.state.producers import (
     PRODUCER_BYTES,
     ProducerState,
     ProducerTable,

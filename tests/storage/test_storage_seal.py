@@ -10,9 +10,9 @@ from storage_kit import FORMS, Writer, config, copy_directory, rid, stored_rows
 from test_storage_indexes import TABLE, Row, look_up, put
 from test_storage_transactions import apply, copy, follow, opened
 
-from rezone.storage.entry import EntryKind, build_entry, note_rows
-from rezone.storage.imports import Stand, begin_entry, fill_entry
-from rezone.storage.range_fill import range_versions
+from rezone.storage.log.entry import EntryKind, build_entry, note_rows
+from rezone.storage.reshard.imports import Stand, begin_entry, fill_entry
+from rezone.storage.reshard.range_fill import range_versions
 from rezone.storage.store import PartitionStore
 from rezone.wire.errors import ConflictError
 from rezone.wire.layouts import HashRange

@@ -34,9 +34,14 @@ from storage_kit import (
     stored_versions,
 )
 
-from rezone.storage.columns import VERSIONS_SCHEMA, content_bytes
 from rezone.storage.engines.base import FLAG_INTENT, FLAGS, TIME_MAX, time_suffix
-from rezone.storage.snapshot import BatchMark, SnapshotBatch, SnapshotLimits, SnapshotSource
+from rezone.storage.snapshot.columns import VERSIONS_SCHEMA, content_bytes
+from rezone.storage.snapshot.snapshot import (
+    BatchMark,
+    SnapshotBatch,
+    SnapshotLimits,
+    SnapshotSource,
+)
 from rezone.storage.store import PartitionStore
 from rezone.wire.errors import ConflictError, CorruptionError, SnapshotExpiredError
 from rezone.wire.messages import EngineKind, FailoverEntry

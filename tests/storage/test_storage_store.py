@@ -26,12 +26,12 @@ from storage_kit import (
 
 from rezone.storage.engines.base import TIME_MAX
 from rezone.storage.engines.rocks import RocksEngine
-from rezone.storage.entry import NO_DIGEST
-from rezone.storage.meta import MetaFile, PartitionMeta, branch_end, branches_until
-from rezone.storage.producers import PRODUCER_BYTES, ProducerTable, uuid_bytes, uuid_text
+from rezone.storage.log.entry import NO_DIGEST
+from rezone.storage.state.meta import MetaFile, PartitionMeta, branch_end, branches_until
+from rezone.storage.state.producers import PRODUCER_BYTES, ProducerTable, uuid_bytes, uuid_text
 from rezone.storage.store import PartitionStore, ResetNeededError
+from rezone.wire.codec.keyspace import HASH_SPACE
 from rezone.wire.errors import ConflictError, CorruptionError, SnapshotExpiredError
-from rezone.wire.keyspace import HASH_SPACE
 from rezone.wire.messages import EngineKind, FailoverEntry, Role
 
 W1, W2 = b"1" * 16, b"2" * 16

@@ -20,13 +20,13 @@ from storage_kit import (
 )
 
 from rezone.storage.budget import Tally
-from rezone.storage.checkpoints import CheckpointLimits
 from rezone.storage.engines.base import FLAG_INTENT, TIME_MAX
-from rezone.storage.entry import Entry
-from rezone.storage.intents import Intent
+from rezone.storage.log.entry import Entry
+from rezone.storage.snapshot.checkpoints import CheckpointLimits
 from rezone.storage.store import PartitionStore
-from rezone.storage.transactions import ENDED_BYTES, TransactionTable
-from rezone.wire.copyticket import ticket_for
+from rezone.storage.transactions.intents import Intent
+from rezone.storage.transactions.transactions import ENDED_BYTES, TransactionTable
+from rezone.wire.copying.ticket import ticket_for
 from rezone.wire.messages import EngineKind
 
 T1, T2 = b"1" * 16, b"2" * 16

@@ -14,7 +14,6 @@ from pyarrow import flight
 
 from rezone.wire import messages
 from rezone.wire.errors import NotReadyError, RezoneError, StaleRevisionError
-from rezone.wire.flight import answer_action, to_flight_error
 from rezone.wire.messages import (
     BulkInsert,
     CopyState,
@@ -26,6 +25,7 @@ from rezone.wire.messages import (
     WaitingCopies,
     WaitingCopiesRequest,
 )
+from rezone.wire.transport.flight import answer_action, to_flight_error
 
 SCHEMA = pa.schema([pa.field("row_id", pa.binary()), pa.field("value", pa.binary())])
 BATCH_ROWS = 10

@@ -10,11 +10,12 @@ from fake_snapshot import FakeStore, rows_of
 from rezone.transfer import copy_job
 from rezone.transfer.copy_job import CopyFailedError, JobOptions
 from rezone.transfer.stream import copy_entry
-from rezone.wire import copyplan, messages
-from rezone.wire.copying import CopyOptions, CopyReceipt, Relay, copy_partition
-from rezone.wire.copyplan import CopyTarget, PartitionCopy
+from rezone.wire import messages
+from rezone.wire.copying import plan as copyplan
+from rezone.wire.copying.copy import CopyOptions, CopyReceipt, Relay, copy_partition
+from rezone.wire.copying.plan import CopyTarget, PartitionCopy
 from rezone.wire.messages import CopyState, SnapshotHeader, SnapshotTrailer
-from rezone.wire.ratelimit import RateLimit
+from rezone.wire.transport.ratelimit import RateLimit
 
 ROWS = rows_of(95)
 
@@ -198,7 +199,7 @@ def test_a_receiver_that_stalls_is_dropped(stores: list[FakeStore]) -> None:
     """One stuck receiver must hold the others only for the stall time."""
     import threading  # noqa: PLC0415
 
-    from rezone.wire.flight import NodeClient  # noqa: PLC0415
+    from rezone.wire.transport.flight import NodeClient  # noqa: PLC0415
 
     until = threading.Event()
     stuck, good = _StuckSink(until), _ListSink(until)

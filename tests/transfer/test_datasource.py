@@ -10,10 +10,10 @@ from fake_cluster import FakeCluster, Partition
 from replica_cluster import FAST, cluster
 
 from rezone.client import TableClient
-from rezone.datanode import server
-from rezone.datanode.scan import scan_batches
+from rezone.datanode.reading.scan import scan_batches
+from rezone.datanode.service import server
+from rezone.wire.codec.schema import Column, ColumnType, TableSchema
 from rezone.wire.messages import ZoneConfig
-from rezone.wire.schema import Column, ColumnType, TableSchema
 
 TABLE = TableSchema(
     columns=(Column("id", ColumnType.INT64), Column("counter", ColumnType.INT32)),

@@ -9,9 +9,9 @@ from fake_snapshot import FakeStore, rows_of
 
 from rezone.transfer.dispatch import SILENT_SECONDS_MAX, Receivers, dispatch
 from rezone.transfer.stream import copy_entry
-from rezone.wire.copying import CopyReceipt
-from rezone.wire.copyplan import CopyTarget, PartitionCopy, target_name
-from rezone.wire.flight import NodeClient
+from rezone.wire.copying.copy import CopyReceipt
+from rezone.wire.copying.plan import CopyTarget, PartitionCopy, target_name
+from rezone.wire.transport.flight import NodeClient
 
 WAIT_SECONDS = 20
 

@@ -13,10 +13,11 @@ from fake_cluster import FakeCluster
 from fake_snapshot import FakeStore, rows_of
 
 from rezone.client import TableClient
-from rezone.wire import copyplan, rows
-from rezone.wire.copyplan import CopyTarget, PartitionCopy
+from rezone.wire.codec import rows
+from rezone.wire.codec.schema import Column, ColumnType, TableSchema
+from rezone.wire.copying import plan as copyplan
+from rezone.wire.copying.plan import CopyTarget, PartitionCopy
 from rezone.wire.messages import ZoneConfig
-from rezone.wire.schema import Column, ColumnType, TableSchema
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(300)]
 OPERATOR = str(pathlib.Path(__file__).parents[2] / "operator")

@@ -11,8 +11,8 @@ import pytest
 from pyarrow import flight
 
 from rezone.wire.errors import NotReadyError
-from rezone.wire.flight import NodeClient
 from rezone.wire.messages import Ack, ReportRequest, encode
+from rezone.wire.transport.flight import NodeClient
 
 
 class EndingServer(flight.FlightServerBase):  # type: ignore[misc]

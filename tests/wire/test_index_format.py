@@ -5,10 +5,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rezone.wire.codec.indexes import index_codec, index_codecs
+from rezone.wire.codec.rows import RowCodec, arrow_schema_of
+from rezone.wire.codec.schema import Column, ColumnType, Index, RowLimits, TableSchema
 from rezone.wire.errors import InvalidRowError, UnknownIndexError
-from rezone.wire.indexes import index_codec, index_codecs
-from rezone.wire.rows import RowCodec, arrow_schema_of
-from rezone.wire.schema import Column, ColumnType, Index, RowLimits, TableSchema
 
 TABLE = TableSchema(
     columns=(

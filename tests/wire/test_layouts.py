@@ -8,8 +8,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from rezone.wire import keyspace, layouts
-from rezone.wire.keyspace import HASH_SPACE, PARTITIONS_MAX
+from rezone.wire import layouts
+from rezone.wire.codec import keyspace
+from rezone.wire.codec.keyspace import HASH_SPACE, PARTITIONS_MAX
 from rezone.wire.layouts import HashRange, Layout
 from rezone.wire.messages import ZoneConfig
 

@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rezone.wire import bodies, keyspace, pieces, rows
-from rezone.wire.column_bytes import key_width
-from rezone.wire.encoded_rows import EncodedRows, FewRows, ManyRows, encoded_rows
+from rezone.wire.codec import bodies, keyspace, pieces, rows
+from rezone.wire.codec.column_bytes import key_width
+from rezone.wire.codec.encoded_rows import EncodedRows, FewRows, ManyRows, encoded_rows
+from rezone.wire.codec.rows import RowCodec
+from rezone.wire.codec.schema import KEY_TYPES, Column, ColumnType, Index, RowLimits, TableSchema
 from rezone.wire.errors import CorruptionError, InvalidRowError
-from rezone.wire.rows import RowCodec
-from rezone.wire.schema import KEY_TYPES, Column, ColumnType, Index, RowLimits, TableSchema
 
 _TEXT = st.text(st.characters(codec="utf-8"), max_size=12)
 _VALUES: dict[ColumnType, Any] = {

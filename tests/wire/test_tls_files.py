@@ -10,8 +10,8 @@ import pytest
 
 from rezone.kube.authority import Authority, renew_at
 from rezone.wire.errors import ForbiddenError
-from rezone.wire.identity import Identity, Role
-from rezone.wire.tls import (
+from rezone.wire.transport.identity import Identity, Role
+from rezone.wire.transport.tls import (
     DIRECTORY_VARIABLE,
     FILES,
     LOOK_SECONDS,

@@ -16,8 +16,8 @@ from rezone.kube.client import Kube, connect
 from rezone.kube.errors import KubeError
 from rezone.kube.kinds import Secret
 from rezone.resources.packaging import NAMESPACE
-from rezone.wire.identity import CLIENT_ROLES, Identity, Role
-from rezone.wire.tls import FILES, TlsFiles, utc_now
+from rezone.wire.transport.identity import CLIENT_ROLES, Identity, Role
+from rezone.wire.transport.tls import FILES, TlsFiles, utc_now
 
 KEY_MODE = 0o600
 

@@ -21,8 +21,8 @@ from rezone.kube.authority import key_pem, renew_at
 from rezone.kube.client import Kube, connect
 from rezone.kube.errors import KubeError, MissingError, UnavailableError
 from rezone.kube.kinds import CertificateRequest, Manifest
-from rezone.wire.identity import Identity, Role
-from rezone.wire.tls import TlsFiles, TlsFilesError, utc_now
+from rezone.wire.transport.identity import Identity, Role
+from rezone.wire.transport.tls import TlsFiles, TlsFilesError, utc_now
 
 LIFETIME_SECONDS_MIN = 600
 """The least that the API server takes."""

@@ -17,10 +17,10 @@ from rezone.resources.task import RebalanceTask, TaskProgress, TaskType
 from rezone.resources.zone import DistributionZone
 from rezone.resources.zone_status import DistributionZoneStatus
 from rezone.wire.errors import RezoneError
-from rezone.wire.flight import NodeClient
 from rezone.wire.layouts import generation_of, index_of
 from rezone.wire.messages import NodeStatistics, StatisticsRequest, StreamStatistics
-from rezone.wire.tls import tls_from_environment
+from rezone.wire.transport.flight import NodeClient
+from rezone.wire.transport.tls import tls_from_environment
 
 T = TypeVar("T")
 

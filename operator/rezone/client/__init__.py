@@ -1,8 +1,10 @@
 """The table client: rows in and out of a zone, with a route cache that corrects itself."""
 
-from rezone.client.lookups import IndexPage
-from rezone.client.producer import OpenedProducer
-from rezone.client.reads import AgedRows, ReadTime
+from rezone.client.operations.lookups import IndexPage
+from rezone.client.operations.producer import OpenedProducer
+from rezone.client.operations.reads import AgedRows, ReadTime
+from rezone.client.operations.transactions import Transaction, TransactionCommit
+from rezone.client.operations.writes import PartitionWrite
 from rezone.client.settings import (
     ClientSettings,
     OutcomeUnknownError,
@@ -10,8 +12,6 @@ from rezone.client.settings import (
     TransactionOutcomeUnknownError,
 )
 from rezone.client.table import TableClient
-from rezone.client.transactions import Transaction, TransactionCommit
-from rezone.client.writes import PartitionWrite
 
 __all__ = [
     "AgedRows",

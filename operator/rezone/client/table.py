@@ -14,29 +14,29 @@ from typing import Any, Self
 
 import pyarrow as pa
 
-from rezone.client import batches
-from rezone.client.asking import Requests
-from rezone.client.calls import Budget
-from rezone.client.dispatch import Dispatcher
-from rezone.client.lookups import LOOKUPS_AT_ONCE, IndexPage, Lookup
-from rezone.client.producer import OpenedProducer, Producer
-from rezone.client.reads import AgedRows, Reads, ReadTime
-from rezone.client.routes import RouteCache
+from rezone.client.operations.lookups import LOOKUPS_AT_ONCE, IndexPage, Lookup
+from rezone.client.operations.producer import OpenedProducer, Producer
+from rezone.client.operations.reads import AgedRows, Reads, ReadTime
+from rezone.client.operations.staleness import Staleness
+from rezone.client.operations.transactions import Transaction
+from rezone.client.operations.writes import PartitionWrite, Writes
+from rezone.client.operations.zone import Zone, partition_of
+from rezone.client.requests import batches
+from rezone.client.requests.asking import Requests
+from rezone.client.requests.calls import Budget
+from rezone.client.requests.dispatch import Dispatcher
+from rezone.client.requests.streams import Streams
+from rezone.client.routing.routes import RouteCache
 from rezone.client.settings import ClientSettings
-from rezone.client.staleness import Staleness
-from rezone.client.streams import Streams
-from rezone.client.transactions import Transaction
-from rezone.client.writes import PartitionWrite, Writes
-from rezone.client.zone import Zone, partition_of
-from rezone.wire.flight import NodeClient
+from rezone.wire.codec.rows import RowCodec
 from rezone.wire.layouts import WHOLE, HashRange, Segment
 from rezone.wire.messages import (
     PartitionId,
     TransactionOutcome,
     ZoneConfig,
 )
-from rezone.wire.rows import RowCodec
-from rezone.wire.tls import TlsSource, tls_from_environment
+from rezone.wire.transport.flight import NodeClient
+from rezone.wire.transport.tls import TlsSource, tls_from_environment
 
 
 class TableClient:
@@ -177,7 +177,7 @@ class TableClient:
         return partition_of(key, self.codec, self._zone.placement)
 
     def transaction(self, key: Mapping[str, Any]) -> Transaction:
-        """Begin a transaction on the partition of a primary key; see `client.transactions`."""
+        """Begin a transaction on the partition of a primary key; see `Transaction`."""
 
         def begin(codec: RowCodec) -> Transaction:
             placement = self._zone.placement

@@ -20,16 +20,16 @@ from pathlib import Path
 
 import structlog
 
-from rezone.datanode.health import HealthServer
-from rezone.datanode.leaving import leave
-from rezone.datanode.listener import Listener
-from rezone.datanode.node import DataNode
+from rezone.datanode.node.node import DataNode
+from rezone.datanode.observing.health import HealthServer
+from rezone.datanode.service.leaving import leave
+from rezone.datanode.service.listener import Listener
+from rezone.datanode.service.stop_signals import StopSignals
 from rezone.datanode.settings import NodeSettings
-from rezone.datanode.stop_signals import StopSignals
-from rezone.storage.checkpoints import CheckpointLimits
+from rezone.storage.snapshot.checkpoints import CheckpointLimits
 from rezone.storage.store_config import StoreConfig
-from rezone.wire.flight import NodeClient
-from rezone.wire.tls import tls_from_environment
+from rezone.wire.transport.flight import NodeClient
+from rezone.wire.transport.tls import tls_from_environment
 
 _log = structlog.get_logger(__name__)
 

@@ -17,8 +17,8 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from rezone.wire.identity import CLIENT_ROLES, Identity, Role
-from rezone.wire.tls import TlsFiles
+from rezone.wire.transport.identity import CLIENT_ROLES, Identity, Role
+from rezone.wire.transport.tls import TlsFiles
 
 AUTHORITY_LIFETIME = timedelta(days=3650)
 LIFETIME = timedelta(days=90)

@@ -23,8 +23,16 @@ from rezone.kube.errors import ConflictWriteError, ExistsError, InvalidWriteErro
 from rezone.kube.kinds import Manifest, Secret
 from rezone.kube.names import labels_of, owner_reference, require_owned
 from rezone.resources.zone import DistributionZone
-from rezone.wire.identity import Identity, Role
-from rezone.wire.tls import AUTHORITY, CERTIFICATE, KEY, TlsFiles, TlsFilesError, TlsSource, utc_now
+from rezone.wire.transport.identity import Identity, Role
+from rezone.wire.transport.tls import (
+    AUTHORITY,
+    CERTIFICATE,
+    KEY,
+    TlsFiles,
+    TlsFilesError,
+    TlsSource,
+    utc_now,
+)
 
 _log = structlog.get_logger(__name__)
 

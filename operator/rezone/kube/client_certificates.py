@@ -27,7 +27,7 @@ from rezone.kube.certificates import IssuedCertificates
 from rezone.kube.client import Kube
 from rezone.kube.errors import ConflictWriteError
 from rezone.kube.kinds import AccessReview, CertificateRequest, Manifest, ZoneKind
-from rezone.wire.tls import utc_now
+from rezone.wire.transport.tls import utc_now
 
 _log = structlog.get_logger(__name__)
 

@@ -25,9 +25,9 @@ from rezone.kube.names import (
 )
 from rezone.kube.template import fingerprint, merge
 from rezone.resources.zone import DistributionZone
-from rezone.wire.identity import Role
 from rezone.wire.messages import NodeId
-from rezone.wire.tls import DIRECTORY_VARIABLE
+from rezone.wire.transport.identity import Role
+from rezone.wire.transport.tls import DIRECTORY_VARIABLE
 
 CONTAINER = "data-node"
 DATA_PATH = "/data"

@@ -33,10 +33,10 @@ from rezone.kube.template import merge
 from rezone.resources.migration import RegionMigration
 from rezone.resources.task import RebalanceTask
 from rezone.resources.zone import DistributionZone
-from rezone.wire import copyplan
-from rezone.wire.copyplan import PartitionCopy
-from rezone.wire.identity import Role
-from rezone.wire.tls import DIRECTORY_VARIABLE
+from rezone.wire.copying import plan as copyplan
+from rezone.wire.copying.plan import PartitionCopy
+from rezone.wire.transport.identity import Role
+from rezone.wire.transport.tls import DIRECTORY_VARIABLE
 
 PLAN_DIRECTORY = "/etc/rezone/plan"
 PLAN_FILE = "plan.json"
@@ -224,7 +224,7 @@ class SparkStore:
     ) -> bool:
         """Create the application and, first, its plan; False when it was there already.
 
-        `items` are the plan's, as `wire.copyplan` has them or as their JSON.
+        `items` are the plan's, as `wire.copying.plan` has them or as their JSON.
 
         One that is there keeps the plan it was made with: another plan is another name. Raises
         ForeignObjectError, InvalidWriteError (the zone's sparkTemplate), MissingError when the

@@ -9,8 +9,8 @@ from rezone.resources.meta import Column as PrinterColumn
 from rezone.resources.meta import CrdMeta, Rule, Scale
 from rezone.resources.model import CustomObject, LabelKey, Model, NodeNumber
 from rezone.resources.zone_status import DATA_NODES_MAX, DistributionZoneStatus
+from rezone.wire.codec.schema import INDEXES_MAX, ColumnType
 from rezone.wire.messages import EngineKind
-from rezone.wire.schema import INDEXES_MAX, ColumnType
 
 MAINTENANCE_SECONDS_MIN = 60
 MAINTENANCE_SECONDS_MAX = 604_800

@@ -18,7 +18,6 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
-from rezone.storage.columns import engine_pairs
 from rezone.storage.engines.base import (
     FLAG_INTENT,
     FLAG_TOMBSTONE,
@@ -33,8 +32,9 @@ from rezone.storage.engines.base import (
     time_of,
     time_suffix,
 )
-from rezone.storage.entry import IMPORT_KINDS, Entry, EntryHeader, EntryKind, iter_entries
-from rezone.storage.imports import (
+from rezone.storage.log.entry import IMPORT_KINDS, Entry, EntryHeader, EntryKind, iter_entries
+from rezone.storage.log.log import PartitionLog
+from rezone.storage.reshard.imports import (
     ImportTable,
     earliest_time,
     filled_versions,
@@ -42,12 +42,12 @@ from rezone.storage.imports import (
     rows_of,
     version_time,
 )
-from rezone.storage.intents import owner_of
-from rezone.storage.log import PartitionLog
-from rezone.storage.producers import ProducerTable
-from rezone.storage.seal import LogSeal
-from rezone.storage.snapshot import Snapshots
-from rezone.storage.transactions import TransactionTable
+from rezone.storage.snapshot.columns import engine_pairs
+from rezone.storage.snapshot.snapshot import Snapshots
+from rezone.storage.state.producers import ProducerTable
+from rezone.storage.state.seal import LogSeal
+from rezone.storage.transactions.intents import owner_of
+from rezone.storage.transactions.transactions import TransactionTable
 from rezone.wire.errors import ConflictError, CorruptionError
 
 _STATE = struct.Struct(">QQQ")

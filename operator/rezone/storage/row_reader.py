@@ -11,16 +11,16 @@ from typing import Any, Protocol
 
 import pyarrow as pa
 
-from rezone.storage.columns import columns_of, visible
-from rezone.storage.digest import cuts, digest_range, hash_bound
 from rezone.storage.engines.base import Engine, behind
-from rezone.storage.index_search import Found
-from rezone.storage.indexer import Indexer
-from rezone.storage.intents import Intent, newest_intents
-from rezone.storage.rests import Rest, no_rest
-from rezone.storage.transactions import Transaction
-from rezone.wire.indexes import IndexCodec, KeyRange
-from rezone.wire.keyspace import HASH_SPACE
+from rezone.storage.index.index_search import Found
+from rezone.storage.index.indexer import Indexer
+from rezone.storage.snapshot.columns import columns_of, visible
+from rezone.storage.snapshot.digest import cuts, digest_range, hash_bound
+from rezone.storage.snapshot.rests import Rest, no_rest
+from rezone.storage.transactions.intents import Intent, newest_intents
+from rezone.storage.transactions.transactions import Transaction
+from rezone.wire.codec.indexes import IndexCodec, KeyRange
+from rezone.wire.codec.keyspace import HASH_SPACE
 
 _SCAN_BYTES = 512 << 10
 

@@ -18,30 +18,30 @@ from typing import Any
 
 import msgspec
 
-from rezone.storage import partition_directory
 from rezone.storage.applier import Applier, Collected
+from rezone.storage.copies.incoming import Incoming
+from rezone.storage.copies.outgoing import Outgoing
+from rezone.storage.disk import partition_directory
+from rezone.storage.disk.syncing import make_directory, sync_directory
 from rezone.storage.engines.base import TIME_MAX, Engine, OnDamage
 from rezone.storage.engines.rocks import manifest_of
-from rezone.storage.entry import Entry, EntryKind, iter_entries
-from rezone.storage.facts import Facts
-from rezone.storage.imports import ImportTable, producers_of
-from rezone.storage.incoming import Incoming
-from rezone.storage.indexer import Indexer
-from rezone.storage.log import PartitionLog
-from rezone.storage.meta import PartitionMeta
-from rezone.storage.outgoing import Outgoing
-from rezone.storage.producers import (
+from rezone.storage.index.indexer import Indexer
+from rezone.storage.log.entry import Entry, EntryKind, iter_entries
+from rezone.storage.log.log import PartitionLog
+from rezone.storage.reshard.imports import ImportTable, producers_of
+from rezone.storage.row_reader import RowReader
+from rezone.storage.snapshot.snapshot import Snapshots
+from rezone.storage.state.facts import Facts
+from rezone.storage.state.meta import PartitionMeta
+from rezone.storage.state.producers import (
     PRODUCER_BYTES,
     ProducerState,
     ProducerTable,
     producer_key,
 )
-from rezone.storage.row_reader import RowReader
-from rezone.storage.seal import LogSeal
-from rezone.storage.snapshot import Snapshots
+from rezone.storage.state.seal import LogSeal
 from rezone.storage.store_config import StoreConfig
-from rezone.storage.syncing import make_directory, sync_directory
-from rezone.storage.transactions import TransactionTable
+from rezone.storage.transactions.transactions import TransactionTable
 from rezone.wire.errors import ConflictError, CorruptionError
 from rezone.wire.messages import ImportPosition, PartitionId, SealMark
 

@@ -11,14 +11,14 @@ from pathlib import Path
 import msgspec
 
 from rezone.storage.budget import Tally
-from rezone.storage.checkpoints import CheckpointLimits
+from rezone.storage.disk.sync_times import SyncTimes
 from rezone.storage.engines import open_engine
 from rezone.storage.engines.base import Engine
 from rezone.storage.engines.rocks_settings import RocksSettings
-from rezone.storage.snapshot import SnapshotLimits
-from rezone.storage.sync_times import SyncTimes
+from rezone.storage.snapshot.checkpoints import CheckpointLimits
+from rezone.storage.snapshot.snapshot import SnapshotLimits
+from rezone.wire.codec.schema import TableSchema
 from rezone.wire.messages import EngineKind
-from rezone.wire.schema import TableSchema
 
 
 def _new_id() -> str:

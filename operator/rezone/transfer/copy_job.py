@@ -7,7 +7,7 @@ One Spark job of one task per partition, begun when its receivers admit it (`dis
 moves the data itself, from the source's snapshot stream to every receiver, so Spark adds nothing
 per byte; what Spark gives is placement, parallelism, retries and a driver that survives none of it:
 receivers know how far they are, and a task or a whole job that died goes on there. The plan's
-format is that of `wire.copyplan`.
+format is that of `wire.copying.plan`.
 
 A task whose copy failed for any receiver raises in the end, so that Spark tries it again; on its
 last try it returns its receipts instead, because Spark would otherwise stop the copies of all
@@ -28,9 +28,9 @@ from typing import Any
 
 from rezone.transfer.dispatch import Receivers, dispatch
 from rezone.transfer.stream import copy_entry
-from rezone.wire import copyplan
-from rezone.wire.copying import CopyOptions, CopyReceipt
-from rezone.wire.copyplan import PartitionCopy
+from rezone.wire.copying import plan as copyplan
+from rezone.wire.copying.copy import CopyOptions, CopyReceipt
+from rezone.wire.copying.plan import PartitionCopy
 
 TASK_FAILURES_DEFAULT = 4
 RETRY_PAUSE_SECONDS_MAX = 30.0

@@ -57,9 +57,9 @@ from pyspark.sql.types import (
 )
 
 from rezone.client import PartitionWrite, TableClient
+from rezone.wire.codec.schema import ColumnType, TableSchema
 from rezone.wire.layouts import HashRange
-from rezone.wire.schema import ColumnType, TableSchema
-from rezone.wire.tls import TlsDirectory
+from rezone.wire.transport.tls import TlsDirectory
 
 FORMAT = "rezone"
 SUBMITTED_BATCHES_MAX = 8

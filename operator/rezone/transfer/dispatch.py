@@ -17,12 +17,12 @@ from typing import Self
 import msgspec
 import structlog
 
-from rezone.wire.copying import CopyReceipt
-from rezone.wire.copyplan import CopyTarget, PartitionCopy, target_name
+from rezone.wire.copying.copy import CopyReceipt
+from rezone.wire.copying.plan import CopyTarget, PartitionCopy, target_name
 from rezone.wire.errors import RezoneError
-from rezone.wire.flight import NodeClient
 from rezone.wire.messages import WaitingCopies, WaitingCopiesRequest
-from rezone.wire.tls import tls_from_environment
+from rezone.wire.transport.flight import NodeClient
+from rezone.wire.transport.tls import tls_from_environment
 
 POLL_SECONDS = 1.0
 SILENT_SECONDS_MAX = 60.0

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from rezone.wire.rows import arrow_schema_of
-from rezone.wire.schema import Column, ColumnType, TableSchema
+from rezone.wire.codec.rows import arrow_schema_of
+from rezone.wire.codec.schema import Column, ColumnType, TableSchema
 
 GENERATED = TableSchema(
     columns=(

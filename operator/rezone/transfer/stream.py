@@ -10,14 +10,14 @@ import functools
 import time
 from collections.abc import Callable
 
-from rezone.wire.copying import CopyOptions, CopyReceipt, Relay, copy_partition
-from rezone.wire.copyplan import PartitionCopy, target_name
-from rezone.wire.copysink import FlightSink
-from rezone.wire.fetch import WatchedSource
-from rezone.wire.flight import NodeClient
+from rezone.wire.copying.copy import CopyOptions, CopyReceipt, Relay, copy_partition
+from rezone.wire.copying.plan import PartitionCopy, target_name
+from rezone.wire.copying.sink import FlightSink
 from rezone.wire.messages import BulkInsert
-from rezone.wire.ratelimit import RateLimit
-from rezone.wire.tls import tls_from_environment
+from rezone.wire.transport.fetch import WatchedSource
+from rezone.wire.transport.flight import NodeClient
+from rezone.wire.transport.ratelimit import RateLimit
+from rezone.wire.transport.tls import tls_from_environment
 
 
 def copy_entry(

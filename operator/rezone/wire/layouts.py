@@ -12,9 +12,9 @@ for good; from then on its range is served by the new partitions that overlap wi
 from collections.abc import Collection, Iterator
 from typing import NamedTuple
 
-from rezone.wire import keyspace
+from rezone.wire.codec import keyspace
+from rezone.wire.codec.keyspace import PARTITIONS_MAX
 from rezone.wire.errors import ReshardedError
-from rezone.wire.keyspace import PARTITIONS_MAX
 from rezone.wire.messages import PartitionId, ZoneConfig
 
 

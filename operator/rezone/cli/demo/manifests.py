@@ -3,7 +3,7 @@
 from typing import Any
 
 from rezone.cli.demo.cluster import NAMESPACE
-from rezone.wire.schema import TableSchema
+from rezone.wire.codec.schema import TableSchema
 
 API_VERSION = "rezone.dev/v1alpha1"
 

@@ -16,7 +16,6 @@ from rezone.cli.demo.table import DemoTable
 from rezone.client import TableClient
 from rezone.wire import layouts
 from rezone.wire.errors import RezoneError
-from rezone.wire.flight import NodeClient
 from rezone.wire.messages import (
     DigestReply,
     DigestRequest,
@@ -27,7 +26,8 @@ from rezone.wire.messages import (
     RoutesRequest,
     RouteTable,
 )
-from rezone.wire.tls import TlsSource, tls_from_environment
+from rezone.wire.transport.flight import NodeClient
+from rezone.wire.transport.tls import TlsSource, tls_from_environment
 
 KEYS_PER_READ = 2000
 APPLY_SECONDS_MAX = 60.0

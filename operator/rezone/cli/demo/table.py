@@ -17,8 +17,8 @@ import pyarrow.csv
 import pyarrow.parquet as pq
 
 from rezone.transfer.generated import GENERATED
-from rezone.wire.rows import arrow_schema_of
-from rezone.wire.schema import Column, ColumnType, TableSchema
+from rezone.wire.codec.rows import arrow_schema_of
+from rezone.wire.codec.schema import Column, ColumnType, TableSchema
 
 WRITE_COLUMN = "demo_write"
 WRITER_KEYS_START = 1 << 40

@@ -21,9 +21,9 @@ from rezone.cli.demo.gaps import WriteAck
 from rezone.cli.demo.ledger import Ledger
 from rezone.cli.demo.table import DemoTable
 from rezone.client import OutcomeUnknownError, PartitionWrite, TableClient
-from rezone.wire.encoded_rows import encoded_rows
+from rezone.wire.codec.encoded_rows import encoded_rows
+from rezone.wire.codec.keyspace import partitions_of
 from rezone.wire.errors import RezoneError
-from rezone.wire.keyspace import partitions_of
 
 ROWS_PER_WRITE = 4
 PAUSE_SECONDS = 0.1

@@ -3,10 +3,10 @@
 from rezone.domain.observed.maintenance import active_ids
 from rezone.domain.routing.route_records import RouteRecords
 from rezone.resources.zone import DistributionZone
-from rezone.wire.indexes import id_of
+from rezone.wire.codec.indexes import id_of
+from rezone.wire.codec.schema import Column, Index, IndexId, TableSchema
 from rezone.wire.layouts import Layout
 from rezone.wire.messages import ZoneConfig
-from rezone.wire.schema import Column, Index, IndexId, TableSchema
 
 
 def zone_config(zone: DistributionZone, routes: RouteRecords) -> ZoneConfig:

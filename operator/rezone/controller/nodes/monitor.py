@@ -25,7 +25,6 @@ import structlog
 from rezone.controller.nodes.heard import Heard, follows, news_of, request_after, with_answer
 from rezone.controller.nodes.news import EVERYTHING, News
 from rezone.wire.errors import ConflictError, NotReadyError
-from rezone.wire.flight import NodeClient
 from rezone.wire.messages import (
     Message,
     NodeId,
@@ -34,6 +33,7 @@ from rezone.wire.messages import (
     ReplicaReport,
     ReportRequest,
 )
+from rezone.wire.transport.flight import NodeClient
 
 log = structlog.get_logger(__name__)
 

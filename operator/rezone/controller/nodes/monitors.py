@@ -13,9 +13,9 @@ from concurrent.futures import Executor, ThreadPoolExecutor
 from rezone.controller.nodes.monitor import NodeMonitor
 from rezone.controller.nodes.news import News
 from rezone.controller.work.keys import ZoneKey
-from rezone.wire.flight import NodeClient
-from rezone.wire.identity import server_name
-from rezone.wire.tls import TlsSource
+from rezone.wire.transport.flight import NodeClient
+from rezone.wire.transport.identity import server_name
+from rezone.wire.transport.tls import TlsSource
 
 THREADS_MAX = 1200
 """A long poll holds a thread per data node; calls and digests need some beside them."""

@@ -32,7 +32,7 @@ from rezone.kube.lease import LEASE_NAME
 from rezone.kube.store import StatusStore
 from rezone.resources.zone import DistributionZone
 from rezone.resources.zone_status import DataNodeState, DistributionZoneStatus
-from rezone.wire.tls import DIRECTORY_VARIABLE, TlsFilesError, tls_from_environment
+from rezone.wire.transport.tls import DIRECTORY_VARIABLE, TlsFilesError, tls_from_environment
 
 log = structlog.get_logger(__name__)
 

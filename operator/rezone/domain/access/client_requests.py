@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any
 
-from rezone.wire.identity import CLIENT_ROLES, Identity, Role
+from rezone.wire.transport.identity import CLIENT_ROLES, Identity, Role
 
 SIGNER = "rezone.dev/zone-client"
 RESOURCE, SUBRESOURCE = "distributionzones", "rows"

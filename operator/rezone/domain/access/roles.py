@@ -8,7 +8,7 @@ import enum
 from collections.abc import Mapping
 
 from rezone.wire import messages
-from rezone.wire.identity import Identity, Role
+from rezone.wire.transport.identity import Identity, Role
 
 
 class Act(enum.StrEnum):

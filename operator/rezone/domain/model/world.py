@@ -15,6 +15,7 @@ from rezone.domain.routing.route_records import RouteRecords
 from rezone.domain.routing.topology_text import Topology
 from rezone.resources.conditions import Reason
 from rezone.resources.zone_status import RetainedReplica
+from rezone.wire.codec.schema import IndexId
 from rezone.wire.layouts import Layout, generation_of, index_of
 from rezone.wire.messages import (
     DiskTrouble,
@@ -26,7 +27,6 @@ from rezone.wire.messages import (
     ReplicaReport,
     Role,
 )
-from rezone.wire.schema import IndexId
 
 CopyKey = tuple[PartitionId, NodeId, int]
 """A compared copy: its partition, its node, and the leader epoch of the record then."""

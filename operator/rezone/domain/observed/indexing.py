@@ -8,8 +8,8 @@ otherwise an operator that has just started would say that all is done.
 from collections.abc import Iterator
 
 from rezone.domain.model.world import ZoneView
+from rezone.wire.codec.schema import IndexId
 from rezone.wire.messages import ReplicaReport
-from rezone.wire.schema import IndexId
 
 _PERCENT_STEP = 10
 """Told in such steps: what is written to a status must not change with each report."""

@@ -40,7 +40,7 @@ from rezone.domain.planner.types import (
 )
 from rezone.domain.routing.topology_text import REPLICAS_MAX, check_topology
 from rezone.resources.task import Why
-from rezone.wire.keyspace import PARTITIONS_MAX
+from rezone.wire.codec.keyspace import PARTITIONS_MAX
 from rezone.wire.messages import NodeId, PartitionId
 
 __all__ = [

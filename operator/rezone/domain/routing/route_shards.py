@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
-from rezone.wire.keyspace import PARTITIONS_MAX
+from rezone.wire.codec.keyspace import PARTITIONS_MAX
 from rezone.wire.layouts import Layout
 from rezone.wire.messages import LeaderAndIsr, PartitionId
 

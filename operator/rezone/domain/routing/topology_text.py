@@ -11,7 +11,7 @@ A topology has one text only, because texts are compared and hashed.
 import functools
 from typing import Final
 
-from rezone.wire.keyspace import PARTITIONS_MAX
+from rezone.wire.codec.keyspace import PARTITIONS_MAX
 from rezone.wire.messages import NodeId
 
 Topology = tuple[tuple[NodeId, ...], ...]

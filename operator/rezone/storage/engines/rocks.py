@@ -25,7 +25,7 @@ from typing import Any
 import rocksdict
 import structlog
 
-from rezone.storage import syncing
+from rezone.storage.disk import syncing
 from rezone.storage.engines.base import (
     FLAG_INTENT,
     FLAG_VALUE,

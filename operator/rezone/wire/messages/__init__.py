@@ -1,7 +1,7 @@
 """Every message between parts; a module for each subject, and all names from here.
 
-Control calls are Flight actions: the action's type is the message's tag, its body the message.
-Data and replication channels are frames on a DoExchange (`wire.channel`): a message as header,
+Control calls are Flight actions: the action's type is the message's tag, its body the message. Data
+and replication channels are frames on a DoExchange (`wire.transport.channel`): a message as header,
 and raw bytes as body where the message says so. All messages are msgpack, tagged by name, and
 tolerate unknown fields so that versions can be mixed during an upgrade.
 

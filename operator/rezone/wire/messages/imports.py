@@ -8,7 +8,7 @@ from rezone.wire.messages.records import ProducerRecord, TransactionRecord
 
 
 class ImportPosition(msgspec.Struct, frozen=True, array_like=True):
-    """How far a partition has taken over another one, of the layout before (`storage.imports`).
+    """How far a partition has taken over one of the layout before (`storage.reshard.imports`).
 
     All below `offset` of the source, an offset on its branch `partition_uuid`; `commit_time` and
     `leader_epoch` are those of the last row there. `filling`: of the rows that were there before,

@@ -4,8 +4,8 @@ import enum
 
 import msgspec
 
+from rezone.wire.codec.schema import IndexId, RowLimits, TableSchema
 from rezone.wire.messages.base import NodeId, PartitionId
-from rezone.wire.schema import IndexId, RowLimits, TableSchema
 
 
 class Role(enum.StrEnum):
@@ -44,7 +44,7 @@ class IndexPosition(msgspec.Struct, frozen=True, array_like=True):
     """How far a replica's indexes are: all below `offset`, of the branch `partition_uuid` (DCP-08).
 
     Offset 0 while they are made anew. `built` are the ids of those that have all rows below it
-    (`wire.indexes`): one that was added is not among them at first.
+    (`wire.codec.indexes`): one that was added is not among them at first.
     """
 
     offset: int
@@ -128,7 +128,7 @@ class PartitionAssignment(msgspec.Struct, frozen=True, omit_defaults=True, kw_on
 
 
 class ProducerRecord(msgspec.Struct, frozen=True, array_like=True):
-    """The last batch of a producer to one partition, as replicas remember it (`storage.producers`).
+    """A producer's last batch to one partition, as replicas know it (`storage.state.producers`).
 
     `sent_to` is that partition: this one, or one of a layout before. Sequence 0: none of the epoch.
     `digest` is that of its rows as they were sent.
@@ -144,7 +144,7 @@ class ProducerRecord(msgspec.Struct, frozen=True, array_like=True):
 
 
 class TransactionRecord(msgspec.Struct, frozen=True, array_like=True):
-    """One log entry of a transaction, as replicas remember it (`storage.transactions`).
+    """One log entry of a transaction, as replicas know it (`storage.transactions`).
 
     `kind` is that of the entry. What follows after `commit_time` is of intents alone: as of when
     the transaction reads, when it began, the bytes they take, and the rows they are on.

@@ -54,7 +54,7 @@ SENT_AS_MAX = 8
 class SentAs(msgspec.Struct, frozen=True, array_like=True):
     """As what a batch was sent to a partition that was sealed then; it may have been applied.
 
-    By the producer of the request, in its epoch. `digest`: of what was sent (`wire.producers`).
+    By the producer of the request, in its epoch. `digest`: of the rows (`wire.codec.producers`).
     """
 
     partition: PartitionId
@@ -257,7 +257,7 @@ class IndexTicket(Message, frozen=True):
 
     Of when they are is told as for scans (`RowsAsOf`).
 
-    `start` and `end` bound the index keys (`wire.indexes`); they are of one definition of the
+    `start` and `end` bound the index keys (`wire.codec.indexes`); they are of one definition of the
     index, and refused by any other. At most `limit` rows; a page goes on `after` the last row of
     the one before, which is named by its index key and row id. Of rows whose hash is not in the
     range none is returned: another partition may be asked for them. With `own` as for scans; the

@@ -1,0 +1,1 @@
+"""What a user of a table asks for: reads, writes, lookups, transactions."""

@@ -1,0 +1,371 @@
+"""The writes of one client: a lane per partition, each batch applied exactly once.
+
+All batches carry the client's producer (`producer`). Once that is fenced nothing more is sent.
+
+Per partition the batches are numbered and sent one at a time. A batch whose answer is lost is
+sent again with the same number, which a node applies at most once. A batch that ended with
+OutcomeUnknownError keeps its number taken: the next one takes a higher one, so a copy of it
+still on the wire can be told from the new one.
+
+When a partition was re-sharded (B-08), its lane is moved: its batches are cut anew by key and put
+behind those of the lanes of whoever serves their rows by now. A batch that was sent says so there
+(`sent_as`), because it may have been applied before the seal. Rows that come meanwhile are put
+behind the lane that is moved, so that batches with a key in common always stand in one line
+(docs/decisions/0162).
+"""
+
+import dataclasses
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+
+from rezone.client.operations.producer import FINAL_ERRORS, Producer
+from rezone.client.requests import batches
+from rezone.client.requests.calls import Budget, Call
+from rezone.client.requests.dispatch import Dispatcher
+from rezone.client.requests.request import Outcome, Request
+from rezone.client.routing.placement import PartitionIds, Placement
+from rezone.client.settings import ClientSettings, OutcomeUnknownError, closed_error
+from rezone.wire.codec import bodies
+from rezone.wire.codec.keyspace import Hashes
+from rezone.wire.codec.producers import digest_of
+from rezone.wire.codec.rows import RowCodec
+from rezone.wire.errors import OverloadedError, ReshardedError, RezoneError
+from rezone.wire.layouts import HashRange, generation_of
+from rezone.wire.messages import (
+    SENT_AS_MAX,
+    Message,
+    PartitionId,
+    SentAs,
+    WriteRequest,
+    WriteResult,
+)
+
+_log = logging.getLogger(__name__)
+_REFUSALS = frozenset(
+    {"InvalidRow", "LimitExceeded", "Forbidden", *(error.code for error in FINAL_ERRORS)}
+)
+"""Errors that prove, as the answer to a first attempt, that nothing was applied."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PartitionWrite:
+    """One acknowledged request: its rows are on every in-sync replica's disk.
+
+    `end_offset` is the partition's offset after its rows, `commit_time` microseconds since 1970,
+    `leader_epoch` that of the leadership that acknowledged.
+    """
+
+    partition: PartitionId
+    rows: int
+    end_offset: int
+    commit_time: int
+    leader_epoch: int
+
+
+@dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
+class _Batch:
+    """Rows of one request to come, their room in the budget, the call they belong to.
+
+    `deadline` is that of the first attempt, 0 when there was none; `sent_as` its names before.
+    """
+
+    body: bytes
+    codec: RowCodec
+    rows: int
+    room: int
+    call: Call
+    delete: bool
+    deadline: float = 0.0
+    sent_as: tuple[SentAs, ...] = ()
+
+
+@dataclasses.dataclass(eq=False)
+class _Lane:
+    """The batches of this client for one partition; one is on its way at most.
+
+    `busy`: one is, or the lane is moved.
+    """
+
+    partition: PartitionId
+    hashes: HashRange
+    sequence: int = 0
+    waiting: deque[_Batch] = dataclasses.field(default_factory=deque)
+    busy: bool = False
+
+
+class Writes:
+    """Numbers, sends and repeats the batches of one client; thread-safe."""
+
+    def __init__(
+        self,
+        producer: Producer,
+        *,
+        dispatcher: Dispatcher,
+        budget: Budget,
+        settings: ClientSettings,
+        clock: Callable[[], float],
+        on_ack: Callable[[PartitionId, float], None] | None,
+    ) -> None:
+        self._producer = producer
+        self._dispatcher = dispatcher
+        self._budget = budget
+        self._settings = settings
+        self._clock = clock
+        self._on_ack = on_ack
+        self._lock = threading.Lock()
+        self._lanes: dict[PartitionId, _Lane] = {}
+        self._moving: list[_Lane] = []
+        self._looked_at: Placement | None = None
+        self._generation = 0
+        self._mover = ThreadPoolExecutor(1, thread_name_prefix="rezone-move")
+
+    def submit(self, codec: RowCodec, batch: Any, *, delete: bool) -> Future[list[PartitionWrite]]:
+        """Cut a batch by partition and size and send it; InvalidRowError before anything is.
+
+        Errors of `Producer.open` before that, which the first call waits for.
+        """
+        self._producer.open()
+        parts = batches.checked_parts(
+            codec,
+            batch,
+            self._lines(),
+            delete=delete,
+            bytes_max=self._settings.request_bytes_max,
+        )
+        call = Call(max(1, len(parts)))
+        if not parts:
+            call.add([])
+        for index, (partition, part) in enumerate(parts):
+            body = bodies.to_ipc(part)
+            try:
+                room = self._budget.take(len(body))
+            except OverloadedError as error:
+                for _ in range(len(parts) - index):
+                    call.add(error)
+                break
+            one = _Batch(
+                body=body, codec=codec, rows=part.num_rows, room=room, call=call, delete=delete
+            )
+            self._put(partition, one)
+        return call.future
+
+    def close(self) -> None:
+        """End the thread that moves lanes; the dispatcher is closed before."""
+        self._mover.shutdown(wait=True, cancel_futures=False)
+
+    # --- lanes ------------------------------------------------------------------------------
+
+    def _lines(self, after_generation: int = -1) -> batches.PartitionsOf:
+        """Return behind whose batches rows stand: who serves them, or served them until lately.
+
+        A lane whose partition is over, but which is not empty yet, keeps the rows of its range; of
+        two that overlap the one of the earlier layout. Of lanes up to a generation nothing is
+        counted: theirs are the rows that are moved.
+        """
+        with self._lock:
+            placement = self._dispatcher.placement
+            lanes = self._lanes.values() if placement is not self._looked_at else self._moving
+            # Under one placement they only become fewer: most calls have none to look at.
+            self._moving = [
+                lane for lane in lanes if lane.busy and placement.is_over(lane.partition)
+            ]
+            self._looked_at = placement
+            moving = [
+                lane for lane in self._moving if generation_of(lane.partition) > after_generation
+            ]
+        moving.sort(key=lambda lane: lane.partition, reverse=True)
+        return lambda hashes: _line_of(hashes, placement, moving)
+
+    def _put(self, partition: PartitionId, batch: _Batch, after_generation: int = -1) -> None:
+        """Put a batch behind its partition's others; cut it anew if it is too late for that."""
+        with self._lock:
+            lane = self._open_lane(partition)
+            if lane is not None:
+                lane.waiting.append(batch)
+                if lane.busy:
+                    return
+                lane.busy = True
+        if lane is None:
+            self._cut_anew(batch, after_generation)
+        else:
+            self._next(lane)
+
+    def _open_lane(self, partition: PartitionId) -> _Lane | None:
+        """Return a partition's lane; None when it was re-sharded and has no batches any more."""
+        placement = self._dispatcher.placement
+        lane = self._lanes.get(partition)
+        if placement.is_over(partition):
+            return lane if lane is not None and lane.busy else None
+        if placement.layout.generation != self._generation:
+            self._generation = placement.layout.generation
+            over = [p for p in self._lanes if placement.is_over(p) and not self._lanes[p].busy]
+            for one in over:
+                del self._lanes[one]
+        if lane is None:
+            # Not known: the zone was made anew since the rows were cut. They will be refused.
+            known = placement.knows(partition)
+            hashes = placement.range_of(partition) if known else HashRange(0, 0)
+            lane = self._lanes[partition] = _Lane(partition, hashes)
+        return lane
+
+    def _next(self, lane: _Lane) -> None:
+        """Send the lane's next batch."""
+        while True:
+            with self._lock:
+                if not lane.waiting:
+                    lane.busy = False
+                    return
+                batch = lane.waiting.popleft()
+                lost = self._producer.lost
+                if lost is None:
+                    lane.sequence += 1
+                    request = self._request(lane, batch, lane.sequence)
+            if lost is None and self._dispatcher.submit(request):
+                return
+            self._end(batch, _unsent(batch, lane.partition, lost or closed_error()))
+
+    def _request(self, lane: _Lane, batch: _Batch, sequence: int) -> Request:
+        producer = self._producer.opened
+
+        def message(opaque: int) -> Message:
+            return WriteRequest(
+                opaque=opaque,
+                partition=lane.partition,
+                producer_id=producer.producer_id,
+                sequence=sequence,
+                producer_epoch=producer.producer_epoch,
+                delete=batch.delete,
+                sent_as=batch.sent_as,
+            )
+
+        def done(outcome: Outcome) -> None:
+            self._done(lane, batch, request, outcome)
+
+        request = Request(partition=lane.partition, message=message, body=batch.body, done=done)
+        request.deadline = batch.deadline
+        return request
+
+    def _done(self, lane: _Lane, batch: _Batch, request: Request, outcome: Outcome) -> None:
+        if isinstance(outcome, ReshardedError):
+            self._refused_by_seal(lane, batch, request, outcome)
+            return
+        if isinstance(outcome, FINAL_ERRORS):
+            self._producer.lose(outcome)
+        result = self._result(batch, request, outcome)
+        # A number that was surely not applied is free for the next batch: no gap.
+        if isinstance(result, BaseException) and not isinstance(result, TimeoutError):
+            lane.sequence -= 1
+        self._next(lane)
+        self._end(batch, result)
+
+    def _end(self, batch: _Batch, result: PartitionWrite | Exception) -> None:
+        self._budget.give(batch.room)
+        batch.call.add(result)
+
+    def _result(
+        self, batch: _Batch, request: Request, outcome: Outcome
+    ) -> PartitionWrite | Exception:
+        if isinstance(outcome, RezoneError):
+            refused = request.attempts == 1 and outcome.code in _REFUSALS
+            if not batch.sent_as and (refused or not request.attempts):
+                return outcome
+            return _unknown(request.partition, request.attempts, outcome)
+        message = outcome[0]
+        assert isinstance(message, WriteResult)  # noqa: S101 - the node answers in kind
+        if self._on_ack is not None:
+            try:
+                self._on_ack(request.partition, self._clock())
+            except Exception:  # noqa: BLE001 - a dead reader thread would hang later requests
+                _log.exception("on_ack failed")
+        return PartitionWrite(
+            partition=request.partition,
+            rows=batch.rows,
+            end_offset=message.end_offset,
+            commit_time=message.commit_time,
+            leader_epoch=message.leader_epoch,
+        )
+
+    # --- a lane is moved: its partition was re-sharded ---------------------------------------
+
+    def _refused_by_seal(
+        self, lane: _Lane, batch: _Batch, request: Request, refusal: ReshardedError
+    ) -> None:
+        """Put the batch back at the head of its lane, with the name it was sent under, and move."""
+        if request.attempts and len(batch.sent_as) == SENT_AS_MAX:
+            self._end(batch, _unknown(lane.partition, request.attempts, refusal))
+        else:
+            if request.attempts:
+                # Whether an attempt before the refused one was applied the heirs know.
+                digest = digest_of(batch.body, delete=batch.delete)
+                name = SentAs(lane.partition, lane.sequence, digest)
+                batch = dataclasses.replace(
+                    batch, sent_as=(*batch.sent_as, name), deadline=request.deadline
+                )
+            with self._lock:
+                lane.waiting.appendleft(batch)
+        self._move_later(lane)
+
+    def _move_later(self, lane: _Lane) -> None:
+        try:
+            self._mover.submit(self._move, lane)
+        except RuntimeError:
+            self._next(lane)
+
+    def _move(self, lane: _Lane) -> None:
+        """Put the lane's batches behind those of whoever serves their rows now, in order."""
+        while True:
+            with self._lock:
+                if not lane.waiting:
+                    # Not before the last batch has its place: from here on rows go to the others.
+                    lane.busy = False
+                    del self._lanes[lane.partition]
+                    return
+                batch = lane.waiting.popleft()
+            try:
+                self._cut_anew(batch, generation_of(lane.partition))
+            except Exception as error:  # noqa: BLE001 - a call without an end would hang its caller
+                _log.exception("a batch cannot be cut anew")
+                self._end(batch, error)
+
+    def _cut_anew(self, batch: _Batch, after_generation: int) -> None:
+        """Send the rows of a batch whose partition is over by the present placement."""
+        schema = batch.codec.key_schema if batch.delete else batch.codec.arrow_schema
+        data = bodies.from_ipc(batch.body, schema)
+        parts = list(batches.by_partition(batch.codec, data, self._lines(after_generation)))
+        batch.call.expect(len(parts) - 1)
+        self._budget.give(batch.room)
+        for partition, part in parts:
+            body = bodies.to_ipc(part)
+            room = self._budget.exceed(len(body))
+            one = dataclasses.replace(batch, body=body, rows=part.num_rows, room=room)
+            self._put(partition, one, after_generation)
+
+
+def _line_of(hashes: Hashes, placement: Placement, moving: Iterable[_Lane]) -> PartitionIds:
+    found = placement.partitions_of(hashes)
+    for lane in moving:
+        start, end = np.uint64(lane.hashes.start), np.uint64(lane.hashes.end - 1)
+        found[(hashes >= start) & (hashes <= end)] = lane.partition
+    return found
+
+
+def _unsent(
+    batch: _Batch, partition: PartitionId, error: RezoneError
+) -> RezoneError | OutcomeUnknownError:
+    """Return how a batch ends that is not sent any more."""
+    return _unknown(partition, len(batch.sent_as), error) if batch.sent_as else error
+
+
+def _unknown(partition: PartitionId, attempts: int, error: RezoneError) -> OutcomeUnknownError:
+    unknown = OutcomeUnknownError(
+        f"partition {partition}: after {attempts} attempts the outcome of a write is unknown; "
+        f"the last error: {error}",
+    )
+    unknown.__cause__ = error
+    return unknown

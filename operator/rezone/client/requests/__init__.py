@@ -1,0 +1,1 @@
+"""One request on its way: sent to whoever leads, again, or elsewhere."""

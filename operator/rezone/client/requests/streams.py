@@ -1,0 +1,262 @@
+"""Scans and lookups: the rows of a range of hashes, from whoever serves it.
+
+A range is asked for segment by segment (`placement`). Each stream tells first of when its rows are.
+One that breaks off goes on at another replica, as of that time, behind the last row that came; so
+the rows are those of one time and come once, whatever happens to leaders, followers and
+layouts meanwhile. When others serve the range by then, what is left of it is cut anew.
+
+Rows of the newest state come from leaders. Those as of a time may come from followers, which are
+asked first then (`anywhere`); the leader's answer is the one that counts.
+
+Concurrency: any thread may read; each stream belongs to the thread that iterates over it.
+"""
+
+import contextlib
+import dataclasses
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+from rezone.client.requests.dispatch import Dispatcher
+from rezone.client.settings import ClientSettings
+from rezone.wire import messages
+from rezone.wire.codec.encoded_rows import encoded_rows
+from rezone.wire.codec.keyspace import hash_in
+from rezone.wire.codec.rows import RowCodec
+from rezone.wire.errors import NotLeaderError, NotReadyError, ReshardedError, RezoneError
+from rezone.wire.layouts import HashRange, Segment
+from rezone.wire.messages import IndexTicket, OwnWrites, PartitionId, RowsAsOf, ScanTicket
+from rezone.wire.transport.fetch import Fetch
+
+Ticket = ScanTicket | IndexTicket
+
+
+@dataclasses.dataclass(frozen=True)
+class Rest:
+    """What is left of a range: its hashes, of which time its rows are, behind which row id.
+
+    No time: the newest of whoever is asked.
+    """
+
+    hashes: HashRange
+    as_of: int | None
+    after: bytes = b""
+
+
+class Own(NamedTuple):
+    """A transaction that reads: its partition, and what it has written."""
+
+    partition: PartitionId
+    writes: OwnWrites
+
+
+class Streams:
+    """Streams rows; routes must have been fetched before."""
+
+    def __init__(
+        self,
+        dispatcher: Dispatcher,
+        settings: ClientSettings,
+        *,
+        clock: Callable[[], float],
+        fetch_routes: Callable[[], None],
+    ) -> None:
+        self._dispatcher = dispatcher
+        self._settings = settings
+        self._clock = clock
+        self._fetch_routes = fetch_routes
+
+    def scan(
+        self,
+        codec: RowCodec,
+        hashes: HashRange,
+        as_of: int | None = None,
+        *,
+        anywhere: bool = False,
+        own: Own | None = None,
+    ) -> Iterator[Any]:
+        """Yield the rows of a range of hashes as record batches, in the order of row ids.
+
+        `own`: as a transaction sees them; ReshardedError when others serve the range by now.
+        """
+        walk = Walk(self, hashes, as_of, anywhere=anywhere, only=own and own.partition)
+        for segment, rest in walk:
+            ticket = ScanTicket(
+                partition=segment.partition,
+                as_of=rest.as_of,
+                after=rest.after,
+                own=own and own.writes,
+                hash_start=segment.start,
+                hash_end_inclusive=segment.end - 1,
+            )
+            with walk.trying(segment.partition):
+                for batch in walk.batches(ticket):
+                    walk.came_to(_last_row_id(codec, batch))
+                    yield batch
+
+    def lookup(
+        self,
+        hashes: HashRange,
+        ticket: Callable[[Segment, int | None], IndexTicket],
+        as_of: int | None = None,
+        *,
+        anywhere: bool = False,
+        only: PartitionId | None = None,
+    ) -> list[Any]:
+        """Return what a lookup finds in a range of hashes; each segment is asked as a whole.
+
+        ReshardedError when others serve it than the `only` partition that may be asked.
+        """
+        walk = Walk(self, hashes, as_of, anywhere=anywhere, only=only)
+        found: list[Any] = []
+        for segment, rest in walk:
+            with walk.trying(segment.partition):
+                found += list(walk.batches(ticket(segment, rest.as_of)))
+        return found
+
+    # --- what a walk asks ---------------------------------------------------------------------
+
+    @property
+    def deadline(self) -> float:
+        """When a segment that gives nothing from now on is given up, by the client's clock."""
+        return self._clock() + self._settings.timeout_seconds
+
+    def is_past(self, deadline: float) -> bool:
+        """Whether a deadline is over."""
+        return self._clock() >= deadline
+
+    def cut(self, hashes: HashRange) -> tuple[Segment, ...]:
+        """Return who serves which part of a range."""
+        return self._dispatcher.placement.segments(hashes)
+
+    def follower(self, partition: PartitionId, besides: set[str]) -> str | None:
+        """Return the address of a follower that may be asked, if there is another one."""
+        return self._dispatcher.follower(partition, besides)
+
+    def leader(self, partition: PartitionId) -> str:
+        """Return the address of the leader; NotReadyError when it is not known."""
+        leader = self._dispatcher.leader(partition)
+        if leader is None:
+            raise NotReadyError(f"no leader is known for partition {partition}")
+        return leader.address
+
+    def open(self, address: str, ticket: Ticket) -> Fetch:
+        """Ask a node."""
+        node = self._dispatcher.node(address)
+
+        def is_there() -> bool:
+            # What is asked next must not wait for what this connection has to send again.
+            node.renew()
+            return False
+
+        return Fetch(lambda: node.get(ticket), self._settings.attempt_timeout_seconds, is_there)
+
+    def learn(self, partition: PartitionId, error: RezoneError, attempt: int) -> None:
+        """Take over what an error says of routes; when that is not enough, fetch them."""
+        if isinstance(error, ReshardedError) and self._dispatcher.reshard(partition, error):
+            return
+        named = isinstance(error, NotLeaderError) and self._dispatcher.correct(partition, error)
+        if not named or attempt > self._settings.redirects_max:
+            self._dispatcher.pause(attempt)
+            self._fetch_routes()
+
+
+class Walk:
+    """One reading of a range: iterate over the segments, and read each within `trying`.
+
+    A segment whose reading has failed comes again, or what is left of it. It is tried until the
+    timeout after it has given something, and as often as there are replicas. With `only` no
+    other partition is asked: ReshardedError when others serve a part of the range.
+    """
+
+    def __init__(
+        self,
+        streams: Streams,
+        hashes: HashRange,
+        as_of: int | None,
+        *,
+        anywhere: bool,
+        only: PartitionId | None,
+    ) -> None:
+        self._streams = streams
+        self._anywhere = anywhere
+        self._only = only
+        self._left = deque([Rest(hashes, as_of)])
+        self._rest = self._left[0]
+        self._refused: set[str] = set()
+        self._asked_follower = False
+        self._attempt = 0
+        self._deadline = streams.deadline
+
+    def __iter__(self) -> Iterator[tuple[Segment, Rest]]:
+        """Yield a segment and what is left of it, until all is read."""
+        while self._left:
+            rest = self._left.popleft()
+            segment, *others = self._streams.cut(rest.hashes)
+            if self._only not in (None, segment.partition):
+                raise ReshardedError(f"partition {self._only} was re-sharded")
+            self._left.extendleft(
+                dataclasses.replace(rest, hashes=one.hashes) for one in reversed(others)
+            )
+            self._rest = dataclasses.replace(rest, hashes=segment.hashes)
+            yield segment, self._rest
+
+    def batches(self, ticket: Ticket) -> Iterator[Any]:
+        """Yield the batches that have rows; what they tell of their time is kept."""
+        follower = None
+        if self._anywhere:
+            follower = self._streams.follower(ticket.partition, self._refused)
+        self._asked_follower = follower is not None
+        address = follower or self._streams.leader(ticket.partition)
+        self._refused.add(address)  # asked again when the leader was, and has failed too
+        chunks = self._streams.open(address, ticket)
+        try:
+            for chunk in chunks:
+                if chunk.app_metadata is not None:
+                    told = messages.decode(memoryview(chunk.app_metadata))
+                    assert isinstance(told, RowsAsOf)  # noqa: S101 - the node answers in kind
+                    self._rest = dataclasses.replace(self._rest, as_of=told.as_of)
+                if chunk.data is not None and chunk.data.num_rows:
+                    yield chunk.data
+                    self._went_well()  # counted from when more was asked for
+        finally:
+            chunks.cancel()
+
+    def came_to(self, row_id: bytes) -> None:
+        """Note the last row that came: what follows is all that is left."""
+        self._rest = dataclasses.replace(
+            self._rest,
+            hashes=HashRange(hash_in(row_id), self._rest.hashes.end),
+            after=row_id,
+        )
+
+    @contextlib.contextmanager
+    def trying(self, partition: PartitionId) -> Iterator[None]:
+        """Read one segment, of a partition; what has failed is tried again, or raised."""
+        try:
+            yield
+        except RezoneError as error:
+            self._failed(partition, error)
+        else:
+            self._refused.clear()
+            self._went_well()
+
+    def _went_well(self) -> None:
+        self._attempt = 0
+        self._deadline = self._streams.deadline
+
+    def _failed(self, partition: PartitionId, error: RezoneError) -> None:
+        final = not error.retryable and not self._asked_follower
+        final = final or (self._only is not None and isinstance(error, ReshardedError))
+        if final or self._streams.is_past(self._deadline):
+            raise error
+        self._left.appendleft(self._rest)
+        if self._asked_follower and not isinstance(error, ReshardedError):
+            return
+        self._attempt += 1
+        self._refused.clear()
+        self._streams.learn(partition, error, self._attempt)
+
+
+def _last_row_id(codec: RowCodec, batch: Any) -> bytes:
+    return encoded_rows(codec, batch.slice(batch.num_rows - 1)).row_id_list()[0]

@@ -1,0 +1,1 @@
+"""Where rows live, as far as a client knows."""

@@ -1,0 +1,67 @@
+"""How long ago a read may be: versions are kept for the zone's `version_retention_seconds`.
+
+Who read further back could miss rows that were changed since, and would not know it (decision
+0187). Each replica collects by its own clock, and a copy or an heir has what its source has left.
+So versions are collected a share of the retention later than reads of them are refused: replicas
+whose clocks differ by less than that, and their copies, never lack a version that any of them
+may be asked for. What counts is the latest time that a node ever had: were its clock set back,
+what was collected would not be there again.
+
+Concurrency: under the partition's lock, but for `require`, which any thread may call.
+"""
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from rezone.wire.errors import VersionsExpiredError
+
+if TYPE_CHECKING:
+    from rezone.datanode.replica.replica import Replica
+
+_COLLECTED_LATER_SHARE = 0.1
+
+
+def retention_micros(replica: "Replica") -> int:
+    """Return for how long versions are kept that reads may ask for."""
+    return replica.config.version_retention_seconds * 1_000_000
+
+
+def collected_before(replica: "Replica") -> int:
+    """Return the time that nobody reads at any more: what was covered by then may be removed."""
+    kept = retention_micros(replica) * (1 + _COLLECTED_LATER_SHARE)
+    return replica.clock.highest - int(kept)
+
+
+class Kept(NamedTuple):
+    """Until when the rows as of a time are whole here, by this replica's clock."""
+
+    as_of: int
+    until: int
+
+    def require(self, replica: "Replica") -> None:
+        """Raise VersionsExpiredError when versions may have been collected that are needed.
+
+        NotReadyError while the node does not know the time.
+        """
+        replica.clock.require()
+        now = replica.clock.highest
+        if now > self.until:
+            seconds = replica.config.version_retention_seconds
+            raise VersionsExpiredError(
+                f"rows as of {self.as_of} are asked for; versions are kept for {seconds} s",
+                as_of=self.as_of,
+                oldest=now - seconds * 1_000_000,
+            )
+
+
+def kept_until(replica: "Replica", as_of: int) -> Kept:
+    """Return until when a read as of a time is right; under the lock.
+
+    What covers the rows of that time comes later than all that is known here, where nothing newer
+    is: so the rows of a partition that nobody writes to may be read as of any time since.
+    """
+    since = as_of
+    if as_of >= replica.store.last_commit_time:
+        replica.closing.promise()
+        promised = replica.write_clock.floor if replica.leads else 0
+        since = max(as_of, replica.positions.readable_time, promised)
+    return Kept(as_of, since + retention_micros(replica))

@@ -1,0 +1,1 @@
+"""Who is in sync, what is committed, and what fences it."""

@@ -1,0 +1,1 @@
+"""How fast and how full the disk is."""

@@ -1,0 +1,1 @@
+"""Secondary indexes of one replica."""

@@ -1,0 +1,1 @@
+"""The node: its replicas, its links to others, its threads, and what it reports."""

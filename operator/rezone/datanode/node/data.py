@@ -1,0 +1,262 @@
+"""The data channel: a client's writes and reads, each answered under its opaque number.
+
+Concurrency: the channel's Flight thread reads frames, checks writes and appends them; it never
+waits for a commit. Answers come from any thread. While the client has read all but a few, the
+thread sends that has one; else the outbox's own, so that a client that does not read its answers
+stops nobody but itself.
+"""
+
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import msgspec
+import structlog
+
+from rezone.datanode.commit.insync import Outcome, Reply
+from rezone.datanode.reading.read import prepare_read, read_keys
+from rezone.datanode.scheduling.foreground import Foreground
+from rezone.datanode.scheduling.outbox import Outbox
+from rezone.datanode.scheduling.workers import LULL_SECONDS
+from rezone.datanode.writing.producing import prepare_open
+from rezone.datanode.writing.transacting import prepare_end, prepare_intents
+from rezone.datanode.writing.write import Change, PreparedRows, prepare
+from rezone.storage.budget import Tally
+from rezone.wire.codec.bodies import to_ipc
+from rezone.wire.codec.rows import RowCodec
+from rezone.wire.errors import RezoneError
+from rezone.wire.messages import (
+    ConnectionClosed,
+    Failure,
+    Heartbeat,
+    LeaderMoved,
+    LeaderMoving,
+    Message,
+    PartitionId,
+    ProducerOpen,
+    ReadRequest,
+    ReadResult,
+    TransactionBegin,
+    TransactionEnd,
+    WriteRequest,
+)
+from rezone.wire.transport.channel import CHANNEL_ERRORS, Channel
+
+if TYPE_CHECKING:
+    from rezone.datanode.replica.replica import Replica
+
+_log = structlog.get_logger(__name__)
+
+UNREAD_ANSWERS_MAX = 64
+"""At most so many answers may be on their way when a thread sends that must not block."""
+
+ANSWER_BYTES = 1024
+"""What an answer that waits takes beside its body, about; so those of a few bytes are bounded."""
+
+_SMALL_BYTES = 512
+
+
+class DataChannel:
+    """One client's channel; `find` raises UnknownPartitionError, `check` ForbiddenError.
+
+    Refusals are answers as all others: nothing else may send, or whoever answers would wait for it.
+    """
+
+    def __init__(
+        self,
+        channel: Channel,
+        find: Callable[[int], "Replica"],
+        codec: Callable[[], RowCodec],
+        foreground: Foreground,
+        unsent: Tally,
+        *,
+        check: Callable[[Message], None],
+    ) -> None:
+        self._channel = channel
+        self._find = find
+        self._codec = codec
+        self._foreground = foreground
+        self._unsent = unsent
+        self._check = check
+        self._answers: deque[tuple[Message, bytes]] = deque()
+        self._used: set[PartitionId] = set()
+        self._sent = 0
+        self._seen = 0
+        self._broken = False
+        self._ended = False
+        self._outbox = Outbox(
+            "answers", send_next=self._send_next, may_send_here=self._may_send_here
+        )
+
+    def run(self) -> None:
+        """Serve the channel until the client ends it."""
+        self._outbox.start()
+        try:
+            while (frame := self._channel.receive()) is not None:
+                self._handle(*frame)
+                self._wait_until_taken()
+        except CHANNEL_ERRORS as error:
+            _log.debug("a data channel has broken", error=str(error))
+        except msgspec.MsgspecError as error:
+            _log.warning("not a frame of this version on a data channel", error=str(error))
+        finally:
+            self._outbox.close()
+            self._ended = True
+            self._forget_answers()
+
+    def _wait_until_taken(self) -> None:
+        """Read on when the client has taken its answers, or the node's are few again."""
+        while self._answers and not self._broken and self._unsent.full:
+            self._unsent.wait_for_room()
+
+    def close(self, reason: str) -> None:
+        """Ask the client to hang up: the node is stopping."""
+        self._tell(ConnectionClosed(reason=reason))
+
+    def has_used(self, partition: PartitionId) -> bool:
+        """Whether the client has written to a partition since it was told of another leader."""
+        return partition in self._used
+
+    def warn(self, news: LeaderMoving) -> None:
+        """Tell the client that another node will lead: it connects to it while writes go on."""
+        self._tell(news)
+
+    def tell(self, news: LeaderMoved, *, here: bool) -> None:
+        """Tell the client of a new leader; `here`: by the calling thread, as answers.
+
+        Its next write goes there at once, and not by way of a refusal in the middle of the write
+        gap.
+        """
+        self._used.discard(news.partition)
+        self._tell(news, here=here)
+
+    def _tell(self, message: Message, body: bytes = b"", *, here: bool = False) -> None:
+        """Queue a frame; `here`: the calling thread may be the one that sends it."""
+        self._unsent.add(ANSWER_BYTES + len(body))
+        self._answers.append((message, body))
+        self._outbox.ask(here=here)
+        if self._ended:
+            self._forget_answers()
+
+    def _handle(self, message: Message, body: memoryview) -> None:
+        if isinstance(message, Heartbeat):
+            self._tell(message)
+            return
+        opaque = getattr(message, "opaque", 0)
+        self._foreground.begin()
+        try:
+            self._check(message)
+            match message:
+                case WriteRequest():
+                    partition = self._find(message.partition)
+                    self._seen = max(self._seen, message.answers_seen)
+                    self._used.add(message.partition)
+                    hash_range = partition.hash_range
+                    partition.require_may_lead()
+                    prepared = prepare(message, body, self._codec(), hash_range)
+                    if message.transaction is not None:
+                        prepared = prepare_intents(partition, prepared, message.transaction)
+                    self._change(partition, message, prepared)
+                case TransactionEnd():
+                    partition = self._find(message.partition)
+                    self._change(partition, message, prepare_end(partition, message))
+                case ProducerOpen():
+                    partition = self._find(message.partition)
+                    partition.require_may_lead()
+                    self._change(partition, message, prepare_open(message))
+                case TransactionBegin():
+                    self._begin(message)
+                case ReadRequest():
+                    self._read(message, body)
+                case _:
+                    error = RezoneError(f"{type(message).__name__} is no request of a data channel")
+                    self._answer(Failure(opaque=opaque, error=error.info()))
+        except RezoneError as error:
+            self._answer(Failure(opaque=opaque, error=error.info()))
+
+    def _change(self, replica: "Replica", request: Change, prepared: PreparedRows) -> None:
+        at_leisure = self._channel.waited_seconds >= LULL_SECONDS
+        replica.write(request, prepared, self._reply_to(request.opaque), at_leisure=at_leisure)
+
+    def _begin(self, request: TransactionBegin) -> None:
+        partition = self._find(request.partition)
+
+        def answer(error: RezoneError | None) -> None:
+            try:
+                if error is not None:
+                    raise error
+                begun = partition.transacting.begin(request.opaque)
+            except RezoneError as failed:
+                self._answer(Failure(opaque=request.opaque, error=failed.info()))
+            else:
+                self._answer(begun)
+
+        partition.reads.submit(None, answer)
+
+    def _read(self, request: ReadRequest, body: memoryview) -> None:
+        codec = self._codec()
+        partition = self._find(request.partition)
+        read = prepare_read(partition, request, body, codec)
+
+        def answer(error: RezoneError | None) -> None:
+            try:
+                if error is not None:
+                    raise error
+                as_of, age_ms = read.told(partition)
+                rows = read_keys(partition, read._replace(as_of=as_of), codec)
+            except RezoneError as failed:
+                self._answer(Failure(opaque=request.opaque, error=failed.info()))
+            else:
+                result = ReadResult(
+                    opaque=request.opaque, rows=rows.num_rows, as_of=as_of, age_ms=age_ms
+                )
+                self._answer(result, to_ipc(rows))
+
+        served = partition.serving.rows(read.row_ids)
+        partition.reads.submit(read.answered_as_of, answer, served, read.held_bytes)
+
+    def _reply_to(self, opaque: int) -> Reply:
+        def reply(outcome: Outcome) -> None:
+            if isinstance(outcome, RezoneError):
+                self._answer(Failure(opaque=opaque, error=outcome.info()))
+            else:
+                self._answer(outcome)
+
+        return reply
+
+    def _answer(self, message: Message, body: bytes = b"") -> None:
+        """Answer a request.
+
+        The thread may hold a partition's lock: nothing here takes one, and what is sent here cannot
+        block.
+        """
+        self._tell(message, body, here=True)
+        self._foreground.end()
+
+    def _forget_answers(self) -> None:
+        """Drop what has nobody to go to; any thread may, beside others."""
+        while True:
+            try:
+                _, body = self._answers.popleft()
+            except IndexError:
+                return
+            self._unsent.remove(ANSWER_BYTES + len(body))
+
+    def _may_send_here(self) -> bool:
+        small = not self._answers or len(self._answers[0][1]) <= _SMALL_BYTES
+        return small and self._sent - self._seen < UNREAD_ANSWERS_MAX
+
+    def _send_next(self) -> bool:
+        if not self._answers:
+            return False
+        answer = self._answers.popleft()
+        self._unsent.remove(ANSWER_BYTES + len(answer[1]))
+        if not self._broken:
+            try:
+                self._channel.send(*answer)
+            except (RezoneError, *CHANNEL_ERRORS) as error:
+                # The reading thread notices the break; what is left has nobody to go to.
+                self._broken = True
+                _log.debug("cannot answer on a data channel", error=str(error))
+        self._sent += 1
+        return True

@@ -1,0 +1,219 @@
+"""A node's replication channels: one to each node that leads for it, one from each that follows.
+
+A partition has at most one stream, to its leader, in its leader's epoch; `restream` makes that
+so after any change, and does nothing when it is so already.
+
+Concurrency: a lock guards the tables and is not held while a channel is asked for something;
+`Replica.linking` keeps two changes of one partition's stream apart.
+"""
+
+import threading
+from collections.abc import Callable, Collection
+from typing import NamedTuple
+
+from rezone.datanode.commit.lease import Promise
+from rezone.datanode.replica.host import Host
+from rezone.datanode.replica.replica import Replica
+from rezone.datanode.replication.consumer import ConsumerChannel
+from rezone.datanode.replication.producer import ProducerChannel
+from rezone.datanode.replication.stream import Source
+from rezone.wire.errors import ConflictError, LimitExceededError
+from rezone.wire.messages import NodeId, OpenConnection, PartitionId
+from rezone.wire.transport.channel import Channel
+from rezone.wire.transport.flight import NodeClient
+
+
+class _Link(NamedTuple):
+    """Which stream a partition has; a new one is asked for when any of this changes."""
+
+    leader: NodeId
+    leader_epoch: int
+    copies: int
+
+
+class Links:
+    """The channels of one node; `find` raises UnknownPartitionError."""
+
+    def __init__(
+        self,
+        host: Host,
+        find: Callable[[PartitionId], Source],
+        *,
+        connect: Callable[[str], NodeClient] = NodeClient,
+    ) -> None:
+        self._host = host
+        self._connect = connect
+        self._find = find
+        self._lock = threading.Lock()
+        self._consumers: dict[NodeId, ConsumerChannel] = {}
+        self._links: dict[PartitionId, _Link] = {}
+        self._producers: dict[str, ProducerChannel] = {}
+        self._warmed: set[NodeId] = set()
+
+    def consumers(self) -> list[ConsumerChannel]:
+        """Return this node's connections to leaders."""
+        with self._lock:
+            return list(self._consumers.values())
+
+    def producers(self) -> list[ProducerChannel]:
+        """Return the connections of followers to this node."""
+        with self._lock:
+            return list(self._producers.values())
+
+    def ack(self, partition: PartitionId) -> None:
+        """Ack to the leader what is durable."""
+        with self._lock:
+            link = self._links.get(partition)
+            consumer = self._consumers.get(link.leader) if link is not None else None
+        if consumer is not None:
+            consumer.ack(partition)
+
+    def restream(self, replica: Replica) -> None:
+        """Make the partition's stream fit its state: to its leader, in its epoch, or none.
+
+        Followers hear first that this replica leads no more, if so. Those that asked for a stream
+        before it led are answered as well.
+        """
+        for producer in self.producers():
+            producer.push()
+            producer.resume(replica.partition_id)
+        self._restream(replica)
+
+    def _restream(self, replica: Replica) -> None:
+        number = replica.partition_id
+        with replica.linking:
+            with replica.lock:
+                link = self._wanted(replica)
+                planned = replica.record.next_leader
+            with self._lock:
+                old = self._links.pop(number, None)
+                if link is not None:
+                    self._links[number] = link
+                leaving = self._consumers.get(old.leader) if old is not None else None
+            if planned is not None and planned != self._host.node_id:
+                self._warm_up(planned)
+            if link == old:
+                return
+            if leaving is not None and (link is None or leaving.peer != link.leader):
+                leaving.unwant(number)
+            if link is not None:
+                self._consumer(link.leader).want(replica.following)
+
+    def unlink(self, partition: PartitionId) -> None:
+        """End the partition's stream until its state changes (DCP-12)."""
+        with self._lock:
+            link = self._links.pop(partition, None)
+            consumer = self._consumers.get(link.leader) if link is not None else None
+        if consumer is not None:
+            consumer.unwant(partition)
+
+    def streaming(self, partition: PartitionId) -> bool:
+        """Return whether the partition's stream from its leader runs."""
+        with self._lock:
+            link = self._links.get(partition)
+            consumer = self._consumers.get(link.leader) if link is not None else None
+        return consumer is not None and consumer.active(partition)
+
+    def promised_to(self, leader: NodeId) -> Promise:
+        """Return what a node that leads was promised."""
+        with self._lock:
+            consumer = self._consumers.get(leader)
+        return consumer.promise if consumer is not None else Promise()
+
+    def new_addresses(self, peers: dict[NodeId, str]) -> None:
+        """Connect anew to nodes whose address has changed."""
+        for consumer in self.consumers():
+            address = peers.get(consumer.peer, consumer.address)
+            if address != consumer.address:
+                consumer.move_to(address)
+
+    def _wanted(self, replica: Replica) -> _Link | None:
+        leader = replica.streams_from
+        if leader is None or not self._host.address(leader):
+            return None
+        return _Link(leader, replica.leader_epoch, replica.copies)
+
+    def look_at_leaders(self, now: float) -> None:
+        """Tell the followers for how long their leaders have been silent."""
+        for consumer in self.consumers():
+            consumer.look_at_leaders(now)
+
+    def keep_warm(self, nodes: Collection[NodeId]) -> None:
+        """Have connections to these nodes, though nothing may be streamed from them."""
+        for consumer in self.consumers():
+            if consumer.peer in self._warmed.difference(nodes):
+                consumer.cool_down()
+        self._warmed = {*nodes}
+        for node in nodes:
+            self._warm_up(node)
+
+    def heard(self, now: float, seconds_max: float) -> frozenset[NodeId]:
+        """Return the peers that have said something within so many seconds."""
+        leaders = (c.peer for c in self.consumers() if c.hears(now, seconds_max))
+        followers = (p.node for p in self.producers() if p.hears(now, seconds_max))
+        return frozenset((*leaders, *followers))
+
+    def _warm_up(self, peer: NodeId) -> None:
+        if self._host.address(peer):
+            self._consumer(peer).warm_up()
+
+    def _consumer(self, peer: NodeId) -> ConsumerChannel:
+        host = self._host
+        zone_uid = host.config.zone_uid
+        with self._lock:
+            consumer = self._consumers.get(peer)
+            if consumer is None:
+                consumer = self._consumers[peer] = ConsumerChannel(
+                    name=f"{zone_uid}:{host.node_id}->{peer}",
+                    node=host.node_id,
+                    peer=peer,
+                    address=host.address(peer),
+                    zone_uid=zone_uid,
+                    settings=host.settings,
+                    clock=host.clock,
+                    told=host.told,
+                    connect=self._connect,
+                )
+            return consumer
+
+    def serve(self, channel: Channel) -> None:
+        """Serve a follower's node to the end of its channel.
+
+        A channel of the same name is closed first (DCP-01); LimitExceededError when there are
+        too many, ConflictError for another zone's.
+        """
+        host = self._host
+        frame = channel.receive()
+        if frame is None:
+            return
+        hello = frame[0]
+        if not isinstance(hello, OpenConnection):
+            raise ConflictError("a replication channel begins with OpenConnection")
+        if hello.zone_uid != host.config.zone_uid:
+            raise ConflictError(f"this node is of zone {host.config.zone_uid}")
+        served = ProducerChannel(
+            hello.name,
+            hello.node,
+            channel,
+            self._find,
+            settings=host.settings,
+            clock=host.clock,
+            beats=hello.beats,
+        )
+        limit = host.settings.replication_connections_max
+        with self._lock:
+            old = self._producers.get(hello.name)
+            if old is None and len(self._producers) >= limit:
+                raise LimitExceededError(
+                    f"node {host.node_id} has {limit} replication connections, which is the limit",
+                    limit=limit,
+                )
+            self._producers[hello.name] = served
+        if old is not None:
+            old.close("a connection of the same name has been opened")
+        try:
+            served.run()
+        finally:
+            with self._lock:
+                if self._producers.get(hello.name) is served:
+                    del self._producers[hello.name]

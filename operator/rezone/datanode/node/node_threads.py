@@ -1,0 +1,139 @@
+"""A data node's own threads.
+
+One ticks, one watches the disk, one keeps house, one collects old versions and scrubs.
+"""
+
+import threading
+from collections.abc import Callable
+
+import structlog
+
+from rezone.datanode.clock.checked_clock import CheckedClock
+from rezone.datanode.clock.told import ToldTimes
+from rezone.datanode.node.hearing import Hearing
+from rezone.datanode.node.links import Links
+from rezone.datanode.node.reopening import Reopening
+from rezone.datanode.node.report import ReportBoard
+from rezone.datanode.replica.replica import Replica
+from rezone.datanode.scheduling.lag import Lag
+from rezone.datanode.scheduling.workers import Job
+from rezone.datanode.settings import NodeSettings
+from rezone.wire.errors import RezoneError
+
+_log = structlog.get_logger(__name__)
+_ALIVE_SECONDS = 10.0
+_DISK_SECONDS = 0.1
+
+
+class NodeThreads:
+    """Runs what is due at the node's partitions and channels until `stopping` is set."""
+
+    def __init__(
+        self,
+        settings: NodeSettings,
+        clock: CheckedClock,
+        stopping: threading.Event,
+        *,
+        partitions: Callable[[], list[Replica]],
+        links: Links,
+        board: ReportBoard,
+        told: ToldTimes,
+        keep_bound: Callable[[], None],
+        reopening: Reopening,
+        hearing: Hearing,
+        look_at_disk: Callable[[float], None],
+        wake: Callable[[Job], None],
+    ) -> None:
+        self.lag = Lag()
+        self._settings = settings
+        self._clock = clock
+        self._stopping = stopping
+        self._partitions = partitions
+        self._links = links
+        self._board = board
+        self._told = told
+        self._reopening = reopening
+        self._hearing = hearing
+        self._look_at_disk = look_at_disk
+        self._told_job = Job("told times", keep_bound)
+        self._wake = wake
+        self._ticked_at = clock.monotonic()
+        self._threads = [
+            threading.Thread(target=self._tick_all, name="tick", daemon=True),
+            threading.Thread(target=self._watch_disk, name="watch disk", daemon=True),
+            threading.Thread(target=self._keep_house, name="house", daemon=True),
+            threading.Thread(target=self._collect, name="collect", daemon=True),
+        ]
+
+    def start(self) -> None:
+        """Start them."""
+        for thread in self._threads:
+            thread.start()
+
+    def join(self, seconds: float) -> None:
+        """Wait for each to end, once `stopping` is set; so long at most."""
+        for thread in self._threads:
+            if thread.is_alive():
+                thread.join(seconds)
+
+    @property
+    def alive(self) -> bool:
+        """Whether the ticking one has run lately."""
+        return self._clock.monotonic() - self._ticked_at < _ALIVE_SECONDS
+
+    def _tick_all(self) -> None:
+        interval = self._settings.tick_interval_ms / 1000
+        wanted = self._clock.monotonic() + interval
+        while not self._stopping.wait(interval):
+            now = self._ticked_at = self._clock.monotonic()
+            self.lag.note(now - wanted)
+            for partition in self._partitions():
+                if partition.due <= now:
+                    partition.tick(now)
+            for consumer in self._links.consumers():
+                consumer.tick(now)
+            for producer in self._links.producers():
+                producer.tick(now)
+            self._hearing.tick(now)
+            self._board.tick(now)
+            self._reopening.tick(now)
+            self._clock.look(now)
+            if self._clock.knows and self._told.is_due:
+                self._wake(self._told_job)
+            wanted = self._clock.monotonic() + interval
+
+    def _watch_disk(self) -> None:
+        while not self._stopping.wait(_DISK_SECONDS):
+            self._look_at_disk(self._clock.monotonic())
+
+    def _keep_house(self) -> None:
+        while not self._stopping.wait(self._settings.trim_interval_ms / 1000):
+            for partition in self._partitions():
+                try:
+                    partition.upkeep.keep_house()
+                except (RezoneError, OSError) as error:
+                    _log.warning(
+                        "cannot tidy up", partition=partition.partition_id, error=str(error)
+                    )
+
+    def _collect(self) -> None:
+        while not self._stopping.wait(self._settings.trim_interval_ms / 1000):
+            for partition in self._partitions():
+                for step in (partition.upkeep.collect, partition.upkeep.scrub):
+                    try:
+                        self._slowly(step)
+                    except (RezoneError, OSError) as error:
+                        _log.warning(
+                            "cannot collect or scrub",
+                            partition=partition.partition_id,
+                            error=str(error),
+                        )
+
+    def _slowly(self, step: Callable[[], bool]) -> None:
+        """Make a due pass; it takes a small share of the time, whoever else waits."""
+        rest = 100 / self._settings.collect_percent_max - 1
+        while True:
+            begun = self._clock.monotonic()
+            more = step()
+            if self._stopping.wait((self._clock.monotonic() - begun) * rest) or not more:
+                return

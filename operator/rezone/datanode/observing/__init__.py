@@ -1,0 +1,1 @@
+"""What a data node shows: health, readiness, metrics."""

@@ -1,0 +1,73 @@
+"""Metrics of a re-sharding at a node: what its new partitions import, and which old ones ended."""
+
+import collections
+import enum
+from collections.abc import Iterator
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from rezone.datanode.node.node import DataNode
+from rezone.wire.messages import ImportProgress
+
+
+class ImportPhase(enum.StrEnum):
+    """How far the import of a part is: the range that an old and a new partition share."""
+
+    FILLING = "Filling"  # rows that were there before are still to come
+    FOLLOWING = "Following"  # it has them, and imports what is written since
+    SERVING = "Serving"  # the old partition's seal is imported: the new one serves it
+    BROKEN = "Broken"  # the old partition's log does not lead on from where it stands
+
+
+def phase_of(progress: ImportProgress) -> ImportPhase:
+    """Return how far an import is."""
+    if progress.sealed:
+        return ImportPhase.SERVING
+    if progress.broken:
+        return ImportPhase.BROKEN
+    return ImportPhase.FOLLOWING if progress.filled else ImportPhase.FILLING
+
+
+class ImportCollector(Collector):
+    """Of the new partitions that this node leads, but for the seals, which are of all replicas."""
+
+    def __init__(self, node: DataNode) -> None:
+        self._node = node
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield the metrics' present values."""
+        partitions = self._node.partitions()
+        found: list[ImportProgress] = []
+        for partition in partitions:
+            with partition.lock:
+                found += partition.importing.progress()
+        phases = collections.Counter(map(phase_of, found))
+        parts = GaugeMetricFamily(
+            "rezone_data_node_reshard_ranges",
+            "Parts of new partitions led here, each with one source, by how far they are.",
+            labels=["phase"],
+        )
+        for phase in ImportPhase:
+            parts.add_metric([phase], phases[phase])
+        yield parts
+        yield GaugeMetricFamily(
+            "rezone_data_node_reshard_lag_rows",
+            "Rows of a source's log not imported yet, of the part that lacks most.",
+            max((progress.lag_rows or 0 for progress in found), default=0),
+        )
+        yield GaugeMetricFamily(
+            "rezone_data_node_reshard_backfilled_rows",
+            "Row versions that fills have brought to these parts.",
+            sum(progress.rows for progress in found),
+        )
+        yield CounterMetricFamily(
+            "rezone_data_node_reshard_fetched_bytes",
+            "Bytes that this node has fetched to fill new partitions.",
+            self._node.imports.fetched_bytes,
+        )
+        yield GaugeMetricFamily(
+            "rezone_data_node_sealed_partitions",
+            "Replicas of old partitions whose log has ended: they have been cut over.",
+            sum(partition.store.seal is not None for partition in partitions),
+        )

@@ -1,0 +1,121 @@
+"""Which part of its range a partition serves: all of it, but for what it still takes over.
+
+While a zone is re-sharded a new partition (an heir) has its rows from partitions of the layout
+before, its sources, and serves each one's part of the range from when the import of that one's seal
+is committed and applied here (docs/decisions/0120). Reads as of a time are right from then on too,
+at any time: versions come with the times that they had at the source, and no other will come.
+
+Commit times go on rising from one side to the other, for the import of a seal has a time not below
+the seal's. What a transaction reads is as of a time when it began, which must be after the seals
+of the parts that it has to do with: rows that were acknowledged by then may have later times at the
+source.
+
+Concurrency: under the partition's lock.
+"""
+
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from rezone.storage.snapshot.digest import in_range
+from rezone.wire import layouts
+from rezone.wire.errors import TransactionConflictError
+from rezone.wire.layouts import HashRange, Overlap
+from rezone.wire.messages import PartitionId, ZoneConfig
+
+if TYPE_CHECKING:
+    from rezone.datanode.replica.replica import Replica
+
+Served = Callable[[], bool]
+"""Whether what a request asks for is served; under the partition's lock."""
+
+
+class Serving:
+    """The parts of one replica's range."""
+
+    def __init__(self, replica: "Replica") -> None:
+        self._replica = replica
+        self._config: ZoneConfig | None = None
+        self._parts: tuple[Overlap, ...] = ()
+
+    def rows(self, row_ids: list[bytes]) -> Served:
+        """Return the question whether these rows are served."""
+        # Nearly always nothing is missing: then no array is made of them.
+        return lambda: (
+            not (missing := self._missing()) or not _touch(pa.array(row_ids, pa.binary()), missing)
+        )
+
+    def hashes(self, hashes: HashRange) -> Served:
+        """Return the question whether a range is served."""
+        return lambda: (
+            not any(part.start < hashes.end and hashes.start < part.end for part in self._missing())
+        )
+
+    @property
+    def whole(self) -> bool:
+        """Whether nothing is to be taken over, or nothing any more."""
+        return not self._missing()
+
+    def has_rows(self, row_ids: Any) -> bool:
+        """Return whether rows, an Arrow array of row ids, are served."""
+        return not _touch(row_ids, self._missing())
+
+    def has_source(self, source: PartitionId) -> bool:
+        """Return whether all is here of what a source has, and how its transactions ended."""
+        position = self._replica.store.import_position(source)
+        done = min(self._replica.store.applied, self._replica.positions.committed)
+        if position is None or position.filling:
+            return False
+        return 0 < position.sealed_at <= done
+
+    def require_since(self, row_ids: Any, read_time: int) -> None:
+        """Refuse rows to a transaction that reads as of a time before they came here."""
+        for part, sealed in self._sealed_after(read_time):
+            if _touch(row_ids, [part]):
+                raise _of_another_time(part, sealed, read_time)
+
+    def require_range_since(self, hashes: HashRange, read_time: int) -> None:
+        """Refuse a range to a transaction that reads as of a time before a part of it came here."""
+        for part, sealed in self._sealed_after(read_time):
+            if part.start < hashes.end and hashes.start < part.end:
+                raise _of_another_time(part, sealed, read_time)
+
+    def _sealed_after(self, read_time: int) -> Iterator[tuple[Overlap, int]]:
+        for part in self._all():
+            position = self._replica.store.import_position(part.old)
+            sealed = position.commit_time if position is not None else 0
+            if read_time < sealed:
+                yield part, sealed
+
+    def _missing(self) -> list[Overlap]:
+        """Return the parts that are not served yet."""
+        return [part for part in self._all() if not self.has_source(part.old)]
+
+    def _all(self) -> tuple[Overlap, ...]:
+        """Return the parts that come from other partitions; none but in a re-sharding."""
+        config = self._replica.config
+        if config is not self._config:
+            self._config, self._parts = config, _parts_of(config, self._replica.partition_id)
+        return self._parts
+
+
+def _parts_of(config: ZoneConfig, partition: PartitionId) -> tuple[Overlap, ...]:
+    new = layouts.next_layout_of(config)
+    if new is None or partition not in new.ids:
+        return ()
+    return tuple(layouts.sources_of(partition, layouts.layout_of(config), new))
+
+
+def _of_another_time(part: Overlap, sealed: int, read_time: int) -> TransactionConflictError:
+    return TransactionConflictError(
+        f"the transaction reads as of {read_time}, before partition {part.old} was sealed at "
+        f"{sealed}; begin a new one"
+    )
+
+
+def _touch(row_ids: Any, parts: list[Overlap]) -> bool:
+    """Return whether one of the rows is in the range of one of these parts."""
+    ranges = (HashRange(part.start, part.end) for part in parts)
+    return any(pc.any(in_range(row_ids, hashes)).as_py() for hashes in ranges)

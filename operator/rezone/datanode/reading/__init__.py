@@ -1,0 +1,1 @@
+"""Reads, scans and lookups of one replica."""

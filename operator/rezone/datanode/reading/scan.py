@@ -1,0 +1,117 @@
+"""Scans of one partition: its rows in a range of hashes, as of one time, that is told first.
+
+Any replica may be asked for a time; only the leader for the newest state, which it reads as of the
+latest time that it may close. So a scan that breaks off goes on elsewhere with the same rows: at
+the row after the last one that came, as of the time that was told. To a transaction its leader
+answers, with its own writes on top (`own_rows`).
+
+Concurrency: runs in its caller's Flight thread.
+"""
+
+import contextlib
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from rezone.datanode.clock.age import age_ms_of
+from rezone.datanode.clock.expiry import Kept, kept_until, retention_micros
+from rezone.datanode.reading.own_rows import OwnRows
+from rezone.datanode.reading.read import reading, wait_readable
+from rezone.storage.engines.base import behind
+from rezone.storage.snapshot.digest import hash_bound
+from rezone.wire import messages
+from rezone.wire.codec.rows import RowCodec, keys_of
+from rezone.wire.layouts import HashRange
+from rezone.wire.messages import IndexTicket, RowsAsOf, ScanTicket
+
+if TYPE_CHECKING:
+    from rezone.datanode.replica.replica import Replica
+
+Chunk = tuple[Any, Any]
+"""A record batch and the metadata that goes with it, if any."""
+
+
+def hashes_of(replica: "Replica", ticket: ScanTicket | IndexTicket) -> HashRange:
+    """Return which of a partition's hashes a ticket is for; an empty range when none."""
+    start, end = replica.hash_range
+    start = min(max(start, ticket.hash_start), end)
+    return HashRange(start, max(start, min(end, ticket.hash_end_inclusive + 1)))
+
+
+def time_to_read_at(replica: "Replica", as_of: int | None, hashes: HashRange) -> Kept:
+    """Return the one time of a read that takes several steps, when it may be read at.
+
+    Without `as_of` a time at which everything committed is to be seen. It is of the rows of a
+    range, all of which must be served.
+    """
+    served = replica.serving.hashes(hashes)
+    if as_of is None:
+        wait_readable(replica, None, served)
+        as_of = _close_newest(replica)
+    wait_readable(replica, as_of, served)
+    with replica.lock:
+        return kept_until(replica, as_of)
+
+
+def view_of(
+    replica: "Replica", ticket: ScanTicket | IndexTicket, hashes: HashRange
+) -> tuple[Kept, OwnRows | None]:
+    """Return the time that a ticket is answered as of, and what its transaction has on top."""
+    own = ticket.own
+    if own is None:
+        return time_to_read_at(replica, ticket.as_of, hashes), None
+    wait_readable(replica, None, replica.serving.hashes(hashes))
+    with replica.lock:
+        replica.serving.require_range_since(hashes, own.times.read_time)
+    until = own.times.begun + retention_micros(replica)
+    return Kept(own.times.read_time, until), OwnRows(replica, own)
+
+
+def _close_newest(replica: "Replica") -> int:
+    """Return a time that sees all that is committed, and that no later write gets.
+
+    A recent one also where nothing was written for long: it is to be read at for a while.
+    """
+    with replica.lock:
+        newest = max(replica.closing.promise(), replica.store.last_commit_time)
+        replica.write_clock.raise_to(newest)
+        return newest
+
+
+@contextlib.contextmanager
+def reading_at(replica: "Replica", kept: Kept) -> Iterator[None]:
+    """Refuse what was read of rows that are not whole any more, or not there (`reading`)."""
+    with reading(replica, kept.as_of):
+        yield
+    kept.require(replica)
+
+
+def told_first(replica: "Replica", as_of: int, codec: RowCodec) -> Chunk:
+    """Return the first chunk of a stream of rows, which says of when they are."""
+    age_ms = age_ms_of(replica, as_of)
+    return empty_of(codec), pa.py_buffer(messages.encode(RowsAsOf(as_of=as_of, age_ms=age_ms)))
+
+
+def empty_of(codec: RowCodec) -> Any:
+    """Return a batch without rows."""
+    return pa.RecordBatch.from_pylist([], schema=codec.arrow_schema)
+
+
+def scan_batches(replica: "Replica", ticket: ScanTicket, codec: RowCodec) -> Iterator[Chunk]:
+    """Yield the visible rows in a range of hashes as typed batches, in row-id order."""
+    hashes = hashes_of(replica, ticket)
+    kept, own = view_of(replica, ticket, hashes)
+    yield told_first(replica, kept.as_of, codec)
+    cursor, bound = hash_bound(hashes.start), hash_bound(hashes.end)
+    if cursor is not None and ticket.after:
+        cursor = max(cursor, behind(ticket.after))
+    while cursor is not None and hashes.start < hashes.end:
+        with reading_at(replica, kept):
+            ids, values, next_row = replica.store.reader.scan(
+                cursor, bound, kept.as_of, ticket.batch_rows
+            )
+        if own is not None:
+            ids, values = own.over(ids, values, cursor, next_row or bound)
+        cursor = next_row
+        yield codec.decode(keys_of(ids), values), None

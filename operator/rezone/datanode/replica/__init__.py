@@ -1,0 +1,1 @@
+"""One replica, put together from its parts."""

@@ -1,0 +1,1 @@
+"""Leaders, followers, the streams between them, and leader transfers."""

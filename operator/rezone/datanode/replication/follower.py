@@ -1,0 +1,323 @@
+"""What a replica does while it follows: takes the leader's entries, persists, acks, applies.
+
+A plain follower applies what is committed, lazily and in large batches. A hot standby, once it
+has caught up, applies every entry to the engine before it makes the log durable (HS-09): when the
+leader sees its ack, the rows are already served from there. Until then it applies in slices and
+reports how far it is with every ack (HS-07).
+
+Concurrency: what a consumer channel calls comes from that channel's thread; `pump` runs as the
+partition's job. The partition's lock guards positions, its `applying` lock keeps truncation and
+application apart.
+"""
+
+from typing import TYPE_CHECKING
+
+from rezone.datanode.settings import heard_seconds_max
+from rezone.storage.log.entry import IMPORT_KINDS, header_at
+from rezone.storage.state.history import branch_at, branch_start
+from rezone.storage.store import ResetNeededError
+from rezone.wire.errors import ConflictError, StaleEpochError
+from rezone.wire.messages import (
+    ClosedTime,
+    Entries,
+    FetchLog,
+    IndexPosition,
+    NodeId,
+    PartitionId,
+    Role,
+    SetState,
+    StreamEnd,
+    StreamOk,
+    StreamRequest,
+)
+
+if TYPE_CHECKING:
+    from rezone.datanode.replica.replica import Replica
+
+_STANDBY_SLICE_ROWS = 10_000
+_NOTHING = (-1, -1, None, 0)
+"""What is acked on a new stream."""
+
+
+class FollowerDuties:
+    """The follower's side of a partition; idle while the replica leads."""
+
+    def __init__(self, replica: "Replica") -> None:
+        self._replica = replica
+        self.partition_id: PartitionId = replica.partition_id
+        self.error = ""
+        self.left_out = False
+        self._silent_seconds = 0.0
+        self._leader_heard: bool | None = None
+        self._leader_stalled = False
+        self._told_at: float | None = None
+        self._acked: tuple[int, int, IndexPosition | None, int] = _NOTHING
+        self._applied_at = 0.0
+
+    # --- what a consumer channel calls -----------------------------------------------------------
+
+    def stream_request(self, opaque: int) -> StreamRequest:
+        """Return what to ask the leader for: everything after the own log (DCP-03)."""
+        replica = self._replica
+        with replica.lock:
+            log_end = replica.store.log_end
+            return StreamRequest(
+                opaque=opaque,
+                partition=self.partition_id,
+                high_offset=log_end,
+                partition_uuid=branch_at(replica.store.meta.failover_log, log_end),
+                leader_epoch=replica.leader_epoch,
+                max_fetch_bytes=replica.settings.fetch_bytes_max,
+            )
+
+    def stream_started(self, answer: StreamOk) -> None:
+        """Persist the leader's failover log over the own one (DCP-04), and its epoch with it."""
+        replica = self._replica
+        with replica.lock:
+            self._require_epoch(answer.leader_epoch)
+            replica.roles.stream_started()
+            # No lease is granted before this is on the disk.
+            lease_ms = max(replica.store.meta.lease_ms, replica.settings.lease_ms)
+            replica.write_clock.raise_to(answer.time_floor)
+            replica.store.update_meta(
+                failover_log=answer.failover_log,
+                lease_ms=lease_ms,
+                time_floor=replica.write_clock.floor,
+                durable=False,
+            )
+            self._acked = _NOTHING
+            self._told_at = None
+            # The record here may be the older one: nobody tells it while the operator is away.
+            known = answer.partition_epoch >= replica.record.partition_epoch
+            self.left_out = known and not answer.in_sync
+            replica.positions.commit(min(answer.committed_offset, replica.store.log_end))
+        # Not under the lock, where clients' writes would wait to be sent to the leader.
+        replica.store.update_meta()
+        replica.touched(at_once=True)
+        replica.wake()
+
+    def roll_back(self, offset: int) -> None:
+        """Drop everything from `offset` on, or more where the log cannot stop there (DCP-05).
+
+        A leader that does not know the newest branch here can only answer 0. What it shares with
+        this replica may still be all that came before that branch: so the branch goes, and the
+        next request asks with the one before.
+        """
+        replica = self._replica
+        with replica.applying, replica.lock, replica.failing.guarding():
+            if replica.role is Role.LEADER:
+                raise ConflictError("a leader does not roll back")
+            store = replica.store
+            offset = max(offset, branch_start(store.meta.failover_log, store.log_end))
+            replica.log.warning("rolling back", offset=offset, log_end=store.log_end)
+            committed = replica.positions.committed
+            if offset < committed:
+                replica.log.error("rolling back committed rows", offset=offset, committed=committed)
+            try:
+                store.truncate(offset)
+            except ResetNeededError:
+                replica.roles.start_over()
+            replica.positions.follow_cut()
+
+    def snapshot_needed(self, log_start: int) -> None:
+        """Note that the leader's log no longer reaches back to here: a copy must come first."""
+        replica = self._replica
+        with replica.lock, replica.failing.guarding():
+            if replica.role is Role.LEADER or replica.store.meta.needs_snapshot:
+                return
+            replica.log.warning("a snapshot is needed", leader_log_start=log_start)
+            replica.roles.need_snapshot()
+        replica.host.restream(replica)
+
+    def receive(self, entries: Entries, body: memoryview, *, at_leisure: bool = False) -> None:
+        """Append entries and take the commit offset."""
+        replica = self._replica
+        with replica.lock:
+            self._require_epoch(entries.leader_epoch)
+            if self._told_at is not None:
+                self._told_at = replica.clock.monotonic()
+            store = replica.store
+            if body:
+                replica.host.space.require()
+                # The frame's memory ends with the frame; the log keeps its recent end in memory.
+                raw = bytes(body)
+                replica.append(raw)
+                if replica.role is Role.FOLLOWER and not self.left_out and _is_awaited(raw):
+                    replica.host.foreground.followed()
+            replica.positions.commit(min(entries.committed_offset, store.log_end))
+            replica.reads.look()  # a standby has applied the rows before they are committed
+            self._look_again()
+        if body or replica.takeover.eager:
+            replica.move_on(at_leisure=at_leisure)
+
+    def ack_of(self, opaque: int) -> FetchLog:
+        """Return the ack of what is durable now; none of it may be lost any more."""
+        replica = self._replica
+        with replica.lock:
+            durable, applied = replica.store.durable_end, replica.store.applied
+            index, ready_epoch = replica.index.told, replica.takeover.ready_epoch
+            self._acked = (durable, applied, index, ready_epoch)
+            return FetchLog(
+                partition=self.partition_id,
+                fetch_offset=durable,
+                max_fetch_bytes=replica.settings.fetch_bytes_max,
+                kv_applied_offset=applied,
+                opaque=opaque,
+                leaving=replica.host.leaving or replica.host.space.short,
+                index=index,
+                ready_epoch=ready_epoch,
+                rest_ms=round(self._rest_seconds * 1000),
+                sync_ms=replica.host.disk_speed.sync_ms,
+                slow_ms=replica.host.disk_speed.slow_ms,
+                uncompared=bool(replica.store.meta.uncompared),
+            )
+
+    @property
+    def _rest_seconds(self) -> float:
+        """How long the leader had better fetch nothing to fill this replica with."""
+        replica = self._replica
+        return replica.host.foreground.owed_seconds if replica.store.filling else 0.0
+
+    def state_set(self, message: SetState) -> None:
+        """Take the producer's state change (DCP-10)."""
+        self._replica.takeover.state_set(message)
+
+    def stream_ended(self, message: StreamEnd) -> None:
+        """Follow the new leader at once when the old one names it."""
+        self._replica.roles.stream_ended(message)
+
+    def time_closed(self, news: ClosedTime) -> None:
+        """Take a time that the leader has closed; it goes on doing so for as long as it serves."""
+        if news.leader_epoch == self._replica.leader_epoch:
+            self._told_at = self._replica.clock.monotonic()
+        self._replica.closing.heard(news)
+
+    def follows(self, leader: NodeId, leader_epoch: int) -> bool:
+        """Return whether the replica still follows exactly this leadership."""
+        record = self._replica.record
+        return (record.leader, record.leader_epoch) == (leader, leader_epoch)
+
+    def stream_failed(self, error: str) -> None:
+        """Note why there is no stream, for the report; empty when there is."""
+        replica = self._replica
+        if error != self.error:
+            self.error = error
+            replica.touched(at_once=True)
+        with replica.lock:
+            replica.changed.notify_all()
+
+    def leader_silent(self, seconds: float) -> None:
+        """Note for how long the leader has not been heard, 0 while it is."""
+        replica, told_at = self._replica, self._told_at
+        self._silent_seconds = seconds
+        heard = seconds < heard_seconds_max(replica.settings)
+        stalled_after = replica.settings.replica_lag_ms_max / 1000
+        untold = told_at is not None and replica.clock.monotonic() - told_at >= stalled_after
+        stalled = heard and untold
+        if heard is not self._leader_heard or stalled is not self._leader_stalled:
+            self._leader_heard, self._leader_stalled = heard, stalled
+            replica.touched(at_once=True)
+
+    def record_came(self) -> None:
+        """Count no more that the leader has left this replica out: its next answer says that."""
+        self.left_out = False
+
+    def leader_changed(self) -> None:
+        """Forget what was heard: it was of another leader."""
+        self._silent_seconds, self._leader_heard = 0.0, None
+        self._told_at, self._leader_stalled = None, False
+
+    def misses_leader(self, seconds: float) -> bool:
+        """Return whether there is a leader to hear, and it has been silent for so long."""
+        missed = self._leader_stalled or self._silent_seconds >= seconds
+        return missed and self._replica.streams_from is not None
+
+    @property
+    def leader_heard(self) -> bool | None:
+        """Whether the leader is heard; None for a replica that leads, or streams from nobody."""
+        return self._leader_heard if self._replica.streams_from is not None else None
+
+    @property
+    def leader_stalled(self) -> bool:
+        """Whether the leader's node says that it is there, and nothing of this replica (NW-02)."""
+        return self._leader_stalled and self._replica.streams_from is not None
+
+    def _require_epoch(self, epoch: int) -> None:
+        replica = self._replica
+        if replica.role is Role.LEADER or epoch != replica.leader_epoch:
+            raise StaleEpochError(
+                f"entries of epoch {epoch}, this replica is in {replica.leader_epoch}",
+                leader_epoch=replica.leader_epoch,
+            )
+
+    # --- the partition's job ---------------------------------------------------------------------
+
+    @property
+    def lags_to_apply(self) -> bool:
+        """Whether there are committed rows that wait to be applied."""
+        store = self._replica.store
+        return store.applied < min(self._replica.positions.committed, store.log_end)
+
+    def pump(self) -> None:
+        """Apply, sync and ack: whatever of it is due."""
+        replica = self._replica
+        store = replica.store
+        eager = replica.is_standby or replica.takeover.eager
+        log_end = store.log_end
+        if eager and 0 < log_end - store.applied <= replica.settings.standby_lag_rows_max:
+            store.apply_to(log_end)  # HS-09: the engine first, then the disk
+        if store.durable_end < store.log_end:
+            store.sync()
+        if eager and store.applied < log_end:
+            store.apply_to(min(log_end, store.applied + _STANDBY_SLICE_ROWS))
+        elif not eager:
+            self._apply_lazily()
+        if replica.takeover.eager:
+            replica.index.pump()  # the old leader waits for it (DCP-08)
+        with replica.lock:
+            replica.positions.note_applied()
+            self._look_again()
+            if eager:
+                replica.takeover.prepared()
+            here = (store.durable_end, store.applied, replica.index.told)
+            news = self._acked != (*here, replica.takeover.ready_epoch)
+        if news:
+            replica.host.ack(replica)
+        replica.index.pump()
+        if eager and store.applied < store.log_end:
+            replica.wake()
+
+    def _apply_lazily(self) -> None:
+        replica = self._replica
+        settings, store = replica.settings, replica.store
+        target = min(replica.positions.committed, store.log_end)
+        now = replica.clock.monotonic()
+        due = now - self._applied_at >= settings.apply_interval_ms / 1000
+        if target > store.applied and (due or target - store.applied >= settings.apply_rows_max):
+            store.apply_to(target)
+            self._applied_at = now
+
+    def apply_now(self) -> None:
+        """Apply what is committed without waiting for a large batch: somebody wants to read it."""
+        self._applied_at = float("-inf")
+        self._replica.wake()
+
+    def _look_again(self) -> None:
+        """Have rows applied when they have waited long enough; under the partition's lock."""
+        replica = self._replica
+        if self.lags_to_apply:
+            replica.look_again(self._applied_at + replica.settings.apply_interval_ms / 1000)
+
+    def tick(self, now: float) -> None:
+        """Wake the job when rows have waited long enough to be applied."""
+        interval = self._replica.settings.apply_interval_ms / 1000
+        if self.lags_to_apply and now - self._applied_at >= interval:
+            self._replica.wake()
+        else:
+            self._look_again()
+
+
+def _is_awaited(entries: bytes) -> bool:
+    """Whether clients wait for these entries, by the first: for what is imported none does."""
+    header = header_at(entries, 0)
+    return header is not None and header.kind not in IMPORT_KINDS

@@ -1,0 +1,375 @@
+"""What a replica does while it leads: streams to followers, commits, and answers writes.
+
+Concurrency: every method but `pump` is called under the partition's lock, or takes it; `pump`
+runs as the partition's job, one at a time, and holds the lock only to read and change positions,
+never while it syncs or applies.
+"""
+
+from typing import TYPE_CHECKING
+
+from rezone.datanode.commit.insync import FollowerProgress
+from rezone.datanode.commit.lease import Lease
+from rezone.datanode.commit.protocol import Leadership, protocol_of
+from rezone.datanode.replication.stream import ProducerStream
+from rezone.datanode.writing.write import Answer
+from rezone.domain.observed.disk_speed import does_well, is_slow
+from rezone.storage.state.history import rollback_offset
+from rezone.wire.errors import NotReadyError, StaleEpochError
+from rezone.wire.messages import (
+    ClosedTime,
+    FetchLog,
+    LeaderAndIsr,
+    Message,
+    NodeId,
+    PartitionId,
+    RefuseIsr,
+    StreamNeedsSnapshot,
+    StreamOk,
+    StreamRequest,
+    StreamRollback,
+)
+
+if TYPE_CHECKING:
+    from rezone.datanode.replica.replica import Replica
+
+
+class LeaderDuties:
+    """The leader's side of a partition; `state` is None while another replica leads."""
+
+    def __init__(self, replica: "Replica") -> None:
+        self._replica = replica
+        self.partition_id: PartitionId = replica.partition_id
+        self.state: Leadership | None = None
+        self.streams: dict[NodeId, ProducerStream] = {}
+        self._saved = True
+        self._refusal: RefuseIsr | None = None
+        self.led_from = 0
+        self.fill_after = float("-inf")
+
+    @property
+    def committed(self) -> int:
+        """The commit offset."""
+        return self._replica.positions.committed
+
+    @property
+    def log_end(self) -> int:
+        """The offset after the last row."""
+        return self._replica.store.log_end
+
+    @property
+    def refusal(self) -> RefuseIsr | None:
+        """The coordinator's answer to what is proposed now, None while it has not refused it."""
+        proposal = self.state.proposal if self.state is not None else None
+        told = self._refusal
+        return told if told is not None and told.proposal == proposal else None
+
+    @property
+    def is_overtaken(self) -> bool:
+        """Whether an in-sync follower has on its disk what is not on this one yet."""
+        durable = self._replica.store.durable_end
+        return any(known.durable > durable for known in self._candidates())
+
+    @property
+    def can_be_replaced(self) -> bool:
+        """Whether an in-sync follower streams that may lead, and whose disk does well."""
+        return bool(self._candidates())
+
+    def _candidates(self) -> list[FollowerProgress]:
+        state = self.state
+        if state is None:
+            return []
+        # Asked without the lock, too: who follows may be another set by the next line.
+        known = [state.followers.get(node) for node in state.state.isr]
+        streaming = [each for each in known if each and each.streaming and not each.uncompared]
+        return [each for each in streaming if does_well(each.sync_ms)]
+
+    def refused(self, answer: RefuseIsr) -> None:
+        """Take the refusal of a proposal; one that has changed meanwhile is asked for anew.
+
+        The set that counts stays as it is: it may shrink only by a record that is written.
+        """
+        replica = self._replica
+        with replica.lock:
+            self._refusal = answer
+            known = self.refusal is not None
+        if known:
+            replica.log.warning(
+                "the in-sync set was not changed",
+                proposed=answer.proposal.new_isr,
+                code=answer.error_code,
+                error=answer.error_message,
+            )
+            replica.touched(at_once=True)
+
+    def require_state(self) -> Leadership:
+        """Return the leadership; NotLeaderError when another replica leads."""
+        if self.state is None:
+            raise self._replica.not_leader()
+        return self.state
+
+    def begin(self, record: LeaderAndIsr, *, hold_until: float, saved: bool) -> None:
+        """Start a leadership; its commit offset starts where the replica's stands.
+
+        Nothing is committed before `hold_until` (monotonic): an earlier leader may have leases;
+        nor before the facts are on the disk, which the job sees to if they are not (`saved`).
+        """
+        replica = self._replica
+        self.end_streams("a new leadership", None, None)
+        self._saved, self.led_from = saved, replica.store.log_end
+        self.state = protocol_of(replica.settings)(
+            node=replica.node_id,
+            state=record,
+            barrier=replica.store.log_end,
+            committed=min(replica.positions.committed, replica.store.log_end),
+            settings=replica.settings,
+            hold_until=hold_until,
+            proposed=replica.store.meta.proposed,
+        )
+        # An earlier leader's transactions grow old here.
+        replica.look_again(replica.clock.monotonic())
+        if replica.clock.monotonic() < hold_until:
+            replica.log.info("holding commits back: the leader before may have leases")
+            replica.look_again(hold_until)
+        else:
+            self._settle()
+
+    def _settle(self) -> None:
+        """Note that no earlier leader has a lease; it reaches the disk with something else."""
+        replica = self._replica
+        if replica.store.meta.settled_epoch < replica.leader_epoch:
+            replica.store.update_meta(settled_epoch=replica.leader_epoch, durable=False)
+
+    def end(self, leader: NodeId, epoch: int) -> None:
+        """End the leadership, and tell every follower who leads now.
+
+        The caller calls `host.restream` without locks, which sends that at once: in the write gap,
+        where every thread that must wake up first is felt.
+        """
+        self.state = None
+        self.end_streams("another replica leads", leader, epoch, tell=False)
+        self._replica.importers.ring(urgent=True)
+
+    def stand_down(self, reason: str) -> None:
+        """End the leadership in memory alone, and give up its read leases.
+
+        No read is answered from here on, so whoever leads next need not wait until they are over.
+        """
+        epoch = self.require_state().state.leader_epoch
+        self.state = None
+        for stream in list(self.streams.values()):
+            stream.end(reason, released_epoch=epoch)
+        self.streams.clear()
+
+    def end_streams(
+        self, reason: str, leader: NodeId | None, epoch: int | None, *, tell: bool = True
+    ) -> None:
+        """End all streams with StreamEnd; the senders are told, or the caller pushes."""
+        for stream in list(self.streams.values()):
+            stream.end(reason, leader, epoch, tell=tell)
+        self.streams.clear()
+
+    def restart_streams(self, reason: str) -> None:
+        """End all streams of a leadership that goes on: what the next ones begin with has changed.
+
+        Nobody joins before its next stream has begun.
+        """
+        replica = self._replica
+        with replica.lock:
+            if self.state is not None:
+                for node in self.streams:
+                    self.state.follower(node).stream_ended(replica.clock.monotonic())
+            self.end_streams(reason, None, None)
+
+    def end_left_out(self, known: set[NodeId]) -> None:
+        """End the streams of others: who is taken in again may have lost its rows meanwhile."""
+        for node in self.streams.keys() - known:
+            self.streams.pop(node).end("the replica was left out")
+
+    # --- what a producer channel calls -----------------------------------------------------------
+
+    def read_log(self, offset: int, bytes_max: int) -> bytes:
+        """Return whole raw entries from `offset` on; empty at the end."""
+        return self._replica.store.read(offset, bytes_max)
+
+    def will_lead(self, leader_epoch: int) -> bool:
+        """Return whether a takeover to this replica, with this epoch, is about to end."""
+        replica = self._replica
+        with replica.lock:
+            return replica.takeover.eager and replica.takeover.epoch == leader_epoch
+
+    def open_stream(self, stream: ProducerStream, request: StreamRequest) -> Message:
+        """Answer a stream request; a consumer that has another history is rolled back (DCP-05)."""
+        replica = self._replica
+        with replica.lock:
+            state = self.require_state()
+            epoch = state.state.leader_epoch
+            if request.leader_epoch < epoch:
+                raise StaleEpochError(f"the leader epoch is {epoch}", leader_epoch=epoch)
+            if request.leader_epoch > epoch:
+                raise NotReadyError(f"epoch {request.leader_epoch} is not known here yet")
+            if stream.node not in {*state.state.replicas, *state.state.isr}:
+                raise NotReadyError(f"node {stream.node} is not known as a replica here yet")
+            meta = replica.store.meta
+            rollback = rollback_offset(
+                meta.failover_log,
+                replica.store.log_end,
+                request.high_offset,
+                request.partition_uuid,
+            )
+            if rollback is not None:
+                return StreamRollback(
+                    opaque=request.opaque, partition=self.partition_id, offset=rollback
+                )
+            log_start = replica.store.log_start
+            if request.high_offset < log_start:
+                return StreamNeedsSnapshot(
+                    opaque=request.opaque, partition=self.partition_id, log_start_offset=log_start
+                )
+            self._attach(stream, state)
+            return StreamOk(
+                opaque=request.opaque,
+                partition=self.partition_id,
+                leader_epoch=epoch,
+                failover_log=meta.failover_log,
+                committed_offset=replica.positions.committed,
+                in_sync=stream.node in state.state.isr,
+                partition_epoch=state.state.partition_epoch,
+                time_floor=replica.write_clock.floor,
+            )
+
+    def _attach(self, stream: ProducerStream, state: Leadership) -> None:
+        old = self.streams.get(stream.node)
+        self.streams[stream.node] = stream
+        if old is not None:
+            old.end("the consumer has opened another stream")
+        state.follower(stream.node).stream_began()
+        self._replica.takeover.stream_opened(stream)
+        self._replica.touched(at_once=True)
+
+    def detach_stream(self, stream: ProducerStream) -> None:
+        """Forget a stream that has ended."""
+        replica = self._replica
+        with replica.lock:
+            if self.streams.get(stream.node) is not stream:
+                return
+            del self.streams[stream.node]
+            if self.state is not None:
+                self.state.follower(stream.node).stream_ended(replica.clock.monotonic())
+            replica.touched(at_once=True)
+        replica.wake()
+
+    def acked(self, stream: ProducerStream, ack: FetchLog, *, at_leisure: bool = False) -> None:
+        """Take a follower's ack."""
+        replica = self._replica
+        with replica.lock:
+            if self.state is None or self.streams.get(stream.node) is not stream:
+                return
+            now, store = replica.clock.monotonic(), replica.store
+            slow = is_slow(ack.slow_ms, [replica.host.disk_speed.sync_ms])
+            news = self.state.follower(stream.node).note_state(ack, slow=slow)
+            self.fill_after = max(self.fill_after, now + ack.rest_ms / 1000)
+            self.state.acked(
+                stream.node, ack.fetch_offset, ack.kv_applied_offset, now, store.log_end
+            )
+            # Of the acks of one write only the last one changes anything.
+            handing_over = replica.takeover.hands_over
+            due = news or handing_over or self.state.moves_on(store.durable_end, store.log_end)
+        if due:
+            # The thread that reads acks must not be the one that hands over: it may have to wait.
+            replica.move_on(at_leisure=at_leisure and not handing_over)
+
+    def granted(self, stream: ProducerStream, lease: Lease) -> None:
+        """Take a read lease of a follower's node."""
+        replica = self._replica
+        with replica.lock:
+            if self.state is None or self.streams.get(stream.node) is not stream:
+                return
+            self.state.granted(stream.node, lease)
+            if replica.host.told.lost:
+                # It began with less than may have been promised: it joins on its next stream.
+                self.state.follower(stream.node).count_no_lease()
+            replica.changed.notify_all()
+            news = replica.reads.waits or stream.node not in self.state.maximal
+        if news:
+            replica.wake()
+
+    def close_time(self) -> ClosedTime | None:
+        """Close the latest time that may be, for the followers; None when there is no news."""
+        return self._replica.closing.close()
+
+    def ask_leases(self) -> None:
+        """Ask all followers for leases now; under the lock."""
+        for stream in self.streams.values():
+            stream.ask_lease()
+
+    # --- the partition's job ---------------------------------------------------------------------
+
+    def pump(self) -> None:
+        """Sync, commit, apply, answer: whatever of it is due."""
+        replica = self._replica
+        store = replica.store
+        if not self._saved:
+            self._saved = True
+            store.update_meta()
+        if store.durable_end < store.log_end:
+            store.sync()
+        with replica.lock:
+            state = self.state
+            if state is None or not self._saved:
+                return
+            now = replica.clock.monotonic()
+            if now >= state.hold_until:
+                self._settle()
+            if state.advance(store.durable_end, now, replica.config.min_in_sync_replicas):
+                replica.positions.commit(state.committed)
+                replica.look_again(self._next_broadcast())
+                replica.importers.ring(urgent=store.seal is not None)
+            committed = state.committed
+            self._propose(state)
+        if committed > store.applied:
+            store.apply_to(committed)
+        answers: list[Answer] = []
+        with replica.lock:
+            replica.positions.note_applied()
+            if self.state is state:
+                # After the rows are applied: who has an answer can read what it wrote.
+                answers = replica.intake.take_committed(committed)
+        for reply, result in answers:
+            reply(result)
+        replica.index.pump()
+
+    def tick(self, now: float) -> None:
+        """Look after what no event wakes: laggards, held commits, followers' commit offsets."""
+        replica = self._replica
+        if self.state is None:
+            return
+        if replica.store.meta.settled_epoch < replica.leader_epoch:
+            if now >= self.state.hold_until:
+                replica.wake()
+            else:
+                replica.look_again(self.state.hold_until)
+        self._propose(self.state)
+        replica.transacting.tick(now)
+        for stream in self.streams.values():
+            if stream.committed_sent < replica.positions.committed:
+                stream.wake()
+
+    def _next_broadcast(self) -> float:
+        """Return when followers that had no entries since hear of the commit offset.
+
+        The same moment for all partitions: what goes to one node then goes in one frame.
+        """
+        interval = self._replica.settings.commit_interval_ms / 1000
+        return (self._replica.clock.monotonic() // interval + 1) * interval
+
+    def _propose(self, state: Leadership) -> None:
+        replica = self._replica
+        if replica.takeover.blocks_writes:
+            return
+        needed = replica.config.min_in_sync_replicas
+        if state.propose(replica.clock.monotonic(), replica.store.log_end, needed):
+            # Before anybody can see it, for the answer may come after a restart. Under the lock,
+            # but rarely: members come and go.
+            replica.store.update_meta(proposed=tuple(sorted(state.maximal)))
+            replica.touched(at_once=True)
+        replica.look_again(state.lag_deadline)

@@ -1,0 +1,330 @@
+"""The role of a replica, the record it stands in, and the changes of both.
+
+What a change depends on is on the disk before it takes effect: epochs and the record (ZR-17), a
+leadership's new branch of history, and "dead" (DCP-10), which is stored as the role Follower
+beside a record that names this node. What follows from a change is told to the duties of each
+role (`leader`, `follower`, `takeover`) and to those who wait (`write`).
+
+Concurrency: under the partition's lock, which every method takes that may be called without it;
+`host.restream` is called after it is given back.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from rezone.datanode.commit.lease import NEVER, Promises
+from rezone.storage.state.history import with_new_branch
+from rezone.wire.errors import ConflictError, NotReadyError, StaleEpochError
+from rezone.wire.messages import NOBODY, Fence, LeaderAndIsr, Role, StreamEnd, UpgradeCandidate
+
+if TYPE_CHECKING:
+    from rezone.datanode.replica.replica import Replica
+
+
+class Roles:
+    """The role and the record of one replica. Control calls are idempotent (ZR-13)."""
+
+    def __init__(self, replica: "Replica") -> None:
+        self._replica = replica
+        store = replica.store
+        self.promises = Promises(replica.clock.monotonic(), store.meta.lease_ms)
+        self._released_epoch = 0
+        self.role = Role.LEARNER
+        self.record = store.meta.leader_and_isr or LeaderAndIsr(
+            leader=NOBODY, leader_epoch=0, isr=(), coordinator_epoch=0
+        )
+
+    def resume(self) -> None:
+        """Go on with what was known before a restart (B-09)."""
+        replica = self._replica
+        meta = replica.store.meta
+        if meta.leader_and_isr is None:
+            return
+        self.role = Role.LEARNER if meta.needs_snapshot else meta.role or Role.LEARNER
+        if self.record.leader != replica.node_id or meta.needs_snapshot:
+            return
+        # A new branch: what had been streamed and was lost with this node is nobody's history.
+        with replica.lock:
+            dead = self.role is not Role.LEADER
+            settled = meta.settled_epoch == replica.leader_epoch
+            self.become_leader(self.record, hold_until=NEVER if settled else None, dead=dead)
+
+    # --- what the coordinator decides ------------------------------------------------------------
+
+    def notify(self, fence: Fence, record: LeaderAndIsr) -> None:
+        """Take the coordinator's record (HS-02).
+
+        StaleEpochError or StaleRevisionError when it is older than what is known; a repeat is
+        taken as done. A record that makes this node lead must find its rows here.
+        """
+        replica = self._replica
+        with replica.lock, replica.failing.guarding():
+            if replica.closed or replica.failure:
+                raise NotReadyError(
+                    f"the replica of partition {replica.partition_id} is stopping, or has failed"
+                )
+            persisted = replica.fencing.check(fence)
+            replica.fencing.check_record(record.leader_epoch, record.partition_epoch)
+            if record.leader != replica.node_id:
+                self._follow(record, persisted)
+            elif not replica.leads or record.leader_epoch > replica.leader_epoch:
+                self.become_leader(record, persisted=persisted)
+            else:
+                self._confirm(record, persisted)
+            replica.changed.notify_all()
+        replica.touched(at_once=True)
+        replica.host.restream(replica)
+        replica.wake()
+
+    def _confirm(self, record: LeaderAndIsr, persisted: dict[str, Any]) -> None:
+        replica = self._replica
+        takeover = replica.takeover
+        handing_over = takeover.blocks_writes or (
+            takeover.hands_over and record.next_leader is not None
+        )
+        self._save(record, Role.FOLLOWER if handing_over else Role.LEADER, persisted)
+        replica.leading.require_state().confirm(record)
+        replica.leading.end_left_out({*record.replicas, *record.isr})
+        if record.next_leader is None and not takeover.blocks_writes:
+            takeover.clear()
+
+    def _follow(self, record: LeaderAndIsr, persisted: dict[str, Any]) -> None:
+        replica = self._replica
+        newer = record.leader_epoch > replica.leader_epoch
+        later = record.partition_epoch > self.record.partition_epoch
+        replica.following.record_came()
+        # A candidate goes on being one while its leader only changes the in-sync set.
+        if newer or self.role is Role.LEADER or (later and not replica.takeover.eager):
+            replica.takeover.clear()
+        self.become_follower(record, persisted)
+
+    def upgrade(self, request: UpgradeCandidate) -> None:
+        """Lead with the next epoch if the log reaches `last_offset` (RM-05); done already is done.
+
+        NotReadyError when rows or index entries are missing; ConflictError when this replica may
+        not lead.
+        """
+        replica = self._replica
+        with replica.lock, replica.failing.guarding():
+            persisted = replica.fencing.check(request.fence)
+            epoch = replica.leader_epoch
+            if self.role is Role.LEADER and epoch == request.next_epoch:
+                return
+            if epoch >= request.next_epoch:
+                raise StaleEpochError(f"the leader epoch is {epoch}", leader_epoch=epoch)
+            log_end = replica.store.log_end
+            if request.last_offset is not None and log_end < request.last_offset:
+                raise NotReadyError(
+                    f"the log ends at {log_end}, before {request.last_offset}", log_end=log_end
+                )
+            if replica.node_id not in self.record.isr:
+                raise ConflictError(f"node {replica.node_id} is not in sync")
+            if lacks := replica.index.lacks(request.index):
+                raise NotReadyError(lacks)
+            record = msgspec.structs.replace(
+                self.record,
+                leader=replica.node_id,
+                leader_epoch=request.next_epoch,
+                next_leader=None,
+                next_epoch=None,
+            )
+            self.become_leader(record, persisted=persisted)
+        replica.host.restream(replica)
+
+    def begin_empty(self, fence: Fence, record: LeaderAndIsr) -> None:
+        """Lead without rows, which a person has given up; leading by that record is done.
+
+        StaleEpochError when the record is older than what is known, ConflictError when it names
+        another leader, or there are rows here.
+        """
+        replica = self._replica
+        with replica.applying, replica.lock, replica.failing.guarding():
+            persisted = replica.fencing.check(fence)
+            replica.fencing.check_record(record.leader_epoch, record.partition_epoch)
+            node = replica.node_id
+            if record.leader != node:
+                raise ConflictError(f"node {record.leader} leads, not node {node}")
+            if replica.leads and replica.leader_epoch == record.leader_epoch:
+                return
+            if not replica.store.meta.needs_snapshot:
+                raise ConflictError(f"node {node} has rows of {replica.partition_id}")
+            replica.log.warning("beginning empty", leader_epoch=record.leader_epoch)
+            replica.store.reset()
+            replica.positions.follow_cut()
+            replica.store.update_meta(needs_snapshot=False, uncompared="")
+            self.become_leader(record, persisted=persisted)
+        replica.host.restream(replica)
+
+    # --- what replicas tell each other -----------------------------------------------------------
+
+    @property
+    def is_released(self) -> bool:
+        """Whether the leader of the record has given up what this replica has promised it."""
+        return self._released_epoch == self.record.leader_epoch
+
+    def stream_started(self) -> None:
+        """Follow a leader that may be promised something again."""
+        self._released_epoch = 0
+
+    def stream_ended(self, message: StreamEnd) -> None:
+        """Follow the leader an old leader has named in its StreamEnd.
+
+        What was promised to one that has given up its leases binds no more.
+        """
+        replica = self._replica
+        with replica.lock:
+            self._released_epoch = message.released_epoch
+            epoch = message.leader_epoch or 0
+            known = epoch <= replica.leader_epoch
+            if message.leader is None or known or self.role is Role.LEADER:
+                return
+            if message.leader == replica.node_id:
+                return
+            record = msgspec.structs.replace(
+                self.record,
+                leader=message.leader,
+                leader_epoch=epoch,
+                next_leader=None,
+                next_epoch=None,
+            )
+            # In the middle of the write gap: the disk comes in with the new leader's answer.
+            self.become_follower(record, durable=False)
+        replica.host.restream(replica)
+
+    # --- the changes -----------------------------------------------------------------------------
+
+    def become_leader(
+        self,
+        record: LeaderAndIsr,
+        *,
+        hold_until: float | None = None,
+        dead: bool = False,
+        persisted: dict[str, Any] | None = None,
+        durable: bool = True,
+    ) -> None:
+        """Lead with the record's epoch: a new branch of history begins at the log's end.
+
+        Nothing is committed before `hold_until` (monotonic), by default before this replica's
+        promises to earlier leaders are over. `dead`: only to hand over, as before a restart.
+        Without `durable` the epoch is on the disk before anything is committed in it: until then a
+        crash makes it as if this replica had not led, as it does with all that was streamed.
+        ConflictError when the rows are not all here.
+        """
+        replica = self._replica
+        store = replica.store
+        if store.meta.needs_snapshot:
+            raise ConflictError(f"partition {replica.partition_id} is not copied to this node yet")
+        branches = with_new_branch(store.meta.failover_log, store.log_end)
+        changes: dict[str, Any] = {
+            "failover_log": branches,
+            "partition_uuid": branches[-1].partition_uuid,
+        }
+        if hold_until is not None and hold_until <= replica.clock.monotonic():
+            changes["settled_epoch"] = record.leader_epoch
+        replica.takeover.clear()
+        role = Role.FOLLOWER if dead else Role.LEADER
+        self._save(record, role, {**(persisted or {}), **changes}, durable=durable)
+        self.role = Role.LEADER
+        # Looked at only now that every lease is refused for the epoch before.
+        hold_until = self.promises.until if hold_until is None else hold_until
+        replica.leading.begin(record, hold_until=hold_until, saved=durable)
+        if dead:
+            replica.takeover.restore_dead()
+            return
+        replica.log.info("leading", leader_epoch=record.leader_epoch, log_end=store.log_end)
+        replica.intake.release()
+        replica.touched(at_once=True)
+        replica.changed.notify_all()
+        replica.wake()
+
+    def become_follower(
+        self,
+        record: LeaderAndIsr,
+        persisted: dict[str, Any] | None = None,
+        *,
+        durable: bool = True,
+    ) -> None:
+        """Follow the record's leader; unanswered writes are sent there.
+
+        Without `durable` the record is on the disk before the first ack to that leader: until
+        then a crash makes it as if the news had not come.
+        """
+        replica = self._replica
+        role = Role.FOLLOWER if replica.node_id in record.isr else Role.LEARNER
+        damaged = bool(replica.damage.reason)
+        if damaged:
+            # It has led on with what it could read; now others have all of it.
+            persisted = {**(persisted or {}), "needs_snapshot": True}
+            replica.positions.make_unreadable()
+        if replica.store.meta.needs_snapshot or damaged:
+            role = Role.LEARNER
+        self._save(record, role, persisted or {}, durable=durable)
+        if replica.leads:
+            replica.log.info("following", leader=record.leader, leader_epoch=record.leader_epoch)
+            replica.leading.end(record.leader, record.leader_epoch)
+            replica.intake.fail_all(replica.not_leader())
+        replica.touched(at_once=True)
+        replica.changed.notify_all()
+
+    def _save(
+        self,
+        record: LeaderAndIsr,
+        role: Role,
+        changes: dict[str, Any],
+        *,
+        durable: bool = True,
+    ) -> None:
+        replica = self._replica
+        assert record.leader_epoch >= replica.leader_epoch, "a leader epoch never falls"  # noqa: S101 - invariant
+        known = (self.record.leader_epoch, self.record.partition_epoch)
+        if (record.leader_epoch, record.partition_epoch) > known:
+            # Every proposal was of the record before: it is answered, or refused as too old.
+            changes = {**changes, "proposed": ()}
+        replica.store.update_meta(
+            **changes,
+            time_floor=replica.write_clock.floor,
+            role=role,
+            leader_epoch=record.leader_epoch,
+            partition_epoch=record.partition_epoch,
+            leader_and_isr=record,
+            durable=durable,
+        )
+        before, released = self.record, self.is_released
+        # First the record, then the look at what was promised: who grants does it the other way
+        # round, so that no promise is made behind this look.
+        self.record = record
+        promise = replica.host.promised_to(before.leader)
+        if record.leader_epoch != before.leader_epoch:
+            replica.closing.forget()
+            replica.following.leader_changed()
+            if not released:
+                self.promises.made(promise)
+        replica.write_clock.raise_to(promise.time)
+        leads = replica.takeover.blocks_writes or replica.takeover.hands_over
+        self.role = Role.LEADER if leads else role
+
+    def mark_dead(self, *, dead: bool, durable: bool) -> None:
+        """Note whether this leader may lead on after a restart, or only hand over."""
+        role = Role.FOLLOWER if dead else Role.LEADER
+        self._replica.store.update_meta(role=role, durable=durable)
+
+    def stand_down(self) -> None:
+        """Lead no more, in memory alone: a replica that has failed writes nothing."""
+        self.role = Role.FOLLOWER
+
+    def need_snapshot(self) -> None:
+        """Give up the own rows: only a copy helps."""
+        replica = self._replica
+        replica.store.update_meta(needs_snapshot=True, role=Role.LEARNER)
+        self.role = Role.LEARNER
+        # A copy begins by dropping the rows: nothing may be read here from now on.
+        replica.positions.make_unreadable()
+        replica.touched(at_once=True)
+
+    def start_over(self) -> None:
+        """Drop all rows at once, where the log cannot be cut as far as it must be."""
+        replica = self._replica
+        replica.positions.make_unreadable()
+        replica.store.reset()
+        self.role = Role.LEARNER

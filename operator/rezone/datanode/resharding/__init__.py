@@ -1,0 +1,1 @@
+"""What replicas of two layouts do for each other."""

@@ -1,0 +1,312 @@
+"""What a partition answers to those of the next layout that import it (docs/decisions/0120).
+
+Only its leader answers, each request is complete in itself, and nothing but the log is kept for
+who asks: from where the log is to be followed, the next versions of a range, and what the log has
+committed for a range since. One request follows any number of partitions that a node leads, so
+that an importing node has one under way for each other node, however many partitions there are.
+
+Reading versions gives way to clients as every copy does. Following the log does not: it is
+replication, and the cut-over waits for it.
+
+Concurrency: runs in the Flight threads of the calls, or in those of a node that imports from
+itself.
+"""
+
+import threading
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
+from rezone.datanode.copying.copies import ROWS_WEIGHT
+from rezone.datanode.resharding.importers import Bell, Importers, listening
+from rezone.datanode.scheduling.foreground import CopySteps, Foreground
+from rezone.datanode.settings import Clock
+from rezone.storage.log.entry import Entry, EntryHeader, EntryKind, iter_entries
+from rezone.storage.reshard.imports import RangeEntry
+from rezone.storage.reshard.range_fill import range_versions
+from rezone.storage.reshard.range_tail import range_entries
+from rezone.storage.state.history import branch_at
+from rezone.wire.errors import (
+    ConflictError,
+    NotReadyError,
+    RezoneError,
+    SnapshotExpiredError,
+)
+from rezone.wire.layouts import HashRange
+from rezone.wire.messages import (
+    BeginImport,
+    FailoverEntry,
+    FilledVersions,
+    FillImport,
+    ImportBegun,
+    ImportedPart,
+    ImportPosition,
+    ImportTail,
+    ImportTails,
+    PartitionId,
+    TailedPart,
+    TailEntry,
+    TailImports,
+)
+
+if TYPE_CHECKING:
+    from rezone.datanode.replica.replica import Replica
+
+CHUNK_BYTES_MAX = 4 << 20
+"""The most that one answer has, but for its last row: who asks for more gets this."""
+
+TAIL_PARTS_MAX = 32_768
+WAIT_SECONDS_MAX = 5.0
+_READ_BYTES = 1 << 20
+_DOZE_SECONDS = 0.05
+"""How often who waits for more looks how much that is by now."""
+
+_READS_MAX = 8
+"""How often the log is read for one part and one answer: others want to be answered, too."""
+
+_IS_BROKEN = (ConflictError, SnapshotExpiredError)
+
+
+def is_broken(error: RezoneError) -> bool:
+    """Return whether a source's log does not lead on from where an import stands."""
+    return isinstance(error, _IS_BROKEN)
+
+
+class _Cursor:
+    """Where the log of one part is read on, over the turns of one request."""
+
+    def __init__(self, tailed: TailedPart) -> None:
+        self.part = tailed.part
+        self.offset = tailed.offset
+        self.branch = tailed.partition_uuid
+        self.reached: ImportPosition | None = None
+        self.entries: list[TailEntry] = []
+        self.source: Replica | None = None
+
+    def read_from(self, source: "Replica") -> None:
+        """Have the log of this replica read on."""
+        self.source = source
+
+    def advance(self, found: list[TailEntry], reached: ImportPosition) -> None:
+        """Take what was found up to a position, and stand there."""
+        self.entries += found
+        self.reached = reached
+        self.offset, self.branch = reached.offset, reached.partition_uuid
+
+    @property
+    def size(self) -> int:
+        """The bytes of the rows that have been found."""
+        return sum(len(entry.rows) for entry in self.entries)
+
+    @property
+    def lacks_much(self) -> bool:
+        """Whether so much is not read yet that it may wait no longer: who imports is to be near."""
+        if self.source is None:
+            return False
+        unread = self.source.positions.committed - self.offset
+        return unread > self.source.settings.takeover_rows_max // 2
+
+    @property
+    def has_seal(self) -> bool:
+        """Whether the end of the log has been found: who follows it is waited for."""
+        return bool(self.entries) and self.entries[-1].kind == EntryKind.SEAL
+
+
+class ImportSource:
+    """The answers of one node; `find` raises UnknownPartitionError, `closed` ends what waits."""
+
+    def __init__(
+        self,
+        find: Callable[[PartitionId], "Replica"],
+        foreground: Foreground,
+        clock: Clock,
+        closed: threading.Event,
+    ) -> None:
+        self._find = find
+        self._foreground = foreground
+        self._clock = clock
+        self._closed = closed
+
+    def begin(self, request: BeginImport) -> ImportBegun:
+        """Say from where the log is to be followed: from where all is committed and applied."""
+        partition = self._leading(request.part)
+        begun = partition.store.outgoing.begin_import()
+        with partition.lock:
+            self._require_committed(partition, begun.position.offset)
+            partition.importers.heard(request.part.heir, begun.position.offset)
+        return begun
+
+    def fill(self, request: FillImport) -> FilledVersions:
+        """Return the next versions of a part; NotReadyError while not all of them are applied."""
+        partition, part = self._leading(request.part), request.part
+        leadership = partition.leading.state
+        self._require_applied(partition, request.applied)
+        steps = CopySteps(self._foreground, ROWS_WEIGHT)
+        found = range_versions(
+            partition.store.engine,
+            _hashes_of(part),
+            request.after,
+            min(request.bytes_max, CHUNK_BYTES_MAX),
+            step_bytes=steps.step_bytes,
+            rest=steps.rest,
+        )
+        # What was read may not be undone, and not be of rows that were replaced meanwhile.
+        if self._leading(part).leading.state is not leadership:
+            raise NotReadyError(f"partition {part.source} has begun to lead anew; retry")
+        self._require_committed(partition, partition.store.applied)
+        return FilledVersions(
+            versions=found.batch.serialize().to_pybytes(), reached=found.reached, end=found.end
+        )
+
+    def _require_applied(self, replica: "Replica", offset: int) -> None:
+        """Refuse while rows are not in the engine that are not asked of the log any more.
+
+        Of a leader that has not applied all that it began with, and of one that is cut off and does
+        not know of a later one.
+        """
+        if replica.store.applied < offset:
+            raise NotReadyError(
+                f"partition {replica.partition_id} has not applied its log up to {offset} yet; "
+                "retry"
+            )
+
+    def _require_committed(self, replica: "Replica", offset: int) -> None:
+        if offset > replica.positions.committed:
+            raise NotReadyError(
+                f"partition {replica.partition_id} has applied rows that may be undone; retry"
+            )
+
+    def _leading(self, part: ImportedPart, read_to: int | None = None) -> "Replica":
+        """Return the partition if it leads, and knows as much as the importer does."""
+        partition = self._find(part.source)
+        with partition.lock:
+            state = partition.leading.state
+            if state is None:
+                raise partition.not_leader()
+            if partition.closed or not state.serving or partition.leader_epoch < part.leader_epoch:
+                raise NotReadyError(f"partition {part.source} does not serve yet; retry")
+            if part.keep_from is not None:
+                partition.importers.heard(part.heir, part.keep_from, read_to)
+        return partition
+
+    # --- following logs --------------------------------------------------------------------------
+
+    def tail(self, request: TailImports) -> ImportTails:
+        """Return what is committed, once something is for one of the parts, or time is over.
+
+        What is found waits for more, but not a seal: each answer is an append at each part.
+        """
+        now = self._clock.monotonic()
+        until = now + min(request.timeout_ms / 1000, WAIT_SECONDS_MAX)
+        cursors = [_Cursor(tailed) for tailed in request.parts[:TAIL_PARTS_MAX]]
+        bell = Bell()
+        room = min(request.bytes_max, CHUNK_BYTES_MAX)
+        with listening(self._partitions_of(cursors), bell):
+            while True:
+                bell.clear()
+                tails = self._tails(cursors, room)
+                now = self._clock.monotonic()
+                if until <= now or self._is_urgent(cursors, tails, room) or self._closed.is_set():
+                    return ImportTails(tails=tuple(tails))
+                if any(cursor.entries for cursor in cursors):
+                    self._doze(bell, cursors, min(until, now + request.linger_ms / 1000))
+                    until = now  # it is read once more
+                else:
+                    bell.wait(until - now)
+
+    def _doze(self, bell: Bell, cursors: list[_Cursor], until: float) -> None:
+        """Let more be committed: until then, or a seal, or until it is much."""
+        while (left := until - self._clock.monotonic()) > 0:
+            if bell.doze(min(left, _DOZE_SECONDS)) or self._closed.is_set():
+                return
+            if any(cursor.lacks_much for cursor in cursors):
+                return
+
+    @staticmethod
+    def _is_urgent(cursors: list[_Cursor], tails: list[ImportTail], room: int) -> bool:
+        full = sum(cursor.size for cursor in cursors) >= room
+        refused = any(tail.error is not None for tail in tails)
+        return full or refused or any(cursor.has_seal for cursor in cursors)
+
+    def _partitions_of(self, cursors: list[_Cursor]) -> Iterator[tuple[Importers, threading.RLock]]:
+        for source in {cursor.part.source for cursor in cursors}:
+            try:
+                partition = self._find(source)
+            except RezoneError:
+                continue  # its tail says so
+            yield partition.importers, partition.lock
+
+    def _tails(self, cursors: list[_Cursor], room: int) -> list[ImportTail]:
+        """Read on for each part in turn, for all together about `room` bytes."""
+        tails: list[ImportTail] = []
+        room -= sum(cursor.size for cursor in cursors)
+        for cursor in cursors:
+            found = cursor.size
+            try:
+                tail = self._tail(cursor, room)
+            except RezoneError as error:
+                tail = ImportTail(error=error.info())
+            room -= cursor.size - found
+            tails.append(tail)
+        return tails
+
+    def _tail(self, cursor: _Cursor, room: int) -> ImportTail:
+        partition = self._leading(cursor.part, cursor.offset)
+        cursor.read_from(partition)
+        with partition.lock:
+            # In this order: all rows up to that time are below that offset.
+            time = partition.positions.readable_time
+            committed = partition.positions.committed
+            failover_log = partition.store.meta.failover_log
+        if cursor.offset > committed or branch_at(failover_log, cursor.offset) != cursor.branch:
+            raise ConflictError(
+                f"partition {cursor.part.source} has another history than was imported up to "
+                f"{cursor.offset}"
+            )
+        for _ in range(_READS_MAX):
+            if cursor.offset >= committed or room <= 0:
+                break
+            found = self._read_on(partition, cursor, committed, failover_log)
+            room -= sum(len(entry.rows) for entry in found)
+        return ImportTail(
+            entries=tuple(cursor.entries), reached=cursor.reached, committed=committed, time=time
+        )
+
+    def _read_on(
+        self,
+        replica: "Replica",
+        cursor: _Cursor,
+        committed: int,
+        failover_log: tuple[FailoverEntry, ...],
+    ) -> list[TailEntry]:
+        """Return what the next committed entries mean for the part; the cursor is behind them."""
+        raw = replica.store.read(cursor.offset, _READ_BYTES)
+        whole = [entry for entry in iter_entries(raw) if entry.header.end_offset <= committed]
+        found = [
+            _sent(e) for e in range_entries(iter(whole), _hashes_of(cursor.part), failover_log)
+        ]
+        if whole:
+            cursor.advance(found, _position_at(cursor.part.source, whole[-1], failover_log))
+        return found
+
+
+def _hashes_of(part: ImportedPart) -> HashRange:
+    return HashRange(part.first_hash, part.last_hash + 1)
+
+
+def _position_at(
+    source: PartitionId, entry: Entry, failover_log: tuple[FailoverEntry, ...]
+) -> ImportPosition:
+    header: EntryHeader = entry.header
+    return ImportPosition(
+        source=source,
+        offset=header.end_offset,
+        commit_time=header.commit_time,
+        partition_uuid=branch_at(failover_log, header.end_offset),
+        leader_epoch=header.leader_epoch,
+    )
+
+
+def _sent(entry: RangeEntry) -> TailEntry:
+    rows = entry.rows.serialize().to_pybytes()
+    kind = int(entry.kind)
+    return TailEntry(rows, kind, *entry.batch, *entry[3:])

@@ -1,0 +1,1 @@
+"""The Flight server of a data node, and how it stops."""

@@ -1,0 +1,44 @@
+"""The door of a data node: asks `domain.access.roles` for each call, stream and request of a peer.
+
+A node without TLS has no door, because it cannot know who comes.
+"""
+
+from typing import Any
+
+import structlog
+
+from rezone.domain.access.roles import Act, act_of, refusal
+from rezone.wire.errors import ForbiddenError
+from rezone.wire.messages import Message
+from rezone.wire.transport.identity import Identity
+
+_log = structlog.get_logger(__name__)
+
+
+class Guard:
+    """Knows one caller; `here` is the node's own identity, None where plaintext is spoken."""
+
+    def __init__(self, here: Identity | None, peer: str) -> None:
+        self._here = here
+        self._name = peer
+        self._peer = Identity.parse(peer)
+
+    def check(self, request: Message) -> None:
+        """Raise ForbiddenError when the caller may not ask for this."""
+        self.require(act_of(type(request)))
+
+    def require(self, act: Act) -> None:
+        """Raise ForbiddenError when the caller may not do this."""
+        if self._here is None:
+            return
+        if reason := refusal(self._peer, act, self._here):
+            _log.warning("refused", peer=self._name, reason=reason)
+            raise ForbiddenError(reason)
+
+
+def guard_of(here: Identity | None, context: Any) -> Guard:
+    """Return the guard of a Flight call."""
+    if here is None:
+        return Guard(None, "")
+    peer: bytes = context.peer_identity()
+    return Guard(here, peer.decode(errors="replace"))

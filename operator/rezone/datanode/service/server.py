@@ -1,0 +1,186 @@
+"""The Flight server of a data node: calls, snapshots, scans, bulk inserts and channels.
+
+With TLS a peer must show a certificate of the same authority, and each thing it asks for is
+checked by its name (`guard`) before anything else happens.
+
+Concurrency: Flight has a thread for each call under way; all state is the node's.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+import structlog
+from pyarrow import flight
+
+from rezone.datanode.copying.copies import Receiver, failure_of, snapshot_stream
+from rezone.datanode.node.node import DataNode
+from rezone.datanode.reading.lookup import lookup_batches
+from rezone.datanode.reading.scan import scan_batches
+from rezone.datanode.scheduling.foreground import CopySteps
+from rezone.datanode.service.control import Control
+from rezone.datanode.service.guard import Guard, guard_of
+from rezone.domain.access.roles import Act
+from rezone.wire import messages
+from rezone.wire.errors import RezoneError
+from rezone.wire.messages import (
+    BulkInsert,
+    CopyFailure,
+    CopyState,
+    IndexTicket,
+    Message,
+    ScanTicket,
+    SnapshotTicket,
+)
+from rezone.wire.transport.channel import Channel
+from rezone.wire.transport.flight import answer_action, to_flight_error
+from rezone.wire.transport.identity import Identity, Role
+from rezone.wire.transport.sockets import probe_callers
+from rezone.wire.transport.tls import TlsFiles, TlsFilesError
+
+_log = structlog.get_logger(__name__)
+
+
+class NodeServer(flight.FlightServerBase):  # type: ignore[misc]
+    """Serves a node at `listen` ("host:port"; port 0 is any free one, see `port`).
+
+    Without `files` it speaks plaintext and lets everybody in.
+    """
+
+    def __init__(self, node: DataNode, listen: str, files: TlsFiles | None = None) -> None:
+        self._node = node
+        self._control = Control(node)
+        self._here: Identity | None = None
+        if files is None:
+            super().__init__(f"grpc://{listen}")
+        else:
+            self._here = node_identity(files)
+            super().__init__(
+                f"grpc+tls://{listen}",
+                tls_certificates=[(files.certificate, files.key)],
+                verify_client=True,
+                root_certificates=files.authority,
+            )
+        probe_callers(self.port)
+
+    def list_actions(self, context: Any) -> list[tuple[str, str]]:
+        """Name the calls."""
+        try:
+            guard_of(self._here, context).require(Act.ROUTES)
+        except RezoneError as error:
+            raise to_flight_error(error) from error
+        return [
+            (kind.__name__, (kind.__doc__ or "").split("\n")[0]) for kind in self._control.kinds
+        ]
+
+    def do_action(self, context: Any, action: flight.Action) -> Iterator[flight.Result]:
+        """Answer one call."""
+        guard = guard_of(self._here, context)
+
+        def handle(request: Message) -> Message:
+            guard.check(request)
+            return self._control.handle(request)
+
+        return answer_action(action, handle)
+
+    def do_get(self, context: Any, ticket: flight.Ticket) -> Any:
+        """Stream a snapshot, a scan or a lookup."""
+        request = _decode(ticket.ticket)
+        try:
+            guard_of(self._here, context).check(request)
+            return self._stream(request)
+        except RezoneError as error:
+            raise to_flight_error(error) from error
+
+    def _stream(self, request: Message) -> Any:
+        if isinstance(request, SnapshotTicket):
+            partition = self._node.find(request.partition)
+            source = self._node.open_source(partition, request)
+            stream = snapshot_stream(source, self._node.foreground)
+            return flight.GeneratorStream(source.schema, _carrying_errors(stream))
+        if isinstance(request, ScanTicket | IndexTicket):
+            partition = self._node.find_for_client(request.partition)
+            codec = self._node.zone.codec
+            if isinstance(request, ScanTicket):
+                rows = scan_batches(partition, request, codec)
+            else:
+                rows = lookup_batches(partition, request, codec)
+            served = self._node.foreground.serving(rows)
+            return flight.GeneratorStream(codec.arrow_schema, _carrying_errors(served))
+        raise RezoneError(f"{type(request).__name__} is not a ticket")
+
+    def do_put(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
+        """Take a snapshot in (BulkInsert); answers with CopyState as it becomes durable."""
+        request = _decode(descriptor.command)
+        try:
+            guard_of(self._here, context).check(request)
+            self._receive(request, reader, writer)
+        except RezoneError as error:
+            raise to_flight_error(error) from error
+
+    def _receive(self, request: Message, reader: Any, writer: Any) -> None:
+        if not isinstance(request, BulkInsert):
+            raise RezoneError(f"{type(request).__name__} is not a bulk insert")
+        partition = self._node.find(request.partition)
+        with partition.lock:
+            # Not the coordinator's epoch: a copy outlives the coordinator that started it, and the
+            # next one goes on with it. What makes a copy outdated is a newer trigger (B-05).
+            partition.fencing.check_revision(request.revision)
+        partition.admission.require()
+        receiver = Receiver(partition, request.attempt, CopySteps(self._node.foreground).rest)
+        receiver.begin()
+        state: CopyState | None = None
+        try:
+            for chunk in reader:
+                state = receiver.take(chunk.data, chunk.app_metadata)
+                if state is not None:
+                    writer.write(pa.py_buffer(messages.encode(state)))
+        except BaseException as error:
+            receiver.abort(str(error), failure_of(error))
+            raise
+        if state is None or not state.done:
+            receiver.abort("the stream ended before the snapshot", CopyFailure.SOURCE)
+
+    def do_exchange(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
+        """Serve a channel: "data" for clients, "replication" for followers' nodes."""
+        guard = guard_of(self._here, context)
+        kind = descriptor.path[0].decode() if descriptor.path else ""
+        try:
+            self._exchange(kind, guard, reader, writer)
+        except RezoneError as error:
+            raise to_flight_error(error) from error
+
+    def _exchange(self, kind: str, guard: Guard, reader: Any, writer: Any) -> None:
+        if kind == "data":
+            # Any role of the zone may open one: a refused request has a clear answer, while a
+            # channel that is refused looks to a client like a node that is away.
+            guard.require(Act.ROUTES)
+            self._node.serve_data(Channel(reader, writer), guard.check)
+        elif kind == "replication":
+            guard.require(Act.REPLICATE)
+            self._node.serve_replication(Channel(reader, writer))
+        else:
+            raise RezoneError(f"{kind!r} is no kind of channel")
+
+
+def node_identity(files: TlsFiles) -> Identity:
+    """Return the zone whose data node the files are of; TlsFilesError when of none."""
+    found = files.identity
+    if found is None or found.role is not Role.DATA_NODE:
+        raise TlsFilesError(f"{files.name or 'nobody'} is no name of a data node")
+    return found
+
+
+def _decode(data: bytes) -> Message:
+    try:
+        return messages.decode(data)
+    except msgspec.MsgspecError as error:
+        raise flight.FlightServerError(f"not a message of this version: {error}") from error
+
+
+def _carrying_errors(stream: Iterator[Any]) -> Iterator[Any]:
+    try:
+        yield from stream
+    except RezoneError as error:
+        raise to_flight_error(error) from error

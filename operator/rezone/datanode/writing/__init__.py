@@ -1,0 +1,1 @@
+"""Writes of one replica: rows, producers, transactions, and how fast."""

@@ -1,0 +1,402 @@
+"""The leader's side of transactions on one partition: who may write what, and what becomes of it.
+
+What is promised is snapshot isolation (decision 0086): a transaction reads as of one time, with its
+own writes on top; a row that anybody else has written since, or has an intent on, it may not
+write; and its rows become visible all at once or never. Intents are exclusive until their
+transaction is over, so a commit needs no check of its own. A plain write of such a row is refused,
+and repeated by its client.
+
+Nothing is remembered here but counts: all of it follows from the log
+(`storage.transactions.transactions`), so the next leader goes on where this one has stopped. Checks
+of rows are made in two parts. The engine is asked outside of all locks (`prepare_intents`); what
+the log holds beyond what was applied then is looked at when the write is appended.
+
+Concurrency: `prepare_*` run in the threads of clients' channels, all else under the partition's
+lock.
+"""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from rezone.datanode.clock.expiry import retention_micros
+from rezone.datanode.commit.insync import Reply
+from rezone.datanode.writing.write import (
+    ENTRY_OVERHEAD_BYTES,
+    Earlier,
+    NewEntry,
+    PreparedRows,
+    log_key,
+)
+from rezone.storage.engines.base import TIME_MAX
+from rezone.storage.log.entry import OP_ABORT, EntryKind, ProducerBatch, iter_entries, rows_batch
+from rezone.storage.reshard.imports import rows_of, version_times
+from rezone.storage.state.producers import uuid_text
+from rezone.storage.transactions.intents import commit_rows, intent_rows
+from rezone.storage.transactions.transactions import Transaction, TransactionTable
+from rezone.wire.errors import (
+    ConflictError,
+    InvalidRowError,
+    LimitExceededError,
+    NotReadyError,
+    OverloadedError,
+    RezoneError,
+    RowLockedError,
+    TransactionConflictError,
+    TransactionEndedError,
+)
+from rezone.wire.messages import (
+    OwnWrites,
+    TransactionBegun,
+    TransactionEnd,
+    TransactionOutcome,
+    TransactionResult,
+    TransactionTimes,
+    WriteRequest,
+)
+
+if TYPE_CHECKING:
+    from rezone.datanode.replica.replica import Replica
+
+_TAIL_ROWS_MAX = 50_000
+"""A leader that has more than this still to apply is not asked to look through it per write."""
+_READ_BYTES = 4 << 20
+_EXPIRE_AGAIN_SECONDS = 1.0
+_WITHOUT_VERSIONS = frozenset(
+    {EntryKind.INTENTS, EntryKind.ABORT, EntryKind.SEAL, EntryKind.PRODUCER_OPEN}
+)
+_OUTCOMES = {
+    EntryKind.COMMIT: TransactionOutcome.COMMITTED,
+    EntryKind.ABORT: TransactionOutcome.ABORTED,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedIntents(PreparedRows):
+    """Intents with what the engine knew of their rows when it had applied up to `checked_to`."""
+
+    row_ids: list[bytes]
+    checked_to: int
+    newest_time: int
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedEnd(PreparedRows):
+    """The rows of a commit, read when its transaction ended at `read_at`; -1 when not read."""
+
+    read_at: int
+
+
+def transaction_key(text: str) -> bytes:
+    """Return a transaction's 16 bytes in the log; InvalidRowError when it is no UUID."""
+    return log_key("transaction", text)
+
+
+def prepare_intents(
+    replica: "Replica", prepared: PreparedRows, times: TransactionTimes
+) -> PreparedIntents:
+    """Turn checked rows into intents, and look who has written these rows last.
+
+    InvalidRowError for times that no leader has given.
+    """
+    if not 0 <= times.read_time <= times.begun <= TIME_MAX:
+        raise InvalidRowError(f"no transaction reads at {times.read_time} and began {times.begun}")
+    row_ids = prepared.rows.column(0).to_pylist()
+    checked_to = replica.store.applied
+    newest = max(replica.store.engine.newest_times(row_ids))
+    rows = intent_rows(prepared.rows, times.read_time, times.begun)
+    size = rows.nbytes + ENTRY_OVERHEAD_BYTES
+    return PreparedIntents(rows, size, row_ids, checked_to, newest)
+
+
+def prepare_end(replica: "Replica", request: TransactionEnd) -> PreparedEnd:
+    """Read what a commit will write; nothing for an abort, or where there is nothing to commit."""
+    key, store = transaction_key(request.transaction), replica.store
+    nothing = PreparedEnd(rows_batch([], [], []), ENTRY_OVERHEAD_BYTES, -1)
+    with store.transactions() as table:
+        found = table.get(key) if request.commit else None
+        if found is None or not found.is_open or store.applied < found.last.end_offset:
+            return nothing
+        row_ids, end_offset = found.row_ids, found.last.end_offset
+    intents = store.reader.intents(found, row_ids)
+    if len(intents) < len(row_ids):
+        return nothing  # it has ended meanwhile, and its intents were collected
+    rows = commit_rows(intents)
+    return PreparedEnd(rows, rows.nbytes + ENTRY_OVERHEAD_BYTES, end_offset)
+
+
+class Transacting:
+    """The transactions of one partition as its leader deals with them."""
+
+    def __init__(self, replica: "Replica") -> None:
+        self._replica = replica
+        # For metrics: refused for other writers, for rows of transactions, for limits; aborted.
+        self.conflicts = 0
+        self.locked = 0
+        self.over_limit = 0
+        self.expired = 0
+
+    @property
+    def age_micros_max(self) -> int:
+        """How old a transaction may be: what it reads must not be collected meanwhile."""
+        replica = self._replica
+        kept = retention_micros(replica)
+        return min(replica.settings.transaction_ms_max * 1_000, kept)
+
+    # --- reads ----------------------------------------------------------------------------------
+
+    def begin(self, opaque: int) -> TransactionBegun:
+        """Return the times of a new transaction; only when the newest may be read."""
+        replica, store = self._replica, self._replica.store
+        with replica.lock:
+            read_time = store.applied_time
+            if store.applied == store.log_end:
+                # All there is: as of now, whose versions are kept longer than those of a late row.
+                read_time = max(read_time, replica.closing.promise())
+            begun = max(read_time, replica.clock.time())
+        return TransactionBegun(opaque=opaque, read_time=read_time, begun=begun)
+
+    def require_open(self, own: OwnWrites) -> Transaction | None:
+        """Return a transaction that may read, None without writes; else TransactionEndedError."""
+        key = transaction_key(own.transaction)
+        with self._replica.store.transactions() as table:
+            found = table.get(key)
+        if found is not None and not found.is_open:
+            raise _ended(found)
+        if found is None and own.sequence:
+            raise _ended(None)
+        if own.times.begun + self.age_micros_max < self._replica.clock.time():
+            raise self._too_old()
+        return found
+
+    # --- writes ---------------------------------------------------------------------------------
+
+    def require_free(self, rows: Any) -> None:
+        """Refuse a plain write to rows of open transactions with RowLockedError."""
+        store = self._replica.store
+        if not store.has_open_transactions:
+            return
+        with store.transactions() as table:
+            holder = table.holder(rows.column(0).to_pylist())
+        if holder is not None:
+            self.locked += 1
+            raise RowLockedError(
+                f"transaction {uuid_text(holder)} has written one of these rows; retry",
+                transaction=uuid_text(holder),
+            )
+
+    def plan_write(self, request: WriteRequest, prepared: PreparedRows) -> Earlier | NewEntry:
+        """Return the entry of a transaction's write, or where its first try stands.
+
+        TransactionConflictError, TransactionEndedError; ConflictError when it is out of turn.
+        """
+        assert isinstance(prepared, PreparedIntents)  # noqa: S101 - what its channel has made
+        assert request.transaction is not None  # noqa: S101 - the caller asked for it
+        self._replica.leading.require_state()
+        key, times = transaction_key(request.producer_id), request.transaction
+        with self._replica.store.transactions() as table:
+            found = table.get(key)
+            if found is None and request.sequence != 1:
+                raise _ended(None)
+            if found is not None:
+                if not found.is_open:
+                    raise _ended(found)
+                if request.sequence == found.last.sequence:
+                    return Earlier(found.last.end_offset, found.last.commit_time)
+                _require_next(request.sequence, found)
+            refusal = self._no_room(table, found, prepared.size)
+            holder = table.holder(prepared.row_ids, but=key)
+        if refusal is not None:
+            self.over_limit += 1
+            raise refusal
+        if holder is not None:
+            raise self._conflict(f"transaction {uuid_text(holder)} has written one of them")
+        self._replica.serving.require_since(prepared.rows.column(0), times.read_time)
+        changed = max(prepared.newest_time, self._newest_in_log(prepared))
+        if changed > times.read_time:
+            raise self._conflict(f"one was written at {changed}, after {times.read_time}")
+        return NewEntry(
+            prepared.rows,
+            prepared.size,
+            ProducerBatch(key, request.sequence),
+            EntryKind.INTENTS,
+            # Or a repeat that comes very late could open again what is over and forgotten.
+            since=times.begun if found is None else 0,
+            until=times.begun + self.age_micros_max if found is None else TIME_MAX,
+        )
+
+    def _no_room(
+        self, table: TransactionTable, found: Transaction | None, size: int
+    ) -> RezoneError | None:
+        """Return which limit a write of so many bytes would pass."""
+        settings, number = self._replica.settings, self._replica.partition_id
+        if size + (found.size if found else 0) > settings.transaction_bytes_max:
+            return LimitExceededError(
+                f"the transaction has over {settings.transaction_bytes_max} bytes of writes; "
+                "make smaller ones",
+                limit=settings.transaction_bytes_max,
+            )
+        if table.open_bytes + size > settings.open_intents_bytes_max:
+            return OverloadedError(
+                f"open transactions of partition {number} have {table.open_bytes} bytes of "
+                f"writes, the limit is {settings.open_intents_bytes_max}; retry later"
+            )
+        if not table.node_has_room(size):
+            return OverloadedError(
+                "open transactions of the node have as many bytes of writes as it may hold; "
+                "retry later"
+            )
+        if found is None and (table.full or table.open_count >= settings.transactions_open_max):
+            return OverloadedError(
+                f"partition {number} has {table.open_count} open transactions and remembers "
+                "others that are over; retry later"
+            )
+        return None
+
+    def _newest_in_log(self, prepared: PreparedIntents) -> int:
+        """Return the time of the newest write to the rows that the engine did not have yet."""
+        store, offset = self._replica.store, prepared.checked_to
+        if store.log_end - offset > _TAIL_ROWS_MAX or offset < store.log_start:
+            raise NotReadyError("the leader has much to apply; retry")
+        newest, wanted = 0, pa.array(prepared.row_ids, pa.binary())
+        while offset < store.log_end:
+            for entry in iter_entries(store.read(offset, _READ_BYTES)):
+                offset = entry.header.end_offset
+                if entry.header.kind in _WITHOUT_VERSIONS:
+                    continue
+                found = pc.is_in(rows_of(entry).column(0), value_set=wanted)
+                times = version_times(entry)[found.to_numpy(zero_copy_only=False)]
+                newest = max(newest, int(times.max(initial=0)))
+        return newest
+
+    def _conflict(self, why: str) -> TransactionConflictError:
+        self.conflicts += 1
+        return TransactionConflictError(
+            f"a transaction cannot write these rows: {why}; begin a new one"
+        )
+
+    # --- ends -----------------------------------------------------------------------------------
+
+    def plan_end(
+        self, request: TransactionEnd, prepared: PreparedRows
+    ) -> tuple[Earlier | NewEntry, TransactionOutcome] | None:
+        """Return the entry of a commit or abort, or where the end stands; None without writes."""
+        assert isinstance(prepared, PreparedEnd)  # noqa: S101 - what its channel has made
+        self._replica.leading.require_state()
+        key = transaction_key(request.transaction)
+        with self._replica.store.transactions() as table:
+            found = table.get(key)
+            if found is None:
+                return None
+            last = found.last
+            if not found.is_open:
+                return Earlier(last.end_offset, last.commit_time), _outcome_of(found)
+            if not request.commit:
+                return _abort(key, found), TransactionOutcome.ABORTED
+        _require_next(request.sequence, found)
+        if prepared.read_at != last.end_offset:
+            raise NotReadyError("the transaction's writes are not applied here yet; retry")
+        size = prepared.size
+        entry = NewEntry(
+            prepared.rows, size, ProducerBatch(key, request.sequence), EntryKind.COMMIT
+        )
+        return entry, TransactionOutcome.COMMITTED
+
+    def answer_unknown(self, request: TransactionEnd, reply: Reply) -> None:
+        """Say that nothing is known of a transaction, once nobody else can know better."""
+        replica, key = self._replica, transaction_key(request.transaction)
+
+        def answer(error: RezoneError | None) -> None:
+            with replica.store.transactions() as table:
+                known = table.get(key) is not None
+            if error is None and known:
+                error = NotReadyError("the transaction has written meanwhile; retry")
+            unknown = TransactionResult(opaque=request.opaque, outcome=TransactionOutcome.UNKNOWN)
+            reply(error or unknown)
+
+        replica.reads.submit(None, answer)
+
+    # --- age ------------------------------------------------------------------------------------
+
+    def tick(self, now: float) -> None:
+        """Abort what is too old, and say when to look again; while leading."""
+        replica = self._replica
+        if replica.takeover.blocks_writes or not replica.store.has_open_transactions:
+            return
+        if not replica.clock.gives:
+            replica.look_again(now + _EXPIRE_AGAIN_SECONDS)
+            return
+        micros, oldest = replica.clock.micros(), TIME_MAX
+        with replica.store.transactions() as table:
+            everyone = table.all_open()
+        for found in everyone:
+            expires = found.begun + self.age_micros_max
+            if expires > micros or not self._expire(found):
+                oldest = min(oldest, max(expires, micros + int(_EXPIRE_AGAIN_SECONDS * 1e6)))
+        if oldest < TIME_MAX:
+            replica.look_again(now + (oldest - micros) / 1e6)
+
+    def abort_all(self) -> None:
+        """Abort what is open: nothing can be committed here any more."""
+        with self._replica.store.transactions() as table:
+            everyone = table.all_open()
+        for found in everyone:
+            self._abort(found)
+
+    def _abort(self, found: Transaction) -> None:
+        entry = _abort(found.last.transaction, found)
+        self._replica.intake.append_entry(entry, 0, _nobody_asked)
+
+    def _expire(self, found: Transaction) -> bool:
+        replica, last = self._replica, found.last
+        try:
+            self._abort(found)
+        except (RezoneError, OSError) as error:
+            replica.log.warning("an old transaction cannot be aborted yet", error=str(error))
+            return False
+        self.expired += 1
+        replica.log.info(
+            "a transaction was too old and is aborted",
+            transaction=uuid_text(last.transaction),
+        )
+        replica.wake()
+        return True
+
+    def _too_old(self) -> TransactionEndedError:
+        return TransactionEndedError(
+            f"the transaction is older than {self.age_micros_max // 1_000} ms",
+            outcome=TransactionOutcome.ABORTED.value,
+        )
+
+
+def _abort(key: bytes, found: Transaction) -> NewEntry:
+    row_ids = found.row_ids
+    rows = rows_batch(row_ids, [OP_ABORT] * len(row_ids), [b""] * len(row_ids))
+    batch = ProducerBatch(key, found.last.sequence + 1)
+    return NewEntry(rows, ENTRY_OVERHEAD_BYTES, batch, EntryKind.ABORT)
+
+
+def _require_next(sequence: int, found: Transaction) -> None:
+    if sequence != found.last.sequence + 1:
+        raise ConflictError(
+            f"request {sequence} of a transaction cannot follow {found.last.sequence}",
+            sequence=found.last.sequence,
+        )
+
+
+def _outcome_of(found: Transaction) -> TransactionOutcome:
+    return _OUTCOMES[EntryKind(found.last.kind)]
+
+
+def _ended(found: Transaction | None) -> TransactionEndedError:
+    outcome = _outcome_of(found) if found is not None else TransactionOutcome.UNKNOWN
+    return TransactionEndedError(
+        f"the transaction is over: {outcome.value.lower()}", outcome=outcome.value
+    )
+
+
+def _nobody_asked(outcome: object) -> None:
+    """Take the answer to an abort that the leader makes by itself."""
+    del outcome

@@ -1,0 +1,456 @@
+"""A write on its way: checked and encoded first, then appended by the leader, then answered.
+
+`prepare` is pure and runs in the reading thread of the client's channel, outside of all locks.
+`WriteIntake` belongs to one partition and is called under the partition's lock; every reply is
+called exactly once and never blocks.
+"""
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import pyarrow as pa
+
+from rezone.datanode.commit.insync import Outcome, PendingWrite, Reply
+from rezone.storage.budget import Budget
+from rezone.storage.engines.base import TIME_MAX
+from rezone.storage.log.entry import (
+    NO_DIGEST,
+    OP_DELETE,
+    OP_UPSERT,
+    PRODUCER_EPOCH_MAX,
+    ROWS_SCHEMA,
+    SEQUENCE_MAX,
+    EntryKind,
+    ProducerBatch,
+    build_entry,
+)
+from rezone.storage.state.producers import uuid_bytes
+from rezone.wire.codec.bodies import from_ipc
+from rezone.wire.codec.encoded_rows import encoded_rows
+from rezone.wire.codec.producers import digest_of
+from rezone.wire.codec.rows import RowCodec, hash_of, row_ids
+from rezone.wire.errors import (
+    ConflictError,
+    InvalidRowError,
+    LimitExceededError,
+    NotReadyError,
+    ProducerFencedError,
+    RezoneError,
+    TransactionEndedError,
+)
+from rezone.wire.messages import (
+    SENT_AS_MAX,
+    ProducerOpen,
+    ProducerOpened,
+    TransactionEnd,
+    TransactionOutcome,
+    TransactionResult,
+    WriteRequest,
+    WriteResult,
+)
+
+if TYPE_CHECKING:
+    from rezone.datanode.replica.replica import Replica
+
+ENTRY_OVERHEAD_BYTES = 512
+
+
+Answer = tuple[Reply, WriteResult]
+Change = WriteRequest | TransactionEnd | ProducerOpen
+"""What asks a leader to append an entry."""
+
+_FINAL = (ConflictError, TransactionEndedError)
+"""Refusals by what is in a leader's log, after which a client does not ask another one.
+
+Not conflicts: who is told of one begins anew, with whoever leads by then.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedRows:
+    """Rows as a log entry holds them, and what they weigh in the limits on pending bytes.
+
+    `digest` tells them, as they were sent, from others.
+    """
+
+    rows: Any
+    size: int
+    digest: bytes = field(default=NO_DIGEST, kw_only=True)
+
+
+class Earlier(NamedTuple):
+    """Where the log has what a repeat asks for."""
+
+    end_offset: int
+    commit_time: int
+
+
+class NewEntry(NamedTuple):
+    """An entry to append, unless its commit time would be before `since` or after `until`."""
+
+    rows: Any
+    size: int
+    batch: ProducerBatch
+    kind: EntryKind = EntryKind.PLAIN
+    since: int = 0
+    until: int = TIME_MAX
+
+
+def prepare(
+    request: WriteRequest,
+    body: memoryview,
+    codec: RowCodec,
+    hash_range: tuple[int, int],
+) -> PreparedRows:
+    """Check a write whole and encode it; of rows with the same key the last one stays.
+
+    InvalidRowError when the batch breaks the schema or a limit; ConflictError when a key is
+    not the partition's, which means that the client counts other partitions than the node;
+    LimitExceededError when it was sent to too many partitions before.
+    """
+    if len(request.sent_as) > SENT_AS_MAX:
+        raise LimitExceededError(f"a write sent as more than {SENT_AS_MAX} others before")
+    if not (
+        0 <= request.sequence <= SEQUENCE_MAX and 0 <= request.producer_epoch <= PRODUCER_EPOCH_MAX
+    ):
+        raise InvalidRowError("a sequence or a producer's epoch is out of its range")
+    batch = from_ipc(body, codec.key_schema if request.delete else codec.arrow_schema)
+    codec.check(batch, delete=request.delete)
+    if batch.num_rows == 0:
+        raise InvalidRowError("the batch has no rows")
+    rows = _entry_rows(request, batch, codec, hash_range)
+    size = rows.get_total_buffer_size() + ENTRY_OVERHEAD_BYTES
+    return PreparedRows(rows, size, digest=digest_of(body, delete=request.delete))
+
+
+def _entry_rows(
+    request: WriteRequest, batch: Any, codec: RowCodec, hash_range: tuple[int, int]
+) -> pa.RecordBatch:
+    """Encode checked rows as a log entry holds them."""
+    count = batch.num_rows
+    encoded = encoded_rows(codec, batch)
+    require_inside(*encoded.hash_bounds(), hash_range, request.partition)
+    ids = encoded.row_ids()
+    values = _no_values(count) if request.delete else encoded.values()
+    ops = bytes([OP_DELETE if request.delete else OP_UPSERT]) * count
+    op_array = pa.Array.from_buffers(pa.uint8(), count, [None, pa.py_buffer(ops)])
+    rows = pa.RecordBatch.from_arrays([ids, op_array, values], schema=ROWS_SCHEMA)
+    if encoded.may_repeat():
+        last = {row_id: index for index, row_id in enumerate(ids.to_pylist())}
+        if len(last) < count:
+            rows = rows.take(pa.array(sorted(last.values())))
+    return rows
+
+
+def _no_values(count: int) -> Any:
+    offsets = pa.py_buffer(bytes(4 * (count + 1)))
+    return pa.Array.from_buffers(pa.binary(), count, [None, offsets, pa.py_buffer(b"")])
+
+
+def warm_up() -> None:
+    """Have the libraries do now what they put off until the first row.
+
+    pyarrow imports pandas, where that is installed, at the first call with a scalar: 180 ms that
+    a takeover's new leader would otherwise spend on its first write.
+    """
+    keys = pa.array([b"a", b"b"], pa.binary())
+    row_ids(keys, hash_of(keys)).take(pa.array([0]))
+
+
+def require_inside(low: int, high: int, hash_range: tuple[int, int], partition: int) -> None:
+    """Refuse keys, of these lowest and highest hashes, outside of the partition's range.
+
+    With ConflictError.
+    """
+    start, end = hash_range
+    if low < start or high >= end:
+        raise ConflictError(
+            f"a key does not belong to partition {partition}: stale partition count; "
+            "fetch the routes again",
+            partition=partition,
+        )
+
+
+def log_key(what: str, text: str) -> bytes:
+    """Return the 16 bytes of an id in the log; InvalidRowError names it when it is no UUID."""
+    try:
+        return uuid_bytes(text)
+    except ValueError as error:
+        raise InvalidRowError(f"{what} {text!r} is not a UUID") from error
+
+
+@dataclass(slots=True)
+class HeldWrite:
+    """A write that arrived while it was not certain who takes it."""
+
+    request: Change
+    prepared: PreparedRows
+    reply: Reply
+    deadline: float
+
+
+class WriteIntake:
+    """The writes of one partition that are not answered yet; guarded by the partition's lock.
+
+    `budget` has the bytes of all of them; `answered` counts those that were committed and answered,
+    `answered_at` is when the last was (monotonic).
+    """
+
+    def __init__(self, replica: "Replica", node_budget: Budget) -> None:
+        self._replica = replica
+        self._node_budget = node_budget
+        self.budget = Budget(
+            replica.settings.pending_bytes_partition_max,
+            f"pending writes of partition {replica.partition_id}",
+        )
+        self._pending: deque[PendingWrite] = deque()
+        self._held: deque[HeldWrite] = deque()
+        self.answered = 0
+        self.answered_at = float("-inf")
+
+    @property
+    def unanswered(self) -> bool:
+        """Whether an appended write waits for its answer; under the lock."""
+        return bool(self._pending)
+
+    def hold(self, request: Change, prepared: PreparedRows, reply: Reply) -> None:
+        """Keep a write until it is known who takes it; OverloadedError at the limit."""
+        self._take(prepared.size)
+        settings, now = self._replica.settings, self._replica.clock.monotonic()
+        deadline = now + settings.hold_ms_max / 1000
+        self._held.append(HeldWrite(request, prepared, reply, deadline))
+        self._replica.look_again(deadline)
+
+    def append(
+        self, request: Change, prepared: PreparedRows, reply: Reply, *, tell: bool = True
+    ) -> None:
+        """Append a write to the leader's log, or recognise it as a repeat; `tell` the streams.
+
+        What a producer is refused says `producing`, a transaction `transacting`; RowLockedError for
+        a row of an open transaction.
+        """
+        try:
+            planned = self._plan(request, prepared, reply)
+        except _FINAL as refusal:
+            if self._replica.sealing.done:
+                raise  # no successor takes anything
+            # A leader that was replaced does not know what its successor has taken: its word counts
+            # as what is read at it does.
+            self._replica.reads.submit(None, _refusing(refusal, reply))
+            return
+        except ProducerFencedError as refusal:
+            if self._replica.sealing.done:
+                raise
+            # An epoch that is rolled back would be told: who knows of it has opened above it, and
+            # is fenced by a late copy of that opening once the epoch is given to itself.
+            fenced = _fencing(refusal, reply)
+            self._once_committed(self._replica.store.log_end, request.opaque, fenced)
+            return
+        if planned is None:
+            return
+        plan, reply = planned
+        if isinstance(plan, Earlier):
+            self._once_committed(plan.end_offset, request.opaque, reply, plan.commit_time)
+        else:
+            self.append_entry(plan, request.opaque, reply, tell=tell)
+
+    def _plan(
+        self, request: Change, prepared: PreparedRows, reply: Reply
+    ) -> tuple[Earlier | NewEntry, Reply] | None:
+        """Return what becomes of a write and how that is told; None when it is told otherwise."""
+        transacting, producing = self._replica.transacting, self._replica.producing
+        if isinstance(request, TransactionEnd):
+            planned = transacting.plan_end(request, prepared)
+            if planned is None:
+                transacting.answer_unknown(request, reply)
+                return None
+            plan, outcome = planned
+            return plan, _saying(reply, outcome)
+        if isinstance(request, ProducerOpen):
+            plan, epoch = producing.plan_open(request, prepared)
+            return plan, _saying_epoch(reply, epoch)
+        if request.transaction is not None:
+            return transacting.plan_write(request, prepared), reply
+        return producing.plan_write(request, prepared), reply
+
+    def append_entry(self, plan: NewEntry, opaque: int, reply: Reply, *, tell: bool = True) -> None:
+        """Append an entry to the leader's log, to be answered when it is committed."""
+        replica = self._replica
+        state = replica.leading.require_state()
+        if replica.sealing.done:
+            raise replica.resharded()
+        state.require_open()
+        state.require_enough(replica.config.min_in_sync_replicas)
+        self._take(plan.size)
+        try:
+            commit_time = self._next_time(plan)
+            end_offset = replica.append(
+                build_entry(
+                    plan.rows,
+                    leader_epoch=state.state.leader_epoch,
+                    base_offset=replica.store.log_end,
+                    commit_time=commit_time,
+                    batch=plan.batch,
+                    kind=plan.kind,
+                ),
+                tell=tell,
+            )
+        except BaseException:
+            self._give(plan.size)
+            raise
+        self._pending.append(PendingWrite(end_offset, commit_time, opaque, plan.size, reply))
+
+    def _next_time(self, plan: NewEntry) -> int:
+        """Return the commit time of a write, if it may have that."""
+        replica = self._replica
+        now = replica.clock.time()
+        commit_time = replica.write_clock.next_time(now, replica.store.last_commit_time)
+        if commit_time < plan.since:
+            raise NotReadyError("this leader's clock is behind the one before it; retry")
+        if commit_time > plan.until:
+            raise TransactionEndedError(
+                "the transaction is too old to begin to write",
+                outcome=TransactionOutcome.UNKNOWN.value,
+            )
+        return commit_time
+
+    def take_committed(self, committed: int) -> list[Answer]:
+        """Take out the writes that are on every in-sync replica's disk, to be answered.
+
+        By the caller, without the partition's lock: an answer may be sent by its thread.
+        """
+        answers: list[Answer] = []
+        while self._pending and self._pending[0].end_offset <= committed:
+            write = self._pending.popleft()
+            self._give(write.size)
+            result = WriteResult(
+                opaque=write.opaque,
+                end_offset=write.end_offset,
+                commit_time=write.commit_time,
+                leader_epoch=self._replica.leader_epoch,
+            )
+            answers.append((write.reply, result))
+        if answers:
+            self.answered += len(answers)
+            self.answered_at = self._replica.clock.monotonic()
+        return answers
+
+    def fail_all(self, error: RezoneError) -> None:
+        """Answer everything that is pending or held with an error; the outcome is unknown."""
+        while self._pending:
+            write = self._pending.popleft()
+            self._give(write.size)
+            write.reply(error)
+        self.fail_held(error)
+
+    def fail_held(self, error: RezoneError, *, until: float = float("inf")) -> None:
+        """Answer what is held, or of it what waits no longer than `until`, with an error."""
+        while self._held and self._held[0].deadline <= until:
+            held = self._held.popleft()
+            self._give(held.prepared.size)
+            held.reply(error)
+
+    def tick(self, error: RezoneError, now: float) -> None:
+        """Answer what was held for too long."""
+        self.fail_held(error, until=now)
+        if self._held:
+            self._replica.look_again(self._held[0].deadline)
+
+    def release(self) -> None:
+        """Append what was held and has to wait no more."""
+        waiting, self._held = self._held, deque()
+        for held in waiting:
+            if self._replica.must_wait(held.request, held.prepared):
+                self._held.append(held)
+                continue
+            self._give(held.prepared.size)
+            try:
+                self.append(held.request, held.prepared, held.reply)
+            except RezoneError as error:
+                held.reply(error)
+            except OSError as error:
+                held.reply(NotReadyError(f"the log cannot be written: {error}"))
+        if len(self._held) < len(waiting):
+            self._replica.wake()
+
+    def _once_committed(
+        self, end_offset: int, opaque: int, reply: Reply, commit_time: int = 0
+    ) -> None:
+        """Answer by what the log has, once that is committed; a repeat as the first time."""
+        if end_offset <= self._replica.positions.committed:
+            reply(
+                WriteResult(
+                    opaque=opaque,
+                    end_offset=end_offset,
+                    commit_time=commit_time,
+                    leader_epoch=self._replica.leader_epoch,
+                )
+            )
+            return
+        self._take(ENTRY_OVERHEAD_BYTES)
+        waiting = PendingWrite(end_offset, commit_time, opaque, ENTRY_OVERHEAD_BYTES, reply)
+        # The list is in the order of offsets; what waits belongs to one of the last few.
+        index = len(self._pending)
+        while index and self._pending[index - 1].end_offset > end_offset:
+            index -= 1
+        self._pending.insert(index, waiting)
+
+    def _take(self, size: int) -> None:
+        self.budget.take(size)
+        try:
+            self._node_budget.take(size)
+        except RezoneError:
+            self.budget.give(size)
+            raise
+
+    def _give(self, size: int) -> None:
+        self.budget.give(size)
+        self._node_budget.give(size)
+
+
+def _refusing(refusal: RezoneError, reply: Reply) -> Callable[[RezoneError | None], None]:
+    """Return what refuses a write once its leader is known to lead still."""
+
+    def answer(error: RezoneError | None) -> None:
+        reply(error or refusal)
+
+    return answer
+
+
+def _fencing(refusal: ProducerFencedError, reply: Reply) -> Reply:
+    """Return what refuses a producer once it is committed that another one has its name."""
+
+    def answer(outcome: Outcome) -> None:
+        reply(outcome if isinstance(outcome, RezoneError) else refusal)
+
+    return answer
+
+
+def _saying(reply: Reply, outcome: TransactionOutcome) -> Reply:
+    """Return a reply that says of a committed entry how it has ended its transaction."""
+
+    def answer(result: Outcome) -> None:
+        if isinstance(result, WriteResult):
+            result = TransactionResult(
+                opaque=result.opaque,
+                outcome=outcome,
+                end_offset=result.end_offset,
+                commit_time=result.commit_time,
+                leader_epoch=result.leader_epoch,
+            )
+        reply(result)
+
+    return answer
+
+
+def _saying_epoch(reply: Reply, epoch: int) -> Reply:
+    """Return a reply that says of a committed opening which epoch it has given."""
+
+    def answer(result: Outcome) -> None:
+        if isinstance(result, WriteResult):
+            result = ProducerOpened(opaque=result.opaque, producer_epoch=epoch)
+        reply(result)
+
+    return answer

@@ -1,0 +1,1 @@
+"""Files: directories, syncs, and how long those take."""

@@ -1,0 +1,1 @@
+"""What a partition gives to, and takes from, partitions of another layout."""

@@ -1,0 +1,1 @@
+"""What a replica remembers apart from rows and log."""

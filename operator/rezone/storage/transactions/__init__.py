@@ -1,0 +1,1 @@
+"""Transactions on one partition: write intents, and how transactions end."""

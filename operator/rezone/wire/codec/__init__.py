@@ -1,0 +1,1 @@
+"""How rows, keys and index entries stand in bytes."""
