@@ -1,4 +1,4 @@
-# Rezone's images, one target each: operator, data-node, spark (docs/install.md, decision 0045).
+# Rezone's images, one target each: operator, data-node, spark (docs/start/install.md, decision 0045).
 #
 #     docker build --target operator --tag rezone-dev/rezone:0.1.0 .
 #     make images                            # all three, with archives of them

@@ -1,7 +1,7 @@
 # The interface of this project for people and CI: `make help` lists the targets.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help prepare demo down test check lint types layers generate tools env spark-env e2e e2e-up e2e-down chaos chaos-short chaos-operator seeds mutations images bench clean
+.PHONY: help prepare demo down test check lint types layers docs generate tools env spark-env e2e e2e-up e2e-down chaos chaos-short chaos-operator seeds mutations images bench clean
 
 export PYTHONPATH := operator
 UV ?= $(shell command -v uv 2>/dev/null || echo .venv/bin/uv)
@@ -25,12 +25,16 @@ else
 	$(RUN) hack/beside.py "$(RUN) -m pytest tests/simulation -p no:cacheprovider" "$(RUN) -m pytest --ignore tests/simulation"
 endif
 
-check: env lint types layers ## Lint, types, layers, generated files
+check: env lint types layers ## Lint, types, layers, generated files, links, the documentation site
 	$(RUN) -m rezone.resources.generate --check --helm "$$(python3 -m rezone.local.tools helm)"
-	$(RUN) -m rezone.cli.diagrams --check
-	$(RUN) hack/protocols_page.py --check
-	$(RUN) hack/glossary.py --check
+	$(RUN) hack/protocols_page.py
+	$(RUN) hack/glossary.py
 	$(RUN) hack/mutations.py --check
+	$(RUN) hack/links.py
+	$(RUN) hack/docs_site.py
+
+docs: env ## Build the documentation site into build/site, without a network
+	$(RUN) hack/docs_site.py
 
 lint: env
 	.venv/bin/ruff check .
@@ -44,14 +48,10 @@ types: env
 layers: env
 	.venv/bin/lint-imports
 
-generate: env ## Write all generated files anew: CRDs, chart copies, reference, diagrams
+generate: env ## Write all generated files: CRDs, chart copies, manifests
 	$(RUN) -m rezone.resources.generate --helm "$$(python3 -m rezone.local.tools helm)"
-	$(RUN) -m rezone.cli.diagrams
-	$(RUN) hack/protocols_page.py
-	$(RUN) hack/glossary.py
-	$(RUN) hack/mutations.py --page
 
-e2e: prepare ## Run both end-to-end suites: the main job, and a real cluster that breaks (docs/e2e.md)
+e2e: prepare ## Run both end-to-end suites: the main job, and a real cluster that breaks (docs/contribute/e2e.md)
 	$(RUN) -m pytest e2e -s $(TEST_ARGS)
 
 e2e-up: prepare ## Make the cluster of the end-to-end suite and leave it running
@@ -96,4 +96,4 @@ prepare: ## Make the environment and, beside it, the control plane's binaries
 	@$(MAKE) --no-print-directory -j2 env tools
 
 clean: ## Remove the environment and caches of this checkout
-	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf build .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -42,7 +42,7 @@ def test_a_lost_disk_is_given_up(single: Stage) -> None:
 
 
 def _recovery() -> Json:
-    """Return what docs/operations/lost-quorum.md has people apply."""
+    """Return what docs/operate/failures/lost-quorum.md has people apply."""
     return {
         "apiVersion": "rezone.dev/v1alpha1",
         "kind": "RegionMigration",

@@ -31,7 +31,7 @@ RELEASE_SPACE = f"--namespace={RELEASE}"
 
 @pytest.fixture(scope="module")
 def spark_operator_installed(stage: Stage, spark_image: str) -> Iterator[None]:
-    """Install the spark-operator as docs/install.md says; uninstall it afterwards."""
+    """Install the spark-operator as docs/start/install.md says; uninstall it afterwards."""
     if stage.cluster.nodes is None or TAG in os.environ:
         pytest.skip("the image of the spark-operator can be loaded into kind's nodes only")
     foreign, node = spark_operator(), stage.workers[0]
@@ -66,7 +66,7 @@ def _install(stage: Stage, chart: Path, image: str, node: str) -> None:
 
 def _spark_rights() -> list[Json]:
     """Return what the page gives to an operator whose Spark is as new as ours, for the zone."""
-    documented = manifests("install.md", "rbac.authorization.k8s.io")
+    documented = manifests("start/install.md", "rbac.authorization.k8s.io")
     return [
         {**right, "metadata": {**right["metadata"], "namespace": NAMESPACE}} for right in documented
     ]

@@ -31,7 +31,7 @@ def test_uninstalling_leaves_the_data(stage: Stage, zone: Zone) -> None:
 
 
 def test_removing_all_leaves_nothing(stage: Stage, zone: Zone) -> None:
-    """Who follows docs/install.md to remove everything would find claims and definitions left."""
+    """Who follows docs/start/install.md to remove all would find claims and definitions left."""
     assert len(zone.pods()) == len(stage.base)
     where = f"--namespace={NAMESPACE}"
     stage.cluster.kubectl("delete", "dz", "--all", where, "--wait", "--timeout=120s", seconds=150)

@@ -1,11 +1,11 @@
 """Kubeflow's spark-operator as its chart installs it, with processes in place of its pods.
 
-Its chart is installed by Helm with the values that docs/install.md names: definitions, accounts,
-rights, webhooks. The control plane has no nodes, so its two Deployments get no pods; what those
-would run runs here, with the arguments of the Deployments and by the tokens of their accounts, so
-that a right which the chart does not give is missing here too. The API server finds the webhook by
-its Service, which is made to name this machine (an ExternalName). The webhook knows no way to
-listen on loopback only.
+Its chart is installed by Helm with the values that docs/start/install.md names: definitions,
+accounts, rights, webhooks. The control plane has no nodes, so its two Deployments get no pods; what
+those would run runs here, with the arguments of the Deployments and by the tokens of their
+accounts, so that a right which the chart does not give is missing here too. The API server finds
+the webhook by its Service, which is made to name this machine (an ExternalName). The webhook knows
+no way to listen on loopback only.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""An installation whose certificates are all cert-manager's, made as docs/security.md says.
+"""An installation whose certificates are all cert-manager's, made as docs/operate/security.md says.
 
 The manifests are read out of that page, so what people are told is what is run.
 """
@@ -234,7 +234,7 @@ def installation(
         f"--set=zoneNamespaces={{{NAMESPACE}}}",
     )
     machine.apply(_zone_manifest())
-    documented = manifests("security.md", "cert-manager.io")
+    documented = manifests("operate/security.md", "cert-manager.io")
     machine.apply(*documented)
     (writer,) = (one for one in documented if one["spec"].get("secretName") == WRITER_SECRET)
     stranger = _in_role(writer, "admin", {"kind": "ClusterIssuer", "name": "rezone-root"})

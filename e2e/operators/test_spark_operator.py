@@ -41,7 +41,7 @@ pytestmark = pytest.mark.timeout(1800)
 T = TypeVar("T")
 ROOT = Path(__file__).parents[2]
 VALUES = ROOT / "manifests" / "overlays" / "with-spark-operator" / "spark-operator-values.yaml"
-# As docs/install.md and the values have them.
+# As docs/start/install.md and the values have them.
 NAMESPACE, ACCOUNT = "rezone-system", "rezone-spark"
 SETTINGS = SparkSettings(image="registry.example/rezone-spark:1", tls=True)
 CONTAINER = "spark-kubernetes-driver"
@@ -215,7 +215,7 @@ def applications(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Applicati
         cluster.kubectl("label", "namespace", NAMESPACE, level)
         establish(cluster, ROOT / "crds")
         # What a spark-submit of this environment's version needs besides.
-        cluster.apply(*manifests("install.md", "rbac.authorization.k8s.io"))
+        cluster.apply(*manifests("start/install.md", "rbac.authorization.k8s.io"))
         account = {"name": ACCOUNT, "namespace": NAMESPACE}
         cluster.apply({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": account})
         with SparkOperator(cluster, foreign, folder).running(VALUES):

@@ -311,7 +311,7 @@ def test_alerts_ask_for_metrics_and_labels_that_exist(
     metrics.note_pass(Kind.ZONE, 0.1, failed=True)
     metrics.note_state(TASK, "")
     metrics.note_state(TASK, TaskState.FAILED)
-    page = (Path(__file__).parents[2] / "docs" / "operations" / "metrics.md").read_text()
+    page = (Path(__file__).parents[2] / "docs" / "operate" / "metrics.md").read_text()
     (rules,) = re.findall(r"```yaml\n(groups:.*?)```", page, re.DOTALL)
     asked = {
         (name, labels)

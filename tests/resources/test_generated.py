@@ -24,6 +24,7 @@ from rezone.resources.packaging import (
     render,
     without_helm,
 )
+from rezone.resources.reference import reference_page
 
 Json = dict[str, Any]
 CHART = REPOSITORY / "charts" / "rezone"
@@ -31,7 +32,7 @@ DEFINITIONS = ("crds", "charts/rezone/templates/crds")
 MANIFESTS = ("manifests/base", "manifests/zone-namespace")
 
 
-def test_definitions_and_reference_are_up_to_date() -> None:
+def test_definitions_are_up_to_date() -> None:
     """Users would install other definitions than the operator was written for."""
     assert drift(REPOSITORY, plain_files(), DEFINITIONS) == []
 
@@ -43,7 +44,7 @@ def test_what_users_read_names_no_promise() -> None:
     """
     groups = yaml.safe_load((REPOSITORY / "docs" / "promises.yaml").read_text())
     ids = re.compile(rf"\b({'|'.join(groups)})-\d\d\b")
-    for text in plain_files().values():
+    for text in (*plain_files().values(), reference_page()):
         assert ids.findall(text) == []
 
 
@@ -84,12 +85,12 @@ def test_check_fails_on_drift(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     arguments = ["--check", "--root", str(tmp_path), "--helm", ""]
     assert drift(tmp_path, files, DEFINITIONS) == []
     (tmp_path / "crds" / "distributionzones.rezone.dev.yaml").write_text("changed")
-    (tmp_path / "docs" / "reference.md").unlink()
+    (tmp_path / "crds" / "rebalancetasks.rezone.dev.yaml").unlink()
     (tmp_path / "crds" / "old.yaml").write_text("left over")
     assert main(arguments) == 1
     said = capsys.readouterr().err
     assert "crds/distributionzones.rezone.dev.yaml: differs" in said
-    assert "docs/reference.md: missing" in said
+    assert "crds/rebalancetasks.rezone.dev.yaml: missing" in said
     assert "crds/old.yaml: generated no more" in said
     assert "make generate" in said
     assert main(arguments[1:]) == 0
@@ -98,7 +99,7 @@ def test_check_fails_on_drift(tmp_path: Path, capsys: pytest.CaptureFixture[str]
 
 def test_reference_names_everything() -> None:
     """A reason that the page lacks cannot be looked up by those who see it."""
-    page = (REPOSITORY / "docs" / "reference.md").read_text()
+    page = reference_page()
     for value in (*ConditionType, *Reason):
         assert f"| `{value.value}` |" in page
     for definition in custom_resource_definitions():

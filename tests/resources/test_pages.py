@@ -15,12 +15,20 @@ from rezone.cli.main import main
 from rezone.domain.rebalance.survey import Wait
 from rezone.resources.conditions import Reason
 from rezone.resources.crd import value_comments
+from rezone.resources.reference import reference_page
 
 README = REPOSITORY / "README.md"
-DOCS = ("gitops", "install", "sizing", "status", "types-and-limits", "troubleshooting")
-PAGES = [README, *(REPOSITORY / "docs" / f"{name}.md" for name in DOCS)]
+DOCS = REPOSITORY / "docs"
+FIRST_ZONE = DOCS / "start" / "first-zone.md"
+FIRST = (README, DOCS / "start" / "index.md", FIRST_ZONE)
+NAMES = ("gitops", "sizing", "troubleshooting")
+PAGES = [
+    *(README, FIRST_ZONE, DOCS / "start" / "install.md", DOCS / "start" / "status.md"),
+    DOCS / "use" / "types-and-limits.md",
+    *(DOCS / "operate" / f"{name}.md" for name in NAMES),
+]
 TROUBLES = PAGES[-1].read_text()
-COMPLETE = [README, REPOSITORY / "docs" / "gitops.md", REPOSITORY / "docs" / "install.md"]
+COMPLETE = [README, FIRST_ZONE, DOCS / "start" / "install.md", DOCS / "operate" / "gitops.md"]
 """Pages whose YAML is of whole objects."""
 
 
@@ -50,10 +58,8 @@ def test_every_wait_has_a_line_that_says_what_to_do() -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda path: path.stem)
 def test_pages_name_what_exists(page: Path) -> None:
-    """A link or path that leads nowhere ends the reader's patience."""
+    """A path that leads nowhere ends the reader's patience; hack/links.py checks the links."""
     text = page.read_text()
-    links = re.findall(r"\]\(([^)#]+)\)", text)
-    assert [link for link in links if not (page.parent / link).exists()] == []
     paths = re.findall(r"\b((?:charts|manifests|gitops|crds)/[\w./-]*[\w/])", text)
     known = [path for path in paths if not path.endswith("/...")]
     assert [path for path in known if not (REPOSITORY / path).exists()] == []
@@ -65,7 +71,7 @@ def test_pages_name_what_exists(page: Path) -> None:
 def test_values_that_the_page_names_exist() -> None:
     """People would set a value that the chart refuses."""
     values = yaml.safe_load((REPOSITORY / "charts/rezone/values.yaml").read_text())
-    page = (REPOSITORY / "docs/install.md").read_text()
+    page = (REPOSITORY / "docs/start/install.md").read_text()
     text = page.partition("## Helm")[2].partition("## kustomize")[0]
     rows = [line for line in text.splitlines() if line.startswith("| `")]
     for name in re.findall(r"`([\w.]+)`", " ".join(row.split(" | ")[0] for row in rows)):
@@ -76,38 +82,39 @@ def test_values_that_the_page_names_exist() -> None:
 
 
 def blocks(language: str) -> list[str]:
-    """Return the README's blocks of code in a language; "" is a shell's."""
-    found = re.findall(r"^```(\w*)\n(.*?)^```$", README.read_text(), re.DOTALL | re.MULTILINE)
-    return [text for name, text in found if name == language]
+    """Return the first pages' blocks of code in a language; "" is a shell's."""
+    text = "\n".join(page.read_text() for page in FIRST)
+    found = re.findall(r"^```(\w*)\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
+    return [code for name, code in found if name == language]
 
 
 @pytest.mark.apiserver
-def test_the_zone_of_the_readme_is_taken(server: Server) -> None:
-    """Asserts that the API server takes the README's objects.
+def test_the_zones_of_the_first_pages_are_taken(server: Server) -> None:
+    """Asserts that the API server takes the objects of the README and of the first zone's page.
 
     Without it the first thing that a new user applies may be refused.
     """
     objects = [one for block in blocks("yaml") for one in yaml.safe_load_all(block)]
-    assert [one["kind"] for one in objects] == ["DistributionZone"]
-    for one in objects:
-        one["metadata"]["namespace"] = NAMESPACE
+    assert [one["kind"] for one in objects] == ["DistributionZone", "DistributionZone"]
+    for number, one in enumerate(objects):
+        one["metadata"] |= {"namespace": NAMESPACE, "name": f"accounts-{number}"}
         assert server.try_create(one) == ""
 
 
-def commands_of_the_readme() -> list[list[str]]:
-    """Return the words of each call of `rezone` and `make` in the README, without comments."""
+def commands_of_the_first_pages() -> list[list[str]]:
+    """Return the words of each call of `rezone` and `make` there, without comments."""
     found = re.findall(r"(?:^|\$\()((?:rezone|make) [^)#\n]*)", "".join(blocks("")), re.MULTILINE)
     return [shlex.split(line) for line in found]
 
 
-def test_commands_of_the_readme_are_commands() -> None:
-    """Asserts that the command line and the Makefile know what the README calls, options included.
+def test_commands_of_the_first_pages_are_commands() -> None:
+    """Asserts that command line and Makefile know what these pages call, options included.
 
     Without it a renamed option or target stays in the page that people copy from.
     """
     made = set(re.findall(r"^([a-z0-9-]+):", (REPOSITORY / "Makefile").read_text(), re.MULTILINE))
     checked = set()
-    for program, name, *words in commands_of_the_readme():
+    for program, name, *words in commands_of_the_first_pages():
         if program == "make":
             assert name in made
             continue
@@ -125,7 +132,7 @@ def test_reasons_name_fields_that_exist() -> None:
 
     Without it people look for a field, or an annotation, that nobody reads.
     """
-    known = set(re.findall(r"`(spec\.[\w.]+)`", (REPOSITORY / "docs" / "reference.md").read_text()))
+    known = set(re.findall(r"`(spec\.[\w.]+)`", reference_page()))
     told = value_comments(Reason)
     rows = {name: " ".join(rest) for name, *rest in table("Reasons")}
     for reason, text in told.items():

@@ -33,7 +33,7 @@ class StaleRowsError(TimeoutError):
 
     Some partition answers too late, or the read takes longer than rows may be old. `age_seconds`:
     how old the last ones were; infinite when that cannot be told, because the zone's times lie
-    ahead of its clocks (docs/operations/clocks.md).
+    ahead of its clocks (docs/operate/failures/clocks.md).
     """
 
     def __init__(self, max_staleness_seconds: float, age_seconds: float) -> None:

@@ -44,7 +44,7 @@ class TableClient:
 
     `bootstrap`: addresses ("host:port") of any of its data nodes. `producer` is a name under which
     one client at a time writes: the one that has begun to write last fences those before, whose
-    writes then raise ProducerFencedError (docs/operations/writing.md). Without it nobody fences
+    writes then raise ProducerFencedError (docs/use/writing.md). Without it nobody fences
     this client, nor is fenced by it. `on_ack(partition, monotonic time)` is called for every
     acknowledged write, from a reader thread; it must be quick. `tls` is this
     client's certificate, by default that of REZONE_TLS_DIRECTORY; without both it speaks plaintext,

@@ -14,7 +14,7 @@ process is to end.
 A Lease that goes back in time, or is gone, says that the API server's store was restored from a
 backup; one that a person has deleted is taken for that. It is a loss, too, also for those who wait:
 their watches go on at versions that are yet to come, and would tell them nothing
-(docs/operations/restore.md). Only a process that has never seen the Lease creates it.
+(docs/operate/failures/restore.md). Only a process that has never seen the Lease creates it.
 
 Concurrency: one `run` per object; `stop` may be called from any task of the same loop.
 """

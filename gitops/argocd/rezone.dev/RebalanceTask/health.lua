@@ -1,4 +1,4 @@
--- How healthy a RebalanceTask is, from its conditions. docs/gitops.md says what each answer means.
+-- How healthy a RebalanceTask is, from its conditions. docs/operate/gitops.md says what each answer means.
 -- Argo CD asks only about objects that are not being deleted, and gives Lua's base library alone.
 -- RebalanceTask and RegionMigration have the same conditions, and all that follows in common.
 

@@ -2,7 +2,8 @@
 
 Kopf gets a loop and a thread of its own, because at its end it cancels whatever lives in its
 loop. Handlers are low-level event handlers: they leave nothing on the objects, remember no
-edges, and a restart replays all objects as events (docs/architecture.md, "Why so little Kopf").
+edges, and a restart replays all objects as events (docs/contribute/architecture.md, "Why so little
+Kopf").
 """
 
 import asyncio

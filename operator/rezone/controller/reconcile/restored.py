@@ -28,7 +28,7 @@ from rezone.wire.messages import LeaderAndIsr, NodeId, PartitionId, RoutesReques
 
 log = structlog.get_logger(__name__)
 
-WAY_OUT = "docs/operations/restore.md says what to do"
+WAY_OUT = "docs/operate/failures/restore.md says what to do"
 MEETING_SECONDS = 0.1
 """Data nodes wake the zone when they answer; one that does not is silent after a while."""
 OBSTACLE_SECONDS = 5.0

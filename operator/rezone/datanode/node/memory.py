@@ -2,8 +2,8 @@
 
 Parts that all partitions share (RocksDB's block cache and unflushed rows, logs' newest entries,
 writes and answers under way) have one limit for the node, whatever the number of its partitions;
-snapshots have one each and a number of them. `docs/sizing.md` has the sum, and what the process
-takes beside it.
+snapshots have one each and a number of them. `docs/operate/sizing.md` has the sum, and what the
+process takes beside it.
 
 Concurrency: thread-safe.
 """

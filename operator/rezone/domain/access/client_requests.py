@@ -84,5 +84,6 @@ class ClientRequest:
         assert identity is not None  # noqa: S101 - `fault` was asked before
         return (
             f"{self.user.get('user')} may not {VERBS[identity.role]} {RESOURCE}/{SUBRESOURCE} of "
-            f"{identity.namespace}/{identity.zone}: a Role there must say so (docs/security.md)"
+            f"{identity.namespace}/{identity.zone}: a Role there must say so "
+            "(docs/operate/security.md)"
         )

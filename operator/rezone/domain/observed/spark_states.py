@@ -61,7 +61,7 @@ _SUSPEND = "set its spec.suspend to false, and see transfer.sparkTemplate"
 
 NOT_THERE = Meaning(
     "it cannot be created, or was deleted",
-    "install the spark-operator with its CRDs (docs/install.md), or see the error",
+    "install the spark-operator with its CRDs (docs/start/install.md), or see the error",
 )
 
 STATES: Mapping[SparkState, Meaning] = MappingProxyType(
@@ -88,7 +88,7 @@ STATES: Mapping[SparkState, Meaning] = MappingProxyType(
         ),
     }
 )
-"""All of them; docs/operations/rebalance.md has the same table for people."""
+"""All of them; docs/operate/moves/rebalance.md has the same table for people."""
 
 
 def meaning_of(state: str) -> Meaning:

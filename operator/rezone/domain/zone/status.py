@@ -22,7 +22,9 @@ from rezone.resources.conditions import (
 )
 from rezone.wire.messages import FIRST_PARTITION_EPOCH, DiskTrouble, Role
 
-_WAY_OUT = "bring a data node with all rows back, or give rows up: docs/operations/lost-quorum.md"
+_WAY_OUT = (
+    "bring a data node with all rows back, or give rows up: docs/operate/failures/lost-quorum.md"
+)
 DAMAGE_CHARACTERS = 512
 _HANDS_OFF = (
     "spec.paused: the operator changes no leader and no replica by itself, not even when a leader "

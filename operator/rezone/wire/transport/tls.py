@@ -81,7 +81,7 @@ class TlsFiles:
         if now > self.not_after:
             raise ForbiddenError(
                 f"the certificate of {self.name or 'nobody'} has expired on {self.not_after}; "
-                "see docs/security.md on renewing it",
+                "see docs/operate/security.md on renewing it",
             )
 
 
