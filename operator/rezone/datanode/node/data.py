@@ -15,6 +15,7 @@ import structlog
 
 from rezone.datanode.commit.insync import Outcome, Reply
 from rezone.datanode.reading.read import prepare_read, read_keys
+from rezone.datanode.requests import Request, operation_of, result_of
 from rezone.datanode.scheduling.foreground import Foreground
 from rezone.datanode.scheduling.outbox import Outbox
 from rezone.datanode.scheduling.workers import LULL_SECONDS
@@ -143,7 +144,7 @@ class DataChannel:
             self._tell(message)
             return
         opaque = getattr(message, "opaque", 0)
-        self._foreground.begin()
+        taken = Request(operation_of(message), self._foreground.begin())
         try:
             self._check(message)
             match message:
@@ -156,29 +157,32 @@ class DataChannel:
                     prepared = prepare(message, body, self._codec(), hash_range)
                     if message.transaction is not None:
                         prepared = prepare_intents(partition, prepared, message.transaction)
-                    self._change(partition, message, prepared)
+                    self._change(partition, message, prepared, taken)
                 case TransactionEnd():
                     partition = self._find(message.partition)
-                    self._change(partition, message, prepare_end(partition, message))
+                    self._change(partition, message, prepare_end(partition, message), taken)
                 case ProducerOpen():
                     partition = self._find(message.partition)
                     partition.require_may_lead()
-                    self._change(partition, message, prepare_open(message))
+                    self._change(partition, message, prepare_open(message), taken)
                 case TransactionBegin():
-                    self._begin(message)
+                    self._begin(message, taken)
                 case ReadRequest():
-                    self._read(message, body)
+                    self._read(message, body, taken)
                 case _:
                     error = RezoneError(f"{type(message).__name__} is no request of a data channel")
                     self._answer(Failure(opaque=opaque, error=error.info()))
         except RezoneError as error:
-            self._answer(Failure(opaque=opaque, error=error.info()))
+            self._answer(Failure(opaque=opaque, error=error.info()), taken=taken)
 
-    def _change(self, replica: "Replica", request: Change, prepared: PreparedRows) -> None:
+    def _change(
+        self, replica: "Replica", request: Change, prepared: PreparedRows, taken: Request
+    ) -> None:
         at_leisure = self._channel.waited_seconds >= LULL_SECONDS
-        replica.write(request, prepared, self._reply_to(request.opaque), at_leisure=at_leisure)
+        reply = self._reply_to(request.opaque, taken)
+        replica.write(request, prepared, reply, at_leisure=at_leisure)
 
-    def _begin(self, request: TransactionBegin) -> None:
+    def _begin(self, request: TransactionBegin, taken: Request) -> None:
         partition = self._find(request.partition)
 
         def answer(error: RezoneError | None) -> None:
@@ -187,13 +191,13 @@ class DataChannel:
                     raise error
                 begun = partition.transacting.begin(request.opaque)
             except RezoneError as failed:
-                self._answer(Failure(opaque=request.opaque, error=failed.info()))
+                self._answer(Failure(opaque=request.opaque, error=failed.info()), taken=taken)
             else:
-                self._answer(begun)
+                self._answer(begun, taken=taken)
 
         partition.reads.submit(None, answer)
 
-    def _read(self, request: ReadRequest, body: memoryview) -> None:
+    def _read(self, request: ReadRequest, body: memoryview, taken: Request) -> None:
         codec = self._codec()
         partition = self._find(request.partition)
         read = prepare_read(partition, request, body, codec)
@@ -205,33 +209,36 @@ class DataChannel:
                 as_of, age_ms = read.told(partition)
                 rows = read_keys(partition, read._replace(as_of=as_of), codec)
             except RezoneError as failed:
-                self._answer(Failure(opaque=request.opaque, error=failed.info()))
+                self._answer(Failure(opaque=request.opaque, error=failed.info()), taken=taken)
             else:
                 result = ReadResult(
                     opaque=request.opaque, rows=rows.num_rows, as_of=as_of, age_ms=age_ms
                 )
-                self._answer(result, to_ipc(rows))
+                self._answer(result, to_ipc(rows), taken=taken)
 
         served = partition.serving.rows(read.row_ids)
         partition.reads.submit(read.answered_as_of, answer, served, read.held_bytes)
 
-    def _reply_to(self, opaque: int) -> Reply:
+    def _reply_to(self, opaque: int, taken: Request) -> Reply:
         def reply(outcome: Outcome) -> None:
             if isinstance(outcome, RezoneError):
-                self._answer(Failure(opaque=opaque, error=outcome.info()))
+                self._answer(Failure(opaque=opaque, error=outcome.info()), taken=taken)
             else:
-                self._answer(outcome)
+                self._answer(outcome, taken=taken)
 
         return reply
 
-    def _answer(self, message: Message, body: bytes = b"") -> None:
-        """Answer a request.
+    def _answer(self, message: Message, body: bytes = b"", *, taken: Request | None = None) -> None:
+        """Answer a request, and count it.
 
         The thread may hold a partition's lock: nothing here takes one, and what is sent here cannot
         block.
         """
         self._tell(message, body, here=True)
-        self._foreground.end()
+        if taken is None:
+            self._foreground.end()
+        else:
+            self._foreground.end(taken, result_of(taken.operation, message))
 
     def _forget_answers(self) -> None:
         """Drop what has nobody to go to; any thread may, beside others."""

@@ -221,6 +221,11 @@ class DataNode:
     # --- what the node knows ---------------------------------------------------------------------
 
     @property
+    def directory(self) -> Path:
+        """Where the node keeps its data."""
+        return self._directory
+
+    @property
     def config(self) -> ZoneConfig:
         """The zone's configuration."""
         return self.zone.state.config

@@ -13,6 +13,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from rezone.datanode.limits import LimitCollector
 from rezone.datanode.node.memory import MemoryCollector
 from rezone.datanode.node.node import DataNode
 from rezone.datanode.observing.copymetrics import CopyCollector
@@ -20,6 +21,7 @@ from rezone.datanode.observing.diskmetrics import DiskCollector
 from rezone.datanode.observing.importmetrics import ImportCollector
 from rezone.datanode.observing.readiness import unready_reason
 from rezone.datanode.observing.transactionmetrics import TransactionCollector
+from rezone.datanode.requestmetrics import RequestCollector
 from rezone.datanode.service.statistics import node_statistics
 from rezone.wire.messages import Role
 
@@ -90,18 +92,29 @@ class NodeCollector(Collector):
         )
 
 
+def registry_of(node: DataNode) -> CollectorRegistry:
+    """Return all metrics of a node."""
+    registry = CollectorRegistry()
+    for collector in (
+        NodeCollector,
+        RequestCollector,
+        LimitCollector,
+        CopyCollector,
+        DiskCollector,
+        ImportCollector,
+        MemoryCollector,
+        TransactionCollector,
+    ):
+        registry.register(collector(node))
+    registry.register(node.threads.lag)
+    return registry
+
+
 class HealthServer:
     """Serves the node's health at `host:port`; port 0 is any free one."""
 
     def __init__(self, node: DataNode, host: str, port: int) -> None:
-        registry = CollectorRegistry()
-        registry.register(NodeCollector(node))
-        registry.register(CopyCollector(node))
-        registry.register(DiskCollector(node))
-        registry.register(ImportCollector(node))
-        registry.register(MemoryCollector(node))
-        registry.register(TransactionCollector(node))
-        registry.register(node.threads.lag)
+        registry = registry_of(node)
 
         class Handler(http.server.BaseHTTPRequestHandler):
             """Answers one request."""

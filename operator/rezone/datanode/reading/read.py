@@ -238,6 +238,11 @@ class ReadQueue:
             read.answer(outcome)
 
     @property
+    def count(self) -> int:
+        """How many reads wait; read without the lock, for metrics."""
+        return len(self._waiting)
+
+    @property
     def waits(self) -> bool:
         """Whether a read waits; under the lock."""
         return bool(self._waiting)

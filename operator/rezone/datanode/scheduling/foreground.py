@@ -24,8 +24,17 @@ import time
 from collections.abc import Callable, Iterator
 from typing import TypeVar
 
+from rezone.datanode.requests import (
+    Counts,
+    Operation,
+    Request,
+    RequestCounters,
+    Result,
+    result_of_code,
+)
 from rezone.datanode.scheduling.served import Served
 from rezone.datanode.settings import Clock
+from rezone.wire.errors import RezoneError
 
 SHORT_STEP_BYTES = 256 << 10
 """A step while clients are served: well under a millisecond of each thread that has to do with it.
@@ -78,6 +87,7 @@ class Foreground:
         self._closed = threading.Event()
         self._wait = wait or self._closed.wait
         self._served = Served(clock.monotonic())
+        self._counters = RequestCounters()
         self._free_at = 0.0
         self.rested_seconds = 0.0
 
@@ -86,33 +96,69 @@ class Foreground:
         """How many requests are not answered yet."""
         return self._served.under_way
 
-    def begin(self) -> None:
-        """Note a request that has come."""
+    def begin(self) -> float:
+        """Note a request that has come; return when, by the monotonic clock."""
         with self._lock:
-            self._served.begin(self._clock.monotonic())
+            now = self._clock.monotonic()
+            self._served.begin(now)
+            return now
 
-    def end(self) -> None:
-        """Note that it is answered."""
+    def end(self, request: Request | None = None, result: Result = Result.OK) -> float:
+        """Note that it is answered, and count it by its result; return when."""
         with self._lock:
-            self._served.end(self._clock.monotonic())
+            now = self._clock.monotonic()
+            self._served.end(now)
+            if request is not None and request.operation is not None:
+                self._counters.note(request.operation, result, now - request.begun)
+            return now
+
+    def refuse(self, operation: Operation | None, result: Result) -> None:
+        """Count a request that was refused before any work was done for it."""
+        if operation is not None:
+            with self._lock:
+                self._counters.note(operation, result, 0.0)
+
+    @property
+    def requests(self) -> dict[Operation, Counts]:
+        """How many requests have ended so far, by operation."""
+        with self._lock:
+            return self._counters.counts()
 
     def followed(self) -> None:
         """Note rows of a leader elsewhere, whose clients wait for this node."""
         with self._lock:
             self._served.followed(self._clock.monotonic())
 
-    def serving(self, items: Iterator[Item]) -> Iterator[Item]:
-        """Pass a stream on; making each item is a request."""
+    def serving(self, items: Iterator[Item], operation: Operation | None = None) -> Iterator[Item]:
+        """Pass a stream on; making each item is a request.
+
+        The stream as a whole counts as one request of `operation`. Its duration is the time that
+        items took to be made: how fast the client reads is not the node's.
+        """
         done = object()
+        spent = 0.0
         while True:
-            self.begin()
+            begun = self.begin()
+            item: object = done
+            result = Result.FAILED
             try:
                 item = next(items, done)
+                result = Result.OK
+            except RezoneError as error:
+                result = result_of_code(error.code)
+                raise
             finally:
-                self.end()
-            if item is done:
+                ended = item is done
+                spent += self.end(Request(operation, begun - spent) if ended else None, result)
+                spent -= begun
+            if ended:
                 return
-            yield item  # type: ignore[misc]
+            try:
+                yield item  # type: ignore[misc]
+            except GeneratorExit:
+                # Without the lock: a garbage collection may come here while this thread has it.
+                self._counters.cancelled(operation)
+                raise
 
     def close(self) -> None:
         """Let every copy go."""

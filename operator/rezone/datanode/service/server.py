@@ -18,6 +18,7 @@ from rezone.datanode.copying.copies import Receiver, failure_of, snapshot_stream
 from rezone.datanode.node.node import DataNode
 from rezone.datanode.reading.lookup import lookup_batches
 from rezone.datanode.reading.scan import scan_batches
+from rezone.datanode.requests import operation_of, result_of_code
 from rezone.datanode.scheduling.foreground import CopySteps
 from rezone.datanode.service.control import Control
 from rezone.datanode.service.guard import Guard, guard_of
@@ -91,6 +92,7 @@ class NodeServer(flight.FlightServerBase):  # type: ignore[misc]
             guard_of(self._here, context).check(request)
             return self._stream(request)
         except RezoneError as error:
+            self._node.foreground.refuse(operation_of(request), result_of_code(error.code))
             raise to_flight_error(error) from error
 
     def _stream(self, request: Message) -> Any:
@@ -106,7 +108,7 @@ class NodeServer(flight.FlightServerBase):  # type: ignore[misc]
                 rows = scan_batches(partition, request, codec)
             else:
                 rows = lookup_batches(partition, request, codec)
-            served = self._node.foreground.serving(rows)
+            served = self._node.foreground.serving(rows, operation_of(request))
             return flight.GeneratorStream(codec.arrow_schema, _carrying_errors(served))
         raise RezoneError(f"{type(request).__name__} is not a ticket")
 
