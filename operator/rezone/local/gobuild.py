@@ -30,6 +30,7 @@ class GoProgram:
     module: Path
     linker_flags: str
     target: Path
+    tags: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:
@@ -68,6 +69,8 @@ def _build_now(program: GoProgram, go: str, env: Mapping[str, str], report: Repo
     temporary = target.with_name(f".{name}.{os.getpid()}.tmp")
     log = target.with_name(f".{name}.log")
     arguments = ["-trimpath", "-ldflags", program.linker_flags, "-o", str(temporary)]
+    if program.tags:
+        arguments += ["-tags", ",".join(program.tags)]
     build_env = {**env, "CGO_ENABLED": "0", "GOFLAGS": "-mod=readonly", "GO111MODULE": "on"}
     report(f"{name}: building (once; it is kept in {target.parent})")
     started = time.monotonic()

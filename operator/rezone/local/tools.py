@@ -39,7 +39,11 @@ class _Tool:
     oldest: tuple[int, int]
     newest: tuple[int, int]
     module: str = "."
+    tags: tuple[str, ...] = ()
 
+
+_NO_DISCOVERY = ("remove_all_sd",)
+"""Leaves out what finds targets at clouds: tests name theirs, and the build is shorter."""
 
 _TOOLS = {
     "etcd": _Tool("go.etcd.io/etcd/server/v3", ("--version",), (3, 5), (3, 99)),
@@ -57,6 +61,22 @@ _TOOLS = {
     "helm": _Tool("helm.sh/helm/v3/cmd/helm", ("version", "--short"), (3, 14), (3, 99), "helm"),
     "kube-score": _Tool(
         "github.com/zegl/kube-score/cmd/kube-score", ("version",), (1, 20), (1, 99), "score"
+    ),
+    "prometheus": _Tool(
+        "github.com/prometheus/prometheus/cmd/prometheus",
+        ("--version",),
+        (3, 5),
+        (3, 999),
+        "prometheus",
+        _NO_DISCOVERY,
+    ),
+    "promtool": _Tool(
+        "github.com/prometheus/prometheus/cmd/promtool",
+        ("--version",),
+        (3, 5),
+        (3, 999),
+        "prometheus",
+        _NO_DISCOVERY,
     ),
 }
 _ONE_SOURCE = frozenset({"kube-apiserver", "kube-controller-manager", "kube-scheduler"})
@@ -230,6 +250,7 @@ def _program(name: str, env: Mapping[str, str]) -> GoProgram:
         module=_MODULES / tool.module,
         linker_flags=kubernetes_linker_flags(),
         target=cache_directory(tool.module, env) / name,
+        tags=tool.tags,
     )
 
 
