@@ -38,6 +38,7 @@ MANIFESTS = REPOSITORY / "manifests"
 EVERYTHING = (
     "networkPolicy.enabled=true",
     "podMonitor.enabled=true",
+    "prometheusRule.enabled=true",
     "dashboards.enabled=true",
     "sparkOperator.enabled=true",
     "watchNamespaces={resources-test}",

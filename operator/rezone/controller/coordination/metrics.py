@@ -82,6 +82,7 @@ class OperatorMetrics:
             "Objects that wait for a pass or are in one.",
             registry=registry,
         )
+        self._begin_at_zero()
         self._lags: collections.deque[float] = collections.deque(maxlen=LAG_KEPT)
         lag = Gauge(
             "rezone_operator_loop_lag_seconds",
@@ -108,6 +109,15 @@ class OperatorMetrics:
             registry.register(_ZonesCollector(full_name, f"{meaning}, by reason.", counts, always))
         self._resharding: dict[ObjectKey, ReshardingView] = {}
         registry.register(_ReshardingCollector(self._resharding))
+
+    def _begin_at_zero(self) -> None:
+        """Have each counter there from the start: a rate does not see the first of a new series."""
+        for kind in Kind:
+            for outcome in ("ok", "error"):
+                self.passes.labels(kind, outcome)
+        for kind, ends in _ENDS.items():
+            for state in ends:
+                self.ended.labels(kind, state)
 
     def note_pass(self, kind: Kind, seconds: float, *, failed: bool) -> None:
         """Count a pass."""
