@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import os
@@ -11,19 +12,17 @@ import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
-from unittest.mock import MagicMock
 
 import pytest
 import yaml
-from prometheus_client import CollectorRegistry
 from resource_server import NAMESPACE, REPOSITORY, Kubectl
 from test_constraints import manifest
 
 from rezone.cli.check import check
 from rezone.controller.coordination.metrics import OperatorMetrics
 from rezone.controller.work.settings import CoordinatorSettings
-from rezone.datanode.observing.health import NodeCollector
-from rezone.datanode.observing.importmetrics import ImportCollector
+from rezone.datanode.node.node import DataNode
+from rezone.datanode.observing.health import registry_of
 from rezone.kube.data_node import PodSettings, build_pod
 from rezone.kube.names import TRANSFER, labels_of
 from rezone.resources.packaging import NAMESPACE as SYSTEM
@@ -43,29 +42,39 @@ EVERYTHING = (
     "sparkOperator.enabled=true",
     "watchNamespaces={resources-test}",
 )
-POD_MONITOR: dict[str, Any] = {
-    "apiVersion": "apiextensions.k8s.io/v1",
-    "kind": "CustomResourceDefinition",
-    "metadata": {"name": "podmonitors.monitoring.coreos.com"},
-    "spec": {
-        "group": "monitoring.coreos.com",
-        "scope": "Namespaced",
-        "names": {"kind": "PodMonitor", "plural": "podmonitors"},
-        "versions": [
-            {
-                "name": "v1",
-                "served": True,
-                "storage": True,
-                "schema": {
-                    "openAPIV3Schema": {
-                        "type": "object",
-                        "x-kubernetes-preserve-unknown-fields": True,
+TARGET = ("rezone_dev_zone", "rezone_dev_node_id")
+"""Labels that the PodMonitor adds."""
+
+
+def monitoring(kind: str) -> dict[str, Any]:
+    """Return a definition for a kind of the Prometheus operator that takes any fields."""
+    plural = f"{kind.lower()}s"
+    return {
+        "apiVersion": "apiextensions.k8s.io/v1",
+        "kind": "CustomResourceDefinition",
+        "metadata": {"name": f"{plural}.monitoring.coreos.com"},
+        "spec": {
+            "group": "monitoring.coreos.com",
+            "scope": "Namespaced",
+            "names": {"kind": kind, "plural": plural},
+            "versions": [
+                {
+                    "name": "v1",
+                    "served": True,
+                    "storage": True,
+                    "schema": {
+                        "openAPIV3Schema": {
+                            "type": "object",
+                            "x-kubernetes-preserve-unknown-fields": True,
+                        },
                     },
                 },
-            },
-        ],
-    },
-}
+            ],
+        },
+    }
+
+
+MONITORING = (monitoring("PodMonitor"), monitoring("PrometheusRule"))
 
 
 def sets(*values: str) -> list[str]:
@@ -128,8 +137,9 @@ def by_name(documents: Iterator[Json] | list[Json]) -> dict[tuple[str, str, str]
 @pytest.mark.apiserver
 def test_server_takes_every_object(kubectl: Kubectl, helm: str) -> None:
     """A field that the server does not know, or a wrong one, shows only when somebody installs."""
-    kubectl("apply", "--server-side", "-f", "-", stdin=json.dumps(POD_MONITOR))
-    kubectl("wait", "--for=condition=Established", f"crd/{POD_MONITOR['metadata']['name']}")
+    names = [each["metadata"]["name"] for each in MONITORING]
+    kubectl("apply", "--server-side", "-f", "-", stdin=yaml.safe_dump_all(MONITORING))
+    kubectl("wait", "--for=condition=Established", "crd", *names)
     space = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": SYSTEM}}
     kubectl("apply", "--server-side", "--force-conflicts", "-f", "-", stdin=json.dumps(space))
     command = [helm, "template", "rezone", str(CHART), "-n", SYSTEM, "--kube-version", "v1.34.0"]
@@ -150,7 +160,7 @@ def test_server_takes_every_object(kubectl: Kubectl, helm: str) -> None:
             said = kubectl(*dry, "--validate=strict", "-f", "-", stdin=text)
             assert said.count("serverside-applied") == len(wanted)
     finally:
-        kubectl("delete", "crd", POD_MONITOR["metadata"]["name"], "--wait=false")
+        kubectl("delete", "crd", *names, "--wait=false")
 
 
 @pytest.mark.parametrize(
@@ -289,28 +299,24 @@ def test_monitor_finds_the_pods_with_metrics(helm: str, data_node: Json) -> None
     assert of_kind(chart(helm), "PodMonitor") == []
 
 
-def test_dashboards_show_metrics_that_exist(helm: str) -> None:
+def test_dashboards_show_every_metric_and_no_other(helm: str, tmp_path: Path) -> None:
     """A panel of a metric that was renamed stays empty, which looks like peace."""
     (board,) = of_kind(chart(helm, *EVERYTHING), "ConfigMap", "-dashboards")
     assert board["metadata"]["labels"]["grafana_dashboard"] == "1"
-    panels = json.loads(board["data"]["data-nodes.json"])["panels"]
+    boards = {name: json.loads(text) for name, text in board["data"].items()}
+    assert len({each["uid"] for each in boards.values()}) == len(boards)
+    panels = [panel for each in boards.values() for panel in each["panels"]]
+    assert all(panel["type"] == "row" or panel["description"].endswith(".") for panel in panels)
+    texts = [target["expr"] for panel in panels for target in panel.get("targets", ())]
     shown = {
-        name for p in panels for name in re.findall(r"rezone_data_node_\w+", str(p["targets"]))
+        name for text in texts for name in re.findall(r"rezone_\w+", text) if name not in TARGET
     }
-    node = MagicMock()
-    node.clock.micros.return_value = 0
-    assert {re.sub("_total$", "", name) for name in shown} == {
-        metric.name
-        for collector in (NodeCollector, ImportCollector)
-        for metric in collector(node).collect()
-    }
-    panels = json.loads(board["data"]["operator.json"])["panels"]
-    shown = {name for p in panels for name in re.findall(r"rezone_operator_\w+", str(p["targets"]))}
-    registry = CollectorRegistry()
-    OperatorMetrics(registry)
-    assert {re.sub("_(total|bucket)$", "", name) for name in shown} == {
-        metric.name for metric in registry.collect()
-    }
+    with contextlib.closing(DataNode(0, tmp_path)) as node:
+        node.open()
+        registry = registry_of(node)
+        OperatorMetrics(registry)
+        told = {metric.name for metric in registry.collect()}
+    assert {re.sub("_(total|bucket|sum|count)$", "", name) for name in shown} == told
     assert of_kind(chart(helm), "ConfigMap") == []
 
 
