@@ -12,10 +12,10 @@ from pyarrow import flight
 from replica_cluster import Client, Coordinator, cluster
 
 import rezone.wire.errors as wire_errors
-from rezone.datanode.limits import limits_of
 from rezone.datanode.observing.health import registry_of
-from rezone.datanode.requests import Operation, Result, result_of_code
+from rezone.datanode.observing.limits import limits_of
 from rezone.datanode.scheduling.foreground import Foreground
+from rezone.datanode.scheduling.requests import Operation, Result, result_of_code
 from rezone.datanode.settings import SystemClock
 from rezone.wire.errors import InvalidRowError, NotReadyError, RezoneError, UnknownPartitionError
 from rezone.wire.messages import IndexTicket, ScanTicket

@@ -15,9 +15,9 @@ import structlog
 
 from rezone.datanode.commit.insync import Outcome, Reply
 from rezone.datanode.reading.read import prepare_read, read_keys
-from rezone.datanode.requests import Request, operation_of, result_of
 from rezone.datanode.scheduling.foreground import Foreground
 from rezone.datanode.scheduling.outbox import Outbox
+from rezone.datanode.scheduling.requests import Request, operation_of, result_of
 from rezone.datanode.scheduling.workers import LULL_SECONDS
 from rezone.datanode.writing.producing import prepare_open
 from rezone.datanode.writing.transacting import prepare_end, prepare_intents

@@ -13,15 +13,15 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from rezone.datanode.limits import LimitCollector
 from rezone.datanode.node.memory import MemoryCollector
 from rezone.datanode.node.node import DataNode
 from rezone.datanode.observing.copymetrics import CopyCollector
 from rezone.datanode.observing.diskmetrics import DiskCollector
 from rezone.datanode.observing.importmetrics import ImportCollector
+from rezone.datanode.observing.limits import LimitCollector
 from rezone.datanode.observing.readiness import unready_reason
+from rezone.datanode.observing.requestmetrics import RequestCollector
 from rezone.datanode.observing.transactionmetrics import TransactionCollector
-from rezone.datanode.requestmetrics import RequestCollector
 from rezone.datanode.service.statistics import node_statistics
 from rezone.wire.messages import Role
 

@@ -24,7 +24,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import TypeVar
 
-from rezone.datanode.requests import (
+from rezone.datanode.scheduling.requests import (
     Counts,
     Operation,
     Request,

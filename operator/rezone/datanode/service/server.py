@@ -18,8 +18,8 @@ from rezone.datanode.copying.copies import Receiver, failure_of, snapshot_stream
 from rezone.datanode.node.node import DataNode
 from rezone.datanode.reading.lookup import lookup_batches
 from rezone.datanode.reading.scan import scan_batches
-from rezone.datanode.requests import operation_of, result_of_code
 from rezone.datanode.scheduling.foreground import CopySteps
+from rezone.datanode.scheduling.requests import operation_of, result_of_code
 from rezone.datanode.service.control import Control
 from rezone.datanode.service.guard import Guard, guard_of
 from rezone.domain.access.roles import Act

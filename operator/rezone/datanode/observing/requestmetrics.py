@@ -7,7 +7,7 @@ from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily, M
 from prometheus_client.registry import Collector
 
 from rezone.datanode.node.node import DataNode
-from rezone.datanode.requests import BOUNDS_SECONDS
+from rezone.datanode.scheduling.requests import BOUNDS_SECONDS
 
 _NAMES = [*map(str, BOUNDS_SECONDS), "+Inf"]
 
