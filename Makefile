@@ -96,4 +96,4 @@ prepare: ## Make the environment and, beside it, the control plane's binaries
 	@$(MAKE) --no-print-directory -j2 env tools
 
 clean: ## Remove the environment and caches of this checkout
-	rm -rf build .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf build .cache .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -21,10 +21,15 @@ ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
 CONFIGURATION = "zensical.toml"
 SECONDS_MAX = 300
+STYLE = "site.css"
 TAKEN_IN = {"CONTRIBUTING.md": "contribute/contributing.md", "CHANGELOG.md": "start/changelog.md"}
 """Pages of the repository's root that are pages of the site, too."""
 
-_LINK = re.compile(r"\[([^\[\]]*)\]\(([^)#\s]+)(#[^)\s]*)?\)")
+_LINK = re.compile(
+    r"^(?:```+).*?^```+[ \t]*$|`[^`\n]+`|\[([^\[\]]*)\]\(([^)#\s]+)(#[^)\s]*)?\)",
+    re.MULTILINE | re.DOTALL,
+)
+"""A block or span of code, without groups, or a link."""
 _LOADED = re.compile(
     r"<(?:script|img|iframe|source)\b[^>]*\bsrc=[\"']?((?:https?:)?//[^\"'\s>]+)"
     r"|<link\b(?=[^>]*\brel=[\"']?(?:stylesheet|preload|preconnect|modulepreload|icon))"
@@ -34,7 +39,7 @@ _LOADED = re.compile(
 
 
 def collected(generated: Mapping[str, str]) -> dict[str, str]:
-    """Return the text of each page of the site, by its path."""
+    """Return the text of each page of the site, and of its style sheet, by its path."""
     written = {path.relative_to(DOCS).as_posix(): path.read_text() for path in DOCS.rglob("*.md")}
     if doubled := written.keys() & generated.keys():
         raise SystemExit(f"generated pages stand in docs/, too: {', '.join(sorted(doubled))}")
@@ -42,7 +47,8 @@ def collected(generated: Mapping[str, str]) -> dict[str, str]:
     taken = {name: (ROOT / source).read_text() for source, name in TAKEN_IN.items()}
     places = {name: source for source, name in names.items()}
     every = written | generated | taken
-    return {name: with_links(text, places[name], names) for name, text in every.items()}
+    linked = {name: with_links(text, places[name], names) for name, text in every.items()}
+    return linked | {STYLE: (DOCS / STYLE).read_text()}
 
 
 def with_links(text: str, source: str, names: Mapping[str, str]) -> str:
@@ -54,7 +60,7 @@ def with_links(text: str, source: str, names: Mapping[str, str]) -> str:
 
     def moved(match: re.Match[str]) -> str:
         shown, link, anchor = match[1], match[2], match[3] or ""
-        if re.match(r"[a-z]+:", link):
+        if link is None or re.match(r"[a-z]+:", link):
             return match[0]
         target = posixpath.normpath(posixpath.join(posixpath.dirname(source), link))
         target = {"README.md": "docs/index.md"}.get(target, target)
@@ -68,7 +74,7 @@ def with_links(text: str, source: str, names: Mapping[str, str]) -> str:
 
 def unlisted(pages: Mapping[str, str], navigation: Any) -> list[str]:
     """Return the pages that the navigation lacks; decisions are listed by their own index."""
-    listed = set(_listed(navigation))
+    listed = {STYLE, *_listed(navigation)}
     return sorted(p for p in pages if p not in listed and not p.startswith("decisions/"))
 
 

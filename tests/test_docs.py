@@ -117,6 +117,7 @@ def test_a_site_with_something_wrong_is_told(
         ("[a](../decisions/)", "[a](../decisions/index.md)"),
         ("[a](../../tests/test_a.py)", "a"),
         ("[a](https://example.com)", "[a](https://example.com)"),
+        ("`[a](b)` and\n```\n[a](b)\n```\n[a](b)", "`[a](b)` and\n```\n[a](b)\n```\na"),
     ],
 )
 def test_links_lead_to_pages_of_the_site(hack: Any, link: str, moved: str) -> None:
