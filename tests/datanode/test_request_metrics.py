@@ -18,7 +18,7 @@ from rezone.datanode.scheduling.foreground import Foreground
 from rezone.datanode.scheduling.requests import Operation, Result, result_of_code
 from rezone.datanode.settings import SystemClock
 from rezone.wire.errors import InvalidRowError, NotReadyError, RezoneError, UnknownPartitionError
-from rezone.wire.messages import IndexTicket, ScanTicket
+from rezone.wire.messages import IndexTicket, RoutesRequest, RouteTable, ScanTicket
 
 pytestmark = pytest.mark.proves("OB-01")
 P = 0
@@ -34,7 +34,11 @@ def c(tmp_path: Path) -> Iterator[Coordinator]:
 
 
 def scraped(c: Coordinator) -> Samples:
-    """Return the samples of node 0 by name and label values."""
+    """Return the samples of node 0 by name and label values.
+
+    A request is counted just after its answer is sent, which the client may have read by then.
+    """
+    c.until("all is counted", lambda: c.node(0).foreground.under_way == 0)
     text = generate_latest(registry_of(c.node(0))).decode()
     return {
         (sample.name, tuple(sample.labels.values())): sample.value
@@ -62,6 +66,7 @@ def test_each_operation_of_a_client_is_counted_and_timed(c: Coordinator) -> None
     committed.commit()
     aborted.end(commit=False)
     c.client(0).get(ScanTicket(partition=P)).read_all()
+    c.call(0, RoutesRequest(), RouteTable)
     after = scraped(c)
     expected = {
         Operation.WRITE: 2,
@@ -74,6 +79,7 @@ def test_each_operation_of_a_client_is_counted_and_timed(c: Coordinator) -> None
         Operation.TRANSACTION_ABORT: 1,
         Operation.SCAN: 1,
         Operation.LOOKUP: 0,
+        Operation.ROUTES: 1,
     }
     for operation, count in expected.items():
         assert counted(after, operation) - counted(before, operation) == count, operation

@@ -112,11 +112,10 @@ class Foreground:
                 self._counters.note(request.operation, result, now - request.begun)
             return now
 
-    def refuse(self, operation: Operation | None, result: Result) -> None:
-        """Count a request that was refused before any work was done for it."""
-        if operation is not None:
-            with self._lock:
-                self._counters.note(operation, result, 0.0)
+    def count(self, operation: Operation, result: Result, seconds: float = 0.0) -> None:
+        """Count a request that has ended, and that copies need not give way to."""
+        with self._lock:
+            self._counters.note(operation, result, seconds)
 
     @property
     def requests(self) -> dict[Operation, Counts]:

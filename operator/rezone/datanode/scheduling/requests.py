@@ -18,6 +18,7 @@ from rezone.wire.messages import (
     Message,
     ProducerOpen,
     ReadRequest,
+    RoutesRequest,
     ScanTicket,
     TransactionBegin,
     TransactionEnd,
@@ -58,6 +59,7 @@ class Operation(enum.StrEnum):
     TRANSACTION_COMMIT = "transaction_commit"
     TRANSACTION_ABORT = "transaction_abort"
     PRODUCER_OPEN = "producer_open"
+    ROUTES = "routes"  # who leads which partition
 
 
 class Result(enum.StrEnum):
@@ -104,6 +106,7 @@ _SIMPLE: Final = {
     IndexTicket: Operation.LOOKUP,
     TransactionBegin: Operation.TRANSACTION_BEGIN,
     ProducerOpen: Operation.PRODUCER_OPEN,
+    RoutesRequest: Operation.ROUTES,
 }
 
 

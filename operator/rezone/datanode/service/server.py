@@ -6,6 +6,7 @@ checked by its name (`guard`) before anything else happens.
 Concurrency: Flight has a thread for each call under way; all state is the node's.
 """
 
+import contextlib
 from collections.abc import Iterator
 from typing import Any
 
@@ -19,7 +20,7 @@ from rezone.datanode.node.node import DataNode
 from rezone.datanode.reading.lookup import lookup_batches
 from rezone.datanode.reading.scan import scan_batches
 from rezone.datanode.scheduling.foreground import CopySteps
-from rezone.datanode.scheduling.requests import operation_of, result_of_code
+from rezone.datanode.scheduling.requests import Result, operation_of, result_of_code
 from rezone.datanode.service.control import Control
 from rezone.datanode.service.guard import Guard, guard_of
 from rezone.domain.access.roles import Act
@@ -80,8 +81,9 @@ class NodeServer(flight.FlightServerBase):  # type: ignore[misc]
         guard = guard_of(self._here, context)
 
         def handle(request: Message) -> Message:
-            guard.check(request)
-            return self._control.handle(request)
+            with self._counted(request, always=True):
+                guard.check(request)
+                return self._control.handle(request)
 
         return answer_action(action, handle)
 
@@ -89,11 +91,27 @@ class NodeServer(flight.FlightServerBase):  # type: ignore[misc]
         """Stream a snapshot, a scan or a lookup."""
         request = _decode(ticket.ticket)
         try:
-            guard_of(self._here, context).check(request)
-            return self._stream(request)
+            with self._counted(request, always=False):
+                guard_of(self._here, context).check(request)
+                return self._stream(request)
         except RezoneError as error:
-            self._node.foreground.refuse(operation_of(request), result_of_code(error.code))
             raise to_flight_error(error) from error
+
+    @contextlib.contextmanager
+    def _counted(self, request: Message, *, always: bool) -> Iterator[None]:
+        """Count a client's request when it is refused, or `always`; a stream counts at its end."""
+        begun, result = self._node.clock.monotonic(), Result.FAILED
+        try:
+            yield
+            result = Result.OK
+        except RezoneError as error:
+            result = result_of_code(error.code)
+            raise
+        finally:
+            operation = operation_of(request)
+            if operation is not None and (always or result is not Result.OK):
+                seconds = self._node.clock.monotonic() - begun
+                self._node.foreground.count(operation, result, seconds)
 
     def _stream(self, request: Message) -> Any:
         if isinstance(request, SnapshotTicket):
