@@ -42,6 +42,7 @@ def called(*arguments: str, **env: str) -> Result:
         ((NODE,), 2, "--for"),
         ((NODE, "--for", "1h", "--end"), 2, "--for"),
         (("--end",), 2, "name the Kubernetes node"),
+        ((NODE, "--end", "-o", "json"), 2, "leave NODE out"),
     ],
 )
 def test_what_contradicts_itself_is_refused(

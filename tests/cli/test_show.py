@@ -7,7 +7,9 @@ from datetime import UTC, datetime
 import msgspec
 import pytest
 
-from rezone.cli.show import index_lines, map_parts, stream_lines, task_line
+from rezone.cli.look.text import map_lines, progress_lines, task_line
+from rezone.cli.look.views import PartitionMap, connections, partition_map, progress, task_row
+from rezone.cli.show import stream_lines
 from rezone.domain.routing import routes
 from rezone.domain.routing.route_records import RouteRecords
 from rezone.resources.conditions import ConditionType, Reason, condition_of
@@ -19,9 +21,14 @@ from rezone.resources.task import (
     TaskProgress,
     TaskType,
 )
+from rezone.resources.zone import DistributionZone
 from rezone.resources.zone_status import DistributionZoneStatus
 from rezone.wire.layouts import id_of
 from rezone.wire.messages import ConnectionStatistics, NodeStatistics, StreamStatistics
+
+ZONE = DistributionZone.parse(
+    {"metadata": {"name": "z"}, "spec": {"partitions": 2, "replicas": 2, "dataNodes": {"count": 2}}}
+)
 
 
 @pytest.mark.proves("DCP-14")
@@ -39,7 +46,7 @@ def test_a_connection_is_shown_under_its_name_with_all_its_streams() -> None:
         ),
     )
     name = "partition 3 of generation 2"
-    assert stream_lines(found) == [
+    assert stream_lines(connections(found)) == [
         "node 0: z:0->2, from node 2, 1 streams",
         "  partition 5 (not running): received 0.0 MB in 1 frames",
         "node 0: z:1->0, to node 1, 1 streams",
@@ -47,18 +54,24 @@ def test_a_connection_is_shown_under_its_name_with_all_its_streams() -> None:
     ]
 
 
+def map_of(table: RouteRecords) -> PartitionMap:
+    """Return the map of a zone with a route table."""
+    return partition_map(ZONE, table)
+
+
 def test_both_layouts_of_a_zone_are_drawn_while_it_is_re_sharded() -> None:
     """Who re-shards would see neither where the new partitions are, nor how many serve."""
     old = [msgspec.structs.replace(routes.initial((0, 1), 1), sealed=p == 0) for p in range(2)]
-    (before,) = map_parts(RouteRecords(old))
+    (before,) = map_lines(map_of(RouteRecords(old)))
     assert "node 0  LL" in before
     table = RouteRecords(old).with_next([routes.initial((2, 1), 1)] * 3, 1)
-    assert map_parts(table)[:3] == [
+    parts = map_lines(map_of(table))
+    assert parts[:3] == [
         "1 of 2 partitions have cut over to 3 new ones\n",
         before,
         "new layout\n",
     ]
-    assert "node 2  LLL" in map_parts(table)[3]
+    assert "node 2  LLL" in parts[3]
 
 
 @pytest.mark.proves("B-10")
@@ -88,7 +101,7 @@ def test_a_task_has_a_line_of_what_it_moves(kind: TaskType, words: str) -> None:
             state="Switching", progress=progress, waiting_for="CuttingOver: 1"
         ),
     )
-    assert task_line(task) == (
+    assert task_line(task_row(task)) == (
         f"z-7: Switching, {words}, 6 of 8 MB, 2 MB/s, 1 s left, (CuttingOver: 1)"
     )
 
@@ -104,8 +117,9 @@ def test_indexes_that_are_built_have_a_line_each() -> None:
         now=datetime(2026, 1, 1, tzinfo=UTC),
     )
     status = DistributionZoneStatus(conditions=(told,))
-    assert index_lines(status) == [
+    zone = ZONE.model_copy(update={"status": status})
+    assert progress_lines(progress(zone, ())) == [
         "index by_age: 1 of 3 replicas have it, 70 % is done",
         "index by_name: 0 of 3 replicas have it, 0 % is",
     ]
-    assert not index_lines(None)
+    assert progress_lines(progress(ZONE, ())) == ["zone z has no RebalanceTask"]

@@ -26,12 +26,15 @@ _COMMANDS = {
     "certificate": _Place("rezone.cli.certificate", "certificate"),
     "check": _Place("rezone.cli.check", "check"),
     "demo": _Place("rezone.cli.demo", "demo", _ALL_EXTRAS),
+    "explain-wait": _Place("rezone.cli.show", "explain_wait"),
     "login": _Place("rezone.cli.login", "login"),
     "maintenance": _Place("rezone.cli.maintenance", "maintenance"),
     "map": _Place("rezone.cli.show", "partition_map"),
     "migrate": _Place("rezone.cli.migrate", "migrate"),
     "progress": _Place("rezone.cli.show", "progress"),
     "streams": _Place("rezone.cli.show", "streams"),
+    "top": _Place("rezone.cli.show", "top"),
+    "zones": _Place("rezone.cli.show", "zones"),
 }
 
 

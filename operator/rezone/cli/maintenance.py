@@ -5,6 +5,8 @@ from datetime import UTC, datetime
 
 import click
 
+from rezone.cli.look.output import document, output_option
+from rezone.cli.look.views import maintenance_list
 from rezone.domain.observed.maintenance import ANNOTATION, until
 from rezone.kube.client import Kube, connect
 from rezone.kube.errors import KubeError
@@ -21,7 +23,10 @@ from rezone.resources.zone import DistributionZone
 )
 @click.option("--end", is_flag=True, help="End it: a node that is still cordoned is drained then.")
 @click.option("--namespace", "-n", help="Whose zones to show; default: the context's namespace.")
-def maintenance(node: str | None, *, wanted: str | None, end: bool, namespace: str | None) -> None:
+@output_option
+def maintenance(
+    node: str | None, *, wanted: str | None, end: bool, namespace: str | None, output: str
+) -> None:
     """Ask for the maintenance of the Kubernetes node NODE, or end it; without NODE, show all.
 
     Leaders leave the data nodes there, their data stays, and they are not replaced for that time.
@@ -30,12 +35,18 @@ def maintenance(node: str | None, *, wanted: str | None, end: bool, namespace: s
         raise click.UsageError("say for how long with --for, or --end it")
     if node is None and (wanted is not None or end):
         raise click.UsageError("name the Kubernetes node")
+    if node is not None and output != "text":
+        raise click.UsageError("--output is for what is shown: leave NODE out")
 
     async def run() -> list[str]:
         async with await connect() as kube:
             if node is not None:
                 return [await _annotate(kube, node, None if end else wanted)]
-            return await shown(kube, namespace or kube.namespace)
+            place = namespace or kube.namespace
+            if output == "text":
+                return await shown(kube, place)
+            zones = await StatusStore(kube).list(DistributionZone, place)
+            return [document(maintenance_list(zones), output)]
 
     try:
         for line in asyncio.run(run()):

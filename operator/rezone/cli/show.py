@@ -1,114 +1,88 @@
-"""What people look at: a zone's partition map, the progress of its rebalances, its streams."""
+"""What people look at: zones, a zone's data nodes, partition map, rebalances and streams."""
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable
 from typing import Any, TypeVar
 
 import click
 
-from rezone.domain.routing.partition_map import marks_of_routes, picture
-from rezone.domain.routing.route_records import RouteRecords
+from rezone.cli.look import source
+from rezone.cli.look.output import document, output_option
+from rezone.cli.look.present import present
+from rezone.cli.look.views import ConnectionRow, StreamList, StreamRow, Unanswered, connections
 from rezone.kube.client import Kube, connect
 from rezone.kube.errors import KubeError
-from rezone.kube.routes import RouteStore
 from rezone.kube.store import StatusStore
-from rezone.resources.conditions import ConditionType
-from rezone.resources.task import RebalanceTask, TaskProgress, TaskType
 from rezone.resources.zone import DistributionZone
-from rezone.resources.zone_status import DistributionZoneStatus
 from rezone.wire.errors import RezoneError
-from rezone.wire.layouts import generation_of, index_of
-from rezone.wire.messages import NodeStatistics, StatisticsRequest, StreamStatistics
+from rezone.wire.messages import NodeStatistics, StatisticsRequest
 from rezone.wire.transport.flight import NodeClient
 from rezone.wire.transport.tls import tls_from_environment
 
 T = TypeVar("T")
 
 _NAMESPACE = click.option("--namespace", "-n", help="The zone's namespace; default: the context's.")
+_WATCH = click.option("--watch", "-w", is_flag=True, help="Show it live until Ctrl-C.")
+
+
+@click.command("zones")
+@_NAMESPACE
+@click.option("--all-namespaces", "-A", is_flag=True, help="The zones of all namespaces.")
+@_WATCH
+@output_option
+def zones(*, namespace: str | None, all_namespaces: bool, watch: bool, output: str) -> None:
+    """List the zones: whether they are ready, their partitions, data nodes and tasks."""
+    present(source.zones(None if all_namespaces else namespace or ""), output, watch=watch)
+
+
+@click.command("top")
+@click.argument("zone")
+@_NAMESPACE
+@_WATCH
+@output_option
+def top(*, zone: str, namespace: str | None, watch: bool, output: str) -> None:
+    """Show the load of ZONE's data nodes, and its rebalances under way."""
+    present(source.top(zone, namespace or ""), output, watch=watch)
 
 
 @click.command("map")
 @click.argument("zone")
 @_NAMESPACE
-def partition_map(zone: str, namespace: str | None) -> None:
+@_WATCH
+@output_option
+def partition_map(*, zone: str, namespace: str | None, watch: bool, output: str) -> None:
     """Draw which data node holds which partition of ZONE, and as what."""
-
-    async def load(kube: Kube) -> str:
-        found = await StatusStore(kube).read(DistributionZone, namespace or kube.namespace, zone)
-        routes = await RouteStore(kube, found).load()
-        if not routes:
-            return f"zone {zone} has no partitions yet"
-        return "\n".join(map_parts(routes))
-
-    click.echo(_ask(load))
-
-
-def map_parts(routes: RouteRecords) -> list[str]:
-    """Return the map of a zone, and that of the layout to come while it is re-sharded."""
-    maps = [picture(marks_of_routes(routes.of(each.generation))) for each in routes.layouts]
-    if routes.next_layout is None:
-        return maps
-    sealed = sum(record.sealed for record in routes.of(routes.layout.generation))
-    count, new = routes.layout.partitions, routes.next_layout.partitions
-    titles = [f"{sealed} of {count} partitions have cut over to {new} new ones\n", "new layout\n"]
-    return [line for pair in zip(titles, maps, strict=True) for line in pair]
+    present(source.partition_map(zone, namespace or ""), output, watch=watch)
 
 
 @click.command("progress")
 @click.argument("zone")
 @_NAMESPACE
-def progress(zone: str, namespace: str | None) -> None:
+@_WATCH
+@output_option
+def progress(*, zone: str, namespace: str | None, watch: bool, output: str) -> None:
     """Show the rebalances of ZONE: moves, bytes, rate, time left, and what they wait for.
 
     And the indexes that are being built.
     """
-
-    async def load(kube: Kube) -> list[str]:
-        store = StatusStore(kube)
-        found = await store.read(DistributionZone, namespace or kube.namespace, zone)
-        tasks = await store.list(RebalanceTask, namespace or kube.namespace)
-        lines = [task_line(task) for task in tasks if task.spec.zone_name == zone]
-        return [*lines, *index_lines(found.status)]
-
-    for line in _ask(load) or [f"zone {zone} has no RebalanceTask"]:
-        click.echo(line)
+    present(source.progress(zone, namespace or ""), output, watch=watch)
 
 
-def task_line(task: RebalanceTask) -> str:
-    """Return one line about a task: how far it is, how fast, how long still, and why it waits.
-
-    What a re-sharding moves are the ranges that old and new partitions have in common, and what
-    follows is how many old partitions have cut over.
-    """
-    status = task.status
-    done = status.progress if status is not None else TaskProgress()
-    resharding = task.spec.type is TaskType.RESHARD
-    moves, leaders = ("ranges", "cut over") if resharding else ("moves", "leaders")
-    parts = [
-        f"{task.metadata.name}: {(status.state if status is not None else '') or 'new'}",
-        f"{moves} {done.moves_done}/{done.moves_total}",
-        f"{leaders} {done.leader_moves_done}/{done.leader_moves_total}",
-        f"{done.bytes_done / 1e6:,.0f} of {done.bytes_total / 1e6:,.0f} MB",
-        f"{done.bytes_per_second / 1e6:,.0f} MB/s",
-    ]
-    if done.seconds_left is not None:
-        parts.append(f"{done.seconds_left} s left")
-    if status is not None and status.waiting_for:
-        parts.append(f"({status.waiting_for})")
-    return ", ".join(parts)
-
-
-def index_lines(status: DistributionZoneStatus | None) -> list[str]:
-    """Return a line for each index of a zone that is being built."""
-    conditions = status.conditions if status is not None else ()
-    told = [c.message for c in conditions if c.type is ConditionType.INDEXING]
-    return [f"index {line}" for message in told for line in message.split("; ")]
+@click.command("explain-wait")
+@click.argument("name")
+@_NAMESPACE
+@click.option("--kind", type=click.Choice(source.KINDS), help="Of which kind NAME is.")
+@output_option
+def explain_wait(*, name: str, namespace: str | None, kind: str | None, output: str) -> None:
+    """Say why the task, leader transfer or zone NAME waits, and what a person can do."""
+    present(source.explanation(name, kind, namespace or ""), output, watch=False)
 
 
 @click.command("streams")
 @click.argument("zone")
 @_NAMESPACE
-def streams(zone: str, namespace: str | None) -> None:
+@output_option
+def streams(*, zone: str, namespace: str | None, output: str) -> None:
     """Show the replication connections and streams of ZONE's data nodes under their names.
 
     Asks the data nodes themselves: where they speak TLS, with an Admin's certificate.
@@ -119,14 +93,20 @@ def streams(zone: str, namespace: str | None) -> None:
         nodes = found.status.data_nodes if found.status is not None else ()
         return [node.address for node in nodes if node.address]
 
+    items: list[ConnectionRow] = []
+    unanswered: list[Unanswered] = []
     for address in _ask(load):
         try:
-            answer = _statistics_of(address)
+            items += connections(_statistics_of(address))
         except RezoneError as error:
+            unanswered.append(Unanswered(address=address, error=str(error)))
             click.echo(f"{address}: {error}", err=True)
-            continue
-        for line in stream_lines(answer):
-            click.echo(line)
+    found = StreamList(zone=zone, items=tuple(items), unanswered=tuple(unanswered))
+    if output != "text":
+        click.echo(document(found, output))
+        return
+    for line in stream_lines(found.items):
+        click.echo(line)
 
 
 def _statistics_of(address: str) -> NodeStatistics:
@@ -137,26 +117,25 @@ def _statistics_of(address: str) -> NodeStatistics:
         client.close()
 
 
-def stream_lines(found: NodeStatistics) -> list[str]:
-    """Return a line for each of a node's connections, and one for each stream on it."""
+def stream_lines(found: Iterable[ConnectionRow]) -> list[str]:
+    """Return a line for each connection, and one for each stream on it."""
     lines = []
-    for connection in found.connections:
+    for connection in found:
         way = "to" if connection.producing else "from"
         lines.append(
-            f"node {found.node}: {connection.name}, {way} node {connection.peer}, "
+            f"node {connection.node}: {connection.name}, {way} node {connection.peer}, "
             f"{len(connection.streams)} streams"
         )
-        lines += [f"  {_stream_line(s, sent=connection.producing)}" for s in connection.streams]
+        lines += [f"  {_stream_line(stream)}" for stream in connection.streams]
     return lines
 
 
-def _stream_line(stream: StreamStatistics, *, sent: bool) -> str:
+def _stream_line(stream: StreamRow) -> str:
     moved = f"{stream.bytes / 1e6:,.1f} MB in {stream.frames} frames"
     state = "" if stream.active else " (not running)"
-    generation = generation_of(stream.partition)
-    layout = f" of generation {generation}" if generation else ""
-    name = f"partition {index_of(stream.partition)}{layout}{state}"
-    if not sent:
+    layout = f" of generation {stream.layout_version}" if stream.layout_version else ""
+    name = f"partition {stream.partition}{layout}{state}"
+    if stream.sent_offset is None:
         return f"{name}: received {moved}"
     return (
         f"{name}: sent {moved}, up to offset {stream.sent_offset}, "

@@ -90,6 +90,11 @@ class Kube:
         await self._connection.close()
 
     @property
+    def connection(self) -> Connection:
+        """What requests go by: for watches, which have deadlines of their own."""
+        return self._connection
+
+    @property
     def namespace(self) -> str:
         """The namespace of the configuration: in a pod, the pod's own."""
         return self._connection.namespace

@@ -10,7 +10,8 @@ from typing import Any
 
 import click
 
-from rezone.cli.show import task_line
+from rezone.cli.look.text import task_line
+from rezone.cli.look.views import task_row
 from rezone.resources.task import RebalanceTask
 
 LINE_SECONDS = 2.0
@@ -27,7 +28,7 @@ class LiveView:
 
     def show(self, task: dict[str, Any]) -> None:
         """Show a RebalanceTask as it is now."""
-        line = task_line(RebalanceTask.parse(task))
+        line = task_line(task_row(RebalanceTask.parse(task)))
         if self._terminal:
             click.echo(f"\r\x1b[2K  {line[:_WIDTH]}", nl=False)
             return

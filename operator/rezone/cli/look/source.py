@@ -1,0 +1,123 @@
+"""Reads what the commands show from the API server, now."""
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Final
+
+from rezone.cli.look import explain, views
+from rezone.kube.client import Kube
+from rezone.kube.errors import MissingError
+from rezone.kube.kinds import ConfigMap, Kind, TaskKind, ZoneKind
+from rezone.kube.names import COMPONENT_LABEL, ROUTES, ZONE_LABEL
+from rezone.kube.routes import RouteStore
+from rezone.kube.store import StatusStore
+from rezone.resources.migration import RegionMigration
+from rezone.resources.task import RebalanceTask
+from rezone.resources.zone import DistributionZone
+
+KINDS: Final = ("task", "transfer", "zone")
+
+
+@dataclass(frozen=True)
+class Watched:
+    """Objects by whose changes a view becomes old."""
+
+    kind: Kind
+    zone: str = ""
+
+    @property
+    def labels(self) -> dict[str, str]:
+        """The labels that select them."""
+        return {ZONE_LABEL: self.zone, COMPONENT_LABEL: ROUTES} if self.zone else {}
+
+
+@dataclass(frozen=True)
+class Source:
+    """How a view is read, and what makes it old; `namespace` None is all, "" the context's."""
+
+    load: Callable[[Kube, str], Awaitable[views.Document]]
+    watched: tuple[Watched, ...]
+    namespace: str | None = ""
+
+
+def zones(namespace: str | None) -> Source:
+    """Return the source of `rezone zones`; None: the zones of all namespaces."""
+
+    async def load(kube: Kube, place: str) -> views.ZoneList:
+        within = None if namespace is None else place
+        return views.zone_list(await StatusStore(kube).list(DistributionZone, within))
+
+    return Source(load, (Watched(ZoneKind),), namespace)
+
+
+def progress(zone: str, namespace: str) -> Source:
+    """Return the source of `rezone progress`."""
+
+    async def load(kube: Kube, place: str) -> views.Progress:
+        found = await StatusStore(kube).read(DistributionZone, place, zone)
+        return views.progress(found, await tasks_of(kube, place, zone))
+
+    return Source(load, (Watched(ZoneKind), Watched(TaskKind)), namespace)
+
+
+def partition_map(zone: str, namespace: str) -> Source:
+    """Return the source of `rezone map`."""
+
+    async def load(kube: Kube, place: str) -> views.PartitionMap:
+        found = await StatusStore(kube).read(DistributionZone, place, zone)
+        return views.partition_map(found, await RouteStore(kube, found).load())
+
+    return Source(load, (Watched(ConfigMap, zone),), namespace)
+
+
+def top(zone: str, namespace: str) -> Source:
+    """Return the source of `rezone top`."""
+
+    async def load(kube: Kube, place: str) -> views.Top:
+        found = await StatusStore(kube).read(DistributionZone, place, zone)
+        tasks = await tasks_of(kube, place, zone)
+        return views.top(found, tasks, await RouteStore(kube, found).load())
+
+    watched = (Watched(ZoneKind), Watched(TaskKind), Watched(ConfigMap, zone))
+    return Source(load, watched, namespace)
+
+
+def explanation(name: str, kind: str | None, namespace: str) -> Source:
+    """Return the source of `rezone explain-wait`: of the first kind that has the name."""
+
+    async def load(kube: Kube, place: str) -> explain.Explanation:
+        for each in KINDS if kind is None else (kind,):
+            found = await _explain(kube, place, name, each)
+            if found is not None:
+                return found
+        wanted = kind or "RebalanceTask, RegionMigration or DistributionZone"
+        raise MissingError(f"there is no {wanted} {place}/{name}")
+
+    return Source(load, (), namespace)
+
+
+async def _explain(kube: Kube, place: str, name: str, kind: str) -> explain.Explanation | None:
+    store, now = StatusStore(kube), datetime.now(UTC)
+    if kind == "task":
+        task = await store.find(RebalanceTask, place, name)
+        if task is None:
+            return None
+        zone = await store.find(DistributionZone, place, task.spec.zone_name)
+        return explain.explain_task(task, zone, now)
+    if kind == "transfer":
+        moved = await store.find(RegionMigration, place, name)
+        if moved is None:
+            return None
+        zone = await store.find(DistributionZone, place, moved.spec.zone_name)
+        return explain.explain_migration(moved, zone, now)
+    zone = await store.find(DistributionZone, place, name)
+    if zone is None:
+        return None
+    return explain.explain_zone(zone, await tasks_of(kube, place, name), now)
+
+
+async def tasks_of(kube: Kube, namespace: str, zone: str) -> tuple[RebalanceTask, ...]:
+    """Return the RebalanceTasks of a zone."""
+    fields = {"spec.zoneName": zone}
+    return await StatusStore(kube).list(RebalanceTask, namespace, fields=fields)

@@ -1,0 +1,208 @@
+"""Views as plain text: for pipes, for terminals that draw nothing, and for people who read logs."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from rezone.cli.look.explain import Explanation
+from rezone.cli.look.views import (
+    Document,
+    LayoutRow,
+    PartitionMap,
+    PartitionRow,
+    Progress,
+    TaskRow,
+    Top,
+    ZoneList,
+    ZoneRow,
+)
+from rezone.domain.routing.partition_map import WIDTH_DEFAULT, Mark, picture
+
+GAP = "   "
+
+
+def clean(text: str) -> str:
+    """Return a text of the API server without what a terminal would take as an order."""
+    return "".join(c if c.isprintable() or c == "\n" else "\N{REPLACEMENT CHARACTER}" for c in text)
+
+
+def text_of(view: Document, width: int = WIDTH_DEFAULT) -> str:
+    """Return a view as text; `width` is that of partition maps alone. TypeError for no view."""
+    for kind, write in _WRITERS.items():
+        if isinstance(view, kind):
+            return clean("\n".join(write(view, width)))
+    raise TypeError(f"no text for {type(view).__name__}")
+
+
+def task_line(row: TaskRow) -> str:
+    """Return one line about a task: how far it is, how fast, how long still, and why it waits.
+
+    What a re-sharding moves are the ranges that old and new partitions have in common, and what
+    follows is how many old partitions have cut over.
+    """
+    moves, leaders = ("ranges", "cut over") if row.type == "Reshard" else ("moves", "leaders")
+    parts = [
+        f"{row.name}: {row.state}",
+        f"{moves} {row.moves_done}/{row.moves_total}",
+        f"{leaders} {row.leader_moves_done}/{row.leader_moves_total}",
+        f"{row.bytes_done / 1e6:,.0f} of {row.bytes_total / 1e6:,.0f} MB",
+        f"{row.bytes_per_second / 1e6:,.0f} MB/s",
+    ]
+    if row.seconds_left is not None:
+        parts.append(f"{row.seconds_left} s left")
+    if row.waiting_for:
+        parts.append(f"({row.waiting_for})")
+    return ", ".join(parts)
+
+
+def zone_lines(view: ZoneList, _width: int = 0) -> list[str]:
+    """Return a line for each zone under a header."""
+    if not view.items:
+        return ["there is no zone"]
+    header = ("NAMESPACE", "NAME", "READY", "REASON", "PARTITIONS", "NODES", "TASK")
+    return columns([header, *(zone_cells(row) for row in view.items)])
+
+
+def zone_cells(row: ZoneRow) -> tuple[str, ...]:
+    """Return what the columns of a zone hold."""
+    return (
+        row.namespace,
+        row.name,
+        row.ready,
+        row.reason or "-",
+        f"{row.partitions_ready}/{row.partitions}",
+        f"{row.ready_data_nodes}/{row.data_nodes}",
+        row.current_task or "-",
+    )
+
+
+def progress_lines(view: Progress, _width: int = 0) -> list[str]:
+    """Return a line for each task and for each index that is being built."""
+    lines = [task_line(row) for row in view.tasks]
+    lines += [f"index {each}" for each in view.indexes]
+    return lines or [f"zone {view.zone} has no RebalanceTask"]
+
+
+def map_lines(view: PartitionMap, width: int = WIDTH_DEFAULT) -> list[str]:
+    """Return the map of a zone, and that of the layout to come while it is re-sharded."""
+    if not view.layouts:
+        return [f"zone {view.zone} has no partitions yet"]
+    maps = [layout_picture(layout, width) for layout in view.layouts]
+    titles = layout_titles(view)
+    if not titles:
+        return maps
+    return [line for pair in zip(titles, maps, strict=True) for line in pair]
+
+
+def layout_titles(view: PartitionMap) -> list[str]:
+    """Return what stands over the maps: nothing when there is one layout."""
+    if len(view.layouts) == 1:
+        return []
+    old, new = (layout.partitions for layout in view.layouts[:2])
+    sealed = sum(row.sealed for row in old)
+    return [
+        f"{sealed} of {len(old)} partitions have cut over to {len(new)} new ones\n",
+        "new layout\n",
+    ]
+
+
+def layout_picture(layout: LayoutRow, width: int = WIDTH_DEFAULT) -> str:
+    """Return the picture of one layout."""
+    return picture([_marks(row) for row in layout.partitions], width=width)
+
+
+def _marks(row: PartitionRow) -> dict[int, Mark]:
+    return {node: _mark(row, node) for node in row.replicas}
+
+
+def _mark(row: PartitionRow, node: int) -> Mark:
+    if node == row.leader:
+        return Mark.LEADER
+    if node in row.hot_standbys:
+        return Mark.HOT_STANDBY
+    return Mark.FOLLOWER if node in row.in_sync else Mark.LEARNER
+
+
+def top_lines(view: Top, _width: int = 0) -> list[str]:
+    """Return the zone in one line, its tasks, and a table of its data nodes."""
+    lines = [headline(view.zone), *(task_line(row) for row in view.tasks), ""]
+    header = ("NODE", "STATE", "LEADERS", "FOLLOWERS", "LEARNERS", "DOMAIN", "HOST")
+    cells = [
+        (
+            str(row.id),
+            row.state + (f" (maintenance: {row.maintenance})" if row.maintenance else ""),
+            *(str(count) for count in (row.leaders, row.followers, row.learners)),
+            row.failure_domain or "-",
+            row.node or "-",
+        )
+        for row in view.nodes
+    ]
+    return lines + columns([header, *cells])
+
+
+def headline(row: ZoneRow) -> str:
+    """Return a zone in one line."""
+    told = "ready" if row.ready == "True" else f"not ready: {row.reason}"
+    under = f", {row.under_replicated} under-replicated" if row.under_replicated else ""
+    return (
+        f"zone {row.namespace}/{row.name}: {told}, partitions {row.partitions_ready}/"
+        f"{row.partitions} in sync{under}, data nodes {row.ready_data_nodes}/{row.data_nodes}"
+    )
+
+
+def explanation_lines(view: Explanation, _width: int = 0) -> list[str]:
+    """Return why something waits, what has to happen, and what a person can do."""
+    return [f"{label}: {said}" for label, said in explanation_parts(view)]
+
+
+def explanation_parts(view: Explanation) -> list[tuple[str, str]]:
+    """Return the labelled parts of an explanation, without those that are empty."""
+    name = f"{view.object_kind} {view.namespace}/{view.name}"
+    if not view.waiting:
+        said = f"{name} waits for nothing; its state is {view.state}"
+        return [("Waits", said), *([("It says", view.why)] if view.why else [])]
+    waits = f"{name}, in state {view.state}"
+    if view.since_seconds is not None:
+        waits += f" for {duration(view.since_seconds)}"
+    parts = [
+        ("Waits", waits),
+        ("Why", view.why if view.why.startswith(view.reason) else f"{view.reason}: {view.why}"),
+        ("Needs", view.needs),
+        ("You can", view.can_do),
+        ("Without you", "it does not go on: a person must act" if view.person_must_act else ""),
+        ("Gives up", _deadline(view.deadline_seconds)),
+        *((fact.about[:1].upper() + fact.about[1:], fact.says) for fact in view.facts),
+    ]
+    return [(label, said) for label, said in parts if said]
+
+
+def _deadline(seconds: int | None) -> str:
+    if seconds is None:
+        return ""
+    return f"in {duration(seconds)}" if seconds > 0 else "now: its deadline has passed"
+
+
+def duration(seconds: int) -> str:
+    """Return a time span in its two largest units."""
+    minutes, rest = divmod(seconds, 60)
+    hours, minutes = divmod(minutes, 60)
+    if hours:
+        return f"{hours} h {minutes} min"
+    return f"{minutes} min {rest} s" if minutes else f"{rest} s"
+
+
+def columns(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Return rows with their cells under one another."""
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    lines = (
+        GAP.join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in rows
+    )
+    return [line.rstrip() for line in lines]
+
+
+_WRITERS: dict[type[Document], Callable[[Any, int], list[str]]] = {
+    ZoneList: zone_lines,
+    Progress: progress_lines,
+    PartitionMap: map_lines,
+    Top: top_lines,
+    Explanation: explanation_lines,
+}

@@ -1,0 +1,376 @@
+"""What the commands show, as values: the shapes that `-o json` and `-o yaml` write.
+
+Each document has `apiVersion` and `kind`. Fields are only added, never renamed or given another
+meaning, as long as API_VERSION stays; docs/command-line.md lists all of them.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+
+from rezone.domain.routing.route_records import RouteRecords
+from rezone.domain.routing.routes import hot_standbys
+from rezone.resources.conditions import Condition, ConditionedStatus, ConditionStatus, ConditionType
+from rezone.resources.model import Model, Time
+from rezone.resources.task import TERMINAL_TASK_STATES, RebalanceTask, TaskProgress
+from rezone.resources.zone import DistributionZone
+from rezone.resources.zone_status import MaintenanceState
+from rezone.wire.layouts import generation_of, index_of
+from rezone.wire.messages import NodeStatistics, StreamStatistics
+
+API_VERSION = "cli.rezone.dev/v1alpha1"
+
+
+class Document(Model):
+    """What one command shows."""
+
+    api_version: str = API_VERSION
+    kind: str
+
+
+class ZoneRow(Model):
+    """One zone: whether it is ready, and what it is doing."""
+
+    namespace: str
+    name: str
+    ready: str
+    reason: str
+    message: str
+    partitions: int
+    partitions_ready: int
+    under_replicated: int
+    data_nodes: int
+    ready_data_nodes: int
+    current_task: str
+
+
+class ZoneList(Document):
+    """What `rezone zones` shows."""
+
+    kind: str = "ZoneList"
+    items: tuple[ZoneRow, ...] = ()
+
+
+class TaskRow(Model):
+    """One RebalanceTask: how far it is, how fast, and why it waits. Bytes, bytes a second."""
+
+    name: str
+    type: str
+    state: str
+    ended: bool
+    moves_total: int
+    moves_done: int
+    leader_moves_total: int
+    leader_moves_done: int
+    bytes_total: int
+    bytes_done: int
+    bytes_per_second: int
+    seconds_left: int | None = None
+    waiting_for: str = ""
+
+    @property
+    def share(self) -> float:
+        """How much is done, from 0 to 1: of the bytes, of the leaders where none are copied."""
+        if self.ended:
+            return 1.0 if self.state == "Succeeded" else 0.0
+        done, total = self.bytes_done, self.bytes_total
+        if not total:
+            done = self.moves_done + self.leader_moves_done
+            total = self.moves_total + self.leader_moves_total
+        return min(1.0, done / total) if total else 0.0
+
+
+class Progress(Document):
+    """What `rezone progress` shows; `indexes` are lines of the condition Indexing."""
+
+    kind: str = "Progress"
+    namespace: str
+    zone: str
+    tasks: tuple[TaskRow, ...] = ()
+    indexes: tuple[str, ...] = ()
+
+
+class PartitionRow(Model):
+    """Who holds one partition; a replica that is not in sync is a learner."""
+
+    partition: int
+    leader: int
+    leader_epoch: int
+    replicas: tuple[int, ...]
+    in_sync: tuple[int, ...]
+    hot_standbys: tuple[int, ...]
+    sealed: bool
+
+
+class LayoutRow(Model):
+    """The partitions of one layout; a zone that is re-sharded has two."""
+
+    layout_version: int
+    partitions: tuple[PartitionRow, ...]
+
+
+class PartitionMap(Document):
+    """What `rezone map` shows."""
+
+    kind: str = "PartitionMap"
+    namespace: str
+    zone: str
+    layouts: tuple[LayoutRow, ...] = ()
+
+
+class NodeRow(Model):
+    """One data node: where it is, and how many partitions it has as what."""
+
+    id: int
+    state: str
+    pod: str
+    node: str
+    failure_domain: str
+    leaders: int
+    followers: int
+    learners: int
+    maintenance: str = ""
+
+
+class Top(Document):
+    """What `rezone top` shows: a zone, its tasks under way, and its data nodes."""
+
+    kind: str = "Top"
+    zone: ZoneRow
+    tasks: tuple[TaskRow, ...] = ()
+    nodes: tuple[NodeRow, ...] = ()
+
+
+class StreamRow(Model):
+    """What one stream has moved; where a partition ends is known to who sends."""
+
+    partition: int
+    layout_version: int
+    active: bool
+    frames: int
+    bytes: int
+    sent_offset: int | None = None
+    missing_rows: int | None = None
+
+
+class ConnectionRow(Model):
+    """One replication connection of a data node, with its streams."""
+
+    node: int
+    name: str
+    peer: int
+    producing: bool
+    streams: tuple[StreamRow, ...]
+
+
+class Unanswered(Model):
+    """A data node that did not answer."""
+
+    address: str
+    error: str
+
+
+class StreamList(Document):
+    """What `rezone streams` shows."""
+
+    kind: str = "StreamList"
+    zone: str
+    items: tuple[ConnectionRow, ...] = ()
+    unanswered: tuple[Unanswered, ...] = ()
+
+
+class MaintenanceRow(Model):
+    """A data node in maintenance, or one that waits for it."""
+
+    zone: str
+    id: int
+    node: str
+    state: str
+    until: Time
+    waiting_for: str = ""
+
+
+class MaintenanceList(Document):
+    """What `rezone maintenance` shows."""
+
+    kind: str = "MaintenanceList"
+    items: tuple[MaintenanceRow, ...] = ()
+
+
+def connections(found: NodeStatistics) -> tuple[ConnectionRow, ...]:
+    """Return the connections of one data node."""
+    return tuple(
+        ConnectionRow(
+            node=found.node,
+            name=each.name,
+            peer=each.peer,
+            producing=each.producing,
+            streams=tuple(_stream(stream, sent=each.producing) for stream in each.streams),
+        )
+        for each in found.connections
+    )
+
+
+def _stream(stream: StreamStatistics, *, sent: bool) -> StreamRow:
+    return StreamRow(
+        partition=index_of(stream.partition),
+        layout_version=generation_of(stream.partition),
+        active=stream.active,
+        frames=stream.frames,
+        bytes=stream.bytes,
+        sent_offset=stream.sent_offset if sent else None,
+        missing_rows=stream.missing_rows if sent else None,
+    )
+
+
+def maintenance_list(zones: Iterable[DistributionZone]) -> MaintenanceList:
+    """Return the data nodes of zones whose maintenance was asked for and is not over."""
+    return MaintenanceList(
+        items=tuple(
+            MaintenanceRow(
+                zone=zone.metadata.name,
+                id=node.id,
+                node=node.node_name,
+                state=node.maintenance.state,
+                until=node.maintenance.until_time,
+                waiting_for=node.maintenance.waiting_for,
+            )
+            for zone in zones
+            for node in (zone.status.data_nodes if zone.status is not None else ())
+            if node.maintenance is not None and node.maintenance.state is not MaintenanceState.OVER
+        )
+    )
+
+
+def zone_list(zones: Iterable[DistributionZone]) -> ZoneList:
+    """Return a row for each zone."""
+    return ZoneList(items=tuple(zone_row(zone) for zone in zones))
+
+
+def zone_row(zone: DistributionZone) -> ZoneRow:
+    """Return what one line says about a zone."""
+    status = zone.status
+    ready = condition(status, ConditionType.READY)
+    stalled = condition(status, ConditionType.STALLED)
+    told = stalled if stalled is not None else ready
+    return ZoneRow(
+        namespace=zone.metadata.namespace,
+        name=zone.metadata.name,
+        ready=ready.status if ready is not None else ConditionStatus.UNKNOWN,
+        reason=told.reason if told is not None else "",
+        message=told.message if told is not None else "the operator has not seen the zone",
+        partitions=zone.spec.partitions,
+        partitions_ready=status.partitions_ready if status is not None else 0,
+        under_replicated=status.under_replicated if status is not None else 0,
+        data_nodes=len(status.data_nodes) if status is not None else 0,
+        ready_data_nodes=status.ready_data_nodes if status is not None else 0,
+        current_task=status.current_task if status is not None else "",
+    )
+
+
+def progress(zone: DistributionZone, tasks: Iterable[RebalanceTask]) -> Progress:
+    """Return the tasks of a zone, and its indexes that are being built."""
+    name = zone.metadata.name
+    building = condition(zone.status, ConditionType.INDEXING)
+    return Progress(
+        namespace=zone.metadata.namespace,
+        zone=name,
+        tasks=tuple(task_row(task) for task in tasks if task.spec.zone_name == name),
+        indexes=tuple(building.message.split("; ")) if building is not None else (),
+    )
+
+
+def task_row(task: RebalanceTask) -> TaskRow:
+    """Return how far a task is."""
+    status = task.status
+    done = status.progress if status is not None else TaskProgress()
+    state = status.state if status is not None else ""
+    return TaskRow(
+        name=task.metadata.name,
+        type=task.spec.type,
+        state=state or "new",
+        ended=state in TERMINAL_TASK_STATES,
+        moves_total=done.moves_total,
+        moves_done=done.moves_done,
+        leader_moves_total=done.leader_moves_total,
+        leader_moves_done=done.leader_moves_done,
+        bytes_total=done.bytes_total,
+        bytes_done=done.bytes_done,
+        bytes_per_second=done.bytes_per_second,
+        seconds_left=done.seconds_left,
+        waiting_for=status.waiting_for if status is not None else "",
+    )
+
+
+def partition_map(zone: DistributionZone, routes: RouteRecords) -> PartitionMap:
+    """Return who holds which partition, in both layouts while the zone is re-sharded."""
+    layouts = [
+        LayoutRow(
+            layout_version=layout.generation,
+            partitions=_partitions(routes, layout.generation),
+        )
+        for layout in routes.layouts
+    ]
+    meta = zone.metadata
+    return PartitionMap(namespace=meta.namespace, zone=meta.name, layouts=tuple(layouts))
+
+
+def _partitions(routes: RouteRecords, generation: int) -> tuple[PartitionRow, ...]:
+    return tuple(
+        PartitionRow(
+            partition=index,
+            leader=record.leader,
+            leader_epoch=record.leader_epoch,
+            replicas=record.replicas,
+            in_sync=record.isr,
+            hot_standbys=tuple(hot_standbys(record)),
+            sealed=record.sealed,
+        )
+        for index, record in enumerate(routes.of(generation))
+    )
+
+
+def top(zone: DistributionZone, tasks: Sequence[RebalanceTask], routes: RouteRecords) -> Top:
+    """Return a zone with its tasks under way and the load of its data nodes."""
+    rows = progress(zone, tasks).tasks
+    return Top(
+        zone=zone_row(zone),
+        tasks=tuple(row for row in rows if not row.ended),
+        nodes=_nodes(zone, routes),
+    )
+
+
+def _nodes(zone: DistributionZone, routes: RouteRecords) -> tuple[NodeRow, ...]:
+    leads, follows, learns = Counter[int](), Counter[int](), Counter[int]()
+    for record in routes.values():
+        for node in record.replicas:
+            if node == record.leader:
+                leads[node] += 1
+            elif node in record.isr:
+                follows[node] += 1
+            else:
+                learns[node] += 1
+    return tuple(
+        NodeRow(
+            id=each.id,
+            state=each.state,
+            pod=each.pod_name,
+            node=each.node_name,
+            failure_domain=each.failure_domain,
+            leaders=leads[each.id],
+            followers=follows[each.id],
+            learners=learns[each.id],
+            maintenance=each.maintenance.state if each.maintenance is not None else "",
+        )
+        for each in (zone.status.data_nodes if zone.status is not None else ())
+    )
+
+
+def condition(status: ConditionedStatus | None, kind: ConditionType) -> Condition | None:
+    """Return one condition, None when the status does not have it."""
+    return next((c for c in status.conditions if c.type is kind), None) if status else None
+
+
+def age_seconds(since: datetime | None, now: datetime) -> int | None:
+    """Return how long ago that was in whole seconds, at least 0."""
+    return None if since is None else max(0, int((now - since).total_seconds()))
