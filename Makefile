@@ -1,7 +1,7 @@
 # The interface of this project for people and CI: `make help` lists the targets.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help prepare demo down test check lint types layers docs generate tools env spark-env e2e e2e-up e2e-down chaos chaos-short chaos-operator seeds mutations images bench clean
+.PHONY: help prepare demo down test check lint types layers docs generate tools env spark-env e2e e2e-up e2e-down chaos chaos-short chaos-operator seeds mutations images krew bench clean
 
 export PYTHONPATH := operator
 UV ?= $(shell command -v uv 2>/dev/null || echo .venv/bin/uv)
@@ -77,6 +77,10 @@ mutations: prepare ## Break the product in one place after the other and see tha
 
 images: ## Build the three images; OUTPUT=directory writes archives that kind can load
 	@python3 hack/images.py $(if $(OUTPUT),--output $(OUTPUT)) $(IMAGES_ARGS)
+
+krew: env ## Write the plugin of kubectl for krew into OUTPUT= (dist): BASE_URL= of the archive, HOMEPAGE=
+	$(UV) build --quiet --wheel --out-dir $(or $(OUTPUT),dist)
+	$(RUN) hack/krew.py --wheel $(or $(OUTPUT),dist)/rezone-*-py3-none-any.whl --base-url "$(BASE_URL)" --homepage "$(HOMEPAGE)" --output $(or $(OUTPUT),dist)
 
 bench: env ## Run all benchmarks; each prints its ratios
 	@for b in benchmarks/*.py; do echo "== $$b"; $(RUN) $$b || exit 1; done

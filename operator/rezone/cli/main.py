@@ -25,6 +25,7 @@ _COMMANDS = {
     "local": _Place("rezone.local.commands", "local", _ALL_EXTRAS),
     "certificate": _Place("rezone.cli.certificate", "certificate"),
     "check": _Place("rezone.cli.check", "check"),
+    "completion": _Place("rezone.cli.completion", "completion"),
     "demo": _Place("rezone.cli.demo", "demo", _ALL_EXTRAS),
     "explain-wait": _Place("rezone.cli.show", "explain_wait"),
     "login": _Place("rezone.cli.login", "login"),
