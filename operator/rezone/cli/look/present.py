@@ -9,7 +9,6 @@ import asyncio
 import contextlib
 import os
 import signal
-import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final, Protocol
@@ -73,7 +72,7 @@ def console() -> Console:
 
 def draws(terminal: Console) -> bool:
     """Return whether this is a terminal that draws, not a pipe, a file or TERM=dumb."""
-    return sys.stdout.isatty() and not terminal.is_dumb_terminal
+    return terminal.is_terminal and not terminal.is_dumb_terminal
 
 
 def _print(view: Document, form: str) -> None:
@@ -98,16 +97,14 @@ async def _watch(source: Source, form: str, pace: Pace) -> None:
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
     async with await connect() as kube:
         place = source.namespace or kube.namespace
-        first = await source.load(kube, place)
         with _screen(form) as screen:
-            screen.show(first, "")
             await follow(kube, source, place, screen, pace)
 
 
 async def follow(kube: Kube, source: Source, place: str, screen: Screen, pace: Pace) -> None:
-    """Show a source again whenever it has changed, until cancelled.
+    """Show a source, and again whenever it has changed, until cancelled.
 
-    Raises MissingError when it is gone.
+    Raises MissingError when it is gone, KubeError when it cannot be read at first.
     """
     wake = asyncio.Event()
     within = None if source.namespace is None else place
@@ -116,11 +113,14 @@ async def follow(kube: Kube, source: Source, place: str, screen: Screen, pace: P
         for each in source.watched
     ]
     running = [asyncio.create_task(watch.run()) for watch in watches]
-    last: Document | None = None
     try:
+        last: Document = await source.load(kube, place)
+        screen.show(last, "")
         while True:
+            # Not wait_for: until Python 3.12 it loses a cancel that comes with the event.
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(wake.wait(), pace.refresh_seconds)
+                async with asyncio.timeout(pace.refresh_seconds):
+                    await wake.wait()
             wake.clear()
             trouble = next((watch.trouble for watch in watches if watch.trouble), "")
             try:
@@ -129,8 +129,7 @@ async def follow(kube: Kube, source: Source, place: str, screen: Screen, pace: P
                 raise
             except KubeError as error:
                 trouble = str(error)
-            if last is not None:
-                screen.show(last, trouble)
+            screen.show(last, trouble)
             await asyncio.sleep(pace.spacing_seconds)
     finally:
         for task in running:
