@@ -12,8 +12,8 @@ TEST_FOLDERS = $(shell find tests benchmarks -type d -not -name '__pycache__' -n
 help: ## List the targets
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sort | awk -F':.*## ' '{printf "  %-14s %s\n", $$1, $$2}'
 
-demo: prepare ## Run the main job on real parts: ROWS=, PARTITIONS=, INPUT=file.parquet, KEY=column
-	@$(RUN) -m rezone.cli.main demo $(if $(ROWS),--rows $(ROWS)) $(if $(PARTITIONS),--partitions $(PARTITIONS)) $(if $(INPUT),--input $(INPUT)) $(if $(KEY),--key $(KEY))
+demo: prepare ## Run the main job on real parts: ROWS=, PARTITIONS=, INPUT=file.parquet, KEY=column, PICTURE=file.svg
+	@$(RUN) -m rezone.cli.main demo $(if $(ROWS),--rows $(ROWS)) $(if $(PARTITIONS),--partitions $(PARTITIONS)) $(if $(INPUT),--input $(INPUT)) $(if $(KEY),--key $(KEY)) $(if $(PICTURE),--picture $(PICTURE))
 
 down: ## Stop the one-machine cluster of `make demo` and `rezone local up`; STATE_DIR= for another one
 	@$(RUN) -m rezone.cli.main local $(if $(STATE_DIR),--state-dir $(STATE_DIR)) down

@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 
 from rezone.cli.demo.cluster import NAMESPACE, DemoError
+from rezone.cli.demo.picture import picture_of
 from rezone.cli.demo.report import show
 from rezone.cli.demo.run import run_main_job
 from rezone.cli.demo.scenario import ZONE
@@ -31,7 +32,15 @@ PARTITIONS = 24
     help="A Parquet or CSV file to load instead of generated rows.",
 )
 @click.option("--key", help="The key column of the input; the first one if not given.")
-def demo(rows: int, partitions: int, source: Path | None, key: str | None) -> None:
+@click.option(
+    "--picture",
+    type=click.Path(dir_okay=False, writable=True, path_type=Path),
+    help="Where the picture of what happened goes (SVG); by default demo.svg in the state "
+    "directory.",
+)
+def demo(
+    *, rows: int, partitions: int, source: Path | None, key: str | None, picture: Path | None
+) -> None:
     """Move a loaded table while it is used, kill the operator, and prove that nothing is lost."""
     cluster = LocalCluster(default_state_dir())
     try:
@@ -46,6 +55,12 @@ def demo(rows: int, partitions: int, source: Path | None, key: str | None) -> No
     except (DemoError, UnusableInputError, LocalError) as error:
         raise click.ClickException(str(error)) from error
     show(report)
+    drawn = picture or cluster.kubeconfig.parent / "demo.svg"
+    try:
+        drawn.write_text(picture_of(report.history), encoding="utf-8")
+    except OSError as error:
+        raise click.ClickException(f"no picture: {error}") from error
+    click.echo(f"A picture of throughput, write gaps and leaders over time: {drawn}")
     _how_to_go_on(cluster)
     sys.exit(0 if report.kept else 1)
 
@@ -58,6 +73,7 @@ def _how_to_go_on(cluster: LocalCluster) -> None:
         f"  export KUBECONFIG={cluster.kubeconfig} PATH={path}:$PATH\n"
         f"  kubectl -n {NAMESPACE} get dz,rbt,rgm\n"
         f"  kubectl -n {NAMESPACE} describe dz {ZONE}\n"
+        f"  rezone top {ZONE} -n {NAMESPACE}\n"
         f"  rezone map {ZONE} -n {NAMESPACE}\n"
         f"Stop everything: make down"
     )

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import click
 
 from rezone.cli.demo.gaps import Gap
+from rezone.cli.demo.history import History
 from rezone.cli.demo.proof import Proof
 
 
@@ -37,6 +38,7 @@ class DemoReport:
     proof: Proof
     map_before: str
     map_after: str
+    history: History
 
     @property
     def kept(self) -> bool:

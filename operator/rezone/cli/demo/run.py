@@ -36,7 +36,10 @@ async def run_main_job(local: LocalCluster, table: DemoTable, *, partitions: int
             show_task=view.show,
             end_task=view.end,
         )
-        return await scenario.run()
+        try:
+            return await scenario.run()
+        finally:
+            view.end()
 
 
 async def _install(cluster: DemoCluster) -> None:

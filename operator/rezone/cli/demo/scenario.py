@@ -13,12 +13,13 @@ from typing import Any
 
 from rezone.cli.demo.cluster import NAMESPACE, DemoCluster, DemoError, Json
 from rezone.cli.demo.gaps import LeaderMove, gap_of
+from rezone.cli.demo.history import Happened, History
 from rezone.cli.demo.manifests import load_application, migration, zone
 from rezone.cli.demo.proof import prove
 from rezone.cli.demo.report import DemoReport, TaskResult
 from rezone.cli.demo.table import DemoTable
 from rezone.cli.demo.traffic import Traffic
-from rezone.cli.demo.watcher import MoveWatcher
+from rezone.cli.demo.watcher import LeaderWatcher, MoveWatcher
 from rezone.domain.routing.partition_map import marks_of_routes, picture
 from rezone.local.agent.nodes import add_node
 from rezone.wire.messages import LeaderAndIsr
@@ -48,7 +49,8 @@ class Scenario:
         self._cluster = cluster
         self._table = table
         self._partitions = partitions
-        self._say = say
+        self._say_only = say
+        self._happened: list[Happened] = []
         self._show_task = show_task
         self._end_task = end_task
 
@@ -60,8 +62,11 @@ class Scenario:
         bootstrap = list((await self._addresses()).values())
         traffic = await asyncio.to_thread(Traffic, bootstrap, self._table, self._partitions)
         watcher = MoveWatcher(self._cluster, traffic)
+        leaders = LeaderWatcher(self._cluster, ZONE)
+        begun = time.monotonic()
+        self._happened.clear()
         traffic.start()
-        watching = asyncio.create_task(watcher.run())
+        watching = [asyncio.create_task(each.run()) for each in (watcher, leaders)]
         try:
             tasks = [
                 await self._join_node(),
@@ -69,11 +74,27 @@ class Scenario:
             ]
             await self._move_leader()
         finally:
-            watching.cancel()
-            await asyncio.gather(watching, return_exceptions=True)
-            self._say("stopping the load, reading everything back")
+            for each in watching:
+                each.cancel()
+            await asyncio.gather(*watching, return_exceptions=True)
+            ended = time.monotonic()
+            self._say_only("stopping the load, reading everything back")
             await asyncio.to_thread(traffic.stop)
-        return await self._report(traffic, watcher.moves, tasks, before, load_seconds)
+        history = History(
+            begun=begun,
+            ended=ended,
+            acks=dict(traffic.acks),
+            leaders=leaders.leaders,
+            happened=tuple(self._happened),
+        )
+        return await self._report(
+            traffic, watcher.moves, tasks, before, load_seconds, history=history
+        )
+
+    def _say(self, what: str) -> None:
+        """Say what is done next, and remember when it was."""
+        self._happened.append(Happened(time.monotonic(), what))
+        self._say_only(what)
 
     # --- steps -------------------------------------------------------------------------------
 
@@ -234,6 +255,8 @@ class Scenario:
         tasks: list[TaskResult],
         before: tuple[LeaderAndIsr, ...],
         load_seconds: float,
+        *,
+        history: History,
     ) -> DemoReport:
         routes = await self._cluster.routes(ZONE)
         addresses = await self._addresses()
@@ -262,6 +285,7 @@ class Scenario:
             proof=proof,
             map_before=picture(marks_of_routes(before)),
             map_after=picture(marks_of_routes(routes)),
+            history=history,
         )
 
     async def _addresses(self) -> dict[int, str]:

@@ -1,11 +1,15 @@
-"""Watches RegionMigrations pass, so that gaps can be told and their partitions be looked at."""
+"""Watches leaders move: RegionMigrations, for their gaps, and who leads by the route table."""
 
 import time
 
 from rezone.cli.demo.cluster import NAMESPACE, DemoCluster, Json
 from rezone.cli.demo.gaps import LeaderMove
 from rezone.cli.demo.traffic import Traffic
+from rezone.domain.routing.route_shards import decode_shard
+from rezone.kube.names import COMPONENT_LABEL, ROUTES, ZONE_LABEL
+from rezone.wire.layouts import index_of
 
+_ROUTES = f"/api/v1/namespaces/{NAMESPACE}/configmaps"
 _PATH = f"/apis/rezone.dev/v1alpha1/namespaces/{NAMESPACE}/regionmigrations"
 _ENDS = frozenset({"Succeeded", "RolledBack", "Failed"})
 
@@ -52,3 +56,23 @@ class MoveWatcher:
                     seen_until=now,
                 )
             )
+
+
+class LeaderWatcher:
+    """Collects who led each partition in which leader epoch, while it runs."""
+
+    def __init__(self, cluster: DemoCluster, zone: str) -> None:
+        self.leaders: dict[tuple[int, int], int] = {}
+        self._cluster = cluster
+        self._labels = f"{ZONE_LABEL}={zone},{COMPONENT_LABEL}={ROUTES}"
+
+    async def run(self) -> None:
+        """Watch until cancelled."""
+        async for event, item in self._cluster.api.follow(_ROUTES, labelSelector=self._labels):
+            for shard in item["items"] if event == "SYNC" else [item]:
+                self.note(shard)
+
+    def note(self, shard: Json) -> None:
+        """Enter the records of a ConfigMap of the route table."""
+        for partition, record in decode_shard(shard.get("data") or {}).items():
+            self.leaders[index_of(partition), record.leader_epoch] = record.leader
