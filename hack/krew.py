@@ -111,6 +111,23 @@ def manifest(packed: bytes, base_url: str, homepage: str) -> dict[str, Any]:
     }
 
 
+class _Dumper(yaml.SafeDumper):
+    """Writes texts of several lines as people do in manifests, behind a bar."""
+
+
+def _text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
+    style = "|" if "\n" in text else None
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=style)
+
+
+_Dumper.add_representer(str, _text)
+
+
+def written_form(document: dict[str, Any]) -> str:
+    """Return the manifest as its file holds it."""
+    return yaml.dump(document, Dumper=_Dumper, sort_keys=False)
+
+
 def main() -> int:
     """Write archive and manifest into a directory."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -126,7 +143,7 @@ def main() -> int:
         return 1
     chosen.output.mkdir(parents=True, exist_ok=True)
     (chosen.output / archive_name()).write_bytes(packed)
-    written = yaml.safe_dump(manifest(packed, chosen.base_url, chosen.homepage), sort_keys=False)
+    written = written_form(manifest(packed, chosen.base_url, chosen.homepage))
     (chosen.output / f"{NAME}.yaml").write_text(written)
     return 0
 

@@ -107,7 +107,8 @@ def test_the_manifest_keeps_krews_rules(krew: ModuleType, wheel: Path) -> None:
     The rules are those of krew's validation and its guide for plugins.
     """
     packed = krew.archive(wheel)
-    written = yaml.safe_dump(krew.manifest(packed, "https://x.example/v1/", "https://x.example"))
+    written = krew.written_form(krew.manifest(packed, "https://x.example/v1/", "https://x.example"))
+    assert "description: |\n" in written
     found = yaml.safe_load(written)
     assert found["apiVersion"] == "krew.googlecontainertools.github.com/v1alpha2"
     assert found["kind"] == "Plugin"

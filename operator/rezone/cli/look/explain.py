@@ -215,7 +215,7 @@ def advice_for(reason: str, why: str) -> Advice:
             return WORDS[word]
     return Advice(
         "What the message says comes to pass.",
-        "Nothing known to this version of the command; the operator's log may say more.",
+        "docs/troubleshooting.md has what each reason means; the operator's log may say more.",
     )
 
 
