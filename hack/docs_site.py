@@ -73,9 +73,12 @@ def with_links(text: str, source: str, names: Mapping[str, str]) -> str:
 
 
 def unlisted(pages: Mapping[str, str], navigation: Any) -> list[str]:
-    """Return the pages that the navigation lacks; decisions are listed by their own index."""
+    """Return the pages that neither the navigation has nor the index of their folder, if listed."""
     listed = {STYLE, *_listed(navigation)}
-    return sorted(p for p in pages if p not in listed and not p.startswith("decisions/"))
+    for index in [name for name in listed if name.endswith("index.md")]:
+        inside = re.findall(r"\]\(([^)#]+)", pages.get(index, ""))
+        listed |= {posixpath.normpath(posixpath.join(posixpath.dirname(index), i)) for i in inside}
+    return sorted(pages.keys() - listed)
 
 
 def _listed(entry: Any) -> Iterator[str]:

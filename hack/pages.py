@@ -24,6 +24,14 @@ What was chosen, and why; the newest first.
 | number | subject | date | status |
 | --- | --- | --- | --- |
 """
+RUNBOOKS = ROOT / "docs" / "operate" / "runbooks"
+RUNBOOKS_HEAD = """# Runbooks
+
+What each alert of the chart means, what to look at, and what to do.
+
+| alert | severity | what it means |
+| --- | --- | --- |
+"""
 STATE_PAGES = {
     "migration-states.md": (migration_table.TABLE, migration_table.INTRODUCTION),
     "rebalance-states.md": (rebalance_table.TABLE, rebalance_table.INTRODUCTION),
@@ -42,6 +50,7 @@ def generated() -> dict[str, str]:
         "contribute/mutations.md": mutations.page(*mutations.load()),
         "contribute/protocols.md": protocols_page.page(),
         "decisions/index.md": decisions_page(DECISIONS),
+        "operate/runbooks/index.md": runbooks_page(RUNBOOKS),
         "operate/settings.md": settings_page.page(),
         "use/glossary.md": glossary.page(words),
         "use/reference.md": reference_page(),
@@ -66,3 +75,22 @@ def decisions_page(folder: Path) -> str:
         status = over[0].lower().removesuffix(" by") if over else "accepted"
         rows.append(f"| {number} | [{found['title']}]({path.name}) | {date[0]} | {status} |\n")
     return DECISIONS_HEAD + "".join(rows)
+
+
+def runbooks_page(folder: Path) -> str:
+    """Return the list of a folder's runbooks.
+
+    SystemExit names a file that does not begin with the alert's severity and meaning.
+    """
+    rows = []
+    for path in sorted(folder.glob("[A-Z]*.md")):
+        found = re.match(
+            rf"# {path.stem}\n\n## What it means\n\n(\w+)\. (.+?)(?:\n\n|\n?\Z)",
+            path.read_text(),
+            re.DOTALL,
+        )
+        if found is None:
+            raise SystemExit(f"{path}: wants `# Alert`, `## What it means`, `Severity. Meaning.`")
+        meaning = " ".join(found[2].split()).replace("|", "\\|")
+        rows.append(f"| [{path.stem}]({path.name}) | {found[1]} | {meaning} |\n")
+    return RUNBOOKS_HEAD + "".join(rows)

@@ -89,9 +89,10 @@ font = FONT
             "false",
             ["zensical.toml: the navigation lacks b.md"],
         ),
+        ({"index.md": "# x\n\n[b](b.md)", "b.md": "# b"}, "false", []),
         ({"index.md": "# x"}, "{ text = 'Inter' }", ["build/site/404.html loads https://fonts."]),
     ],
-    ids=["fine", "anchor", "link", "unlisted", "font"],
+    ids=["fine", "anchor", "link", "unlisted", "in the index", "font"],
 )
 def test_a_site_with_something_wrong_is_told(
     hack: Any, tmp_path: Path, pages: dict[str, str], font: str, told: list[str]
@@ -157,3 +158,18 @@ def test_decisions_are_listed(hack: Any, tmp_path: Path) -> None:
     one.write_text("# 0008 One\n\n2026-01-02, accepted.\n")
     with pytest.raises(SystemExit, match="0007-one"):
         pages.decisions_page(tmp_path)
+
+
+def test_runbooks_are_listed(hack: Any, tmp_path: Path) -> None:
+    """Asserts that the list of runbooks says what each is about, and tells one that does not.
+
+    Without it somebody with an alert has only the file's name to go by.
+    """
+    pages = hack("pages")
+    one = tmp_path / "RezoneOne.md"
+    one.write_text("# RezoneOne\n\n## What it means\n\nCritical. It is\nlate. Rows are safe.\n")
+    text = pages.runbooks_page(tmp_path)
+    assert "| [RezoneOne](RezoneOne.md) | Critical | It is late. Rows are safe. |\n" in text
+    one.write_text("# RezoneOne\n")
+    with pytest.raises(SystemExit, match="RezoneOne"):
+        pages.runbooks_page(tmp_path)
