@@ -22,7 +22,7 @@ from rezone.resources.model import Model
 from rezone.resources.task import RebalanceTask
 from rezone.resources.zone import DistributionZone
 
-PAGE = Path(__file__).parents[2] / "docs" / "command-line.md"
+PAGE = Path(__file__).parents[2] / "docs" / "use" / "command-line.md"
 EVIL = "\x1b[2J\x9b2J[red]x"
 
 

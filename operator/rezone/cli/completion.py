@@ -19,7 +19,7 @@ echo :4
 @click.argument("shell", type=click.Choice(SHELLS))
 @click.pass_context
 def completion(context: click.Context, shell: str) -> None:
-    """Print what lets SHELL complete this command; docs/command-line.md says where it goes.
+    """Print what lets SHELL complete this command; docs/use/command-line.md says where it goes.
 
     kubectl is what `kubectl rezone` asks: an executable kubectl_complete-rezone on the PATH.
     """

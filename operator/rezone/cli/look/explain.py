@@ -55,11 +55,11 @@ WORDS: Final[dict[str, Advice]] = {
     ),
     "NoLeader": Advice(
         "The partition gets a leader: a replica that has all its rows answers.",
-        "Bring a data node of its in-sync set back (docs/operations/failover.md).",
+        "Bring a data node of its in-sync set back (docs/operate/failures/failover.md).",
     ),
     "QuorumLost": Advice(
         "A replica that has all acknowledged rows comes back, or a person gives rows up.",
-        "Follow docs/operations/lost-quorum.md.",
+        "Follow docs/operate/failures/lost-quorum.md.",
     ),
     "Opening": Advice("The data nodes open the new replicas.", _BY_ITSELF),
     "Copying": Advice(
@@ -215,7 +215,7 @@ def advice_for(reason: str, why: str) -> Advice:
             return WORDS[word]
     return Advice(
         "What the message says comes to pass.",
-        "docs/troubleshooting.md has what each reason means; the operator's log may say more.",
+        "docs/operate/troubleshooting.md explains each reason; the operator's log may say more.",
     )
 
 

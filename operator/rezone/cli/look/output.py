@@ -22,7 +22,7 @@ def output_option(command: C) -> C:
         type=click.Choice(FORMATS),
         default="text",
         show_default=True,
-        help="For people, or a document for programs (docs/command-line.md has its fields).",
+        help="For people, or a document for programs (docs/use/command-line.md has its fields).",
     )(command)
 
 

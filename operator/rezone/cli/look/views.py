@@ -1,7 +1,7 @@
 """What the commands show, as values: the shapes that `-o json` and `-o yaml` write.
 
 Each document has `apiVersion` and `kind`. Fields are only added, never renamed or given another
-meaning, as long as API_VERSION stays; docs/command-line.md lists all of them.
+meaning, as long as API_VERSION stays; docs/use/command-line.md lists all of them.
 """
 
 from collections import Counter
