@@ -26,6 +26,7 @@ _COMMANDS = {
     "certificate": _Place("rezone.cli.certificate", "certificate"),
     "check": _Place("rezone.cli.check", "check"),
     "completion": _Place("rezone.cli.completion", "completion"),
+    "console": _Place("rezone.cli.console", "console", "operator,console"),
     "demo": _Place("rezone.cli.demo", "demo", _ALL_EXTRAS),
     "explain-wait": _Place("rezone.cli.show", "explain_wait"),
     "login": _Place("rezone.cli.login", "login"),

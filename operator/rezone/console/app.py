@@ -1,0 +1,315 @@
+"""The pages of the console, and what they answer."""
+
+import re
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from http import HTTPStatus
+from typing import Final
+from urllib.parse import parse_qs
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, RedirectResponse, Response
+from starlette.routing import Mount, Route
+from starlette.staticfiles import StaticFiles
+
+from rezone.console.actions import (
+    MIGRATION_WORDS,
+    TASK_WORDS,
+    Action,
+    ActionRefusedError,
+    migration_actions,
+    migration_patch,
+    possible_actions,
+    task_patch,
+)
+from rezone.console.events import EventSettings, EventStreams
+from rezone.console.guard import Guard, Session, cookie_name, same
+from rezone.console.pages import STATIC_FOLDER, Pages, as_markup
+from rezone.console.reading import Reader
+from rezone.console.tasks import task_view
+from rezone.console.zones import Shown, summary_of, zone_view
+from rezone.kube.client import Kube
+from rezone.kube.errors import (
+    ConflictWriteError,
+    ForbiddenError,
+    KubeError,
+    MissingError,
+    UnavailableError,
+)
+from rezone.resources.task import PlanSummary
+
+FORM_BYTES_MAX: Final = 4096
+FORM_FIELDS_MAX: Final = 8
+PAGE_DIGITS_MAX: Final = 6
+_NAME: Final = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
+
+ZONES_SECTIONS: Final = ("list",)
+ZONE_SECTIONS: Final = ("head", "tasks", "map", "nodes")
+TASK_SECTIONS: Final = ("head", "actions", "progress", "plan", "history")
+MIGRATION_SECTIONS: Final = ("head", "actions", "history")
+
+_STATUSES: Final = (
+    (MissingError, HTTPStatus.NOT_FOUND),
+    (ForbiddenError, HTTPStatus.FORBIDDEN),
+    (ConflictWriteError, HTTPStatus.CONFLICT),
+    (ActionRefusedError, HTTPStatus.CONFLICT),
+    (UnavailableError, HTTPStatus.BAD_GATEWAY),
+)
+
+Endpoint = Callable[[Request], Awaitable[Response]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConsoleSettings:
+    """What the console shows, and to whom. `namespace` None: zones of all namespaces."""
+
+    port: int
+    namespace: str | None
+    session: Session = field(default_factory=Session.fresh)
+    events: EventSettings = field(default_factory=EventSettings)
+
+
+class Console:
+    """The endpoints; `kube` is the connection to the API server, of the server's event loop."""
+
+    def __init__(self, kube: Kube, settings: ConsoleSettings) -> None:
+        self._settings = settings
+        self._pages = Pages()
+        self.reader = Reader(kube)
+        self.streams = EventStreams(settings.events)
+
+    def app(self) -> Starlette:
+        """Return the application."""
+        routes = [
+            Route("/", self.zones),
+            Route("/events", self.zones_events),
+            Route("/login", self.login),
+            *self._pair("/zones", self.zone, self.zone_events),
+            *self._pair("/tasks", self.task, self.task_events),
+            *self._pair("/transfers", self.migration, self.migration_events),
+            Route("/tasks/{namespace}/{name}/{action}", self.ask_task, methods=["GET", "POST"]),
+            Route(
+                "/transfers/{namespace}/{name}/{action}",
+                self.ask_migration,
+                methods=["GET", "POST"],
+            ),
+            Mount("/static", StaticFiles(directory=STATIC_FOLDER)),
+        ]
+        guard = Middleware(
+            Guard, session=self._settings.session, cookie=cookie_name(self._settings.port)
+        )
+        handlers = {KubeError: self.failed, ActionRefusedError: self.failed}
+        return Starlette(
+            routes=routes,
+            middleware=[guard],
+            exception_handlers={**handlers, HTTPException: self.failed},
+        )
+
+    @staticmethod
+    def _pair(prefix: str, page: Endpoint, events: Endpoint) -> tuple[Route, Route]:
+        path = f"{prefix}/{{namespace}}/{{name}}"
+        return Route(f"{path}/events", events), Route(path, page)
+
+    def close_streams(self) -> None:
+        """End all event streams: the server waits for them when it ends."""
+        self.streams.close()
+
+    async def login(self, request: Request) -> Response:
+        """Give the cookie to who has the key."""
+        if not same(request.query_params.get("key", ""), self._settings.session.key):
+            raise HTTPException(HTTPStatus.UNAUTHORIZED, "This link is of another run.")
+        answer = RedirectResponse("/", HTTPStatus.SEE_OTHER)
+        name = cookie_name(self._settings.port)
+        cookie = self._settings.session.cookie
+        answer.set_cookie(name, cookie, httponly=True, samesite="strict", path="/")
+        return answer
+
+    async def zones(self, _request: Request) -> Response:
+        """Show all zones."""
+        sections = as_markup(await self._zones_sections())
+        return self._page("zones", sections=sections, events="/events", title="Zones")
+
+    async def zones_events(self, _request: Request) -> Response:
+        """Stream the list of zones."""
+        return self.streams.answer(self._zones_sections)
+
+    async def _zones_sections(self) -> dict[str, str]:
+        zones = await self.reader.zones(self._settings.namespace)
+        summaries = [summary_of(zone) for zone in zones]
+        scope = self._settings.namespace or "all namespaces"
+        return self._pages.sections("zones", ZONES_SECTIONS, zones=summaries, scope=scope)
+
+    async def zone(self, request: Request) -> Response:
+        """Show one zone."""
+        sections = as_markup(await self._zone_sections(request))
+        _, name = _place(request)
+        return self._page("zone", sections=sections, events=_events(request), title=f"Zone {name}")
+
+    async def zone_events(self, request: Request) -> Response:
+        """Stream one zone."""
+        _place(request)
+        return self.streams.answer(lambda: self._zone_sections(request))
+
+    async def _zone_sections(self, request: Request) -> dict[str, str]:
+        namespace, name = _place(request)
+        seen = await self.reader.zone(namespace, name)
+        shown = Shown(
+            partitions=_page_number(request, "page"),
+            nodes=_page_number(request, "nodes"),
+            new_layout=request.query_params.get("layout") == "new",
+        )
+        view = zone_view(seen.zone, seen.routes, shown, seen.problem)
+        address = f"/zones/{namespace}/{name}"
+        return self._pages.sections("zone", ZONE_SECTIONS, view=view, seen=seen, address=address)
+
+    async def task(self, request: Request) -> Response:
+        """Show one rebalance."""
+        sections = as_markup(await self._task_sections(request))
+        _, name = _place(request)
+        title = f"Rebalance {name}"
+        return self._page("task", sections=sections, events=_events(request), title=title)
+
+    async def task_events(self, request: Request) -> Response:
+        """Stream one rebalance."""
+        _place(request)
+        return self.streams.answer(lambda: self._task_sections(request))
+
+    async def _task_sections(self, request: Request) -> dict[str, str]:
+        namespace, name = _place(request)
+        seen = await self.reader.task(namespace, name)
+        records = seen.routes.of(seen.routes.layout.generation)
+        view = task_view(seen.task, records, page=_page_number(request, "page"))
+        address = f"/tasks/{namespace}/{name}"
+        return self._pages.sections("task", TASK_SECTIONS, view=view, address=address)
+
+    async def migration(self, request: Request) -> Response:
+        """Show one leader transfer."""
+        sections = as_markup(await self._migration_sections(request))
+        _, name = _place(request)
+        title = f"Leader transfer {name}"
+        return self._page("migration", sections=sections, events=_events(request), title=title)
+
+    async def migration_events(self, request: Request) -> Response:
+        """Stream one leader transfer."""
+        _place(request)
+        return self.streams.answer(lambda: self._migration_sections(request))
+
+    async def _migration_sections(self, request: Request) -> dict[str, str]:
+        namespace, name = _place(request)
+        found = await self.reader.migration(namespace, name)
+        return self._pages.sections(
+            "migration",
+            MIGRATION_SECTIONS,
+            migration=found,
+            actions=migration_actions(found),
+            address=f"/transfers/{namespace}/{name}",
+        )
+
+    async def ask_task(self, request: Request) -> Response:
+        """Ask whether a task shall be changed, and change it once the answer is yes."""
+        namespace, name = _place(request)
+        action = _action(request, TASK_WORDS)
+        task = await self.reader.bare_task(namespace, name)
+        if request.method == "POST":
+            form = await self._form(request)
+            patch = task_patch(task, action, uid=form.get("uid", ""), plan=form.get("plan", ""))
+            await self.reader.patch_task(namespace, name, patch)
+            return RedirectResponse(f"/tasks/{namespace}/{name}", HTTPStatus.SEE_OTHER)
+        if action not in possible_actions(task):
+            raise ActionRefusedError(f"The task cannot be asked to {action} any more.")
+        plan = task.status.plan if task.status is not None else None
+        return self._confirm(task.metadata.uid, f"/tasks/{namespace}/{name}", action, plan=plan)
+
+    async def ask_migration(self, request: Request) -> Response:
+        """Ask whether a leader transfer shall be changed, and change it once the answer is yes."""
+        namespace, name = _place(request)
+        action = _action(request, MIGRATION_WORDS)
+        found = await self.reader.migration(namespace, name)
+        if request.method == "POST":
+            form = await self._form(request)
+            patch = migration_patch(found, action, uid=form.get("uid", ""))
+            await self.reader.patch_migration(namespace, name, patch)
+            return RedirectResponse(f"/transfers/{namespace}/{name}", HTTPStatus.SEE_OTHER)
+        if action not in migration_actions(found):
+            raise ActionRefusedError(f"The leader transfer cannot be asked to {action} any more.")
+        return self._confirm(found.metadata.uid, f"/transfers/{namespace}/{name}", action)
+
+    def _confirm(
+        self, uid: str, back: str, action: Action, plan: PlanSummary | None = None
+    ) -> Response:
+        words = (TASK_WORDS if back.startswith("/tasks/") else MIGRATION_WORDS)[action]
+        return self._page(
+            "confirm",
+            title=words.button,
+            words=words,
+            uid=uid,
+            back=back,
+            plan=plan,
+            form_token=self._settings.session.form_token,
+        )
+
+    async def _form(self, request: Request) -> dict[str, str]:
+        """Return the fields of a form that one of our pages has sent. Raises HTTPException."""
+        body = bytearray()
+        async for chunk in request.stream():
+            body += chunk
+            if len(body) > FORM_BYTES_MAX:
+                raise HTTPException(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "The form is too large.")
+        try:
+            found = parse_qs(body.decode("ascii"), max_num_fields=FORM_FIELDS_MAX)
+        except ValueError as error:
+            raise HTTPException(HTTPStatus.BAD_REQUEST, "The form cannot be read.") from error
+        form = {name: values[0] for name, values in found.items()}
+        if not same(form.get("token", ""), self._settings.session.form_token):
+            raise HTTPException(HTTPStatus.FORBIDDEN, "The form is of another run: reload it.")
+        return form
+
+    def _page(
+        self, name: str, *, events: str = "", status: int = HTTPStatus.OK, **values: object
+    ) -> Response:
+        return HTMLResponse(self._pages.page(name, events=events, **values), status)
+
+    async def failed(self, _request: Request, error: Exception) -> Response:
+        """Say why there is no page."""
+        if isinstance(error, HTTPException):
+            status, why = error.status_code, error.detail
+        else:
+            found = [code for kind, code in _STATUSES if isinstance(error, kind)]
+            status, why = [*found, HTTPStatus.BAD_GATEWAY][0], str(error)
+        title = HTTPStatus(status).phrase
+        return self._page("failed", status=status, title=title, why=why)
+
+
+def _place(request: Request) -> tuple[str, str]:
+    """Return the namespace and name in a request's path. Raises HTTPException for other texts.
+
+    Both become parts of a path of the API server.
+    """
+    namespace, name = request.path_params["namespace"], request.path_params["name"]
+    if not (_NAME.fullmatch(namespace) and _NAME.fullmatch(name)):
+        raise HTTPException(HTTPStatus.NOT_FOUND, "There is no such page.")
+    return namespace, name
+
+
+def _action(request: Request, words: Mapping[Action, object]) -> Action:
+    text = request.path_params["action"]
+    found = [action for action in words if action.value == text]
+    if not found:
+        raise HTTPException(HTTPStatus.NOT_FOUND, "There is no such page.")
+    return found[0]
+
+
+def _page_number(request: Request, name: str) -> int:
+    """Return the number of a page in the address; whatever is not one is the first page."""
+    text = request.query_params.get(name, "")
+    plain = text.isascii() and text.isdecimal() and len(text) <= PAGE_DIGITS_MAX
+    return int(text) if plain else 0
+
+
+def _events(request: Request) -> str:
+    """Return the address of the event stream of the page that is asked for."""
+    query = request.url.query
+    return f"{request.url.path}/events" + (f"?{query}" if query else "")

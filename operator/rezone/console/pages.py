@@ -1,0 +1,61 @@
+"""Templates and what they may use; every value is escaped, an unknown one is an error."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
+
+from rezone.console import maps, words
+from rezone.console.actions import MIGRATION_WORDS, TASK_WORDS
+from rezone.console.partitions import PAGE_PARTITIONS
+from rezone.console.zones import is_bad
+
+_FOLDER: Final = Path(__file__).parent
+STATIC_FOLDER: Final = _FOLDER / "static"
+
+
+class Pages:
+    """Renders pages and their sections."""
+
+    def __init__(self) -> None:
+        self._environment = Environment(
+            loader=FileSystemLoader(_FOLDER / "templates"),
+            autoescape=True,
+            undefined=StrictUndefined,
+            trim_blocks=True,
+            lstrip_blocks=True,
+        )
+        self._environment.filters |= {
+            "bytes": words.bytes_text,
+            "seconds": words.seconds_text,
+            "time": words.time_text,
+            "nodes": words.nodes_text,
+        }
+        self._environment.globals |= {
+            "matrix": maps.matrix,
+            "overview": maps.overview,
+            "bar": maps.bar,
+            "is_bad": is_bad,
+            "task_words": TASK_WORDS,
+            "migration_words": MIGRATION_WORDS,
+            "mark_words": maps.WORDS,
+            "page_partitions": PAGE_PARTITIONS,
+        }
+
+    def page(self, name: str, **values: Any) -> str:
+        """Return a whole page."""
+        return self._environment.get_template(f"{name}.html").render(**values)
+
+    def sections(self, page: str, names: tuple[str, ...], **values: Any) -> dict[str, str]:
+        """Return the sections of a page by their names: what its event stream sends, too."""
+        return {
+            name: self._environment.get_template(f"{page}_{name}.html").render(**values)
+            for name in names
+        }
+
+
+def as_markup(sections: Mapping[str, str]) -> dict[str, Markup]:
+    """Return rendered sections as what needs no escaping any more."""
+    return {name: Markup(html) for name, html in sections.items()}  # noqa: S704 - it is rendered

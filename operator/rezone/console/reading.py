@@ -1,0 +1,99 @@
+"""Objects from the API server, as pages need them: always read now, with the user's rights."""
+
+from dataclasses import dataclass, replace
+from typing import Any, Final, TypeVar
+
+from rezone.domain.routing.route_records import RouteRecords
+from rezone.kube.client import Kube
+from rezone.kube.errors import KubeError
+from rezone.kube.kinds import Manifest, MigrationKind, TaskKind
+from rezone.kube.routes import RouteStore
+from rezone.kube.store import StatusStore
+from rezone.resources.migration import RegionMigration
+from rezone.resources.model import CustomObject
+from rezone.resources.task import RebalanceTask
+from rezone.resources.zone import DistributionZone
+
+O = TypeVar("O", bound=CustomObject[Any, Any])  # noqa: E741 - the object
+
+LISTED_MAX: Final = 20
+"""Of a zone's tasks and leader transfers the newest are listed, up to so many of each."""
+
+
+@dataclass(frozen=True)
+class ObservedZone:
+    """A zone and its route table; `problem` says why the table is missing."""
+
+    zone: DistributionZone
+    routes: RouteRecords
+    problem: str = ""
+    tasks: tuple[RebalanceTask, ...] = ()
+    migrations: tuple[RegionMigration, ...] = ()
+
+
+@dataclass(frozen=True)
+class ObservedTask:
+    """A task, and the routes of its zone, empty where they cannot be read."""
+
+    task: RebalanceTask
+    routes: RouteRecords
+
+
+class Reader:
+    """Reads and changes objects; belongs to one event loop. All methods raise KubeError."""
+
+    def __init__(self, kube: Kube) -> None:
+        self._kube = kube
+        self._store = StatusStore(kube)
+
+    async def zones(self, namespace: str | None) -> tuple[DistributionZone, ...]:
+        """Return the zones of a namespace, None: of all."""
+        return await self._store.list(DistributionZone, namespace)
+
+    async def zone(self, namespace: str, name: str) -> ObservedZone:
+        """Return a zone with its routes, tasks and migrations."""
+        seen = await self._routes(await self._store.read(DistributionZone, namespace, name))
+        wanted = {"spec.zoneName": name}
+        tasks = await self._store.list(RebalanceTask, namespace, fields=wanted)
+        migrations = await self._store.list(RegionMigration, namespace, fields=wanted)
+        return replace(seen, tasks=_newest(tasks), migrations=_newest(migrations))
+
+    async def task(self, namespace: str, name: str) -> ObservedTask:
+        """Return a task with the routes of its zone."""
+        task = await self.bare_task(namespace, name)
+        zone = await self._store.find(DistributionZone, namespace, task.spec.zone_name)
+        routes = (await self._routes(zone)).routes if zone is not None else RouteRecords()
+        return ObservedTask(task, routes)
+
+    async def bare_task(self, namespace: str, name: str) -> RebalanceTask:
+        """Return a task alone."""
+        return await self._store.read(RebalanceTask, namespace, name)
+
+    async def migration(self, namespace: str, name: str) -> RegionMigration:
+        """Return a leader transfer."""
+        return await self._store.read(RegionMigration, namespace, name)
+
+    async def patch_task(self, namespace: str, name: str, patch: Manifest) -> None:
+        """Merge a patch into a task."""
+        await self._kube.merge(TaskKind, namespace, name, patch)
+
+    async def patch_migration(self, namespace: str, name: str, patch: Manifest) -> None:
+        """Merge a patch into a leader transfer."""
+        await self._kube.merge(MigrationKind, namespace, name, patch)
+
+    async def _routes(self, zone: DistributionZone) -> ObservedZone:
+        try:
+            return ObservedZone(zone, await RouteStore(self._kube, zone).load())
+        except KubeError as error:
+            # A damaged table, or no right to read it: all else is worth seeing then.
+            return ObservedZone(zone, RouteRecords(), str(error))
+
+
+def _newest(found: tuple[O, ...]) -> tuple[O, ...]:
+    """Return the newest objects, the newest first."""
+    return tuple(sorted(found, key=_age, reverse=True)[:LISTED_MAX])
+
+
+def _age(each: CustomObject[Any, Any]) -> tuple[str, str]:
+    created = each.metadata.creation_timestamp
+    return (created.isoformat() if created is not None else "", each.metadata.name)
