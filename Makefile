@@ -1,7 +1,7 @@
 # The interface of this project for people and CI: `make help` lists the targets.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help prepare demo down test check lint types layers docs generate tools env spark-env e2e e2e-up e2e-down chaos chaos-short chaos-operator seeds mutations images krew bench clean
+.PHONY: help prepare browser demo down test check lint types layers docs generate tools env spark-env e2e e2e-up e2e-down chaos chaos-short chaos-operator seeds mutations images krew bench clean
 
 export PYTHONPATH := operator
 UV ?= $(shell command -v uv 2>/dev/null || echo .venv/bin/uv)
@@ -18,7 +18,7 @@ demo: prepare ## Run the main job on real parts: ROWS=, PARTITIONS=, INPUT=file.
 down: ## Stop the one-machine cluster of `make demo` and `rezone local up`; STATE_DIR= for another one
 	@$(RUN) -m rezone.cli.main local $(if $(STATE_DIR),--state-dir $(STATE_DIR)) down
 
-test: prepare ## Run the test suite on a real API server, RocksDB and Spark
+test: prepare browser ## Run the test suite on a real API server, RocksDB and Spark
 ifdef TEST_ARGS
 	$(RUN) -m pytest $(TEST_ARGS)
 else
@@ -90,6 +90,9 @@ env: .venv/.complete ## Make the Python environment from the lock file
 .venv/.complete: pyproject.toml uv.lock
 	@bash hack/environment.sh
 	@touch $@
+
+browser: ## Install the browser of the console's tests, where this user can
+	@bash hack/prerequisites.sh browser
 
 tools: ## Build the control plane's binaries once into the cache
 	@python3 -m rezone.local.tools
