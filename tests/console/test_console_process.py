@@ -22,15 +22,18 @@ from console_objects import (
 )
 
 from console_process import ConsoleProcess
+from kubernetes_fixture import establish
 from rezone.console.guard import HEADERS
 from rezone.domain.model.world import RouteChange
 from rezone.kube.client import Kube, connect
-from rezone.kube.kinds import ConfigMap, Kind, TaskKind, ZoneKind
+from rezone.kube.kinds import ConfigMap, Kind, SparkApplication, TaskKind, ZoneKind
+from rezone.kube.names import TRANSFER, labels_of
 from rezone.kube.routes import RouteStore
 from rezone.kube.store import StatusStore
 from rezone.resources.model import ObjectMeta
 from rezone.resources.task import RebalanceTask, RebalanceTaskSpec, TaskState
 from rezone.resources.zone import DistributionZone
+from spark_crd import SPARK_CRD
 
 pytestmark = [pytest.mark.apiserver, pytest.mark.slow]
 
@@ -173,6 +176,25 @@ async def test_a_task_is_suspended_resumed_and_cancelled(
         seen.append((spec.suspend, spec.cancel))
     assert seen == [(True, False), (False, False), (False, True)]
     assert "any more" in await page(browser, "/tasks/console/orders-7/suspend", 409)
+
+
+async def test_spark_jobs_of_the_zone_are_shown(
+    browser: aiohttp.ClientSession, zone: DistributionZone, api: Kube, crds: Path
+) -> None:
+    """Who waits for a copy would not find its job, or see those of other zones."""
+    assert "Spark" not in await page(browser, "/zones/console/orders")
+    await asyncio.to_thread(establish, crds, [SPARK_CRD])
+    for name, of in (("orders-7-1", zone.metadata.name), ("bills-1-1", "bills")):
+        body = {
+            "metadata": {"name": name, "namespace": NAMESPACE, "labels": labels_of(of, TRANSFER)}
+        }
+        made = await api.create(SparkApplication, body)
+        told = {"applicationState": {"state": "RUNNING"}, "executorState": {"1": "RUNNING"}}
+        await api.replace_status(SparkApplication, {**made, "status": told})
+    shown = await page(browser, "/zones/console/orders")
+    assert "orders-7-1" in shown
+    assert "1 running" in shown
+    assert "bills-1-1" not in shown
 
 
 async def test_what_is_not_there_is_said(browser: aiohttp.ClientSession) -> None:

@@ -51,7 +51,7 @@ from rezone.resources.migration import (
 from rezone.resources.model import ObjectMeta
 from rezone.resources.task import TaskState, TaskType
 
-ZONE_SECTIONS = ("head", "tasks", "map", "nodes")
+ZONE_SECTIONS = ("head", "tasks", "jobs", "map", "nodes")
 
 
 def test_a_partition_says_who_holds_it_and_how_it_is() -> None:
@@ -198,7 +198,9 @@ def test_a_zone_of_16384_partitions_on_1000_nodes_has_a_small_page() -> None:
     assert (view.nodes[0].node.id, len(view.nodes)) == (150, PAGE_NODES)
     assert len(view.overview) == OVERVIEW_CELLS_MAX
     seen = ObservedZone(zone, routes)
-    sections = Pages().sections("zone", ZONE_SECTIONS, view=view, seen=seen, address="/zones/s/o")
+    sections = Pages().sections(
+        "zone", ZONE_SECTIONS, view=view, seen=seen, jobs=(), address="/zones/s/o"
+    )
     sizes = {name: len(html) for name, html in sections.items()}
     assert sum(sizes.values()) < 200_000, sizes
 
@@ -218,9 +220,13 @@ def test_what_an_object_says_is_never_markup() -> None:
     seen = ObservedZone(zone, RouteRecords(records_of(BEFORE)), evil, (task,))
     view = zone_view(zone, seen.routes, Shown(), evil)
     pages = Pages()
-    sections = pages.sections("zone", ZONE_SECTIONS, view=view, seen=seen, address="/zones/s/o")
+    sections = pages.sections(
+        "zone", ZONE_SECTIONS, view=view, seen=seen, jobs=(), address="/zones/s/o"
+    )
     names = ("head", "actions", "progress", "plan", "history")
-    sections |= pages.sections("task", names, view=task_view(task), address="/tasks/s/o")
+    sections |= pages.sections(
+        "task", names, view=task_view(task), splits=None, address="/tasks/s/o"
+    )
     html = "".join(sections.values())
     assert html.count("alert(1)") > 5
     assert "<script" not in html

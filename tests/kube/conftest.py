@@ -10,34 +10,7 @@ import pytest
 from kubernetes_fixture import establish
 from rezone.kube.client import Kube, connect
 from rezone.resources.crd import custom_resource_definitions
-
-SPARK_CRD = {
-    "apiVersion": "apiextensions.k8s.io/v1",
-    "kind": "CustomResourceDefinition",
-    "metadata": {
-        "name": "sparkapplications.sparkoperator.k8s.io",
-        "annotations": {"api-approved.kubernetes.io": "unapproved, a stand-in for tests"},
-    },
-    "spec": {
-        "group": "sparkoperator.k8s.io",
-        "scope": "Namespaced",
-        "names": {"kind": "SparkApplication", "plural": "sparkapplications"},
-        "versions": [
-            {
-                "name": "v1beta2",
-                "served": True,
-                "storage": True,
-                "subresources": {"status": {}},
-                "schema": {
-                    "openAPIV3Schema": {
-                        "type": "object",
-                        "x-kubernetes-preserve-unknown-fields": True,
-                    },
-                },
-            },
-        ],
-    },
-}
+from spark_crd import SPARK_CRD
 
 
 @pytest.fixture(scope="session")

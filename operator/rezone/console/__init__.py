@@ -6,7 +6,7 @@ guard       who may ask: Host, session, origin, form token, headers
 events      live updates: bounded streams of the sections that have changed
 reading     objects from the API server
 actions     what a person may do to a task or a migration, and how it is written
-partitions, tasks, zones   view models: pure, from objects to what is shown
+partitions, tasks, zones, jobs, resharding   view models: pure, from objects to what is shown
 maps        pictures as SVG
 pages       templates, and what they may use
 words       quantities and times as people read them

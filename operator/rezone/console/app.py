@@ -27,8 +27,10 @@ from rezone.console.actions import (
 )
 from rezone.console.events import EventSettings, EventStreams
 from rezone.console.guard import Guard, Session, cookie_name, same
+from rezone.console.jobs import job_rows
 from rezone.console.pages import STATIC_FOLDER, Pages, as_markup
-from rezone.console.reading import Reader
+from rezone.console.reading import LISTED_MAX, Reader
+from rezone.console.resharding import resharding_view
 from rezone.console.tasks import task_view
 from rezone.console.zones import Shown, summary_of, zone_view
 from rezone.kube.client import Kube
@@ -47,7 +49,7 @@ PAGE_DIGITS_MAX: Final = 6
 _NAME: Final = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 
 ZONES_SECTIONS: Final = ("list",)
-ZONE_SECTIONS: Final = ("head", "tasks", "map", "nodes")
+ZONE_SECTIONS: Final = ("head", "tasks", "jobs", "map", "nodes")
 TASK_SECTIONS: Final = ("head", "actions", "progress", "plan", "history")
 MIGRATION_SECTIONS: Final = ("head", "actions", "history")
 
@@ -162,8 +164,14 @@ class Console:
             new_layout=request.query_params.get("layout") == "new",
         )
         view = zone_view(seen.zone, seen.routes, shown, seen.problem)
-        address = f"/zones/{namespace}/{name}"
-        return self._pages.sections("zone", ZONE_SECTIONS, view=view, seen=seen, address=address)
+        return self._pages.sections(
+            "zone",
+            ZONE_SECTIONS,
+            view=view,
+            seen=seen,
+            jobs=job_rows(seen.applications, LISTED_MAX),
+            address=f"/zones/{namespace}/{name}",
+        )
 
     async def task(self, request: Request) -> Response:
         """Show one rebalance."""
@@ -181,9 +189,15 @@ class Console:
         namespace, name = _place(request)
         seen = await self.reader.task(namespace, name)
         records = seen.routes.of(seen.routes.layout.generation)
-        view = task_view(seen.task, records, page=_page_number(request, "page"))
-        address = f"/tasks/{namespace}/{name}"
-        return self._pages.sections("task", TASK_SECTIONS, view=view, address=address)
+        page = _page_number(request, "page")
+        view = task_view(seen.task, records, page=page)
+        return self._pages.sections(
+            "task",
+            TASK_SECTIONS,
+            view=view,
+            splits=None if view.ended else resharding_view(seen.routes, page),
+            address=f"/tasks/{namespace}/{name}",
+        )
 
     async def migration(self, request: Request) -> Response:
         """Show one leader transfer."""

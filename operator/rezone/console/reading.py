@@ -5,8 +5,9 @@ from typing import Any, Final, TypeVar
 
 from rezone.domain.routing.route_records import RouteRecords
 from rezone.kube.client import Kube
-from rezone.kube.errors import KubeError
-from rezone.kube.kinds import Manifest, MigrationKind, TaskKind
+from rezone.kube.errors import KubeError, MissingError
+from rezone.kube.kinds import Manifest, MigrationKind, SparkApplication, TaskKind
+from rezone.kube.names import COMPONENT_LABEL, TRANSFER, ZONE_LABEL
 from rezone.kube.routes import RouteStore
 from rezone.kube.store import StatusStore
 from rezone.resources.migration import RegionMigration
@@ -22,13 +23,19 @@ LISTED_MAX: Final = 20
 
 @dataclass(frozen=True)
 class ObservedZone:
-    """A zone and its route table; `problem` says why the table is missing."""
+    """A zone and its route table; `problem` says why the table is missing.
+
+    `jobs_problem` says why its SparkApplications are missing; there are none where their kind does
+    not exist.
+    """
 
     zone: DistributionZone
     routes: RouteRecords
     problem: str = ""
     tasks: tuple[RebalanceTask, ...] = ()
     migrations: tuple[RegionMigration, ...] = ()
+    applications: tuple[Manifest, ...] = ()
+    jobs_problem: str = ""
 
 
 @dataclass(frozen=True)
@@ -56,7 +63,19 @@ class Reader:
         wanted = {"spec.zoneName": name}
         tasks = await self._store.list(RebalanceTask, namespace, fields=wanted)
         migrations = await self._store.list(RegionMigration, namespace, fields=wanted)
+        seen = await self._jobs(seen)
         return replace(seen, tasks=_newest(tasks), migrations=_newest(migrations))
+
+    async def _jobs(self, seen: ObservedZone) -> ObservedZone:
+        metadata = seen.zone.metadata
+        labels = {ZONE_LABEL: metadata.name, COMPONENT_LABEL: TRANSFER}
+        try:
+            found = await self._kube.list(SparkApplication, metadata.namespace, labels=labels)
+        except MissingError:
+            return seen
+        except KubeError as error:
+            return replace(seen, jobs_problem=str(error))
+        return replace(seen, applications=tuple(found))
 
     async def task(self, namespace: str, name: str) -> ObservedTask:
         """Return a task with the routes of its zone."""
