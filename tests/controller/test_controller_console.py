@@ -91,7 +91,7 @@ def test_a_rebalance_is_approved_and_watched_in_a_browser(
         browser.until_text("#state", "Succeeded")
         assert browser.marked
         assert browser.text("#actions").strip() == ""
-        _watch_the_way_back(cluster, zone, browser, console)
+        _watch_the_failback(cluster, zone, browser, console)
         assert browser.complaints() == []
 
 
@@ -111,7 +111,7 @@ def _approve(browser: Browser, comes: int, leaves: int) -> None:
     browser.mark()
 
 
-def _watch_the_way_back(
+def _watch_the_failback(
     cluster: TestCluster, zone: Json, browser: Browser, console: ConsoleProcess
 ) -> None:
     """See on the zone's open page how a partition goes back to where it was."""
