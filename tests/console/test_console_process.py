@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import re
 from collections.abc import AsyncIterator, Iterator
@@ -23,6 +24,7 @@ from console_objects import (
 
 from console_process import ConsoleProcess
 from kubernetes_fixture import establish
+from rezone.console.events import EventSettings
 from rezone.console.guard import HEADERS
 from rezone.domain.model.world import RouteChange
 from rezone.kube.client import Kube, connect
@@ -256,6 +258,28 @@ def limited_config(kubeconfig: Path, directory: Path, token: str) -> Path:
     limited.write_text(yaml.safe_dump(config))
     limited.chmod(0o600)
     return limited
+
+
+async def test_streams_end_when_the_browser_leaves(
+    browser: aiohttp.ClientSession, zone: DistributionZone
+) -> None:
+    """Pages that are closed would keep their streams, until no page is live any more."""
+    assert zone.metadata.name == "orders"
+    most = EventSettings().streams_max
+    async with contextlib.AsyncExitStack() as stack:
+        for _ in range(most):
+            answer = await stack.enter_async_context(browser.get("/events"))
+            await next_section(answer.content, "list", "orders")
+        async with browser.get("/events") as refused:
+            assert refused.status == 503
+    async with asyncio.timeout(WAIT_SECONDS):
+        while await _status(browser, "/events") != 200:
+            pass  # each look waits for an answer
+
+
+async def _status(browser: aiohttp.ClientSession, path: str) -> int:
+    async with browser.get(path) as answer:
+        return answer.status
 
 
 async def test_a_user_without_rights_is_told_so(
