@@ -60,7 +60,7 @@ def test_what_nobody_has_listed_is_control() -> None:
         *("StatisticsRequest", "Heartbeat"),
         *("SnapshotTicket", "BulkInsert", "CopyStateRequest", "IndexTicket"),
         "WaitingCopiesRequest",
-        *("BeginImport", "FillImport", "TailImports"),
+        *("BeginImport", "FillImport", "TailImports", "FollowChanges"),
     }
 
 

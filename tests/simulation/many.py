@@ -39,6 +39,7 @@ from simulation.copy_storm import CopyStorm
 from simulation.cut_over import CutOver
 from simulation.data_plane import DataPlane
 from simulation.failing_disks import FailingDisks
+from simulation.following import Followed
 from simulation.half_open import HalfOpen
 from simulation.indexed import Indexed
 from simulation.test_torn_logs import TornLogs
@@ -56,6 +57,7 @@ STORMS: dict[str, Callable[[int], Counts]] = {
     "test_storms": lambda seed: runs.storm(seed).counts,
     "test_crash_matrix": lambda seed: runs.pair(seed).counts,
     "test_transaction_storms": test_transaction_storms.storm,
+    "test_change_feed": lambda seed: _counted(Followed(seed)),
     "test_closed_times": lambda seed: _counted(ClosedTimes(seed)),
     "test_copy_storms": lambda seed: _counted(CopyStorm(seed)),
     "test_cut_over": lambda seed: _counted(CutOver(seed)),
@@ -75,6 +77,7 @@ STORMS: dict[str, Callable[[int], Counts]] = {
 SHARES: Mapping[str, float] = {
     "test_indexed": 1 / 2,  # like `test_torn_logs`
     "test_torn_logs": 1 / 2,  # like `test_indexed`
+    "test_change_feed": 1 / 2,  # 1 s a seed; `test_cut_over` with somebody who follows
     "test_cuts": 1 / 4,  # 2.5 s a seed; few choices: 18 kinds of cuts
     "test_failing_disks": 1 / 2,  # like `test_slow_disks`
     "test_slow_disks": 1 / 2,  # like `test_failing_disks`

@@ -21,6 +21,7 @@ import msgspec
 from at_once import AtOnce
 from rezone.controller.nodes.heard import Heard, with_answer
 from rezone.controller.nodes.news import has_changed
+from rezone.datanode.change_source import ChangeSource
 from rezone.datanode.clock.checked_clock import CheckedClock
 from rezone.datanode.clock.told import ToldTimes
 from rezone.datanode.commit.lease import Promise
@@ -196,6 +197,7 @@ class SimulatedNode(DataNode):
         self.foreground = Foreground(self.clock, lambda: 0)
         self._builds = IndexBuilds(self.partitions, lambda: self.zone.table, self.foreground)
         self.import_source = ImportSource(self.find, self.foreground, self.clock, threading.Event())
+        self.change_source = ChangeSource(self.find, self.clock, threading.Event())
         self.control = Control(self)
         self.zone = KnownZone(node_id)
         self.imports = ImportPulls(self, connect)

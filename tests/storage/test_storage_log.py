@@ -319,3 +319,19 @@ def test_failed_sync_is_final(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     with pytest.raises(NotReadyError):
         log.append(entry(6))
     assert log.durable_end == 4
+
+
+def test_the_log_is_found_by_time(tmp_path: Path) -> None:
+    """A change feed would miss what comes behind its time, or read what was trimmed as nothing."""
+    log = opened(tmp_path, tail_bytes=0)
+    for number in range(400):
+        log.append(entry(2 * number, time=10 * number + 10, size=400))
+    log = opened(tmp_path, tail_bytes=0)  # other files than the newest have no index yet
+    for time in (0, 9, 10, 11, 1234, 3999, 4000, 5000):
+        assert log.offset_after(time) == 2 * min(time // 10, 400)
+    log.trim(200)
+    with pytest.raises(SnapshotExpiredError) as refused:
+        log.offset_after(500)
+    oldest = refused.value.details["log_time"]
+    assert isinstance(oldest, int)
+    assert log.offset_after(oldest) == log.start

@@ -319,6 +319,13 @@ class PartitionStore:
         """
         return self._log.read(offset, bytes_max)
 
+    def offset_after(self, time: int) -> int:
+        """Return where the first log entry with a later commit time begins, the end without any.
+
+        `SnapshotExpiredError` (detail `log_time`) when later ones may have been trimmed.
+        """
+        return self._log.offset_after(time)
+
     def truncate(self, offset: int) -> None:
         """Remove the log from `offset` on and undo it in the engine, durably (DCP-05).
 
@@ -460,6 +467,11 @@ class PartitionStore:
         """Return how far the log has imported another partition's; None when not at all."""
         with self._changed:
             return self._imports.get(source)
+
+    def applied_imports(self) -> tuple[ImportPosition, ...]:
+        """Return how far each partition that was imported is applied."""
+        with self._changed:
+            return self._imports.export()
 
     def applied_import(self, source: PartitionId) -> ImportPosition | None:
         """Return how far another partition's is imported and applied; None when not at all."""

@@ -15,6 +15,7 @@ RezoneError
   NotEnoughReplicasError    fewer in-sync replicas than minInSyncReplicas
   LimitExceededError        a connection, stream or size limit (DCP-13)
   SnapshotExpiredError      the snapshot is gone; open a new one
+  FeedTruncatedError        the log does not reach back to a change feed's position
   VersionsExpiredError      versions of the time asked for are not kept any more
   NotAdmittedError          the operator does not let the copy begin yet; ask again
   ConflictError             the request does not fit the state of the partition
@@ -171,6 +172,17 @@ class SnapshotExpiredError(RezoneError):
     code = "SnapshotExpired"
 
 
+class FeedTruncatedError(RezoneError):
+    """Raised when changes behind a feed's position are not in any log any more.
+
+    The way on is a snapshot and the changes behind it (`TableClient.changes_from_snapshot`).
+    Details `partition`, `time`, the position, and `oldest`, the earliest position from which this
+    replica's log goes on; in microseconds.
+    """
+
+    code = "FeedTruncated"
+
+
 class VersionsExpiredError(RezoneError):
     """Raised when rows are asked for as of a time that is longer ago than versions are kept.
 
@@ -256,6 +268,7 @@ _BY_CODE: dict[str, type[RezoneError]] = {
         NotEnoughReplicasError,
         LimitExceededError,
         SnapshotExpiredError,
+        FeedTruncatedError,
         VersionsExpiredError,
         ConflictError,
         ProducerFencedError,

@@ -15,6 +15,7 @@ import uuid
 from collections.abc import Callable
 from pathlib import Path
 
+from rezone.datanode.change_source import ChangeSource
 from rezone.datanode.clock.checked_clock import CheckedClock
 from rezone.datanode.clock.told import ToldTimes
 from rezone.datanode.commit.lease import Promise
@@ -109,6 +110,7 @@ class DataNode:
         self.foreground = Foreground(self.clock, lambda: self.zone.foreground_percent)
         self.pulls = Pulls(connect, self.foreground)
         self.import_source = ImportSource(self.find, self.foreground, self.clock, self._stopping)
+        self.change_source = ChangeSource(self.find, self.clock, self._stopping)
         self.imports = ImportPulls(self, connect)
         self._builds = IndexBuilds(self.partitions, lambda: self.zone.table, self.foreground)
         self._directory = directory

@@ -37,6 +37,7 @@ from rezone.wire.messages import (
     DigestRequest,
     Fence,
     FillImport,
+    FollowChanges,
     Heartbeat,
     Message,
     NodeReport,
@@ -90,6 +91,7 @@ class Control:
             BeginImport: node.import_source.begin,
             FillImport: node.import_source.fill,
             TailImports: node.import_source.tail,
+            FollowChanges: node.change_source.follow,
         }
 
     @property

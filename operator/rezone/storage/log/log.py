@@ -252,6 +252,26 @@ class PartitionLog:
                 return segment.time_before, segment.epoch_before
             return header.commit_time, header.leader_epoch
 
+    def offset_after(self, time: int) -> int:
+        """Return where the first entry with a later commit time begins; the end without any.
+
+        `SnapshotExpiredError` (details `log_start` and `log_time`, the commit time before it) when
+        entries with later times may have been trimmed.
+        """
+        with self._lock:
+            if self.last_time <= time:
+                return self.end
+            oldest = self._segments[0]
+            if time < oldest.time_before:
+                raise SnapshotExpiredError(
+                    f"the log begins behind time {oldest.time_before}, after {time}",
+                    log_start=oldest.base,
+                    log_time=oldest.time_before,
+                )
+            segment = next(s for s in reversed(self._segments) if s.time_before <= time)
+            with self._noticing(segment.base):
+                return segment.offset_after(time)
+
     def truncate(self, offset: int) -> None:
         """Remove the entries from `offset` on, durably; it must be the beginning of one."""
         time, epoch = self.stand_at(offset)

@@ -147,6 +147,23 @@ class Segment:
             break
         raise ConflictError(f"offset {offset} is not the end of a log entry")
 
+    def offset_after(self, time: int) -> int:
+        """Return where the first entry with a later commit time begins; the end without any."""
+        self._build_index()
+
+        def time_of_mark(number: int) -> int:
+            header = header_at(self.read_at(self._positions[number], HEADER_BYTES), 0)
+            if header is None:
+                raise CorruptionError(f"{self.path.name}: no log entry at a mark")
+            return header.commit_time
+
+        at = bisect.bisect_right(range(len(self._marks)), time, key=time_of_mark) - 1
+        if at < 0:
+            return self.base
+        later = (h for _, h in self._headers(self._positions[at]) if h.commit_time > time)
+        first = next(later, None)
+        return self.end if first is None else first.base_offset
+
     def walk(self, offset: int) -> Iterator[tuple[int, EntryHeader]]:
         """Yield (position, header) from the entry that contains `offset` on."""
         self._build_index()

@@ -196,6 +196,16 @@ def _entry(
     )
 
 
+def imported_to(entry: Entry) -> ImportPosition:
+    """Return where the import of a source stands after an import entry."""
+    return _note_of(entry).position
+
+
+def begins_import(entry: Entry) -> bool:
+    """Return whether an import entry is the first one of its source."""
+    return _note_of(entry).before is None
+
+
 def is_import(entry: Entry) -> bool:
     """Return whether an entry was imported."""
     return entry.header.kind in IMPORT_KINDS

@@ -20,6 +20,13 @@ from rezone.wire.messages.base import (
     NodeId,
     PartitionId,
 )
+from rezone.wire.messages.changes import (
+    NOBODY_GAVE,
+    ChangesFound,
+    FollowChanges,
+    FollowedPart,
+    PartChanges,
+)
 from rezone.wire.messages.codec import ALL_MESSAGES, decode, encode
 from rezone.wire.messages.control import (
     AdmitCopies,
@@ -146,6 +153,7 @@ __all__ = [
     "ALL_MESSAGES",
     "FIRST_PARTITION_EPOCH",
     "NOBODY",
+    "NOBODY_GAVE",
     "SENT_AS_MAX",
     "Ack",
     "AdmitCopies",
@@ -153,6 +161,7 @@ __all__ = [
     "BeginEmpty",
     "BeginImport",
     "BulkInsert",
+    "ChangesFound",
     "CloseStream",
     "ClosedTime",
     "ClosedTimes",
@@ -177,6 +186,8 @@ __all__ = [
     "FileChunk",
     "FillImport",
     "FilledVersions",
+    "FollowChanges",
+    "FollowedPart",
     "Heartbeat",
     "HeldFiles",
     "ImportBegun",
@@ -203,6 +214,7 @@ __all__ = [
     "NotifyLeaderAndIsr",
     "OpenConnection",
     "OwnWrites",
+    "PartChanges",
     "PartitionAssignment",
     "PartitionId",
     "ProducerOpen",

@@ -7,7 +7,16 @@ from typing import Any
 
 import msgspec
 
-from rezone.wire.messages import base, control, imports, reports, serving, snapshots, streams
+from rezone.wire.messages import (
+    base,
+    changes,
+    control,
+    imports,
+    reports,
+    serving,
+    snapshots,
+    streams,
+)
 from rezone.wire.messages.base import Message
 
 
@@ -24,7 +33,7 @@ def _messages_of(module: ModuleType) -> list[type[Message]]:
 
 ALL_MESSAGES: tuple[type[Message], ...] = tuple(
     kind
-    for module in (base, control, reports, serving, streams, snapshots, imports)
+    for module in (base, control, reports, serving, streams, snapshots, imports, changes)
     for kind in _messages_of(module)
 )
 

@@ -1,0 +1,1 @@
+"""Following the changes of a zone: positions, their tokens, and the feed that users read."""

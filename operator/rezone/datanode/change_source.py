@@ -1,0 +1,217 @@
+"""What a node answers to those who follow changes (docs/decisions/0345).
+
+Each request is complete in itself, and nothing is kept for who asks: ranges, each with the time up
+to which all is known. Any replica answers from its log with what it knows to be committed. An
+answer is bounded, and the next one is asked for when that one was used; so a slow follower holds
+nothing here. A request without news is answered in `WAIT_SECONDS_MAX`, which is the heartbeat of
+a feed at both ends.
+
+Concurrency: runs in the Flight threads of the calls.
+"""
+
+import threading
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
+from rezone.datanode.resharding.importers import Bell, Importers, listening
+from rezone.datanode.settings import Clock
+from rezone.storage.log.entry import iter_entries
+from rezone.storage.log_changes import Position, Reading, truncated
+from rezone.wire.errors import (
+    ConflictError,
+    NotReadyError,
+    RezoneError,
+    SnapshotExpiredError,
+)
+from rezone.wire.layouts import HashRange, generation_of
+from rezone.wire.messages import (
+    ChangesFound,
+    FollowChanges,
+    FollowedPart,
+    PartChanges,
+    PartitionId,
+)
+
+if TYPE_CHECKING:
+    from rezone.datanode.replica.replica import Replica
+
+ANSWER_BYTES_MAX = 4 << 20
+"""The most that one answer has, but for its last entry: who asks for more gets this."""
+
+PARTS_MAX = 32_768
+WAIT_SECONDS_MAX = 5.0
+_READ_BYTES = 1 << 20
+_READS_MAX = 8
+"""How often the log is read for one range and one answer: others want to be answered, too."""
+
+_LOOK_SECONDS = 0.1
+"""How often a follower's log is looked at: nobody is told what it hears to be committed."""
+
+
+class _State:
+    """How a replica stands when its log begins to be read for one answer."""
+
+    def __init__(self, replica: "Replica", hashes: HashRange) -> None:
+        with replica.lock:
+            if replica.closed or replica.failure or replica.store.meta.needs_snapshot:
+                raise _not_ready(replica)
+            if not replica.serving.hashes(hashes)():
+                raise _not_ready(replica)  # not all that was written before is here
+            # In this order: all rows up to that time are below that offset.
+            self.time = replica.positions.readable_time
+            self.committed = replica.positions.committed
+            self.copies = replica.copies
+            seal = replica.store.seal if replica.sealing.done else None
+            self.seal_time = seal.commit_time if seal is not None else 0
+            self.imports = replica.store.applied_imports()
+
+    def require(self, replica: "Replica") -> None:
+        """Refuse what was read of a log that was dropped meanwhile."""
+        with replica.lock:
+            dropped = replica.positions.readable_time < self.time
+            if dropped or replica.copies != self.copies:
+                raise _not_ready(replica)
+
+
+class ChangeSource:
+    """The answers of one node; `find` raises UnknownPartitionError, `closed` ends what waits."""
+
+    def __init__(
+        self,
+        find: Callable[[PartitionId], "Replica"],
+        clock: Clock,
+        closed: threading.Event,
+    ) -> None:
+        self._find = find
+        self._clock = clock
+        self._closed = closed
+
+    def follow(self, request: FollowChanges) -> ChangesFound:
+        """Return the next changes, once there are some for one of the ranges, or time is over."""
+        until = self._clock.monotonic() + min(request.timeout_ms / 1000, WAIT_SECONDS_MAX)
+        if len(request.parts) > PARTS_MAX:
+            raise ConflictError(f"{len(request.parts)} ranges are asked for, {PARTS_MAX} may be")
+        bell = Bell()
+        with listening(self._partitions_of(request.parts), bell):
+            while True:
+                bell.clear()
+                found = self._answers(request)
+                left = until - self._clock.monotonic()
+                if left <= 0 or self._closed.is_set() or any(map(_is_news, found)):
+                    return ChangesFound(parts=tuple(found))
+                bell.wait(min(left, _LOOK_SECONDS))
+
+    def _partitions_of(
+        self, parts: tuple[FollowedPart, ...]
+    ) -> Iterator[tuple[Importers, threading.RLock]]:
+        for number in {part.partition for part in parts}:
+            try:
+                partition = self._find(number)
+            except RezoneError:
+                continue  # its answer says so
+            yield partition.importers, partition.lock
+
+    def _answers(self, request: FollowChanges) -> list[PartChanges]:
+        room = min(request.bytes_max, ANSWER_BYTES_MAX)
+        answers: list[PartChanges] = []
+        for part in request.parts:
+            try:
+                answer = self._answer(part, room)
+            except RezoneError as error:
+                answer = PartChanges(error=error.info())
+            room -= len(answer.rows)
+            answers.append(answer)
+        return answers
+
+    def _answer(self, part: FollowedPart, room: int) -> PartChanges:
+        partition = self._find(part.partition)
+        hashes = _hashes_of(part, partition)
+        state = _State(partition, hashes)
+        if part.time is None:
+            return _begun(partition, state)
+        position = Position(part.time, part.given_by)
+        reading = Reading(part.partition, hashes, position, state.imports)
+        if not reading.own:
+            _require_imported(partition, part.given_by)
+        try:
+            offset = _read(partition, part, reading, state.committed, room)
+        except SnapshotExpiredError as error:
+            oldest = int(error.details.get("log_time", state.time))
+            raise truncated(part.partition, part.time, oldest) from error
+        done = offset >= state.committed
+        if done:
+            reading.end(max(state.time, state.seal_time))
+        state.require(partition)
+        return PartChanges(
+            rows=reading.rows(),
+            time=reading.position.time,
+            offset=offset,
+            own=reading.own,
+            ended=done and state.seal_time > 0,
+            more=not done,
+        )
+
+
+def _begun(replica: "Replica", state: _State) -> PartChanges:
+    """Begin to follow: whatever is acknowledged from now on is later than what reads see now."""
+    if not state.time:
+        raise _not_ready(replica)
+    return PartChanges(time=state.time, offset=state.committed, own=True)
+
+
+def _read(
+    replica: "Replica", part: FollowedPart, reading: Reading, committed: int, room: int
+) -> int:
+    """Read the log on for a range; return up to where it was read."""
+    assert part.time is not None  # noqa: S101 - the caller has seen to it
+    store, offset = replica.store, part.offset
+    if offset is None or offset < store.log_start:
+        offset = store.offset_after(part.time)
+    for _ in range(_READS_MAX):
+        if offset >= committed or reading.bytes >= room:
+            break
+        for entry in iter_entries(store.read(offset, _READ_BYTES)):
+            if entry.header.end_offset > committed or reading.bytes >= room:
+                break
+            reading.take(entry)
+            offset = entry.header.end_offset
+    return offset
+
+
+def _require_imported(replica: "Replica", given_by: PartitionId) -> None:
+    """Refuse imported changes where not all of them are known to be in the log.
+
+    Who leads has all that was committed before; others may be far behind.
+    """
+    with replica.lock:
+        state = replica.leading.state
+        if state is None:
+            raise replica.not_leader()
+        imports = replica.store.applied_imports()
+        sources = [each.source for each in imports]
+        if generation_of(given_by) in map(generation_of, sources):
+            sources = [given_by]
+        whole = bool(imports) and all(map(replica.serving.has_source, sources))
+        if not state.serving or not whole:
+            raise _not_ready(replica)
+
+
+def _hashes_of(part: FollowedPart, replica: "Replica") -> HashRange:
+    hashes = HashRange(part.first_hash, part.last_hash + 1)
+    start, end = replica.hash_range
+    if not start <= hashes.start < hashes.end <= end:
+        raise ConflictError(
+            f"hashes from {part.first_hash} to {part.last_hash} are not partition "
+            f"{part.partition}'s"
+        )
+    return hashes
+
+
+def _is_news(answer: PartChanges) -> bool:
+    return bool(answer.rows) or answer.ended or answer.more or answer.error is not None
+
+
+def _not_ready(replica: "Replica") -> NotReadyError:
+    return NotReadyError(
+        f"partition {replica.partition_id} cannot tell its changes here yet; retry"
+    )

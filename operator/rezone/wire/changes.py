@@ -1,0 +1,31 @@
+"""Row changes as they travel from a data node to a change feed: one record batch of a range."""
+
+from typing import Any, Final
+
+import pyarrow as pa
+
+from rezone.wire.errors import CorruptionError
+
+OPERATION_UPSERT: Final = 0
+OPERATION_DELETE: Final = 1
+
+CHANGES_SCHEMA: Final = pa.schema(
+    [
+        pa.field("row_id", pa.binary(), nullable=False),
+        pa.field("op", pa.uint8(), nullable=False),
+        pa.field("value", pa.binary(), nullable=False),
+        pa.field("time", pa.uint64(), nullable=False),
+        pa.field("offset", pa.uint64(), nullable=False),
+    ]
+)
+"""The operation, the encoded row (empty for a delete), its commit time, its offset in the log."""
+
+
+def changes_from(data: bytes) -> Any:
+    """Return the batch in a record batch message; CorruptionError when it is none."""
+    try:
+        batch = pa.ipc.read_record_batch(pa.py_buffer(data), CHANGES_SCHEMA)
+        batch.validate(full=True)
+    except (pa.ArrowInvalid, OSError) as error:
+        raise CorruptionError(f"not a batch of changes: {error}") from error
+    return batch

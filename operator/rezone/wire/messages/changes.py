@@ -1,0 +1,61 @@
+"""What followers of a zone's changes ask data nodes for, and get (decision 0345)."""
+
+import msgspec
+
+from rezone.wire.errors import ErrorInfo
+from rezone.wire.messages.base import Message, PartitionId
+
+NOBODY_GAVE = -1
+"""In place of the partition that gave a position: a caller chose the time by itself."""
+
+
+class FollowedPart(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """A range of hashes whose changes later than a time are asked of a partition.
+
+    `first_hash` and `last_hash` are both included. All changes of the range up to `time` have come;
+    without one they begin now. `given_by` is the partition that said so: this one, or one of a
+    layout before it. Below `offset` this partition's log has nothing more for the range.
+    """
+
+    partition: PartitionId
+    first_hash: int
+    last_hash: int
+    time: int | None = None
+    given_by: PartitionId = NOBODY_GAVE
+    offset: int | None = None
+
+
+class FollowChanges(Message, frozen=True):
+    """Ask a node for the next changes of ranges; answered when there are some, or in time.
+
+    Any replica answers with what it knows to be committed, about `bytes_max` for all ranges.
+    """
+
+    parts: tuple[FollowedPart, ...]
+    bytes_max: int = 1 << 20
+    timeout_ms: int = 0
+
+
+class PartChanges(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """The next changes of one range, in the order of the request.
+
+    `rows` is one Arrow IPC record batch message (`wire.changes`), empty without changes. All
+    changes of the range up to `time` have come by then, whoever is asked for more. `own`: those
+    that follow are this partition's own, and none that it imports. `ended`: the partition is
+    sealed, and those that follow are of the next layout. `more`: the answer had an end before the
+    log; it is asked again with `offset`.
+    """
+
+    rows: bytes = b""
+    time: int = 0
+    offset: int = 0
+    own: bool = False
+    ended: bool = False
+    more: bool = False
+    error: ErrorInfo | None = None
+
+
+class ChangesFound(Message, frozen=True):
+    """One answer for each range that was asked for."""
+
+    parts: tuple[PartChanges, ...]

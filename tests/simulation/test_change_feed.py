@@ -1,0 +1,25 @@
+"""Change feeds over failovers and re-shardings, by many seeds."""
+
+from __future__ import annotations
+
+import pytest
+
+from simulation.coverage import assert_reached
+from simulation.following import Followed
+from simulation.runs import seeds
+
+
+@pytest.mark.proves("CF-02")
+@pytest.mark.parametrize("seed", seeds()[::10])
+def test_each_change_comes_once_and_in_order(seed: int) -> None:
+    """Some order of failovers around a seal would lose a change, or bring it twice."""
+    run = Followed(seed)
+    run.run()
+    assert run.counts["feed rows"] > 0, run.counts
+
+
+def test_the_runs_reach_what_they_are_for() -> None:
+    """Followers who never lag, begin again or read what was imported would prove nothing."""
+    answers = ("feed changes", "feed more", "feed ended", "feed by imports")
+    refusals = ("feed NotReady", "feed NotLeader", "feed FeedTruncated")
+    assert_reached((*answers, *refusals, "feed begun again"), [Followed])
