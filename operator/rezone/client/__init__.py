@@ -1,5 +1,7 @@
 """The table client: rows in and out of a zone, with a route cache that corrects itself."""
 
+from rezone.client.feed.feed import ChangeBatch, ChangeFeed, SnapshotAndChanges
+from rezone.client.feed.token import FeedTokenError
 from rezone.client.operations.lookups import IndexPage
 from rezone.client.operations.producer import OpenedProducer
 from rezone.client.operations.reads import AgedRows, ReadTime
@@ -15,12 +17,16 @@ from rezone.client.table import TableClient
 
 __all__ = [
     "AgedRows",
+    "ChangeBatch",
+    "ChangeFeed",
     "ClientSettings",
+    "FeedTokenError",
     "IndexPage",
     "OpenedProducer",
     "OutcomeUnknownError",
     "PartitionWrite",
     "ReadTime",
+    "SnapshotAndChanges",
     "StaleRowsError",
     "TableClient",
     "Transaction",

@@ -61,7 +61,8 @@ class ClientSettings:
     passed in which its node has answered nothing to anybody, other nodes are asked who leads by
     now, and the request goes there. Pauses between attempts double from `backoff_first_seconds` to
     `backoff_max_seconds`. `submit_write` blocks while `open_requests_max` or `open_bytes_max` is
-    reached: a slow zone slows its writers.
+    reached: a slow zone slows its writers. A data node waits `changes_poll_seconds` for news to a
+    change feed, which gives a mark then.
     """
 
     timeout_seconds: float = 30.0
@@ -75,6 +76,7 @@ class ClientSettings:
     open_bytes_max: int = 64 << 20
     window_requests_per_node: int = 256
     request_bytes_max: int = 4 << 20
+    changes_poll_seconds: float = 1.0
 
 
 def backoff(settings: ClientSettings, attempt: int, rng: random.Random) -> float:

@@ -14,6 +14,9 @@ from typing import Any, Self
 
 import pyarrow as pa
 
+from rezone.client.feed.feed import ChangeFeed, SnapshotAndChanges
+from rezone.client.feed.positions import FeedPositions
+from rezone.client.feed.token import decode_token
 from rezone.client.operations.lookups import LOOKUPS_AT_ONCE, IndexPage, Lookup
 from rezone.client.operations.producer import OpenedProducer, Producer
 from rezone.client.operations.reads import AgedRows, Reads, ReadTime
@@ -356,6 +359,47 @@ class TableClient:
         with ThreadPoolExecutor(min(len(segments), LOOKUPS_AT_ONCE)) as pool:
             parts = pool.map(rows_of, segments)
             return found.page([batch for part in parts for batch in part])
+
+    def changes(
+        self,
+        token: str | None = None,
+        *,
+        since: int | None = None,
+        from_followers: bool = False,
+    ) -> ChangeFeed:
+        """Follow the zone's changes: from a token, or with commit times later than `since`, or now.
+
+        Each committed change comes once behind a token, those of a key in the order of their
+        commits, whatever happens to leaders, replicas and partitions (docs/changes.md). `since` is
+        in microseconds since 1970. The feed raises FeedTruncatedError when changes behind its
+        position are kept nowhere: then `changes_from_snapshot` is the way on. `from_followers` has
+        followers answer where they can. ValueError for both, FeedTokenError for a bad token.
+        """
+        if token is not None and since is not None:
+            raise ValueError("give either a token or since")
+        segments = self.segments()
+        if token is not None:
+            positions = FeedPositions.at(decode_token(self.config.zone_uid, token))
+        else:
+            positions = FeedPositions.since(segments, since)
+        return ChangeFeed(
+            self._zone,
+            self._dispatcher,
+            self._settings,
+            positions,
+            clock=self._clock,
+            from_followers=from_followers,
+        )
+
+    def changes_from_snapshot(self, *, from_followers: bool = False) -> SnapshotAndChanges:
+        """Return all rows as of one time, and the feed of the changes since then.
+
+        The rows stream as from `stream_any`, and must be read within the time that versions and the
+        log are kept.
+        """
+        found = self.stream_any(max_staleness_seconds=0)
+        feed = self.changes(since=found.as_of, from_followers=from_followers)
+        return SnapshotAndChanges(found.rows, found.as_of, feed)
 
     def close(self) -> None:
         """Close all connections; open futures end with an error."""

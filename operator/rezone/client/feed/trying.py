@@ -1,0 +1,131 @@
+"""Whom a change feed asks for each range, and what it does when that one has no answer.
+
+Leaders are asked, or followers first. A replica whose log does not reach back far enough is left
+for the others, and only when all have said so the feed is truncated. All else is tried again, with
+pauses, until the client's timeout.
+"""
+
+import dataclasses
+from collections.abc import Callable, Iterable
+from typing import Protocol
+
+from rezone.client.feed.positions import FollowedRange
+from rezone.client.routing.routes import Leader
+from rezone.client.settings import ClientSettings
+from rezone.wire.errors import (
+    ConflictError,
+    FeedTruncatedError,
+    ForbiddenError,
+    NotLeaderError,
+    RezoneError,
+)
+from rezone.wire.messages import PartitionId
+
+_PAUSE_SECONDS_MAX = 60.0
+
+
+class KnownReplicas(Protocol):
+    """What is known of where replicas are."""
+
+    def leader(self, partition: PartitionId) -> Leader | None:
+        """Return the leader, as far as known."""
+        ...
+
+    def follower(self, partition: PartitionId, besides: set[str]) -> str | None:
+        """Return the address of another follower."""
+        ...
+
+    def correct(self, partition: PartitionId, error: NotLeaderError) -> Leader | None:
+        """Take over who leads by a refusal."""
+        ...
+
+
+@dataclasses.dataclass
+class _Try:
+    """How it goes with one range since its last answer."""
+
+    since: float
+    attempts: int = 0
+    due: float = 0.0
+    leader_only: bool = False
+    refused: set[str] = dataclasses.field(default_factory=set)
+    truncated: set[str] = dataclasses.field(default_factory=set)
+    error: RezoneError | None = None
+
+
+class Tries:
+    """The tries of one feed; `lacks_routes` says that newer routes may help."""
+
+    def __init__(
+        self,
+        replicas: KnownReplicas,
+        settings: ClientSettings,
+        clock: Callable[[], float],
+        *,
+        from_followers: bool,
+    ) -> None:
+        self._replicas = replicas
+        self._settings = settings
+        self._clock = clock
+        self._from_followers = from_followers
+        self._tries: dict[tuple[int, PartitionId], _Try] = {}
+        self.lacks_routes = False
+
+    def address(self, asked: FollowedRange) -> str | None:
+        """Return whom to ask now, None when nobody can be; the error when all have refused."""
+        found = self._of(asked)
+        if found.due > self._clock():
+            return None
+        besides = found.truncated | found.refused
+        if (self._from_followers and not found.leader_only) or found.truncated:
+            follower = self._replicas.follower(asked.partition, besides)
+            if follower is not None:
+                return follower
+        leader = self._replicas.leader(asked.partition)
+        if leader is None:
+            self.lacks_routes = True
+            return None
+        if leader.address in found.truncated and found.error is not None:
+            raise found.error
+        return leader.address
+
+    def failed(self, asked: FollowedRange, address: str, error: RezoneError) -> int:
+        """Note a refusal; return how many there were. Raise it when another try is in vain."""
+        found, now = self._of(asked), self._clock()
+        if isinstance(error, ForbiddenError) or now - found.since > self._settings.timeout_seconds:
+            raise error
+        found.attempts += 1
+        if isinstance(error, FeedTruncatedError):
+            found.truncated.add(address)
+            found.error = error
+            return found.attempts
+        if isinstance(error, ConflictError):
+            asked.offset = None
+        if isinstance(error, NotLeaderError):
+            found.leader_only = True
+            self._replicas.correct(asked.partition, error)
+        leader = self._replicas.leader(asked.partition)
+        if leader is not None and leader.address == address:
+            found.refused.clear()
+        else:
+            found.refused.add(address)
+        self.lacks_routes = True
+        doubled = self._settings.backoff_first_seconds * float(1 << min(found.attempts, 16))
+        found.due = now + min(doubled, self._settings.backoff_max_seconds)
+        return found.attempts
+
+    def succeeded(self, asked: FollowedRange) -> None:
+        """Note an answer."""
+        self._tries.pop((asked.start, asked.partition), None)
+
+    def pause(self, ranges: Iterable[FollowedRange]) -> float:
+        """Return in how many seconds the next range may be asked that waits."""
+        now = self._clock()
+        idle = (self._of(each).due - now for each in ranges if not each.in_flight)
+        return max(0.0, min(idle, default=_PAUSE_SECONDS_MAX))
+
+    def _of(self, asked: FollowedRange) -> _Try:
+        key = (asked.start, asked.partition)
+        if key not in self._tries:
+            self._tries[key] = _Try(since=self._clock())
+        return self._tries[key]

@@ -1,0 +1,235 @@
+"""Change feeds of real nodes: through a leader transfer and a re-sharding, and what is refused."""
+
+from __future__ import annotations
+
+import collections
+import functools
+import itertools
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from replica_cluster import Coordinator, cluster
+from resharding_kit import begin_to_seal, create_old, parts_of, progress, reshard, zone
+
+from rezone.client import ChangeFeed, ClientSettings, FeedTokenError, TableClient
+from rezone.storage.store_config import StoreConfig
+from rezone.wire.errors import FeedTruncatedError
+from rezone.wire.layouts import layout_of
+from rezone.wire.messages import SealState
+
+KEYS = [b"key-%d" % n for n in range(24)]
+WAIT_SECONDS = 40.0
+
+SETTINGS = ClientSettings(changes_poll_seconds=0.1)
+Changes = dict[bytes, list[bytes | None]]
+"""By key the values in the order of their commits, None of a delete."""
+
+
+def client(c: Coordinator) -> TableClient:
+    """Return a client whose feeds end soon."""
+    return TableClient(list(c.peers.values()), settings=SETTINGS)
+
+
+class Counting:
+    """Counts rows up one after the other, deletes one now and then, and knows all it has done."""
+
+    def __init__(self, addresses: list[str]) -> None:
+        self._table = TableClient(addresses)
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self.done: Changes = collections.defaultdict(list)
+        self.count = 0
+        self.failure: BaseException | None = None
+        self._thread.start()
+
+    def _run(self) -> None:
+        try:
+            for number in itertools.count():
+                if self._stop.is_set():
+                    return
+                self._change(KEYS[number % len(KEYS)], number)
+                self.count += 1
+        except BaseException as error:  # noqa: BLE001 - told to the test
+            self.failure = error
+
+    def _change(self, key: bytes, number: int) -> None:
+        if number % 7 == 6:
+            self._table.delete([{"key": key}])
+            self.done[key].append(None)
+            return
+        value = b"%d" % number
+        if number % 5 == 4:
+            with self._table.transaction({"key": key}) as tx:
+                tx.write([{"key": key, "value": value}])
+        else:
+            self._table.write([{"key": key, "value": value}])
+        self.done[key].append(value)
+
+    def is_at(self, count: int) -> bool:
+        """Whether so much was changed."""
+        if self.failure is not None:
+            raise self.failure
+        return self.count >= count
+
+    def stop(self) -> None:
+        """End, and raise what has gone wrong."""
+        self._stop.set()
+        self._thread.join(WAIT_SECONDS)
+        self._table.close()
+        if self.failure is not None:
+            raise self.failure
+
+
+@contextmanager
+def counting(c: Coordinator) -> Iterator[Counting]:
+    """Count meanwhile."""
+    found = Counting(list(c.peers.values()))
+    try:
+        yield found
+    finally:
+        found.stop()
+
+
+def add(came: Changes, changes: Any) -> int:
+    """Take over a batch of changes; return how many there are."""
+    for row in changes.to_pylist():
+        assert (row["_operation"] == "delete") == (row["value"] is None)
+        came[row["key"]].append(row["value"])
+    return int(changes.num_rows)
+
+
+def follow(c: Coordinator, feed: ChangeFeed, came: Changes, count: int) -> None:
+    """Follow until so many changes have come in all."""
+
+    def enough() -> bool:
+        add(came, feed.poll(0.05).changes)
+        return sum(map(len, came.values())) >= count
+
+    c.until(f"{count} changes have come", enough, WAIT_SECONDS)
+
+
+def go_over(c: Coordinator, counted: Counting, feed: ChangeFeed, came: Changes) -> str:
+    """Re-shard the zone while it is followed; return a token from before the first seal."""
+    old, new = layout_of(c.config), reshard(c, 3)
+    c.until_each("filled", parts_of(c), lambda part: progress(c, part).filled)
+    follow(c, feed, came, counted.count)
+    token = feed.token
+    assert token is not None
+    for partition in old.ids:
+        begin_to_seal(c, partition)
+        c.until("it is sealed", functools.partial(_is_sealed, c, partition))
+        follow(c, feed, came, counted.count + 10)
+    c.config = msgspec.structs.replace(
+        c.config, generation=new.generation, partitions=new.partitions, next_partitions=0
+    )
+    c.configure()
+    return token
+
+
+def _is_sealed(c: Coordinator, partition: int) -> bool:
+    return c.report(c.records[partition].leader, partition).seal is SealState.SEALED
+
+
+@pytest.mark.proves("CF-02")
+@pytest.mark.slow
+def test_each_change_comes_once_through_a_transfer_and_a_re_sharding(tmp_path: Path) -> None:
+    """A follower would lose a change, have it twice, or have the changes of a key in another order.
+
+    Also one who begins again at the new layout, with a token from before the old one's end.
+    """
+    with cluster(tmp_path, 3, processes=True, config=zone(2), arguments=CALM) as c:
+        create_old(c)
+        with counting(c) as counted, client(c) as table:
+            came: Changes = collections.defaultdict(list)
+            with table.changes(since=0) as feed:
+                follow(c, feed, came, 40)
+                c.move(0, 1)
+                follow(c, feed, came, counted.count + 20)
+                token = feed.token
+            before = {key: len(values) for key, values in came.items()}
+            with table.changes(token, from_followers=True) as feed:
+                late = go_over(c, counted, feed, came)
+                follow(c, feed, came, counted.count + 10)
+                counted.stop()
+                follow(c, feed, came, counted.count)
+                assert feed.poll(0.0).changes.num_rows == 0
+            assert came == counted.done
+            assert len(before) == len(KEYS)
+            with client(c) as other, other.changes(late) as feed:
+                again: Changes = collections.defaultdict(list)
+                behind = 1 + sum(map(len, again.values()))
+                follow(c, feed, again, behind)
+                target = {key: values[-1] for key, values in counted.done.items()}
+                c.until("it is as far", functools.partial(_is_at, feed, again, target))
+            for key, values in again.items():
+                assert values == counted.done[key][-len(values) :]
+
+
+def _is_at(feed: ChangeFeed, came: Changes, last: dict[bytes, bytes | None]) -> bool:
+    add(came, feed.poll(0.05).changes)
+    return all(came[key] and came[key][-1] == value for key, value in last.items())
+
+
+CALM = ("--replica-lag-ms-max=20000",)
+
+
+def test_a_snapshot_and_the_changes_since_then_are_all_rows(tmp_path: Path) -> None:
+    """A row written between the two would be missing, or a feed could not say where it stands."""
+    with cluster(tmp_path, 2) as c:
+        c.create(0, (0, 1))
+        with client(c) as table:
+            table.write([{"key": key, "value": b"before"} for key in KEYS])
+            snapshot = table.changes_from_snapshot()
+            with snapshot.feed as feed:
+                table.delete([{"key": KEYS[0]}])
+                (acked,) = table.write([{"key": KEYS[1], "value": b"after"}])
+                rows = [row for batch in snapshot.rows for row in batch.to_pylist()]
+                assert {row["key"]: row["value"] for row in rows} == dict.fromkeys(KEYS, b"before")
+                came: Changes = collections.defaultdict(list)
+                follow(c, feed, came, 2)
+                assert came == {KEYS[0]: [None], KEYS[1]: [b"after"]}
+                resolved = c.until("it is complete", lambda: feed.poll(0.1).resolved_time)
+                assert resolved > snapshot.as_of
+                c.until("all", lambda: feed.poll(0.1).resolved_time >= acked.commit_time)
+                token = feed.token
+            assert token is not None
+            with table.changes(token) as feed:
+                assert feed.poll(0.1).changes.num_rows == 0
+            with table.changes() as feed:
+                c.until("it stands", lambda: feed.poll(0.1).token)
+                table.write([{"key": b"new", "value": b"1"}])
+                came = collections.defaultdict(list)
+                follow(c, feed, came, 1)
+                assert came[b"new"] == [b"1"]
+            for wrong in ("", "x", token[:-8], "B" + token[1:]):
+                with pytest.raises(FeedTokenError):
+                    table.changes(wrong)
+
+
+def test_a_token_older_than_the_log_says_what_to_do(tmp_path: Path) -> None:
+    """A follower would wait for ever, or go on with a gap."""
+    small = StoreConfig(log_segment_bytes=2_000)
+    config = msgspec.structs.replace(zone(1), log_retention_bytes=0)
+    with cluster(tmp_path, 2, config=config, store_config=small) as c:
+        c.create(0, (0, 1))
+        with client(c) as table:
+            for number in range(40):
+                table.write([{"key": b"k", "value": b"%0500d" % number}])
+            for node in c.nodes:
+                replica = c.replica(node)
+                c.until("trimmed", functools.partial(_trimmed, replica))
+            with (
+                table.changes(since=1) as feed,
+                pytest.raises(FeedTruncatedError, match="changes_from_snapshot"),
+            ):
+                c.until("it is refused", lambda: feed.poll(0.1).changes.num_rows)
+
+
+def _trimmed(replica: Any) -> bool:
+    replica.upkeep.keep_house()
+    return bool(replica.store.log_start)
