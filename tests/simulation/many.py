@@ -40,6 +40,7 @@ from simulation.cut_over import CutOver
 from simulation.data_plane import DataPlane
 from simulation.failing_disks import FailingDisks
 from simulation.following import Followed
+from simulation.following_copies import FollowedCopies
 from simulation.half_open import HalfOpen
 from simulation.indexed import Indexed
 from simulation.test_torn_logs import TornLogs
@@ -57,7 +58,7 @@ STORMS: dict[str, Callable[[int], Counts]] = {
     "test_storms": lambda seed: runs.storm(seed).counts,
     "test_crash_matrix": lambda seed: runs.pair(seed).counts,
     "test_transaction_storms": test_transaction_storms.storm,
-    "test_change_feed": lambda seed: _counted(Followed(seed)),
+    "test_change_feed": lambda seed: _counted((Followed, FollowedCopies)[seed % 2](seed)),
     "test_closed_times": lambda seed: _counted(ClosedTimes(seed)),
     "test_copy_storms": lambda seed: _counted(CopyStorm(seed)),
     "test_cut_over": lambda seed: _counted(CutOver(seed)),

@@ -6,6 +6,7 @@ import pytest
 
 from simulation.coverage import assert_reached
 from simulation.following import Followed
+from simulation.following_copies import FollowedCopies
 from simulation.runs import seeds
 
 
@@ -18,8 +19,21 @@ def test_each_change_comes_once_and_in_order(seed: int) -> None:
     assert run.counts["feed rows"] > 0, run.counts
 
 
+FOUND = (5,)
+"""One that began at a follower passed what that one had not applied yet."""
+
+
+@pytest.mark.proves("CF-02")
+@pytest.mark.parametrize("seed", sorted({*seeds()[::10], *FOUND}))
+def test_each_change_comes_once_from_replicas_that_are_copied(seed: int) -> None:
+    """A log that begins with a copy would be taken for all of it, or a torn transaction come."""
+    FollowedCopies(seed).run()
+
+
 def test_the_runs_reach_what_they_are_for() -> None:
     """Followers who never lag, begin again or read what was imported would prove nothing."""
     answers = ("feed changes", "feed more", "feed ended", "feed by imports")
     refusals = ("feed NotReady", "feed NotLeader", "feed FeedTruncated")
-    assert_reached((*answers, *refusals, "feed begun again"), [Followed])
+    assert_reached(
+        (*answers, *refusals, "feed begun again", "Committed"), [Followed, FollowedCopies]
+    )

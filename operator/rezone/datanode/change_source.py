@@ -153,10 +153,13 @@ class ChangeSource:
 
 
 def _begun(replica: "Replica", state: _State) -> PartChanges:
-    """Begin to follow: whatever is acknowledged from now on is later than what reads see now."""
+    """Begin to follow: whatever is acknowledged from now on is later than what reads see now.
+
+    Where in the log that is stays open: more may be committed than is applied.
+    """
     if not state.time:
         raise _not_ready(replica)
-    return PartChanges(time=state.time, offset=state.committed, own=True)
+    return PartChanges(time=state.time, own=True)
 
 
 def _read(

@@ -48,7 +48,7 @@ class PartChanges(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True)
 
     rows: bytes = b""
     time: int = 0
-    offset: int = 0
+    offset: int | None = None
     own: bool = False
     ended: bool = False
     more: bool = False
