@@ -90,9 +90,10 @@ class CopyFollower:
         if answer.rows:
             self._add(answer.rows)
         if self._run.following.random() < AGAIN_CHANCE:
-            (position,) = FeedPositions([self.followed]).positions() or ()
+            positions = FeedPositions([self.followed]).positions()
+            assert positions is not None
             self._stored = (
-                encode_token(UID, [position]),
+                encode_token(UID, positions),
                 {row: len(changes) for row, changes in self.came.items()},
             )
 

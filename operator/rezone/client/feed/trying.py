@@ -17,6 +17,7 @@ from rezone.wire.errors import (
     FeedTruncatedError,
     ForbiddenError,
     NotLeaderError,
+    NotReadyError,
     RezoneError,
 )
 from rezone.wire.messages import PartitionId
@@ -48,6 +49,7 @@ class _Try:
     attempts: int = 0
     due: float = 0.0
     leader_only: bool = False
+    leaderless: bool = False
     refused: set[str] = dataclasses.field(default_factory=set)
     truncated: set[str] = dataclasses.field(default_factory=set)
     error: RezoneError | None = None
@@ -73,8 +75,10 @@ class Tries:
 
     def address(self, asked: FollowedRange) -> str | None:
         """Return whom to ask now, None when nobody can be; the error when all have refused."""
-        found = self._of(asked)
-        if found.due > self._clock():
+        found, now = self._of(asked), self._clock()
+        if not found.attempts and not found.leaderless:
+            found.since = now  # the consumer may have taken its time
+        if found.due > now:
             return None
         besides = found.truncated | found.refused
         if (self._from_followers and not found.leader_only) or found.truncated:
@@ -83,7 +87,9 @@ class Tries:
                 return follower
         leader = self._replicas.leader(asked.partition)
         if leader is None:
-            self.lacks_routes = True
+            self.lacks_routes = found.leaderless = True
+            if now - found.since > self._settings.timeout_seconds:
+                raise NotReadyError(f"no leader is known for partition {asked.partition}")
             return None
         if leader.address in found.truncated and found.error is not None:
             raise found.error
