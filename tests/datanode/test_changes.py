@@ -17,10 +17,12 @@ from replica_cluster import Coordinator, cluster
 from resharding_kit import begin_to_seal, create_old, parts_of, progress, reshard, zone
 
 from rezone.client import ChangeFeed, ClientSettings, FeedTokenError, TableClient
+from rezone.datanode.change_source import ChangeSource
+from rezone.datanode.settings import SystemClock
 from rezone.storage.store_config import StoreConfig
-from rezone.wire.errors import FeedTruncatedError
+from rezone.wire.errors import FeedTruncatedError, OverloadedError, UnknownPartitionError
 from rezone.wire.layouts import layout_of
-from rezone.wire.messages import SealState
+from rezone.wire.messages import FollowChanges, FollowedPart, SealState
 
 KEYS = [b"key-%d" % n for n in range(24)]
 WAIT_SECONDS = 40.0
@@ -233,3 +235,17 @@ def test_a_token_older_than_the_log_says_what_to_do(tmp_path: Path) -> None:
 def _trimmed(replica: Any) -> bool:
     replica.upkeep.keep_house()
     return bool(replica.store.log_start)
+
+
+def test_followers_at_a_node_are_bounded() -> None:
+    """Each holds a thread: many of them would keep a node from all else."""
+
+    def find(number: int) -> Any:
+        raise UnknownPartitionError(f"no partition {number}")
+
+    request = FollowChanges(parts=(FollowedPart(partition=7, first_hash=0, last_hash=1, time=1),))
+    (answer,) = ChangeSource(find, SystemClock(), threading.Event(), 1).follow(request).parts
+    assert answer.error is not None
+    assert answer.error.code == UnknownPartitionError.code
+    with pytest.raises(OverloadedError):
+        ChangeSource(find, SystemClock(), threading.Event(), 0).follow(request)

@@ -20,6 +20,7 @@ from rezone.storage.log_changes import Position, Reading, truncated
 from rezone.wire.errors import (
     ConflictError,
     NotReadyError,
+    OverloadedError,
     RezoneError,
     SnapshotExpiredError,
 )
@@ -39,6 +40,9 @@ ANSWER_BYTES_MAX = 4 << 20
 """The most that one answer has, but for its last entry: who asks for more gets this."""
 
 PARTS_MAX = 32_768
+FOLLOWERS_MAX = 256
+"""So many requests may wait at a node; each holds a thread."""
+
 WAIT_SECONDS_MAX = 5.0
 _READ_BYTES = 1 << 20
 _READS_MAX = 8
@@ -81,13 +85,26 @@ class ChangeSource:
         find: Callable[[PartitionId], "Replica"],
         clock: Clock,
         closed: threading.Event,
+        followers_max: int = FOLLOWERS_MAX,
     ) -> None:
+        self._slots = threading.Semaphore(followers_max)
         self._find = find
         self._clock = clock
         self._closed = closed
 
     def follow(self, request: FollowChanges) -> ChangesFound:
-        """Return the next changes, once there are some for one of the ranges, or time is over."""
+        """Return the next changes, once there are some for one of the ranges, or time is over.
+
+        OverloadedError when too many requests wait.
+        """
+        if not self._slots.acquire(blocking=False):
+            raise OverloadedError("too many requests follow changes at this node; retry later")
+        try:
+            return self._follow(request)
+        finally:
+            self._slots.release()
+
+    def _follow(self, request: FollowChanges) -> ChangesFound:
         until = self._clock.monotonic() + min(request.timeout_ms / 1000, WAIT_SECONDS_MAX)
         if len(request.parts) > PARTS_MAX:
             raise ConflictError(f"{len(request.parts)} ranges are asked for, {PARTS_MAX} may be")
