@@ -17,7 +17,7 @@ from replica_cluster import Coordinator, cluster
 from resharding_kit import begin_to_seal, create_old, parts_of, progress, reshard, zone
 
 from rezone.client import ChangeFeed, ClientSettings, FeedTokenError, TableClient
-from rezone.datanode.change_source import ChangeSource
+from rezone.datanode.node.change_source import ChangeSource
 from rezone.datanode.settings import SystemClock
 from rezone.storage.store_config import StoreConfig
 from rezone.wire.errors import FeedTruncatedError, OverloadedError, UnknownPartitionError

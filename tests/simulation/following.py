@@ -22,7 +22,7 @@ from rezone.client.feed.token import RangePosition, decode_token, encode_token
 from rezone.client.routing.placement import Placement
 from rezone.datanode.replica.replica import Replica
 from rezone.storage.engines.base import FLAG_INTENT, FLAG_VALUE, time_of
-from rezone.wire.changes import OPERATION_UPSERT, changes_from
+from rezone.wire.codec.changes import OPERATION_UPSERT, changes_from
 from rezone.wire.errors import FeedTruncatedError, error_from
 from rezone.wire.messages import NOBODY_GAVE, FollowChanges, NodeId, PartChanges
 from simulation.cut_over import CutOver

@@ -18,7 +18,7 @@ from rezone.client.feed.positions import FeedPositions, FollowedRange
 from rezone.client.feed.token import decode_token, encode_token
 from rezone.datanode.replica.replica import Replica
 from rezone.storage.engines.base import TIME_MAX
-from rezone.wire.changes import OPERATION_UPSERT, changes_from
+from rezone.wire.codec.changes import OPERATION_UPSERT, changes_from
 from rezone.wire.errors import FeedTruncatedError, error_from
 from rezone.wire.layouts import WHOLE
 from rezone.wire.messages import FollowChanges, NodeId, PartChanges

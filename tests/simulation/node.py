@@ -21,13 +21,13 @@ import msgspec
 from at_once import AtOnce
 from rezone.controller.nodes.heard import Heard, with_answer
 from rezone.controller.nodes.news import has_changed
-from rezone.datanode.change_source import ChangeSource
 from rezone.datanode.clock.checked_clock import CheckedClock
 from rezone.datanode.clock.told import ToldTimes
 from rezone.datanode.commit.lease import Promise
 from rezone.datanode.disk.disk_speed import DiskSpeed
 from rezone.datanode.disk.space import DiskSpace
 from rezone.datanode.indexing.index_builds import IndexBuilds
+from rezone.datanode.node.change_source import ChangeSource
 from rezone.datanode.node.hearing import Hearing
 from rezone.datanode.node.import_pulls import ImportPulls
 from rezone.datanode.node.known_zone import KnownZone

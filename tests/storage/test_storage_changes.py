@@ -13,7 +13,7 @@ from rezone.storage.log_changes import Position, Reading
 from rezone.storage.reshard.imports import Stand, begin_entry, import_entry
 from rezone.storage.reshard.range_tail import range_entries
 from rezone.storage.store import PartitionStore
-from rezone.wire.changes import changes_from
+from rezone.wire.codec.changes import changes_from
 from rezone.wire.codec.keyspace import hash_in
 from rezone.wire.errors import FeedTruncatedError
 from rezone.wire.layouts import WHOLE, HashRange

@@ -370,7 +370,8 @@ class TableClient:
         """Follow the zone's changes: from a token, or with commit times later than `since`, or now.
 
         Each committed change comes once behind a token, those of a key in the order of their
-        commits, whatever happens to leaders, replicas and partitions (docs/changes.md). `since` is
+        commits, whatever happens to leaders, replicas and partitions (docs/use/changes.md).
+        `since` is
         in microseconds since 1970. The feed raises FeedTruncatedError when changes behind its
         position are kept nowhere: then `changes_from_snapshot` is the way on. `from_followers` has
         followers answer where they can. ValueError for both, FeedTokenError for a bad token.

@@ -23,7 +23,7 @@ from rezone.storage.reshard.imports import (
     version_time,
 )
 from rezone.storage.snapshot.digest import in_range
-from rezone.wire.changes import CHANGES_SCHEMA
+from rezone.wire.codec.changes import CHANGES_SCHEMA
 from rezone.wire.errors import FeedTruncatedError
 from rezone.wire.layouts import HashRange, generation_of
 from rezone.wire.messages import ImportPosition, PartitionId

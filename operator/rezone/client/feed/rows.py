@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from rezone.wire.changes import OPERATION_UPSERT, changes_from
+from rezone.wire.codec.changes import OPERATION_UPSERT, changes_from
 from rezone.wire.codec.rows import RowCodec, keys_of
 from rezone.wire.messages import PartitionId
 

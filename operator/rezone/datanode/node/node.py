@@ -15,7 +15,6 @@ import uuid
 from collections.abc import Callable
 from pathlib import Path
 
-from rezone.datanode.change_source import ChangeSource
 from rezone.datanode.clock.checked_clock import CheckedClock
 from rezone.datanode.clock.told import ToldTimes
 from rezone.datanode.commit.lease import Promise
@@ -24,6 +23,7 @@ from rezone.datanode.copying.copies import Pulls
 from rezone.datanode.disk.disk_speed import DiskSpeed
 from rezone.datanode.disk.space import DiskSpace
 from rezone.datanode.indexing.index_builds import IndexBuilds
+from rezone.datanode.node.change_source import ChangeSource
 from rezone.datanode.node.data import DataChannel
 from rezone.datanode.node.hearing import Hearing
 from rezone.datanode.node.import_pulls import ImportPulls
