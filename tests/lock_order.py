@@ -8,6 +8,7 @@ Locks that are only tried wait for nobody, and those of other libraries are none
 
 from __future__ import annotations
 
+import linecache
 import sys
 import threading
 import traceback
@@ -17,6 +18,8 @@ from types import FrameType
 from typing import Any, NamedTuple
 
 import pytest
+
+from rezone.wire.transport.channel import Channel
 
 Site = str
 """Where a lock is made: module and line."""
@@ -38,6 +41,7 @@ class LockOrder:
 
     def __init__(self) -> None:
         self.first: dict[Step, str] = {}
+        self.sent_with: dict[Site, str] = {}
         self._held = threading.local()
 
     def _stack(self) -> list[Recorded]:
@@ -68,6 +72,14 @@ class LockOrder:
             if held[index] is lock:
                 del held[index]
                 return
+
+    def sending(self, modules: frozenset[str]) -> None:
+        """Note which locks of these modules this thread holds while it sends."""
+        for each in self._stack():
+            shared = each.site.partition(":")[0] in modules and each.name != _ONE_STREAM
+            if shared and not _is_staged():
+                frames = traceback.extract_stack(sys._getframe(2), limit=_STACK_FRAMES)
+                self.sent_with[each.site] = "".join(traceback.format_list(frames))
 
     def contradictions(self) -> list[tuple[Step, ...]]:
         """Return ways that lead back to where they begin; empty when there is an order."""
@@ -106,6 +118,7 @@ class Recorded:
 
     def __init__(self, order: LockOrder, real: Any, site: Site) -> None:
         self.site = site
+        self.name = _name()
         self._order = order
         self._real = real
 
@@ -204,6 +217,12 @@ def _is_staged() -> bool:
     return False
 
 
+def _name() -> str:
+    """Return the source line by which the caller's caller's caller makes a lock."""
+    frame = sys._getframe(3)
+    return linecache.getline(frame.f_code.co_filename, frame.f_lineno).strip()
+
+
 def _site() -> Site:
     """Return where the caller's caller makes a lock; empty when that is no code of ours."""
     frame = sys._getframe(2)
@@ -214,14 +233,30 @@ def _site() -> Site:
 
 
 _ORDER = LockOrder()
+_WAITED_FOR = frozenset({"partition", "producer", "links", "node", "known_zone", "replicas"})
+"""Modules whose locks many threads need: nobody waits for a network who holds one (TR-03)."""
+
+_ONE_STREAM = "self.linking = threading.Lock()"
+"""The order of changes of one stream, whose other end is asked under it; its channel is timed."""
 
 
 @pytest.fixture(autouse=True)
 def locks_have_an_order(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Fail where locks were taken in an order that contradicts that of this or any other test."""
     recording(_ORDER, monkeypatch.setattr)
+    send = Channel.send
+
+    def send_unlocked(channel: Channel, *frame: Any) -> None:
+        _ORDER.sending(_WAITED_FOR)
+        send(channel, *frame)
+
+    monkeypatch.setattr(Channel, "send", send_unlocked)
     known = len(_ORDER.first)
     yield
+    sent_with, _ORDER.sent_with = _ORDER.sent_with, {}
+    assert not sent_with, "\n\n".join(
+        f"{k} is held by who sends:\n{v}" for k, v in sent_with.items()
+    )
     if len(_ORDER.first) > known:
         told = [_ORDER.tell(circle) for circle in _ORDER.contradictions()]
         assert not told, "\n\n".join(told)

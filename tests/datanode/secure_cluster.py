@@ -7,11 +7,11 @@ import functools
 import itertools
 import socket
 import ssl
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from replica_cluster import FAST, Coordinator, LocalNode
+from replica_cluster import FAST, Coordinator, LocalNode, ProcessNode
 
 from rezone.datanode.node.node import DataNode
 from rezone.datanode.service.listener import Listener
@@ -112,7 +112,9 @@ class SecureNode(LocalNode):
 class SecureCoordinator(Coordinator):
     """The operator's part, with the operator's certificate."""
 
-    def __init__(self, pki: Pki, nodes: list[SecureNode], config: ZoneConfig) -> None:
+    def __init__(
+        self, pki: Pki, nodes: Sequence[SecureNode | ProcessNode], config: ZoneConfig
+    ) -> None:
         super().__init__(nodes, config)
         self.pki = pki
         self.tls = pki.source("operator", Identity(Role.OPERATOR))

@@ -13,6 +13,7 @@ from replica_cluster import unchecked
 from rezone.datanode.clock.told import ToldTimes
 from rezone.datanode.replication.consumer import ConsumerChannel
 from rezone.datanode.settings import NodeSettings, SystemClock
+from rezone.datanode.unread import Unread
 from rezone.wire.messages import (
     CloseStream,
     ConnectionClosed,
@@ -143,6 +144,7 @@ class Case:
             clock=clock,
             told=ToldTimes(clock, SETTINGS.told_ahead_ms),
             connect=lambda _: cast("NodeClient", self._connect()),
+            unread=Unread(clock, 10_000, threading.Event()),
         )
 
     def _connect(self) -> Wire:

@@ -8,10 +8,13 @@ import threading
 from pathlib import Path
 
 import pytest
+from prometheus_client import CollectorRegistry
 from replica_cluster import cluster
 
+from rezone.datanode.node import node_threads
 from rezone.datanode.observing import health
 from rezone.datanode.observing.health import HealthServer
+from rezone.datanode.scheduling.workers import Job
 
 _RESET_AT_CLOSE = struct.pack("ii", 1, 0)
 
@@ -56,3 +59,26 @@ def test_who_connects_and_asks_nothing_is_hung_up_on(
             slow.sendall(b"GET /healthz HTTP/1.0\r\n")
             assert slow.recv(1) == b""
         server.close()
+
+
+@pytest.mark.proves("TR-03")
+def test_a_node_whose_jobs_hang_is_not_healthy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Partitions would stand still for ever behind a probe that says 200."""
+    with cluster(tmp_path, 1) as nodes:
+        node = nodes.node(0)
+        assert node.threads.alive
+        hangs, over = threading.Event(), threading.Event()
+
+        def hang() -> None:
+            hangs.set()
+            assert over.wait(10)
+
+        monkeypatch.setattr(node_threads, "JOB_SECONDS_MAX", -1.0)
+        node.wake(Job("hangs", hang))
+        assert hangs.wait(10)
+        assert health._answer(node, CollectorRegistry(), "/healthz")[0] == 503
+        node.disk_speed.stalled_seconds = 70.0
+        assert node.threads._disk_stalls(), "others lead by now: a restart would help nobody"
+        over.set()

@@ -19,6 +19,7 @@ from rezone.datanode.node.memory import MemoryCollector, SnapshotSlots
 from rezone.datanode.node.node import DataNode
 from rezone.datanode.scheduling.foreground import Foreground
 from rezone.datanode.settings import NodeSettings, SystemClock
+from rezone.datanode.unread import Unread as Reading
 from rezone.storage.budget import Tally
 from rezone.storage.engines.rocks import RocksEngine
 from rezone.storage.engines.rocks_settings import RocksResources, RocksSettings
@@ -346,6 +347,7 @@ def test_who_takes_no_answers_is_not_read_further(body: bytes) -> None:
         foreground,
         tally,
         check=lambda _: None,
+        peer=Reading(SystemClock(), 10_000, threading.Event()).peer("", unread.taken.set),
     )
     channel.body = body
     serving = threading.Thread(target=channel.run, daemon=True)

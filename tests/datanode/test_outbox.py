@@ -5,6 +5,7 @@ from collections import deque
 
 import pytest
 
+from rezone.datanode import lent_threads
 from rezone.datanode.scheduling.outbox import Outbox
 from rezone.datanode.scheduling.workers import Job, JobState, Workers
 
@@ -140,3 +141,43 @@ def test_a_job_that_wakes_itself_does_not_keep_a_lent_thread() -> None:
     workers.close(PATIENCE_SECONDS)
     assert 0 < runs.count(threading.current_thread().name) <= 3
     assert runs[-1] == "worker-0"
+
+
+@pytest.mark.proves("TR-03")
+def test_an_answer_leaves_when_its_thread_has_let_its_locks_go() -> None:
+    """A thread would wait for a network with the lock that all writes to a partition need."""
+    sender = Sender()
+    me = threading.current_thread().name
+    with lent_threads.scope():
+        with lent_threads.scope():
+            sender.queue.append(1)
+            sender.outbox.ask_unlocked()
+        assert sender.sent == [], "an inner scope may stand within a lock of the outer one"
+        lent_threads.send_now()
+        assert sender.sent == [(1, me)]
+        sender.queue.append(2)
+        sender.outbox.ask_unlocked()
+    assert sender.sent == [(1, me), (2, me)]
+    sender.queue.append(3)
+    sender.outbox.ask_unlocked()
+    sender.outbox.close()
+    assert sender.sent[2:] == [(3, "own")], "without a scope nobody knows what is held"
+
+
+@pytest.mark.proves("TR-03")
+def test_a_job_that_hangs_is_seen() -> None:
+    """A node whose partitions stand still would pass its probes for ever."""
+    workers = Workers(1, "worker")
+    entered, gate = threading.Event(), threading.Event()
+
+    def hang() -> None:
+        entered.set()
+        assert gate.wait(PATIENCE_SECONDS)
+
+    assert workers.longest_seconds() == 0
+    workers.wake(Job("hangs", hang))
+    assert entered.wait(PATIENCE_SECONDS)
+    assert workers.longest_seconds() > 0
+    gate.set()
+    workers.close(PATIENCE_SECONDS)
+    assert workers.longest_seconds() == 0

@@ -19,6 +19,7 @@ from rezone.datanode.replication.consumer import ConsumerChannel
 from rezone.datanode.replication.producer import ProducerChannel
 from rezone.datanode.replication.stream import Source
 from rezone.datanode.settings import NodeSettings, SystemClock
+from rezone.datanode.unread import Unread
 from rezone.wire.messages import (
     Ack,
     CloseStream,
@@ -116,6 +117,7 @@ def test_the_last_request_on_the_wire_is_the_one_that_counts() -> None:
         clock=unchecked(SystemClock()),
         told=ToldTimes(unchecked(SystemClock()), 1000),
         connect=lambda _: cast("NodeClient", wire),
+        unread=Unread(SystemClock(), 10_000, threading.Event()),
     )
     channel.want(cast("Any", rows))
     first = wire.heard(StreamRequest)

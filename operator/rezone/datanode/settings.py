@@ -56,6 +56,8 @@ class NodeSettings(msgspec.Struct, frozen=True, kw_only=True):
       OverloadedError.
     - `answers_bytes_max`: answers of the node that clients have not taken; over it requests of such
       clients are not read.
+    - `unread_ms_max`: who takes nothing of an answer, or of what a follower is sent, for so long is
+      cut off; longer for large ones, by a second for each MiB.
     - `block_cache_bytes`, `write_buffers_bytes`: of all RocksDB engines of the node together, for
       what was read and for rows that are not in files yet.
     - `log_tails_bytes_max`: the newest entries of all logs, for followers.
@@ -130,6 +132,7 @@ class NodeSettings(msgspec.Struct, frozen=True, kw_only=True):
     pending_bytes_partition_max: int = 64 << 20
     pending_bytes_node_max: int = 128 << 20
     answers_bytes_max: int = 32 << 20
+    unread_ms_max: int = 10_000
     block_cache_bytes: int = 64 << 20
     write_buffers_bytes: int = 128 << 20
     log_tails_bytes_max: int = 64 << 20

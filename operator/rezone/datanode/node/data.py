@@ -2,10 +2,11 @@
 
 Concurrency: the channel's Flight thread reads frames, checks writes and appends them; it never
 waits for a commit. Answers come from any thread. While the client has read all but a few, the
-thread sends that has one; else the outbox's own, so that a client that does not read its answers
-stops nobody but itself.
+thread sends that has one, once it holds no lock (`lent_threads`); else the outbox's own. A client
+that takes its answers no more is cut off (`unread`), and stops nobody but itself.
 """
 
+import threading
 from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING
@@ -13,12 +14,14 @@ from typing import TYPE_CHECKING
 import msgspec
 import structlog
 
+from rezone.datanode import lent_threads
 from rezone.datanode.commit.insync import Outcome, Reply
 from rezone.datanode.reading.read import prepare_read, read_keys
 from rezone.datanode.scheduling.foreground import Foreground
 from rezone.datanode.scheduling.outbox import Outbox
 from rezone.datanode.scheduling.requests import Request, operation_of, result_of
 from rezone.datanode.scheduling.workers import LULL_SECONDS
+from rezone.datanode.unread import Peer
 from rezone.datanode.writing.producing import prepare_open
 from rezone.datanode.writing.transacting import prepare_end, prepare_intents
 from rezone.datanode.writing.write import Change, PreparedRows, prepare
@@ -56,6 +59,9 @@ ANSWER_BYTES = 1024
 
 _SMALL_BYTES = 512
 
+UNSENT_BYTES_MAX = 4 << 20
+"""Of one client so many bytes of answers may wait to be sent; it reads on, or is not read."""
+
 
 class DataChannel:
     """One client's channel; `find` raises UnknownPartitionError, `check` ForbiddenError.
@@ -72,6 +78,7 @@ class DataChannel:
         unsent: Tally,
         *,
         check: Callable[[Message], None],
+        peer: Peer,
     ) -> None:
         self._channel = channel
         self._find = find
@@ -79,36 +86,47 @@ class DataChannel:
         self._foreground = foreground
         self._unsent = unsent
         self._check = check
+        self._peer = peer
         self._answers: deque[tuple[Message, bytes]] = deque()
         self._used: set[PartitionId] = set()
         self._sent = 0
         self._seen = 0
+        self._large = 0
+        self._unsent_bytes = 0
+        self._counting = threading.Condition(threading.Lock())
         self._broken = False
         self._ended = False
-        self._outbox = Outbox(
+        self.outbox = Outbox(
             "answers", send_next=self._send_next, may_send_here=self._may_send_here
         )
 
     def run(self) -> None:
         """Serve the channel until the client ends it."""
-        self._outbox.start()
+        self.outbox.start()
         try:
             while (frame := self._channel.receive()) is not None:
-                self._handle(*frame)
+                with lent_threads.scope():
+                    self._handle(*frame)
                 self._wait_until_taken()
         except CHANNEL_ERRORS as error:
             _log.debug("a data channel has broken", error=str(error))
         except msgspec.MsgspecError as error:
             _log.warning("not a frame of this version on a data channel", error=str(error))
         finally:
-            self._outbox.close()
+            self.outbox.close()
             self._ended = True
             self._forget_answers()
 
     def _wait_until_taken(self) -> None:
-        """Read on when the client has taken its answers, or the node's are few again."""
-        while self._answers and not self._broken and self._unsent.full:
-            self._unsent.wait_for_room()
+        """Read on when the client has taken its answers, or they and the node's are few again."""
+        while self._answers and not self._broken:
+            if self._unsent.full:
+                self._unsent.wait_for_room()
+            elif self._unsent_bytes < UNSENT_BYTES_MAX:
+                return
+            else:
+                with self._counting:
+                    self._counting.wait_for(lambda: self._unsent_bytes < UNSENT_BYTES_MAX)
 
     def close(self, reason: str) -> None:
         """Ask the client to hang up: the node is stopping."""
@@ -133,9 +151,24 @@ class DataChannel:
 
     def _tell(self, message: Message, body: bytes = b"", *, here: bool = False) -> None:
         """Queue a frame; `here`: the calling thread may be the one that sends it."""
-        self._unsent.add(ANSWER_BYTES + len(body))
+        self._queue(message, body)
+        self.outbox.ask(here=here)
+        self._forget_if_ended()
+
+    def _queue(self, message: Message, body: bytes) -> None:
+        self._count(ANSWER_BYTES + len(body))
         self._answers.append((message, body))
-        self._outbox.ask(here=here)
+
+    def _count(self, size: int) -> None:
+        with self._counting:
+            self._unsent_bytes += size
+            self._counting.notify_all()
+        if size > 0:
+            self._unsent.add(size)
+        else:
+            self._unsent.remove(-size)
+
+    def _forget_if_ended(self) -> None:
         if self._ended:
             self._forget_answers()
 
@@ -150,7 +183,8 @@ class DataChannel:
             match message:
                 case WriteRequest():
                     partition = self._find(message.partition)
-                    self._seen = max(self._seen, message.answers_seen)
+                    # What a client says that it was never sent would make room that is not there.
+                    self._seen = max(self._seen, min(message.answers_seen, self._sent))
                     self._used.add(message.partition)
                     hash_range = partition.hash_range
                     partition.require_may_lead()
@@ -231,10 +265,11 @@ class DataChannel:
     def _answer(self, message: Message, body: bytes = b"", *, taken: Request | None = None) -> None:
         """Answer a request, and count it.
 
-        The thread may hold a partition's lock: nothing here takes one, and what is sent here cannot
-        block.
+        The thread may hold a partition's lock: it sends when it has let that go.
         """
-        self._tell(message, body, here=True)
+        self._queue(message, body)
+        self.outbox.ask_unlocked()
+        self._forget_if_ended()
         if taken is None:
             self._foreground.end()
         else:
@@ -247,18 +282,21 @@ class DataChannel:
                 _, body = self._answers.popleft()
             except IndexError:
                 return
-            self._unsent.remove(ANSWER_BYTES + len(body))
+            self._count(-ANSWER_BYTES - len(body))
 
     def _may_send_here(self) -> bool:
         small = not self._answers or len(self._answers[0][1]) <= _SMALL_BYTES
-        return small and self._sent - self._seen < UNREAD_ANSWERS_MAX
+        few = self._sent - self._seen < UNREAD_ANSWERS_MAX and self._large <= self._seen
+        return small and few and self._peer.trusted
 
     def _send_next(self) -> bool:
         if not self._answers:
             return False
         answer = self._answers.popleft()
-        self._unsent.remove(ANSWER_BYTES + len(answer[1]))
+        size = len(answer[1])
+        self._count(-ANSWER_BYTES - size)
         if not self._broken:
+            self._peer.sends(size)
             try:
                 self._channel.send(*answer)
             except (RezoneError, *CHANNEL_ERRORS) as error:
@@ -266,4 +304,6 @@ class DataChannel:
                 self._broken = True
                 _log.debug("cannot answer on a data channel", error=str(error))
         self._sent += 1
+        if size > _SMALL_BYTES:
+            self._large = self._sent
         return True

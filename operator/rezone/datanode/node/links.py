@@ -17,6 +17,7 @@ from rezone.datanode.replica.replica import Replica
 from rezone.datanode.replication.consumer import ConsumerChannel
 from rezone.datanode.replication.producer import ProducerChannel
 from rezone.datanode.replication.stream import Source
+from rezone.datanode.unread import Peer, Unread
 from rezone.wire.errors import ConflictError, LimitExceededError
 from rezone.wire.messages import NodeId, OpenConnection, PartitionId
 from rezone.wire.transport.channel import Channel
@@ -40,8 +41,10 @@ class Links:
         find: Callable[[PartitionId], Source],
         *,
         connect: Callable[[str], NodeClient] = NodeClient,
+        unread: Unread,
     ) -> None:
         self._host = host
+        self._unread = unread
         self._connect = connect
         self._find = find
         self._lock = threading.Lock()
@@ -173,10 +176,11 @@ class Links:
                     clock=host.clock,
                     told=host.told,
                     connect=self._connect,
+                    unread=self._unread,
                 )
             return consumer
 
-    def serve(self, channel: Channel) -> None:
+    def serve(self, channel: Channel, peer: Peer) -> None:
         """Serve a follower's node to the end of its channel.
 
         A channel of the same name is closed first (DCP-01); LimitExceededError when there are
@@ -199,6 +203,7 @@ class Links:
             settings=host.settings,
             clock=host.clock,
             beats=hello.beats,
+            peer=peer,
         )
         limit = host.settings.replication_connections_max
         with self._lock:
@@ -211,9 +216,11 @@ class Links:
             self._producers[hello.name] = served
         if old is not None:
             old.close("a connection of the same name has been opened")
+        self._unread.watch(channel, peer, lambda: served.outbox.lent)
         try:
             served.run()
         finally:
+            self._unread.forget(channel)
             with self._lock:
                 if self._producers.get(hello.name) is served:
                     del self._producers[hello.name]

@@ -40,6 +40,7 @@ from rezone.datanode.resharding.import_source import ImportSource
 from rezone.datanode.scheduling.foreground import Foreground
 from rezone.datanode.scheduling.workers import Job, Workers
 from rezone.datanode.settings import Clock, NodeSettings, SystemClock
+from rezone.datanode.unread import Peer, Unread
 from rezone.datanode.writing.write import warm_up
 from rezone.storage.budget import Budget
 from rezone.storage.disk.sync_times import SyncTimes
@@ -104,6 +105,7 @@ class DataNode:
         self.sync_times = SyncTimes(self.clock.monotonic)
         self.disk_speed = DiskSpeed(self.sync_times, self.settings)
         self._stopping = threading.Event()
+        self.unread = Unread(self.clock, self.settings.unread_ms_max, self._stopping)
         self.memory = NodeMemory(self.settings)
         self.board = ReportBoard(self.clock, self.settings, self.process_id)
         self.zone = KnownZone(node_id)
@@ -121,6 +123,7 @@ class DataNode:
             self,
             lambda partition: self.find(partition).leading,
             connect=connect,
+            unread=self.unread,
         )
         self.hearing = Hearing(self.links, self.partitions, self.settings, self._hears_others)
         self._data_channels: set[DataChannel] = set()
@@ -145,6 +148,9 @@ class DataNode:
             hearing=self.hearing,
             look_at_disk=self.look_at_disk,
             wake=self.wake,
+            watch_senders=self.unread.run,
+            longest_job=self._workers.longest_seconds,
+            disk_stalls=lambda: self.disk_speed.stalled_seconds > 0,
         )
 
     # --- life ------------------------------------------------------------------------------------
@@ -442,7 +448,7 @@ class DataNode:
 
     # --- channels of others ----------------------------------------------------------------------
 
-    def serve_data(self, channel: Channel, check: Callable[[Message], None]) -> None:
+    def serve_data(self, channel: Channel, check: Callable[[Message], None], peer: Peer) -> None:
         """Serve a client's channel to its end; `check` refuses what the client may not ask for."""
         served = DataChannel(
             channel,
@@ -451,21 +457,24 @@ class DataNode:
             self.foreground,
             self.memory.answers,
             check=check,
+            peer=peer,
         )
         with self._lock:
             self._require_room()
             self._data_channels.add(served)
+        self.unread.watch(channel, peer, lambda: served.outbox.lent)
         try:
             served.run()
         finally:
+            self.unread.forget(channel)
             with self._lock:
                 self._data_channels.discard(served)
 
-    def serve_replication(self, channel: Channel) -> None:
+    def serve_replication(self, channel: Channel, peer: Peer) -> None:
         """Serve a follower's node to the end of its channel (DCP-01)."""
         with self._lock:
             self._require_room()
-        self.links.serve(channel)
+        self.links.serve(channel, peer)
 
     def _require_room(self) -> None:
         if self._stopping.is_set():

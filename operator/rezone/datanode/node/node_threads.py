@@ -1,6 +1,7 @@
 """A data node's own threads.
 
-One ticks, one watches the disk, one keeps house, one collects old versions and scrubs.
+One ticks, one watches the disk, one keeps house, one collects old versions and scrubs, one looks
+who does not read.
 """
 
 import threading
@@ -24,6 +25,9 @@ _log = structlog.get_logger(__name__)
 _ALIVE_SECONDS = 10.0
 _DISK_SECONDS = 0.1
 
+JOB_SECONDS_MAX = 60.0
+"""A job does what is due and ends. One that has run for so long hangs, unless the disk does."""
+
 
 class NodeThreads:
     """Runs what is due at the node's partitions and channels until `stopping` is set."""
@@ -43,6 +47,9 @@ class NodeThreads:
         hearing: Hearing,
         look_at_disk: Callable[[float], None],
         wake: Callable[[Job], None],
+        watch_senders: Callable[[], None],
+        longest_job: Callable[[], float],
+        disk_stalls: Callable[[], bool],
     ) -> None:
         self.lag = Lag()
         self._settings = settings
@@ -54,6 +61,8 @@ class NodeThreads:
         self._told = told
         self._reopening = reopening
         self._hearing = hearing
+        self._longest_job = longest_job
+        self._disk_stalls = disk_stalls
         self._look_at_disk = look_at_disk
         self._told_job = Job("told times", keep_bound)
         self._wake = wake
@@ -63,6 +72,7 @@ class NodeThreads:
             threading.Thread(target=self._watch_disk, name="watch disk", daemon=True),
             threading.Thread(target=self._keep_house, name="house", daemon=True),
             threading.Thread(target=self._collect, name="collect", daemon=True),
+            threading.Thread(target=watch_senders, name="unread", daemon=True),
         ]
 
     def start(self) -> None:
@@ -78,7 +88,13 @@ class NodeThreads:
 
     @property
     def alive(self) -> bool:
-        """Whether the ticking one has run lately."""
+        """Whether the ticking one has run lately, and no job hangs.
+
+        Of a job that waits for a stalled disk others know, and take its leaders: a restart would
+        find the same disk.
+        """
+        if self._longest_job() > JOB_SECONDS_MAX and not self._disk_stalls():
+            return False
         return self._clock.monotonic() - self._ticked_at < _ALIVE_SECONDS
 
     def _tick_all(self) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import msgspec
 from prometheus_client import CollectorRegistry, generate_latest
-from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from rezone.datanode.node.memory import MemoryCollector
@@ -75,6 +75,11 @@ class NodeCollector(Collector):
         yield GaugeMetricFamily("rezone_data_node_index_bytes", "Bytes of index entries.", size)
         rows = sum(p.upkeep.sizes[0] for p in partitions)
         yield GaugeMetricFamily("rezone_data_node_mvcc_versions", "Row versions, estimated.", rows)
+        cut_off = CounterMetricFamily(
+            "rezone_data_node_cut_off", "Connections ended because nobody read what was sent."
+        )
+        cut_off.add_metric([], self._node.unread.cut_off)
+        yield cut_off
         size = sum(p.upkeep.sizes[1] for p in partitions)
         yield GaugeMetricFamily("rezone_data_node_stored_bytes", "Bytes of engine and log.", size)
         streams = GaugeMetricFamily(

@@ -12,9 +12,11 @@ What time alone can make due is looked after by `tick`, from `due` on (`look_aga
 
 import threading
 import time
+from collections.abc import Callable
 
 import structlog
 
+from rezone.datanode import lent_threads
 from rezone.datanode.clock.write_clock import WriteClock
 from rezone.datanode.commit.fencing import Fencing
 from rezone.datanode.commit.insync import Reply
@@ -356,18 +358,13 @@ class Replica:
         if self.failure:
             self.failing.leave()
         with self.applying:
-            if self.closed or self.failure or self.damage.given_up:
+            if not self._goes_on():
                 return
-            damaged: CorruptionError | None = None
-            try:
-                if self.leading.state is not None:
-                    self.leading.pump()
-                else:
-                    self.following.pump()
-            except CorruptionError as error:
-                damaged = error
-            except (OSError, RezoneError, AssertionError) as error:
-                self.failing.failed(error)
+            damaged = self._try(self._pump_role)
+        lent_threads.send_now()
+        with self.applying:
+            if self._goes_on() and damaged is None:
+                damaged = self._try(self.index.pump)
         if damaged is not None:
             self.damage.found(damaged, at_once=True)
             if self.leading.state is not None:
@@ -379,6 +376,25 @@ class Replica:
             self.changed.notify_all()
         if handing_over is not None:
             handing_over.push()
+
+    def _goes_on(self) -> bool:
+        return not (self.closed or self.failure or self.damage.given_up)
+
+    def _pump_role(self) -> None:
+        if self.leading.state is not None:
+            self.leading.pump()
+        else:
+            self.following.pump()
+
+    def _try(self, duty: Callable[[], None]) -> CorruptionError | None:
+        """Do what is due; a replica that cannot has failed, but of damage the caller is told."""
+        try:
+            duty()
+        except CorruptionError as error:
+            return error
+        except (OSError, RezoneError, AssertionError) as error:
+            self.failing.failed(error)
+        return None
 
     def look_again(self, at: float) -> None:
         """Have `tick` called at a time of the node's clock, or before; under the lock."""

@@ -22,6 +22,7 @@ from rezone.datanode.clock.told import ToldTimes
 from rezone.datanode.commit.lease import Promise, left_of
 from rezone.datanode.scheduling.workers import LULL_SECONDS
 from rezone.datanode.settings import NodeSettings
+from rezone.datanode.unread import Unread
 from rezone.wire.errors import NotReadyError, RezoneError, error_from
 from rezone.wire.messages import (
     ClosedTime,
@@ -214,8 +215,10 @@ class ConsumerChannel:
         clock: CheckedClock,
         told: ToldTimes,
         connect: Callable[[str], NodeClient],
+        unread: Unread,
     ) -> None:
         self.name = name
+        self._unread = unread
         self.peer = peer
         self.address = address
         self._hello = OpenConnection(name=name, node=node, zone_uid=zone_uid, beats=True)
@@ -418,6 +421,9 @@ class ConsumerChannel:
             closed = self._closed
         if closed:
             channel.cancel()
+        cut = self._unread.peer(f"node {self.peer}", channel.cancel)
+        seconds_max = self._settings.channel_silent_ms_max / 1000
+        self._unread.watch(channel, cut, seconds_max=seconds_max)
         for stream in streams:
             self._request(channel, stream)
         answered = False
@@ -443,6 +449,7 @@ class ConsumerChannel:
                 else:
                     self._handle(channel, message, body)
         finally:
+            self._unread.forget(channel)
             channel.close()
         return answered
 

@@ -12,6 +12,7 @@ application apart.
 
 from typing import TYPE_CHECKING
 
+from rezone.datanode import lent_threads
 from rezone.datanode.settings import heard_seconds_max
 from rezone.storage.log.entry import IMPORT_KINDS, header_at
 from rezone.storage.state.history import branch_at, branch_start
@@ -259,7 +260,7 @@ class FollowerDuties:
         return store.applied < min(self._replica.positions.committed, store.log_end)
 
     def pump(self) -> None:
-        """Apply, sync and ack: whatever of it is due."""
+        """Apply, sync and ack: whatever of it is due; the ack leaves when no lock is held."""
         replica = self._replica
         store = replica.store
         eager = replica.is_standby or replica.takeover.eager
@@ -281,11 +282,13 @@ class FollowerDuties:
                 replica.takeover.prepared()
             here = (store.durable_end, store.applied, replica.index.told)
             news = self._acked != (*here, replica.takeover.ready_epoch)
-        if news:
-            replica.host.ack(replica)
-        replica.index.pump()
+        if news and not lent_threads.note(self._ack):
+            self._ack()
         if eager and store.applied < store.log_end:
             replica.wake()
+
+    def _ack(self) -> None:
+        self._replica.host.ack(self._replica)
 
     def _apply_lazily(self) -> None:
         replica = self._replica

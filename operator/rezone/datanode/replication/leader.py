@@ -305,7 +305,7 @@ class LeaderDuties:
     # --- the partition's job ---------------------------------------------------------------------
 
     def pump(self) -> None:
-        """Sync, commit, apply, answer: whatever of it is due."""
+        """Sync, commit, apply: whatever of it is due; answers leave when no lock is held."""
         replica = self._replica
         store = replica.store
         if not self._saved:
@@ -336,7 +336,6 @@ class LeaderDuties:
                 answers = replica.intake.take_committed(committed)
         for reply, result in answers:
             reply(result)
-        replica.index.pump()
 
     def tick(self, now: float) -> None:
         """Look after what no event wakes: laggards, held commits, followers' commit offsets."""

@@ -25,6 +25,7 @@ from rezone.datanode.replication.stream import Control, ProducerStream, Source, 
 from rezone.datanode.scheduling.outbox import Outbox
 from rezone.datanode.scheduling.workers import LULL_SECONDS
 from rezone.datanode.settings import NodeSettings
+from rezone.datanode.unread import Peer
 from rezone.wire.errors import LimitExceededError, NotReadyError, RezoneError
 from rezone.wire.messages import (
     ClosedTimes,
@@ -89,11 +90,13 @@ class ProducerChannel:
         settings: NodeSettings,
         clock: CheckedClock,
         beats: bool = True,
+        peer: Peer | None = None,
     ) -> None:
         self.name = name
         self.node = node
         self._channel = channel
         self._find = find
+        self._peer = peer
         self._streams_max = settings.streams_max
         self._push_rows_max = settings.leisure_rows_max
         self._frame_bytes_max = settings.frame_bytes_max
@@ -111,7 +114,7 @@ class ProducerChannel:
         self._streams: dict[PartitionId, ProducerStream] = {}
         self._deferred: dict[PartitionId, _Deferred] = {}
         self._lock = threading.Lock()
-        self._outbox = Outbox(
+        self.outbox = Outbox(
             f"send {name}", send_next=self._send_next, may_send_here=self._may_push
         )
         self._in_flight_bytes = 0
@@ -121,7 +124,7 @@ class ProducerChannel:
 
     def run(self) -> None:
         """Serve the connection until the other side ends it; runs in its Flight thread."""
-        self._outbox.start()
+        self.outbox.start()
         try:
             while (frame := self._next_frame()) is not None:
                 if not self._closed:
@@ -130,7 +133,7 @@ class ProducerChannel:
             _log.info("a replication channel has broken", channel=self.name, error=str(error)[:200])
         finally:
             self.close("the connection has ended")
-            self._outbox.close()
+            self.outbox.close()
 
     def close(self, reason: str) -> None:
         """Tear the channel's streams down at once and ask the other side to hang up (DCP-01)."""
@@ -145,7 +148,7 @@ class ProducerChannel:
             self._ready.clear()
             self._answers.clear()
             self._answers.append(ConnectionClosed(reason=reason))
-        self._outbox.ask()
+        self.outbox.ask()
         for stream in streams:
             stream.source.detach_stream(stream)
 
@@ -165,14 +168,14 @@ class ProducerChannel:
         """Queue a stream for the sender, which may be the calling thread (`here`)."""
         with self._lock:
             self._enqueue(stream)
-        self._outbox.ask(here=here)
+        self.outbox.ask(here=here)
 
     def push(self) -> None:
         """Send what streams have queued, by the calling thread while that cannot block."""
         with self._lock:
             queued = bool(self._ready)
         if queued:
-            self._outbox.ask(here=True)
+            self.outbox.ask(here=True)
 
     def add_control(self, stream: ProducerStream, control: Control, *, tell: bool) -> None:
         """Queue a message that has its place after the stream's entries; `tell` the sender."""
@@ -180,7 +183,7 @@ class ProducerChannel:
             stream.add(control)
             self._enqueue(stream)
         if tell:
-            self._outbox.ask()
+            self.outbox.ask()
 
     def end_stream(self, stream: ProducerStream, message: StreamEnd, *, tell: bool) -> None:
         """End a stream with StreamEnd (DCP-12: it goes into the send queue, the stream is dead)."""
@@ -190,7 +193,7 @@ class ProducerChannel:
             stream.replace_controls(Control(0, message, last=True, on_sent=None))
             self._enqueue(stream)
         if tell:
-            self._outbox.ask()
+            self.outbox.ask()
 
     def _enqueue(self, stream: ProducerStream) -> None:
         if not self._closed and stream.enqueue():
@@ -207,7 +210,7 @@ class ProducerChannel:
         """Begin another round of leases; calls that come before it has begun share it."""
         with self._lock:
             self._asks = True
-        self._outbox.ask()
+        self.outbox.ask()
 
     # --- the reading thread ----------------------------------------------------------------------
 
@@ -264,7 +267,7 @@ class ProducerChannel:
             else:
                 self._streams.pop(request.partition, None)
             few = stream is None or stream.lacks <= self._push_rows_max
-        self._outbox.ask(here=few)
+        self.outbox.ask(here=few)
 
     def _answer_to(self, request: StreamRequest) -> Message:
         """Return the source's answer; with StreamOk the stream is in the table, unanswered."""
@@ -353,7 +356,7 @@ class ProducerChannel:
         if lease_due:
             self._close_times()
         if late or lease_due or beats:
-            self._outbox.ask()
+            self.outbox.ask()
 
     def _beat_is_due(self, now: float) -> bool:
         return self._beats and self._liveness.beat_is_due(now)
@@ -372,8 +375,14 @@ class ProducerChannel:
             stream = self._streams.get(ack.partition)
             if stream is None or stream.ended or ack.opaque != stream.opaque:
                 return
+            # No consumer has what it was not sent: what this one says counts for nothing.
+            beyond = ack.fetch_offset > stream.sent_offset
             had_room = stream.in_flight_bytes < stream.credit_bytes
-            self._in_flight_bytes -= stream.note_ack(ack)
+            if not beyond:
+                self._in_flight_bytes -= stream.note_ack(ack)
+        if beyond:
+            stream.end("an ack of what was not sent")
+            return
         at_leisure = self._channel.waited_seconds >= LULL_SECONDS
         stream.source.acked(stream, ack, at_leisure=at_leisure)
         # Entries that had room went out when they were appended.
@@ -396,7 +405,8 @@ class ProducerChannel:
     # --- who sends -------------------------------------------------------------------------------
 
     def _may_push(self) -> bool:
-        return self._in_flight_bytes < PUSH_BYTES_MAX
+        trusted = self._peer is None or self._peer.trusted
+        return trusted and self._in_flight_bytes < PUSH_BYTES_MAX
 
     def _send_next(self) -> bool:
         """Send one frame; whether there was one, or a stream to look at."""

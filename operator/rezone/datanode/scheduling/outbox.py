@@ -5,6 +5,8 @@ itself, if it holds no lock and the owner says that sending cannot block now (`m
 little enough is on its way that it fits into the connection's window even if the other side has
 stopped reading. All else is sent by the outbox's thread, which may wait.
 
+`lent` says which, for a send that blocks: a thread that others need is not to wait long (`unread`).
+
 Concurrency: `ask` is safe from any thread. `send_next` is never called twice at once; it sends
 one thing, or returns False when there is nothing. Nothing asked for is forgotten: whoever sends
 looks again before it stops.
@@ -14,6 +16,8 @@ import enum
 import queue
 import threading
 from collections.abc import Callable
+
+from rezone.datanode import lent_threads
 
 
 class _Wake(enum.Enum):
@@ -42,6 +46,7 @@ class Outbox:
         self._asked = False
         self._waking = False
         self._closed = False
+        self.lent = False
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
     def start(self) -> None:
@@ -58,7 +63,15 @@ class Outbox:
                 self._wake()
                 return
             self._busy = True
-        self._drain(self._may_send_here)
+        self._drain(self._may_send_here, lent=True)
+
+    def ask_unlocked(self) -> None:
+        """Have `send_next` called by this thread once it holds no lock, or by the outbox's own."""
+        if not lent_threads.note(self._ask_here):
+            self.ask()
+
+    def _ask_here(self) -> None:
+        self.ask(here=True)
 
     def close(self) -> None:
         """Send what there is and end; afterwards nothing is sent any more."""
@@ -83,10 +96,11 @@ class Outbox:
                 if self._busy:
                     continue
                 self._busy = True
-            self._drain(lambda: True)
+            self._drain(lambda: True, lent=False)
 
-    def _drain(self, may_go_on: Callable[[], bool]) -> None:
+    def _drain(self, may_go_on: Callable[[], bool], *, lent: bool) -> None:
         done = False
+        self.lent = lent
         try:
             while not done:
                 with self._lock:

@@ -7,9 +7,12 @@ runs is run again afterwards, so a job needs only to look at the state and do wh
 import enum
 import queue
 import threading
+import time
 from collections.abc import Callable
 
 import structlog
+
+from rezone.datanode import lent_threads
 
 _log = structlog.get_logger(__name__)
 
@@ -66,6 +69,7 @@ class Workers:
     def __init__(self, threads: int, name: str) -> None:
         self._queue: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
         self._lock = threading.Lock()
+        self._running: dict[Job, float] = {}
         self._threads = [
             threading.Thread(target=self._work, name=f"{name}-{i}", daemon=True)
             for i in range(threads)
@@ -92,6 +96,11 @@ class Workers:
         with self._lock:
             return job.take(state)
 
+    def longest_seconds(self) -> float:
+        """Return for how long the job has run that has run for longest, 0 while none does."""
+        now = time.monotonic()
+        return max((now - begun for begun in list(self._running.values())), default=0.0)
+
     def close(self, timeout_seconds: float) -> None:
         """Let queued jobs finish and end the threads; a job that hangs is left behind."""
         for _ in self._threads:
@@ -109,11 +118,14 @@ class Workers:
         """Run a job that is marked as running, again at once while it is woken meanwhile."""
         while True:
             turns -= 1
+            self._running[job] = time.monotonic()
             try:
-                job.run()
+                with lent_threads.scope():
+                    job.run()
             except Exception:  # noqa: BLE001 - logged with its trace
                 # A job owns its errors; one that escapes must not end the thread of all others.
                 _log.exception("a job has failed", job=job.name)
+            self._running.pop(job, None)
             with self._lock:
                 state = job.end(JobState.RUNNING if turns else JobState.QUEUED)
             if state is JobState.QUEUED:

@@ -23,6 +23,7 @@ from rezone.datanode.scheduling.foreground import CopySteps
 from rezone.datanode.scheduling.requests import Result, operation_of, result_of_code
 from rezone.datanode.service.control import Control
 from rezone.datanode.service.guard import Guard, guard_of
+from rezone.datanode.unread import Peer
 from rezone.domain.access.roles import Act
 from rezone.wire import messages
 from rezone.wire.errors import RezoneError
@@ -38,7 +39,7 @@ from rezone.wire.messages import (
 from rezone.wire.transport.channel import Channel
 from rezone.wire.transport.flight import answer_action, to_flight_error
 from rezone.wire.transport.identity import Identity, Role
-from rezone.wire.transport.sockets import probe_callers
+from rezone.wire.transport.sockets import cut_off, probe_callers
 from rezone.wire.transport.tls import TlsFiles, TlsFilesError
 
 _log = structlog.get_logger(__name__)
@@ -167,21 +168,28 @@ class NodeServer(flight.FlightServerBase):  # type: ignore[misc]
         guard = guard_of(self._here, context)
         kind = descriptor.path[0].decode() if descriptor.path else ""
         try:
-            self._exchange(kind, guard, reader, writer)
+            self._exchange(kind, guard, self._peer_of(context), Channel(reader, writer))
         except RezoneError as error:
             raise to_flight_error(error) from error
 
-    def _exchange(self, kind: str, guard: Guard, reader: Any, writer: Any) -> None:
+    def _exchange(self, kind: str, guard: Guard, peer: Peer, channel: Channel) -> None:
         if kind == "data":
             # Any role of the zone may open one: a refused request has a clear answer, while a
             # channel that is refused looks to a client like a node that is away.
             guard.require(Act.ROUTES)
-            self._node.serve_data(Channel(reader, writer), guard.check)
+            self._node.serve_data(channel, guard.check, peer)
         elif kind == "replication":
             guard.require(Act.REPLICATE)
-            self._node.serve_replication(Channel(reader, writer))
+            self._node.serve_replication(channel, peer)
         else:
             raise RezoneError(f"{kind!r} is no kind of channel")
+
+    def _peer_of(self, context: Any) -> Peer:
+        """Return who is at the other end of a call, to be cut off if need be."""
+        address: str = context.peer()
+        name: bytes = context.peer_identity() if self._here is not None else b""
+        known = name.decode(errors="replace") or address.rpartition(":")[0]
+        return self._node.unread.peer(known, lambda: cut_off(self.port, address))
 
 
 def node_identity(files: TlsFiles) -> Identity:

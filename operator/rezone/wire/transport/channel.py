@@ -56,12 +56,17 @@ class Channel:
         self._sending = threading.Lock()
         self._closed = False
         self.waited_seconds = 0.0
+        self.sending_since: float | None = None
 
     def send(self, message: Message, body: bytes | memoryview = b"") -> None:
-        """Send one frame; blocks while the connection's window is full."""
+        """Send one frame; blocks while the connection's window is full, see `sending_since`."""
         frame = pa.py_buffer(pack(message, body))
         with self._sending:
-            self._writer.write_metadata(frame)
+            self.sending_since = time.monotonic()
+            try:
+                self._writer.write_metadata(frame)
+            finally:
+                self.sending_since = None
 
     def receive(self) -> Frame | None:
         """Return the next frame, or None at the end; `waited_seconds` is how long it took."""

@@ -9,6 +9,8 @@ probes also while the caller is busy, stopped, or reads nothing.
 import contextlib
 import os
 import socket
+import urllib.parse
+from collections.abc import Iterator
 from pathlib import Path
 
 IDLE_SECONDS = 10
@@ -22,6 +24,35 @@ def probe_callers(port: int) -> None:
 
     New ones inherit it from the listening socket, to which Flight gives no access.
     """
+    for found in _connections(port):
+        with contextlib.suppress(OSError):
+            _probe(found)
+
+
+def cut_off(port: int, caller: str) -> None:
+    """End the connections of this process's server at a port with one caller, at once.
+
+    `caller` is as gRPC writes it, "ipv4:127.0.0.1:51234". What is under way on them fails.
+    """
+    for found in _connections(port):
+        with contextlib.suppress(OSError):  # one that listens has nobody at the other end
+            if _address_of(found.getpeername()) == _plain(caller):
+                found.shutdown(socket.SHUT_RDWR)
+
+
+def _address_of(name: tuple[str, int]) -> str:
+    host, port = name[:2]
+    # A socket for both kinds of addresses has those of IPv4 within its own.
+    return f"{host.removeprefix('::ffff:')}:{port}"
+
+
+def _plain(caller: str) -> str:
+    _, _, address = urllib.parse.unquote(caller).partition(":")
+    return address.replace("[", "").replace("]", "")
+
+
+def _connections(port: int) -> Iterator[socket.socket]:
+    """Yield a copy of each socket of this process that is bound to a port, closed afterwards."""
     for link in Path("/proc/self/fd").iterdir():
         with contextlib.suppress(OSError):  # gone by now, or no socket
             copy = os.dup(int(link.name))
@@ -32,7 +63,7 @@ def probe_callers(port: int) -> None:
                 continue
             with found:
                 if _is_of(found, port):
-                    _probe(found)
+                    yield found
 
 
 def _is_of(found: socket.socket, port: int) -> bool:
