@@ -76,7 +76,7 @@ class LockOrder:
     def sending(self, modules: frozenset[str]) -> None:
         """Note which locks of these modules this thread holds while it sends."""
         for each in self._stack():
-            shared = each.site.partition(":")[0] in modules and each.name != _ONE_STREAM
+            shared = each.site.partition(":")[0] in modules and each.name not in _OF_ONE
             if shared and not _is_staged():
                 frames = traceback.extract_stack(sys._getframe(2), limit=_STACK_FRAMES)
                 self.sent_with[each.site] = "".join(traceback.format_list(frames))
@@ -236,8 +236,14 @@ _ORDER = LockOrder()
 _WAITED_FOR = frozenset({"partition", "producer", "links", "node", "known_zone", "replicas"})
 """Modules whose locks many threads need: nobody waits for a network who holds one (TR-03)."""
 
-_ONE_STREAM = "self.linking = threading.Lock()"
-"""The order of changes of one stream, whose other end is asked under it; its channel is timed."""
+_OF_ONE = frozenset(
+    {
+        "self.linking = threading.Lock()",
+        "return self._opening.setdefault(partition, threading.Lock())",
+    }
+)
+"""The orders of changes of one stream, and of one replica that is opened or dropped, which end with
+a word to the leader's node: its channel is timed."""
 
 
 @pytest.fixture(autouse=True)

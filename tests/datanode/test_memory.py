@@ -314,7 +314,7 @@ class Echo(DataChannel):
 
     def _handle(self, message: Message, body: memoryview) -> None:
         del body
-        self._foreground.begin()
+        self._requests.begin()
         self._answer(message, self.body)
 
 
@@ -361,7 +361,7 @@ def test_who_takes_no_answers_is_not_read_further(body: bytes) -> None:
     assert unread.sent == 100
     assert tally.used == 0
     # An answer that comes when the client has gone counts no more.
-    channel._foreground.begin()
+    channel._requests.begin()
     channel._answer(ConnectionClosed(reason="late"), bytes(1000))
     assert tally.used == 0
     assert foreground.under_way == 0

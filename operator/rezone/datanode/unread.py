@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 import structlog
 
+from rezone.datanode.mishaps import UNEXPECTED
 from rezone.datanode.settings import Clock
 from rezone.wire.transport.channel import Channel
 
@@ -104,7 +105,8 @@ class Unread:
     def run(self) -> None:
         """Look until the node stops; by a thread of its own."""
         while not self._stopping.wait(_LOOK_SECONDS):
-            self.look(self._clock.monotonic())
+            with UNEXPECTED.surviving("look who does not read"):
+                self.look(self._clock.monotonic())
 
     def look(self, now: float) -> None:
         """Cut off whom a send has waited for too long."""

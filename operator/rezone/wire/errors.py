@@ -32,13 +32,15 @@ from typing import ClassVar
 
 import msgspec
 
+from rezone.wire.ranges import Integer
+
 
 class ErrorInfo(msgspec.Struct, frozen=True, omit_defaults=True):
     """An error as it travels: a code of this module, a text, and details by name."""
 
     code: str
     message: str
-    details: dict[str, str | int] = {}
+    details: dict[str, str | Integer] = {}
 
 
 class RezoneError(Exception):

@@ -14,6 +14,7 @@ import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from rezone.datanode.mishaps import UNEXPECTED
 from rezone.datanode.scheduling.foreground import CopySteps, Foreground
 from rezone.wire.codec.schema import TableSchema
 from rezone.wire.errors import RezoneError
@@ -69,9 +70,10 @@ class IndexBuilds:
         while not self._closed:
             self._news.clear()
             # Everywhere first: an index is kept up to date from then on, and lookups need that.
-            self.redefine()
-            for partition in self._partitions():
-                self._try(partition, self._finish)
+            with UNEXPECTED.surviving("build indexes"):
+                self.redefine()
+                for partition in self._partitions():
+                    self._try(partition, self._finish)
             self._news.wait(_LOOK_SECONDS)
 
     def redefine(self) -> None:

@@ -16,8 +16,9 @@ import structlog
 
 from rezone.datanode import lent_threads
 from rezone.datanode.commit.insync import Outcome, Reply
+from rezone.datanode.mishaps import UNEXPECTED
 from rezone.datanode.reading.read import prepare_read, read_keys
-from rezone.datanode.scheduling.foreground import Foreground
+from rezone.datanode.scheduling.foreground import Foreground, Requests
 from rezone.datanode.scheduling.outbox import Outbox
 from rezone.datanode.scheduling.requests import Request, operation_of, result_of
 from rezone.datanode.scheduling.workers import LULL_SECONDS
@@ -83,7 +84,7 @@ class DataChannel:
         self._channel = channel
         self._find = find
         self._codec = codec
-        self._foreground = foreground
+        self._requests = Requests(foreground)
         self._unsent = unsent
         self._check = check
         self._peer = peer
@@ -115,6 +116,7 @@ class DataChannel:
         finally:
             self.outbox.close()
             self._ended = True
+            self._requests.close()
             self._forget_answers()
 
     def _wait_until_taken(self) -> None:
@@ -173,41 +175,54 @@ class DataChannel:
             self._forget_answers()
 
     def _handle(self, message: Message, body: memoryview) -> None:
+        """Answer a request; also what nobody has thought of, without a word of what that is."""
         if isinstance(message, Heartbeat):
             self._tell(message)
             return
-        opaque = getattr(message, "opaque", 0)
-        taken = Request(operation_of(message), self._foreground.begin())
+        before = self._requests.count
+        taken = Request(operation_of(message), self._requests.begin())
         try:
-            self._check(message)
-            match message:
-                case WriteRequest():
-                    partition = self._find(message.partition)
-                    # What a client says that it was never sent would make room that is not there.
-                    self._seen = max(self._seen, min(message.answers_seen, self._sent))
-                    self._used.add(message.partition)
-                    hash_range = partition.hash_range
-                    partition.require_may_lead()
-                    prepared = prepare(message, body, self._codec(), hash_range)
-                    if message.transaction is not None:
-                        prepared = prepare_intents(partition, prepared, message.transaction)
-                    self._change(partition, message, prepared, taken)
-                case TransactionEnd():
-                    partition = self._find(message.partition)
-                    self._change(partition, message, prepare_end(partition, message), taken)
-                case ProducerOpen():
-                    partition = self._find(message.partition)
-                    partition.require_may_lead()
-                    self._change(partition, message, prepare_open(message), taken)
-                case TransactionBegin():
-                    self._begin(message, taken)
-                case ReadRequest():
-                    self._read(message, body, taken)
-                case _:
-                    error = RezoneError(f"{type(message).__name__} is no request of a data channel")
-                    self._answer(Failure(opaque=opaque, error=error.info()))
+            self._take(message, body, taken)
         except RezoneError as error:
-            self._answer(Failure(opaque=opaque, error=error.info()), taken=taken)
+            self._fail(message, error, taken)
+        except Exception:  # noqa: BLE001 - told with its trace, in the log
+            UNEXPECTED.failed(f"a {type(message).__name__}")
+            if self._requests.count > before:
+                internal = RezoneError("internal error; the data node's log says more")
+                self._fail(message, internal, taken)
+
+    def _take(self, message: Message, body: memoryview, taken: Request) -> None:
+        """Carry out a request, which is answered later or at once; RezoneError when it is not."""
+        self._check(message)
+        match message:
+            case WriteRequest():
+                partition = self._find(message.partition)
+                # What a client says that it was never sent would make room that is not there.
+                self._seen = max(self._seen, min(message.answers_seen, self._sent))
+                self._used.add(message.partition)
+                hash_range = partition.hash_range
+                partition.require_may_lead()
+                prepared = prepare(message, body, self._codec(), hash_range)
+                if message.transaction is not None:
+                    prepared = prepare_intents(partition, prepared, message.transaction)
+                self._change(partition, message, prepared, taken)
+            case TransactionEnd():
+                partition = self._find(message.partition)
+                self._change(partition, message, prepare_end(partition, message), taken)
+            case ProducerOpen():
+                partition = self._find(message.partition)
+                partition.require_may_lead()
+                self._change(partition, message, prepare_open(message), taken)
+            case TransactionBegin():
+                self._begin(message, taken)
+            case ReadRequest():
+                self._read(message, body, taken)
+            case _:
+                raise RezoneError(f"{type(message).__name__} is no request of a data channel")
+
+    def _fail(self, message: Message, error: RezoneError, taken: Request) -> None:
+        opaque = getattr(message, "opaque", 0)
+        self._answer(Failure(opaque=opaque, error=error.info()), taken)
 
     def _change(
         self, replica: "Replica", request: Change, prepared: PreparedRows, taken: Request
@@ -225,9 +240,9 @@ class DataChannel:
                     raise error
                 begun = partition.transacting.begin(request.opaque)
             except RezoneError as failed:
-                self._answer(Failure(opaque=request.opaque, error=failed.info()), taken=taken)
+                self._answer(Failure(opaque=request.opaque, error=failed.info()), taken)
             else:
-                self._answer(begun, taken=taken)
+                self._answer(begun, taken)
 
         partition.reads.submit(None, answer)
 
@@ -243,12 +258,12 @@ class DataChannel:
                 as_of, age_ms = read.told(partition)
                 rows = read_keys(partition, read._replace(as_of=as_of), codec)
             except RezoneError as failed:
-                self._answer(Failure(opaque=request.opaque, error=failed.info()), taken=taken)
+                self._answer(Failure(opaque=request.opaque, error=failed.info()), taken)
             else:
                 result = ReadResult(
                     opaque=request.opaque, rows=rows.num_rows, as_of=as_of, age_ms=age_ms
                 )
-                self._answer(result, to_ipc(rows), taken=taken)
+                self._answer(result, taken, to_ipc(rows))
 
         served = partition.serving.rows(read.row_ids)
         partition.reads.submit(read.answered_as_of, answer, served, read.held_bytes)
@@ -256,13 +271,13 @@ class DataChannel:
     def _reply_to(self, opaque: int, taken: Request) -> Reply:
         def reply(outcome: Outcome) -> None:
             if isinstance(outcome, RezoneError):
-                self._answer(Failure(opaque=opaque, error=outcome.info()), taken=taken)
+                self._answer(Failure(opaque=opaque, error=outcome.info()), taken)
             else:
-                self._answer(outcome, taken=taken)
+                self._answer(outcome, taken)
 
         return reply
 
-    def _answer(self, message: Message, body: bytes = b"", *, taken: Request | None = None) -> None:
+    def _answer(self, message: Message, taken: Request, body: bytes = b"") -> None:
         """Answer a request, and count it.
 
         The thread may hold a partition's lock: it sends when it has let that go.
@@ -270,10 +285,7 @@ class DataChannel:
         self._queue(message, body)
         self.outbox.ask_unlocked()
         self._forget_if_ended()
-        if taken is None:
-            self._foreground.end()
-        else:
-            self._foreground.end(taken, result_of(taken.operation, message))
+        self._requests.end(taken, result_of(taken.operation, message))
 
     def _forget_answers(self) -> None:
         """Drop what has nobody to go to; any thread may, beside others."""

@@ -11,6 +11,7 @@ import structlog
 
 from rezone.datanode.clock.checked_clock import CheckedClock
 from rezone.datanode.clock.told import ToldTimes
+from rezone.datanode.mishaps import UNEXPECTED
 from rezone.datanode.node.hearing import Hearing
 from rezone.datanode.node.links import Links
 from rezone.datanode.node.reopening import Reopening
@@ -103,24 +104,32 @@ class NodeThreads:
         while not self._stopping.wait(interval):
             now = self._ticked_at = self._clock.monotonic()
             self.lag.note(now - wanted)
-            for partition in self._partitions():
-                if partition.due <= now:
-                    partition.tick(now)
-            for consumer in self._links.consumers():
-                consumer.tick(now)
-            for producer in self._links.producers():
-                producer.tick(now)
-            self._hearing.tick(now)
-            self._board.tick(now)
-            self._reopening.tick(now)
-            self._clock.look(now)
-            if self._clock.knows and self._told.is_due:
-                self._wake(self._told_job)
+            self._tick_each(now)
+            for duty in (self._hearing.tick, self._board.tick, self._reopening.tick, self._look):
+                with UNEXPECTED.surviving("tick of the node"):
+                    duty(now)
             wanted = self._clock.monotonic() + interval
+
+    def _tick_each(self, now: float) -> None:
+        """Tick partitions and channels; one that cannot does not keep the others from it."""
+        ticks: list[Callable[[float], None]] = [
+            *(each.tick for each in self._partitions() if each.due <= now),
+            *(each.tick for each in self._links.consumers()),
+            *(each.tick for each in self._links.producers()),
+        ]
+        for tick in ticks:
+            with UNEXPECTED.surviving("tick"):
+                tick(now)
+
+    def _look(self, now: float) -> None:
+        self._clock.look(now)
+        if self._clock.knows and self._told.is_due:
+            self._wake(self._told_job)
 
     def _watch_disk(self) -> None:
         while not self._stopping.wait(_DISK_SECONDS):
-            self._look_at_disk(self._clock.monotonic())
+            with UNEXPECTED.surviving("look at the disk"):
+                self._look_at_disk(self._clock.monotonic())
 
     def _keep_house(self) -> None:
         while not self._stopping.wait(self._settings.trim_interval_ms / 1000):
@@ -131,6 +140,8 @@ class NodeThreads:
                     _log.warning(
                         "cannot tidy up", partition=partition.partition_id, error=str(error)
                     )
+                except Exception:  # noqa: BLE001 - told with its trace
+                    UNEXPECTED.failed("upkeep")
 
     def _collect(self) -> None:
         while not self._stopping.wait(self._settings.trim_interval_ms / 1000):
@@ -144,6 +155,8 @@ class NodeThreads:
                             partition=partition.partition_id,
                             error=str(error),
                         )
+                    except Exception:  # noqa: BLE001 - told with its trace
+                        UNEXPECTED.failed("collect or scrub")
 
     def _slowly(self, step: Callable[[], bool]) -> None:
         """Make a due pass; it takes a small share of the time, whoever else waits."""

@@ -13,6 +13,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from rezone.datanode.mishaps import REFUSED, UNEXPECTED
 from rezone.datanode.node.memory import MemoryCollector
 from rezone.datanode.node.node import DataNode
 from rezone.datanode.observing.copymetrics import CopyCollector
@@ -75,6 +76,18 @@ class NodeCollector(Collector):
         yield GaugeMetricFamily("rezone_data_node_index_bytes", "Bytes of index entries.", size)
         rows = sum(p.upkeep.sizes[0] for p in partitions)
         yield GaugeMetricFamily("rezone_data_node_mvcc_versions", "Row versions, estimated.", rows)
+        yield GaugeMetricFamily(
+            "rezone_data_node_requests_under_way",
+            "Requests of clients not answered yet.",
+            self._node.foreground.under_way,
+        )
+        for name, what, mishaps in (
+            ("refused", "Requests refused for their caller's certificate.", REFUSED),
+            ("unexpected_errors", "Exceptions that nobody expects; see the log.", UNEXPECTED),
+        ):
+            counted = CounterMetricFamily(f"rezone_data_node_{name}", what)
+            counted.add_metric([], mishaps.total)
+            yield counted
         cut_off = CounterMetricFamily(
             "rezone_data_node_cut_off", "Connections ended because nobody read what was sent."
         )

@@ -20,6 +20,7 @@ import structlog
 from rezone.datanode.clock.checked_clock import CheckedClock, Exchange
 from rezone.datanode.clock.told import ToldTimes
 from rezone.datanode.commit.lease import Promise, left_of
+from rezone.datanode.mishaps import UNEXPECTED
 from rezone.datanode.scheduling.workers import LULL_SECONDS
 from rezone.datanode.settings import NodeSettings
 from rezone.datanode.unread import Unread
@@ -396,6 +397,8 @@ class ConsumerChannel:
                         channel=self.name,
                         error=str(error)[:_ERROR_CHARACTERS],
                     )
+            except Exception:  # noqa: BLE001 - told with its trace; the stream is asked for again
+                UNEXPECTED.failed(f"follow node {self.peer}")
             finally:
                 self._disconnected()
                 client.close()

@@ -17,6 +17,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import msgspec
 import structlog
 
 from rezone.datanode.clock.checked_clock import CheckedClock, Exchange
@@ -131,6 +132,8 @@ class ProducerChannel:
                     self._handle(frame[0])
         except CHANNEL_ERRORS as error:
             _log.info("a replication channel has broken", channel=self.name, error=str(error)[:200])
+        except msgspec.MsgspecError as error:
+            _log.warning("not a frame of this version", channel=self.name, error=str(error)[:200])
         finally:
             self.close("the connection has ended")
             self.outbox.close()

@@ -221,6 +221,42 @@ class Foreground:
         return rests / (1.0 - rests)
 
 
+class Requests:
+    """Those of one connection: what has begun on it ends with it, whoever has forgotten it.
+
+    Concurrency: thread-safe.
+    """
+
+    def __init__(self, foreground: Foreground) -> None:
+        self._foreground = foreground
+        self._lock = threading.Lock()
+        self._closed = False
+        self.count = 0
+
+    def begin(self) -> float:
+        """Note a request that has come; return when, by the monotonic clock."""
+        with self._lock:
+            if self._closed:
+                return 0.0
+            self.count += 1
+            return self._foreground.begin()
+
+    def end(self, request: Request, result: Result) -> None:
+        """Note that one is answered, and count it; nothing once the connection has ended."""
+        with self._lock:
+            if self.count:
+                self.count -= 1
+                self._foreground.end(request, result)
+
+    def close(self) -> None:
+        """End all: nobody waits for them any more."""
+        with self._lock:
+            self._closed = True
+            while self.count:
+                self.count -= 1
+                self._foreground.end()
+
+
 class CopySteps:
     """One copy's steps, all by the thread that makes this: short ones, a rest after each.
 

@@ -18,6 +18,7 @@ import threading
 from collections.abc import Callable
 
 from rezone.datanode import lent_threads
+from rezone.datanode.mishaps import UNEXPECTED
 
 
 class _Wake(enum.Enum):
@@ -96,7 +97,8 @@ class Outbox:
                 if self._busy:
                     continue
                 self._busy = True
-            self._drain(lambda: True, lent=False)
+            with UNEXPECTED.surviving("send"):
+                self._drain(lambda: True, lent=False)
 
     def _drain(self, may_go_on: Callable[[], bool], *, lent: bool) -> None:
         done = False

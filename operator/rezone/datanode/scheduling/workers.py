@@ -10,11 +10,8 @@ import threading
 import time
 from collections.abc import Callable
 
-import structlog
-
 from rezone.datanode import lent_threads
-
-_log = structlog.get_logger(__name__)
+from rezone.datanode.mishaps import UNEXPECTED
 
 LULL_SECONDS = 0.001
 """A thread that has waited this long for its last frame may run a job before it waits again."""
@@ -122,9 +119,9 @@ class Workers:
             try:
                 with lent_threads.scope():
                     job.run()
-            except Exception:  # noqa: BLE001 - logged with its trace
+            except Exception:  # noqa: BLE001 - told with its trace
                 # A job owns its errors; one that escapes must not end the thread of all others.
-                _log.exception("a job has failed", job=job.name)
+                UNEXPECTED.failed(f"job {job.name}")
             self._running.pop(job, None)
             with self._lock:
                 state = job.end(JobState.RUNNING if turns else JobState.QUEUED)

@@ -5,14 +5,11 @@ A node without TLS has no door, because it cannot know who comes.
 
 from typing import Any
 
-import structlog
-
+from rezone.datanode.mishaps import REFUSED
 from rezone.domain.access.roles import Act, act_of, refusal
 from rezone.wire.errors import ForbiddenError
 from rezone.wire.messages import Message
 from rezone.wire.transport.identity import Identity
-
-_log = structlog.get_logger(__name__)
 
 
 class Guard:
@@ -32,7 +29,7 @@ class Guard:
         if self._here is None:
             return
         if reason := refusal(self._peer, act, self._here):
-            _log.warning("refused", peer=self._name, reason=reason)
+            REFUSED.note(self._name, reason=reason)
             raise ForbiddenError(reason)
 
 

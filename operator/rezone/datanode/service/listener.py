@@ -14,6 +14,7 @@ import threading
 
 import structlog
 
+from rezone.datanode.mishaps import UNEXPECTED
 from rezone.datanode.node.node import DataNode
 from rezone.datanode.service.server import NodeServer, node_identity
 from rezone.wire.transport.channel import CHANNEL_ERRORS
@@ -89,3 +90,5 @@ class Listener:
                 self.renew()
             except TlsFilesError as error:
                 _log.warning("cannot serve by the new TLS files", error=str(error))
+            except Exception:  # noqa: BLE001 - told with its trace
+                UNEXPECTED.failed("look for new TLS files")

@@ -16,6 +16,7 @@ import structlog
 from pyarrow import flight
 
 from rezone.datanode.copying.copies import Receiver, failure_of, snapshot_stream
+from rezone.datanode.mishaps import UNEXPECTED
 from rezone.datanode.node.node import DataNode
 from rezone.datanode.reading.lookup import lookup_batches
 from rezone.datanode.reading.scan import scan_batches
@@ -36,7 +37,7 @@ from rezone.wire.messages import (
     ScanTicket,
     SnapshotTicket,
 )
-from rezone.wire.transport.channel import Channel
+from rezone.wire.transport.channel import CHANNEL_ERRORS, Channel
 from rezone.wire.transport.flight import answer_action, to_flight_error
 from rezone.wire.transport.identity import Identity, Role
 from rezone.wire.transport.sockets import cut_off, probe_callers
@@ -69,10 +70,8 @@ class NodeServer(flight.FlightServerBase):  # type: ignore[misc]
 
     def list_actions(self, context: Any) -> list[tuple[str, str]]:
         """Name the calls."""
-        try:
+        with _telling_callers():
             guard_of(self._here, context).require(Act.ROUTES)
-        except RezoneError as error:
-            raise to_flight_error(error) from error
         return [
             (kind.__name__, (kind.__doc__ or "").split("\n")[0]) for kind in self._control.kinds
         ]
@@ -82,7 +81,7 @@ class NodeServer(flight.FlightServerBase):  # type: ignore[misc]
         guard = guard_of(self._here, context)
 
         def handle(request: Message) -> Message:
-            with self._counted(request, always=True):
+            with _telling_callers(), self._counted(request, always=True):
                 guard.check(request)
                 return self._control.handle(request)
 
@@ -90,13 +89,11 @@ class NodeServer(flight.FlightServerBase):  # type: ignore[misc]
 
     def do_get(self, context: Any, ticket: flight.Ticket) -> Any:
         """Stream a snapshot, a scan or a lookup."""
-        request = _decode(ticket.ticket)
-        try:
+        with _telling_callers():
+            request = _decode(ticket.ticket)
             with self._counted(request, always=False):
                 guard_of(self._here, context).check(request)
                 return self._stream(request)
-        except RezoneError as error:
-            raise to_flight_error(error) from error
 
     @contextlib.contextmanager
     def _counted(self, request: Message, *, always: bool) -> Iterator[None]:
@@ -133,12 +130,10 @@ class NodeServer(flight.FlightServerBase):  # type: ignore[misc]
 
     def do_put(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
         """Take a snapshot in (BulkInsert); answers with CopyState as it becomes durable."""
-        request = _decode(descriptor.command)
-        try:
+        with _telling_callers():
+            request = _decode(descriptor.command)
             guard_of(self._here, context).check(request)
             self._receive(request, reader, writer)
-        except RezoneError as error:
-            raise to_flight_error(error) from error
 
     def _receive(self, request: Message, reader: Any, writer: Any) -> None:
         if not isinstance(request, BulkInsert):
@@ -165,12 +160,10 @@ class NodeServer(flight.FlightServerBase):  # type: ignore[misc]
 
     def do_exchange(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
         """Serve a channel: "data" for clients, "replication" for followers' nodes."""
-        guard = guard_of(self._here, context)
-        kind = descriptor.path[0].decode() if descriptor.path else ""
-        try:
+        with _telling_callers():
+            guard = guard_of(self._here, context)
+            kind = descriptor.path[0].decode(errors="replace") if descriptor.path else ""
             self._exchange(kind, guard, self._peer_of(context), Channel(reader, writer))
-        except RezoneError as error:
-            raise to_flight_error(error) from error
 
     def _exchange(self, kind: str, guard: Guard, peer: Peer, channel: Channel) -> None:
         if kind == "data":
@@ -201,14 +194,27 @@ def node_identity(files: TlsFiles) -> Identity:
 
 
 def _decode(data: bytes) -> Message:
-    try:
-        return messages.decode(data)
-    except msgspec.MsgspecError as error:
-        raise flight.FlightServerError(f"not a message of this version: {error}") from error
+    return messages.decode(data)
 
 
 def _carrying_errors(stream: Iterator[Any]) -> Iterator[Any]:
-    try:
+    with _telling_callers():
         yield from stream
+
+
+@contextlib.contextmanager
+def _telling_callers() -> Iterator[None]:
+    """Tell a caller what is wrong, but nothing of the code: that is for the log alone."""
+    try:
+        yield
     except RezoneError as error:
-        raise to_flight_error(error) from error
+        raise to_flight_error(error) from None
+    except CHANNEL_ERRORS:
+        raise
+    except msgspec.MsgspecError as error:
+        text = f"not a message of this version: {error}"
+        raise flight.FlightServerError(text) from None
+    except Exception:  # noqa: BLE001 - told with its trace, in the log
+        UNEXPECTED.failed("a call")
+        text = "internal error; the data node's log says more"
+        raise to_flight_error(RezoneError(text)) from None

@@ -4,6 +4,8 @@ import enum
 
 import msgspec
 
+from rezone.wire.ranges import Count
+
 
 class ColumnType(enum.StrEnum):
     """The column types a zone may have, by their Arrow names."""
@@ -61,7 +63,7 @@ class TableSchema(msgspec.Struct, frozen=True, omit_defaults=True):
 class RowLimits(msgspec.Struct, frozen=True, omit_defaults=True):
     """What one row and one write batch may weigh; both are settings of the zone."""
 
-    key_bytes_max: int = 4096
-    value_bytes_max: int = 1 << 20
-    batch_bytes_max: int = 16 << 20
-    batch_rows_max: int = 65_536
+    key_bytes_max: Count = 4096
+    value_bytes_max: Count = 1 << 20
+    batch_bytes_max: Count = 16 << 20
+    batch_rows_max: Count = 65_536

@@ -3,13 +3,14 @@
 import msgspec
 
 from rezone.wire.errors import ErrorInfo
+from rezone.wire.ranges import Count, CountOrNone
 
-NodeId = int
+NodeId = CountOrNone
 
 NOBODY: NodeId = -1
 """In the place of a leader that nobody has been told of."""
 
-PartitionId = int
+PartitionId = Count
 
 
 class Message(msgspec.Struct, frozen=True, omit_defaults=True, tag=True, kw_only=True):
@@ -22,8 +23,8 @@ class Fence(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     A replica persists the highest of each before it acts and refuses lower ones.
     """
 
-    coordinator_epoch: int
-    revision: int = 0
+    coordinator_epoch: Count
+    revision: Count = 0
 
 
 class Ack(Message, frozen=True):
@@ -33,7 +34,7 @@ class Ack(Message, frozen=True):
 class Failure(Message, frozen=True):
     """A request failed; `opaque` says which."""
 
-    opaque: int
+    opaque: Count
     error: ErrorInfo
 
 

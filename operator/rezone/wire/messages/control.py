@@ -1,5 +1,7 @@
 """What the coordinator asks of data nodes, and their answers."""
 
+from typing import Annotated
+
 import msgspec
 
 from rezone.wire.messages.base import Fence, Message, NodeId, PartitionId
@@ -10,6 +12,12 @@ from rezone.wire.messages.records import (
     ZoneConfig,
 )
 from rezone.wire.messages.reports import IsrProposal
+from rezone.wire.ranges import Count, Seconds, Unsigned
+
+DIGEST_RANGES_MAX = 4096
+"""Of each range a digest is held in memory and sent."""
+
+DigestRanges = Annotated[int, msgspec.Meta(ge=1, le=DIGEST_RANGES_MAX)]
 
 # --- control calls: coordinator -> data node ------------------------------------------------
 
@@ -23,7 +31,7 @@ class ConfigureNode(Message, frozen=True):
     fence: Fence
     config: ZoneConfig
     peers: dict[NodeId, str]
-    number: int = 0
+    number: Count = 0
 
 
 class NotifyLeaderAndIsr(Message, frozen=True):
@@ -60,8 +68,8 @@ class StopReplica(Message, frozen=True):
 
     fence: Fence
     partition: PartitionId
-    leader_epoch: int
-    partition_epoch: int
+    leader_epoch: Count
+    partition_epoch: Count
 
 
 class BeginEmpty(Message, frozen=True):
@@ -81,14 +89,14 @@ class PullSnapshot(Message, frozen=True):
     fence: Fence
     partition: PartitionId
     source: str
-    bytes_per_second_max: int = 0
+    bytes_per_second_max: Count = 0
 
 
 class AdmittedCopy(msgspec.Struct, frozen=True, array_like=True):
     """A copy that may begin, and its part of the zone's rate; 0 is no limit."""
 
     partition: PartitionId
-    bytes_per_second_max: int = 0
+    bytes_per_second_max: Count = 0
 
 
 class AdmitCopies(Message, frozen=True):
@@ -101,7 +109,7 @@ class AdmitCopies(Message, frozen=True):
     fence: Fence
     admitted: tuple[AdmittedCopy, ...]
     held: tuple[PartitionId, ...]
-    seconds: float
+    seconds: Seconds
 
 
 class Takeover(Message, frozen=True):
@@ -113,9 +121,9 @@ class Takeover(Message, frozen=True):
 
     fence: Fence
     partition: PartitionId
-    leader_epoch: int
+    leader_epoch: Count
     candidate: NodeId
-    next_epoch: int
+    next_epoch: Count
 
 
 class Seal(Message, frozen=True):
@@ -127,7 +135,7 @@ class Seal(Message, frozen=True):
 
     fence: Fence
     partition: PartitionId
-    leader_epoch: int
+    leader_epoch: Count
 
 
 class UpgradeCandidate(Message, frozen=True):
@@ -138,8 +146,8 @@ class UpgradeCandidate(Message, frozen=True):
 
     fence: Fence
     partition: PartitionId
-    next_epoch: int
-    last_offset: int | None = None
+    next_epoch: Count
+    last_offset: Count | None = None
     index: IndexPosition | None = None
 
 
@@ -150,9 +158,9 @@ class DigestRequest(Message, frozen=True):
     """
 
     partition: PartitionId
-    as_of: int | None = None
-    ranges: int = 16
-    hashes: tuple[int, int] | None = None
+    as_of: Count | None = None
+    ranges: DigestRanges = 16
+    hashes: tuple[Unsigned, Unsigned] | None = None
 
 
 class DigestReply(Message, frozen=True):
@@ -162,9 +170,9 @@ class DigestReply(Message, frozen=True):
     """
 
     digests: tuple[str, ...]
-    rows: tuple[int, ...]
-    as_of: int
-    applied_offset: int
+    rows: tuple[Count, ...]
+    as_of: Count
+    applied_offset: Count
     uncompared: str = ""
 
 

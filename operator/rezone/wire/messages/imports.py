@@ -5,6 +5,7 @@ import msgspec
 from rezone.wire.errors import ErrorInfo
 from rezone.wire.messages.base import Message, PartitionId
 from rezone.wire.messages.records import ProducerRecord, TransactionRecord
+from rezone.wire.ranges import Count, Unsigned, Unsigned32
 
 
 class ImportPosition(msgspec.Struct, frozen=True, array_like=True):
@@ -18,21 +19,21 @@ class ImportPosition(msgspec.Struct, frozen=True, array_like=True):
     """
 
     source: PartitionId
-    offset: int
-    commit_time: int
+    offset: Count
+    commit_time: Count
     partition_uuid: str
-    leader_epoch: int = 0
+    leader_epoch: Count = 0
     filling: bool = False
     filled_to: bytes = b""
-    rows: int = 0
-    sealed_at: int = 0
+    rows: Count = 0
+    sealed_at: Count = 0
 
 
 class SealMark(msgspec.Struct, frozen=True, array_like=True):
     """The seal of a partition: the offset after it, where its log ends, and its commit time."""
 
-    end_offset: int
-    commit_time: int
+    end_offset: Count
+    commit_time: Count
 
 
 class ImportedPart(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
@@ -45,10 +46,10 @@ class ImportedPart(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True
 
     source: PartitionId
     heir: PartitionId
-    first_hash: int
-    last_hash: int
-    leader_epoch: int = 0
-    keep_from: int | None = None
+    first_hash: Unsigned
+    last_hash: Unsigned
+    leader_epoch: Count = 0
+    keep_from: Count | None = None
 
 
 class BeginImport(Message, frozen=True):
@@ -77,8 +78,8 @@ class FillImport(Message, frozen=True):
 
     part: ImportedPart
     after: bytes = b""
-    bytes_max: int = 1 << 20
-    applied: int = 0
+    bytes_max: Count = 1 << 20
+    applied: Count = 0
 
 
 class FilledVersions(Message, frozen=True):
@@ -96,7 +97,7 @@ class TailedPart(msgspec.Struct, frozen=True, array_like=True):
     """From where a part's log is read on: an offset, and the branch of the row below it."""
 
     part: ImportedPart
-    offset: int
+    offset: Count
     partition_uuid: str
 
 
@@ -108,27 +109,27 @@ class TailImports(Message, frozen=True):
     """
 
     parts: tuple[TailedPart, ...]
-    bytes_max: int = 1 << 20
-    timeout_ms: int = 0
-    linger_ms: int = 0
+    bytes_max: Count = 1 << 20
+    timeout_ms: Count = 0
+    linger_ms: Count = 0
 
 
 class TailEntry(msgspec.Struct, frozen=True, array_like=True):
     """An entry of a source's log as `storage.imports.RangeEntry`; `rows` is an IPC message."""
 
     rows: bytes
-    kind: int
+    kind: Count
     producer_id: bytes
-    sequence: int
-    producer_epoch: int
+    sequence: Unsigned
+    producer_epoch: Unsigned32
     sent_to: PartitionId
     digest: bytes
     opens: bool
-    base_offset: int
-    end_offset: int
-    commit_time: int
+    base_offset: Count
+    end_offset: Count
+    commit_time: Count
     branch: str
-    leader_epoch: int
+    leader_epoch: Count
 
 
 class ImportTail(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
@@ -140,8 +141,8 @@ class ImportTail(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
 
     entries: tuple[TailEntry, ...] = ()
     reached: ImportPosition | None = None
-    committed: int = 0
-    time: int = 0
+    committed: Count = 0
+    time: Count = 0
     error: ErrorInfo | None = None
 
 

@@ -6,6 +6,7 @@ import msgspec
 
 from rezone.wire.codec.schema import IndexId, RowLimits, TableSchema
 from rezone.wire.messages.base import NodeId, PartitionId
+from rezone.wire.ranges import Count, Unsigned, Unsigned32
 
 
 class Role(enum.StrEnum):
@@ -37,7 +38,7 @@ class FailoverEntry(msgspec.Struct, frozen=True, array_like=True):
     """One line of the failover log: a branch of history and its first offset (DCP-04)."""
 
     partition_uuid: str
-    first_offset: int
+    first_offset: Count
 
 
 class IndexPosition(msgspec.Struct, frozen=True, array_like=True):
@@ -47,7 +48,7 @@ class IndexPosition(msgspec.Struct, frozen=True, array_like=True):
     (`wire.codec.indexes`): one that was added is not among them at first.
     """
 
-    offset: int
+    offset: Count
     partition_uuid: str
     built: tuple[IndexId, ...] = ()
 
@@ -56,7 +57,7 @@ class IndexBuild(msgspec.Struct, frozen=True, array_like=True):
     """An index that a replica builds, by its id: about which part of the rows it has."""
 
     index: IndexId
-    percent: int
+    percent: Count
 
 
 FIRST_PARTITION_EPOCH = 1
@@ -76,17 +77,17 @@ class LeaderAndIsr(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True
     its range; `sealed`: it has, and they do (`domain.routing.route_seals`).
     """
 
-    version: int = 2
+    version: Count = 2
     leader: NodeId
-    leader_epoch: int
+    leader_epoch: Count
     isr: tuple[NodeId, ...]
-    coordinator_epoch: int
-    partition_epoch: int = 0
+    coordinator_epoch: Count
+    partition_epoch: Count = 0
     replicas: tuple[NodeId, ...] = ()
     hot_standby_replica: NodeId | None = None
     iss: tuple[NodeId, ...] = ()
     next_leader: NodeId | None = None
-    next_epoch: int | None = None
+    next_epoch: Count | None = None
     eligible: tuple[NodeId, ...] = ()
     sealing: bool = False
     sealed: bool = False
@@ -104,19 +105,19 @@ class ZoneConfig(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
 
     zone: str
     zone_uid: str
-    partitions: int
-    generation: int = 0
-    next_partitions: int = 0
-    next_generation: int = 0
+    partitions: Count
+    generation: Count = 0
+    next_partitions: Count = 0
+    next_generation: Count = 0
     table: TableSchema = TableSchema()
     limits: RowLimits = RowLimits()
-    copy_bytes_per_second_max: int = 0
-    foreground_percent: int = 80
+    copy_bytes_per_second_max: Count = 0
+    foreground_percent: Count = 80
     engine: EngineKind = EngineKind.ROCKSDB
-    replicas: int = 1
-    min_in_sync_replicas: int = 1
-    log_retention_bytes: int = 256 << 20
-    version_retention_seconds: int = 3600
+    replicas: Count = 1
+    min_in_sync_replicas: Count = 1
+    log_retention_bytes: Count = 256 << 20
+    version_retention_seconds: Count = 3600
     maintenance: tuple[NodeId, ...] = ()
 
 
@@ -136,10 +137,10 @@ class ProducerRecord(msgspec.Struct, frozen=True, array_like=True):
 
     producer_id: bytes
     sent_to: PartitionId
-    epoch: int
-    sequence: int
-    end_offset: int
-    commit_time: int
+    epoch: Unsigned32
+    sequence: Unsigned
+    end_offset: Count
+    commit_time: Count
     digest: bytes
 
 
@@ -151,11 +152,11 @@ class TransactionRecord(msgspec.Struct, frozen=True, array_like=True):
     """
 
     transaction: bytes
-    sequence: int
-    kind: int
-    end_offset: int
-    commit_time: int
-    read_time: int = 0
-    begun: int = 0
-    size: int = 0
+    sequence: Unsigned
+    kind: Count
+    end_offset: Count
+    commit_time: Count
+    read_time: Count = 0
+    begun: Count = 0
+    size: Count = 0
     row_ids: tuple[bytes, ...] = ()

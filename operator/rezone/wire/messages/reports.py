@@ -6,6 +6,7 @@ import msgspec
 
 from rezone.wire.messages.base import Message, NodeId, PartitionId
 from rezone.wire.messages.records import IndexBuild, IndexPosition, Role, TakeoverState
+from rezone.wire.ranges import CountOrNone
 
 
 class ReportRequest(Message, frozen=True):
@@ -15,9 +16,9 @@ class ReportRequest(Message, frozen=True):
     another process by now, the answer is the whole report, at once.
     """
 
-    seen: int = 0
+    seen: CountOrNone = 0
     process_id: str = ""
-    timeout_ms: int = 1000
+    timeout_ms: CountOrNone = 1000
 
 
 class CopyFailure(enum.StrEnum):
@@ -35,9 +36,9 @@ class CopyProgress(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True
     `error` and `failure` tell of the last attempt, until another one has received something.
     """
 
-    rows: int = 0
-    bytes: int = 0
-    rows_total: int = 0
+    rows: CountOrNone = 0
+    bytes: CountOrNone = 0
+    rows_total: CountOrNone = 0
     done: bool = False
     error: str = ""
     failure: CopyFailure | None = None
@@ -81,10 +82,10 @@ class ImportProgress(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=Tr
 
     source: PartitionId
     begun: bool = False
-    rows: int = 0
+    rows: CountOrNone = 0
     filled: bool = False
-    time: int = 0
-    lag_rows: int | None = None
+    time: CountOrNone = 0
+    lag_rows: CountOrNone | None = None
     broken: bool = False
     sealed: bool = False
     error: str = ""
@@ -95,9 +96,9 @@ class IsrProposal(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True)
 
     new_isr: tuple[NodeId, ...]
     new_iss: tuple[NodeId, ...] = ()
-    leader_epoch: int
-    partition_epoch: int
-    coordinator_epoch: int
+    leader_epoch: CountOrNone
+    partition_epoch: CountOrNone
+    coordinator_epoch: CountOrNone
 
 
 class ReplicaReport(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
@@ -119,35 +120,35 @@ class ReplicaReport(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=Tru
     partition: PartitionId
     role: Role
     leader: NodeId
-    leader_epoch: int
-    partition_epoch: int
-    revision: int = 0
-    last_epoch: int = 0
-    led_from_offset: int | None = None
-    log_end_offset: int = 0
-    durable_offset: int = 0
-    committed_offset: int = 0
-    kv_applied_offset: int = 0
+    leader_epoch: CountOrNone
+    partition_epoch: CountOrNone
+    revision: CountOrNone = 0
+    last_epoch: CountOrNone = 0
+    led_from_offset: CountOrNone | None = None
+    log_end_offset: CountOrNone = 0
+    durable_offset: CountOrNone = 0
+    committed_offset: CountOrNone = 0
+    kv_applied_offset: CountOrNone = 0
     index: IndexPosition | None = None
     index_builds: tuple[IndexBuild, ...] = ()
     needs_snapshot: bool = False
     takeover: TakeoverState = TakeoverState.NONE
-    takeover_epoch: int = 0
+    takeover_epoch: CountOrNone = 0
     takeover_error: str = ""
     copy: CopyProgress | None = None
     proposal: IsrProposal | None = None
     proposal_error: str = ""
-    follower_offsets: dict[NodeId, int] = {}
-    follower_applied: dict[NodeId, int] = {}
-    rows_estimate: int = 0
-    bytes_estimate: int = 0
+    follower_offsets: dict[NodeId, CountOrNone] = {}
+    follower_applied: dict[NodeId, CountOrNone] = {}
+    rows_estimate: CountOrNone = 0
+    bytes_estimate: CountOrNone = 0
     error: str = ""
     damage: str = ""
     failed: bool = False
     leader_heard: bool | None = None
     leader_stalled: bool = False
     disk: DiskTrouble = DiskTrouble.NONE
-    paced_rows_per_second: int = 0
+    paced_rows_per_second: CountOrNone = 0
     seal: SealState = SealState.UNKNOWN
     imports: tuple[ImportProgress, ...] = ()
     uncompared: str = ""
@@ -168,8 +169,8 @@ class NodeReport(Message, frozen=True):
 
     node: NodeId
     zone_uid: str
-    version: int
-    coordinator_epoch: int
+    version: CountOrNone
+    coordinator_epoch: CountOrNone
     replicas: tuple[ReplicaReport, ...]
     process_id: str
     leaving: bool = False
@@ -177,9 +178,9 @@ class NodeReport(Message, frozen=True):
     disk_text: str = ""
     clock_off: bool = False
     clock_text: str = ""
-    sync_ms: int = 0
-    slow_ms: int = 0
-    since: int = 0
+    sync_ms: CountOrNone = 0
+    slow_ms: CountOrNone = 0
+    since: CountOrNone = 0
     gone: tuple[PartitionId, ...] = ()
     hears: tuple[NodeId, ...] | None = None
 
@@ -192,12 +193,12 @@ class StreamStatistics(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=
 
     partition: PartitionId
     active: bool
-    frames: int
-    bytes: int
-    sent_offset: int = 0
-    acked_offset: int = 0
-    in_flight_bytes: int = 0
-    missing_rows: int = 0
+    frames: CountOrNone
+    bytes: CountOrNone
+    sent_offset: CountOrNone = 0
+    acked_offset: CountOrNone = 0
+    in_flight_bytes: CountOrNone = 0
+    missing_rows: CountOrNone = 0
 
 
 class ConnectionStatistics(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):

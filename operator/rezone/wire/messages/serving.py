@@ -6,6 +6,7 @@ import msgspec
 
 from rezone.wire.messages.base import Message, NodeId, PartitionId
 from rezone.wire.messages.records import PartitionAssignment, ZoneConfig
+from rezone.wire.ranges import Count, CountOrNone, Unsigned, Unsigned32
 
 
 class RoutesRequest(Message, frozen=True):
@@ -28,23 +29,23 @@ class RouteTable(Message, frozen=True):
 class TransactionBegin(Message, frozen=True):
     """Ask the partition's leader for the times of a new transaction; nothing of it is stored."""
 
-    opaque: int
+    opaque: Count
     partition: PartitionId
 
 
 class TransactionBegun(Message, frozen=True):
     """As of `read_time` all that was acknowledged is visible; `begun` is the leader's clock."""
 
-    opaque: int
-    read_time: int
-    begun: int
+    opaque: Count
+    read_time: Count
+    begun: Count
 
 
 class TransactionTimes(msgspec.Struct, frozen=True, array_like=True):
     """What TransactionBegun has said, as a transaction's writes and reads carry it."""
 
-    read_time: int
-    begun: int
+    read_time: Count
+    begun: Count
 
 
 SENT_AS_MAX = 8
@@ -58,7 +59,7 @@ class SentAs(msgspec.Struct, frozen=True, array_like=True):
     """
 
     partition: PartitionId
-    sequence: int
+    sequence: Unsigned
     digest: bytes
 
 
@@ -73,18 +74,18 @@ class ProducerOpen(Message, frozen=True):
     request opens nothing (docs/decisions/0287).
     """
 
-    opaque: int
+    opaque: Count
     partition: PartitionId
     producer_id: str
     opening: str
-    known_epoch: int
+    known_epoch: Unsigned32
 
 
 class ProducerOpened(Message, frozen=True):
     """The epoch that nobody else has got; as durable as a write."""
 
-    opaque: int
-    producer_epoch: int
+    opaque: Count
+    producer_epoch: Unsigned32
 
 
 class WriteRequest(Message, frozen=True):
@@ -101,13 +102,13 @@ class WriteRequest(Message, frozen=True):
     a repeat (docs/decisions/0162).
     """
 
-    opaque: int
+    opaque: Count
     partition: PartitionId
     producer_id: str
-    sequence: int
-    producer_epoch: int = 0
+    sequence: Unsigned
+    producer_epoch: Unsigned32 = 0
     delete: bool = False
-    answers_seen: int = 0
+    answers_seen: Count = 0
     transaction: TransactionTimes | None = None
     sent_as: tuple[SentAs, ...] = ()
 
@@ -119,11 +120,11 @@ class WriteResult(Message, frozen=True):
     earlier one. `paced_ms`: how long it had to wait for a replica to catch up (B-16).
     """
 
-    opaque: int
-    end_offset: int
-    commit_time: int
-    leader_epoch: int = 0
-    paced_ms: int = 0
+    opaque: Count
+    end_offset: Count
+    commit_time: Count
+    leader_epoch: Count = 0
+    paced_ms: Count = 0
 
 
 class TransactionEnd(Message, frozen=True):
@@ -135,10 +136,10 @@ class TransactionEnd(Message, frozen=True):
     be heard before nothing is known of the transaction.
     """
 
-    opaque: int
+    opaque: Count
     partition: PartitionId
     transaction: str
-    sequence: int = 0
+    sequence: Unsigned = 0
     commit: bool = False
     begun_in: PartitionId | None = None
 
@@ -154,11 +155,11 @@ class TransactionOutcome(enum.StrEnum):
 class TransactionResult(Message, frozen=True):
     """How the transaction has ended, durably; the rest as in WriteResult, zeros when unknown."""
 
-    opaque: int
+    opaque: Count
     outcome: TransactionOutcome
-    end_offset: int = 0
-    commit_time: int = 0
-    leader_epoch: int = 0
+    end_offset: Count = 0
+    commit_time: Count = 0
+    leader_epoch: Count = 0
 
 
 class OwnWrites(msgspec.Struct, frozen=True, array_like=True):
@@ -166,7 +167,7 @@ class OwnWrites(msgspec.Struct, frozen=True, array_like=True):
 
     transaction: str
     times: TransactionTimes
-    sequence: int
+    sequence: Unsigned
 
 
 class ReadRequest(Message, frozen=True):
@@ -177,11 +178,11 @@ class ReadRequest(Message, frozen=True):
     the leader answers as of the transaction's read time, with its own writes on top.
     """
 
-    opaque: int
+    opaque: Count
     partition: PartitionId
-    as_of: int | None = None
+    as_of: Count | None = None
     own: OwnWrites | None = None
-    max_age_ms: int | None = None
+    max_age_ms: Count | None = None
 
 
 AGE_UNKNOWN_MS = -1
@@ -196,10 +197,10 @@ class ReadResult(Message, frozen=True):
     when that cannot be told.
     """
 
-    opaque: int
-    rows: int
-    as_of: int = 0
-    age_ms: int = 0
+    opaque: Count
+    rows: Count
+    as_of: Count = 0
+    age_ms: CountOrNone = 0
 
 
 class LeaderMoving(Message, frozen=True):
@@ -221,7 +222,7 @@ class LeaderMoved(Message, frozen=True):
     partition: PartitionId
     leader: NodeId
     address: str
-    leader_epoch: int
+    leader_epoch: Count
 
 
 class ScanTicket(Message, frozen=True):
@@ -234,12 +235,12 @@ class ScanTicket(Message, frozen=True):
     """
 
     partition: PartitionId
-    as_of: int | None = None
+    as_of: Count | None = None
     after: bytes = b""
     own: OwnWrites | None = None
-    hash_start: int = 0
-    hash_end_inclusive: int = (1 << 64) - 1
-    batch_rows: int = 8192
+    hash_start: Unsigned = 0
+    hash_end_inclusive: Unsigned = (1 << 64) - 1
+    batch_rows: Count = 8192
 
 
 class RowsAsOf(Message, frozen=True):
@@ -248,8 +249,8 @@ class RowsAsOf(Message, frozen=True):
     `age_ms`: how long ago that was by the replica's clock, or AGE_UNKNOWN_MS.
     """
 
-    as_of: int
-    age_ms: int
+    as_of: Count
+    age_ms: CountOrNone
 
 
 class IndexTicket(Message, frozen=True):
@@ -268,9 +269,9 @@ class IndexTicket(Message, frozen=True):
     index: str
     start: bytes
     end: bytes
-    limit: int
+    limit: Count
     after: bytes = b""
-    as_of: int | None = None
+    as_of: Count | None = None
     own: OwnWrites | None = None
-    hash_start: int = 0
-    hash_end_inclusive: int = (1 << 64) - 1
+    hash_start: Unsigned = 0
+    hash_end_inclusive: Unsigned = (1 << 64) - 1

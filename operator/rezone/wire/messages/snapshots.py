@@ -5,6 +5,7 @@ import msgspec
 from rezone.wire.messages.base import Message, NodeId, PartitionId
 from rezone.wire.messages.imports import ImportPosition, SealMark
 from rezone.wire.messages.records import FailoverEntry, ProducerRecord, TransactionRecord
+from rezone.wire.ranges import Count
 
 # --- snapshots: DoGet tickets and DoPut descriptors ------------------------------------------
 
@@ -13,7 +14,7 @@ class SnapshotFile(msgspec.Struct, frozen=True, array_like=True):
     """A file of an engine and its bytes, or how many bytes of its beginning there are."""
 
     name: str
-    bytes: int
+    bytes: Count
 
 
 class HeldFiles(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
@@ -39,7 +40,7 @@ class SnapshotTicket(Message, frozen=True):
     partition: PartitionId
     reader: str
     resume_after: bytes = b""
-    batch_bytes: int = 2 << 20
+    batch_bytes: Count = 2 << 20
     formats: tuple[str, ...] = ()
     held: HeldFiles | None = None
 
@@ -59,12 +60,12 @@ class SnapshotHeader(Message, frozen=True):
     """
 
     snapshot_id: str
-    offset: int
-    commit_time: int
-    leader_epoch: int
+    offset: Count
+    commit_time: Count
+    leader_epoch: Count
     failover_log: tuple[FailoverEntry, ...]
     producers: tuple[ProducerRecord, ...]
-    rows_estimate: int
+    rows_estimate: Count
     resume_after: bytes = b""
     format: str = ""
     engine_id: str = ""
@@ -79,7 +80,7 @@ class FileChunk(Message, frozen=True):
     """Metadata of a part of a file: where it belongs, and the 16 bytes of its XXH3-128."""
 
     name: str
-    offset: int
+    offset: Count
     digest: bytes
 
 
@@ -101,8 +102,8 @@ class SnapshotTrailer(Message, frozen=True):
     Of a file snapshot: no versions, and the bytes of all its files, sent or held already.
     """
 
-    versions: int
-    bytes: int
+    versions: Count
+    bytes: Count
 
 
 class BulkInsert(Message, frozen=True):
@@ -115,7 +116,7 @@ class BulkInsert(Message, frozen=True):
     partition: PartitionId
     snapshot_source: NodeId
     attempt: str
-    revision: int
+    revision: Count
 
 
 class CopyState(Message, frozen=True):
@@ -129,11 +130,11 @@ class CopyState(Message, frozen=True):
     partition: PartitionId
     resume_after: bytes = b""
     done: bool = False
-    rows: int = 0
-    bytes: int = 0
+    rows: Count = 0
+    bytes: Count = 0
     formats: tuple[str, ...] = ()
     held: HeldFiles | None = None
-    bytes_per_second_max: int | None = None
+    bytes_per_second_max: Count | None = None
     admitted: bool | None = None
 
 

@@ -5,6 +5,7 @@ import msgspec
 from rezone.wire.errors import ErrorInfo
 from rezone.wire.messages.base import Message, NodeId, PartitionId
 from rezone.wire.messages.records import FailoverEntry, IndexPosition, TakeoverState
+from rezone.wire.ranges import Count
 
 # --- replication channel: consumer (follower's node) <-> producer (leader's node) -----------
 
@@ -33,12 +34,12 @@ class StreamRequest(Message, frozen=True):
     `max_fetch_bytes` is the credit until the first ack: entries may follow the answer at once.
     """
 
-    opaque: int
+    opaque: Count
     partition: PartitionId
-    high_offset: int
+    high_offset: Count
     partition_uuid: str
-    leader_epoch: int
-    max_fetch_bytes: int = 0
+    leader_epoch: Count
+    max_fetch_bytes: Count = 0
 
 
 class StreamOk(Message, frozen=True):
@@ -48,36 +49,36 @@ class StreamOk(Message, frozen=True):
     `time_floor`: who leads later gives its rows later times (microseconds).
     """
 
-    opaque: int
+    opaque: Count
     partition: PartitionId
-    leader_epoch: int
+    leader_epoch: Count
     failover_log: tuple[FailoverEntry, ...]
-    committed_offset: int
+    committed_offset: Count
     in_sync: bool = True
-    partition_epoch: int = 0
-    time_floor: int = 0
+    partition_epoch: Count = 0
+    time_floor: Count = 0
 
 
 class StreamRollback(Message, frozen=True):
     """Roll back to at least `offset` and ask again (DCP-05)."""
 
-    opaque: int
+    opaque: Count
     partition: PartitionId
-    offset: int
+    offset: Count
 
 
 class StreamNeedsSnapshot(Message, frozen=True):
     """The log no longer reaches back to the consumer's offset; it must copy a snapshot first."""
 
-    opaque: int
+    opaque: Count
     partition: PartitionId
-    log_start_offset: int
+    log_start_offset: Count
 
 
 class StreamRefused(Message, frozen=True):
     """The stream cannot be made; the error says why (not leader, stale epoch, limit)."""
 
-    opaque: int
+    opaque: Count
     partition: PartitionId
     error: ErrorInfo
 
@@ -89,12 +90,12 @@ class NodeClock(msgspec.Struct, frozen=True, array_like=True):
     last stamp of the other end, 0 before there is one, which it had got `held` before.
     """
 
-    time: int
-    wall: int
+    time: Count
+    wall: Count
     agreed: bool
-    stamp: int
-    echo: int = 0
-    held: int = 0
+    stamp: Count
+    echo: Count = 0
+    held: Count = 0
 
 
 class LeaseRequest(Message, frozen=True):
@@ -104,8 +105,8 @@ class LeaseRequest(Message, frozen=True):
     while the node does not know the time.
     """
 
-    round: int
-    time: int
+    round: Count
+    time: Count
     clock: NodeClock | None = None
 
 
@@ -116,8 +117,8 @@ class LeaseGrant(Message, frozen=True):
     streams do not run, or their replicas follow another leader by now.
     """
 
-    round: int
-    lease_ms: int
+    round: Count
+    lease_ms: Count
     left: tuple[PartitionId, ...] = ()
     clock: NodeClock | None = None
 
@@ -126,16 +127,16 @@ class Entries(Message, frozen=True):
     """Log entries, whole and in order; body: their raw bytes."""
 
     partition: PartitionId
-    leader_epoch: int
-    committed_offset: int
+    leader_epoch: Count
+    committed_offset: Count
 
 
 class CommitOffset(msgspec.Struct, frozen=True, array_like=True):
     """One stream of a CommitOffsets."""
 
     partition: PartitionId
-    leader_epoch: int
-    committed_offset: int
+    leader_epoch: Count
+    committed_offset: Count
 
 
 class CommitOffsets(Message, frozen=True):
@@ -151,9 +152,9 @@ class ClosedTime(msgspec.Struct, frozen=True, array_like=True):
     """
 
     partition: PartitionId
-    leader_epoch: int
-    end_offset: int
-    time: int
+    leader_epoch: Count
+    end_offset: Count
+    time: Count
 
 
 class ClosedTimes(Message, frozen=True):
@@ -175,16 +176,16 @@ class FetchLog(Message, frozen=True):
     """
 
     partition: PartitionId
-    fetch_offset: int
-    max_fetch_bytes: int
-    kv_applied_offset: int
-    opaque: int = 0
+    fetch_offset: Count
+    max_fetch_bytes: Count
+    kv_applied_offset: Count
+    opaque: Count = 0
     leaving: bool = False
     index: IndexPosition | None = None
-    ready_epoch: int = 0
-    rest_ms: int = 0
-    sync_ms: int = 0
-    slow_ms: int = 0
+    ready_epoch: Count = 0
+    rest_ms: Count = 0
+    sync_ms: Count = 0
+    slow_ms: Count = 0
     uncompared: bool = False
 
 
@@ -199,14 +200,14 @@ class SetState(Message, frozen=True):
 
     partition: PartitionId
     state: TakeoverState
-    leader_epoch: int
-    next_epoch: int
+    leader_epoch: Count
+    next_epoch: Count
     isr: tuple[NodeId, ...]
     replicas: tuple[NodeId, ...]
-    end_offset: int
+    end_offset: Count
     eligible: tuple[NodeId, ...] = ()
-    hold_ms: int = 0
-    time_floor: int = 0
+    hold_ms: Count = 0
+    time_floor: Count = 0
     index: IndexPosition | None = None
 
 
@@ -225,5 +226,5 @@ class StreamEnd(Message, frozen=True):
     partition: PartitionId
     reason: str
     leader: NodeId | None = None
-    leader_epoch: int | None = None
-    released_epoch: int = 0
+    leader_epoch: Count | None = None
+    released_epoch: Count = 0
