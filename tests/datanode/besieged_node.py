@@ -72,11 +72,11 @@ class Besieged:
         lines = (self.node.directory / "log.txt").read_text().splitlines()
         return [json.loads(line) for line in lines if line.startswith("{")]
 
-    def resident_bytes(self) -> int:
-        """Return the memory that the process has."""
+    def peak_bytes(self) -> int:
+        """Return the most memory that the process has had."""
         assert self.node.process is not None
         status = Path(f"/proc/{self.node.process.pid}/status").read_text()
-        (line,) = [line for line in status.splitlines() if line.startswith("VmRSS")]
+        (line,) = [line for line in status.splitlines() if line.startswith("VmHWM")]
         return int(line.split()[1]) << 10
 
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 
 from h2.config import H2Configuration
 from h2.connection import H2Connection
-from h2.events import Event, StreamEnded, StreamReset, WindowUpdated
+from h2.events import DataReceived, Event, StreamEnded, StreamReset
 from h2.exceptions import ProtocolError
 from h2.settings import SettingCodes
 
@@ -158,9 +158,9 @@ class RudeClient:
         """Whether a stream was ended by the other side."""
         return any(isinstance(event, StreamEnded | StreamReset) for event in self.events)
 
-    def window_updates(self) -> int:
-        """How often the other side has said that it takes more."""
-        return sum(isinstance(event, WindowUpdated) for event in self.events)
+    def answered(self) -> bool:
+        """Whether anything was answered, or the stream has ended."""
+        return self.ended() or any(isinstance(event, DataReceived) for event in self.events)
 
     def close(self) -> None:
         """Go without a word."""

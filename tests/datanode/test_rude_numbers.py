@@ -57,7 +57,7 @@ def test_no_number_ends_a_thread_or_stays_under_way(tmp_path: Path) -> None:
                 with node.rude(window=1 << 20) as rude:
                     stream = rude.open_data_channel()
                     rude.send(stream, message, row())
-                    rude.until(rude.ended, 0.5)
+                    rude.until(rude.answered, 1.0)
         node.write(table)
         assert node.health() == 200
         node.c.until("nothing is under way", lambda: node.metric(UNDER_WAY) == 0, 10)

@@ -5,6 +5,7 @@ from typing import Any
 import pyarrow as pa
 
 from rezone.wire.errors import InvalidRowError
+from rezone.wire.ipc_header import is_compressed
 
 _IPC_END = b"\xff\xff\xff\xff\0\0\0\0"
 
@@ -28,7 +29,7 @@ def from_ipc(body: bytes | memoryview, schema: Any) -> Any:
             batch, rest = _read_stream(body, schema)
     except (StopIteration, EOFError) as error:
         raise InvalidRowError("the body has no record batch") from error
-    except (pa.ArrowException, OSError) as error:
+    except (pa.ArrowException, OSError, ValueError) as error:
         raise InvalidRowError(f"the body is not an Arrow IPC stream: {error}") from error
     if rest:
         raise InvalidRowError("the body has more than one record batch; send one per request")
@@ -38,17 +39,25 @@ def from_ipc(body: bytes | memoryview, schema: Any) -> Any:
 def _read_behind(head: bytes, body: bytes | memoryview, schema: Any) -> tuple[Any, bool]:
     """Return the batch behind a schema that need not be read, and whether another one follows."""
     reader = pa.BufferReader(pa.py_buffer(body).slice(len(head)))
-    message = pa.ipc.read_message(reader)
-    batch = pa.ipc.read_record_batch(message, schema)
+    batch = _read_batch(reader, schema)
     return batch, reader.read() not in {b"", _IPC_END}
 
 
 def _read_stream(body: bytes | memoryview, schema: Any) -> tuple[Any, bool]:
     """Return the first batch of a stream, and whether there is another one."""
-    with pa.ipc.open_stream(pa.py_buffer(body)) as stream:
-        check_schema(stream.schema, schema)
-        batch = stream.read_next_batch()
-        return batch, next(iter(stream), None) is not None
+    reader = pa.BufferReader(pa.py_buffer(body))
+    got = pa.ipc.read_schema(pa.ipc.read_message(reader))
+    check_schema(got, schema)
+    batch = _read_batch(reader, got)
+    return batch, reader.read() not in {b"", _IPC_END}
+
+
+def _read_batch(reader: Any, schema: Any) -> Any:
+    """Return the next batch: a view of its bytes, never more than them."""
+    message = pa.ipc.read_message(reader)
+    if is_compressed(memoryview(message.metadata)):
+        raise InvalidRowError("the batch is compressed; send it as it is")
+    return pa.ipc.read_record_batch(message, schema)
 
 
 def check_schema(got: Any, expected: Any) -> None:
