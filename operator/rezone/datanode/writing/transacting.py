@@ -15,6 +15,7 @@ Concurrency: `prepare_*` run in the threads of clients' channels, all else under
 lock.
 """
 
+import hashlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -183,8 +184,8 @@ class Transacting:
         if holder is not None:
             self.locked += 1
             raise RowLockedError(
-                f"transaction {uuid_text(holder)} has written one of these rows; retry",
-                transaction=uuid_text(holder),
+                f"transaction {_name_of(holder)} has written one of these rows; retry",
+                holder=_name_of(holder),
             )
 
     def plan_write(self, request: WriteRequest, prepared: PreparedRows) -> Earlier | NewEntry:
@@ -212,7 +213,7 @@ class Transacting:
             self.over_limit += 1
             raise refusal
         if holder is not None:
-            raise self._conflict(f"transaction {uuid_text(holder)} has written one of them")
+            raise self._conflict(f"transaction {_name_of(holder)} has written one of them")
         self._replica.serving.require_since(prepared.rows.column(0), times.read_time)
         changed = max(prepared.newest_time, self._newest_in_log(prepared))
         if changed > times.read_time:
@@ -400,3 +401,8 @@ def _ended(found: Transaction | None) -> TransactionEndedError:
 def _nobody_asked(outcome: object) -> None:
     """Take the answer to an abort that the leader makes by itself."""
     del outcome
+
+
+def _name_of(transaction: bytes) -> str:
+    """Return what tells one transaction from others, and nobody its id: that may commit it."""
+    return hashlib.blake2b(transaction, digest_size=4).hexdigest()
