@@ -12,8 +12,8 @@ from replica_cluster import unchecked
 
 from rezone.datanode.clock.told import ToldTimes
 from rezone.datanode.replication.consumer import ConsumerChannel
+from rezone.datanode.scheduling.unread import Unread
 from rezone.datanode.settings import NodeSettings, SystemClock
-from rezone.datanode.unread import Unread
 from rezone.wire.messages import (
     CloseStream,
     ConnectionClosed,

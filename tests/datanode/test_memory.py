@@ -18,8 +18,8 @@ from rezone.datanode.node.data import ANSWER_BYTES, DataChannel
 from rezone.datanode.node.memory import MemoryCollector, SnapshotSlots
 from rezone.datanode.node.node import DataNode
 from rezone.datanode.scheduling.foreground import Foreground
+from rezone.datanode.scheduling.unread import Unread as Reading
 from rezone.datanode.settings import NodeSettings, SystemClock
-from rezone.datanode.unread import Unread as Reading
 from rezone.storage.budget import Tally
 from rezone.storage.engines.rocks import RocksEngine
 from rezone.storage.engines.rocks_settings import RocksResources, RocksSettings

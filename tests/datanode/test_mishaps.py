@@ -10,8 +10,8 @@ from pyarrow import flight
 from replica_cluster import Client, cluster
 from structlog.testing import capture_logs
 
-from rezone.datanode.mishaps import SAY_SECONDS, UNEXPECTED, Mishaps
 from rezone.datanode.scheduling.foreground import Foreground, Requests
+from rezone.datanode.scheduling.mishaps import SAY_SECONDS, UNEXPECTED, Mishaps
 from rezone.datanode.settings import SystemClock
 from rezone.wire import messages
 from rezone.wire.messages import StatisticsRequest

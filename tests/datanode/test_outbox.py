@@ -5,7 +5,7 @@ from collections import deque
 
 import pytest
 
-from rezone.datanode import lent_threads
+from rezone.datanode.scheduling import lent_threads
 from rezone.datanode.scheduling.outbox import Outbox
 from rezone.datanode.scheduling.workers import Job, JobState, Workers
 

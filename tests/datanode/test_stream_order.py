@@ -18,8 +18,8 @@ from rezone.datanode.clock.told import ToldTimes
 from rezone.datanode.replication.consumer import ConsumerChannel
 from rezone.datanode.replication.producer import ProducerChannel
 from rezone.datanode.replication.stream import Source
+from rezone.datanode.scheduling.unread import Unread
 from rezone.datanode.settings import NodeSettings, SystemClock
-from rezone.datanode.unread import Unread
 from rezone.wire.messages import (
     Ack,
     CloseStream,

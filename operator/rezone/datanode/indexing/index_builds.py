@@ -14,8 +14,8 @@ import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from rezone.datanode.mishaps import UNEXPECTED
 from rezone.datanode.scheduling.foreground import CopySteps, Foreground
+from rezone.datanode.scheduling.mishaps import UNEXPECTED
 from rezone.wire.codec.schema import TableSchema
 from rezone.wire.errors import RezoneError
 

@@ -14,15 +14,15 @@ from typing import TYPE_CHECKING
 import msgspec
 import structlog
 
-from rezone.datanode import lent_threads
 from rezone.datanode.commit.insync import Outcome, Reply
-from rezone.datanode.mishaps import UNEXPECTED
 from rezone.datanode.reading.read import prepare_read, read_keys
+from rezone.datanode.scheduling import lent_threads
 from rezone.datanode.scheduling.foreground import Foreground, Requests
+from rezone.datanode.scheduling.mishaps import UNEXPECTED
 from rezone.datanode.scheduling.outbox import Outbox
 from rezone.datanode.scheduling.requests import Request, operation_of, result_of
+from rezone.datanode.scheduling.unread import Peer
 from rezone.datanode.scheduling.workers import LULL_SECONDS
-from rezone.datanode.unread import Peer
 from rezone.datanode.writing.producing import prepare_open
 from rezone.datanode.writing.transacting import prepare_end, prepare_intents
 from rezone.datanode.writing.write import Change, PreparedRows, prepare

@@ -17,7 +17,7 @@ from rezone.datanode.replica.replica import Replica
 from rezone.datanode.replication.consumer import ConsumerChannel
 from rezone.datanode.replication.producer import ProducerChannel
 from rezone.datanode.replication.stream import Source
-from rezone.datanode.unread import Peer, Unread
+from rezone.datanode.scheduling.unread import Peer, Unread
 from rezone.wire.errors import ConflictError, LimitExceededError
 from rezone.wire.messages import NodeId, OpenConnection, PartitionId
 from rezone.wire.transport.channel import Channel

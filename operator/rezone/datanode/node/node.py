@@ -38,9 +38,9 @@ from rezone.datanode.replica.replica import Replica
 from rezone.datanode.replication.producer import ProducerChannel
 from rezone.datanode.resharding.import_source import ImportSource
 from rezone.datanode.scheduling.foreground import Foreground
+from rezone.datanode.scheduling.unread import Peer, Unread
 from rezone.datanode.scheduling.workers import Job, Workers
 from rezone.datanode.settings import Clock, NodeSettings, SystemClock
-from rezone.datanode.unread import Peer, Unread
 from rezone.datanode.writing.write import warm_up
 from rezone.storage.budget import Budget
 from rezone.storage.disk.sync_times import SyncTimes

@@ -11,13 +11,13 @@ import structlog
 
 from rezone.datanode.clock.checked_clock import CheckedClock
 from rezone.datanode.clock.told import ToldTimes
-from rezone.datanode.mishaps import UNEXPECTED
 from rezone.datanode.node.hearing import Hearing
 from rezone.datanode.node.links import Links
 from rezone.datanode.node.reopening import Reopening
 from rezone.datanode.node.report import ReportBoard
 from rezone.datanode.replica.replica import Replica
 from rezone.datanode.scheduling.lag import Lag
+from rezone.datanode.scheduling.mishaps import UNEXPECTED
 from rezone.datanode.scheduling.workers import Job
 from rezone.datanode.settings import NodeSettings
 from rezone.wire.errors import RezoneError

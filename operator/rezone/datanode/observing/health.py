@@ -13,7 +13,6 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from rezone.datanode.mishaps import REFUSED, UNEXPECTED
 from rezone.datanode.node.memory import MemoryCollector
 from rezone.datanode.node.node import DataNode
 from rezone.datanode.observing.copymetrics import CopyCollector
@@ -23,6 +22,7 @@ from rezone.datanode.observing.limits import LimitCollector
 from rezone.datanode.observing.readiness import unready_reason
 from rezone.datanode.observing.requestmetrics import RequestCollector
 from rezone.datanode.observing.transactionmetrics import TransactionCollector
+from rezone.datanode.scheduling.mishaps import REFUSED, UNEXPECTED
 from rezone.datanode.service.statistics import node_statistics
 from rezone.wire.messages import Role
 

@@ -16,7 +16,6 @@ from collections.abc import Callable
 
 import structlog
 
-from rezone.datanode import lent_threads
 from rezone.datanode.clock.write_clock import WriteClock
 from rezone.datanode.commit.fencing import Fencing
 from rezone.datanode.commit.insync import Reply
@@ -36,6 +35,7 @@ from rezone.datanode.replication.roles import Roles
 from rezone.datanode.replication.takeover import TakeoverProcess
 from rezone.datanode.resharding.importers import Importers
 from rezone.datanode.resharding.importing import FILL_WEIGHT, FillWork, ImportDuties
+from rezone.datanode.scheduling import lent_threads
 from rezone.datanode.scheduling.admission import Admission
 from rezone.datanode.scheduling.workers import Job
 from rezone.datanode.writing.pacing import WritePacer

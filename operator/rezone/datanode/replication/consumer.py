@@ -20,10 +20,10 @@ import structlog
 from rezone.datanode.clock.checked_clock import CheckedClock, Exchange
 from rezone.datanode.clock.told import ToldTimes
 from rezone.datanode.commit.lease import Promise, left_of
-from rezone.datanode.mishaps import UNEXPECTED
+from rezone.datanode.scheduling.mishaps import UNEXPECTED
+from rezone.datanode.scheduling.unread import Unread
 from rezone.datanode.scheduling.workers import LULL_SECONDS
 from rezone.datanode.settings import NodeSettings
-from rezone.datanode.unread import Unread
 from rezone.wire.errors import NotReadyError, RezoneError, error_from
 from rezone.wire.messages import (
     ClosedTime,

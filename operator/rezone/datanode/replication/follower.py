@@ -12,7 +12,7 @@ application apart.
 
 from typing import TYPE_CHECKING
 
-from rezone.datanode import lent_threads
+from rezone.datanode.scheduling import lent_threads
 from rezone.datanode.settings import heard_seconds_max
 from rezone.storage.log.entry import IMPORT_KINDS, header_at
 from rezone.storage.state.history import branch_at, branch_start

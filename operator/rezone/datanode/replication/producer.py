@@ -24,9 +24,9 @@ from rezone.datanode.clock.checked_clock import CheckedClock, Exchange
 from rezone.datanode.commit.lease import Rounds
 from rezone.datanode.replication.stream import Control, ProducerStream, Source, end_of
 from rezone.datanode.scheduling.outbox import Outbox
+from rezone.datanode.scheduling.unread import Peer
 from rezone.datanode.scheduling.workers import LULL_SECONDS
 from rezone.datanode.settings import NodeSettings
-from rezone.datanode.unread import Peer
 from rezone.wire.errors import LimitExceededError, NotReadyError, RezoneError
 from rezone.wire.messages import (
     ClosedTimes,

@@ -17,8 +17,8 @@ import queue
 import threading
 from collections.abc import Callable
 
-from rezone.datanode import lent_threads
-from rezone.datanode.mishaps import UNEXPECTED
+from rezone.datanode.scheduling import lent_threads
+from rezone.datanode.scheduling.mishaps import UNEXPECTED
 
 
 class _Wake(enum.Enum):

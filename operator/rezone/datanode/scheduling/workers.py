@@ -10,8 +10,8 @@ import threading
 import time
 from collections.abc import Callable
 
-from rezone.datanode import lent_threads
-from rezone.datanode.mishaps import UNEXPECTED
+from rezone.datanode.scheduling import lent_threads
+from rezone.datanode.scheduling.mishaps import UNEXPECTED
 
 LULL_SECONDS = 0.001
 """A thread that has waited this long for its last frame may run a job before it waits again."""

@@ -5,7 +5,7 @@ A node without TLS has no door, because it cannot know who comes.
 
 from typing import Any
 
-from rezone.datanode.mishaps import REFUSED
+from rezone.datanode.scheduling.mishaps import REFUSED
 from rezone.domain.access.roles import Act, act_of, refusal
 from rezone.wire.errors import ForbiddenError
 from rezone.wire.messages import Message

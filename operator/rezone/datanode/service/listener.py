@@ -14,8 +14,8 @@ import threading
 
 import structlog
 
-from rezone.datanode.mishaps import UNEXPECTED
 from rezone.datanode.node.node import DataNode
+from rezone.datanode.scheduling.mishaps import UNEXPECTED
 from rezone.datanode.service.server import NodeServer, node_identity
 from rezone.wire.transport.channel import CHANNEL_ERRORS
 from rezone.wire.transport.tls import LOOK_SECONDS, TlsFiles, TlsFilesError, TlsSource

@@ -16,15 +16,15 @@ import structlog
 from pyarrow import flight
 
 from rezone.datanode.copying.copies import Receiver, failure_of, snapshot_stream
-from rezone.datanode.mishaps import UNEXPECTED
 from rezone.datanode.node.node import DataNode
 from rezone.datanode.reading.lookup import lookup_batches
 from rezone.datanode.reading.scan import scan_batches
 from rezone.datanode.scheduling.foreground import CopySteps
+from rezone.datanode.scheduling.mishaps import UNEXPECTED
 from rezone.datanode.scheduling.requests import Result, operation_of, result_of_code
+from rezone.datanode.scheduling.unread import Peer
 from rezone.datanode.service.control import Control
 from rezone.datanode.service.guard import Guard, guard_of
-from rezone.datanode.unread import Peer
 from rezone.domain.access.roles import Act, act_of
 from rezone.wire import messages
 from rezone.wire.errors import RezoneError

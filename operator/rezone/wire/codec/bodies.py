@@ -4,8 +4,8 @@ from typing import Any
 
 import pyarrow as pa
 
+from rezone.wire.codec.ipc_header import is_compressed
 from rezone.wire.errors import InvalidRowError
-from rezone.wire.ipc_header import is_compressed
 
 _IPC_END = b"\xff\xff\xff\xff\0\0\0\0"
 

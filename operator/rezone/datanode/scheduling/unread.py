@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import structlog
 
-from rezone.datanode.mishaps import UNEXPECTED
+from rezone.datanode.scheduling.mishaps import UNEXPECTED
 from rezone.datanode.settings import Clock
 from rezone.wire.transport.channel import Channel
 
