@@ -90,8 +90,9 @@ class Etcd:
     )
     given_up = 0
 
-    def __init__(self, ports: list[int]) -> None:
-        self._ports = ports
+    def __init__(self, ports: list[int], pids: list[int]) -> None:
+        self.ports = ports
+        self.pids = pids
         self._writer = _EtcdMember(ports[0], _ETCD_PUT_SECONDS)
         self._members = [_EtcdMember(port) for port in ports]
         self._ids: list[str] = []
@@ -130,7 +131,7 @@ class Etcd:
 
 
 @contextlib.contextmanager
-def etcd(directory: Path) -> Iterator[Peer]:
+def etcd(directory: Path) -> Iterator[Etcd]:
     """Run a cluster."""
     try:
         program = find_tools(["etcd"])["etcd"]
@@ -138,6 +139,7 @@ def etcd(directory: Path) -> Iterator[Peer]:
         raise NotHereError(f"etcd: {error}") from error
     ports = [(free_port(), free_port()) for _ in range(_MEMBERS)]
     members = ",".join(f"m{i}=http://127.0.0.1:{peer}" for i, (_, peer) in enumerate(ports))
+    pids = []
     with contextlib.ExitStack() as running:
         for i, (client, peer) in enumerate(ports):
             urls = {"client": f"http://127.0.0.1:{client}", "peer": f"http://127.0.0.1:{peer}"}
@@ -152,8 +154,8 @@ def etcd(directory: Path) -> Iterator[Peer]:
                 f"--initial-cluster={members}",
                 "--log-level=error",
             ]
-            running.enter_context(_process(command))
-        yield Etcd([client for client, _ in ports])
+            pids.append(running.enter_context(_process(command)))
+        yield Etcd([client for client, _ in ports], pids)
 
 
 # --- Redis --------------------------------------------------------------------------------------
@@ -277,10 +279,10 @@ def _open(port: int) -> bool:
 
 
 @contextlib.contextmanager
-def _process(command: list[str]) -> Iterator[None]:
+def _process(command: list[str]) -> Iterator[int]:
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
-        yield
+        yield process.pid
     finally:
         process.kill()
         process.wait()

@@ -120,7 +120,7 @@ class Zone:
     def cpu_seconds(self) -> dict[int, float]:
         """Return the CPU time each node's process has used."""
         return {
-            number: _cpu_of(node.process.pid)
+            number: cpu_of(node.process.pid)
             for number, node in self.coordinator.nodes.items()
             if isinstance(node, ProcessNode) and node.process is not None
         }
@@ -137,7 +137,8 @@ class Zone:
             poller.join(_POLL_MS / 1000 + 1)
 
 
-def _cpu_of(pid: int) -> float:
+def cpu_of(pid: int) -> float:
+    """Return the CPU time that a process has used, in seconds."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / _TICKS
 

@@ -196,6 +196,8 @@ class FakeCluster:
         self.sealed: set[int] = set()
         self.history: list[tuple[int, Entry]] = []
         self.openings: dict[str, int] = {}
+        self.refusals: dict[bytes, RezoneError] = {}
+        self.refused: dict[tuple[str, int, int], int] = {}
         self.tells_seals = True
         self.frozen: set[int] = set()
         self.thawed = threading.Event()
@@ -429,7 +431,9 @@ class FakeCluster:
             raise ProducerFencedError("opened again")
         known, last, end = state.producers.get(producer, (0, 0, 0))
         last = last if known == epoch else 0
-        assert request.sequence <= last + 1, "a gap in the sequence"
+        # After a refusal that may come again the number is taken: it ends with an unknown outcome.
+        taken = max(last, self.refused.get((*producer, epoch), 0))
+        assert request.sequence <= taken + 1, "a gap in the sequence"
         repeats = [
             before
             for sent in request.sent_as
@@ -443,6 +447,10 @@ class FakeCluster:
             state.producers[producer] = (epoch, request.sequence, repeats[0][2])
             end = repeats[0][2]
         elif request.sequence > last:
+            for refusal in (self.refusals[key] for key in keys if key in self.refusals):
+                if refusal.retryable:
+                    self.refused[*producer, epoch] = request.sequence
+                raise refusal
             self.codec.check(batch, delete=request.delete)
             none: list[bytes | None] = [None] * len(keys)
             values = none if request.delete else self.codec.encode_values(batch).to_pylist()

@@ -62,7 +62,9 @@ class ClientSettings:
     now, and the request goes there. Pauses between attempts double from `backoff_first_seconds` to
     `backoff_max_seconds`. `submit_write` blocks while `open_requests_max` or `open_bytes_max` is
     reached: a slow zone slows its writers. A data node waits `changes_poll_seconds` for news to a
-    change feed, which gives a mark then.
+    change feed, which gives a mark then. Calls for single rows that come while a request to their
+    partition is under way share the next one: at most `shared_calls_max` of them, 1 for none, and
+    `shared_bytes_max` as they were sent (docs/decisions/0350).
     """
 
     timeout_seconds: float = 30.0
@@ -77,6 +79,8 @@ class ClientSettings:
     window_requests_per_node: int = 256
     request_bytes_max: int = 4 << 20
     changes_poll_seconds: float = 1.0
+    shared_calls_max: int = 256
+    shared_bytes_max: int = 256 << 10
 
 
 def backoff(settings: ClientSettings, attempt: int, rng: random.Random) -> float:

@@ -14,6 +14,8 @@ from rezone.client.requests.calls import Budget, Call
 from rezone.client.requests.dispatch import Dispatcher
 from rezone.client.requests.request import Outcome, Request
 from rezone.client.settings import ClientSettings, closed_error
+from rezone.client.shared_reads import SharedReads
+from rezone.client.sharing import SHARING_ROWS_MAX
 from rezone.wire.codec import bodies
 from rezone.wire.codec.rows import RowCodec
 from rezone.wire.errors import RezoneError
@@ -69,16 +71,20 @@ class Reads:
         self._budget = budget
         self._settings = settings
         self._clock = clock
+        self._shared = SharedReads(dispatcher, budget, settings, clock=clock)
 
     def newest(self, codec: RowCodec, keys: batches.Rows, as_of: int | None) -> Any:
         """Return the rows of these keys as a table, by their leaders; of a time when given."""
-        parts = self._parts(codec, keys)
+        parts = self._cut(codec, keys)
         call = Call(max(1, len(parts)))
         if not parts:
             call.add([])
-        for part in parts:
-            self._ask(part, lambda outcome, _: call.add(outcome), as_of)
-        found = [bodies.from_ipc(body, codec.arrow_schema) for _, body in call.future.result()]
+        for partition, part in parts:
+            if as_of is None and part.num_rows <= SHARING_ROWS_MAX:
+                self._shared.ask(codec, partition, part, call.add)
+            else:
+                self._ask((partition, bodies.to_ipc(part)), _adding(call, codec), as_of)
+        found = [rows() for rows in call.future.result()]
         return pa.Table.from_batches(found, schema=codec.arrow_schema)
 
     def aged(
@@ -133,14 +139,16 @@ class Reads:
 
     def _parts(self, codec: RowCodec, keys: batches.Rows) -> list[Part]:
         """Cut keys by partitions and by size."""
-        cut = batches.checked_parts(
+        return [(partition, bodies.to_ipc(part)) for partition, part in self._cut(codec, keys)]
+
+    def _cut(self, codec: RowCodec, keys: batches.Rows) -> list[tuple[PartitionId, Any]]:
+        return batches.checked_parts(
             codec,
             batches.conform(keys, codec.key_schema),
             self._dispatcher.placement.partitions_of,
             delete=True,
             bytes_max=self._settings.request_bytes_max,
         )
-        return [(partition, bodies.to_ipc(part)) for partition, part in cut]
 
     def _ask_any(self, parts: list[Part], as_of: int | None, age_ms: int | None) -> list[Aged]:
         """Ask followers first for each part; return the part and its answer."""
@@ -187,3 +195,16 @@ class Reads:
         )
         if not self._dispatcher.submit(request):
             done(closed_error())
+
+
+def _adding(call: Call, codec: RowCodec) -> Callable[[Outcome, float], None]:
+    """Return what adds the rows of an answer to a call, or its error."""
+
+    def add(outcome: Outcome, sent_at: float) -> None:
+        del sent_at
+        if isinstance(outcome, RezoneError):
+            call.add(outcome)
+        else:
+            call.add(lambda: bodies.from_ipc(outcome[1], codec.arrow_schema))
+
+    return add

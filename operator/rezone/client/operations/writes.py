@@ -2,9 +2,11 @@
 
 All batches carry the client's producer (`producer`). Once that is fenced nothing more is sent.
 
-Per partition the batches are numbered and sent one at a time. A batch whose answer is lost is
-sent again with the same number, which a node applies at most once. A batch that ended with
-OutcomeUnknownError keeps its number taken: the next one takes a higher one, so a copy of it
+Per partition requests are numbered and sent one at a time. Small batches that wait meanwhile share
+the next request, in their order (`sharing`). A request of several calls that is refused at once is
+split, until it is known whose rows are refused: each call has its own end. A request whose answer
+is lost is sent again with the same number, which a node applies at most once. A request that ended
+with OutcomeUnknownError keeps its number taken: the next one takes a higher one, so a copy of it
 still on the wire can be told from the new one.
 
 When a partition was re-sharded (B-08), its lane is moved: its batches are cut anew by key and put
@@ -31,11 +33,13 @@ from rezone.client.requests.dispatch import Dispatcher
 from rezone.client.requests.request import Outcome, Request
 from rezone.client.routing.placement import PartitionIds, Placement
 from rezone.client.settings import ClientSettings, OutcomeUnknownError, closed_error
+from rezone.client.sharing import SHARING_ROWS_MAX, Limits, joined
 from rezone.wire.codec import bodies
+from rezone.wire.codec.encoded_rows import encoded_rows
 from rezone.wire.codec.keyspace import Hashes
 from rezone.wire.codec.producers import digest_of
 from rezone.wire.codec.rows import RowCodec
-from rezone.wire.errors import OverloadedError, ReshardedError, RezoneError
+from rezone.wire.errors import OverloadedError, ReshardedError, RezoneError, RowLockedError
 from rezone.wire.layouts import HashRange, generation_of
 from rezone.wire.messages import (
     SENT_AS_MAX,
@@ -51,14 +55,17 @@ _REFUSALS = frozenset(
     {"InvalidRow", "LimitExceeded", "Forbidden", *(error.code for error in FINAL_ERRORS)}
 )
 """Errors that prove, as the answer to a first attempt, that nothing was applied."""
+_SPLITTING = (_REFUSALS | {RowLockedError.code}) - {error.code for error in FINAL_ERRORS}
+"""Of these those that may be about one of the calls in a request."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PartitionWrite:
-    """One acknowledged request: its rows are on every in-sync replica's disk.
+    """One call's acknowledged rows in one partition: they are on every in-sync replica's disk.
 
-    `end_offset` is the partition's offset after its rows, `commit_time` microseconds since 1970,
-    `leader_epoch` that of the leadership that acknowledged.
+    `end_offset` is the partition's offset after them and after the rows of other calls that shared
+    their request, `commit_time` microseconds since 1970, `leader_epoch` that of the leadership that
+    acknowledged.
     """
 
     partition: PartitionId
@@ -70,8 +77,10 @@ class PartitionWrite:
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
 class _Batch:
-    """Rows of one request to come, their room in the budget, the call they belong to.
+    """Rows of one call in a request to come, their room in the budget, the call they belong to.
 
+    `written`: the hashes of their keys, of few rows. No other call for one of them shares a request
+    with it: each has its own version, and they keep their order.
     `deadline` is that of the first attempt, 0 when there was none; `sent_as` its names before.
     """
 
@@ -81,19 +90,21 @@ class _Batch:
     room: int
     call: Call
     delete: bool
+    written: frozenset[int]
     deadline: float = 0.0
     sent_as: tuple[SentAs, ...] = ()
 
 
 @dataclasses.dataclass(eq=False)
 class _Lane:
-    """The batches of this client for one partition; one is on its way at most.
+    """The batches of this client for one partition; one request is on its way at most.
 
     `busy`: one is, or the lane is moved.
     """
 
     partition: PartitionId
     hashes: HashRange
+    limits: Limits
     sequence: int = 0
     waiting: deque[_Batch] = dataclasses.field(default_factory=deque)
     busy: bool = False
@@ -150,7 +161,13 @@ class Writes:
                     call.add(error)
                 break
             one = _Batch(
-                body=body, codec=codec, rows=part.num_rows, room=room, call=call, delete=delete
+                body=body,
+                codec=codec,
+                rows=part.num_rows,
+                room=room,
+                call=call,
+                delete=delete,
+                written=_written(codec, part),
             )
             self._put(partition, one)
         return call.future
@@ -185,7 +202,7 @@ class Writes:
     def _put(self, partition: PartitionId, batch: _Batch, after_generation: int = -1) -> None:
         """Put a batch behind its partition's others; cut it anew if it is too late for that."""
         with self._lock:
-            lane = self._open_lane(partition)
+            lane = self._open_lane(partition, batch.codec)
             if lane is not None:
                 lane.waiting.append(batch)
                 if lane.busy:
@@ -196,7 +213,13 @@ class Writes:
         else:
             self._next(lane)
 
-    def _open_lane(self, partition: PartitionId) -> _Lane | None:
+    def _limits(self, codec: RowCodec) -> Limits:
+        limits = codec.limits
+        return Limits(
+            self._settings, rows_max=limits.batch_rows_max, bytes_max=limits.batch_bytes_max
+        )
+
+    def _open_lane(self, partition: PartitionId, codec: RowCodec) -> _Lane | None:
         """Return a partition's lane; None when it was re-sharded and has no batches any more."""
         placement = self._dispatcher.placement
         lane = self._lanes.get(partition)
@@ -211,27 +234,28 @@ class Writes:
             # Not known: the zone was made anew since the rows were cut. They will be refused.
             known = placement.knows(partition)
             hashes = placement.range_of(partition) if known else HashRange(0, 0)
-            lane = self._lanes[partition] = _Lane(partition, hashes)
+            lane = self._lanes[partition] = _Lane(partition, hashes, self._limits(codec))
         return lane
 
     def _next(self, lane: _Lane) -> None:
-        """Send the lane's next batch."""
+        """Send the lane's next batch, with those behind it that fit."""
         while True:
             with self._lock:
                 if not lane.waiting:
                     lane.busy = False
                     return
-                batch = lane.waiting.popleft()
+                group = lane.limits.take(lane.waiting, _fits)
                 lost = self._producer.lost
                 if lost is None:
                     lane.sequence += 1
-                    request = self._request(lane, batch, lane.sequence)
-            if lost is None and self._dispatcher.submit(request):
+            # Without the lock: nobody else sends of a lane that is busy.
+            if lost is None and self._dispatcher.submit(self._request(lane, group, lane.sequence)):
                 return
-            self._end(batch, _unsent(batch, lane.partition, lost or closed_error()))
+            for batch in group:
+                self._end(batch, _unsent(batch, lane.partition, lost or closed_error()))
 
-    def _request(self, lane: _Lane, batch: _Batch, sequence: int) -> Request:
-        producer = self._producer.opened
+    def _request(self, lane: _Lane, group: list[_Batch], sequence: int) -> Request:
+        producer, first = self._producer.opened, group[0]
 
         def message(opaque: int) -> Message:
             return WriteRequest(
@@ -240,29 +264,45 @@ class Writes:
                 producer_id=producer.producer_id,
                 sequence=sequence,
                 producer_epoch=producer.producer_epoch,
-                delete=batch.delete,
-                sent_as=batch.sent_as,
+                delete=first.delete,
+                sent_as=first.sent_as,
             )
 
         def done(outcome: Outcome) -> None:
-            self._done(lane, batch, request, outcome)
+            self._done(lane, group, request, outcome)
 
-        request = Request(partition=lane.partition, message=message, body=batch.body, done=done)
-        request.deadline = batch.deadline
+        request = Request(
+            partition=lane.partition,
+            message=message,
+            body=joined(group, _schema_of(first)),
+            done=done,
+            shared=len(group) > 1,
+            deadline=first.deadline,
+        )
         return request
 
-    def _done(self, lane: _Lane, batch: _Batch, request: Request, outcome: Outcome) -> None:
+    def _done(self, lane: _Lane, group: list[_Batch], request: Request, outcome: Outcome) -> None:
         if isinstance(outcome, ReshardedError):
-            self._refused_by_seal(lane, batch, request, outcome)
+            self._refused_by_seal(lane, group, request, outcome)
             return
         if isinstance(outcome, FINAL_ERRORS):
             self._producer.lose(outcome)
-        result = self._result(batch, request, outcome)
+        if _is_to_split(request, outcome):
+            # The number is free: nothing was applied. They go again, fewer at a time.
+            lane.sequence -= 1
+            lane.limits.refused(len(group))
+            with self._lock:
+                lane.waiting.extendleft(reversed(group))
+            self._next(lane)
+            return
+        lane.limits.answered()
+        results = [self._result(batch, request, outcome) for batch in group]
         # A number that was surely not applied is free for the next batch: no gap.
-        if isinstance(result, BaseException) and not isinstance(result, TimeoutError):
+        if isinstance(results[0], BaseException) and not isinstance(results[0], TimeoutError):
             lane.sequence -= 1
         self._next(lane)
-        self._end(batch, result)
+        for batch, result in zip(group, results, strict=True):
+            self._end(batch, result)
 
     def _end(self, batch: _Batch, result: PartitionWrite | Exception) -> None:
         self._budget.give(batch.room)
@@ -294,21 +334,28 @@ class Writes:
     # --- a lane is moved: its partition was re-sharded ---------------------------------------
 
     def _refused_by_seal(
-        self, lane: _Lane, batch: _Batch, request: Request, refusal: ReshardedError
+        self, lane: _Lane, group: list[_Batch], request: Request, refusal: ReshardedError
     ) -> None:
-        """Put the batch back at the head of its lane, with the name it was sent under, and move."""
-        if request.attempts and len(batch.sent_as) == SENT_AS_MAX:
-            self._end(batch, _unknown(lane.partition, request.attempts, refusal))
+        """Put batches back at the head of their lane, with the name they were sent under; move it.
+
+        The name is that of the request: its digest is of the rows of all that shared it.
+        """
+        sent_as = group[0].sent_as
+        if request.attempts and len(sent_as) == SENT_AS_MAX:
+            for batch in group:
+                self._end(batch, _unknown(lane.partition, request.attempts, refusal))
         else:
             if request.attempts:
                 # Whether an attempt before the refused one was applied the heirs know.
-                digest = digest_of(batch.body, delete=batch.delete)
-                name = SentAs(lane.partition, lane.sequence, digest)
-                batch = dataclasses.replace(
-                    batch, sent_as=(*batch.sent_as, name), deadline=request.deadline
-                )
+                digest = digest_of(request.body, delete=group[0].delete)
+                sent_as = (*sent_as, SentAs(lane.partition, lane.sequence, digest))
+                deadline = request.deadline
+                group = [
+                    dataclasses.replace(batch, sent_as=sent_as, deadline=deadline)
+                    for batch in group
+                ]
             with self._lock:
-                lane.waiting.appendleft(batch)
+                lane.waiting.extendleft(reversed(group))
         self._move_later(lane)
 
     def _move_later(self, lane: _Lane) -> None:
@@ -335,15 +382,20 @@ class Writes:
 
     def _cut_anew(self, batch: _Batch, after_generation: int) -> None:
         """Send the rows of a batch whose partition is over by the present placement."""
-        schema = batch.codec.key_schema if batch.delete else batch.codec.arrow_schema
-        data = bodies.from_ipc(batch.body, schema)
+        data = bodies.from_ipc(batch.body, _schema_of(batch))
         parts = list(batches.by_partition(batch.codec, data, self._lines(after_generation)))
         batch.call.expect(len(parts) - 1)
         self._budget.give(batch.room)
         for partition, part in parts:
             body = bodies.to_ipc(part)
             room = self._budget.exceed(len(body))
-            one = dataclasses.replace(batch, body=body, rows=part.num_rows, room=room)
+            one = dataclasses.replace(
+                batch,
+                body=body,
+                rows=part.num_rows,
+                room=room,
+                written=_written(batch.codec, part),
+            )
             self._put(partition, one, after_generation)
 
 
@@ -353,6 +405,36 @@ def _line_of(hashes: Hashes, placement: Placement, moving: Iterable[_Lane]) -> P
         start, end = np.uint64(lane.hashes.start), np.uint64(lane.hashes.end - 1)
         found[(hashes >= start) & (hashes <= end)] = lane.partition
     return found
+
+
+def _schema_of(batch: _Batch) -> Any:
+    return batch.codec.key_schema if batch.delete else batch.codec.arrow_schema
+
+
+def _written(codec: RowCodec, part: Any) -> frozenset[int]:
+    if part.num_rows > SHARING_ROWS_MAX:
+        return frozenset()
+    return frozenset(encoded_rows(codec, part).hashes().tolist())
+
+
+def _fits(first: _Batch, other: _Batch) -> bool:
+    """Whether two batches may share a request: all but their rows is the same."""
+    return (
+        first.delete == other.delete
+        and first.codec is other.codec
+        and first.sent_as == other.sent_as
+        and first.deadline == other.deadline
+    )
+
+
+def _is_to_split(request: Request, outcome: Outcome) -> bool:
+    """Whether nothing of a shared request was applied, perhaps because of one of its calls."""
+    return (
+        request.shared
+        and request.attempts == 1
+        and isinstance(outcome, RezoneError)
+        and outcome.code in _SPLITTING
+    )
 
 
 def _unsent(

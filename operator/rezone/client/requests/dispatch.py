@@ -11,6 +11,7 @@ A request is sent to the cached leader. What happens then:
   means that the placement names others now: who asks cuts anew by it, without a pause.
 - Other retryable errors: a pause, then again.
 - A node that answers nothing for a while is doubted: others are asked who leads by now (`doubts`).
+- RowLocked to the first attempt of a request that calls share: done, for its sender to split it.
 - A request that any replica may answer (`anywhere`) goes to a follower first, and to the leader
   when that gives an error.
 - Any other error, the deadline, or an id that no layout has: the request is done.
@@ -43,6 +44,7 @@ from rezone.wire.errors import (
     NotReadyError,
     ReshardedError,
     RezoneError,
+    RowLockedError,
     UnknownPartitionError,
     error_from,
 )
@@ -299,6 +301,7 @@ class Dispatcher:
                 error = self._taken_over(request.partition, error)
             request.last_error = error
             again = error.retryable and not isinstance(error, ReshardedError)
+            again = again and not _is_of_one_call(request, error)
             if again and not self._closed and self._clock() < request.deadline:
                 self._repeat(request, error)
                 return
@@ -434,3 +437,11 @@ class Dispatcher:
                     # any node from being asked in a tight loop meanwhile.
                     pause = backoff(self._settings, failures, self._rng)
                     self._lock.wait_for(lambda: self._closed, pause)
+
+
+def _is_of_one_call(request: Request, error: RezoneError) -> bool:
+    """Whether it may be one of the calls in a request alone that is refused, surely with no effect.
+
+    After more attempts than one it is not known what has become of those before.
+    """
+    return request.shared and request.attempts == 1 and isinstance(error, RowLockedError)

@@ -17,8 +17,9 @@ class Request:
 
     `message(opaque)` makes the header of an attempt. `done` gets the answer's frame, or the error
     it ended with. `anywhere`: a follower may answer, too. `deadline`: by the client's clock; none
-    given, it is the settings' timeout after the request was taken. All else belongs to the
-    dispatcher; `attempts` says how often it was sent, `sent_at` when last.
+    given, it is the settings' timeout after the request was taken. `shared`: it has rows of several
+    calls, and a locked row ends it at the first attempt: its sender finds out whose row it is. All
+    else belongs to the dispatcher; `attempts` says how often it was sent, `sent_at` when last.
     """
 
     partition: PartitionId
@@ -26,6 +27,7 @@ class Request:
     body: bytes
     done: Callable[[Outcome], None]
     anywhere: bool = False
+    shared: bool = False
     deadline: float = 0.0
     opaque: int = 0
     attempt_ends: float = 0.0

@@ -1,0 +1,105 @@
+"""Calls that share a request: which of those that wait go together, and as what.
+
+A call waits only while another request of the same kind to its partition is under way, so one that
+is alone is sent at once (docs/decisions/0350).
+"""
+
+import itertools
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol, TypeVar
+
+import pyarrow as pa
+
+from rezone.client.settings import ClientSettings
+from rezone.wire.codec import bodies
+
+SHARING_ROWS_MAX = 64
+"""A call of more rows has a request of its own: it gains nothing by another one's."""
+
+
+class Call(Protocol):
+    """What is asked of a call that waits."""
+
+    @property
+    def body(self) -> bytes:
+        """Its rows or keys, as one Arrow IPC stream."""
+
+    @property
+    def rows(self) -> int:
+        """How many they are."""
+
+    @property
+    def written(self) -> frozenset[int]:
+        """The key hashes of rows that it writes: each row has a version of every call."""
+
+
+C = TypeVar("C", bound=Call)
+
+
+class Limits:
+    """How many calls, rows and bytes one request may have.
+
+    A refused request of several calls halves how many the next ones have, so that a call which is
+    refused is soon alone; each that is answered doubles it.
+    """
+
+    def __init__(self, settings: ClientSettings, *, rows_max: int, bytes_max: int) -> None:
+        self._calls_max = self._calls = max(1, settings.shared_calls_max)
+        self._rows_max = rows_max
+        self._bytes_max = min(settings.shared_bytes_max, bytes_max)
+
+    def refused(self, calls: int) -> None:
+        """Take half as many as were refused together."""
+        self._calls = max(1, calls // 2)
+
+    def answered(self) -> None:
+        """Take twice as many again."""
+        self._calls = min(self._calls_max, self._calls * 2)
+
+    def take(self, waiting: deque[C], fits: Callable[[C, C], bool]) -> list[C]:
+        """Take the first call out, and those right behind it that fit it, within the limits."""
+        first = waiting.popleft()
+        taken, rows, size = [first], first.rows, len(first.body)
+        written = set(first.written)
+        while waiting and len(taken) < self._calls and first.rows <= SHARING_ROWS_MAX:
+            one = waiting[0]
+            rows, size = rows + one.rows, size + len(one.body)
+            within = rows <= self._rows_max and size <= self._bytes_max
+            alike = one.rows <= SHARING_ROWS_MAX and fits(first, one)
+            if not (within and alike and written.isdisjoint(one.written)):
+                break
+            written |= one.written
+            taken.append(waiting.popleft())
+        return taken
+
+
+def joined(calls: Sequence[Call], schema: Any) -> bytes:
+    """Return the rows of all these calls as one body, in their order."""
+    if len(calls) == 1:
+        return calls[0].body
+    parts = [bodies.from_ipc(one.body, schema) for one in calls]
+    return bodies.to_ipc(_concatenated(parts))
+
+
+def _concatenated(parts: list[Any]) -> Any:
+    columns = [
+        pa.concat_arrays(list(column))
+        for column in zip(*(part.columns for part in parts), strict=True)
+    ]
+    return pa.RecordBatch.from_arrays(columns, schema=parts[0].schema)
+
+
+class SharedRows:
+    """The rows that a shared read has found, for each call to take its own; any thread may."""
+
+    def __init__(self, rows: Any, row_ids: Sequence[bytes]) -> None:
+        self._rows = rows
+        self._places = dict(zip(row_ids, itertools.count()))
+
+    def of(self, row_ids: Sequence[bytes]) -> Any:
+        """Return the rows of these ids, absent ones left out."""
+        found = [self._places[one] for one in row_ids if one in self._places]
+        if len(found) == 1:
+            return self._rows.slice(found[0], 1)
+        return self._rows.take(pa.array(found, pa.int64()))
