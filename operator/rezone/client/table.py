@@ -14,6 +14,7 @@ from typing import Any, Self
 
 import pyarrow as pa
 
+from rezone.client import single_rows
 from rezone.client.feed.feed import ChangeFeed, SnapshotAndChanges
 from rezone.client.feed.positions import FeedPositions
 from rezone.client.feed.token import decode_token
@@ -24,7 +25,6 @@ from rezone.client.operations.staleness import Staleness
 from rezone.client.operations.transactions import Transaction
 from rezone.client.operations.writes import PartitionWrite, Writes
 from rezone.client.operations.zone import Zone, partition_of
-from rezone.client.requests import batches
 from rezone.client.requests.asking import Requests
 from rezone.client.requests.calls import Budget
 from rezone.client.requests.dispatch import Dispatcher
@@ -137,9 +137,30 @@ class TableClient:
         """Upsert rows and wait until they are acknowledged; see `submit_write`."""
         return self.submit_write(data).result()
 
-    def delete(self, keys: batches.Rows) -> list[PartitionWrite]:
-        """Delete rows and wait until that is acknowledged; see `submit_delete`."""
-        return self.submit_delete(keys).result()
+    def delete(self, *keys: Any) -> list[PartitionWrite]:
+        """Delete rows and wait until that is acknowledged; see `submit_delete`.
+
+        Either rows of keys, or the values of one primary key: `delete(7)`.
+        """
+        if len(keys) == 1 and single_rows.is_rows(keys[0]):
+            return self.submit_delete(keys[0]).result()
+        return self.submit_delete(single_rows.key_of(self.codec, keys)).result()
+
+    def put(self, **columns: Any) -> PartitionWrite:
+        """Upsert one row by its columns and wait until it is acknowledged; see `submit_write`.
+
+        A row that is there is replaced whole: a column that is left out is null. InvalidRowError
+        when that may not be.
+        """
+        return self.submit_write([columns]).result()[0]
+
+    def get(self, *key: Any) -> dict[str, Any] | None:
+        """Return the newest state of one row by its primary key; None when it is not there.
+
+        `key` has the values of the key's columns, in their order: `get(7)`.
+        """
+        found: list[dict[str, Any]] = self.read(single_rows.key_of(self.codec, key)).to_pylist()
+        return found[0] if found else None
 
     def read(self, keys: batches.Rows, as_of: int | None = None) -> Any:
         """Return the rows of these primary keys as a table, absent ones left out, in no order.
