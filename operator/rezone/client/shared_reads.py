@@ -21,7 +21,6 @@ from rezone.client.requests.request import Outcome, Request
 from rezone.client.settings import ClientSettings, closed_error
 from rezone.client.sharing import Limits, SharedRows, joined
 from rezone.wire.codec import bodies
-from rezone.wire.codec.encoded_rows import encoded_rows
 from rezone.wire.codec.rows import RowCodec
 from rezone.wire.errors import ReshardedError, RezoneError
 from rezone.wire.messages import Message, PartitionId, ReadRequest
@@ -173,23 +172,13 @@ class SharedReads:
         if len(group) == 1:
             self._end(group[0], lambda: bodies.from_ipc(body, codec.arrow_schema))
             return
-        try:
-            rows = bodies.from_ipc(body, codec.arrow_schema)
-            found = SharedRows(rows, encoded_rows(codec, rows).row_id_list())
-        except RezoneError as error:
-            for read in group:
-                self._end(read, error)
-            return
+        found = SharedRows(codec, body)
         for read in group:
-            self._end(read, functools.partial(_own, found, read))
+            self._end(read, functools.partial(found.of, read.keys))
 
     def _end(self, read: _Read, result: Found | RezoneError) -> None:
         self._budget.give(read.room)
         read.answered(result)
-
-
-def _own(found: SharedRows, read: _Read) -> Any:
-    return found.of(encoded_rows(read.codec, read.keys).row_id_list())
 
 
 def _fits(first: _Read, other: _Read) -> bool:

@@ -5,6 +5,7 @@ is alone is sent at once (docs/decisions/0350).
 """
 
 import itertools
+import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol, TypeVar
@@ -13,6 +14,8 @@ import pyarrow as pa
 
 from rezone.client.settings import ClientSettings
 from rezone.wire.codec import bodies
+from rezone.wire.codec.encoded_rows import encoded_rows
+from rezone.wire.codec.rows import RowCodec
 
 SHARING_ROWS_MAX = 64
 """A call of more rows has a request of its own: it gains nothing by another one's."""
@@ -91,15 +94,32 @@ def _concatenated(parts: list[Any]) -> Any:
 
 
 class SharedRows:
-    """The rows that a shared read has found, for each call to take its own; any thread may."""
+    """The rows that a shared read has found, for each call to take its own.
 
-    def __init__(self, rows: Any, row_ids: Sequence[bytes]) -> None:
-        self._rows = rows
-        self._places = dict(zip(row_ids, itertools.count()))
+    Any thread may; the first one that does decodes them, so that the thread that reads answers goes
+    on at once.
+    """
 
-    def of(self, row_ids: Sequence[bytes]) -> Any:
-        """Return the rows of these ids, absent ones left out."""
-        found = [self._places[one] for one in row_ids if one in self._places]
+    def __init__(self, codec: RowCodec, body: memoryview) -> None:
+        self._codec = codec
+        self._body = body
+        self._lock = threading.Lock()
+        self._decoded: tuple[Any, dict[bytes, int]] | None = None
+
+    def of(self, keys: Any) -> Any:
+        """Return the rows of these keys, absent ones left out.
+
+        Raises InvalidRowError when the answer has no rows of the table.
+        """
+        with self._lock:
+            rows, places = self._decoded = self._decoded or self._decode()
+        row_ids = encoded_rows(self._codec, keys).row_id_list()
+        found = [places[one] for one in row_ids if one in places]
         if len(found) == 1:
-            return self._rows.slice(found[0], 1)
-        return self._rows.take(pa.array(found, pa.int64()))
+            return rows.slice(found[0], 1)
+        return rows.take(pa.array(found, pa.int64()))
+
+    def _decode(self) -> tuple[Any, dict[bytes, int]]:
+        rows = bodies.from_ipc(self._body, self._codec.arrow_schema)
+        row_ids = encoded_rows(self._codec, rows).row_id_list()
+        return rows, dict(zip(row_ids, itertools.count()))
