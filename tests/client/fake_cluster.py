@@ -21,7 +21,7 @@ from pyarrow import flight
 
 from rezone.wire import messages
 from rezone.wire.codec import bodies, keyspace, rows
-from rezone.wire.codec.producers import home_hash
+from rezone.wire.codec.producers import digest_of, home_hash
 from rezone.wire.codec.rows import RowCodec
 from rezone.wire.errors import (
     ConflictError,
@@ -197,6 +197,7 @@ class FakeCluster:
         self.history: list[tuple[int, Entry]] = []
         self.openings: dict[str, int] = {}
         self.refusals: dict[bytes, RezoneError] = {}
+        self.digests: dict[tuple[str, int, int, int], bytes] = {}
         self.refused: dict[tuple[str, int, int], int] = {}
         self.tells_seals = True
         self.frozen: set[int] = set()
@@ -417,7 +418,12 @@ class FakeCluster:
         self._refuse_follower(node, request.partition, hint=fault is not Fault.NO_HINT)
         if isinstance(request, ReadRequest):
             return self._read(request, keys.to_pylist())
+        for sent in request.sent_as:
+            name = (request.producer_id, sent.partition, request.producer_epoch, sent.sequence)
+            assert self.digests.get(name, sent.digest) == sent.digest, "other rows under a name"
         answer = self._write(request, keys.to_pylist(), batch), b""
+        name = (request.producer_id, request.partition, request.producer_epoch, request.sequence)
+        self.digests[name] = digest_of(body, delete=request.delete)
         if fault is Fault.MOVE_AFTER:
             self.move(request.partition)
             self._refuse_follower(node, request.partition)
