@@ -12,11 +12,13 @@ from structlog.testing import capture_logs
 
 from rezone.datanode.scheduling.foreground import Foreground, Requests
 from rezone.datanode.scheduling.mishaps import SAY_SECONDS, UNEXPECTED, Mishaps
+from rezone.datanode.scheduling.requests import Request, Result
 from rezone.datanode.settings import SystemClock
 from rezone.wire import messages
 from rezone.wire.messages import StatisticsRequest
 
 P = 0
+NOTHING = Request(None, 0.0)
 
 
 @pytest.mark.proves("TR-03")
@@ -93,11 +95,11 @@ def test_requests_end_with_their_connection() -> None:
     one.begin()
     one.begin()
     other.begin()
-    one.end()
+    one.end(NOTHING, Result.OK)
     one.close()
     assert foreground.under_way == 1
-    one.end()
+    one.end(NOTHING, Result.OK)
     one.begin()
     assert foreground.under_way == 1, "an answer that comes late"
-    other.end()
+    other.end(NOTHING, Result.OK)
     assert foreground.under_way == 0

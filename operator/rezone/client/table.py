@@ -14,10 +14,10 @@ from typing import Any, Self
 
 import pyarrow as pa
 
-from rezone.client import single_rows
 from rezone.client.feed.feed import ChangeFeed, SnapshotAndChanges
 from rezone.client.feed.positions import FeedPositions
 from rezone.client.feed.token import decode_token
+from rezone.client.operations import single_rows
 from rezone.client.operations.lookups import LOOKUPS_AT_ONCE, IndexPage, Lookup
 from rezone.client.operations.producer import OpenedProducer, Producer
 from rezone.client.operations.reads import AgedRows, Reads, ReadTime
@@ -25,6 +25,7 @@ from rezone.client.operations.staleness import Staleness
 from rezone.client.operations.transactions import Transaction
 from rezone.client.operations.writes import PartitionWrite, Writes
 from rezone.client.operations.zone import Zone, partition_of
+from rezone.client.requests import batches
 from rezone.client.requests.asking import Requests
 from rezone.client.requests.calls import Budget
 from rezone.client.requests.dispatch import Dispatcher

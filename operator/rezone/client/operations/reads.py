@@ -13,9 +13,9 @@ from rezone.client.requests import batches
 from rezone.client.requests.calls import Budget, Call
 from rezone.client.requests.dispatch import Dispatcher
 from rezone.client.requests.request import Outcome, Request
+from rezone.client.requests.shared_reads import SharedReads
+from rezone.client.requests.sharing import SHARING_ROWS_MAX
 from rezone.client.settings import ClientSettings, closed_error
-from rezone.client.shared_reads import SharedReads
-from rezone.client.sharing import SHARING_ROWS_MAX
 from rezone.wire.codec import bodies
 from rezone.wire.codec.rows import RowCodec
 from rezone.wire.errors import RezoneError

@@ -31,9 +31,9 @@ from rezone.client.requests import batches
 from rezone.client.requests.calls import Budget, Call
 from rezone.client.requests.dispatch import Dispatcher
 from rezone.client.requests.request import Outcome, Request
+from rezone.client.requests.sharing import SHARING_ROWS_MAX, Limits, joined
 from rezone.client.routing.placement import PartitionIds, Placement
 from rezone.client.settings import ClientSettings, OutcomeUnknownError, closed_error
-from rezone.client.sharing import SHARING_ROWS_MAX, Limits, joined
 from rezone.wire.codec import bodies
 from rezone.wire.codec.encoded_rows import encoded_rows
 from rezone.wire.codec.keyspace import Hashes

@@ -85,6 +85,7 @@ _RESULT_OF_CODE: Final = {
     "InvalidRow": Result.REFUSED,
     "SnapshotExpired": Result.REFUSED,
     "VersionsExpired": Result.REFUSED,
+    "FeedTruncated": Result.REFUSED,
     "Forbidden": Result.REFUSED,
     "SequenceReused": Result.REFUSED,
     "Conflict": Result.CONFLICT,

@@ -4,6 +4,7 @@ import msgspec
 
 from rezone.wire.errors import ErrorInfo
 from rezone.wire.messages.base import Message, PartitionId
+from rezone.wire.ranges import Count, CountOrNone, Unsigned
 
 NOBODY_GAVE = -1
 """In place of the partition that gave a position: a caller chose the time by itself."""
@@ -18,11 +19,11 @@ class FollowedPart(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True
     """
 
     partition: PartitionId
-    first_hash: int
-    last_hash: int
-    time: int | None = None
-    given_by: PartitionId = NOBODY_GAVE
-    offset: int | None = None
+    first_hash: Unsigned
+    last_hash: Unsigned
+    time: Count | None = None
+    given_by: CountOrNone = NOBODY_GAVE
+    offset: Count | None = None
 
 
 class FollowChanges(Message, frozen=True):
@@ -32,8 +33,8 @@ class FollowChanges(Message, frozen=True):
     """
 
     parts: tuple[FollowedPart, ...]
-    bytes_max: int = 1 << 20
-    timeout_ms: int = 0
+    bytes_max: Count = 1 << 20
+    timeout_ms: Count = 0
 
 
 class PartChanges(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
@@ -47,8 +48,8 @@ class PartChanges(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True)
     """
 
     rows: bytes = b""
-    time: int = 0
-    offset: int | None = None
+    time: Count = 0
+    offset: Count | None = None
     own: bool = False
     ended: bool = False
     more: bool = False

@@ -18,8 +18,8 @@ from typing import Any
 from rezone.client.requests.calls import Budget
 from rezone.client.requests.dispatch import Dispatcher
 from rezone.client.requests.request import Outcome, Request
+from rezone.client.requests.sharing import Limits, SharedRows, joined
 from rezone.client.settings import ClientSettings, closed_error
-from rezone.client.sharing import Limits, SharedRows, joined
 from rezone.wire.codec import bodies
 from rezone.wire.codec.rows import RowCodec
 from rezone.wire.errors import ReshardedError, RezoneError
