@@ -18,6 +18,7 @@ from rezone.datanode.node.data import ANSWER_BYTES, DataChannel
 from rezone.datanode.node.memory import MemoryCollector, SnapshotSlots
 from rezone.datanode.node.node import DataNode
 from rezone.datanode.scheduling.foreground import Foreground
+from rezone.datanode.scheduling.requests import Request
 from rezone.datanode.scheduling.unread import Unread as Reading
 from rezone.datanode.settings import NodeSettings, SystemClock
 from rezone.storage.budget import Tally
@@ -314,8 +315,8 @@ class Echo(DataChannel):
 
     def _handle(self, message: Message, body: memoryview) -> None:
         del body
-        self._requests.begin()
-        self._answer(message, self.body)
+        taken = Request(None, self._requests.begin())
+        self._answer(message, taken, self.body)
 
 
 class NoticingTally(Tally):
@@ -361,7 +362,7 @@ def test_who_takes_no_answers_is_not_read_further(body: bytes) -> None:
     assert unread.sent == 100
     assert tally.used == 0
     # An answer that comes when the client has gone counts no more.
-    channel._requests.begin()
-    channel._answer(ConnectionClosed(reason="late"), bytes(1000))
+    late = Request(None, channel._requests.begin())
+    channel._answer(ConnectionClosed(reason="late"), late, bytes(1000))
     assert tally.used == 0
     assert foreground.under_way == 0

@@ -17,6 +17,7 @@ from rezone.client import (
     TransactionOutcomeUnknownError,
 )
 from rezone.datanode.node.data import DataChannel
+from rezone.datanode.scheduling.requests import Request
 from rezone.wire.errors import (
     ConflictError,
     InvalidRowError,
@@ -131,9 +132,9 @@ def test_a_lost_answer_to_a_commit_is_said_and_can_be_asked_for(
     """The user would take a commit for failed that has happened, and do it again."""
     send = DataChannel._answer
 
-    def lose(self: DataChannel, message: Message, body: bytes = b"") -> None:
+    def lose(self: DataChannel, message: Message, taken: Request, body: bytes = b"") -> None:
         if not isinstance(message, TransactionResult):
-            send(self, message, body)
+            send(self, message, taken, body)
 
     with table(c, timeout_seconds=2.0, attempt_timeout_seconds=0.5) as client:
         tx = client.transaction(key(HERE[0]))

@@ -155,7 +155,7 @@ class SourceStream(Iterator[Chunk]):
         if self._world.rng.random() < 0.5:
             self._batches.close()
         else:
-            self.node.unread.append(self._batches)
+            self.node.left_unread.append(self._batches)
 
 
 class SourceLine:

@@ -52,7 +52,7 @@ class CopyNode(SimulatedNode):
         endanger: Callable[[TrackedDisk], None],
         **more: Any,
     ) -> None:
-        self.unread: list[Generator[Any, None, None]] = []
+        self.left_unread: list[Generator[Any, None, None]] = []
         self.puts: list[Put] = []
         self._limits = limits
         self._pull = pull

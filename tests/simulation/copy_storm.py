@@ -331,8 +331,8 @@ class CopyStorm(DataPlane, CopyWorld):
         for put in list(node.puts):
             if self.rng.random() < 0.5:
                 put.step()
-        if node.unread and self.rng.random() < 0.02:
-            node.unread.pop().close()
+        if node.left_unread and self.rng.random() < 0.02:
+            node.left_unread.pop().close()
 
     def _carry(self, carrier: Carrier) -> None:
         """Do a step of a copy, or end it with the process that it runs in."""

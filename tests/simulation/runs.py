@@ -20,8 +20,8 @@ from simulation.target_scenarios import TARGETS
 from simulation.world import World
 
 ALL = (*OF_ZONES, *PODS)
-SEEDS_DEFAULT = 80
-STORMS_DEFAULT = 40
+SEEDS_DEFAULT = 40
+STORMS_DEFAULT = 15
 """So many of the runs that a seed has to itself, and that begin with a zone's coordinator."""
 
 POINTS_STEP = 9
