@@ -15,6 +15,7 @@ import rezone.domain
 from rezone.cli.look.explain import WORDS, explain_migration, explain_task, explain_zone
 from rezone.cli.look.text import text_of
 from rezone.domain.rebalance.survey import Wait
+from rezone.resources.machine_status import WaitingReason
 from rezone.resources.migration import RegionMigration
 from rezone.resources.task import RebalanceTask
 from rezone.resources.zone import DistributionZone
@@ -156,6 +157,7 @@ def _words() -> Iterator[str]:
 
 @pytest.mark.parametrize("word", sorted({*_words(), *Wait}))
 def test_each_word_of_a_task_has_an_advice(word: str) -> None:
-    """A new reason to wait would be shown without what to do about it."""
+    """A new reason to wait would be shown without what to do about it, or not be in the API."""
+    assert WaitingReason(word)
     assert WORDS[word].needs.endswith(".")
     assert WORDS[word].can_do.endswith(".")

@@ -33,7 +33,7 @@ from rezone.resources.zone_status import DistributionZoneStatus
 
 pytestmark = [pytest.mark.apiserver, pytest.mark.slow]
 
-WAIT_SECONDS = 30.0
+WAIT_SECONDS = 90.0
 HIDDEN, SHOWN = b"\x1b[?25l", b"\x1b[?25h"
 
 

@@ -72,9 +72,12 @@ class Case:
             **self.status,
         )
         spec = RebalanceTaskSpec(**({"zone_name": "z"} | self.spec))
-        return rebalance.decide(
+        decision = rebalance.decide(
             spec, status, self.world.view(), self.now, 3, name="t", plan=self.plan
         )
+        waits = decision.status.waiting_reason is not None
+        assert waits == bool(decision.status.waiting_for), "a wait has one word of a closed set"
+        return decision
 
 
 Tweak = Callable[[Case], object]

@@ -142,9 +142,12 @@ class Zone:
         plan = self.no_plan or Planned(
             (NODES,) * len(self.heirs), PlanSummary(hash="good", moves=1, moves_lower_bound=1)
         )
-        return resharding.decide(
+        decision = resharding.decide(
             self.spec, self.status, self.view(), self.now, 1, plan=lambda: plan
         )
+        waits = decision.status.waiting_reason is not None
+        assert waits == bool(decision.status.waiting_for), "a wait has one word of a closed set"
+        return decision
 
     def run(self, lost: frozenset[int] = frozenset()) -> tuple[world.Action, ...]:
         """Decide, persist, and carry out all actions but the lost ones."""

@@ -128,7 +128,7 @@ def decided(case: Case, done: int, seconds: int, total: int = 10_000) -> Result:
     copy = CopyProgress(bytes=done)
     case.world.reports[0, 3] = {"needs_snapshot": True, "copy": copy}
     decision = case.decide()
-    stored = ("attempt", "conditions", "waiting_for", "progress")
+    stored = ("attempt", "conditions", "waiting_for", "waiting_reason", "progress")
     case.status |= {name: getattr(decision.status, name) for name in stored}
     return decision
 

@@ -1,5 +1,6 @@
 """What the status of every kind with a state machine holds: its state, deadlines and history."""
 
+import enum
 from typing import Annotated
 
 from pydantic import Field
@@ -51,6 +52,34 @@ class SparkCopies(Model):
     watch: SparkWatch | None = None
 
 
+class WaitingReason(enum.StrEnum):
+    """Why a machine does not advance, in one word; `waitingFor` has the rest."""
+
+    PAUSED = "Paused"  # spec.suspend, or a pause of the zone
+    AWAITING_APPROVAL = "AwaitingApproval"  # the plan waits for spec.approvedPlan
+    PLAN_STALE = "PlanStale"  # another plan was approved than there is now
+    CONFLICT = "Conflict"  # another task or transfer works on the same partitions
+    RETAINED_LIMIT = "RetainedLimit"  # the zone retains as many old leaders as it may
+    UNREACHABLE = "Unreachable"  # a data node that it needs does not answer
+    NO_LEADER = "NoLeader"  # nobody can be copied from
+    QUORUM_LOST = "QuorumLost"  # whoever had all rows of a partition has lost them
+    OPENING = "Opening"  # new replicas or partitions are not open yet
+    COPYING = "Copying"  # copies are under way or wait for their turn
+    CATCHING_UP = "CatchingUp"  # replicas follow the log and are not in sync yet
+    VERIFYING = "Verifying"  # copies are being compared with their sources
+    STUCK = "Stuck"  # leader transfers have failed too often
+    BROKEN = "Broken"  # what was copied differs, and is made again
+    NAME_CONFLICT = "NameConflict"  # another object has a name that is needed
+    AWAITING_DELETION = "AwaitingDeletion"  # an earlier object of a name is being deleted
+    SPARK_UNAVAILABLE = "SparkUnavailable"  # a SparkApplication does not come to copy
+    MAINTENANCE = "Maintenance"  # a data node that shall lead is in maintenance
+    LIMIT = "Limit"  # as many moves run as the zone allows
+    SWITCHING = "Switching"  # leaders are being moved
+    CUTTING_OVER = "CuttingOver"  # old partitions are sealed, new ones begin to serve
+    STOPPING = "Stopping"  # what is not assigned any more has not stopped yet
+    WRITING = "Writing"  # a decision is being written to the API server
+
+
 class MachineStatus(ConditionedStatus):
     """A persisted state machine."""
 
@@ -63,6 +92,10 @@ class MachineStatus(ConditionedStatus):
         description="When the current state counts as failed.",
     )
     waiting_for: Message = Field(default="", description="Why it does not advance just now.")
+    waiting_reason: WaitingReason | None = Field(
+        default=None,
+        description="The same in one word.",
+    )
     last_error: LastError | None = None
     history: Annotated[
         tuple[Transition, ...],

@@ -258,7 +258,7 @@ class RegionMigration(CustomObject[RegionMigrationSpec, RegionMigrationStatus]):
             PrinterColumn(name="From", path=".status.context.fromNode", type="integer"),
             PrinterColumn(name="To", path=".status.context.toNode", type="integer"),
             PrinterColumn(name="State", path=".status.state"),
-            PrinterColumn(name="Waiting", path=".status.waitingFor", priority=1),
+            PrinterColumn(name="Waiting", path=".status.waitingReason"),
             PrinterColumn(
                 name="Old leader until", path=".status.retainOldLeaderUntilTime", priority=1
             ),

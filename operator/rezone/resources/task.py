@@ -302,7 +302,7 @@ class RebalanceTask(CustomObject[RebalanceTaskSpec, RebalanceTaskStatus]):
             PrinterColumn(name="Moves", path=".status.progress.movesTotal", type="integer"),
             PrinterColumn(name="Done", path=".status.progress.movesDone", type="integer"),
             PrinterColumn(name="Left", path=".status.progress.secondsLeft", type="integer"),
-            PrinterColumn(name="Waiting", path=".status.waitingFor", priority=1),
+            PrinterColumn(name="Waiting", path=".status.waitingReason"),
             PrinterColumn(name="Age", path=".metadata.creationTimestamp", type="date"),
         ),
     )

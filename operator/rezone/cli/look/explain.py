@@ -94,7 +94,7 @@ WORDS: Final[dict[str, Advice]] = {
     "CuttingOver": Advice("Old partitions are sealed and new ones serve.", _BY_ITSELF),
     "Broken": Advice(
         "The damaged or differing part is mended.",
-        "Read the operator's log for the partition, or set spec.cancel (docs/operations/"
+        "Read the operator's log for the partition, or set spec.cancel (docs/operate/moves/"
         "re-sharding.md).",
     ),
     "SparkUnavailable": Advice(

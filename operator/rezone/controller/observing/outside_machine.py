@@ -54,7 +54,12 @@ def without_zone(
         )
         conditions = set_condition(conditions, stalled)
     return status.model_copy(
-        update={"conditions": conditions, "waiting_for": message, "observed_generation": generation}
+        update={
+            "conditions": conditions,
+            "waiting_for": message,
+            "waiting_reason": None,
+            "observed_generation": generation,
+        }
     )
 
 

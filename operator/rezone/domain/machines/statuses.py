@@ -73,6 +73,7 @@ def enter(
             "started_time": status.started_time or time,
             "finished_time": time if row.terminal else None,
             "waiting_for": "",
+            "waiting_reason": None,
         },
     )
 

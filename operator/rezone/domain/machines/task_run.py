@@ -16,7 +16,10 @@ from rezone.domain.machines.statuses import (
 )
 from rezone.domain.model.world import Action
 from rezone.resources.conditions import ConditionType, Reason
+from rezone.resources.machine_status import WaitingReason
 from rezone.resources.task import RebalanceTaskSpec, RebalanceTaskStatus, TaskState
+
+_REASONS = {reason.value: reason for reason in WaitingReason}
 
 WAKE_SECONDS = 2.0
 WAKE_SOON_SECONDS = 0.2
@@ -163,7 +166,7 @@ class Run:
         person = self.standing is not None and self.standing.reason is not Reason.WAITING
         mended = any(c.type is ConditionType.STALLED for c in self.before.conditions) and not person
         if self.status != self.before or (changed and (lasts or person or mended or not waiting)):
-            self.update(waiting_for=waiting[:4096])
+            self.update(waiting_for=waiting[:4096], waiting_reason=_reason_of(waiting))
 
     def _standing(self) -> Standing:
         status = self.status
@@ -183,3 +186,8 @@ class Run:
             text = f"in {status.state}"
             return Standing(succeeded=None, reason=Reason.RUNNING, message=text)
         return dataclasses.replace(self.standing, message=status.waiting_for)
+
+
+def _reason_of(waiting: str) -> WaitingReason | None:
+    """Return the reason with which a text of `wait` begins, None when nothing is waited for."""
+    return _REASONS.get(waiting.partition(":")[0].partition(" ")[0])

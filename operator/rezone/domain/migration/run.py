@@ -25,6 +25,7 @@ from rezone.domain.model.world import Action, ChangeRoutes, RouteChange, ZoneVie
 from rezone.domain.observed.readiness import is_uncompared, node_is_gone
 from rezone.domain.routing.routes import Refusal
 from rezone.resources.conditions import Reason
+from rezone.resources.machine_status import WaitingReason
 from rezone.resources.migration import (
     MigrationContext,
     MigrationState,
@@ -47,6 +48,19 @@ _RESULTS = {
 
 _FOR_A_PERSON = frozenset({Reason.SPARK_UNAVAILABLE, Reason.NAME_CONFLICT})
 """What does not go on without somebody."""
+
+
+_WAITING_OF_REASON = {reason.value: reason for reason in WaitingReason}
+_WAITING_IN = {
+    MigrationState.OPEN_CANDIDATE: WaitingReason.COPYING,
+    MigrationState.UPDATE_METADATA_DOWN: WaitingReason.SWITCHING,
+    MigrationState.DOWNGRADE_LEADER: WaitingReason.SWITCHING,
+    MigrationState.UPGRADE_CANDIDATE: WaitingReason.SWITCHING,
+    MigrationState.UPDATE_METADATA_UP: WaitingReason.SWITCHING,
+    MigrationState.UPDATE_METADATA_ROLLBACK: WaitingReason.SWITCHING,
+    MigrationState.UNCLEAN_ELECTION: WaitingReason.NO_LEADER,
+    MigrationState.CLOSE_OLD_LEADER: WaitingReason.STOPPING,
+}
 
 
 class Run:
@@ -245,7 +259,10 @@ class Run:
         lasts = (self.now - entered_time(self.status, self.now)).total_seconds() >= QUIET_SECONDS
         person = self.waiting_reason in _FOR_A_PERSON
         if self.status.waiting_for != waiting and (lasts or person or self.status != self.before):
-            self.status = self.status.model_copy(update={"waiting_for": waiting})
+            reason = waiting_reason(self.status.state, self.waiting_reason) if waiting else None
+            self.status = self.status.model_copy(
+                update={"waiting_for": waiting, "waiting_reason": reason}
+            )
 
     def _standing(self) -> Standing:
         status = self.status
@@ -281,3 +298,8 @@ def why_never_compared(run: Run, node: NodeId) -> str:
         f"the copy on node {node} was never compared, and leader {leader} is gone: bring that "
         f"back, or ask by spec.uncleanElection that node {node} leads"
     )
+
+
+def waiting_reason(state: str, reason: Reason) -> WaitingReason | None:
+    """Return why a transfer waits, in one word: by its reason, or else by the state it is in."""
+    return _WAITING_OF_REASON.get(reason.value) or _WAITING_IN.get(MigrationState(state))
