@@ -13,7 +13,8 @@ from typing import Final, NamedTuple
 import msgspec
 
 from rezone.wire.codec.keyspace import HASH_SPACE, PARTITIONS_MAX
-from rezone.wire.messages import NOBODY_GAVE, PartitionId
+from rezone.wire.messages import NOBODY_GAVE
+from rezone.wire.ranges import CountOrNone
 
 _VERSION: Final = 1
 _HEAD_BYTES: Final = 5
@@ -35,7 +36,7 @@ class RangePosition(NamedTuple):
     start: int
     end: int
     time: int
-    given_by: PartitionId = NOBODY_GAVE
+    given_by: CountOrNone = NOBODY_GAVE
 
 
 class _Content(msgspec.Struct, frozen=True, array_like=True):
@@ -43,7 +44,7 @@ class _Content(msgspec.Struct, frozen=True, array_like=True):
     last_hash: int
     starts: tuple[int, ...]
     times: tuple[int, ...]
-    given_by: tuple[PartitionId, ...]
+    given_by: tuple[CountOrNone, ...]
 
 
 def encode_token(zone_uid: str, positions: list[RangePosition]) -> str:

@@ -29,7 +29,7 @@ from rezone.datanode.writing.write import Change, PreparedRows, prepare
 from rezone.storage.budget import Tally
 from rezone.wire.codec.bodies import to_ipc
 from rezone.wire.codec.rows import RowCodec
-from rezone.wire.errors import RezoneError
+from rezone.wire.errors import InvalidRowError, RezoneError
 from rezone.wire.messages import (
     ConnectionClosed,
     Failure,
@@ -45,7 +45,8 @@ from rezone.wire.messages import (
     TransactionEnd,
     WriteRequest,
 )
-from rezone.wire.transport.channel import CHANNEL_ERRORS, Channel
+from rezone.wire.messages.codec import UnreadableError
+from rezone.wire.transport.channel import CHANNEL_ERRORS, Channel, Frame
 
 if TYPE_CHECKING:
     from rezone.datanode.replica.replica import Replica
@@ -105,7 +106,7 @@ class DataChannel:
         """Serve the channel until the client ends it."""
         self.outbox.start()
         try:
-            while (frame := self._channel.receive()) is not None:
+            while (frame := self._receive()) is not None:
                 with lent_threads.scope():
                     self._handle(*frame)
                 self._wait_until_taken()
@@ -118,6 +119,18 @@ class DataChannel:
             self._ended = True
             self._requests.close()
             self._forget_answers()
+
+    def _receive(self) -> Frame | None:
+        """Return the next request that can be read; others are refused by their numbers."""
+        while True:
+            try:
+                return self._channel.receive()
+            except UnreadableError as error:
+                if error.opaque is None:
+                    raise
+                refused = InvalidRowError(f"a value is out of its range: {error}")
+                self._tell(Failure(opaque=error.opaque, error=refused.info()))
+                self._wait_until_taken()
 
     def _wait_until_taken(self) -> None:
         """Read on when the client has taken its answers, or they and the node's are few again."""

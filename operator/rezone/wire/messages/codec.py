@@ -18,6 +18,7 @@ from rezone.wire.messages import (
     streams,
 )
 from rezone.wire.messages.base import Message
+from rezone.wire.ranges import Count
 
 
 def _messages_of(module: ModuleType) -> list[type[Message]]:
@@ -39,6 +40,23 @@ ALL_MESSAGES: tuple[type[Message], ...] = tuple(
 
 _encoder = msgspec.msgpack.Encoder()
 
+
+class UnreadableError(msgspec.ValidationError):
+    """A message with a value that its type does not take; `opaque` is its number, or None."""
+
+    def __init__(self, text: str, opaque: int | None) -> None:
+        super().__init__(text)
+        self.opaque = opaque
+
+
+class _Numbered(msgspec.Struct):
+    """What is read of a message that is not one of these."""
+
+    opaque: Count | None = None
+
+
+_numbered = msgspec.msgpack.Decoder(_Numbered)
+
 _decoder: msgspec.msgpack.Decoder[Any] = msgspec.msgpack.Decoder(
     type=functools.reduce(operator.or_, ALL_MESSAGES),
 )
@@ -50,6 +68,20 @@ def encode(message: Message) -> bytes:
 
 
 def decode(data: bytes | memoryview) -> Message:
-    """Return the message in `data`; `msgspec.ValidationError` when it is none of these."""
-    message: Message = _decoder.decode(data)
+    """Return the message in `data`.
+
+    Raises UnreadableError when it is none of these, or a value is out of its range, and
+    `msgspec.DecodeError` when it is no msgpack.
+    """
+    try:
+        message: Message = _decoder.decode(data)
+    except msgspec.ValidationError as error:
+        raise UnreadableError(str(error), _opaque_of(data)) from None
     return message
+
+
+def _opaque_of(data: bytes | memoryview) -> int | None:
+    try:
+        return _numbered.decode(data).opaque
+    except msgspec.ValidationError:
+        return None
