@@ -1,7 +1,7 @@
 # The interface of this project for people and CI: `make help` lists the targets.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help prepare browser demo down test check lint types layers docs generate tools env spark-env e2e e2e-up e2e-down chaos chaos-short chaos-operator seeds mutations images krew bench clean
+.PHONY: help prepare browser demo down test check lint types layers docs generate tools env spark-env e2e e2e-up e2e-down chaos chaos-short chaos-operator seeds mutations images krew audit bench clean
 
 export PYTHONPATH := operator
 UV ?= $(shell command -v uv 2>/dev/null || echo .venv/bin/uv)
@@ -81,6 +81,10 @@ images: ## Build the three images; OUTPUT=directory writes archives that kind ca
 krew: env ## Write the plugin of kubectl for krew into OUTPUT= (dist): BASE_URL= of the archive, HOMEPAGE=
 	$(UV) build --quiet --wheel --out-dir $(or $(OUTPUT),dist)
 	$(RUN) hack/krew.py --wheel $(or $(OUTPUT),dist)/rezone-*-py3-none-any.whl --base-url "$(BASE_URL)" --homepage "$(HOMEPAGE)" --output $(or $(OUTPUT),dist)
+
+audit: env ## Check digests and licences of all dependencies; ONLINE=1 asks OSV for known vulnerabilities, too
+	$(RUN) hack/audit.py
+	$(if $(ONLINE),$(UV) audit --frozen)
 
 bench: env ## Run all benchmarks; each prints its ratios
 	@for b in benchmarks/*.py; do echo "== $$b"; $(RUN) $$b || exit 1; done
