@@ -41,7 +41,7 @@ READ: Final = {
     "py4j": "BSD-3-Clause",
     "pysocks": "BSD-3-Clause",
 }
-"""Licences that a person has read in the package, because its metadata do not tell which."""
+"""Set by hand: the package is not installed here, or its metadata do not tell which licence."""
 _DIGEST: Final = re.compile(r"sha256:[0-9a-f]{64}")
 
 
