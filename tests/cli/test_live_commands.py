@@ -33,7 +33,7 @@ from rezone.resources.zone_status import DistributionZoneStatus
 
 pytestmark = [pytest.mark.apiserver, pytest.mark.slow]
 
-WAIT_SECONDS = 90.0
+WAIT_SECONDS = 30.0
 HIDDEN, SHOWN = b"\x1b[?25l", b"\x1b[?25h"
 
 
@@ -173,6 +173,14 @@ def terminal(crds: Path, *arguments: str, **more: str) -> Iterator[Terminal]:
         process.kill()
         process.wait()
         os.close(master)
+
+
+@pytest.fixture(autouse=True)
+def interruptible() -> Iterator[None]:
+    """Let the commands be interrupted: a job in the background of a shell hands down SIG_IGN."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 @contextmanager
