@@ -79,6 +79,11 @@ class WaitingReason(enum.StrEnum):
     STOPPING = "Stopping"  # what is not assigned any more has not stopped yet
     WRITING = "Writing"  # a decision is being written to the API server
 
+    @classmethod
+    def of(cls, word: str) -> "WaitingReason | None":
+        """Return the reason of this name, None when there is none."""
+        return next((each for each in cls if each == word), None)
+
 
 class MachineStatus(ConditionedStatus):
     """A persisted state machine."""

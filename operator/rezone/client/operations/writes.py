@@ -213,12 +213,6 @@ class Writes:
         else:
             self._next(lane)
 
-    def _limits(self, codec: RowCodec) -> Limits:
-        limits = codec.limits
-        return Limits(
-            self._settings, rows_max=limits.batch_rows_max, bytes_max=limits.batch_bytes_max
-        )
-
     def _open_lane(self, partition: PartitionId, codec: RowCodec) -> _Lane | None:
         """Return a partition's lane; None when it was re-sharded and has no batches any more."""
         placement = self._dispatcher.placement
@@ -234,7 +228,7 @@ class Writes:
             # Not known: the zone was made anew since the rows were cut. They will be refused.
             known = placement.knows(partition)
             hashes = placement.range_of(partition) if known else HashRange(0, 0)
-            lane = self._lanes[partition] = _Lane(partition, hashes, self._limits(codec))
+            lane = self._lanes[partition] = _Lane(partition, hashes, Limits(self._settings, codec))
         return lane
 
     def _next(self, lane: _Lane) -> None:

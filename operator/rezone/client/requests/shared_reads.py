@@ -91,18 +91,12 @@ class SharedReads:
         with self._lock:
             lane = self._lanes.get(partition)
             if lane is None:
-                lane = self._lanes[partition] = _Lane(self._limits(codec))
+                lane = self._lanes[partition] = _Lane(Limits(self._settings, codec))
             lane.waiting.append(read)
             if lane.busy:
                 return
             lane.busy = True
         self._next(partition, lane)
-
-    def _limits(self, codec: RowCodec) -> Limits:
-        limits = codec.limits
-        return Limits(
-            self._settings, rows_max=limits.batch_rows_max, bytes_max=limits.batch_bytes_max
-        )
 
     def _next(self, partition: PartitionId, lane: _Lane) -> None:
         with self._lock:

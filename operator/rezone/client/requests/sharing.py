@@ -47,10 +47,10 @@ class Limits:
     refused is soon alone; each that is answered doubles it.
     """
 
-    def __init__(self, settings: ClientSettings, *, rows_max: int, bytes_max: int) -> None:
+    def __init__(self, settings: ClientSettings, codec: RowCodec) -> None:
         self._calls_max = self._calls = max(1, settings.shared_calls_max)
-        self._rows_max = rows_max
-        self._bytes_max = min(settings.shared_bytes_max, bytes_max)
+        self._rows_max = codec.limits.batch_rows_max
+        self._bytes_max = min(settings.shared_bytes_max, codec.limits.batch_bytes_max)
 
     def refused(self, calls: int) -> None:
         """Take half as many as were refused together."""

@@ -19,8 +19,6 @@ from rezone.resources.conditions import ConditionType, Reason
 from rezone.resources.machine_status import WaitingReason
 from rezone.resources.task import RebalanceTaskSpec, RebalanceTaskStatus, TaskState
 
-_REASONS = {reason.value: reason for reason in WaitingReason}
-
 WAKE_SECONDS = 2.0
 WAKE_SOON_SECONDS = 0.2
 
@@ -190,4 +188,4 @@ class Run:
 
 def _reason_of(waiting: str) -> WaitingReason | None:
     """Return the reason with which a text of `wait` begins, None when nothing is waited for."""
-    return _REASONS.get(waiting.partition(":")[0].partition(" ")[0])
+    return WaitingReason.of(waiting.partition(":")[0].partition(" ")[0])

@@ -50,7 +50,6 @@ _FOR_A_PERSON = frozenset({Reason.SPARK_UNAVAILABLE, Reason.NAME_CONFLICT})
 """What does not go on without somebody."""
 
 
-_WAITING_OF_REASON = {reason.value: reason for reason in WaitingReason}
 _WAITING_IN = {
     MigrationState.OPEN_CANDIDATE: WaitingReason.COPYING,
     MigrationState.UPDATE_METADATA_DOWN: WaitingReason.SWITCHING,
@@ -302,4 +301,4 @@ def why_never_compared(run: Run, node: NodeId) -> str:
 
 def waiting_reason(state: str, reason: Reason) -> WaitingReason | None:
     """Return why a transfer waits, in one word: by its reason, or else by the state it is in."""
-    return _WAITING_OF_REASON.get(reason.value) or _WAITING_IN.get(MigrationState(state))
+    return WaitingReason.of(reason) or _WAITING_IN.get(MigrationState(state))
