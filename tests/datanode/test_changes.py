@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import collections
+import contextlib
 import functools
 import itertools
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,12 @@ from rezone.client import ChangeFeed, ClientSettings, FeedTokenError, TableClien
 from rezone.datanode.node.change_source import ChangeSource
 from rezone.datanode.settings import SystemClock
 from rezone.storage.store_config import StoreConfig
-from rezone.wire.errors import FeedTruncatedError, OverloadedError, UnknownPartitionError
+from rezone.wire.errors import (
+    FeedTruncatedError,
+    OverloadedError,
+    TransactionEndedError,
+    UnknownPartitionError,
+)
 from rezone.wire.layouts import layout_of
 from rezone.wire.messages import FollowChanges, FollowedPart, SealState
 
@@ -66,11 +71,21 @@ class Counting:
             return
         value = b"%d" % number
         if number % 5 == 4:
-            with self._table.transaction({"key": key}) as tx:
-                tx.write([{"key": key, "value": value}])
+            self._commit(key, value)
         else:
             self._table.write([{"key": key, "value": value}])
         self.done[key].append(value)
+
+    def _commit(self, key: bytes, value: bytes) -> None:
+        while True:
+            # A seal or a leader transfer aborts a transaction that it meets: nothing was applied.
+            with (
+                contextlib.suppress(TransactionEndedError),
+                self._table.transaction({"key": key}) as tx,
+            ):
+                tx.write([{"key": key, "value": value}])
+                tx.commit()
+                return
 
     def is_at(self, count: int) -> bool:
         """Whether so much was changed."""
@@ -87,7 +102,7 @@ class Counting:
             raise self.failure
 
 
-@contextmanager
+@contextlib.contextmanager
 def counting(c: Coordinator) -> Iterator[Counting]:
     """Count meanwhile."""
     found = Counting(list(c.peers.values()))
