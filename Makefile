@@ -6,6 +6,8 @@ SHELL := /bin/bash
 export PYTHONPATH := operator
 UV ?= $(shell command -v uv 2>/dev/null || echo .venv/bin/uv)
 RUN := .venv/bin/python
+# CI judges a change by one order of the tests, as by the same examples each time (tests/conftest.py).
+PYTEST = $(RUN) -m pytest -p no:cacheprovider$(if $(CI), --randomly-seed=1)
 # Each is on the path of what runs in it; the simulation is a package of tests/.
 TEST_FOLDERS = $(shell find tests benchmarks -type d -not -name '__pycache__' -not -path 'tests/simulation*' -not -path 'benchmarks/harness*' | sort | paste -sd:)
 
@@ -22,7 +24,7 @@ test: prepare browser ## Run the test suite on a real API server, RocksDB and Sp
 ifdef TEST_ARGS
 	$(RUN) -m pytest $(TEST_ARGS)
 else
-	$(RUN) hack/beside.py "$(RUN) -m pytest tests/simulation -p no:cacheprovider" "$(RUN) -m pytest --ignore tests/simulation"
+	$(RUN) hack/beside.py "$(PYTEST) tests/controller" "$(PYTEST) --ignore tests/controller --ignore tests/simulation" "$(PYTEST) tests/simulation"
 endif
 
 check: env lint types layers ## Lint, types, layers, generated files, links, the documentation site

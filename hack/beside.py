@@ -1,10 +1,11 @@
-"""Runs one command beside another, and ends what is left of both when they are over.
+"""Runs commands beside each other, and ends what is left of them when all are over.
 
-    python hack/beside.py [--minutes MINUTES] COMMAND OTHER
+    python hack/beside.py [--minutes MINUTES] COMMAND BESIDE ...
 
-OTHER writes to the terminal as it goes. COMMAND has what processor time OTHER leaves (`nice`);
-what it has written is shown when both are over: all of it if it failed, or its last line.
-Fails when either does, when they take longer than MINUTES (each then says where it is, if it has
+COMMAND writes to the terminal as it goes. What the commands BESIDE it write is shown when all are
+over: all of it if one failed, or its last line. Each has less processor time than the one before
+(`nice`), so that the commands come in the order of how much their clocks matter.
+Fails when any does, when they take longer than MINUTES (each then says where it is, if it has
 `faulthandler` enabled, as pytest has), and when a process that they have started outlives them: its
 open standard output would keep whoever reads that waiting.
 """
@@ -22,8 +23,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-NICE = "5"
-"""A third of a share where both want a processor: tests have a limit of time, so not much less."""
+NICE = 3
+"""Half of a share where all want a processor: tests have a limit of time, so not much less."""
 
 PR_SET_CHILD_SUBREAPER = 36
 """prctl(2): processes whose parent has ended become children of this one, not of the first."""
@@ -34,28 +35,31 @@ LEAVE_SECONDS = 5.0
 LOOK_SECONDS = 0.1
 
 
-def main(command: str, other: str, minutes: float) -> int:
-    """Run both; return an exit code that is 0 when both have ended well and left nothing."""
+def main(command: str, beside: list[str], minutes: float) -> int:
+    """Run all; return an exit code that is 0 when all have ended well and left nothing."""
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     running: list[subprocess.Popen[bytes]] = []
     signal.signal(signal.SIGTERM, lambda *_: _terminate(running))
-    with tempfile.TemporaryFile() as written:
-        quiet = ["nice", "-n", NICE, *shlex.split(command)]
-        running.append(subprocess.Popen(quiet, stdout=written, stderr=subprocess.STDOUT))
-        running.append(subprocess.Popen(shlex.split(other)))
+    with contextlib.ExitStack() as files:
+        outputs = [files.enter_context(tempfile.TemporaryFile()) for _ in beside]
+        for place, (each, output) in enumerate(zip(beside, outputs, strict=True), start=1):
+            quiet = ["nice", "-n", str(NICE * place), *shlex.split(each)]
+            running.append(subprocess.Popen(quiet, stdout=output, stderr=subprocess.STDOUT))
+        running.append(subprocess.Popen(shlex.split(command)))
         in_time = _wait(minutes * 60, lambda: all(each.poll() is not None for each in running))
         if not in_time:
             _say(f"not over after {minutes:g} minutes")
         codes = [_end_of(each) for each in running]
-        written.seek(0)
-        lines = written.read().decode(errors="replace").splitlines()
-    _say("\n".join([f"beside it: {command}", *(lines if codes[0] else lines[-1:])]))
+        for each, output, code in zip(beside, outputs, codes, strict=False):
+            output.seek(0)
+            lines = output.read().decode(errors="replace").splitlines()
+            _say("\n".join([f"beside it: {each}", *(lines if code else lines[-1:])]))
     left = _end_left_behind()
     return int(any(codes) or left or not in_time)
 
 
 def _terminate(running: list[subprocess.Popen[bytes]]) -> None:
-    """Have all end that are running."""
+    """End all that are running."""
     for each in running:
         each.terminate()
 
@@ -83,7 +87,7 @@ def _end_of(process: subprocess.Popen[bytes]) -> int:
 
 
 def _end_left_behind() -> bool:
-    """End the processes that both have left and say which; return whether there were any."""
+    """End the processes that all have left and say which; return whether there were any."""
     none_left = _wait(LEAVE_SECONDS, lambda: not _children())
     # The children of those that are ended come to this process then.
     while children := _children():
@@ -109,7 +113,7 @@ def _command_line(pid: str) -> str:
 
 
 def _say(what: str) -> None:
-    """Write something between what the two write."""
+    """Write something between what the commands write."""
     sys.stdout.write(f"\n== {what}\n")
     sys.stdout.flush()
 
@@ -118,5 +122,5 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--minutes", type=float, default=55)
     parser.add_argument("command")
-    parser.add_argument("other")
+    parser.add_argument("beside", nargs="+")
     sys.exit(main(**vars(parser.parse_args())))

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 
+import pytest
+import structlog
 from hypothesis import settings
 
 from hangs import (
@@ -31,8 +34,21 @@ settings.register_profile("rezone", deadline=None, print_blob=True)
 settings.register_profile("rezone-ci", settings.get_profile("rezone"), derandomize=True)
 settings.load_profile("rezone-ci" if os.environ.get("CI") else "rezone")
 
+
+@pytest.fixture(autouse=True)
+def configured_log() -> Iterator[None]:
+    """Give the log back as it was: a process's main function that a test calls configures it.
+
+    Later tests would miss lines that are below the level of an earlier one.
+    """
+    before = structlog.get_config()
+    yield
+    structlog.configure(**before)
+
+
 __all__ = [
     "apiserver",
+    "configured_log",
     "crds",
     "kube",
     "kubeconfig",
