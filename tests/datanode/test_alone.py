@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 from replica_cluster import FAST, Client, Coordinator, LocalNode, SetClock, cluster, keys_in
 
-from rezone.datanode.clock.age import age_ms_of
+from rezone.datanode.state.age import age_ms_of
 from rezone.wire.codec.bodies import to_ipc
 from rezone.wire.errors import NotReadyError
 from rezone.wire.messages import (

@@ -134,9 +134,9 @@ def test_a_leader_hears_that_its_proposal_is_refused(tmp_path: Path) -> None:
         for _ in range(2):
             c.call(0, refusal(c, c.fence()))
         assert c.report(0, P).proposal_error == "NotInSync"
-        leading = c.replica(0).leading
-        assert leading.state is not None
-        assert set(leading.state.maximal) == {0, 1}, "nothing shrinks by a refusal"
+        leadership = c.replica(0).leadership
+        assert leadership is not None
+        assert set(leadership.maximal) == {0, 1}, "nothing shrinks by a refusal"
 
 
 def test_a_node_that_knows_no_leader_says_so(tmp_path: Path) -> None:

@@ -128,7 +128,7 @@ def test_a_copy_says_that_nobody_has_compared_it_until_it_is_told(
             note = NoteCompared(fence=c.fence(), partition=P, uncompared=told)
             assert c.call(2, note) == Ack()
             assert c.report(2, P).uncompared == left
-        c.replica(2).roles.need_snapshot()
+        c.replica(2).need_snapshot()
         c.call(2, pull)
         c.until("copied again", lambda: c.report(2, P).uncompared not in ("", copied))
 

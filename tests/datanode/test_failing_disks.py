@@ -143,7 +143,7 @@ def test_a_leader_that_cannot_write_gives_up_its_read_leases(
         with pytest.raises(NotReadyError):
             k.put(P, {b"refused": b"1"}, retry=False)
         followers = [c.replica(n) for n in (1, 2)]
-        c.until_each("told", followers, lambda each: each.roles.is_released)
+        c.until_each("told", followers, lambda each: each.following.is_released)
         c.until("another leads", lambda: fail_over(c) and c.report(c.records[P].leader, P))
         k.put(P, {b"meanwhile": b"2"})
         disk.bad.clear()
@@ -230,6 +230,6 @@ def test_a_replica_that_is_opened_again_commits_above_all_times_it_was_read_at(
         with old.lock:
             floor = old.clock.micros() + 5_000_000
             old.write_clock.raise_to(floor)
-        old.failing.failed(OSError(errno.EIO, "EIO"))
+        old.fail(OSError(errno.EIO, "EIO"))
         c.until("it leads again", lambda: c.replica(0) is not old and c.replica(0).leads)
         assert client.put(P, {b"a": b"2"}).commit_time > floor

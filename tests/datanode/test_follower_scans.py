@@ -14,10 +14,10 @@ from replica_cluster import FAST, Coordinator, ProcessNode, SetClock, cluster, u
 
 from rezone.client import ClientSettings, TableClient
 from rezone.datanode.clock.checked_clock import CheckedClock
-from rezone.datanode.clock.expiry import collected_before
 from rezone.datanode.reading.lookup import lookup_batches
 from rezone.datanode.reading.scan import scan_batches
 from rezone.datanode.service import server
+from rezone.datanode.state.expiry import collected_before
 from rezone.wire.codec.rows import RowCodec
 from rezone.wire.codec.schema import Index, TableSchema
 from rezone.wire.errors import NotReadyError, VersionsExpiredError
@@ -116,10 +116,10 @@ class Scans:
                 fault()
             yield chunk
 
-    def _lookup(self, partition: Any, ticket: Any, codec: Any) -> Iterator[Any]:
+    def _lookup(self, partition: Any, indexes: Any, ticket: Any, codec: Any) -> Iterator[Any]:
         self.asked.append((partition.node_id, partition.partition_id))
         self.begun()
-        return lookup_batches(partition, ticket, codec)
+        return lookup_batches(partition, indexes, ticket, codec)
 
 
 @pytest.fixture

@@ -234,7 +234,7 @@ def test_data_nodes_replicate_by_the_protocol_of_their_settings(
     settings = NodeSettings(protocol=name, replica_lag_ms_max=400, reconnect_ms_max=100)
     with cluster(tmp_path, 3, settings=settings) as c:
         c.create(P, (0, 1, 2))
-        assert isinstance(c.replica(0).leading.state, ALL[name])  # type: ignore[arg-type]
+        assert isinstance(c.replica(0).leadership, ALL[name])  # type: ignore[arg-type]
         k = Client(c)
         k.put(P, {b"a": b"1"})
         c.move(P, 1)

@@ -78,7 +78,7 @@ def test_the_coordinator_hears_at_once_who_is_not_heard_any_more(tmp_path: Path)
 
 def is_told(c: Coordinator, node: int) -> Callable[[], bool]:
     """Return whether a node has heard of a time that the leader has closed."""
-    return lambda: c.replica(node).closing.time_at(1 << 60) > 0
+    return lambda: c.replica(node).closed_until.time_at(1 << 60) > 0
 
 
 def is_stalled(c: Coordinator, node: int, *, stalled: bool) -> Callable[[], bool]:

@@ -81,10 +81,10 @@ def test_what_followers_of_a_fill_do_is_rested_for_by_its_leader(tmp_path: Path)
         clients.owe(1_000.0)
         owed_until = leader.clock.monotonic() + clients.owed_seconds / 2
         part.filled_with(request, filled)
-        c.until("told", lambda: leader.leading.fill_after > owed_until)
-        leader.leading.fill_after = float("inf")
+        c.until("told", lambda: leader.fill_after > owed_until)
+        leader.fill_after = float("inf")
         assert part.next_fill(1_000) is None
-        leader.leading.fill_after = float("-inf")
+        leader.fill_after = float("-inf")
         c.until("it goes on", lambda: part.next_fill(1_000) is not None)
         for node in c.nodes:
             c.node(node).foreground.end()

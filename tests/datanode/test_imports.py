@@ -33,8 +33,8 @@ from resharding_kit import (
     zone,
 )
 
-from rezone.datanode.resharding.importers import Bell, Importers
 from rezone.datanode.resharding.importing import UNCOMMITTED_MAX, ImportPart
+from rezone.datanode.state.importers import Bell, Importers
 from rezone.storage.log.entry import EntryKind, iter_entries
 from rezone.storage.reshard.range_fill import RangeVersions, range_versions
 from rezone.wire import layouts
@@ -660,7 +660,7 @@ def test_a_source_keeps_its_log_for_an_importer_and_forgets_one_that_is_gone(
         partition = c.replica(0)
         with partition.lock:
             assert partition.upkeep._log_needed_from() == 0
-            state = partition.leading.state
+            state = partition.leadership
             assert state is not None
             assert partition.pacer._those_catching_up(state) == {-16385: 0}
 

@@ -127,7 +127,7 @@ def test_a_lookup_of_damaged_rows_is_asked_for_again(
     start, end = index_codec(TABLE, "by_value").all
     ticket = IndexTicket(PARTITION, "by_value", start=start, end=end, limit=1)
     with pytest.raises(NotReadyError, match="damaged"):
-        list(lookup_batches(partition, ticket, c.node(0).zone.codec))
+        list(lookup_batches(partition, partition.index, ticket, c.node(0).zone.codec))
 
 
 def test_a_lookup_of_a_range_of_hashes_fills_its_page_with_rows_of_it(tmp_path: Path) -> None:
@@ -150,7 +150,7 @@ def test_a_lookup_of_a_range_of_hashes_fills_its_page_with_rows_of_it(tmp_path: 
                 hash_start=range_of(first, 4)[0],
                 hash_end_inclusive=range_of(last, 4)[1] - 1,
             )
-            batches = lookup_batches(partition, ticket, codec)
+            batches = lookup_batches(partition, partition.index, ticket, codec)
             found = [key for batch, _ in batches for key in batch.column("key").to_pylist()]
             asked = {key for part in range(first, last + 1) for key in keys[part]}
             assert len(found) == len(set(found)) == min(limit, len(asked))

@@ -119,11 +119,11 @@ def test_a_takeover_in_the_meantime_hands_the_wait_on(tmp_path: Path) -> None:
         Client(c).put(P, {KEY: b"old"})
         Client(c).get(P, [KEY])
         elect(c, 1, 1, 2)
-        held_until = c.replica(1).leading.require_state().hold_until
+        held_until = c.replica(1).require_leadership().hold_until
         assert held_until > time.monotonic() + 30
         c.until("node 2 follows", lambda: 2 in c.replica(1).leading.streams)
         c.move(P, 2)
-        assert c.replica(2).leading.require_state().hold_until == pytest.approx(held_until, abs=5)
+        assert c.replica(2).require_leadership().hold_until == pytest.approx(held_until, abs=5)
 
 
 @pytest.mark.proves("B-09")

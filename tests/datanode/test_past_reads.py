@@ -128,7 +128,7 @@ def test_a_scan_whose_rows_are_dropped_meanwhile_ends_with_an_error(tmp_path: Pa
         scan = scan_batches(partition, ticket, c.node(1).zone.codec)
         next(scan)  # says of when the rows are
         assert next(scan)[0].num_rows == 10
-        partition.roles.need_snapshot()
+        partition.need_snapshot()
         partition.store.reset()
         with pytest.raises(NotReadyError, match="copied anew"):
             next(scan)

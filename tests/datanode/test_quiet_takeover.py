@@ -88,10 +88,10 @@ def test_writes_under_way_are_answered_before_their_leader_dies(
     write = HeldWrite(zone, monkeypatch)
     zone.takeover(PARTITION)
     old = zone.replica(0, PARTITION)
-    candidate = old.leading.require_state().follower(1)
+    candidate = old.require_leadership().follower(1)
     zone.until("the candidate is ready", lambda: candidate.ready_epoch == 2)
     old.pump()
-    assert old.takeover.state is TakeoverState.PENDING
+    assert old.transfer.state is TakeoverState.PENDING
     assert write.answered().leader_epoch == 1
     zone.until("node 1 leads", lambda: zone.report(1, PARTITION).role is Role.LEADER)
 

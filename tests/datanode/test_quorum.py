@@ -103,7 +103,7 @@ def test_who_was_proposed_is_waited_for_over_a_restart_until_the_answer(tmp_path
         c.change(P, isr=(0, 1))
 
         def counted() -> set[int]:
-            return c.replica(0).leading.require_state().maximal
+            return c.replica(0).require_leadership().maximal
 
         def restart() -> None:
             c.nodes[0].stop()
@@ -135,12 +135,12 @@ def test_what_a_follower_acked_before_its_stream_broke_counts_no_more(tmp_path: 
         opened = replica.takeover.stream_opened
 
         def noting(stream: object) -> None:
-            progress = replica.leading.require_state().follower(1)
+            progress = replica.require_leadership().follower(1)
             counted.append((progress.durable, progress.lease.time))
             opened(stream)  # type: ignore[arg-type]
 
         replica.takeover.stream_opened = noting  # type: ignore[method-assign]
-        assert replica.leading.require_state().follower(1).durable == 1
+        assert replica.require_leadership().follower(1).durable == 1
         c.nodes[1].stop()
         c.nodes[1].start()
         c.wait_up(1)
@@ -153,7 +153,7 @@ def test_a_leader_does_not_ask_for_fewer_than_the_zone_s_minimum_at_once(tmp_pat
     """A moment's fault of the network would leave acknowledged rows to one disk."""
     settings = msgspec.structs.replace(LAZY, replica_gone_ms_max=0)
     with begun(tmp_path, 3, settings, config=TWO) as c:
-        state = c.replica(0).leading.require_state()
+        state = c.replica(0).require_leadership()
         for node in (1, 2):
             c.nodes[node].stop()
         c.until("gone", lambda: not any(state.follower(node).streaming for node in (1, 2)))

@@ -259,7 +259,7 @@ def test_the_in_sync_set_shrinks_and_grows_by_the_coordinator_only(tmp_path: Pat
         )
         # Nothing is acknowledged before the answer.
         committed = c.report(0, P).committed_offset
-        assert c.replica(0).leading.require_state().maximal == {0, 1, 2}
+        assert c.replica(0).require_leadership().maximal == {0, 1, 2}
         c.settle()
         k.put(P, {b"b": b"2"})
         assert c.report(0, P).committed_offset == committed + 1

@@ -52,7 +52,7 @@ def test_a_wish_stands_over_lost_answers_and_a_restart_until_it_is_answered(
         c.nodes[0].stop()
         c.nodes[0].start()
         c.wait_up(0)
-        waited_for = c.replica(0).leading.require_state().maximal
+        waited_for = c.replica(0).require_leadership().maximal
         assert waited_for == {0, 1, 2}, "the answer that was lost may have been yes"
         c.nodes[2].start()
         c.wait_up(2)

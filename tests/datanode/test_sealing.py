@@ -88,11 +88,11 @@ def test_a_sealed_partition_sends_everybody_on_but_tells_its_past(c: Coordinator
         assert [(a.partition, a.state.sealed) for a in routes.partitions] == [(P, True)]
     ask_to_seal(c, P)
     assert c.replica(0).store.log_end == end, "a repeat has appended something"
-    leader = c.replica(0).leading
+    leader = c.replica(0)
 
     def is_told() -> bool:
         leader.ask_leases()
-        return leader.require_state().told_time > sealed
+        return leader.require_leadership().told_time > sealed
 
     c.until("those that may lead were told a later time", is_told)
     assert c.replica(0).closing.close() is None, "later times are of other partitions"

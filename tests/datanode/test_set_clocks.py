@@ -133,7 +133,7 @@ def test_a_node_that_has_lost_what_it_told_waits_for_the_time_of_others(
         c.until("it is off", lambda: c.node(0).clock.is_off)
         assert c.node(0).told.lost
         assert c.node(0).told.before < now() + NEAR
-        followers = c.replica(0).leading.require_state().followers
+        followers = c.replica(0).require_leadership().followers
         c.until("leases", lambda: [f.lease.until > NEVER for f in followers.values()] == [True] * 2)
         assert not any(each.leased for each in followers.values()), "nobody may join yet"
         machines[0].ahead = 0

@@ -134,7 +134,7 @@ def test_a_leader_that_only_uncompared_copies_could_replace_does_not_stand_aside
 def _is_behind(leading: LeaderDuties) -> bool:
     """Whether a follower has on its disk what its leader has not."""
     durable = leading._replica.store.durable_end
-    state = leading.state
+    state = leading._replica.leadership
     return state is not None and any(f.durable > durable for f in state.followers.values())
 
 

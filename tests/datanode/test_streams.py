@@ -267,7 +267,7 @@ def test_the_order_of_a_takeover_on_the_wire(tmp_path: Path) -> None:
             )
 
         def progress() -> tuple[int, int]:
-            known = leader.leading.require_state().follower(1)
+            known = leader.require_leadership().follower(1)
             return known.durable, known.ready_epoch
 
         write(b"before")
@@ -280,14 +280,14 @@ def test_the_order_of_a_takeover_on_the_wire(tmp_path: Path) -> None:
         # It is not dead while the candidate misses rows: another one is taken and streamed.
         write(b"meanwhile")
         assert next_step(peer) == 2
-        assert (leader.role, leader.takeover.state) == (Role.LEADER, TakeoverState.PENDING)
+        assert (leader.role, leader.transfer.state) == (Role.LEADER, TakeoverState.PENDING)
         # Nor while the candidate has not said that it waits for just this.
         for offset, ready_epoch in ((1, 2), (2, 0), (2, 1)):
             ack(offset, ready_epoch)
             c.until("counted", lambda: progress() == (offset, ready_epoch))  # noqa: B023 - at once
             with leader.lock:
                 assert leader.takeover.step() is None
-        assert (leader.role, leader.takeover.state) == (Role.LEADER, TakeoverState.PENDING)
+        assert (leader.role, leader.transfer.state) == (Role.LEADER, TakeoverState.PENDING)
         ack(2, 2)
         active = next_step(peer)
         assert isinstance(active, SetState)

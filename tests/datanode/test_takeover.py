@@ -311,7 +311,7 @@ def test_a_new_leader_counts_with_the_eligible_replicas_that_the_old_one_knows(
         c.until("node 1 leads", lambda: c.replica(1).leads)
         led = c.replica(1).record
         assert (led.isr, led.eligible) == ((0, 1), (2,))
-        leadership = c.replica(1).leading.require_state()
+        leadership = c.replica(1).require_leadership()
         assert leadership.state.eligible == (2,)
 
 

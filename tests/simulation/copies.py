@@ -182,18 +182,19 @@ class NotedReceiver(Receiver):
     def __init__(self, world: CopyWorld, partition: Replica, attempt: str) -> None:
         super().__init__(partition, attempt, no_rest)
         self._world = world
+        self._partition = partition
 
     def take(self, batch: Any, metadata: Any) -> CopyState | None:
         """Take one batch."""
         first = self._loader is None
         if first or not batch.num_rows:
-            self._world.edge(self._replica)
+            self._world.edge(self._partition)
         state = super().take(batch, metadata)
         if first:
-            self._world.begun(self._replica, Chunk(batch, metadata))
+            self._world.begun(self._partition, Chunk(batch, metadata))
         self._world.taken(messages.decode(memoryview(metadata)))
         if state is not None and state.done:
-            self._world.ended(self._replica)
+            self._world.ended(self._partition)
         return state
 
 
@@ -204,11 +205,12 @@ class PullSink(LocalSink):
         super().__init__(partition, attempt, partition.host.foreground)
         self.node_id = partition.node_id
         self._world = world
+        self._partition = partition
 
     def open(self, schema: Any) -> None:
         """Begin."""
         del schema
-        self._receiver = NotedReceiver(self._world, self._replica, self._attempt)
+        self._receiver = NotedReceiver(self._world, self._partition, self._attempt)
         self._receiver.begin()
 
 

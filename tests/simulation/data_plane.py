@@ -150,7 +150,7 @@ class DataPlane:
         self.damages = random.Random(f"damaged bounds {rng.getstate()[1][0]}")
         self.damage_chance = DAMAGE_CHANCE
         self.fill_chance = FILL_CHANCE
-        self.stalled: Host | None = None
+        self.stalled: Host[Replica] | None = None
         self.slow_until: dict[NodeId, float] = {}
 
     # --- the zone --------------------------------------------------------------------------------
@@ -287,7 +287,7 @@ class DataPlane:
             self._stall(node)
         return True
 
-    def _stall(self, node: Host) -> None:
+    def _stall(self, node: Host[Replica]) -> None:
         self.counts["late applies"] += 1
         self.stalled = node
         try:

@@ -121,7 +121,7 @@ class Fills:
 
     def _part_of(self, leader: Replica, overlap: Overlap) -> ImportPart | None:
         """Return the import of a source in the leadership of the day."""
-        leadership, part = leader.leading.state, self._part
+        leadership, part = leader.leadership, self._part
         if leadership is None:
             return None
         if part is None or (part.overlap, part.leadership) != (overlap, leadership):

@@ -324,9 +324,9 @@ class Indexed(DataPlane):
             if replica.node_id in record.isr and replica.node_id in replica.record.isr:
                 assert not replica.store.meta.needs_snapshot, f"{replica.node_id} lacks its log"
             indexer = replica.store.indexer
-            if replica.takeover.blocks_writes and indexer.stopped and indexer.enabled:
+            if replica.transfer.blocks_writes and indexer.stopped and indexer.enabled:
                 lives = {node.process_id for node in self.network.nodes.values()}
-                self.stopped[replica.takeover.epoch] = indexer.position, lives
+                self.stopped[replica.transfer.epoch] = indexer.position, lives
             taken = self.stopped.pop(replica.leader_epoch, None) if replica.leads else None
             # Who was restarted since indexes again what was not flushed, as any replica does.
             if taken is not None and self.network.nodes[replica.node_id].process_id in taken[1]:
@@ -342,7 +342,7 @@ class Indexed(DataPlane):
         followed: dict[tuple[NodeId, int, NodeId], int] = {}
         for leader in self.leaders(PARTITION):
             start = leader.store.log_start
-            for node, durable in leader.leading.require_state().catching_up().items():
+            for node, durable in leader.require_leadership().catching_up().items():
                 key = leader.node_id, leader.leader_epoch, node
                 trimmed = start > self.followed.get(key, start) and start > durable
                 assert not trimmed, (

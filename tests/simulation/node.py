@@ -195,7 +195,11 @@ class SimulatedNode(DataNode):
         # Nobody waits for a place: nothing happens meanwhile.
         self._slots = SnapshotSlots(self.settings.snapshots_max, 0.0, threading.Event())
         self.foreground = Foreground(self.clock, lambda: 0)
-        self._builds = IndexBuilds(self.partitions, lambda: self.zone.table, self.foreground)
+        self._builds = IndexBuilds(
+            lambda: [each.index for each in self.partitions()],
+            lambda: self.zone.table,
+            self.foreground,
+        )
         self.import_source = ImportSource(self.find, self.foreground, self.clock, threading.Event())
         self.change_source = ChangeSource(self.find, self.clock, threading.Event())
         self.control = Control(self)

@@ -231,7 +231,7 @@ def test_a_failover_waits_for_the_lease_and_for_nothing_else() -> None:
 
 def _proposal(world: World, leader: NodeId) -> IsrProposal | None:
     node = world.network.nodes.get(leader)
-    state = node.find(0).leading.state if node is not None else None
+    state = node.find(0).leadership if node is not None else None
     return state.proposal if state is not None else None
 
 

@@ -20,11 +20,11 @@ import math
 import random
 import uuid
 
-from rezone.datanode.clock.age import age_ms_of
 from rezone.datanode.clock.checked_clock import FIRST_SECONDS
 from rezone.datanode.reading.read import readable
 from rezone.datanode.replica.replica import Replica
 from rezone.datanode.settings import Clock
+from rezone.datanode.state.age import age_ms_of
 from rezone.datanode.writing.write import PreparedRows
 from rezone.storage.log.entry import rows_batch
 from rezone.wire.errors import NotReadyError, RezoneError

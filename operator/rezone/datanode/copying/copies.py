@@ -14,13 +14,14 @@ import os
 import threading
 import uuid
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 import pyarrow as pa
 import structlog
 
 from rezone.datanode.scheduling.foreground import CopySteps, Foreground
+from rezone.datanode.state.replica_state import ReplicaState
 from rezone.storage.copies.bulk import BulkLoader
 from rezone.storage.copies.fileload import FileLoader
 from rezone.storage.copies.incoming import Loader
@@ -44,9 +45,6 @@ from rezone.wire.messages import (
 from rezone.wire.transport.fetch import WatchedSource
 from rezone.wire.transport.flight import NodeClient
 from rezone.wire.transport.ratelimit import RateLimit
-
-if TYPE_CHECKING:
-    from rezone.datanode.replica.replica import Replica
 
 _log = structlog.get_logger(__name__)
 
@@ -89,7 +87,7 @@ class Receiver:
     `rest` is called after each.
     """
 
-    def __init__(self, replica: "Replica", attempt: str, rest: Rest) -> None:
+    def __init__(self, replica: ReplicaState, attempt: str, rest: Rest) -> None:
         self._replica = replica
         self._attempt = attempt
         self._rest = rest
@@ -177,7 +175,7 @@ def failure_of(error: BaseException) -> CopyFailure:
     return CopyFailure.CORRUPTION if isinstance(error, CorruptionError) else CopyFailure.RECEIVER
 
 
-def show_failed(replica: "Replica", error: str, failure: CopyFailure) -> None:
+def show_failed(replica: ReplicaState, error: str, failure: CopyFailure) -> None:
     """Report that the last attempt has failed, and how far the copy had come."""
     state = replica.store.incoming.state()
     replica.show_copy(
@@ -188,7 +186,7 @@ def show_failed(replica: "Replica", error: str, failure: CopyFailure) -> None:
 class LocalSink:
     """This node as a receiver of the shared copy loop."""
 
-    def __init__(self, replica: "Replica", attempt: str, foreground: Foreground) -> None:
+    def __init__(self, replica: ReplicaState, attempt: str, foreground: Foreground) -> None:
         self.name = f"node {replica.node_id}"
         self.bytes_per_second_max: int | None = None  # whoever has ordered the pull has said
         self._replica = replica
@@ -233,7 +231,7 @@ class LocalSink:
             self._receiver.abort("the copy was broken off", self.failure)
 
 
-def current_state(replica: "Replica") -> CopyState:
+def current_state(replica: ReplicaState) -> CopyState:
     """Return where a partition's copy stands; done when it needs none."""
     state = replica.store.incoming.state()
     if not replica.store.meta.needs_snapshot and not state.done:
@@ -245,7 +243,7 @@ def current_state(replica: "Replica") -> CopyState:
     )
 
 
-def _rate_of(replica: "Replica") -> int:
+def _rate_of(replica: ReplicaState) -> int:
     known = replica.admission.bytes_per_second_max
     return replica.config.copy_bytes_per_second_max if known is None else known
 
@@ -261,7 +259,7 @@ class Pulls:
         self._rates: dict[int, int] = {}
         self._closed = threading.Event()
 
-    def start(self, replica: "Replica", request: PullSnapshot) -> None:
+    def start(self, replica: ReplicaState, request: PullSnapshot) -> None:
         """Start to copy unless that is under way or done; its rate is that of the last call."""
         with self._lock:
             self._rates[replica.partition_id] = request.bytes_per_second_max
@@ -287,7 +285,7 @@ class Pulls:
         for thread in running:
             thread.join(timeout_seconds)
 
-    def _pull(self, replica: "Replica", request: PullSnapshot) -> None:
+    def _pull(self, replica: ReplicaState, request: PullSnapshot) -> None:
         attempt = uuid.uuid4().hex
         client = self._connect(request.source)
         sink = LocalSink(replica, attempt, self._foreground)

@@ -12,15 +12,12 @@ stands in the node's journal and in the engines (`indexer`): nothing is lost whe
 
 import threading
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
+from rezone.datanode.indexing.indexing import IndexDuties
 from rezone.datanode.scheduling.foreground import CopySteps, Foreground
 from rezone.datanode.scheduling.mishaps import UNEXPECTED
 from rezone.wire.codec.schema import TableSchema
 from rezone.wire.errors import RezoneError
-
-if TYPE_CHECKING:
-    from rezone.datanode.replica.replica import Replica
 
 BUILD_WEIGHT = 2.0
 """What a step costs clients in all, as a multiple of this thread's processor time.
@@ -40,11 +37,11 @@ class IndexBuilds:
 
     def __init__(
         self,
-        partitions: Callable[[], list["Replica"]],
+        indexes: Callable[[], list[IndexDuties]],
         table: Callable[[], TableSchema | None],
         foreground: Foreground,
     ) -> None:
-        self._partitions = partitions
+        self._indexes = indexes
         self._table = table
         self._foreground = foreground
         self._news = threading.Event()
@@ -72,30 +69,30 @@ class IndexBuilds:
             # Everywhere first: an index is kept up to date from then on, and lookups need that.
             with UNEXPECTED.surviving("build indexes"):
                 self.redefine()
-                for partition in self._partitions():
-                    self._try(partition, self._finish)
+                for index in self._indexes():
+                    self._try(index, self._finish)
             self._news.wait(_LOOK_SECONDS)
 
     def redefine(self) -> None:
         """Give each partition the table that the node has persisted; entries are made later."""
-        for partition in self._partitions():
-            self._try(partition, self._redefine)
+        for index in self._indexes():
+            self._try(index, self._redefine)
 
-    def _try(self, replica: "Replica", work: "Callable[[Replica], None]") -> None:
+    def _try(self, index: IndexDuties, work: Callable[[IndexDuties], None]) -> None:
         try:
-            work(replica)
+            work(index)
         except (RezoneError, OSError) as error:
             # Closed or damaged: it begins again where it was, when the partition is opened again.
-            replica.log.warning("indexes not built", error=str(error))
+            index.log.warning("indexes not built", error=str(error))
 
-    def _redefine(self, replica: "Replica") -> None:
+    def _redefine(self, index: IndexDuties) -> None:
         table = self._table()
-        if table is not None and not self._closed and replica.store.indexer.redefine(table):
-            replica.touched(at_once=True)
+        if table is not None and not self._closed:
+            index.redefine(table)
 
-    def _finish(self, replica: "Replica") -> None:
-        if not replica.index.unfinished:
+    def _finish(self, index: IndexDuties) -> None:
+        if not index.unfinished:
             return
         steps = CopySteps(self._foreground, BUILD_WEIGHT)
-        while not self._news.is_set() and replica.index.build(steps.step_bytes):
+        while not self._news.is_set() and index.build(steps.step_bytes):
             steps.rest()

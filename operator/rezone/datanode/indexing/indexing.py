@@ -11,20 +11,18 @@ it, all else from anywhere.
 """
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 
+from rezone.datanode.state.replica_state import ReplicaState
 from rezone.storage.snapshot.rests import StepBytes
 from rezone.storage.state.history import is_of_history
 from rezone.wire.codec.indexes import IndexCodec
 from rezone.wire.codec.keyspace import hash_in
+from rezone.wire.codec.schema import TableSchema
 from rezone.wire.errors import IndexNotBuiltError, NotReadyError, UnknownIndexError
 from rezone.wire.messages import FailoverEntry, IndexBuild, IndexPosition, Role
-
-if TYPE_CHECKING:
-    from rezone.datanode.replica.replica import Replica
-
 
 _CANDIDATE_SECONDS = 0.01
 """How often the candidate of a takeover indexes, and says how far it is."""
@@ -74,15 +72,16 @@ def index_lacks(
 class IndexDuties:
     """A partition's part in keeping its indexes; idle where the zone has none."""
 
-    def __init__(self, replica: "Replica") -> None:
+    def __init__(self, replica: ReplicaState) -> None:
         self._replica = replica
+        self.log = replica.log
         self._indexer = replica.store.indexer
         self._pumped_at = float("-inf")
 
     @property
     def told(self) -> IndexPosition | None:
         """What acks say of the indexes: only to an old leader that waits for them."""
-        if not self._indexer.enabled or not self._replica.takeover.eager:
+        if not self._indexer.enabled or not self._replica.transfer.eager:
             return None
         return self._indexer.position
 
@@ -143,7 +142,7 @@ class IndexDuties:
     @property
     def _due_at(self) -> float:
         interval = self._replica.settings.index_interval_ms / 1000
-        if self._replica.takeover.eager:
+        if self._replica.transfer.eager:
             # Not with each write either: the one that ends the takeover must not wait for it.
             interval = min(interval, _CANDIDATE_SECONDS)
         return self._pumped_at + interval
@@ -159,6 +158,11 @@ class IndexDuties:
     def unfinished(self) -> bool:
         """Whether entries are to be made of rows of before, or removed."""
         return self._indexer.unfinished and not self._indexer.stopped
+
+    def redefine(self, table: TableSchema) -> None:
+        """Take the table that the node has persisted; entries are made later."""
+        if self._indexer.redefine(table):
+            self._replica.touched(at_once=True)
 
     def build(self, step_bytes: StepBytes) -> bool:
         """Take the next step of that, of so many bytes; whether there is more to do."""

@@ -13,8 +13,8 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
-from rezone.datanode.resharding.importers import Bell, Importers, listening
 from rezone.datanode.settings import Clock
+from rezone.datanode.state.importers import Bell, Importers, listening
 from rezone.storage.log.entry import iter_entries
 from rezone.storage.log_changes import Position, Reading, truncated
 from rezone.wire.errors import (
@@ -65,7 +65,7 @@ class _State:
             self.time = replica.positions.readable_time
             self.committed = replica.positions.committed
             self.copies = replica.copies
-            seal = replica.store.seal if replica.sealing.done else None
+            seal = replica.store.seal if replica.is_sealed else None
             self.seal_time = seal.commit_time if seal is not None else 0
             self.imports = replica.store.applied_imports()
 
@@ -204,7 +204,7 @@ def _require_imported(replica: "Replica", given_by: PartitionId) -> None:
     Who leads has all that was committed before; others may be far behind.
     """
     with replica.lock:
-        state = replica.leading.state
+        state = replica.leadership
         if state is None:
             raise replica.not_leader()
         imports = replica.store.applied_imports()

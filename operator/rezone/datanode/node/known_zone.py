@@ -259,7 +259,7 @@ class KnownZone:
             if known and partition.record.leader_epoch >= 0 and partition.record.leader >= 0:
                 record = partition.record
                 # That is its log's to say, too.
-                sealed = record.sealed or partition.sealing.done
+                sealed = record.sealed or partition.is_sealed
                 records[partition.partition_id] = msgspec.structs.replace(record, sealed=sealed)
         return RouteTable(config=state.config, partitions=_assignments(records), peers=state.peers)
 

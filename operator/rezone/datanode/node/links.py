@@ -37,7 +37,7 @@ class Links:
 
     def __init__(
         self,
-        host: Host,
+        host: Host[Replica],
         find: Callable[[PartitionId], Source],
         *,
         connect: Callable[[str], NodeClient] = NodeClient,

@@ -114,7 +114,11 @@ class DataNode:
         self.import_source = ImportSource(self.find, self.foreground, self.clock, self._stopping)
         self.change_source = ChangeSource(self.find, self.clock, self._stopping)
         self.imports = ImportPulls(self, connect)
-        self._builds = IndexBuilds(self.partitions, lambda: self.zone.table, self.foreground)
+        self._builds = IndexBuilds(
+            lambda: [each.index for each in self.partitions()],
+            lambda: self.zone.table,
+            self.foreground,
+        )
         self._directory = directory
         self._lock = threading.Lock()
         store_config = store_config or StoreConfig()

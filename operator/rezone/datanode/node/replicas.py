@@ -37,7 +37,7 @@ class Replicas:
     """The replicas in `directory`; `config` is what all their stores have in common."""
 
     def __init__(
-        self, host: Host, directory: Path, config: StoreConfig, memory: NodeMemory
+        self, host: Host[Replica], directory: Path, config: StoreConfig, memory: NodeMemory
     ) -> None:
         self._host = host
         self._directory = directory

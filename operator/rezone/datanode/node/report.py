@@ -153,7 +153,7 @@ class ReportBoard:
 def replica_report(replica: "Replica") -> ReplicaReport:
     """Return the state of one replica."""
     with replica.lock:
-        store, record, leading = replica.store, replica.record, replica.leading.state
+        store, record, leading = replica.store, replica.record, replica.leadership
         proposal: IsrProposal | None = None
         refusal = replica.leading.refusal
         led_from: int | None = None
@@ -180,9 +180,9 @@ def replica_report(replica: "Replica") -> ReplicaReport:
             index=store.indexer.position if store.indexer.enabled else None,
             index_builds=replica.index.builds,
             needs_snapshot=store.meta.needs_snapshot,
-            takeover=replica.takeover.state,
-            takeover_epoch=replica.takeover.epoch,
-            takeover_error=replica.takeover.error,
+            takeover=replica.transfer.state,
+            takeover_epoch=replica.transfer.epoch,
+            takeover_error=replica.transfer.error,
             copy=replica.copy_progress,
             proposal=proposal,
             proposal_error=refusal.error_code if refusal is not None else "",

@@ -1,1 +1,1 @@
-"""Which part of its range a replica serves: what it has taken over, and what it has sealed."""
+"""How a partition ends: the seal of its log."""

@@ -17,43 +17,33 @@ nobody imports what is not committed.
 Concurrency: under the partition's lock.
 """
 
-from typing import TYPE_CHECKING
-
 from rezone.datanode.commit.insync import Outcome
-from rezone.datanode.writing.write import ENTRY_OVERHEAD_BYTES, NewEntry
+from rezone.datanode.commit.protocol import Leadership
+from rezone.datanode.state.replica_state import ReplicaState
+from rezone.datanode.writing.transacting import Transacting
+from rezone.datanode.writing.write import ENTRY_OVERHEAD_BYTES, NewEntry, WriteIntake
 from rezone.storage.log.entry import NO_BATCH, EntryKind, note_rows
 from rezone.wire.errors import ConflictError, NotReadyError, StaleEpochError
 from rezone.wire.messages import Seal, SealState, WriteResult
 
-if TYPE_CHECKING:
-    from rezone.datanode.commit.protocol import Leadership
-    from rezone.datanode.replica.replica import Replica
-
 
 class Sealing:
-    """Whether a partition has ended, and its leader's part in that."""
+    """The leader's part in the end of a partition."""
 
-    def __init__(self, replica: "Replica") -> None:
+    def __init__(
+        self, replica: ReplicaState, intake: WriteIntake, transacting: Transacting
+    ) -> None:
         self._replica = replica
-
-    @property
-    def done(self) -> bool:
-        """Whether the seal is committed: for good, and at every replica that may lead."""
-        seal = self._replica.store.seal
-        return seal is not None and seal.end_offset <= self._replica.positions.committed
-
-    @property
-    def under_way(self) -> bool:
-        """Whether there is a seal that may still be undone: nothing is written, nobody refused."""
-        return self._replica.store.seal is not None and not self.done
+        self._intake = intake
+        self._transacting = transacting
 
     @property
     def state(self) -> SealState:
         """What this replica can tell the coordinator of the seal."""
-        replica, leading = self._replica, self._replica.leading.state
-        if leading is None or self.under_way:
+        replica, leading = self._replica, self._replica.leadership
+        if leading is None or replica.is_sealing:
             return SealState.UNKNOWN
-        if self.done:
+        if replica.is_sealed:
             return SealState.SEALED
         # Whoever streams has no entry that is not here. Any other may have an earlier leader's
         # seal, and lead with it.
@@ -75,21 +65,21 @@ class Sealing:
                 f"the leader epoch is {replica.leader_epoch}, not {request.leader_epoch}",
                 leader_epoch=replica.leader_epoch,
             )
-        leadership = replica.leading.require_state()
+        leadership = replica.require_leadership()
         if replica.store.seal is not None:
             return
         if not replica.record.sealing:
             raise ConflictError(f"partition {replica.partition_id} is not authorised to seal")
-        if replica.takeover.hands_over or replica.takeover.blocks_writes:
+        if replica.transfer.hands_over or replica.transfer.blocks_writes:
             raise ConflictError("a takeover is under way")
         self._require_near(leadership)
-        replica.transacting.abort_all()
+        self._transacting.abort_all()
         entry = NewEntry(note_rows(), ENTRY_OVERHEAD_BYTES, NO_BATCH, EntryKind.SEAL)
-        replica.intake.append_entry(entry, 0, self._committed)
+        self._intake.append_entry(entry, 0, self._committed)
         replica.log.info("sealing", leader_epoch=replica.leader_epoch)
         replica.touched(at_once=True)
 
-    def _require_near(self, leadership: "Leadership") -> None:
+    def _require_near(self, leadership: Leadership) -> None:
         """Refuse while the seal would have to wait for somebody, and with it every write."""
         replica = self._replica
         if not leadership.serving:

@@ -9,9 +9,10 @@ Concurrency: runs in its caller's Flight thread.
 """
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
+from rezone.datanode.indexing.indexing import IndexDuties
 from rezone.datanode.reading.scan import Chunk, hashes_of, reading_at, told_first, view_of
+from rezone.datanode.state.replica_state import ReplicaState
 from rezone.storage.engines.base import behind
 from rezone.storage.index.index_search import Found
 from rezone.storage.snapshot.digest import in_range
@@ -21,14 +22,13 @@ from rezone.wire.errors import LimitExceededError, UnknownIndexError
 from rezone.wire.layouts import HashRange
 from rezone.wire.messages import IndexTicket
 
-if TYPE_CHECKING:
-    from rezone.datanode.replica.replica import Replica
-
 _ENTRIES_MIN = 256
 """A slice has so many entries even for a few rows: those of rows that have changed do not count."""
 
 
-def lookup_batches(replica: "Replica", ticket: IndexTicket, codec: RowCodec) -> Iterator[Chunk]:
+def lookup_batches(
+    replica: ReplicaState, indexes: IndexDuties, ticket: IndexTicket, codec: RowCodec
+) -> Iterator[Chunk]:
     """Yield the rows of a range of an index as typed batches, in the index's order.
 
     Those that the transaction which asks has written come first, and in an order of their own: who
@@ -52,7 +52,7 @@ def lookup_batches(replica: "Replica", ticket: IndexTicket, codec: RowCodec) -> 
     hashes = hashes_of(replica, ticket)
     kept, own = view_of(replica, ticket, hashes)
     applied = replica.store.applied
-    dropped = replica.index.wait_for(index, applied)
+    dropped = indexes.wait_for(index, applied)
     yield told_first(replica, kept.as_of, codec)
     if own is not None:
         yield own.matching(index, keys, ticket.after, hashes, codec).slice(0, ticket.limit), None
@@ -64,7 +64,7 @@ def lookup_batches(replica: "Replica", ticket: IndexTicket, codec: RowCodec) -> 
             found = replica.store.reader.lookup(index, keys, kept.as_of, max(left, _ENTRIES_MIN))
         found = _inside(found, hashes, replica.hash_range)
         # It may have begun to be made anew, was rolled back, or dropped.
-        replica.index.require(index, applied, dropped)
+        indexes.require(index, applied, dropped)
         row_ids, values = found.row_ids, found.values
         if own is not None:
             row_ids, values = own.others(row_ids, values)

@@ -11,11 +11,13 @@ Concurrency: belongs to the thread that reads.
 """
 
 import bisect
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from rezone.datanode.state.replica_state import ReplicaState
+from rezone.datanode.writing.transacting import require_open
 from rezone.storage.log.entry import OP_UPSERT
 from rezone.storage.snapshot.digest import in_range
 from rezone.wire.codec.indexes import IndexCodec, KeyRange
@@ -23,17 +25,14 @@ from rezone.wire.codec.rows import RowCodec, keys_of
 from rezone.wire.layouts import HashRange
 from rezone.wire.messages import OwnWrites
 
-if TYPE_CHECKING:
-    from rezone.datanode.replica.replica import Replica
-
 
 class OwnRows:
     """The rows that one open transaction has written; TransactionEndedError when it is over."""
 
-    def __init__(self, replica: "Replica", own: OwnWrites) -> None:
+    def __init__(self, replica: ReplicaState, own: OwnWrites) -> None:
         self._replica = replica
         self._own = own
-        found = replica.transacting.require_open(own)
+        found = require_open(replica, own)
         self._row_ids = found.row_ids if found is not None else []
         self._intents = (
             replica.store.reader.intents(found, self._row_ids) if found is not None else {}
@@ -42,7 +41,7 @@ class OwnRows:
 
     def require_open(self) -> None:
         """Raise TransactionEndedError when what was read may be of a transaction that is over."""
-        self._replica.transacting.require_open(self._own)
+        require_open(self._replica, self._own)
 
     def over(self, row_ids: Any, values: Any, start: bytes, end: bytes | None) -> tuple[Any, Any]:
         """Return the rows of [start, end) with its own ones in place, in the order of row ids."""

@@ -14,13 +14,16 @@ most `hold_ms_max`.
 import contextlib
 from collections import deque
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 
-from rezone.datanode.clock.age import age_ms_of, is_comparable
-from rezone.datanode.clock.expiry import kept_until
-from rezone.datanode.ownership.serving import Served
+from rezone.datanode.commit.protocol import Leadership
+from rezone.datanode.state.age import age_ms_of, is_comparable
+from rezone.datanode.state.expiry import kept_until
+from rezone.datanode.state.replica_state import ReplicaState
+from rezone.datanode.state.serving import Served
+from rezone.datanode.writing.transacting import require_open
 from rezone.datanode.writing.write import require_inside
 from rezone.storage.budget import Budget
 from rezone.storage.transactions.intents import overlaid
@@ -30,10 +33,6 @@ from rezone.wire.codec.rows import RowCodec
 from rezone.wire.errors import CorruptionError, NotReadyError, OverloadedError, RezoneError
 from rezone.wire.messages import OwnWrites, ReadRequest, Role
 
-if TYPE_CHECKING:
-    from rezone.datanode.commit.protocol import Leadership
-    from rezone.datanode.replica.replica import Replica
-
 _READ_BYTES: Final = 2_000
 """What a waiting read takes beside its keys: request, answer, deadline, what it waits for."""
 _ROW_ID_BYTES: Final = 100
@@ -42,7 +41,7 @@ Readable = Callable[[], bool]
 """Whether a read may be answered now; NotLeaderError when it will not be here. Under the lock."""
 
 
-def readable(replica: "Replica", as_of: int | None, served: Served = lambda: True) -> Readable:
+def readable(replica: ReplicaState, as_of: int | None, served: Served = lambda: True) -> Readable:
     """Return when a read that comes now, of what is `served`, may be answered; under the lock.
 
     VersionsExpiredError for a time that is too long ago.
@@ -53,18 +52,14 @@ def readable(replica: "Replica", as_of: int | None, served: Served = lambda: Tru
     past = _PastRead(replica, as_of, since)
     past.require_kept()
     if as_of > replica.positions.readable_time:
-        replica.following.apply_now()
+        replica.apply_now()
     return lambda: past.may_be_answered() and served()
 
 
-def _promises(replica: "Replica", as_of: int, since: float) -> bool:
+def _promises(replica: ReplicaState, as_of: int, since: float) -> bool:
     """Promise that no write will get `as_of` or an earlier time, if this replica may do that."""
-    state = replica.leading.state
-    return (
-        state is not None
-        and _is_newest(replica, since)
-        and replica.closing.promise_at(as_of, state)
-    )
+    state = replica.leadership
+    return state is not None and _is_newest(replica, since) and replica.promise_at(as_of, state)
 
 
 class _PastRead:
@@ -75,7 +70,7 @@ class _PastRead:
     have been told first (`LeaseRequest.time`).
     """
 
-    def __init__(self, replica: "Replica", as_of: int, since: float) -> None:
+    def __init__(self, replica: ReplicaState, as_of: int, since: float) -> None:
         self._replica = replica
         self._as_of = as_of
         self._since = since
@@ -101,24 +96,24 @@ class _PastRead:
         if self._as_of <= replica.positions.readable_time:
             return True
         seal = replica.store.seal
-        if seal is not None and self._as_of > seal.commit_time and replica.sealing.done:
+        if seal is not None and self._as_of > seal.commit_time and replica.is_sealed:
             raise replica.resharded()
-        if self._leadership is None or replica.leading.state is not self._leadership:
+        if self._leadership is None or replica.leadership is not self._leadership:
             self._end = None
             if _promises(replica, self._as_of, self._since):
-                self._end, self._leadership = replica.store.log_end, replica.leading.state
+                self._end, self._leadership = replica.store.log_end, replica.leadership
         return self._end is not None and (
             min(replica.store.applied, replica.positions.committed) >= self._end
         )
 
 
-def wait_readable(replica: "Replica", as_of: int | None, served: Served = lambda: True) -> None:
+def wait_readable(replica: ReplicaState, as_of: int | None, served: Served = lambda: True) -> None:
     """Return when a read is right; NotLeaderError or NotReadyError when it will not soon be."""
     deadline = replica.clock.monotonic() + replica.settings.hold_ms_max / 1000
     with replica.changed:
         may_answer = readable(replica, as_of, served)
         if not may_answer():
-            replica.leading.ask_leases()
+            replica.ask_leases()
         while not may_answer():
             left = deadline - replica.clock.monotonic()
             if left <= 0 or replica.closed or replica.failure:
@@ -126,7 +121,7 @@ def wait_readable(replica: "Replica", as_of: int | None, served: Served = lambda
             replica.changed.wait(left)
 
 
-def wait_applied(replica: "Replica", offset: int) -> None:
+def wait_applied(replica: ReplicaState, offset: int) -> None:
     """Return when all below an offset is committed and applied; NotReadyError when not soon."""
     seconds = replica.settings.hold_ms_max / 1000
     with replica.changed:
@@ -138,27 +133,27 @@ def wait_applied(replica: "Replica", offset: int) -> None:
             raise _cannot_answer(replica)
 
 
-def _cannot_answer(replica: "Replica") -> NotReadyError:
+def _cannot_answer(replica: ReplicaState) -> NotReadyError:
     return NotReadyError(
         f"partition {replica.partition_id} cannot answer this read yet; retry",
         readable_time=replica.positions.readable_time,
     )
 
 
-def _is_newest(replica: "Replica", since: float) -> bool:
+def _is_newest(replica: ReplicaState, since: float) -> bool:
     """Whether nobody can have committed anything elsewhere when a read came at `since`."""
-    state = replica.leading.state
-    if state is None or not state.serving or replica.takeover.blocks_writes:
+    state = replica.leadership
+    if state is None or not state.serving or replica.transfer.blocks_writes:
         return False
     if replica.store.seal is not None:
         return False
     return state.vouched(replica.clock.monotonic(), since)
 
 
-def _newest_is_here(replica: "Replica", since: float) -> bool:
-    if replica.sealing.done:
+def _newest_is_here(replica: ReplicaState, since: float) -> bool:
+    if replica.is_sealed:
         raise replica.resharded()
-    if replica.role is not Role.LEADER and not replica.takeover.eager:
+    if replica.role is not Role.LEADER and not replica.transfer.eager:
         raise replica.not_leader()
     # What the leadership began with must be applied, and nothing uncommitted may be seen.
     return _is_newest(replica, since) and replica.store.applied >= replica.positions.committed
@@ -174,7 +169,7 @@ class _WaitingRead(NamedTuple):
 class ReadQueue:
     """The reads of one partition that wait until they may be answered, in the order they came."""
 
-    def __init__(self, replica: "Replica", node_budget: Budget) -> None:
+    def __init__(self, replica: ReplicaState, node_budget: Budget) -> None:
         self._replica = replica
         self._budget = node_budget
         self._waiting: deque[_WaitingRead] = deque()
@@ -210,7 +205,7 @@ class ReadQueue:
         deadline = replica.clock.monotonic() + replica.settings.hold_ms_max / 1000
         self._waiting.append(_WaitingRead(may_answer, answer, deadline, size))
         replica.look_again(deadline)
-        replica.leading.ask_leases()
+        replica.ask_leases()
         replica.wake()
 
     def step(self) -> None:
@@ -277,7 +272,7 @@ class KeyRead(NamedTuple):
         """When the read may be answered: a transaction's as the newest state, by the leader."""
         return None if self.own is not None else self.as_of
 
-    def told(self, replica: "Replica") -> tuple[int, int]:
+    def told(self, replica: ReplicaState) -> tuple[int, int]:
         """Return (time, age in ms) of an answer that may be given now."""
         if self.own is not None:
             return self.own.times.read_time, 0
@@ -287,7 +282,7 @@ class KeyRead(NamedTuple):
 
 
 def prepare_read(
-    replica: "Replica", request: ReadRequest, body: memoryview, codec: RowCodec
+    replica: ReplicaState, request: ReadRequest, body: memoryview, codec: RowCodec
 ) -> KeyRead:
     """Check a read by key; InvalidRowError when the keys are none, ConflictError as for writes."""
     batch = from_ipc(body, codec.key_schema)
@@ -302,7 +297,7 @@ def prepare_read(
     return KeyRead(encoded.keys(), encoded.row_id_list(), as_of, request.own)
 
 
-def _time_within(replica: "Replica", max_age_ms: int) -> int:
+def _time_within(replica: ReplicaState, max_age_ms: int) -> int:
     """Return the newest time at which this replica can answer a read that may be so old.
 
     A leader closes a time for it if need be. NotReadyError when a follower is too far behind, or
@@ -315,11 +310,11 @@ def _time_within(replica: "Replica", max_age_ms: int) -> int:
         oldest = replica.clock.time() - age_ms * 1000
         if replica.positions.readable_time >= oldest:
             return replica.positions.readable_time
-        if replica.sealing.done:
+        if replica.is_sealed:
             raise replica.resharded()
         if replica.leads:
             return oldest
-    replica.following.apply_now()
+    replica.apply_now()
     raise NotReadyError(
         f"this replica of partition {replica.partition_id} is too far behind; ask its leader",
         readable_time=replica.positions.readable_time,
@@ -327,7 +322,7 @@ def _time_within(replica: "Replica", max_age_ms: int) -> int:
 
 
 @contextlib.contextmanager
-def reading(replica: "Replica", as_of: int | None) -> Iterator[None]:
+def reading(replica: ReplicaState, as_of: int | None) -> Iterator[None]:
     """Refuse with NotReadyError what was read of damaged rows, or while they were replaced."""
     copies = replica.copies
     try:
@@ -341,7 +336,7 @@ def reading(replica: "Replica", as_of: int | None) -> Iterator[None]:
         raise NotReadyError(f"partition {replica.partition_id} is copied anew; retry")
 
 
-def read_keys(replica: "Replica", read: KeyRead, codec: RowCodec) -> Any:
+def read_keys(replica: ReplicaState, read: KeyRead, codec: RowCodec) -> Any:
     """Return the typed batch of the rows found; only when the read may be answered."""
     with reading(replica, None if read.own is not None else read.as_of):
         if read.own is None:
@@ -358,9 +353,9 @@ def read_keys(replica: "Replica", read: KeyRead, codec: RowCodec) -> Any:
     )
 
 
-def own_values(replica: "Replica", row_ids: list[bytes], own: OwnWrites) -> list[bytes | None]:
+def own_values(replica: ReplicaState, row_ids: list[bytes], own: OwnWrites) -> list[bytes | None]:
     """Return rows as a transaction sees them; TransactionEndedError when it is over."""
-    transaction = replica.transacting.require_open(own)
+    transaction = require_open(replica, own)
     values = replica.store.reader.newest(row_ids, own.times.read_time)
     if transaction is None:
         return values

@@ -10,14 +10,15 @@ Concurrency: runs in its caller's Flight thread.
 
 import contextlib
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 
-from rezone.datanode.clock.age import age_ms_of
-from rezone.datanode.clock.expiry import Kept, kept_until, retention_micros
 from rezone.datanode.reading.own_rows import OwnRows
 from rezone.datanode.reading.read import reading, wait_readable
+from rezone.datanode.state.age import age_ms_of
+from rezone.datanode.state.expiry import Kept, kept_until, retention_micros
+from rezone.datanode.state.replica_state import ReplicaState
 from rezone.storage.engines.base import behind
 from rezone.storage.snapshot.digest import hash_bound
 from rezone.wire import messages
@@ -25,21 +26,18 @@ from rezone.wire.codec.rows import RowCodec, keys_of
 from rezone.wire.layouts import HashRange
 from rezone.wire.messages import IndexTicket, RowsAsOf, ScanTicket
 
-if TYPE_CHECKING:
-    from rezone.datanode.replica.replica import Replica
-
 Chunk = tuple[Any, Any]
 """A record batch and the metadata that goes with it, if any."""
 
 
-def hashes_of(replica: "Replica", ticket: ScanTicket | IndexTicket) -> HashRange:
+def hashes_of(replica: ReplicaState, ticket: ScanTicket | IndexTicket) -> HashRange:
     """Return which of a partition's hashes a ticket is for; an empty range when none."""
     start, end = replica.hash_range
     start = min(max(start, ticket.hash_start), end)
     return HashRange(start, max(start, min(end, ticket.hash_end_inclusive + 1)))
 
 
-def time_to_read_at(replica: "Replica", as_of: int | None, hashes: HashRange) -> Kept:
+def time_to_read_at(replica: ReplicaState, as_of: int | None, hashes: HashRange) -> Kept:
     """Return the one time of a read that takes several steps, when it may be read at.
 
     Without `as_of` a time at which everything committed is to be seen. It is of the rows of a
@@ -55,7 +53,7 @@ def time_to_read_at(replica: "Replica", as_of: int | None, hashes: HashRange) ->
 
 
 def view_of(
-    replica: "Replica", ticket: ScanTicket | IndexTicket, hashes: HashRange
+    replica: ReplicaState, ticket: ScanTicket | IndexTicket, hashes: HashRange
 ) -> tuple[Kept, OwnRows | None]:
     """Return the time that a ticket is answered as of, and what its transaction has on top."""
     own = ticket.own
@@ -68,26 +66,26 @@ def view_of(
     return Kept(own.times.read_time, until), OwnRows(replica, own)
 
 
-def _close_newest(replica: "Replica") -> int:
+def _close_newest(replica: ReplicaState) -> int:
     """Return a time that sees all that is committed, and that no later write gets.
 
     A recent one also where nothing was written for long: it is to be read at for a while.
     """
     with replica.lock:
-        newest = max(replica.closing.promise(), replica.store.last_commit_time)
+        newest = max(replica.promise_latest(), replica.store.last_commit_time)
         replica.write_clock.raise_to(newest)
         return newest
 
 
 @contextlib.contextmanager
-def reading_at(replica: "Replica", kept: Kept) -> Iterator[None]:
+def reading_at(replica: ReplicaState, kept: Kept) -> Iterator[None]:
     """Refuse what was read of rows that are not whole any more, or not there (`reading`)."""
     with reading(replica, kept.as_of):
         yield
     kept.require(replica)
 
 
-def told_first(replica: "Replica", as_of: int, codec: RowCodec) -> Chunk:
+def told_first(replica: ReplicaState, as_of: int, codec: RowCodec) -> Chunk:
     """Return the first chunk of a stream of rows, which says of when they are."""
     age_ms = age_ms_of(replica, as_of)
     return empty_of(codec), pa.py_buffer(messages.encode(RowsAsOf(as_of=as_of, age_ms=age_ms)))
@@ -98,7 +96,7 @@ def empty_of(codec: RowCodec) -> Any:
     return pa.RecordBatch.from_pylist([], schema=codec.arrow_schema)
 
 
-def scan_batches(replica: "Replica", ticket: ScanTicket, codec: RowCodec) -> Iterator[Chunk]:
+def scan_batches(replica: ReplicaState, ticket: ScanTicket, codec: RowCodec) -> Iterator[Chunk]:
     """Yield the visible rows in a range of hashes as typed batches, in row-id order."""
     hashes = hashes_of(replica, ticket)
     kept, own = view_of(replica, ticket, hashes)

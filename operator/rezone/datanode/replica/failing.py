@@ -9,16 +9,15 @@ replica again from what its disk has (`datanode.node.reopening`).
 Concurrency: `failed` is called under any of the partition's locks; `leave` without any.
 """
 
-import contextlib
 import errno
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
+from rezone.datanode.replication.leader import LeaderDuties
+from rezone.datanode.replication.roles import Roles
+from rezone.datanode.state.replica_state import ReplicaState
+from rezone.datanode.writing.pacing import WritePacer
+from rezone.datanode.writing.write import WriteIntake
 from rezone.wire.errors import NotReadyError
-from rezone.wire.messages import DiskTrouble
-
-if TYPE_CHECKING:
-    from rezone.datanode.replica.replica import Replica
+from rezone.wire.messages import DiskTrouble, Role
 
 _NO_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT})
 _NO_SPACE_TEXT = "no space left"
@@ -37,60 +36,60 @@ def trouble_of(error: Exception) -> DiskTrouble:
 
 
 class Failing:
-    """The failure of one replica: why, what of the disk, and what follows from it."""
+    """The failure of one replica: what of the disk, and what follows from it."""
 
-    def __init__(self, replica: "Replica") -> None:
+    def __init__(
+        self,
+        replica: ReplicaState,
+        roles: Roles,
+        leading: LeaderDuties,
+        intake: WriteIntake,
+        pacer: WritePacer,
+    ) -> None:
         self._replica = replica
+        self._roles = roles
+        self._leading = leading
+        self._intake = intake
+        self._pacer = pacer
         self._left = False
-        self.why = ""
         self.disk = DiskTrouble.NONE
 
-    def failed(self, error: Exception) -> None:
-        """Go on with nothing: lead no more, answer what waits, and say so."""
+    def failed(self, error: Exception) -> bool:
+        """Go on with nothing: lead no more, and answer what waits; False if it had failed."""
         replica = self._replica
         with replica.lock:
-            if self.why:
-                return
+            if replica.failure:
+                return False
             replica.log.error("a replica has failed", error=str(error))
-            self.why = str(error) or type(error).__name__
+            replica.note_failure(str(error) or type(error).__name__)
             self.disk = trouble_of(error)
             self._step_down()
-            refused = NotReadyError(f"the replica has failed: {self.why}")
-            replica.intake.fail_all(refused)
-            replica.pacer.fail_all(refused)
+            refused = NotReadyError(f"the replica has failed: {replica.failure}")
+            self._intake.fail_all(refused)
+            self._pacer.fail_all(refused)
         replica.touched(at_once=True)
-        replica.host.replica_failed(replica)
-        replica.wake()
-
-    @contextlib.contextmanager
-    def guarding(self) -> Iterator[None]:
-        """Fail where the disk does; NotReadyError for whoever has asked, who asks again."""
-        try:
-            yield
-        except OSError as error:
-            self.failed(error)
-            raise NotReadyError(f"the replica has failed: {error}") from error
+        return True
 
     def stand_aside(self, stalled_seconds: float) -> None:
         """Fail a leader of which a follower can take the place: the disk does not answer."""
         replica = self._replica
         with replica.lock:
-            if replica.leading.can_be_replaced and not replica.takeover.blocks_writes:
+            if self._leading.can_be_replaced and not replica.transfer.blocks_writes:
                 why = f"the disk stalls: a sync is under way for {stalled_seconds:.1f} s"
-                self.failed(TimeoutError(why))
+                replica.fail(TimeoutError(why))
 
     def _step_down(self) -> None:
         """Lead no more; one that is about to hand over has nothing to write, and ends that."""
         replica = self._replica
-        if replica.leading.state is None or replica.takeover.blocks_writes:
+        if replica.leadership is None or replica.transfer.blocks_writes:
             return
-        replica.leading.stand_down("the replica has failed")
-        replica.roles.stand_down()
+        self._leading.stand_down("the replica has failed")
+        replica.take_role(Role.FOLLOWER)  # in memory alone: it writes nothing
         replica.importers.ring(urgent=True)
-        replica.takeover.clear()
+        self._roles.clear_transfer()
 
     def leave(self) -> None:
         """End the stream from the leader, once: its writes shall not wait for this replica."""
         if not self._left:
             self._left = True
-            self._replica.host.restream(self._replica)
+            self._replica.restream()

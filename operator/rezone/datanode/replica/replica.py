@@ -1,271 +1,162 @@
-"""One partition's replica on this node: its parts, its facts, and the job that moves it on.
+"""One partition's replica on this node: puts its parts together, and runs its job.
 
-The duties of each role stand in modules of their own (`leader`, `follower`, `takeover`, `write`),
-the changes between roles in `roles`; here is what they share.
+The duties of each role stand in packages of their own (`replication`, `writing`, `reading`), what
+they share in `state.replica_state`. A part gets the state and the parts that it needs; where two
+need each other, the later one is reached by a call that is given to the earlier one here. Nothing
+below `node` imports this module (docs/decisions/0360).
 
-Concurrency: `lock` guards the role, positions and everything in the duties' objects. Whoever wants
-something done wakes the partition's job; the job (`pump`) is the only one that syncs and applies,
-and holds `applying` meanwhile. Lock order: `applying`, `lock`, a channel's lock; `host.restream`
-is called without any. `changed` is notified after each run of the job and each change of role.
-What time alone can make due is looked after by `tick`, from `due` on (`look_again`).
+Concurrency: as in `state.replica_state`. Whoever wants something done wakes the job (`pump`);
+`host.restream` is called without any lock. What time alone can make due is looked after by `tick`,
+from `due` on (`look_again`).
 """
 
 import threading
 import time
 from collections.abc import Callable
 
-import structlog
-
-from rezone.datanode.clock.write_clock import WriteClock
-from rezone.datanode.commit.fencing import Fencing
 from rezone.datanode.commit.insync import Reply
-from rezone.datanode.commit.positions import Positions
 from rezone.datanode.indexing.indexing import IndexDuties
 from rezone.datanode.ownership.sealing import Sealing
-from rezone.datanode.ownership.serving import Serving
 from rezone.datanode.reading.closing import Closing
 from rezone.datanode.reading.read import ReadQueue
 from rezone.datanode.replica.failing import Failing
 from rezone.datanode.replica.host import Host
 from rezone.datanode.replica.upkeep import Upkeep
 from rezone.datanode.replication.damage import Damage
-from rezone.datanode.replication.follower import FollowerDuties
-from rezone.datanode.replication.leader import LeaderDuties
+from rezone.datanode.replication.follower import FollowerAsks, FollowerDuties
+from rezone.datanode.replication.leader import LeaderAsks, LeaderDuties
 from rezone.datanode.replication.roles import Roles
-from rezone.datanode.replication.takeover import TakeoverProcess
-from rezone.datanode.resharding.importers import Importers
+from rezone.datanode.replication.stream import ProducerStream
+from rezone.datanode.replication.takeover import ClientNews, TakeoverProcess
 from rezone.datanode.resharding.importing import FILL_WEIGHT, FillWork, ImportDuties
 from rezone.datanode.scheduling import lent_threads
-from rezone.datanode.scheduling.admission import Admission
-from rezone.datanode.scheduling.workers import Job
+from rezone.datanode.state.replica_state import ReplicaState
 from rezone.datanode.writing.pacing import WritePacer
+from rezone.datanode.writing.planning import Planning
 from rezone.datanode.writing.producing import PreparedOpen, Producing
 from rezone.datanode.writing.transacting import Transacting
-from rezone.datanode.writing.write import Change, PreparedRows, WriteIntake
-from rezone.domain.routing.routes import hot_standbys
+from rezone.datanode.writing.write import Change, NewEntry, PreparedRows, WriteIntake
 from rezone.storage.store import PartitionStore
-from rezone.wire import layouts
 from rezone.wire.errors import (
     ConflictError,
     CorruptionError,
-    NotLeaderError,
     NotReadyError,
-    ReshardedError,
     RezoneError,
 )
 from rezone.wire.layouts import HashRange
 from rezone.wire.messages import (
-    NOBODY,
-    CopyProgress,
-    LeaderAndIsr,
-    NodeId,
-    PartitionId,
-    Role,
+    ClosedTime,
+    SetState,
     StopReplica,
+    StreamEnd,
     TransactionEnd,
-    ZoneConfig,
 )
 
-_log = structlog.get_logger(__name__)
 
-
-class Replica:
+class Replica(ReplicaState):
     """A replica, put together from its parts; `roles` has what the coordinator calls."""
 
-    def __init__(self, store: PartitionStore, host: Host) -> None:
-        self.partition_id: PartitionId = store.meta.partition
-        self.store = store
+    def __init__(self, store: PartitionStore, host: "Host[Replica]") -> None:
+        super().__init__(store, host, self.pump)
         self.host = host
-        self.settings = host.settings
-        self.clock = host.clock
-        self.node_id = host.node_id
-        self.log = _log.bind(node=host.node_id, partition=self.partition_id)
-        self.lock = threading.RLock()
-        self.changed = threading.Condition(self.lock)
-        self.applying = threading.Lock()
         self.linking = threading.Lock()
-        self.copies = 0
-        self.due = float("-inf")
-        self.job = Job(f"partition {self.partition_id}", self.pump)
-        self.closed = False
         self.retired = False
-        self.failing = Failing(self)
-        self.copy_progress: CopyProgress | None = None
-        self.admission = Admission(self.partition_id, host.clock.monotonic)
-        self.write_clock = WriteClock(host.told.before, store.meta.time_floor)
-        self.closing = Closing(self)
-        self.positions = Positions(store, self.changed, self.closing.time_at)
-        self.fencing = Fencing(store)
-        self.roles = Roles(self)
-        self.leading = LeaderDuties(self)
-        self.following = FollowerDuties(self)
-        self.intake = WriteIntake(self, host.budget)
-        self.transacting = Transacting(self)
-        self.producing = Producing(self)
-        self.pacer = WritePacer(self, host.budget)
         self.reads = ReadQueue(self, host.waiting_reads)
+        self.closing = Closing(self, self.reads.look)
         self.index = IndexDuties(self)
-        self.takeover = TakeoverProcess(self)
-        self.sealing = Sealing(self)
-        self.serving = Serving(self)
-        self.damage = Damage(self)
+        self.transacting = Transacting(self, self._append_entry, self._once_newest)
+        self.producing = Producing(self, self.transacting.require_free)
+        self.intake = WriteIntake(
+            self,
+            host.budget,
+            Planning(self.transacting, self.producing).plan,
+            self.must_wait,
+            self._once_newest,
+        )
+        self.pacer = WritePacer(self, host.budget, self.write_now, self._missing_rows)
+        self.leading = LeaderDuties(self, self.intake, self.transacting, self._leader_asks())
+        self.following = FollowerDuties(self, self.index, self._follower_asks())
+        self.roles = Roles(self, self.leading, self.following, self.intake, self.index)
+        self.takeover = TakeoverProcess(
+            self, self.roles, self.leading, self.intake, self.index, clients=self._client_news()
+        )
+        self.sealing = Sealing(self, self.intake, self.transacting)
+        self.damage = Damage(self, self.roles, self.leading, self.intake)
+        self.failing = Failing(self, self.roles, self.leading, self.intake, self.pacer)
         self.importing = ImportDuties(self)
         self._fill_work = FillWork(store)
-        self.importers = Importers(self.clock.monotonic, self.settings.copy_handover_ms / 1000)
-        self.upkeep = Upkeep(self)
-        self._ranged: tuple[ZoneConfig, HashRange] | None = None
+        self.upkeep = Upkeep(self, self.damage, self.pacer)
         self.roles.resume()
 
-    # --- facts -----------------------------------------------------------------------------------
+    # --- what parts ask for, by whoever does it --------------------------------------------------
 
-    @property
-    def config(self) -> ZoneConfig:
-        """The zone's configuration."""
-        return self.host.config
-
-    @property
-    def role(self) -> Role:
-        """The role this replica has."""
-        return self.roles.role
-
-    @property
-    def record(self) -> LeaderAndIsr:
-        """Who leads, and who is in sync, by the newest record known."""
-        return self.roles.record
-
-    @property
-    def failure(self) -> str:
-        """Why this replica cannot go on until it is opened anew; empty when it can."""
-        return self.failing.why
-
-    @property
-    def leads(self) -> bool:
-        """Whether this replica leads, dead in a takeover included."""
-        return self.leading.state is not None
-
-    @property
-    def leader_epoch(self) -> int:
-        """The highest leader epoch seen."""
-        return self.store.meta.leader_epoch
-
-    @property
-    def is_needed(self) -> bool:
-        """Whether this node would be missed if it stopped now, and perhaps not if it waits.
-
-        Writes would wait for it: a leader can hand over to whoever else is in sync, a member of the
-        in-sync set leaves that if enough others stay. Where too few are in sync there may be
-        replicas that soon will be. To a sealed partition nobody writes.
-        """
-        isr = {*self.record.isr}
-        others = isr.union(self.record.replicas) - {self.node_id}
-        if self.sealing.done:
-            return self.holds_alone
-        if self.leads:
-            return bool(others)
-        spared = len(isr) <= self.config.min_in_sync_replicas and others <= isr
-        return self.node_id in isr and not spared
-
-    @property
-    def holds_alone(self) -> bool:
-        """Whether this node alone is in sync, and there are replicas that could be.
-
-        What was acknowledged would go with its disk. A sealed partition's rows may be wanted yet:
-        its heirs read them.
-        """
-        return self.record.isr == (self.node_id,) != self.record.replicas
-
-    @property
-    def hash_range(self) -> HashRange:
-        """The range of key hashes that are this partition's; ReshardedError when it is over."""
-        config = self.config
-        if self._ranged is None or self._ranged[0] is not config:
-            try:
-                self._ranged = config, layouts.range_in(config, self.partition_id)
-            except ValueError as error:
-                raise self.resharded() from error
-        return self._ranged[1]
-
-    @property
-    def is_standby(self) -> bool:
-        """Whether this replica is to be a hot standby."""
-        return self.node_id in hot_standbys(self.record)
-
-    @property
-    def streams_from(self) -> NodeId | None:
-        """The node to stream from; None for a leader, and before a snapshot has been copied."""
-        record = self.record
-        member = self.node_id in record.replicas or self.node_id in record.isr
-        if self.role is Role.LEADER or self.closed or not member or self.store.meta.needs_snapshot:
-            return None
-        if self.failure:
-            return None
-        return record.leader if record.leader not in {NOBODY, self.node_id} else None
-
-    def not_leader(self) -> NotLeaderError:
-        """Return the error that sends a client to the leader (RM-10)."""
-        leader, where = self.record.leader, f"partition {self.partition_id}"
-        text = f"node {leader} leads {where}, not node {self.node_id}"
-        if leader == NOBODY:
-            text = f"node {self.node_id} does not lead {where} and has not been told who does"
-        return NotLeaderError(
-            text,
-            leader=leader,
-            address=self.host.address(leader),
-            epoch=self.record.leader_epoch,
+    def _leader_asks(self) -> LeaderAsks:
+        return LeaderAsks(
+            close_time=self.closing.close,
+            reads_wait=lambda: self.reads.waits,
+            stream_opened=self._stream_opened,
         )
 
-    def resharded(self) -> ReshardedError:
-        """Return the error that sends a client to the partitions of the next layout."""
-        return layouts.resharded(self.config, self.partition_id)
+    def _follower_asks(self) -> FollowerAsks:
+        return FollowerAsks(
+            ack=lambda: self.host.ack(self),
+            look_at_reads=self.reads.look,
+            state_set=self._state_set,
+            time_closed=self._time_closed,
+            leader_named=self._leader_named,
+        )
 
-    def not_leader_or_not_ready(self) -> RezoneError:
-        """Return why a write cannot be taken now."""
-        if self.role is Role.LEADER or self.record.leader == self.node_id:
-            return NotReadyError(f"partition {self.partition_id} does not serve yet; retry")
-        return self.not_leader()
+    # Who does it is looked up when it is asked for: the parts that ask are made first.
 
-    def touched(self, *, at_once: bool) -> None:
-        """Note that the report has changed."""
-        self.host.touched(self.partition_id, at_once=at_once)
+    def _append_entry(self, plan: NewEntry, opaque: int, reply: Reply) -> None:
+        self.intake.append_entry(plan, opaque, reply)
 
-    def wake(self) -> None:
-        """Have the partition's job run."""
-        self.host.wake(self.job)
+    def _missing_rows(self, now: float) -> int | None:
+        return self.takeover.missing_rows(now)
 
-    # --- changes ---------------------------------------------------------------------------------
+    def _stream_opened(self, stream: ProducerStream) -> None:
+        self.takeover.stream_opened(stream)
 
-    def show_copy(self, progress: CopyProgress) -> None:
-        """Report how far a copy to this replica is, or why it has failed."""
-        self.copy_progress = progress
-        self.touched(at_once=progress.done or progress.failure is not None)
+    def _state_set(self, message: SetState) -> None:
+        self.takeover.state_set(message)
 
-    def snapshot_done(self) -> None:
-        """Follow the log from where the copy ends."""
-        copy = self.store.meta.copy
-        with self.lock:
-            self.copies += 1
-            self.positions.begin_after_copy(settled=copy is not None and copy.settled)
-        self.touched(at_once=True)
+    def _time_closed(self, news: ClosedTime) -> None:
+        self.closing.heard(news)
+
+    def _leader_named(self, message: StreamEnd) -> None:
+        self.roles.stream_ended(message)
+
+    def _client_news(self) -> ClientNews:
+        return ClientNews(
+            warn=lambda candidate: self.host.warn_clients(self, candidate),
+            tell=lambda: self.host.tell_clients(self),
+        )
+
+    def _once_newest(self, answer: Callable[[RezoneError | None], None]) -> None:
+        self.reads.submit(None, answer)
+
+    def fail(self, error: Exception) -> None:
+        """Go on with nothing, because of this; under any of the replica's locks."""
+        if self.failing.failed(error):
+            self.host.replica_failed(self)
+            self.wake()
+
+    def restream(self) -> None:
+        """Make the stream from the leader fit the state; without any lock."""
         self.host.restream(self)
-        self.wake()
 
-    def append(self, raw: bytes, *, tell: bool = True) -> int:
-        """Append entries; return the log's end. Under the lock.
+    def tell_streams(self) -> None:
+        """Have the streams to followers send what was appended; under the lock."""
+        for stream in self.leading.streams.values():
+            stream.wake()
 
-        The streams are told, unless the caller says that it will do that (`tell`).
-        """
-        if self.failure:
-            raise NotReadyError(f"the replica has failed: {self.failure}")
-        try:
-            end_offset = self.store.append(raw)
-        except OSError as error:
-            self.failing.failed(error)
-            raise NotReadyError(f"the log cannot be written: {error}") from error
-        self.positions.appended(raw)
-        if tell:
-            for stream in self.leading.streams.values():
-                stream.wake()
-        return end_offset
+    def ask_leases(self) -> None:
+        """Ask all followers for leases now; under the lock."""
+        self.leading.ask_leases()
+
+    def apply_now(self) -> None:
+        """Apply what is committed without waiting for more: somebody wants to read it."""
+        self.following.apply_now()
 
     # --- clients ---------------------------------------------------------------------------------
 
@@ -297,7 +188,7 @@ class Replica:
         not heard of a takeover hears of it at once.
         """
         with self.lock:
-            if not self.leads and not self.takeover.eager:
+            if not self.leads and not self.transfer.eager:
                 raise self.not_leader()
 
     def write_now(
@@ -316,7 +207,7 @@ class Replica:
         leader's seal stays, or the rows' part of the range is being taken over: who sends them here
         knows that their source is sealed.
         """
-        if self.takeover.blocks_writes or self.takeover.eager:
+        if self.transfer.blocks_writes or self.transfer.eager:
             return True
         if not self.leads:
             return False
@@ -327,19 +218,10 @@ class Replica:
             return True
         if isinstance(prepared, PreparedOpen):
             home = HashRange(prepared.home, prepared.home + 1)
-            return self.sealing.under_way or not self.serving.hashes(home)()
-        return self.sealing.under_way or not self.serving.has_rows(prepared.rows.column(0))
+            return self.is_sealing or not self.serving.hashes(home)()
+        return self.is_sealing or not self.serving.has_rows(prepared.rows.column(0))
 
     # --- the job ---------------------------------------------------------------------------------
-
-    def move_on(self, *, at_leisure: bool) -> None:
-        """Have the job run: by the calling thread, if that has time for it and it is short."""
-        store = self.store
-        short = store.log_end - store.applied <= self.settings.leisure_rows_max
-        if at_leisure and short and not self.applying.locked():
-            self.host.run_here(self.job)
-        else:
-            self.wake()
 
     def pump(self) -> None:
         """Sync, apply, commit, answer, ack: whatever is due."""
@@ -367,8 +249,8 @@ class Replica:
                 damaged = self._try(self.index.pump)
         if damaged is not None:
             self.damage.found(damaged, at_once=True)
-            if self.leading.state is not None:
-                self.failing.failed(damaged)  # alone in its set: nobody else has the rows
+            if self.leadership is not None:
+                self.fail(damaged)  # alone in its set: nobody else has the rows
         with self.lock:
             handing_over = self.takeover.step()
             self.pacer.release()
@@ -381,7 +263,7 @@ class Replica:
         return not (self.closed or self.failure or self.damage.given_up)
 
     def _pump_role(self) -> None:
-        if self.leading.state is not None:
+        if self.leadership is not None:
             self.leading.pump()
         else:
             self.following.pump()
@@ -393,12 +275,8 @@ class Replica:
         except CorruptionError as error:
             return error
         except (OSError, RezoneError, AssertionError) as error:
-            self.failing.failed(error)
+            self.fail(error)
         return None
-
-    def look_again(self, at: float) -> None:
-        """Have `tick` called at a time of the node's clock, or before; under the lock."""
-        self.due = min(self.due, at)
 
     @property
     def responds(self) -> bool:
@@ -420,12 +298,12 @@ class Replica:
             if not self.closed:
                 self._tick_duties(now)
         except (OSError, RezoneError, AssertionError) as error:
-            self.failing.failed(error)
+            self.fail(error)
         finally:
             self.lock.release()
 
     def _tick_duties(self, now: float) -> None:
-        if self.leading.state is not None:
+        if self.leadership is not None:
             self.leading.tick(now)
         else:
             self.following.tick(now)

@@ -4,14 +4,12 @@ Concurrency: `keep_house` runs in the node's house thread, `collect` and `scrub`
 one.
 """
 
-from typing import TYPE_CHECKING
-
-from rezone.datanode.clock.expiry import collected_before
+from rezone.datanode.replication.damage import Damage
+from rezone.datanode.state.expiry import collected_before
+from rezone.datanode.state.replica_state import ReplicaState
+from rezone.datanode.writing.pacing import WritePacer
 from rezone.storage.upkeep.collector import Collector
 from rezone.storage.upkeep.scrub import Scrubber
-
-if TYPE_CHECKING:
-    from rezone.datanode.replica.replica import Replica
 
 _COLLECT_PAUSE_SHARE = 0.1
 """The pause between two collections, as a share of the retention that garbage outlives anyway."""
@@ -20,8 +18,10 @@ _COLLECT_PAUSE_SHARE = 0.1
 class Upkeep:
     """The upkeep of one replica; `sizes` are estimates of its versions and bytes."""
 
-    def __init__(self, replica: "Replica") -> None:
+    def __init__(self, replica: ReplicaState, damage: Damage, pacer: WritePacer) -> None:
         self._replica = replica
+        self._damage = damage
+        self._pacer = pacer
         self.sizes = (0, 0)
         settings, clock = replica.settings, replica.clock
         self._collector = Collector(
@@ -42,7 +42,7 @@ class Upkeep:
     def keep_house(self) -> None:
         """Trim the log, estimate the size."""
         replica = self._replica
-        if replica.closed or replica.failure or replica.damage.given_up:
+        if replica.closed or replica.failure or self._damage.given_up:
             return
         with replica.lock:
             keep_from = self._log_needed_from()
@@ -71,7 +71,7 @@ class Upkeep:
         takes long to get there.
         """
         replica = self._replica
-        settings, state = replica.settings, replica.leading.state
+        settings, state = replica.settings, replica.leadership
         keep_from = replica.positions.committed
         claims = [*replica.store.outgoing.floors(settings.copy_handover_ms / 1000)]
         if state is not None:
@@ -79,7 +79,7 @@ class Upkeep:
             claims += state.catching_up().values()
             claims += replica.importers.claims()
         size = replica.store.log_bytes
-        replica.pacer.look_at_log(full=bool(claims) and size > settings.kept_log_bytes_max)
+        self._pacer.look_at_log(full=bool(claims) and size > settings.kept_log_bytes_max)
         if size > 2 * settings.kept_log_bytes_max:
             return keep_from
         return min([keep_from, *claims])
@@ -87,7 +87,7 @@ class Upkeep:
     def collect(self) -> bool:
         """Collect one slice of old versions, if due; whether there is more."""
         replica = self._replica
-        if replica.closed or replica.failure or replica.damage.given_up:
+        if replica.closed or replica.failure or self._damage.given_up:
             return False
         return self._collector.step(collected_before(replica))
 

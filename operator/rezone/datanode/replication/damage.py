@@ -12,20 +12,24 @@ Whoever comes upon damage gets an error, never the rows; here is what follows fr
 Concurrency: `noticed` is called under any locks; the rest runs as the partition's job.
 """
 
-from typing import TYPE_CHECKING
-
+from rezone.datanode.replication.leader import LeaderDuties
+from rezone.datanode.replication.roles import Roles
+from rezone.datanode.state.replica_state import ReplicaState
+from rezone.datanode.writing.write import WriteIntake
 from rezone.wire.errors import CorruptionError, NotReadyError
 from rezone.wire.messages import Role
-
-if TYPE_CHECKING:
-    from rezone.datanode.replica.replica import Replica
 
 
 class Damage:
     """The damage of one replica; `reason` stands until the partition has been copied anew."""
 
-    def __init__(self, replica: "Replica") -> None:
+    def __init__(
+        self, replica: ReplicaState, roles: Roles, leading: LeaderDuties, intake: WriteIntake
+    ) -> None:
         self._replica = replica
+        self._roles = roles
+        self._leading = leading
+        self._intake = intake
         self._noticed: CorruptionError | None = None
         replica.store.tell_damage(self.noticed)
 
@@ -75,20 +79,20 @@ class Damage:
             if not self.reason:
                 replica.log.error("damaged", error=str(error))
                 replica.store.update_meta(damage=str(error))
-            if replica.leading.state is None:
-                replica.roles.need_snapshot()
+            if replica.leadership is None:
+                replica.need_snapshot()
             elif at_once and len(replica.record.isr) > 1:
                 self._step_down()
         replica.touched(at_once=True)
-        replica.host.restream(replica)
+        replica.restream()
 
     def _step_down(self) -> None:
         """Lead no more; the coordinator hears of it in the report."""
         replica = self._replica
-        replica.roles.need_snapshot()
-        replica.leading.end(replica.record.leader, replica.record.leader_epoch)
-        replica.takeover.clear()
-        replica.intake.fail_all(
+        replica.need_snapshot()
+        self._leading.end(replica.record.leader, replica.record.leader_epoch)
+        self._roles.clear_transfer()
+        self._intake.fail_all(
             NotReadyError(f"partition {replica.partition_id} is damaged here; retry")
         )
         assert replica.role is Role.LEARNER, "who has stepped down leads nothing"  # noqa: S101 - invariant

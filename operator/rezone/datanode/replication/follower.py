@@ -10,10 +10,13 @@ partition's job. The partition's lock guards positions, its `applying` lock keep
 application apart.
 """
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import NamedTuple
 
+from rezone.datanode.indexing.indexing import IndexDuties
 from rezone.datanode.scheduling import lent_threads
 from rezone.datanode.settings import heard_seconds_max
+from rezone.datanode.state.replica_state import ReplicaState
 from rezone.storage.log.entry import IMPORT_KINDS, header_at
 from rezone.storage.state.history import branch_at, branch_start
 from rezone.storage.store import ResetNeededError
@@ -32,19 +35,29 @@ from rezone.wire.messages import (
     StreamRequest,
 )
 
-if TYPE_CHECKING:
-    from rezone.datanode.replica.replica import Replica
-
 _STANDBY_SLICE_ROWS = 10_000
 _NOTHING = (-1, -1, None, 0)
 """What is acked on a new stream."""
 
 
+class FollowerAsks(NamedTuple):
+    """What those are asked for that follow from what the leader says."""
+
+    ack: Callable[[], None]
+    look_at_reads: Callable[[], None]
+    state_set: Callable[[SetState], None]
+    time_closed: Callable[[ClosedTime], None]
+    leader_named: Callable[[StreamEnd], None]
+
+
 class FollowerDuties:
     """The follower's side of a partition; idle while the replica leads."""
 
-    def __init__(self, replica: "Replica") -> None:
+    def __init__(self, replica: ReplicaState, index: IndexDuties, asks: FollowerAsks) -> None:
         self._replica = replica
+        self._index = index
+        self._asks = asks
+        self._released_epoch = 0
         self.partition_id: PartitionId = replica.partition_id
         self.error = ""
         self.left_out = False
@@ -76,7 +89,7 @@ class FollowerDuties:
         replica = self._replica
         with replica.lock:
             self._require_epoch(answer.leader_epoch)
-            replica.roles.stream_started()
+            self._released_epoch = 0
             # No lease is granted before this is on the disk.
             lease_ms = max(replica.store.meta.lease_ms, replica.settings.lease_ms)
             replica.write_clock.raise_to(answer.time_floor)
@@ -105,7 +118,7 @@ class FollowerDuties:
         next request asks with the one before.
         """
         replica = self._replica
-        with replica.applying, replica.lock, replica.failing.guarding():
+        with replica.applying, replica.lock, replica.guarding():
             if replica.role is Role.LEADER:
                 raise ConflictError("a leader does not roll back")
             store = replica.store
@@ -117,18 +130,18 @@ class FollowerDuties:
             try:
                 store.truncate(offset)
             except ResetNeededError:
-                replica.roles.start_over()
+                replica.start_over()
             replica.positions.follow_cut()
 
     def snapshot_needed(self, log_start: int) -> None:
         """Note that the leader's log no longer reaches back to here: a copy must come first."""
         replica = self._replica
-        with replica.lock, replica.failing.guarding():
+        with replica.lock, replica.guarding():
             if replica.role is Role.LEADER or replica.store.meta.needs_snapshot:
                 return
             replica.log.warning("a snapshot is needed", leader_log_start=log_start)
-            replica.roles.need_snapshot()
-        replica.host.restream(replica)
+            replica.need_snapshot()
+        replica.restream()
 
     def receive(self, entries: Entries, body: memoryview, *, at_leisure: bool = False) -> None:
         """Append entries and take the commit offset."""
@@ -139,16 +152,16 @@ class FollowerDuties:
                 self._told_at = replica.clock.monotonic()
             store = replica.store
             if body:
-                replica.host.space.require()
+                replica.services.space.require()
                 # The frame's memory ends with the frame; the log keeps its recent end in memory.
                 raw = bytes(body)
                 replica.append(raw)
                 if replica.role is Role.FOLLOWER and not self.left_out and _is_awaited(raw):
-                    replica.host.foreground.followed()
+                    replica.services.foreground.followed()
             replica.positions.commit(min(entries.committed_offset, store.log_end))
-            replica.reads.look()  # a standby has applied the rows before they are committed
+            self._asks.look_at_reads()  # a standby has applied the rows before they are committed
             self._look_again()
-        if body or replica.takeover.eager:
+        if body or replica.transfer.eager:
             replica.move_on(at_leisure=at_leisure)
 
     def ack_of(self, opaque: int) -> FetchLog:
@@ -156,7 +169,7 @@ class FollowerDuties:
         replica = self._replica
         with replica.lock:
             durable, applied = replica.store.durable_end, replica.store.applied
-            index, ready_epoch = replica.index.told, replica.takeover.ready_epoch
+            index, ready_epoch = self._index.told, replica.transfer.ready_epoch
             self._acked = (durable, applied, index, ready_epoch)
             return FetchLog(
                 partition=self.partition_id,
@@ -164,12 +177,12 @@ class FollowerDuties:
                 max_fetch_bytes=replica.settings.fetch_bytes_max,
                 kv_applied_offset=applied,
                 opaque=opaque,
-                leaving=replica.host.leaving or replica.host.space.short,
+                leaving=replica.services.leaving or replica.services.space.short,
                 index=index,
                 ready_epoch=ready_epoch,
                 rest_ms=round(self._rest_seconds * 1000),
-                sync_ms=replica.host.disk_speed.sync_ms,
-                slow_ms=replica.host.disk_speed.slow_ms,
+                sync_ms=replica.services.disk_speed.sync_ms,
+                slow_ms=replica.services.disk_speed.slow_ms,
                 uncompared=bool(replica.store.meta.uncompared),
             )
 
@@ -177,21 +190,31 @@ class FollowerDuties:
     def _rest_seconds(self) -> float:
         """How long the leader had better fetch nothing to fill this replica with."""
         replica = self._replica
-        return replica.host.foreground.owed_seconds if replica.store.filling else 0.0
+        return replica.services.foreground.owed_seconds if replica.store.filling else 0.0
 
     def state_set(self, message: SetState) -> None:
         """Take the producer's state change (DCP-10)."""
-        self._replica.takeover.state_set(message)
+        self._asks.state_set(message)
 
     def stream_ended(self, message: StreamEnd) -> None:
-        """Follow the new leader at once when the old one names it."""
-        self._replica.roles.stream_ended(message)
+        """Follow the new leader at once when the old one names it.
+
+        What was promised to one that has given up its leases binds no more.
+        """
+        with self._replica.lock:
+            self._released_epoch = message.released_epoch
+        self._asks.leader_named(message)
+
+    @property
+    def is_released(self) -> bool:
+        """Whether the leader of the record has given up what this replica has promised it."""
+        return self._released_epoch == self._replica.record.leader_epoch
 
     def time_closed(self, news: ClosedTime) -> None:
         """Take a time that the leader has closed; it goes on doing so for as long as it serves."""
         if news.leader_epoch == self._replica.leader_epoch:
             self._told_at = self._replica.clock.monotonic()
-        self._replica.closing.heard(news)
+        self._asks.time_closed(news)
 
     def follows(self, leader: NodeId, leader_epoch: int) -> bool:
         """Return whether the replica still follows exactly this leadership."""
@@ -263,7 +286,7 @@ class FollowerDuties:
         """Apply, sync and ack: whatever of it is due; the ack leaves when no lock is held."""
         replica = self._replica
         store = replica.store
-        eager = replica.is_standby or replica.takeover.eager
+        eager = replica.is_standby or replica.transfer.eager
         log_end = store.log_end
         if eager and 0 < log_end - store.applied <= replica.settings.standby_lag_rows_max:
             store.apply_to(log_end)  # HS-09: the engine first, then the disk
@@ -273,22 +296,22 @@ class FollowerDuties:
             store.apply_to(min(log_end, store.applied + _STANDBY_SLICE_ROWS))
         elif not eager:
             self._apply_lazily()
-        if replica.takeover.eager:
-            replica.index.pump()  # the old leader waits for it (DCP-08)
+        if replica.transfer.eager:
+            self._index.pump()  # the old leader waits for it (DCP-08)
         with replica.lock:
             replica.positions.note_applied()
             self._look_again()
             if eager:
-                replica.takeover.prepared()
-            here = (store.durable_end, store.applied, replica.index.told)
-            news = self._acked != (*here, replica.takeover.ready_epoch)
+                replica.transfer.note_prepared()
+            here = (store.durable_end, store.applied, self._index.told)
+            news = self._acked != (*here, replica.transfer.ready_epoch)
         if news and not lent_threads.note(self._ack):
             self._ack()
         if eager and store.applied < store.log_end:
             replica.wake()
 
     def _ack(self) -> None:
-        self._replica.host.ack(self._replica)
+        self._asks.ack()
 
     def _apply_lazily(self) -> None:
         replica = self._replica

@@ -5,13 +5,16 @@ runs as the partition's job, one at a time, and holds the lock only to read and 
 never while it syncs or applies.
 """
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import NamedTuple
 
 from rezone.datanode.commit.insync import FollowerProgress
 from rezone.datanode.commit.lease import Lease
 from rezone.datanode.commit.protocol import Leadership, protocol_of
 from rezone.datanode.replication.stream import ProducerStream
-from rezone.datanode.writing.write import Answer
+from rezone.datanode.state.replica_state import ReplicaState
+from rezone.datanode.writing.transacting import Transacting
+from rezone.datanode.writing.write import Answer, WriteIntake
 from rezone.domain.observed.disk_speed import does_well, is_slow
 from rezone.storage.state.history import rollback_offset
 from rezone.wire.errors import NotReadyError, StaleEpochError
@@ -29,22 +32,30 @@ from rezone.wire.messages import (
     StreamRollback,
 )
 
-if TYPE_CHECKING:
-    from rezone.datanode.replica.replica import Replica
+
+class LeaderAsks(NamedTuple):
+    """What those are asked for that look at the leadership themselves."""
+
+    close_time: Callable[[], ClosedTime | None]
+    reads_wait: Callable[[], bool]
+    stream_opened: Callable[[ProducerStream], None]
 
 
 class LeaderDuties:
-    """The leader's side of a partition; `state` is None while another replica leads."""
+    """The leader's side of a partition; idle while another replica leads."""
 
-    def __init__(self, replica: "Replica") -> None:
+    def __init__(
+        self, replica: ReplicaState, intake: WriteIntake, transacting: Transacting, asks: LeaderAsks
+    ) -> None:
         self._replica = replica
+        self._intake = intake
+        self._transacting = transacting
+        self._asks = asks
         self.partition_id: PartitionId = replica.partition_id
-        self.state: Leadership | None = None
         self.streams: dict[NodeId, ProducerStream] = {}
         self._saved = True
         self._refusal: RefuseIsr | None = None
         self.led_from = 0
-        self.fill_after = float("-inf")
 
     @property
     def committed(self) -> int:
@@ -59,7 +70,8 @@ class LeaderDuties:
     @property
     def refusal(self) -> RefuseIsr | None:
         """The coordinator's answer to what is proposed now, None while it has not refused it."""
-        proposal = self.state.proposal if self.state is not None else None
+        state = self._replica.leadership
+        proposal = state.proposal if state is not None else None
         told = self._refusal
         return told if told is not None and told.proposal == proposal else None
 
@@ -75,7 +87,7 @@ class LeaderDuties:
         return bool(self._candidates())
 
     def _candidates(self) -> list[FollowerProgress]:
-        state = self.state
+        state = self._replica.leadership
         if state is None:
             return []
         # Asked without the lock, too: who follows may be another set by the next line.
@@ -101,12 +113,6 @@ class LeaderDuties:
             )
             replica.touched(at_once=True)
 
-    def require_state(self) -> Leadership:
-        """Return the leadership; NotLeaderError when another replica leads."""
-        if self.state is None:
-            raise self._replica.not_leader()
-        return self.state
-
     def begin(self, record: LeaderAndIsr, *, hold_until: float, saved: bool) -> None:
         """Start a leadership; its commit offset starts where the replica's stands.
 
@@ -116,14 +122,16 @@ class LeaderDuties:
         replica = self._replica
         self.end_streams("a new leadership", None, None)
         self._saved, self.led_from = saved, replica.store.log_end
-        self.state = protocol_of(replica.settings)(
-            node=replica.node_id,
-            state=record,
-            barrier=replica.store.log_end,
-            committed=min(replica.positions.committed, replica.store.log_end),
-            settings=replica.settings,
-            hold_until=hold_until,
-            proposed=replica.store.meta.proposed,
+        replica.lead_with(
+            protocol_of(replica.settings)(
+                node=replica.node_id,
+                state=record,
+                barrier=replica.store.log_end,
+                committed=min(replica.positions.committed, replica.store.log_end),
+                settings=replica.settings,
+                hold_until=hold_until,
+                proposed=replica.store.meta.proposed,
+            )
         )
         # An earlier leader's transactions grow old here.
         replica.look_again(replica.clock.monotonic())
@@ -145,7 +153,7 @@ class LeaderDuties:
         The caller calls `host.restream` without locks, which sends that at once: in the write gap,
         where every thread that must wake up first is felt.
         """
-        self.state = None
+        self._replica.lead_with(None)
         self.end_streams("another replica leads", leader, epoch, tell=False)
         self._replica.importers.ring(urgent=True)
 
@@ -154,8 +162,8 @@ class LeaderDuties:
 
         No read is answered from here on, so whoever leads next need not wait until they are over.
         """
-        epoch = self.require_state().state.leader_epoch
-        self.state = None
+        epoch = self._replica.require_leadership().state.leader_epoch
+        self._replica.lead_with(None)
         for stream in list(self.streams.values()):
             stream.end(reason, released_epoch=epoch)
         self.streams.clear()
@@ -175,9 +183,9 @@ class LeaderDuties:
         """
         replica = self._replica
         with replica.lock:
-            if self.state is not None:
+            if replica.leadership is not None:
                 for node in self.streams:
-                    self.state.follower(node).stream_ended(replica.clock.monotonic())
+                    replica.leadership.follower(node).stream_ended(replica.clock.monotonic())
             self.end_streams(reason, None, None)
 
     def end_left_out(self, known: set[NodeId]) -> None:
@@ -195,13 +203,13 @@ class LeaderDuties:
         """Return whether a takeover to this replica, with this epoch, is about to end."""
         replica = self._replica
         with replica.lock:
-            return replica.takeover.eager and replica.takeover.epoch == leader_epoch
+            return replica.transfer.eager and replica.transfer.epoch == leader_epoch
 
     def open_stream(self, stream: ProducerStream, request: StreamRequest) -> Message:
         """Answer a stream request; a consumer that has another history is rolled back (DCP-05)."""
         replica = self._replica
         with replica.lock:
-            state = self.require_state()
+            state = replica.require_leadership()
             epoch = state.state.leader_epoch
             if request.leader_epoch < epoch:
                 raise StaleEpochError(f"the leader epoch is {epoch}", leader_epoch=epoch)
@@ -243,7 +251,7 @@ class LeaderDuties:
         if old is not None:
             old.end("the consumer has opened another stream")
         state.follower(stream.node).stream_began()
-        self._replica.takeover.stream_opened(stream)
+        self._asks.stream_opened(stream)
         self._replica.touched(at_once=True)
 
     def detach_stream(self, stream: ProducerStream) -> None:
@@ -253,8 +261,8 @@ class LeaderDuties:
             if self.streams.get(stream.node) is not stream:
                 return
             del self.streams[stream.node]
-            if self.state is not None:
-                self.state.follower(stream.node).stream_ended(replica.clock.monotonic())
+            if replica.leadership is not None:
+                replica.leadership.follower(stream.node).stream_ended(replica.clock.monotonic())
             replica.touched(at_once=True)
         replica.wake()
 
@@ -262,18 +270,17 @@ class LeaderDuties:
         """Take a follower's ack."""
         replica = self._replica
         with replica.lock:
-            if self.state is None or self.streams.get(stream.node) is not stream:
+            state = replica.leadership
+            if state is None or self.streams.get(stream.node) is not stream:
                 return
             now, store = replica.clock.monotonic(), replica.store
-            slow = is_slow(ack.slow_ms, [replica.host.disk_speed.sync_ms])
-            news = self.state.follower(stream.node).note_state(ack, slow=slow)
-            self.fill_after = max(self.fill_after, now + ack.rest_ms / 1000)
-            self.state.acked(
-                stream.node, ack.fetch_offset, ack.kv_applied_offset, now, store.log_end
-            )
+            slow = is_slow(ack.slow_ms, [replica.services.disk_speed.sync_ms])
+            news = state.follower(stream.node).note_state(ack, slow=slow)
+            replica.fill_later(now + ack.rest_ms / 1000)
+            state.acked(stream.node, ack.fetch_offset, ack.kv_applied_offset, now, store.log_end)
             # Of the acks of one write only the last one changes anything.
-            handing_over = replica.takeover.hands_over
-            due = news or handing_over or self.state.moves_on(store.durable_end, store.log_end)
+            handing_over = replica.transfer.hands_over
+            due = news or handing_over or state.moves_on(store.durable_end, store.log_end)
         if due:
             # The thread that reads acks must not be the one that hands over: it may have to wait.
             replica.move_on(at_leisure=at_leisure and not handing_over)
@@ -282,20 +289,21 @@ class LeaderDuties:
         """Take a read lease of a follower's node."""
         replica = self._replica
         with replica.lock:
-            if self.state is None or self.streams.get(stream.node) is not stream:
+            state = replica.leadership
+            if state is None or self.streams.get(stream.node) is not stream:
                 return
-            self.state.granted(stream.node, lease)
-            if replica.host.told.lost:
+            state.granted(stream.node, lease)
+            if replica.services.told.lost:
                 # It began with less than may have been promised: it joins on its next stream.
-                self.state.follower(stream.node).count_no_lease()
+                state.follower(stream.node).count_no_lease()
             replica.changed.notify_all()
-            news = replica.reads.waits or stream.node not in self.state.maximal
+            news = self._asks.reads_wait() or stream.node not in state.maximal
         if news:
             replica.wake()
 
     def close_time(self) -> ClosedTime | None:
         """Close the latest time that may be, for the followers; None when there is no news."""
-        return self._replica.closing.close()
+        return self._asks.close_time()
 
     def ask_leases(self) -> None:
         """Ask all followers for leases now; under the lock."""
@@ -314,7 +322,7 @@ class LeaderDuties:
         if store.durable_end < store.log_end:
             store.sync()
         with replica.lock:
-            state = self.state
+            state = replica.leadership
             if state is None or not self._saved:
                 return
             now = replica.clock.monotonic()
@@ -331,24 +339,25 @@ class LeaderDuties:
         answers: list[Answer] = []
         with replica.lock:
             replica.positions.note_applied()
-            if self.state is state:
+            if replica.leadership is state:
                 # After the rows are applied: who has an answer can read what it wrote.
-                answers = replica.intake.take_committed(committed)
+                answers = self._intake.take_committed(committed)
         for reply, result in answers:
             reply(result)
 
     def tick(self, now: float) -> None:
         """Look after what no event wakes: laggards, held commits, followers' commit offsets."""
         replica = self._replica
-        if self.state is None:
+        state = replica.leadership
+        if state is None:
             return
         if replica.store.meta.settled_epoch < replica.leader_epoch:
-            if now >= self.state.hold_until:
+            if now >= state.hold_until:
                 replica.wake()
             else:
-                replica.look_again(self.state.hold_until)
-        self._propose(self.state)
-        replica.transacting.tick(now)
+                replica.look_again(state.hold_until)
+        self._propose(state)
+        self._transacting.tick(now)
         for stream in self.streams.values():
             if stream.committed_sent < replica.positions.committed:
                 stream.wake()
@@ -363,7 +372,7 @@ class LeaderDuties:
 
     def _propose(self, state: Leadership) -> None:
         replica = self._replica
-        if replica.takeover.blocks_writes:
+        if replica.transfer.blocks_writes:
             return
         needed = replica.config.min_in_sync_replicas
         if state.propose(replica.clock.monotonic(), replica.store.log_end, needed):

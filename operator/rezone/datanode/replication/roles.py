@@ -9,31 +9,46 @@ Concurrency: under the partition's lock, which every method takes that may be ca
 `host.restream` is called after it is given back.
 """
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
 from rezone.datanode.commit.lease import NEVER, Promises
+from rezone.datanode.indexing.indexing import IndexDuties
+from rezone.datanode.replication.follower import FollowerDuties
+from rezone.datanode.replication.leader import LeaderDuties
+from rezone.datanode.state.replica_state import ReplicaState
+from rezone.datanode.state.transfer import Side, Transfer
+from rezone.datanode.writing.write import WriteIntake
 from rezone.storage.state.history import with_new_branch
 from rezone.wire.errors import ConflictError, NotReadyError, StaleEpochError
-from rezone.wire.messages import NOBODY, Fence, LeaderAndIsr, Role, StreamEnd, UpgradeCandidate
-
-if TYPE_CHECKING:
-    from rezone.datanode.replica.replica import Replica
+from rezone.wire.messages import (
+    Fence,
+    LeaderAndIsr,
+    Role,
+    StreamEnd,
+    TakeoverState,
+    UpgradeCandidate,
+)
 
 
 class Roles:
     """The role and the record of one replica. Control calls are idempotent (ZR-13)."""
 
-    def __init__(self, replica: "Replica") -> None:
+    def __init__(
+        self,
+        replica: ReplicaState,
+        leading: LeaderDuties,
+        following: FollowerDuties,
+        intake: WriteIntake,
+        index: IndexDuties,
+    ) -> None:
         self._replica = replica
-        store = replica.store
-        self.promises = Promises(replica.clock.monotonic(), store.meta.lease_ms)
-        self._released_epoch = 0
-        self.role = Role.LEARNER
-        self.record = store.meta.leader_and_isr or LeaderAndIsr(
-            leader=NOBODY, leader_epoch=0, isr=(), coordinator_epoch=0
-        )
+        self._leading = leading
+        self._following = following
+        self._intake = intake
+        self._index = index
+        self.promises = Promises(replica.clock.monotonic(), replica.store.meta.lease_ms)
 
     def resume(self) -> None:
         """Go on with what was known before a restart (B-09)."""
@@ -41,14 +56,14 @@ class Roles:
         meta = replica.store.meta
         if meta.leader_and_isr is None:
             return
-        self.role = Role.LEARNER if meta.needs_snapshot else meta.role or Role.LEARNER
-        if self.record.leader != replica.node_id or meta.needs_snapshot:
+        replica.take_role(Role.LEARNER if meta.needs_snapshot else meta.role or Role.LEARNER)
+        if replica.record.leader != replica.node_id or meta.needs_snapshot:
             return
         # A new branch: what had been streamed and was lost with this node is nobody's history.
         with replica.lock:
-            dead = self.role is not Role.LEADER
+            dead = replica.role is not Role.LEADER
             settled = meta.settled_epoch == replica.leader_epoch
-            self.become_leader(self.record, hold_until=NEVER if settled else None, dead=dead)
+            self.become_leader(replica.record, hold_until=NEVER if settled else None, dead=dead)
 
     # --- what the coordinator decides ------------------------------------------------------------
 
@@ -59,7 +74,7 @@ class Roles:
         taken as done. A record that makes this node lead must find its rows here.
         """
         replica = self._replica
-        with replica.lock, replica.failing.guarding():
+        with replica.lock, replica.guarding():
             if replica.closed or replica.failure:
                 raise NotReadyError(
                     f"the replica of partition {replica.partition_id} is stopping, or has failed"
@@ -74,29 +89,29 @@ class Roles:
                 self._confirm(record, persisted)
             replica.changed.notify_all()
         replica.touched(at_once=True)
-        replica.host.restream(replica)
+        replica.restream()
         replica.wake()
 
     def _confirm(self, record: LeaderAndIsr, persisted: dict[str, Any]) -> None:
         replica = self._replica
-        takeover = replica.takeover
-        handing_over = takeover.blocks_writes or (
-            takeover.hands_over and record.next_leader is not None
+        transfer = replica.transfer
+        handing_over = transfer.blocks_writes or (
+            transfer.hands_over and record.next_leader is not None
         )
         self._save(record, Role.FOLLOWER if handing_over else Role.LEADER, persisted)
-        replica.leading.require_state().confirm(record)
-        replica.leading.end_left_out({*record.replicas, *record.isr})
-        if record.next_leader is None and not takeover.blocks_writes:
-            takeover.clear()
+        replica.require_leadership().confirm(record)
+        self._leading.end_left_out({*record.replicas, *record.isr})
+        if record.next_leader is None and not transfer.blocks_writes:
+            self.clear_transfer()
 
     def _follow(self, record: LeaderAndIsr, persisted: dict[str, Any]) -> None:
         replica = self._replica
         newer = record.leader_epoch > replica.leader_epoch
-        later = record.partition_epoch > self.record.partition_epoch
-        replica.following.record_came()
+        later = record.partition_epoch > replica.record.partition_epoch
+        self._following.record_came()
         # A candidate goes on being one while its leader only changes the in-sync set.
-        if newer or self.role is Role.LEADER or (later and not replica.takeover.eager):
-            replica.takeover.clear()
+        if newer or replica.role is Role.LEADER or (later and not replica.transfer.eager):
+            self.clear_transfer()
         self.become_follower(record, persisted)
 
     def upgrade(self, request: UpgradeCandidate) -> None:
@@ -106,10 +121,10 @@ class Roles:
         not lead.
         """
         replica = self._replica
-        with replica.lock, replica.failing.guarding():
+        with replica.lock, replica.guarding():
             persisted = replica.fencing.check(request.fence)
             epoch = replica.leader_epoch
-            if self.role is Role.LEADER and epoch == request.next_epoch:
+            if replica.role is Role.LEADER and epoch == request.next_epoch:
                 return
             if epoch >= request.next_epoch:
                 raise StaleEpochError(f"the leader epoch is {epoch}", leader_epoch=epoch)
@@ -118,19 +133,19 @@ class Roles:
                 raise NotReadyError(
                     f"the log ends at {log_end}, before {request.last_offset}", log_end=log_end
                 )
-            if replica.node_id not in self.record.isr:
+            if replica.node_id not in replica.record.isr:
                 raise ConflictError(f"node {replica.node_id} is not in sync")
-            if lacks := replica.index.lacks(request.index):
+            if lacks := self._index.lacks(request.index):
                 raise NotReadyError(lacks)
             record = msgspec.structs.replace(
-                self.record,
+                replica.record,
                 leader=replica.node_id,
                 leader_epoch=request.next_epoch,
                 next_leader=None,
                 next_epoch=None,
             )
             self.become_leader(record, persisted=persisted)
-        replica.host.restream(replica)
+        replica.restream()
 
     def begin_empty(self, fence: Fence, record: LeaderAndIsr) -> None:
         """Lead without rows, which a person has given up; leading by that record is done.
@@ -139,7 +154,7 @@ class Roles:
         another leader, or there are rows here.
         """
         replica = self._replica
-        with replica.applying, replica.lock, replica.failing.guarding():
+        with replica.applying, replica.lock, replica.guarding():
             persisted = replica.fencing.check(fence)
             replica.fencing.check_record(record.leader_epoch, record.partition_epoch)
             node = replica.node_id
@@ -154,35 +169,22 @@ class Roles:
             replica.positions.follow_cut()
             replica.store.update_meta(needs_snapshot=False, uncompared="")
             self.become_leader(record, persisted=persisted)
-        replica.host.restream(replica)
+        replica.restream()
 
     # --- what replicas tell each other -----------------------------------------------------------
 
-    @property
-    def is_released(self) -> bool:
-        """Whether the leader of the record has given up what this replica has promised it."""
-        return self._released_epoch == self.record.leader_epoch
-
-    def stream_started(self) -> None:
-        """Follow a leader that may be promised something again."""
-        self._released_epoch = 0
-
     def stream_ended(self, message: StreamEnd) -> None:
-        """Follow the leader an old leader has named in its StreamEnd.
-
-        What was promised to one that has given up its leases binds no more.
-        """
+        """Follow the leader an old leader has named in its StreamEnd."""
         replica = self._replica
         with replica.lock:
-            self._released_epoch = message.released_epoch
             epoch = message.leader_epoch or 0
             known = epoch <= replica.leader_epoch
-            if message.leader is None or known or self.role is Role.LEADER:
+            if message.leader is None or known or replica.role is Role.LEADER:
                 return
             if message.leader == replica.node_id:
                 return
             record = msgspec.structs.replace(
-                self.record,
+                replica.record,
                 leader=message.leader,
                 leader_epoch=epoch,
                 next_leader=None,
@@ -190,7 +192,28 @@ class Roles:
             )
             # In the middle of the write gap: the disk comes in with the new leader's answer.
             self.become_follower(record, durable=False)
-        replica.host.restream(replica)
+        replica.restream()
+
+    # --- takeovers -------------------------------------------------------------------------------
+
+    def clear_transfer(self) -> None:
+        """Forget the takeover: the coordinator has decided anew."""
+        self._replica.begin_transfer(Transfer())
+        self._index.resume()
+
+    def _restore_dead(self) -> None:
+        """Be dead again after a restart; who the candidate is stands in the partition's record."""
+        replica, record = self._replica, self._replica.record
+        replica.begin_transfer(
+            Transfer(
+                side=Side.OLD,
+                state=TakeoverState.DEAD,
+                epoch=record.next_epoch or 0,
+                candidate=-1 if record.next_leader is None else record.next_leader,
+                end_offset=replica.store.log_end,
+                index=self._index.stop(),
+            )
+        )
 
     # --- the changes -----------------------------------------------------------------------------
 
@@ -222,18 +245,18 @@ class Roles:
         }
         if hold_until is not None and hold_until <= replica.clock.monotonic():
             changes["settled_epoch"] = record.leader_epoch
-        replica.takeover.clear()
+        self.clear_transfer()
         role = Role.FOLLOWER if dead else Role.LEADER
         self._save(record, role, {**(persisted or {}), **changes}, durable=durable)
-        self.role = Role.LEADER
+        replica.take_role(Role.LEADER)
         # Looked at only now that every lease is refused for the epoch before.
         hold_until = self.promises.until if hold_until is None else hold_until
-        replica.leading.begin(record, hold_until=hold_until, saved=durable)
+        self._leading.begin(record, hold_until=hold_until, saved=durable)
         if dead:
-            replica.takeover.restore_dead()
+            self._restore_dead()
             return
         replica.log.info("leading", leader_epoch=record.leader_epoch, log_end=store.log_end)
-        replica.intake.release()
+        self._intake.release()
         replica.touched(at_once=True)
         replica.changed.notify_all()
         replica.wake()
@@ -252,7 +275,7 @@ class Roles:
         """
         replica = self._replica
         role = Role.FOLLOWER if replica.node_id in record.isr else Role.LEARNER
-        damaged = bool(replica.damage.reason)
+        damaged = bool(replica.store.meta.damage)
         if damaged:
             # It has led on with what it could read; now others have all of it.
             persisted = {**(persisted or {}), "needs_snapshot": True}
@@ -262,8 +285,8 @@ class Roles:
         self._save(record, role, persisted or {}, durable=durable)
         if replica.leads:
             replica.log.info("following", leader=record.leader, leader_epoch=record.leader_epoch)
-            replica.leading.end(record.leader, record.leader_epoch)
-            replica.intake.fail_all(replica.not_leader())
+            self._leading.end(record.leader, record.leader_epoch)
+            self._intake.fail_all(replica.not_leader())
         replica.touched(at_once=True)
         replica.changed.notify_all()
 
@@ -277,7 +300,7 @@ class Roles:
     ) -> None:
         replica = self._replica
         assert record.leader_epoch >= replica.leader_epoch, "a leader epoch never falls"  # noqa: S101 - invariant
-        known = (self.record.leader_epoch, self.record.partition_epoch)
+        known = (replica.record.leader_epoch, replica.record.partition_epoch)
         if (record.leader_epoch, record.partition_epoch) > known:
             # Every proposal was of the record before: it is answered, or refused as too old.
             changes = {**changes, "proposed": ()}
@@ -290,41 +313,16 @@ class Roles:
             leader_and_isr=record,
             durable=durable,
         )
-        before, released = self.record, self.is_released
+        before, released = replica.record, self._following.is_released
         # First the record, then the look at what was promised: who grants does it the other way
         # round, so that no promise is made behind this look.
-        self.record = record
-        promise = replica.host.promised_to(before.leader)
+        replica.take_record(record)
+        promise = replica.services.promised_to(before.leader)
         if record.leader_epoch != before.leader_epoch:
-            replica.closing.forget()
-            replica.following.leader_changed()
+            replica.closed_until.forget()
+            self._following.leader_changed()
             if not released:
                 self.promises.made(promise)
         replica.write_clock.raise_to(promise.time)
-        leads = replica.takeover.blocks_writes or replica.takeover.hands_over
-        self.role = Role.LEADER if leads else role
-
-    def mark_dead(self, *, dead: bool, durable: bool) -> None:
-        """Note whether this leader may lead on after a restart, or only hand over."""
-        role = Role.FOLLOWER if dead else Role.LEADER
-        self._replica.store.update_meta(role=role, durable=durable)
-
-    def stand_down(self) -> None:
-        """Lead no more, in memory alone: a replica that has failed writes nothing."""
-        self.role = Role.FOLLOWER
-
-    def need_snapshot(self) -> None:
-        """Give up the own rows: only a copy helps."""
-        replica = self._replica
-        replica.store.update_meta(needs_snapshot=True, role=Role.LEARNER)
-        self.role = Role.LEARNER
-        # A copy begins by dropping the rows: nothing may be read here from now on.
-        replica.positions.make_unreadable()
-        replica.touched(at_once=True)
-
-    def start_over(self) -> None:
-        """Drop all rows at once, where the log cannot be cut as far as it must be."""
-        replica = self._replica
-        replica.positions.make_unreadable()
-        replica.store.reset()
-        self.role = Role.LEARNER
+        leads = replica.transfer.blocks_writes or replica.transfer.hands_over
+        replica.take_role(Role.LEADER if leads else role)

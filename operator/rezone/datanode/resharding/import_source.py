@@ -14,12 +14,12 @@ itself.
 
 import threading
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING
 
 from rezone.datanode.copying.copies import ROWS_WEIGHT
-from rezone.datanode.resharding.importers import Bell, Importers, listening
 from rezone.datanode.scheduling.foreground import CopySteps, Foreground
 from rezone.datanode.settings import Clock
+from rezone.datanode.state.importers import Bell, Importers, listening
+from rezone.datanode.state.replica_state import ReplicaState
 from rezone.storage.log.entry import Entry, EntryHeader, EntryKind, iter_entries
 from rezone.storage.reshard.imports import RangeEntry
 from rezone.storage.reshard.range_fill import range_versions
@@ -47,9 +47,6 @@ from rezone.wire.messages import (
     TailEntry,
     TailImports,
 )
-
-if TYPE_CHECKING:
-    from rezone.datanode.replica.replica import Replica
 
 CHUNK_BYTES_MAX = 4 << 20
 """The most that one answer has, but for its last row: who asks for more gets this."""
@@ -80,9 +77,9 @@ class _Cursor:
         self.branch = tailed.partition_uuid
         self.reached: ImportPosition | None = None
         self.entries: list[TailEntry] = []
-        self.source: Replica | None = None
+        self.source: ReplicaState | None = None
 
-    def read_from(self, source: "Replica") -> None:
+    def read_from(self, source: ReplicaState) -> None:
         """Have the log of this replica read on."""
         self.source = source
 
@@ -116,7 +113,7 @@ class ImportSource:
 
     def __init__(
         self,
-        find: Callable[[PartitionId], "Replica"],
+        find: Callable[[PartitionId], ReplicaState],
         foreground: Foreground,
         clock: Clock,
         closed: threading.Event,
@@ -138,7 +135,7 @@ class ImportSource:
     def fill(self, request: FillImport) -> FilledVersions:
         """Return the next versions of a part; NotReadyError while not all of them are applied."""
         partition, part = self._leading(request.part), request.part
-        leadership = partition.leading.state
+        leadership = partition.leadership
         self._require_applied(partition, request.applied)
         steps = CopySteps(self._foreground, ROWS_WEIGHT)
         found = range_versions(
@@ -150,14 +147,14 @@ class ImportSource:
             rest=steps.rest,
         )
         # What was read may not be undone, and not be of rows that were replaced meanwhile.
-        if self._leading(part).leading.state is not leadership:
+        if self._leading(part).leadership is not leadership:
             raise NotReadyError(f"partition {part.source} has begun to lead anew; retry")
         self._require_committed(partition, partition.store.applied)
         return FilledVersions(
             versions=found.batch.serialize().to_pybytes(), reached=found.reached, end=found.end
         )
 
-    def _require_applied(self, replica: "Replica", offset: int) -> None:
+    def _require_applied(self, replica: ReplicaState, offset: int) -> None:
         """Refuse while rows are not in the engine that are not asked of the log any more.
 
         Of a leader that has not applied all that it began with, and of one that is cut off and does
@@ -169,17 +166,17 @@ class ImportSource:
                 "retry"
             )
 
-    def _require_committed(self, replica: "Replica", offset: int) -> None:
+    def _require_committed(self, replica: ReplicaState, offset: int) -> None:
         if offset > replica.positions.committed:
             raise NotReadyError(
                 f"partition {replica.partition_id} has applied rows that may be undone; retry"
             )
 
-    def _leading(self, part: ImportedPart, read_to: int | None = None) -> "Replica":
+    def _leading(self, part: ImportedPart, read_to: int | None = None) -> ReplicaState:
         """Return the partition if it leads, and knows as much as the importer does."""
         partition = self._find(part.source)
         with partition.lock:
-            state = partition.leading.state
+            state = partition.leadership
             if state is None:
                 raise partition.not_leader()
             if partition.closed or not state.serving or partition.leader_epoch < part.leader_epoch:
@@ -273,7 +270,7 @@ class ImportSource:
 
     def _read_on(
         self,
-        replica: "Replica",
+        replica: ReplicaState,
         cursor: _Cursor,
         committed: int,
         failover_log: tuple[FailoverEntry, ...],

@@ -13,12 +13,14 @@ Concurrency: everything takes the partition's lock; one request of a lane is und
 
 from collections import deque
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import msgspec
 import pyarrow as pa
 
+from rezone.datanode.commit.protocol import Leadership
 from rezone.datanode.resharding.import_source import is_broken
+from rezone.datanode.state.replica_state import ReplicaState
 from rezone.storage.log.entry import NO_BATCH, ROWS_SCHEMA, EntryKind, ProducerBatch, rows_batch
 from rezone.storage.reshard.imports import (
     RangeEntry,
@@ -29,6 +31,7 @@ from rezone.storage.reshard.imports import (
     position_after,
 )
 from rezone.storage.snapshot.columns import VERSIONS_SCHEMA
+from rezone.storage.store import PartitionStore
 from rezone.wire import layouts
 from rezone.wire.errors import NotLeaderError, RezoneError, error_from
 from rezone.wire.layouts import Layout, Overlap
@@ -45,11 +48,6 @@ from rezone.wire.messages import (
     TailedPart,
     TailEntry,
 )
-
-if TYPE_CHECKING:
-    from rezone.datanode.commit.protocol import Leadership
-    from rezone.datanode.replica.replica import Replica
-    from rezone.storage.store import PartitionStore
 
 UNCOMMITTED_MAX: Final = 2
 """How many appends of a lane may wait to be committed: one is on its way while one is fetched."""
@@ -72,7 +70,7 @@ class FillWork:
     Measured by rows. Were all of it owed, writers that never pause would put the fill off for ever.
     """
 
-    def __init__(self, store: "PartitionStore") -> None:
+    def __init__(self, store: PartitionStore) -> None:
         self._store = store
         self._filled = self._rows = 0
         self._share = 1.0
@@ -118,7 +116,7 @@ class Lane:
 class ImportPart:
     """The import of one source in one leadership of the partition that imports it."""
 
-    def __init__(self, replica: "Replica", overlap: Overlap, leadership: "Leadership") -> None:
+    def __init__(self, replica: ReplicaState, overlap: Overlap, leadership: Leadership) -> None:
         self.partition = replica
         self.overlap = overlap
         self.leadership = leadership
@@ -206,15 +204,15 @@ class ImportPart:
 
     def _gives_way(self) -> bool:
         """Whether a follower's node has clients that come before more rows."""
-        return self.partition.clock.monotonic() < self.partition.leading.fill_after
+        return self.partition.clock.monotonic() < self.partition.fill_after
 
     def _may_append(self) -> bool:
         """Whether the partition still leads, and is to take rows now."""
         partition = self.partition
-        stands = partition.leading.state is self.leadership
+        stands = partition.leadership is self.leadership
         if not stands or partition.closed or partition.failure or not partition.clock.gives:
             return False
-        if partition.takeover.blocks_writes or partition.takeover.eager:
+        if partition.transfer.blocks_writes or partition.transfer.eager:
             return False
         try:
             self.leadership.require_open()
@@ -402,7 +400,7 @@ def _range_entry(entry: TailEntry) -> RangeEntry:
 class ImportDuties:
     """All imports of one partition, while it leads and the zone has a next layout."""
 
-    def __init__(self, replica: "Replica") -> None:
+    def __init__(self, replica: ReplicaState) -> None:
         self._replica = replica
         self._parts: tuple[ImportPart, ...] = ()
         self._leadership: Leadership | None = None
@@ -415,7 +413,7 @@ class ImportDuties:
         if new is None or replica.partition_id not in new.ids:
             return ()
         with replica.lock:
-            leadership = None if replica.closed else replica.leading.state
+            leadership = None if replica.closed else replica.leadership
             if leadership is not self._leadership or self._layouts != (old, new):
                 self._leadership, self._layouts = leadership, (old, new)
                 overlaps = layouts.sources_of(replica.partition_id, old, new)

@@ -284,7 +284,7 @@ class Control:
         uncompared = partition.store.meta.uncompared
         as_of = request.as_of
         if as_of is None:
-            if partition.leads and not partition.sealing.done:
+            if partition.leads and not partition.is_sealed:
                 wait_readable(partition, None)
             # Not a closed time after it, of which the others may not have heard yet.
             as_of = partition.positions.rows_time
@@ -315,7 +315,7 @@ class Control:
         """Note that the copy equals its source; nothing when another one was made since."""
         self._node.zone.check_fence(request.fence)
         partition = self._node.find(request.partition)
-        with partition.applying, partition.lock, partition.failing.guarding():
+        with partition.applying, partition.lock, partition.guarding():
             persisted = partition.fencing.check(request.fence)
             partition.store.note_compared(request.uncompared, **persisted)
         self._node.ack(partition)

@@ -130,7 +130,7 @@ class NodeServer(flight.FlightServerBase):  # type: ignore[misc]
             if isinstance(request, ScanTicket):
                 rows = scan_batches(partition, request, codec)
             else:
-                rows = lookup_batches(partition, request, codec)
+                rows = lookup_batches(partition, partition.index, request, codec)
             served = self._node.foreground.serving(rows, operation_of(request))
             return flight.GeneratorStream(codec.arrow_schema, _carrying_errors(served))
         raise RezoneError(f"{type(request).__name__} is not a ticket")

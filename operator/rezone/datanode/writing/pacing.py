@@ -19,22 +19,22 @@ Concurrency: everything is called under the partition's lock.
 """
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 import msgspec
 
 from rezone.datanode.commit.insync import Outcome, Reply
+from rezone.datanode.commit.protocol import Leadership
 from rezone.datanode.settings import NodeSettings
+from rezone.datanode.state.replica_state import ReplicaState
+from rezone.datanode.writing.write import Change, PreparedRows
 from rezone.storage.budget import Budget
 from rezone.wire.errors import NotReadyError, RezoneError
 from rezone.wire.messages import NodeId, WriteResult
 
-if TYPE_CHECKING:
-    from rezone.datanode.commit.protocol import Leadership
-    from rezone.datanode.replica.replica import Replica
-    from rezone.datanode.writing.write import Change, PreparedRows
+WriteNow = Callable[[Change, PreparedRows, Reply], None]
+"""Append a write, or hold it while it is not known who takes it."""
 
 _BURST_SECONDS = 0.05
 _LOOK_SECONDS = 0.02
@@ -82,17 +82,28 @@ class CatchUpRate:
 class _Waiting:
     """A write that waits its turn."""
 
-    request: "Change"
-    prepared: "PreparedRows"
+    request: Change
+    prepared: PreparedRows
     reply: Reply
     since: float
 
 
 class WritePacer:
-    """The writes of one partition that wait so that a replica can catch up."""
+    """The writes of one partition that wait so that a replica can catch up.
 
-    def __init__(self, replica: "Replica", node_budget: Budget) -> None:
+    `missing_rows` tells what the candidate of a takeover that drags on lacks, if there is one.
+    """
+
+    def __init__(
+        self,
+        replica: ReplicaState,
+        node_budget: Budget,
+        write_now: WriteNow,
+        missing_rows: Callable[[float], int | None],
+    ) -> None:
         self._replica = replica
+        self._write_now = write_now
+        self._missing_rows = missing_rows
         self._node_budget = node_budget
         self._budget = Budget(
             replica.settings.paced_bytes_max,
@@ -115,7 +126,7 @@ class WritePacer:
         """Note whether more of the log is kept for others than may be: then writers are slowed."""
         self.log_full = full
 
-    def holds_back(self, request: "Change", prepared: "PreparedRows", reply: Reply) -> bool:
+    def holds_back(self, request: Change, prepared: PreparedRows, reply: Reply) -> bool:
         """Whether the write must wait; it is then appended later. OverloadedError at the limit."""
         now = self._replica.clock.monotonic()
         self._look(now)
@@ -138,7 +149,7 @@ class WritePacer:
         while self._waiting and self._may_pass(self._waiting[0].prepared.rows.num_rows):
             waiting = self._take(now)
             try:
-                self._replica.write_now(waiting.request, waiting.prepared, waiting.reply)
+                self._write_now(waiting.request, waiting.prepared, waiting.reply)
             except RezoneError as error:
                 waiting.reply(error)
             except OSError as error:
@@ -163,7 +174,7 @@ class WritePacer:
 
     def _look(self, now: float) -> None:
         """Bring limit and tokens up to date."""
-        state = self._replica.leading.state
+        state = self._replica.leadership
         if self._replica.store.seal is not None:
             state = None  # nothing more is written
         catching_up = {} if state is None else self._those_catching_up(state)
@@ -187,7 +198,7 @@ class WritePacer:
             earned = (now - self._then) * limit
             self._tokens, self._then = min(limit * _BURST_SECONDS, self._tokens + earned), now
 
-    def _those_catching_up(self, state: "Leadership") -> dict[int, int]:
+    def _those_catching_up(self, state: Leadership) -> dict[int, int]:
         """Return up to where each has the rows: replicas, and partitions that import this one.
 
         Those are named by numbers below zero, which no node has.
@@ -199,7 +210,7 @@ class WritePacer:
     def _may_pass(self, rows: int) -> bool:
         """Whether a write of so many rows may be appended now; if so, it counts."""
         replica = self._replica
-        missing = replica.takeover.missing_rows(replica.clock.monotonic())
+        missing = self._missing_rows(replica.clock.monotonic())
         if missing is not None and missing and missing + rows > replica.settings.takeover_rows_max:
             return False
         if self.rows_per_second is None:

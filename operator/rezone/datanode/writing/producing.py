@@ -9,9 +9,11 @@ Concurrency: `prepare_open` runs in the threads of clients' channels, all else u
 lock.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import Any
 
+from rezone.datanode.state.replica_state import ReplicaState
 from rezone.datanode.writing.write import (
     ENTRY_OVERHEAD_BYTES,
     Earlier,
@@ -39,9 +41,6 @@ from rezone.wire.messages import (
     WriteRequest,
 )
 
-if TYPE_CHECKING:
-    from rezone.datanode.replica.replica import Replica
-
 
 @dataclass(frozen=True, slots=True)
 class PreparedOpen(PreparedRows):
@@ -65,8 +64,9 @@ def prepare_open(request: ProducerOpen) -> PreparedOpen:
 class Producing:
     """The producers of one partition as its leader deals with them."""
 
-    def __init__(self, replica: "Replica") -> None:
+    def __init__(self, replica: ReplicaState, require_free: Callable[[Any], None]) -> None:
         self._replica = replica
+        self._require_free = require_free
 
     def plan_write(self, request: WriteRequest, prepared: PreparedRows) -> Earlier | NewEntry:
         """Return the entry of a producer's batch, or where its first try stands.
@@ -93,7 +93,7 @@ class Producing:
             return repeated
         if known is None:
             self._require_room()
-        self._replica.transacting.require_free(prepared.rows)
+        self._require_free(prepared.rows)
         opens = epoch > known_epoch
         batch = ProducerBatch(
             producer_id, request.sequence, epoch, partition, prepared.digest, opens

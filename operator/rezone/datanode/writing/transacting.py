@@ -16,18 +16,21 @@ lock.
 """
 
 import hashlib
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from rezone.datanode.clock.expiry import retention_micros
 from rezone.datanode.commit.insync import Reply
+from rezone.datanode.state.expiry import retention_micros
+from rezone.datanode.state.replica_state import ReplicaState
 from rezone.datanode.writing.write import (
     ENTRY_OVERHEAD_BYTES,
     Earlier,
     NewEntry,
+    OnceNewest,
     PreparedRows,
     log_key,
 )
@@ -57,9 +60,6 @@ from rezone.wire.messages import (
     TransactionTimes,
     WriteRequest,
 )
-
-if TYPE_CHECKING:
-    from rezone.datanode.replica.replica import Replica
 
 _TAIL_ROWS_MAX = 50_000
 """A leader that has more than this still to apply is not asked to look through it per write."""
@@ -96,7 +96,7 @@ def transaction_key(text: str) -> bytes:
 
 
 def prepare_intents(
-    replica: "Replica", prepared: PreparedRows, times: TransactionTimes
+    replica: ReplicaState, prepared: PreparedRows, times: TransactionTimes
 ) -> PreparedIntents:
     """Turn checked rows into intents, and look who has written these rows last.
 
@@ -112,7 +112,7 @@ def prepare_intents(
     return PreparedIntents(rows, size, row_ids, checked_to, newest)
 
 
-def prepare_end(replica: "Replica", request: TransactionEnd) -> PreparedEnd:
+def prepare_end(replica: ReplicaState, request: TransactionEnd) -> PreparedEnd:
     """Read what a commit will write; nothing for an abort, or where there is nothing to commit."""
     key, store = transaction_key(request.transaction), replica.store
     nothing = PreparedEnd(rows_batch([], [], []), ENTRY_OVERHEAD_BYTES, -1)
@@ -128,23 +128,46 @@ def prepare_end(replica: "Replica", request: TransactionEnd) -> PreparedEnd:
     return PreparedEnd(rows, rows.nbytes + ENTRY_OVERHEAD_BYTES, end_offset)
 
 
+def age_micros_max(replica: ReplicaState) -> int:
+    """Return how old a transaction may be: what it reads must not be collected meanwhile."""
+    return min(replica.settings.transaction_ms_max * 1_000, retention_micros(replica))
+
+
+def require_open(replica: ReplicaState, own: OwnWrites) -> Transaction | None:
+    """Return a transaction that may read, None without writes; else TransactionEndedError."""
+    key = transaction_key(own.transaction)
+    with replica.store.transactions() as table:
+        found = table.get(key)
+    if found is not None and not found.is_open:
+        raise _ended(found)
+    if found is None and own.sequence:
+        raise _ended(None)
+    age_max = age_micros_max(replica)
+    if own.times.begun + age_max < replica.clock.time():
+        raise TransactionEndedError(
+            f"the transaction is older than {age_max // 1_000} ms",
+            outcome=TransactionOutcome.ABORTED.value,
+        )
+    return found
+
+
 class Transacting:
     """The transactions of one partition as its leader deals with them."""
 
-    def __init__(self, replica: "Replica") -> None:
+    def __init__(
+        self,
+        replica: ReplicaState,
+        append_entry: Callable[[NewEntry, int, Reply], None],
+        once_newest: OnceNewest,
+    ) -> None:
         self._replica = replica
+        self._append_entry = append_entry
+        self._once_newest = once_newest
         # For metrics: refused for other writers, for rows of transactions, for limits; aborted.
         self.conflicts = 0
         self.locked = 0
         self.over_limit = 0
         self.expired = 0
-
-    @property
-    def age_micros_max(self) -> int:
-        """How old a transaction may be: what it reads must not be collected meanwhile."""
-        replica = self._replica
-        kept = retention_micros(replica)
-        return min(replica.settings.transaction_ms_max * 1_000, kept)
 
     # --- reads ----------------------------------------------------------------------------------
 
@@ -155,22 +178,9 @@ class Transacting:
             read_time = store.applied_time
             if store.applied == store.log_end:
                 # All there is: as of now, whose versions are kept longer than those of a late row.
-                read_time = max(read_time, replica.closing.promise())
+                read_time = max(read_time, replica.promise_latest())
             begun = max(read_time, replica.clock.time())
         return TransactionBegun(opaque=opaque, read_time=read_time, begun=begun)
-
-    def require_open(self, own: OwnWrites) -> Transaction | None:
-        """Return a transaction that may read, None without writes; else TransactionEndedError."""
-        key = transaction_key(own.transaction)
-        with self._replica.store.transactions() as table:
-            found = table.get(key)
-        if found is not None and not found.is_open:
-            raise _ended(found)
-        if found is None and own.sequence:
-            raise _ended(None)
-        if own.times.begun + self.age_micros_max < self._replica.clock.time():
-            raise self._too_old()
-        return found
 
     # --- writes ---------------------------------------------------------------------------------
 
@@ -195,7 +205,7 @@ class Transacting:
         """
         assert isinstance(prepared, PreparedIntents)  # noqa: S101 - what its channel has made
         assert request.transaction is not None  # noqa: S101 - the caller asked for it
-        self._replica.leading.require_state()
+        self._replica.require_leadership()
         key, times = transaction_key(request.producer_id), request.transaction
         with self._replica.store.transactions() as table:
             found = table.get(key)
@@ -225,7 +235,7 @@ class Transacting:
             EntryKind.INTENTS,
             # Or a repeat that comes very late could open again what is over and forgotten.
             since=times.begun if found is None else 0,
-            until=times.begun + self.age_micros_max if found is None else TIME_MAX,
+            until=times.begun + age_micros_max(self._replica) if found is None else TIME_MAX,
         )
 
     def _no_room(
@@ -285,7 +295,7 @@ class Transacting:
     ) -> tuple[Earlier | NewEntry, TransactionOutcome] | None:
         """Return the entry of a commit or abort, or where the end stands; None without writes."""
         assert isinstance(prepared, PreparedEnd)  # noqa: S101 - what its channel has made
-        self._replica.leading.require_state()
+        self._replica.require_leadership()
         key = transaction_key(request.transaction)
         with self._replica.store.transactions() as table:
             found = table.get(key)
@@ -317,14 +327,14 @@ class Transacting:
             unknown = TransactionResult(opaque=request.opaque, outcome=TransactionOutcome.UNKNOWN)
             reply(error or unknown)
 
-        replica.reads.submit(None, answer)
+        self._once_newest(answer)
 
     # --- age ------------------------------------------------------------------------------------
 
     def tick(self, now: float) -> None:
         """Abort what is too old, and say when to look again; while leading."""
         replica = self._replica
-        if replica.takeover.blocks_writes or not replica.store.has_open_transactions:
+        if replica.transfer.blocks_writes or not replica.store.has_open_transactions:
             return
         if not replica.clock.gives:
             replica.look_again(now + _EXPIRE_AGAIN_SECONDS)
@@ -333,7 +343,7 @@ class Transacting:
         with replica.store.transactions() as table:
             everyone = table.all_open()
         for found in everyone:
-            expires = found.begun + self.age_micros_max
+            expires = found.begun + age_micros_max(self._replica)
             if expires > micros or not self._expire(found):
                 oldest = min(oldest, max(expires, micros + int(_EXPIRE_AGAIN_SECONDS * 1e6)))
         if oldest < TIME_MAX:
@@ -348,7 +358,7 @@ class Transacting:
 
     def _abort(self, found: Transaction) -> None:
         entry = _abort(found.last.transaction, found)
-        self._replica.intake.append_entry(entry, 0, _nobody_asked)
+        self._append_entry(entry, 0, _nobody_asked)
 
     def _expire(self, found: Transaction) -> bool:
         replica, last = self._replica, found.last
@@ -364,12 +374,6 @@ class Transacting:
         )
         replica.wake()
         return True
-
-    def _too_old(self) -> TransactionEndedError:
-        return TransactionEndedError(
-            f"the transaction is older than {self.age_micros_max // 1_000} ms",
-            outcome=TransactionOutcome.ABORTED.value,
-        )
 
 
 def _abort(key: bytes, found: Transaction) -> NewEntry:

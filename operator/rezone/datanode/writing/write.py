@@ -8,11 +8,12 @@ called exactly once and never blocks.
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 
 from rezone.datanode.commit.insync import Outcome, PendingWrite, Reply
+from rezone.datanode.state.replica_state import ReplicaState
 from rezone.storage.budget import Budget
 from rezone.storage.engines.base import TIME_MAX
 from rezone.storage.log.entry import (
@@ -43,16 +44,11 @@ from rezone.wire.errors import (
 from rezone.wire.messages import (
     SENT_AS_MAX,
     ProducerOpen,
-    ProducerOpened,
     TransactionEnd,
     TransactionOutcome,
-    TransactionResult,
     WriteRequest,
     WriteResult,
 )
-
-if TYPE_CHECKING:
-    from rezone.datanode.replica.replica import Replica
 
 ENTRY_OVERHEAD_BYTES = 512
 
@@ -191,6 +187,14 @@ class HeldWrite:
     deadline: float
 
 
+Planned = tuple[Earlier | NewEntry, Reply]
+Plan = Callable[[Change, PreparedRows, Reply], Planned | None]
+"""Says what becomes of a write, and how that is told; None when it is told otherwise."""
+
+OnceNewest = Callable[[Callable[[RezoneError | None], None]], None]
+"""Calls back once it is certain that this replica still leads, or with the error of a read."""
+
+
 class WriteIntake:
     """The writes of one partition that are not answered yet; guarded by the partition's lock.
 
@@ -198,9 +202,19 @@ class WriteIntake:
     `answered_at` is when the last was (monotonic).
     """
 
-    def __init__(self, replica: "Replica", node_budget: Budget) -> None:
+    def __init__(
+        self,
+        replica: ReplicaState,
+        node_budget: Budget,
+        plan: Plan,
+        must_wait: Callable[[Change, PreparedRows], bool],
+        once_newest: OnceNewest,
+    ) -> None:
         self._replica = replica
         self._node_budget = node_budget
+        self._plan = plan
+        self._must_wait = must_wait
+        self._once_newest = once_newest
         self.budget = Budget(
             replica.settings.pending_bytes_partition_max,
             f"pending writes of partition {replica.partition_id}",
@@ -234,14 +248,14 @@ class WriteIntake:
         try:
             planned = self._plan(request, prepared, reply)
         except _FINAL as refusal:
-            if self._replica.sealing.done:
+            if self._replica.is_sealed:
                 raise  # no successor takes anything
             # A leader that was replaced does not know what its successor has taken: its word counts
             # as what is read at it does.
-            self._replica.reads.submit(None, _refusing(refusal, reply))
+            self._once_newest(_refusing(refusal, reply))
             return
         except ProducerFencedError as refusal:
-            if self._replica.sealing.done:
+            if self._replica.is_sealed:
                 raise
             # An epoch that is rolled back would be told: who knows of it has opened above it, and
             # is fenced by a late copy of that opening once the epoch is given to itself.
@@ -256,30 +270,11 @@ class WriteIntake:
         else:
             self.append_entry(plan, request.opaque, reply, tell=tell)
 
-    def _plan(
-        self, request: Change, prepared: PreparedRows, reply: Reply
-    ) -> tuple[Earlier | NewEntry, Reply] | None:
-        """Return what becomes of a write and how that is told; None when it is told otherwise."""
-        transacting, producing = self._replica.transacting, self._replica.producing
-        if isinstance(request, TransactionEnd):
-            planned = transacting.plan_end(request, prepared)
-            if planned is None:
-                transacting.answer_unknown(request, reply)
-                return None
-            plan, outcome = planned
-            return plan, _saying(reply, outcome)
-        if isinstance(request, ProducerOpen):
-            plan, epoch = producing.plan_open(request, prepared)
-            return plan, _saying_epoch(reply, epoch)
-        if request.transaction is not None:
-            return transacting.plan_write(request, prepared), reply
-        return producing.plan_write(request, prepared), reply
-
     def append_entry(self, plan: NewEntry, opaque: int, reply: Reply, *, tell: bool = True) -> None:
         """Append an entry to the leader's log, to be answered when it is committed."""
         replica = self._replica
-        state = replica.leading.require_state()
-        if replica.sealing.done:
+        state = replica.require_leadership()
+        if replica.is_sealed:
             raise replica.resharded()
         state.require_open()
         state.require_enough(replica.config.min_in_sync_replicas)
@@ -362,7 +357,7 @@ class WriteIntake:
         """Append what was held and has to wait no more."""
         waiting, self._held = self._held, deque()
         for held in waiting:
-            if self._replica.must_wait(held.request, held.prepared):
+            if self._must_wait(held.request, held.prepared):
                 self._held.append(held)
                 continue
             self._give(held.prepared.size)
@@ -424,33 +419,5 @@ def _fencing(refusal: ProducerFencedError, reply: Reply) -> Reply:
 
     def answer(outcome: Outcome) -> None:
         reply(outcome if isinstance(outcome, RezoneError) else refusal)
-
-    return answer
-
-
-def _saying(reply: Reply, outcome: TransactionOutcome) -> Reply:
-    """Return a reply that says of a committed entry how it has ended its transaction."""
-
-    def answer(result: Outcome) -> None:
-        if isinstance(result, WriteResult):
-            result = TransactionResult(
-                opaque=result.opaque,
-                outcome=outcome,
-                end_offset=result.end_offset,
-                commit_time=result.commit_time,
-                leader_epoch=result.leader_epoch,
-            )
-        reply(result)
-
-    return answer
-
-
-def _saying_epoch(reply: Reply, epoch: int) -> Reply:
-    """Return a reply that says of a committed opening which epoch it has given."""
-
-    def answer(result: Outcome) -> None:
-        if isinstance(result, WriteResult):
-            result = ProducerOpened(opaque=result.opaque, producer_epoch=epoch)
-        reply(result)
 
     return answer

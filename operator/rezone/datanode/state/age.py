@@ -6,15 +6,11 @@ any moment since. Up to what clocks may differ by, and a node that has crashed m
 not been compared with any: a node that gives times alone follows other leaders' partitions, too.
 """
 
-from typing import TYPE_CHECKING
-
+from rezone.datanode.state.replica_state import ReplicaState
 from rezone.wire.messages import AGE_UNKNOWN_MS
 
-if TYPE_CHECKING:
-    from rezone.datanode.replica.replica import Replica
 
-
-def age_ms_of(replica: "Replica", as_of: int) -> int:
+def age_ms_of(replica: ReplicaState, as_of: int) -> int:
     """Return for how many milliseconds a time has been over; AGE_UNKNOWN_MS when that is not known.
 
     NotReadyError while the node does not know the time.
@@ -27,6 +23,6 @@ def age_ms_of(replica: "Replica", as_of: int) -> int:
     return max(0, micros) // 1_000
 
 
-def is_comparable(replica: "Replica") -> bool:
+def is_comparable(replica: ReplicaState) -> bool:
     """Return whether the times of a replica's rows can be compared with this node's time."""
     return replica.leads or replica.clock.is_compared

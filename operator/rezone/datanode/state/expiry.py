@@ -10,22 +10,20 @@ what was collected would not be there again.
 Concurrency: under the partition's lock, but for `require`, which any thread may call.
 """
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
+from rezone.datanode.state.replica_state import ReplicaState
 from rezone.wire.errors import VersionsExpiredError
-
-if TYPE_CHECKING:
-    from rezone.datanode.replica.replica import Replica
 
 _COLLECTED_LATER_SHARE = 0.1
 
 
-def retention_micros(replica: "Replica") -> int:
+def retention_micros(replica: ReplicaState) -> int:
     """Return for how long versions are kept that reads may ask for."""
     return replica.config.version_retention_seconds * 1_000_000
 
 
-def collected_before(replica: "Replica") -> int:
+def collected_before(replica: ReplicaState) -> int:
     """Return the time that nobody reads at any more: what was covered by then may be removed."""
     kept = retention_micros(replica) * (1 + _COLLECTED_LATER_SHARE)
     return replica.clock.highest - int(kept)
@@ -37,7 +35,7 @@ class Kept(NamedTuple):
     as_of: int
     until: int
 
-    def require(self, replica: "Replica") -> None:
+    def require(self, replica: ReplicaState) -> None:
         """Raise VersionsExpiredError when versions may have been collected that are needed.
 
         NotReadyError while the node does not know the time.
@@ -53,7 +51,7 @@ class Kept(NamedTuple):
             )
 
 
-def kept_until(replica: "Replica", as_of: int) -> Kept:
+def kept_until(replica: ReplicaState, as_of: int) -> Kept:
     """Return until when a read as of a time is right; under the lock.
 
     What covers the rows of that time comes later than all that is known here, where nothing newer
@@ -61,7 +59,7 @@ def kept_until(replica: "Replica", as_of: int) -> Kept:
     """
     since = as_of
     if as_of >= replica.store.last_commit_time:
-        replica.closing.promise()
+        replica.promise_latest()
         promised = replica.write_clock.floor if replica.leads else 0
         since = max(as_of, replica.positions.readable_time, promised)
     return Kept(as_of, since + retention_micros(replica))

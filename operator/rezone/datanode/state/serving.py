@@ -14,29 +14,32 @@ Concurrency: under the partition's lock.
 """
 
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from rezone.datanode.commit.positions import Positions
 from rezone.storage.snapshot.digest import in_range
+from rezone.storage.store import PartitionStore
 from rezone.wire import layouts
 from rezone.wire.errors import TransactionConflictError
 from rezone.wire.layouts import HashRange, Overlap
 from rezone.wire.messages import PartitionId, ZoneConfig
-
-if TYPE_CHECKING:
-    from rezone.datanode.replica.replica import Replica
 
 Served = Callable[[], bool]
 """Whether what a request asks for is served; under the partition's lock."""
 
 
 class Serving:
-    """The parts of one replica's range."""
+    """The parts of one replica's range; `zone` is asked for the zone's configuration."""
 
-    def __init__(self, replica: "Replica") -> None:
-        self._replica = replica
+    def __init__(
+        self, store: PartitionStore, positions: Positions, zone: Callable[[], ZoneConfig]
+    ) -> None:
+        self._store = store
+        self._positions = positions
+        self._zone = zone
         self._config: ZoneConfig | None = None
         self._parts: tuple[Overlap, ...] = ()
 
@@ -64,8 +67,8 @@ class Serving:
 
     def has_source(self, source: PartitionId) -> bool:
         """Return whether all is here of what a source has, and how its transactions ended."""
-        position = self._replica.store.import_position(source)
-        done = min(self._replica.store.applied, self._replica.positions.committed)
+        position = self._store.import_position(source)
+        done = min(self._store.applied, self._positions.committed)
         if position is None or position.filling:
             return False
         return 0 < position.sealed_at <= done
@@ -84,7 +87,7 @@ class Serving:
 
     def _sealed_after(self, read_time: int) -> Iterator[tuple[Overlap, int]]:
         for part in self._all():
-            position = self._replica.store.import_position(part.old)
+            position = self._store.import_position(part.old)
             sealed = position.commit_time if position is not None else 0
             if read_time < sealed:
                 yield part, sealed
@@ -95,9 +98,9 @@ class Serving:
 
     def _all(self) -> tuple[Overlap, ...]:
         """Return the parts that come from other partitions; none but in a re-sharding."""
-        config = self._replica.config
+        config = self._zone()
         if config is not self._config:
-            self._config, self._parts = config, _parts_of(config, self._replica.partition_id)
+            self._config, self._parts = config, _parts_of(config, self._store.meta.partition)
         return self._parts
 
 
