@@ -21,6 +21,8 @@ can stop, and how it is mended:
 - after Active has left and the candidate has not got it: the old leader follows already, the
   candidate does not lead; the coordinator's UpgradeCandidate or a higher epoch mends it.
 
+What follows from what is decided by `state.transfer`, which is pure; here it is done.
+
 Concurrency: everything here runs under the partition's lock; sending is the channel's business.
 """
 
@@ -35,7 +37,21 @@ from rezone.datanode.replication.leader import LeaderDuties
 from rezone.datanode.replication.roles import Roles
 from rezone.datanode.replication.stream import ProducerStream
 from rezone.datanode.state.replica_state import ReplicaState
-from rezone.datanode.state.transfer import Side, Transfer
+from rezone.datanode.state.transfer import (
+    Die,
+    Finish,
+    Follow,
+    GiveUp,
+    Lead,
+    LookAgain,
+    Looked,
+    Opened,
+    Sent,
+    Side,
+    Ticked,
+    Told,
+    Transfer,
+)
 from rezone.datanode.writing.write import WriteIntake
 from rezone.wire.errors import ConflictError, NotReadyError, StaleEpochError
 from rezone.wire.messages import NodeId, Role, SetState, TakeoverState
@@ -131,6 +147,8 @@ class TakeoverProcess:
             deadline=replica.clock.monotonic() + timeout,
             end_offset=replica.store.log_end,
             answered=self._intake.answered,
+            rows_max=replica.settings.takeover_rows_max,
+            quiet_seconds=replica.settings.takeover_quiet_ms / 1000,
         )
         self._mark_dead(dead=True, durable=False)
         replica.begin_transfer(attempt)
@@ -172,50 +190,36 @@ class TakeoverProcess:
         if not now.hands_over:
             return None
         assert self._stream is not None, "a pending takeover has a stream"  # noqa: S101 - invariant
-        missing = replica.store.log_end - self._stream.acked_offset
-        candidate = replica.require_leadership().follower(now.candidate)
-        ready = now.persisted and candidate.ready_epoch == now.epoch
-        stopped = self._index.still_wanted(now.index)
-        lacks = index_lacks(replica.store.meta.failover_log, stopped, candidate.index)
-        if self._stream.ended:
-            self._fail("the candidate's stream has ended")
-        elif lacks.final:
-            self._fail(f"the candidate's {lacks}")
-        elif ready and not lacks and missing <= replica.settings.takeover_rows_max:
-            if self._waits_for_answers():
-                return None
-            self._die()
-            return self._stream
-        elif replica.clock.monotonic() > now.deadline:
-            why = f"candidate's {lacks}" if lacks else f"candidate still misses {missing} rows"
-            self._fail(f"the {why} after the time given")
+        match now.step(self._look(self._stream), replica.clock.monotonic()):
+            case Die():
+                self._die()
+                return self._stream
+            case GiveUp(reason):
+                self._fail(reason)
+            case LookAgain(at):
+                replica.look_again(at)
         return None
 
-    def _waits_for_answers(self) -> bool:
-        """Whether a better moment is near: the one behind an answer, with no other write under way.
-
-        A write that this leader cannot answer any more makes its way to the next one, and is there
-        before that has its followers. Behind an answer the client has something else to do first.
-        Where nobody has written lately any moment is good; writers that overlap leave none, and
-        are waited for no longer than `takeover_quiet_ms`.
-        """
-        replica, attempt = self._replica, self._replica.transfer
-        intake, now = self._intake, replica.clock.monotonic()
-        quiet_seconds = replica.settings.takeover_quiet_ms / 1000
-        quiet_until = attempt.wait_quietly(now + quiet_seconds)
-        answering = attempt.note_answered(intake.answered)
-        written_lately = now - intake.answered_at < quiet_seconds
-        good = not intake.unanswered and (answering or not written_lately)
-        if good or now >= quiet_until:
-            return False
-        replica.look_again(quiet_until)
-        return True
+    def _look(self, stream: ProducerStream) -> Looked:
+        replica, transfer, intake = self._replica, self._replica.transfer, self._intake
+        candidate = replica.require_leadership().follower(transfer.candidate)
+        stopped = self._index.still_wanted(transfer.index)
+        lacks = index_lacks(replica.store.meta.failover_log, stopped, candidate.index)
+        return Looked(
+            log_end=replica.store.log_end,
+            acked=stream.acked_offset,
+            ready_epoch=candidate.ready_epoch,
+            lacks=lacks.why,
+            for_good=lacks.final,
+            stream_ended=stream.ended,
+            unanswered=intake.unanswered,
+            answered=intake.answered,
+            answered_at=intake.answered_at,
+        )
 
     def _die(self) -> None:
-        replica = self._replica
-        replica.transfer.die(replica.store.log_end)
         self._finish_on_stream(tell=False)
-        replica.touched(at_once=True)
+        self._replica.touched(at_once=True)
 
     def _finish_on_stream(self, *, tell: bool = True) -> None:
         now = self._replica.transfer
@@ -232,9 +236,9 @@ class TakeoverProcess:
         """Follow the candidate: the state change has left, and was the last message."""
         replica = self._replica
         with replica.lock:
-            if replica.transfer is not attempt or attempt.state is not TakeoverState.DEAD:
+            now = replica.clock.monotonic()
+            if replica.transfer is not attempt or attempt.step(Sent(), now) != Follow():
                 return
-            attempt.succeed()
             record = msgspec.structs.replace(
                 replica.record,
                 leader=attempt.candidate,
@@ -252,8 +256,9 @@ class TakeoverProcess:
 
     def stream_opened(self, stream: ProducerStream) -> None:
         """Send the end of the log and Active again to a candidate that has come back."""
-        transfer = self._replica.transfer
-        if transfer.blocks_writes and stream.node == transfer.candidate:
+        replica = self._replica
+        opened = Opened(stream.node)
+        if replica.transfer.step(opened, replica.clock.monotonic()) == Finish():
             self._stream = stream
             self._finish_on_stream()
 
@@ -313,26 +318,21 @@ class TakeoverProcess:
             )
             replica.begin_transfer(attempt)
             replica.look_again(attempt.deadline)
-            if message.state is TakeoverState.ACTIVE:
-                self._lead(message)
-            elif message.state is TakeoverState.FAILED:
-                attempt.fail("the leader has given up")
-                self._intake.fail_held(replica.not_leader())
+            told = Told(replica.store.log_end, self._index.lacks(message.index))
+            match attempt.step(told, replica.clock.monotonic()):
+                case Lead():
+                    self._lead(message)
+                case GiveUp(reason):
+                    attempt.fail(reason)
+                    given_up = message.state is TakeoverState.FAILED
+                    refused = NotReadyError("the takeover has failed")
+                    self._intake.fail_held(replica.not_leader() if given_up else refused)
             replica.touched(at_once=True)
         replica.wake()
         replica.restream()
 
     def _lead(self, message: SetState) -> None:
-        replica, attempt = self._replica, self._replica.transfer
-        log_end = replica.store.log_end
-        if log_end != message.end_offset:
-            attempt.fail(f"the log ends at {log_end}, the leader's at {message.end_offset}")
-            self._intake.fail_held(NotReadyError("the takeover has failed"))
-            return
-        if lacks := self._index.lacks(message.index):
-            attempt.fail(lacks)
-            self._intake.fail_held(NotReadyError("the takeover has failed"))
-            return
+        replica = self._replica
         record = msgspec.structs.replace(
             replica.record,
             leader=replica.node_id,
@@ -352,9 +352,10 @@ class TakeoverProcess:
     def tick(self, now: float) -> None:
         """Watch the deadlines of both sides, and of what is held."""
         replica, attempt = self._replica, self._replica.transfer
-        if attempt.eager and now > attempt.deadline:
-            attempt.fail("the leader's state change did not come in time")
-            replica.touched(at_once=True)
+        match attempt.step(Ticked(), now):
+            case GiveUp(reason):
+                attempt.fail(reason)
+                replica.touched(at_once=True)
         if attempt.hands_over:
             replica.wake()  # its job takes the step
         if attempt.eager or attempt.hands_over:
