@@ -11,8 +11,8 @@ Concurrency: runs in the Flight threads of the calls.
 
 import threading
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING
 
+from rezone.datanode.replica.replica import Replica
 from rezone.datanode.settings import Clock
 from rezone.datanode.state.importers import Bell, Importers, listening
 from rezone.storage.log.entry import iter_entries
@@ -33,9 +33,6 @@ from rezone.wire.messages import (
     PartitionId,
 )
 
-if TYPE_CHECKING:
-    from rezone.datanode.replica.replica import Replica
-
 ANSWER_BYTES_MAX = 4 << 20
 """The most that one answer has, but for its last entry: who asks for more gets this."""
 
@@ -55,7 +52,7 @@ _LOOK_SECONDS = 0.1
 class _State:
     """How a replica stands when its log begins to be read for one answer."""
 
-    def __init__(self, replica: "Replica", hashes: HashRange) -> None:
+    def __init__(self, replica: Replica, hashes: HashRange) -> None:
         with replica.lock:
             if replica.closed or replica.failure or replica.store.meta.needs_snapshot:
                 raise _not_ready(replica)
@@ -69,7 +66,7 @@ class _State:
             self.seal_time = seal.commit_time if seal is not None else 0
             self.imports = replica.store.applied_imports()
 
-    def require(self, replica: "Replica") -> None:
+    def require(self, replica: Replica) -> None:
         """Refuse what was read of a log that was dropped meanwhile."""
         with replica.lock:
             dropped = replica.positions.readable_time < self.time
@@ -82,7 +79,7 @@ class ChangeSource:
 
     def __init__(
         self,
-        find: Callable[[PartitionId], "Replica"],
+        find: Callable[[PartitionId], Replica],
         clock: Clock,
         closed: threading.Event,
         followers_max: int = FOLLOWERS_MAX,
@@ -169,7 +166,7 @@ class ChangeSource:
         )
 
 
-def _begun(replica: "Replica", state: _State) -> PartChanges:
+def _begun(replica: Replica, state: _State) -> PartChanges:
     """Begin to follow: whatever is acknowledged from now on is later than what reads see now.
 
     Where in the log that is stays open: more may be committed than is applied.
@@ -179,9 +176,7 @@ def _begun(replica: "Replica", state: _State) -> PartChanges:
     return PartChanges(time=state.time, own=True)
 
 
-def _read(
-    replica: "Replica", part: FollowedPart, reading: Reading, committed: int, room: int
-) -> int:
+def _read(replica: Replica, part: FollowedPart, reading: Reading, committed: int, room: int) -> int:
     """Read the log on for a range; return up to where it was read."""
     assert part.time is not None  # noqa: S101 - the caller has seen to it
     store, offset = replica.store, part.offset
@@ -198,7 +193,7 @@ def _read(
     return offset
 
 
-def _require_imported(replica: "Replica", given_by: PartitionId) -> None:
+def _require_imported(replica: Replica, given_by: PartitionId) -> None:
     """Refuse imported changes where not all of them are known to be in the log.
 
     Who leads has all that was committed before; others may be far behind.
@@ -216,7 +211,7 @@ def _require_imported(replica: "Replica", given_by: PartitionId) -> None:
             raise _not_ready(replica)
 
 
-def _hashes_of(part: FollowedPart, replica: "Replica") -> HashRange:
+def _hashes_of(part: FollowedPart, replica: Replica) -> HashRange:
     hashes = HashRange(part.first_hash, part.last_hash + 1)
     start, end = replica.hash_range
     if not start <= hashes.start < hashes.end <= end:
@@ -231,7 +226,7 @@ def _is_news(answer: PartChanges) -> bool:
     return bool(answer.rows) or answer.ended or answer.more or answer.error is not None
 
 
-def _not_ready(replica: "Replica") -> NotReadyError:
+def _not_ready(replica: Replica) -> NotReadyError:
     return NotReadyError(
         f"partition {replica.partition_id} cannot tell its changes here yet; retry"
     )

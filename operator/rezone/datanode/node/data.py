@@ -9,13 +9,13 @@ that takes its answers no more is cut off (`unread`), and stops nobody but itsel
 import threading
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 import msgspec
 import structlog
 
 from rezone.datanode.commit.insync import Outcome, Reply
 from rezone.datanode.reading.read import prepare_read, read_keys
+from rezone.datanode.replica.replica import Replica
 from rezone.datanode.scheduling import lent_threads
 from rezone.datanode.scheduling.foreground import Foreground, Requests
 from rezone.datanode.scheduling.mishaps import UNEXPECTED
@@ -48,9 +48,6 @@ from rezone.wire.messages import (
 from rezone.wire.messages.codec import UnreadableError
 from rezone.wire.transport.channel import CHANNEL_ERRORS, Channel, Frame
 
-if TYPE_CHECKING:
-    from rezone.datanode.replica.replica import Replica
-
 _log = structlog.get_logger(__name__)
 
 UNREAD_ANSWERS_MAX = 64
@@ -74,7 +71,7 @@ class DataChannel:
     def __init__(
         self,
         channel: Channel,
-        find: Callable[[int], "Replica"],
+        find: Callable[[int], Replica],
         codec: Callable[[], RowCodec],
         foreground: Foreground,
         unsent: Tally,
@@ -238,7 +235,7 @@ class DataChannel:
         self._answer(Failure(opaque=opaque, error=error.info()), taken)
 
     def _change(
-        self, replica: "Replica", request: Change, prepared: PreparedRows, taken: Request
+        self, replica: Replica, request: Change, prepared: PreparedRows, taken: Request
     ) -> None:
         at_leisure = self._channel.waited_seconds >= LULL_SECONDS
         reply = self._reply_to(request.opaque, taken)

@@ -16,6 +16,7 @@ import msgspec
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from rezone.datanode.replica.replica import Replica
 from rezone.datanode.settings import NodeSettings
 from rezone.storage.budget import Tally
 from rezone.storage.engines.rocks_settings import RocksResources, RocksSettings
@@ -23,7 +24,6 @@ from rezone.wire.errors import NotReadyError, OverloadedError
 
 if TYPE_CHECKING:
     from rezone.datanode.node.node import DataNode
-    from rezone.datanode.replica.replica import Replica
 
 _SLOT_POLL_SECONDS = 0.05
 """How often who waits for a slot looks: snapshots end in many ways, and none tells."""
@@ -80,7 +80,7 @@ class NodeMemory:
         """Return the settings with the memory that all engines of the node share."""
         return msgspec.structs.replace(settings, resources=self.rocks)
 
-    def share(self, partitions: Sequence["Replica"]) -> None:
+    def share(self, partitions: Sequence[Replica]) -> None:
         """Give each partition an even part of the memory that it is to have in any case."""
         if partitions:
             tail = self._settings.log_tails_bytes_max // len(partitions)

@@ -17,6 +17,7 @@ import threading
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+from rezone.datanode.replica.replica import Replica
 from rezone.datanode.settings import Clock, NodeSettings
 from rezone.wire.messages import (
     DiskTrouble,
@@ -30,7 +31,6 @@ from rezone.wire.messages import (
 
 if TYPE_CHECKING:
     from rezone.datanode.node.node import DataNode
-    from rezone.datanode.replica.replica import Replica
 
 WHOLE_REPORT = ReportRequest(seen=0)
 
@@ -150,7 +150,7 @@ class ReportBoard:
         )
 
 
-def replica_report(replica: "Replica") -> ReplicaReport:
+def replica_report(replica: Replica) -> ReplicaReport:
     """Return the state of one replica."""
     with replica.lock:
         store, record, leading = replica.store, replica.record, replica.leadership
