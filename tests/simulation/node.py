@@ -264,6 +264,10 @@ class SimulatedNode(DataNode):
         """Run a job in this step or the next."""
         self._jobs[job] = None
 
+    def runs(self, job: Job) -> bool:
+        """Whether a job runs in this step, or waits for a slow disk."""
+        return job in self._jobs or job in self._syncing
+
     def ack(self, partition: Replica) -> None:
         """Ack to the leader."""
         follower = self.followers.get(partition.partition_id)

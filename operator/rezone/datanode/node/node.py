@@ -39,7 +39,7 @@ from rezone.datanode.replication.producer import ProducerChannel
 from rezone.datanode.resharding.import_source import ImportSource
 from rezone.datanode.scheduling.foreground import Foreground
 from rezone.datanode.scheduling.unread import Peer, Unread
-from rezone.datanode.scheduling.workers import Job, Workers
+from rezone.datanode.scheduling.workers import Job, JobState, Workers
 from rezone.datanode.settings import Clock, NodeSettings, SystemClock
 from rezone.datanode.writing.write import warm_up
 from rezone.storage.budget import Budget
@@ -311,6 +311,10 @@ class DataNode:
     def run_here(self, job: Job) -> None:
         """Run a job in the calling thread, which holds no lock and has nothing better to do."""
         self._workers.run_here(job)
+
+    def runs(self, job: Job) -> bool:
+        """Whether a job runs, or will soon."""
+        return job.state is not JobState.IDLE
 
     def touched(self, partition: PartitionId, *, at_once: bool) -> None:
         """Note that the report of a replica has changed."""

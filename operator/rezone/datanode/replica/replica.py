@@ -31,6 +31,7 @@ from rezone.datanode.replication.takeover import ClientNews, TakeoverProcess
 from rezone.datanode.resharding.importing import FILL_WEIGHT, FillWork, ImportDuties
 from rezone.datanode.scheduling import lent_threads
 from rezone.datanode.state.replica_state import ReplicaState
+from rezone.datanode.writing.arrivals import Arrival
 from rezone.datanode.writing.pacing import WritePacer
 from rezone.datanode.writing.planning import Planning
 from rezone.datanode.writing.producing import PreparedOpen, Producing
@@ -168,18 +169,43 @@ class Replica(ReplicaState):
         *,
         at_leisure: bool = False,
     ) -> None:
-        """Take a write; `reply` is called once, later or at once, unless this raises."""
+        """Take a write; `reply` is called once, later or at once, unless this raises.
+
+        Behind writes that the job is at work for it waits until that is done, and goes on with all
+        others that do.
+        """
+        if self.intake.shares(request) and self.host.runs(self.job) and not self.closed:
+            self.intake.arrivals.add(Arrival(request, prepared, reply))
+            self.wake()
+            return
         with self.lock:
-            if self.closed:
-                raise NotReadyError(f"partition {self.partition_id} is closing")
-            self.host.space.require()
-            if self.pacer.holds_back(request, prepared, reply):
+            if not self._admits(request, prepared, reply):
                 return
             self.write_now(request, prepared, reply, tell=not at_leisure)
             streams = list(self.leading.streams.values()) if at_leisure else []
         for stream in streams:
             stream.push()
         self.move_on(at_leisure=at_leisure)
+
+    def _admits(self, request: Change, prepared: PreparedRows, reply: Reply) -> bool:
+        """Whether a write may go on now; not one that is refused, nor one that waits its turn."""
+        if self.closed:
+            raise NotReadyError(f"partition {self.partition_id} is closing")
+        self.host.space.require()
+        return not self.pacer.holds_back(request, prepared, reply)
+
+    def _take_arrivals(self) -> None:
+        """Append what has come since the job's last run, and send it to the followers."""
+
+        def take(arrival: Arrival) -> None:
+            if self._admits(*arrival):
+                self.write_now(*arrival, tell=False)
+
+        with self.lock:
+            taken = self.intake.append_arrivals(take)
+            streams = list(self.leading.streams.values()) if taken else []
+        for stream in streams:
+            stream.push()
 
     def require_may_lead(self) -> None:
         """Refuse a write before anything is made of it, where that would be for nothing.
@@ -226,6 +252,7 @@ class Replica(ReplicaState):
     def pump(self) -> None:
         """Sync, apply, commit, answer, ack: whatever is due."""
         self.damage.step()
+        self._take_arrivals()
         if self.store.filling:
             begun = time.thread_time()
             self._move_on()

@@ -43,6 +43,10 @@ class NodeServices(Protocol):
         """Run a job in the calling thread, which holds no lock and has nothing better to do."""
         ...
 
+    def runs(self, job: Job) -> bool:
+        """Whether a job runs, or will soon."""
+        ...
+
     def touched(self, partition: PartitionId, *, at_once: bool) -> None:
         """Note that the report of a replica has changed."""
         ...

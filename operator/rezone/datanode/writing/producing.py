@@ -98,7 +98,7 @@ class Producing:
         batch = ProducerBatch(
             producer_id, request.sequence, epoch, partition, prepared.digest, opens
         )
-        return NewEntry(prepared.rows, prepared.size, batch)
+        return NewEntry(prepared.rows, prepared.size, batch, alone=opens)
 
     def plan_open(
         self, request: ProducerOpen, prepared: PreparedRows

@@ -13,7 +13,9 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 
 from rezone.datanode.commit.insync import Outcome, PendingWrite, Reply
+from rezone.datanode.scheduling.mishaps import UNEXPECTED
 from rezone.datanode.state.replica_state import ReplicaState
+from rezone.datanode.writing.arrivals import Arrival, Arrivals, EntryGroup
 from rezone.storage.budget import Budget
 from rezone.storage.engines.base import TIME_MAX
 from rezone.storage.log.entry import (
@@ -84,7 +86,10 @@ class Earlier(NamedTuple):
 
 
 class NewEntry(NamedTuple):
-    """An entry to append, unless its commit time would be before `since` or after `until`."""
+    """An entry to append, unless its commit time would be before `since` or after `until`.
+
+    `alone`: it is in the log before anything else is planned, which goes by what it changes.
+    """
 
     rows: Any
     size: int
@@ -92,6 +97,7 @@ class NewEntry(NamedTuple):
     kind: EntryKind = EntryKind.PLAIN
     since: int = 0
     until: int = TIME_MAX
+    alone: bool = True
 
 
 def prepare(
@@ -219,6 +225,9 @@ class WriteIntake:
             replica.settings.pending_bytes_partition_max,
             f"pending writes of partition {replica.partition_id}",
         )
+        self.arrivals = Arrivals(self.budget, node_budget)
+        self._group = EntryGroup()
+        self._grouping = False
         self._pending: deque[PendingWrite] = deque()
         self._held: deque[HeldWrite] = deque()
         self.answered = 0
@@ -226,8 +235,17 @@ class WriteIntake:
 
     @property
     def unanswered(self) -> bool:
-        """Whether an appended write waits for its answer; under the lock."""
+        """Whether an appended write waits for its answer."""
         return bool(self._pending)
+
+    def shares(self, request: Change) -> bool:
+        """Whether a write gains nothing by an append of its own; any thread may ask.
+
+        It is a plain one, and others are not answered yet: the first one goes to the followers at
+        once, whatever the job waits for.
+        """
+        plain = isinstance(request, WriteRequest) and request.transaction is None
+        return plain and self.unanswered
 
     def hold(self, request: Change, prepared: PreparedRows, reply: Reply) -> None:
         """Keep a write until it is known who takes it; OverloadedError at the limit."""
@@ -236,6 +254,50 @@ class WriteIntake:
         deadline = now + settings.hold_ms_max / 1000
         self._held.append(HeldWrite(request, prepared, reply, deadline))
         self._replica.look_again(deadline)
+
+    def append_arrivals(self, take: Callable[[Arrival], None]) -> bool:
+        """Have each arrival taken (`take`) and append their entries together; whether there is one.
+
+        Each is refused by itself. Under the lock; who calls this tells the streams.
+        """
+        arrivals = self.arrivals.take()
+        self._grouping = True
+        try:
+            for arrival in arrivals:
+                try:
+                    take(arrival)
+                except Exception as error:  # noqa: BLE001 - told with its trace, and to the client
+                    arrival.reply(_refusal(error))
+        finally:
+            self._flush()
+            self._grouping = False
+        return bool(arrivals)
+
+    def _flush(self) -> None:
+        """Append the entries of the group; all of them are refused where that fails."""
+        if not self._group:
+            return
+        raw, writes = self._group.take()
+        try:
+            self._replica.append(raw, tell=False)
+        except Exception as error:  # noqa: BLE001 - told with its trace, and to the clients
+            refusal = _refusal(error)
+            for write in writes:
+                self._give(write.size)
+                write.reply(refusal)
+        else:
+            self._pending.extend(writes)
+
+    def _make_room(self, request: Change) -> None:
+        """Append the group before a request is planned that depends on an entry in it."""
+        if not self._group:
+            return
+        if (
+            not isinstance(request, WriteRequest)
+            or request.transaction is not None
+            or self._group.has(log_key("producer_id", request.producer_id))
+        ):
+            self._flush()
 
     def append(
         self, request: Change, prepared: PreparedRows, reply: Reply, *, tell: bool = True
@@ -246,6 +308,7 @@ class WriteIntake:
         a row of an open transaction.
         """
         try:
+            self._make_room(request)
             planned = self._plan(request, prepared, reply)
         except _FINAL as refusal:
             if self._replica.is_sealed:
@@ -279,29 +342,38 @@ class WriteIntake:
         state.require_open()
         state.require_enough(replica.config.min_in_sync_replicas)
         self._take(plan.size)
+        group, store = self._group, replica.store
+        base_offset = group.last.end_offset if group else store.log_end
+        last_time = group.last.commit_time if group else store.last_commit_time
         try:
-            commit_time = self._next_time(plan)
-            end_offset = replica.append(
-                build_entry(
-                    plan.rows,
-                    leader_epoch=state.state.leader_epoch,
-                    base_offset=replica.store.log_end,
-                    commit_time=commit_time,
-                    batch=plan.batch,
-                    kind=plan.kind,
-                ),
-                tell=tell,
+            commit_time = self._next_time(plan, last_time)
+            entry = build_entry(
+                plan.rows,
+                leader_epoch=state.state.leader_epoch,
+                base_offset=base_offset,
+                commit_time=commit_time,
+                batch=plan.batch,
+                kind=plan.kind,
             )
+            end_offset = base_offset + plan.rows.num_rows
+            write = PendingWrite(end_offset, commit_time, opaque, plan.size, reply)
+            if not self._grouping:
+                replica.append(entry, tell=tell)
         except BaseException:
             self._give(plan.size)
             raise
-        self._pending.append(PendingWrite(end_offset, commit_time, opaque, plan.size, reply))
+        if not self._grouping:
+            self._pending.append(write)
+            return
+        group.add(entry, write, plan.batch.producer_id)
+        if plan.alone or group.full:
+            self._flush()
 
-    def _next_time(self, plan: NewEntry) -> int:
-        """Return the commit time of a write, if it may have that."""
+    def _next_time(self, plan: NewEntry, last_time: int) -> int:
+        """Return the commit time of a write behind one of `last_time`, if it may have that."""
         replica = self._replica
         now = replica.clock.time()
-        commit_time = replica.write_clock.next_time(now, replica.store.last_commit_time)
+        commit_time = replica.write_clock.next_time(now, last_time)
         if commit_time < plan.since:
             raise NotReadyError("this leader's clock is behind the one before it; retry")
         if commit_time > plan.until:
@@ -333,7 +405,9 @@ class WriteIntake:
         return answers
 
     def fail_all(self, error: RezoneError) -> None:
-        """Answer everything that is pending or held with an error; the outcome is unknown."""
+        """Answer everything that is pending, held or just came; the outcome is unknown."""
+        for arrival in self.arrivals.take():
+            arrival.reply(error)
         while self._pending:
             write = self._pending.popleft()
             self._give(write.size)
@@ -403,6 +477,16 @@ class WriteIntake:
     def _give(self, size: int) -> None:
         self.budget.give(size)
         self._node_budget.give(size)
+
+
+def _refusal(error: Exception) -> RezoneError:
+    """Return how a write is refused that could not be appended; within the handler of the error."""
+    if isinstance(error, RezoneError):
+        return error
+    if isinstance(error, OSError):
+        return NotReadyError(f"the log cannot be written: {error}")
+    UNEXPECTED.failed("write")
+    return RezoneError("internal error; the data node's log says more")
 
 
 def _refusing(refusal: RezoneError, reply: Reply) -> Callable[[RezoneError | None], None]:

@@ -1,0 +1,87 @@
+"""Storms in which many writes wait for a partition's job: all that they prove holds for groups."""
+
+from __future__ import annotations
+
+import collections
+from collections.abc import Callable
+
+import pytest
+
+from rezone.datanode.commit.insync import Outcome, PendingWrite
+from rezone.datanode.writing.arrivals import Arrival, Arrivals, EntryGroup
+from rezone.datanode.writing.write import Change, WriteIntake
+from rezone.wire.messages import WriteRequest, WriteResult
+from simulation.coverage import assert_reached
+from simulation.data_plane import DataPlane
+from simulation.producing import NamedCopyStorm, NamedCutOver
+
+
+class _Wake:
+    """How the writes that a job took at once have ended so far."""
+
+    def __init__(self, counts: collections.Counter[str]) -> None:
+        self._counts = counts
+        self._ended: set[bool] = set()
+
+    def watched(self, arrival: Arrival) -> Arrival:
+        """Return the same write, whose end is noted."""
+
+        def reply(outcome: Outcome) -> None:
+            self._ended.add(isinstance(outcome, WriteResult))
+            self._counts["refused in part"] += len(self._ended) > 1
+            arrival.reply(outcome)
+
+        return arrival._replace(reply=reply)
+
+
+def _is_plain(_: WriteIntake, request: Change) -> bool:
+    """Have every plain write wait while the job is at work, not only those behind others."""
+    return isinstance(request, WriteRequest) and request.transaction is None
+
+
+def watched(
+    kind: Callable[[int], DataPlane], monkeypatch: pytest.MonkeyPatch
+) -> Callable[[int], DataPlane]:
+    """Return the same runs, which count what becomes of writes that share a wake."""
+
+    def run(seed: int) -> DataPlane:
+        made = kind(seed)
+        take, take_group = Arrivals.take, EntryGroup.take
+
+        def noted(arrivals: Arrivals) -> list[Arrival]:
+            taken = take(arrivals)
+            if len(taken) < 2:
+                return taken
+            made.counts["in one wake"] += 1
+            wake = _Wake(made.counts)
+            return [wake.watched(each) for each in taken]
+
+        def noted_group(group: EntryGroup) -> tuple[bytes, list[PendingWrite]]:
+            raw, writes = take_group(group)
+            made.counts["in one append"] += len(writes) > 1
+            return raw, writes
+
+        finish = made.run
+
+        def run() -> None:
+            with monkeypatch.context() as patch:
+                patch.setattr(WriteIntake, "shares", _is_plain)
+                patch.setattr(Arrivals, "take", noted)
+                patch.setattr(EntryGroup, "take", noted_group)
+                finish()
+
+        made.run = run  # type: ignore[method-assign]
+        return made
+
+    return run
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.proves("PW-01", "PW-02")
+def test_the_storms_share_appends(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Writes share appends, and some of those that share a wake are refused.
+
+    Storms in which each write is alone would prove nothing about groups.
+    """
+    cut_over, copies = (watched(kind, monkeypatch) for kind in (NamedCutOver, NamedCopyStorm))
+    assert_reached(("in one wake", "in one append", "refused in part"), [copies, cut_over])
