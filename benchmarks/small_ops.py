@@ -1,12 +1,13 @@
 """Writes and point reads of single rows by 1, 16 and 64 clients, and etcd's in the same run.
 
     PYTHONPATH=operator python benchmarks/small_ops.py [--clients 1 16 64] [--seconds 5]
-                                                       [--calls-max 1 256] [--no-etcd]
+                                                       [--calls-max 1 256] [--no-etcd] [--apart]
 
 Three data nodes are processes of their own, all replicas are on disk. The clients are threads of
 one process with one `TableClient`, and each has one operation under way; `--calls-max` is how many
-calls may share a request, 1 for none. Reads are linearizable. Processor time is that of one
-operation, in microseconds: of the client's process, and of the three nodes together.
+calls may share a request, 1 for none. With `--apart` each thread has a `TableClient` of its own
+instead, as pods have: nothing is shared before the leader. Reads are linearizable. Processor time
+is that of one operation, in microseconds: of the client's process, and of the three nodes together.
 
 etcd has three members that sync their logs. Its clients are threads as well, each with a
 connection of its own to one of the members' JSON gateways, which costs its members more than gRPC:
@@ -189,6 +190,19 @@ def etcd_figures(given: argparse.Namespace) -> Iterator[tuple[str, int, Figures]
                 yield "reads", clients, run([one.get for one in made], given.seconds, cpu)
 
 
+def apart_figures(
+    given: argparse.Namespace, peers: Peers, addresses: list[str], cpu: Callable[[], float]
+) -> None:
+    """Run clients that share nothing with each other, and print it."""
+    for clients in given.clients:
+        with contextlib.ExitStack() as open_ones:
+            made = [open_ones.enter_context(TableClient(addresses)) for _ in range(clients)]
+            for kind, call in (("writes", write), ("reads", read)):
+                works: list[Operation] = [functools.partial(call, client) for client in made]
+                figures = run(works, given.seconds, cpu)
+                show(f"{kind}, apart", clients, figures, peers.get((kind, clients)))
+
+
 def own_figures(given: argparse.Namespace, peers: Peers) -> None:
     """Run the zone's part, and print it."""
     with running_zone(3, given.partitions, 3) as zone:
@@ -197,6 +211,9 @@ def own_figures(given: argparse.Namespace, peers: Peers) -> None:
             return sum(zone.cpu_seconds().values())
 
         addresses = [node.address for node in zone.coordinator.nodes.values()]
+        if given.apart:
+            apart_figures(given, peers, addresses, cpu)
+            return
         for clients, calls_max in itertools.product(given.clients, given.calls_max):
             settings = ClientSettings(shared_calls_max=calls_max)
             with TableClient(addresses, settings=settings) as client:
@@ -220,6 +237,7 @@ def main() -> None:
     parser.add_argument("--partitions", type=int, default=8)
     parser.add_argument("--calls-max", type=int, nargs="+", default=[1, 256])
     parser.add_argument("--no-etcd", action="store_true")
+    parser.add_argument("--apart", action="store_true")
     given = parser.parse_args()
     sys.setswitchinterval(SWITCH_INTERVAL_SECONDS)
     print("rates are operations a second; the last two: times etcd's rate, times its members' CPU")
