@@ -2,6 +2,7 @@
 
 from rezone.client.feed.feed import ChangeBatch, ChangeFeed, SnapshotAndChanges
 from rezone.client.feed.token import FeedTokenError
+from rezone.client.operations.conditional import VersionedRow
 from rezone.client.operations.lookups import IndexPage
 from rezone.client.operations.producer import OpenedProducer
 from rezone.client.operations.reads import AgedRows, ReadTime
@@ -12,6 +13,7 @@ from rezone.client.settings import (
     OutcomeUnknownError,
     StaleRowsError,
     TransactionOutcomeUnknownError,
+    VersionMismatchError,
 )
 from rezone.client.table import TableClient
 
@@ -32,4 +34,6 @@ __all__ = [
     "Transaction",
     "TransactionCommit",
     "TransactionOutcomeUnknownError",
+    "VersionMismatchError",
+    "VersionedRow",
 ]

@@ -3,6 +3,7 @@
 import dataclasses
 import math
 import random
+from typing import Any
 
 from rezone.wire.errors import RezoneError
 
@@ -26,6 +27,20 @@ class TransactionOutcomeUnknownError(OutcomeUnknownError):
         super().__init__(message)
         self.partition = partition
         self.transaction = transaction
+
+
+class VersionMismatchError(Exception):
+    """Raised when a row does not have the version that a write goes by; nothing was written.
+
+    `row` is the row as it is at present, None when it is not there; `version` is one that it has,
+    for the next `if_version`, None without a row.
+    """
+
+    def __init__(self, why: str, *, row: dict[str, Any] | None, version: int | None) -> None:
+        has = "" if version is None else f"; its version is {version}"
+        super().__init__(f"{why}{has}")
+        self.row = row
+        self.version = version
 
 
 class StaleRowsError(TimeoutError):

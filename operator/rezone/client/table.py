@@ -18,6 +18,7 @@ from rezone.client.feed.feed import ChangeFeed, SnapshotAndChanges
 from rezone.client.feed.positions import FeedPositions
 from rezone.client.feed.token import decode_token
 from rezone.client.operations import single_rows
+from rezone.client.operations.conditional import Condition, ConditionalWrites, VersionedRow
 from rezone.client.operations.lookups import LOOKUPS_AT_ONCE, IndexPage, Lookup
 from rezone.client.operations.producer import OpenedProducer, Producer
 from rezone.client.operations.reads import AgedRows, Reads, ReadTime
@@ -96,6 +97,13 @@ class TableClient:
             clock=clock,
             on_ack=on_ack,
         )
+        self._conditional = ConditionalWrites(
+            self.transaction,
+            lambda transaction: self._requests.end(transaction.partition, transaction.id),
+            clock=clock,
+            pause=self._dispatcher.pause,
+            timeout_seconds=self._settings.timeout_seconds,
+        )
 
     @property
     def config(self) -> ZoneConfig:
@@ -138,22 +146,67 @@ class TableClient:
         """Upsert rows and wait until they are acknowledged; see `submit_write`."""
         return self.submit_write(data).result()
 
-    def delete(self, *keys: Any) -> list[PartitionWrite]:
+    def delete(self, *keys: Any, if_version: int | None = None) -> list[PartitionWrite]:
         """Delete rows and wait until that is acknowledged; see `submit_delete`.
 
-        Either rows of keys, or the values of one primary key: `delete(7)`.
+        Either rows of keys, or the values of one primary key: `delete(7)`. With `if_version` only
+        one row, as in `put`.
         """
+        if if_version is not None:
+            (key,) = single_rows.key_of(self.codec, keys)
+            condition = Condition(if_version)
+
+            def delete(transaction: Transaction) -> None:
+                transaction.delete([key], unchanged_since=if_version)
+
+            return [self._change(key, condition, delete)]
         if len(keys) == 1 and single_rows.is_rows(keys[0]):
             return self.submit_delete(keys[0]).result()
         return self.submit_delete(single_rows.key_of(self.codec, keys)).result()
 
-    def put(self, **columns: Any) -> PartitionWrite:
+    def put(
+        self, *, if_version: int | None = None, if_absent: bool = False, **columns: Any
+    ) -> PartitionWrite:
         """Upsert one row by its columns and wait until it is acknowledged; see `submit_write`.
 
         A row that is there is replaced whole: a column that is left out is null. InvalidRowError
-        when that may not be.
+        when that may not be. With `if_version` only if the row is there and was not written since
+        that version (of `get_version`, or the `commit_time` of a write); with `if_absent` only if
+        there is none. VersionMismatchError when that does not hold, exactly once in any case. Such
+        a write is a transaction of four requests.
         """
-        return self.submit_write([columns]).result()[0]
+        if if_version is None and not if_absent:
+            return self.submit_write([columns]).result()[0]
+        if if_version is not None and if_absent:
+            raise ValueError("give either if_version or if_absent")
+        key = single_rows.key_in(self.codec, columns)
+
+        def write(transaction: Transaction) -> None:
+            transaction.write([columns], unchanged_since=if_version)
+
+        return self._change(key, Condition(if_version), write)
+
+    def _change(
+        self, key: dict[str, Any], condition: Condition, write: Callable[[Transaction], None]
+    ) -> PartitionWrite:
+        done = self._conditional.change(key, condition, write)
+        return PartitionWrite(
+            partition=done.partition,
+            rows=1,
+            end_offset=done.end_offset,
+            commit_time=done.commit_time,
+            leader_epoch=done.leader_epoch,
+        )
+
+    def get_version(self, *key: Any) -> VersionedRow:
+        """Return the newest state of one row with its version, for `put` and `delete` on condition.
+
+        `key` as in `get`. The version changes with each read; what counts is whether the row was
+        written since.
+        """
+        found = self.read_any(single_rows.key_of(self.codec, key), max_staleness_seconds=0)
+        rows: list[dict[str, Any]] = found.rows.to_pylist()
+        return VersionedRow(rows[0] if rows else None, found.as_of)
 
     def get(self, *key: Any) -> dict[str, Any] | None:
         """Return the newest state of one row by its primary key; None when it is not there.

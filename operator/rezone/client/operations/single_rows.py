@@ -1,6 +1,6 @@
 """Single rows as people write them: `put(id=7, owner="ann")`, `get(7)`, `delete(7)`."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -24,3 +24,12 @@ def key_of(codec: RowCodec, values: Sequence[Any]) -> list[dict[str, Any]]:
     if len(values) != len(names):
         raise InvalidRowError(f"the primary key is {names}; {len(values)} values were given")
     return [dict(zip(names, values, strict=True))]
+
+
+def key_in(codec: RowCodec, columns: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the primary key of a row; raises InvalidRowError when a column of it is missing."""
+    names = codec.key_schema.names
+    missing = [name for name in names if columns.get(name) is None]
+    if missing:
+        raise InvalidRowError(f"the primary key is {names}; the row has no {missing}")
+    return {name: columns[name] for name in names}

@@ -167,18 +167,22 @@ class Transaction:
             ]
         return asked.page(found)
 
-    def write(self, data: batches.Rows) -> None:
+    def write(self, data: batches.Rows, *, unchanged_since: int | None = None) -> None:
         """Upsert rows; nobody else sees them before the commit.
 
+        `unchanged_since` (microseconds since 1970, not later than it reads) refuses rows that were
+        written after that time, too: by TransactionConflictError, whose detail `version` says when.
         InvalidRowError before anything is sent, also for a row of another partition. Any other
         error leaves only to abort: TransactionConflictError and TransactionEndedError say to begin
         again, LimitExceededError that it writes too much.
         """
-        self._change(batches.conform(data, self._codec.arrow_schema), delete=False)
+        batch = batches.conform(data, self._codec.arrow_schema)
+        self._change(batch, delete=False, since=unchanged_since)
 
-    def delete(self, keys: batches.Rows) -> None:
+    def delete(self, keys: batches.Rows, *, unchanged_since: int | None = None) -> None:
         """Delete rows by primary key, otherwise as `write`. Absent keys are no error."""
-        self._change(batches.conform(keys, self._codec.key_schema), delete=True)
+        batch = batches.conform(keys, self._codec.key_schema)
+        self._change(batch, delete=True, since=unchanged_since)
 
     def commit(self) -> TransactionCommit | None:
         """Make all of it visible at once; None when it has written nothing.
@@ -249,17 +253,20 @@ class Transaction:
         assert isinstance(begun, TransactionBegun)  # noqa: S101 - the node answers in kind
         return TransactionTimes(begun.read_time, begun.begun)
 
-    def _change(self, batch: Any, *, delete: bool) -> None:
+    def _change(self, batch: Any, *, delete: bool, since: int | None) -> None:
+        times = self._times
+        if since is not None:
+            times = TransactionTimes(min(since, times.read_time), times.begun)
         with self._lock:
             self._require_open()
             for part in self._cut(self._mine(batch), delete=delete):
                 try:
-                    self._write(part, delete=delete)
+                    self._write(part, times, delete=delete)
                 except RezoneError as error:
                     self._failure = error
                     raise
 
-    def _write(self, part: Any, *, delete: bool) -> None:
+    def _write(self, part: Any, times: TransactionTimes, *, delete: bool) -> None:
         sequence = self._writes + 1
         # Counted before it is answered: it may have been applied.
         self._writes = sequence
@@ -271,7 +278,7 @@ class Transaction:
                 producer_id=self.id,
                 sequence=sequence,
                 delete=delete,
-                transaction=self._times,
+                transaction=times,
             )
 
         answer, _ = self._requests.ask(self.partition, message, bodies.to_ipc(part))

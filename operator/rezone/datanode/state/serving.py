@@ -114,7 +114,8 @@ def _parts_of(config: ZoneConfig, partition: PartitionId) -> tuple[Overlap, ...]
 def _of_another_time(part: Overlap, sealed: int, read_time: int) -> TransactionConflictError:
     return TransactionConflictError(
         f"the transaction reads as of {read_time}, before partition {part.old} was sealed at "
-        f"{sealed}; begin a new one"
+        f"{sealed}; begin a new one",
+        sealed=sealed,
     )
 
 

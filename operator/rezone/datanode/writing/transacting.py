@@ -227,7 +227,8 @@ class Transacting:
         self._replica.serving.require_since(prepared.rows.column(0), times.read_time)
         changed = max(prepared.newest_time, self._newest_in_log(prepared))
         if changed > times.read_time:
-            raise self._conflict(f"one was written at {changed}, after {times.read_time}")
+            why = f"one was written at {changed}, after {times.read_time}"
+            raise self._conflict(why, version=changed)
         return NewEntry(
             prepared.rows,
             prepared.size,
@@ -282,10 +283,10 @@ class Transacting:
                 newest = max(newest, int(times.max(initial=0)))
         return newest
 
-    def _conflict(self, why: str) -> TransactionConflictError:
+    def _conflict(self, why: str, **details: int) -> TransactionConflictError:
         self.conflicts += 1
         return TransactionConflictError(
-            f"a transaction cannot write these rows: {why}; begin a new one"
+            f"a transaction cannot write these rows: {why}; begin a new one", **details
         )
 
     # --- ends -----------------------------------------------------------------------------------
