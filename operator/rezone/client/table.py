@@ -21,7 +21,7 @@ from rezone.client.operations import single_rows
 from rezone.client.operations.conditional import Condition, ConditionalWrites, VersionedRow
 from rezone.client.operations.lookups import LOOKUPS_AT_ONCE, IndexPage, Lookup
 from rezone.client.operations.producer import OpenedProducer, Producer
-from rezone.client.operations.reads import AgedRows, Reads, ReadTime
+from rezone.client.operations.reads import AgedRows, Reads, ReadTime, SubmittedRead
 from rezone.client.operations.staleness import Staleness
 from rezone.client.operations.transactions import Transaction
 from rezone.client.operations.writes import PartitionWrite, Writes
@@ -222,6 +222,13 @@ class TableClient:
         `as_of` (microseconds since 1970) reads the past instead of the newest committed state.
         """
         return self._zone.with_routes(lambda codec: self._reads.newest(codec, keys, as_of))
+
+    def submit_read(self, keys: batches.Rows, as_of: int | None = None) -> SubmittedRead:
+        """Begin a read as `read` does, and do not wait for it; ReshardedError asks to read again.
+
+        It waits while the client has as much under way as it may have.
+        """
+        return self._reads.submit(self.codec, keys, as_of)
 
     def read_any(
         self,

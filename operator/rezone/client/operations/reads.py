@@ -5,6 +5,7 @@ Concurrency: any thread may call; answers come by the dispatcher's threads.
 
 import math
 from collections.abc import Callable, Iterable
+from concurrent.futures import Future
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -56,6 +57,21 @@ class AgedRows(NamedTuple):
     age_seconds: float
 
 
+class SubmittedRead(NamedTuple):
+    """A read that is under way: `rows` makes a table of what the future gives.
+
+    The future raises ReshardedError when others serve the keys by now.
+    """
+
+    future: Future[list[Callable[[], Any]]]
+    codec: RowCodec
+
+    def rows(self, found: list[Callable[[], Any]]) -> Any:
+        """Return the rows found as a table."""
+        parts = [decoded() for decoded in found]
+        return pa.Table.from_batches(parts, schema=self.codec.arrow_schema)
+
+
 class Reads:
     """The reads by key of one client."""
 
@@ -75,6 +91,11 @@ class Reads:
 
     def newest(self, codec: RowCodec, keys: batches.Rows, as_of: int | None) -> Any:
         """Return the rows of these keys as a table, by their leaders; of a time when given."""
+        submitted = self.submit(codec, keys, as_of)
+        return submitted.rows(submitted.future.result())
+
+    def submit(self, codec: RowCodec, keys: batches.Rows, as_of: int | None) -> SubmittedRead:
+        """Ask for the rows of these keys as `newest` does, and do not wait for them."""
         parts = self._cut(codec, keys)
         call = Call(max(1, len(parts)))
         if not parts:
@@ -84,8 +105,7 @@ class Reads:
                 self._shared.ask(codec, partition, part, call.add)
             else:
                 self._ask((partition, bodies.to_ipc(part)), _adding(call, codec), as_of)
-        found = [rows() for rows in call.future.result()]
-        return pa.Table.from_batches(found, schema=codec.arrow_schema)
+        return SubmittedRead(call.future, codec)
 
     def aged(
         self, codec: RowCodec, keys: batches.Rows, as_of: int | None, age_ms: int | None
