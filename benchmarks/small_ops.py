@@ -40,6 +40,7 @@ from rezone.datanode.process import SWITCH_INTERVAL_SECONDS
 _KEYS = 10_000
 _PAYLOAD = "x" * 70
 _WARM_SECONDS = 1.0
+_OPENING_CALLS = 8
 _READ_BYTES = 1 << 16
 _KEY_SCHEMA = pa.schema([SCHEMA.field("id")])
 
@@ -199,6 +200,9 @@ def apart_figures(
             made = [open_ones.enter_context(TableClient(addresses)) for _ in range(clients)]
             for kind, call in (("writes", write), ("reads", read)):
                 works: list[Operation] = [functools.partial(call, client) for client in made]
+                for one in works:
+                    for number in range(_OPENING_CALLS):
+                        one(number)  # its connections and its producer
                 figures = run(works, given.seconds, cpu)
                 show(f"{kind}, apart", clients, figures, peers.get((kind, clients)))
 
