@@ -749,7 +749,7 @@ class Client:
         self._opaque += 1
         try:
             if address not in self._channels:
-                client = NodeClient(address)
+                client = self.connect(address)
                 self._channels[address] = (client, client.channel("data"))
             channel = self._channels[address][1]
             channel.send(request(self._opaque), body)
@@ -775,6 +775,10 @@ class Client:
             channel.cancel()  # the other end may wait for a disk
             channel.close()
             client.close()
+
+    def connect(self, address: str) -> NodeClient:
+        """Make a connection to a node."""
+        return NodeClient(address)
 
     def close(self) -> None:
         """Close all channels."""

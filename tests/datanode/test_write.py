@@ -7,7 +7,8 @@ import uuid
 import pytest
 from replica_cluster import batch_of, keys_in
 
-from rezone.datanode.writing.write import log_key, prepare
+from rezone.datanode.writing.owner import log_key
+from rezone.datanode.writing.write import prepare
 from rezone.storage.log.entry import OP_DELETE
 from rezone.wire.codec import encoded_rows
 from rezone.wire.codec.bodies import to_ipc

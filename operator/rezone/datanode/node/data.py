@@ -23,6 +23,7 @@ from rezone.datanode.scheduling.outbox import Outbox
 from rezone.datanode.scheduling.requests import Request, operation_of, result_of
 from rezone.datanode.scheduling.unread import Peer
 from rezone.datanode.scheduling.workers import LULL_SECONDS
+from rezone.datanode.writing.owner import Owner
 from rezone.datanode.writing.producing import prepare_open
 from rezone.datanode.writing.transacting import prepare_end, prepare_intents
 from rezone.datanode.writing.write import Change, PreparedRows, prepare
@@ -86,6 +87,7 @@ class DataChannel:
         self._unsent = unsent
         self._check = check
         self._peer = peer
+        self._owner = Owner(peer.identity)
         self._answers: deque[tuple[Message, bytes]] = deque()
         self._used: set[PartitionId] = set()
         self._sent = 0
@@ -212,17 +214,18 @@ class DataChannel:
                 self._used.add(message.partition)
                 hash_range = partition.hash_range
                 partition.require_may_lead()
-                prepared = prepare(message, body, self._codec(), hash_range)
+                prepared = prepare(message, body, self._codec(), hash_range, self._owner)
                 if message.transaction is not None:
                     prepared = prepare_intents(partition, prepared, message.transaction)
                 self._change(partition, message, prepared, taken)
             case TransactionEnd():
                 partition = self._find(message.partition)
-                self._change(partition, message, prepare_end(partition, message), taken)
+                ending = prepare_end(partition, message, self._owner)
+                self._change(partition, message, ending, taken)
             case ProducerOpen():
                 partition = self._find(message.partition)
                 partition.require_may_lead()
-                self._change(partition, message, prepare_open(message), taken)
+                self._change(partition, message, prepare_open(message, self._owner), taken)
             case TransactionBegin():
                 self._begin(message, taken)
             case ReadRequest():
@@ -260,6 +263,7 @@ class DataChannel:
         codec = self._codec()
         partition = self._find(request.partition)
         read = prepare_read(partition, request, body, codec)
+        read = read._replace(own=self._owner.own(read.own))
 
         def answer(error: RezoneError | None) -> None:
             try:

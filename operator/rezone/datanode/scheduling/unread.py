@@ -34,10 +34,16 @@ _LOOK_SECONDS = 0.1
 
 
 class Peer:
-    """The other side of one connection: `name` is its certificate's, or where it comes from."""
+    """The other side of one connection: `name` is its certificate's, or where it comes from.
 
-    def __init__(self, name: str, unread: "Unread", cut: Callable[[], None]) -> None:
+    `identity` is the certificate's alone.
+    """
+
+    def __init__(
+        self, name: str, unread: "Unread", cut: Callable[[], None], identity: str = ""
+    ) -> None:
         self.name = name
+        self.identity = identity
         self._unread = unread
         self._cut = cut
         self.sending_bytes = 0
@@ -81,9 +87,9 @@ class Unread:
         until = self._distrusted.get(name)
         return until is None or until < self._clock.monotonic()
 
-    def peer(self, name: str, cut: Callable[[], None]) -> Peer:
+    def peer(self, name: str, cut: Callable[[], None], identity: str = "") -> Peer:
         """Return the other side of a new connection."""
-        return Peer(name, self, cut)
+        return Peer(name, self, cut, identity)
 
     def watch(
         self,

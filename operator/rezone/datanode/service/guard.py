@@ -6,6 +6,7 @@ A node without TLS has no door, because it cannot know who comes.
 from typing import Any
 
 from rezone.datanode.scheduling.mishaps import REFUSED
+from rezone.datanode.writing.owner import Owner
 from rezone.domain.access.roles import Act, act_of, refusal
 from rezone.wire.errors import ForbiddenError
 from rezone.wire.messages import Message
@@ -19,6 +20,11 @@ class Guard:
         self._here = here
         self._name = peer
         self._peer = Identity.parse(peer)
+
+    @property
+    def owner(self) -> Owner:
+        """Whose producers and transactions the caller's are."""
+        return Owner(self._name)
 
     def check(self, request: Message) -> None:
         """Raise ForbiddenError when the caller may not ask for this."""

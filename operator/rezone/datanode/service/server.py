@@ -25,6 +25,7 @@ from rezone.datanode.scheduling.requests import Result, operation_of, result_of_
 from rezone.datanode.scheduling.unread import Peer
 from rezone.datanode.service.control import Control
 from rezone.datanode.service.guard import Guard, guard_of
+from rezone.datanode.writing.owner import Owner
 from rezone.domain.access.roles import Act, act_of
 from rezone.wire import messages
 from rezone.wire.errors import RezoneError
@@ -100,7 +101,7 @@ class NodeServer(flight.FlightServerBase):  # type: ignore[misc]
             request = _decode(ticket.ticket)
             with self._counted(request, always=False):
                 guard.check(request)
-                return self._stream(request)
+                return self._stream(_of_owner(request, guard.owner))
 
     @contextlib.contextmanager
     def _counted(self, request: Message, *, always: bool) -> Iterator[None]:
@@ -189,9 +190,9 @@ class NodeServer(flight.FlightServerBase):  # type: ignore[misc]
     def _peer_of(self, context: Any) -> Peer:
         """Return who is at the other end of a call, to be cut off if need be."""
         address: str = context.peer()
-        name: bytes = context.peer_identity() if self._here is not None else b""
-        known = name.decode(errors="replace") or address.rpartition(":")[0]
-        return self._node.unread.peer(known, lambda: cut_off(self.port, address))
+        name = _name_of(context) if self._here is not None else ""
+        known = name or address.rpartition(":")[0]
+        return self._node.unread.peer(known, lambda: cut_off(self.port, address), name)
 
 
 def node_identity(files: TlsFiles) -> Identity:
@@ -200,6 +201,18 @@ def node_identity(files: TlsFiles) -> Identity:
     if found is None or found.role is not Role.DATA_NODE:
         raise TlsFilesError(f"{files.name or 'nobody'} is no name of a data node")
     return found
+
+
+def _name_of(context: Any) -> str:
+    name: bytes = context.peer_identity()
+    return name.decode(errors="replace")
+
+
+def _of_owner(request: Message, owner: Owner) -> Message:
+    """Return a request that sees no intents but those of its own caller."""
+    if isinstance(request, ScanTicket | IndexTicket) and request.own is not None:
+        return msgspec.structs.replace(request, own=owner.own(request.own))
+    return request
 
 
 def _decode(data: bytes) -> Message:

@@ -30,7 +30,7 @@ class Planning:
         if isinstance(request, TransactionEnd):
             planned = transacting.plan_end(request, prepared)
             if planned is None:
-                transacting.answer_unknown(request, reply)
+                transacting.answer_unknown(request, prepared, reply)
                 return None
             plan, outcome = planned
             return plan, _saying(reply, outcome)

@@ -14,12 +14,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from rezone.datanode.state.replica_state import ReplicaState
+from rezone.datanode.writing.owner import NOBODY, Owner, log_key
 from rezone.datanode.writing.write import (
     ENTRY_OVERHEAD_BYTES,
     Earlier,
     NewEntry,
     PreparedRows,
-    log_key,
 )
 from rezone.storage.log.entry import (
     PRODUCER_EPOCH_MAX,
@@ -53,9 +53,9 @@ class PreparedOpen(PreparedRows):
     home: int
 
 
-def prepare_open(request: ProducerOpen) -> PreparedOpen:
+def prepare_open(request: ProducerOpen, owner: Owner = NOBODY) -> PreparedOpen:
     """Return what the opening of a producer appends; InvalidRowError for an id that is no UUID."""
-    producer_id = log_key("producer_id", request.producer_id)
+    producer_id = owner.key("producer_id", request.producer_id)
     home = home_hash(request.producer_id)
     opening = log_key("opening", request.opening)
     return PreparedOpen(note_rows(), ENTRY_OVERHEAD_BYTES, producer_id, home, digest=opening)
@@ -75,7 +75,7 @@ class Producing:
         under a number that was used, ConflictError when a later batch was written already,
         OverloadedError when no more producers can be remembered.
         """
-        producer_id = log_key("producer_id", request.producer_id)
+        producer_id = prepared.owner.key("producer_id", request.producer_id)
         epoch, partition = request.producer_epoch, request.partition
         known_epoch, known = self._replica.store.producer(producer_id, partition)
         if epoch < known_epoch:

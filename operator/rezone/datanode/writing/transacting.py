@@ -26,13 +26,13 @@ import pyarrow.compute as pc
 from rezone.datanode.commit.insync import Reply
 from rezone.datanode.state.expiry import retention_micros
 from rezone.datanode.state.replica_state import ReplicaState
+from rezone.datanode.writing.owner import NOBODY, Owner, log_key
 from rezone.datanode.writing.write import (
     ENTRY_OVERHEAD_BYTES,
     Earlier,
     NewEntry,
     OnceNewest,
     PreparedRows,
-    log_key,
 )
 from rezone.storage.engines.base import TIME_MAX
 from rezone.storage.log.entry import OP_ABORT, EntryKind, ProducerBatch, iter_entries, rows_batch
@@ -90,11 +90,6 @@ class PreparedEnd(PreparedRows):
     read_at: int
 
 
-def transaction_key(text: str) -> bytes:
-    """Return a transaction's 16 bytes in the log; InvalidRowError when it is no UUID."""
-    return log_key("transaction", text)
-
-
 def prepare_intents(
     replica: ReplicaState, prepared: PreparedRows, times: TransactionTimes
 ) -> PreparedIntents:
@@ -109,13 +104,15 @@ def prepare_intents(
     newest = max(replica.store.engine.newest_times(row_ids))
     rows = intent_rows(prepared.rows, times.read_time, times.begun)
     size = rows.nbytes + ENTRY_OVERHEAD_BYTES
-    return PreparedIntents(rows, size, row_ids, checked_to, newest)
+    return PreparedIntents(rows, size, row_ids, checked_to, newest, owner=prepared.owner)
 
 
-def prepare_end(replica: ReplicaState, request: TransactionEnd) -> PreparedEnd:
+def prepare_end(
+    replica: ReplicaState, request: TransactionEnd, owner: Owner = NOBODY
+) -> PreparedEnd:
     """Read what a commit will write; nothing for an abort, or where there is nothing to commit."""
-    key, store = transaction_key(request.transaction), replica.store
-    nothing = PreparedEnd(rows_batch([], [], []), ENTRY_OVERHEAD_BYTES, -1)
+    key, store = owner.key("transaction", request.transaction), replica.store
+    nothing = PreparedEnd(rows_batch([], [], []), ENTRY_OVERHEAD_BYTES, -1, owner=owner)
     with store.transactions() as table:
         found = table.get(key) if request.commit else None
         if found is None or not found.is_open or store.applied < found.last.end_offset:
@@ -125,7 +122,7 @@ def prepare_end(replica: ReplicaState, request: TransactionEnd) -> PreparedEnd:
     if len(intents) < len(row_ids):
         return nothing  # it has ended meanwhile, and its intents were collected
     rows = commit_rows(intents)
-    return PreparedEnd(rows, rows.nbytes + ENTRY_OVERHEAD_BYTES, end_offset)
+    return PreparedEnd(rows, rows.nbytes + ENTRY_OVERHEAD_BYTES, end_offset, owner=owner)
 
 
 def age_micros_max(replica: ReplicaState) -> int:
@@ -135,7 +132,7 @@ def age_micros_max(replica: ReplicaState) -> int:
 
 def require_open(replica: ReplicaState, own: OwnWrites) -> Transaction | None:
     """Return a transaction that may read, None without writes; else TransactionEndedError."""
-    key = transaction_key(own.transaction)
+    key = log_key("transaction", own.transaction)
     with replica.store.transactions() as table:
         found = table.get(key)
     if found is not None and not found.is_open:
@@ -206,7 +203,8 @@ class Transacting:
         assert isinstance(prepared, PreparedIntents)  # noqa: S101 - what its channel has made
         assert request.transaction is not None  # noqa: S101 - the caller asked for it
         self._replica.require_leadership()
-        key, times = transaction_key(request.producer_id), request.transaction
+        key = prepared.owner.key("transaction", request.producer_id)
+        times = request.transaction
         with self._replica.store.transactions() as table:
             found = table.get(key)
             if found is None and request.sequence != 1:
@@ -297,7 +295,7 @@ class Transacting:
         """Return the entry of a commit or abort, or where the end stands; None without writes."""
         assert isinstance(prepared, PreparedEnd)  # noqa: S101 - what its channel has made
         self._replica.require_leadership()
-        key = transaction_key(request.transaction)
+        key = prepared.owner.key("transaction", request.transaction)
         with self._replica.store.transactions() as table:
             found = table.get(key)
             if found is None:
@@ -316,9 +314,9 @@ class Transacting:
         )
         return entry, TransactionOutcome.COMMITTED
 
-    def answer_unknown(self, request: TransactionEnd, reply: Reply) -> None:
+    def answer_unknown(self, request: TransactionEnd, prepared: PreparedRows, reply: Reply) -> None:
         """Say that nothing is known of a transaction, once nobody else can know better."""
-        replica, key = self._replica, transaction_key(request.transaction)
+        replica, key = self._replica, prepared.owner.key("transaction", request.transaction)
 
         def answer(error: RezoneError | None) -> None:
             with replica.store.transactions() as table:

@@ -16,6 +16,7 @@ from rezone.datanode.commit.insync import Outcome, PendingWrite, Reply
 from rezone.datanode.scheduling.mishaps import UNEXPECTED
 from rezone.datanode.state.replica_state import ReplicaState
 from rezone.datanode.writing.arrivals import Arrival, Arrivals, EntryGroup
+from rezone.datanode.writing.owner import NOBODY, Owner
 from rezone.storage.budget import Budget
 from rezone.storage.engines.base import TIME_MAX
 from rezone.storage.log.entry import (
@@ -29,7 +30,6 @@ from rezone.storage.log.entry import (
     ProducerBatch,
     build_entry,
 )
-from rezone.storage.state.producers import uuid_bytes
 from rezone.wire.codec.bodies import from_ipc
 from rezone.wire.codec.encoded_rows import encoded_rows
 from rezone.wire.codec.producers import digest_of
@@ -70,12 +70,13 @@ Not conflicts: who is told of one begins anew, with whoever leads by then.
 class PreparedRows:
     """Rows as a log entry holds them, and what they weigh in the limits on pending bytes.
 
-    `digest` tells them, as they were sent, from others.
+    `digest` tells them, as they were sent, from others; `owner` is who sent them.
     """
 
     rows: Any
     size: int
     digest: bytes = field(default=NO_DIGEST, kw_only=True)
+    owner: Owner = field(default=NOBODY, kw_only=True)
 
 
 class Earlier(NamedTuple):
@@ -105,6 +106,7 @@ def prepare(
     body: memoryview,
     codec: RowCodec,
     hash_range: tuple[int, int],
+    owner: Owner = NOBODY,
 ) -> PreparedRows:
     """Check a write whole and encode it; of rows with the same key the last one stays.
 
@@ -124,7 +126,7 @@ def prepare(
         raise InvalidRowError("the batch has no rows")
     rows = _entry_rows(request, batch, codec, hash_range)
     size = rows.get_total_buffer_size() + ENTRY_OVERHEAD_BYTES
-    return PreparedRows(rows, size, digest=digest_of(body, delete=request.delete))
+    return PreparedRows(rows, size, digest=digest_of(body, delete=request.delete), owner=owner)
 
 
 def _entry_rows(
@@ -173,14 +175,6 @@ def require_inside(low: int, high: int, hash_range: tuple[int, int], partition: 
             "fetch the routes again",
             partition=partition,
         )
-
-
-def log_key(what: str, text: str) -> bytes:
-    """Return the 16 bytes of an id in the log; InvalidRowError names it when it is no UUID."""
-    try:
-        return uuid_bytes(text)
-    except ValueError as error:
-        raise InvalidRowError(f"{what} {text!r} is not a UUID") from error
 
 
 @dataclass(slots=True)
@@ -288,14 +282,14 @@ class WriteIntake:
         else:
             self._pending.extend(writes)
 
-    def _make_room(self, request: Change) -> None:
+    def _make_room(self, request: Change, prepared: PreparedRows) -> None:
         """Append the group before a request is planned that depends on an entry in it."""
         if not self._group:
             return
         if (
             not isinstance(request, WriteRequest)
             or request.transaction is not None
-            or self._group.has(log_key("producer_id", request.producer_id))
+            or self._group.has(prepared.owner.key("producer_id", request.producer_id))
         ):
             self._flush()
 
@@ -308,7 +302,7 @@ class WriteIntake:
         a row of an open transaction.
         """
         try:
-            self._make_room(request)
+            self._make_room(request, prepared)
             planned = self._plan(request, prepared, reply)
         except _FINAL as refusal:
             if self._replica.is_sealed:
