@@ -13,12 +13,11 @@ from collections.abc import Callable
 import msgspec
 import structlog
 
-from rezone.datanode.commit.insync import Outcome, Reply
+from rezone.datanode.node.asked import Asked
 from rezone.datanode.reading.read import prepare_read, read_keys
 from rezone.datanode.replica.replica import Replica
 from rezone.datanode.scheduling import lent_threads
 from rezone.datanode.scheduling.foreground import Foreground, Requests
-from rezone.datanode.scheduling.mishaps import UNEXPECTED
 from rezone.datanode.scheduling.outbox import Outbox
 from rezone.datanode.scheduling.requests import Request, operation_of, result_of
 from rezone.datanode.scheduling.unread import Peer
@@ -191,19 +190,12 @@ class DataChannel:
         if isinstance(message, Heartbeat):
             self._tell(message)
             return
-        before = self._requests.count
         taken = Request(operation_of(message), self._requests.begin())
-        try:
-            self._take(message, body, taken)
-        except RezoneError as error:
-            self._fail(message, error, taken)
-        except Exception:  # noqa: BLE001 - told with its trace, in the log
-            UNEXPECTED.failed(f"a {type(message).__name__}")
-            if self._requests.count > before:
-                internal = RezoneError("internal error; the data node's log says more")
-                self._fail(message, internal, taken)
+        opaque = getattr(message, "opaque", 0)
+        with Asked(type(message).__name__, opaque, taken, self._answer) as asked:
+            self._take(message, body, asked)
 
-    def _take(self, message: Message, body: memoryview, taken: Request) -> None:
+    def _take(self, message: Message, body: memoryview, asked: Asked) -> None:
         """Carry out a request, which is answered later or at once; RezoneError when it is not."""
         self._check(message)
         match message:
@@ -217,79 +209,58 @@ class DataChannel:
                 prepared = prepare(message, body, self._codec(), hash_range, self._owner)
                 if message.transaction is not None:
                     prepared = prepare_intents(partition, prepared, message.transaction)
-                self._change(partition, message, prepared, taken)
+                self._change(partition, message, prepared, asked)
             case TransactionEnd():
                 partition = self._find(message.partition)
                 ending = prepare_end(partition, message, self._owner)
-                self._change(partition, message, ending, taken)
+                self._change(partition, message, ending, asked)
             case ProducerOpen():
                 partition = self._find(message.partition)
                 partition.require_may_lead()
-                self._change(partition, message, prepare_open(message, self._owner), taken)
+                self._change(partition, message, prepare_open(message, self._owner), asked)
             case TransactionBegin():
-                self._begin(message, taken)
+                self._begin(message, asked)
             case ReadRequest():
-                self._read(message, body, taken)
+                self._read(message, body, asked)
             case _:
                 raise RezoneError(f"{type(message).__name__} is no request of a data channel")
 
-    def _fail(self, message: Message, error: RezoneError, taken: Request) -> None:
-        opaque = getattr(message, "opaque", 0)
-        self._answer(Failure(opaque=opaque, error=error.info()), taken)
-
     def _change(
-        self, replica: Replica, request: Change, prepared: PreparedRows, taken: Request
+        self, replica: Replica, request: Change, prepared: PreparedRows, asked: Asked
     ) -> None:
         at_leisure = self._channel.waited_seconds >= LULL_SECONDS
-        reply = self._reply_to(request.opaque, taken)
-        replica.write(request, prepared, reply, at_leisure=at_leisure)
+        replica.write(request, prepared, asked.answer, at_leisure=at_leisure)
 
-    def _begin(self, request: TransactionBegin, taken: Request) -> None:
+    def _begin(self, request: TransactionBegin, asked: Asked) -> None:
         partition = self._find(request.partition)
 
         def answer(error: RezoneError | None) -> None:
-            try:
+            with asked:
                 if error is not None:
                     raise error
-                begun = partition.transacting.begin(request.opaque)
-            except RezoneError as failed:
-                self._answer(Failure(opaque=request.opaque, error=failed.info()), taken)
-            else:
-                self._answer(begun, taken)
+                asked.answer(partition.transacting.begin(request.opaque))
 
         partition.reads.submit(None, answer)
 
-    def _read(self, request: ReadRequest, body: memoryview, taken: Request) -> None:
+    def _read(self, request: ReadRequest, body: memoryview, asked: Asked) -> None:
         codec = self._codec()
         partition = self._find(request.partition)
         read = prepare_read(partition, request, body, codec)
         read = read._replace(own=self._owner.own(read.own))
 
         def answer(error: RezoneError | None) -> None:
-            try:
+            with asked:
                 if error is not None:
                     raise error
                 as_of, age_ms = read.told(partition)
                 rows = read_keys(partition, read._replace(as_of=as_of), codec)
-            except RezoneError as failed:
-                self._answer(Failure(opaque=request.opaque, error=failed.info()), taken)
-            else:
                 result = ReadResult(
                     opaque=request.opaque, rows=rows.num_rows, as_of=as_of, age_ms=age_ms
                 )
-                self._answer(result, taken, to_ipc(rows))
+                asked.answer(result, to_ipc(rows))
 
         served = partition.serving.rows(read.row_ids)
         partition.reads.submit(read.answered_as_of, answer, served, read.held_bytes)
-
-    def _reply_to(self, opaque: int, taken: Request) -> Reply:
-        def reply(outcome: Outcome) -> None:
-            if isinstance(outcome, RezoneError):
-                self._answer(Failure(opaque=opaque, error=outcome.info()), taken)
-            else:
-                self._answer(outcome, taken)
-
-        return reply
 
     def _answer(self, message: Message, taken: Request, body: bytes = b"") -> None:
         """Answer a request, and count it.
