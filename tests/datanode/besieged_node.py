@@ -30,7 +30,7 @@ class Besieged:
     def __init__(self, c: SecureCoordinator, node: ProcessNode, health_port: int) -> None:
         self.c = c
         self.node = node
-        self._health_port = health_port
+        self.health_port = health_port
         self._rows = 0
 
     def honest(self) -> TableClient:
@@ -61,7 +61,7 @@ class Besieged:
         return sum(float(value) for what, _, value in samples if what.partition("{")[0] == name)
 
     def _get(self, path: str) -> tuple[int, str]:
-        connection = http.client.HTTPConnection("127.0.0.1", self._health_port, timeout=5)
+        connection = http.client.HTTPConnection("127.0.0.1", self.health_port, timeout=5)
         with contextlib.closing(connection):
             connection.request("GET", path)
             answer = connection.getresponse()

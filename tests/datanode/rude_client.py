@@ -34,19 +34,19 @@ def _varint(number: int) -> bytes:
     return bytes(out)
 
 
-def _field(number: int, value: bytes) -> bytes:
+def protobuf_field(number: int, value: bytes) -> bytes:
     """Return a length-delimited field of a protobuf message."""
     return _varint(number << 3 | 2) + _varint(len(value)) + value
 
 
 def flight_data(metadata: bytes = b"", *, path: str = "", body: bytes = b"") -> bytes:
     """Return one FlightData message, behind the five bytes that gRPC puts before each."""
-    descriptor = b"\x08" + _varint(_PATH_TYPE) + _field(3, path.encode())
+    descriptor = b"\x08" + _varint(_PATH_TYPE) + protobuf_field(3, path.encode())
     message = b"".join(
         (
-            _field(1, descriptor) if path else b"",
-            _field(3, metadata) if metadata else b"",
-            _field(1000, body) if body else b"",
+            protobuf_field(1, descriptor) if path else b"",
+            protobuf_field(3, metadata) if metadata else b"",
+            protobuf_field(1000, body) if body else b"",
         )
     )
     return grpc_message(message)

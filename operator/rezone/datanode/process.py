@@ -28,6 +28,7 @@ from rezone.datanode.service.stop_signals import StopSignals
 from rezone.datanode.settings import NodeSettings
 from rezone.storage.snapshot.checkpoints import CheckpointLimits
 from rezone.storage.store_config import StoreConfig
+from rezone.wire.transport.callers import raise_limit
 from rezone.wire.transport.flight import NodeClient
 from rezone.wire.transport.tls import tls_from_environment
 
@@ -53,6 +54,7 @@ def run(
     ("flight health") once the node serves. Without `settings` they are those of the environment.
     """
     settings = settings or NodeSettings.from_environment()
+    raise_limit()
     sys.setswitchinterval(SWITCH_INTERVAL_SECONDS)
     structlog.configure(
         processors=[

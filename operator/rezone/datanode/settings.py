@@ -58,6 +58,11 @@ class NodeSettings(msgspec.Struct, frozen=True, kw_only=True):
       clients are not read.
     - `unread_ms_max`: who takes nothing of an answer, or of what a follower is sent, for so long is
       cut off; longer for large ones, by a second for each MiB.
+    - `stream_unread_ms_max`: the same for a snapshot, scan or lookup, whose reader may work on each
+      batch for long.
+    - `stranger_ms_max`: who has connected must have made a call that was let in after so long;
+      `strangers_address_max`: so many of one address may be without; `descriptors_reserved`: so
+      many are kept for the node's own files, a quarter of all at most.
     - `block_cache_bytes`, `write_buffers_bytes`: of all RocksDB engines of the node together, for
       what was read and for rows that are not in files yet.
     - `log_tails_bytes_max`: the newest entries of all logs, for followers.
@@ -133,6 +138,10 @@ class NodeSettings(msgspec.Struct, frozen=True, kw_only=True):
     pending_bytes_node_max: int = 128 << 20
     answers_bytes_max: int = 32 << 20
     unread_ms_max: int = 10_000
+    stream_unread_ms_max: int = 600_000
+    stranger_ms_max: int = 10_000
+    strangers_address_max: int = 64
+    descriptors_reserved: int = 256
     block_cache_bytes: int = 64 << 20
     write_buffers_bytes: int = 128 << 20
     log_tails_bytes_max: int = 64 << 20

@@ -15,6 +15,7 @@ from prometheus_client.registry import Collector
 
 from rezone.datanode.node.memory import MemoryCollector
 from rezone.datanode.node.node import DataNode
+from rezone.datanode.observing.bounded_http import BoundedHTTPServer
 from rezone.datanode.observing.copymetrics import CopyCollector
 from rezone.datanode.observing.diskmetrics import DiskCollector
 from rezone.datanode.observing.importmetrics import ImportCollector
@@ -82,7 +83,7 @@ class NodeCollector(Collector):
             self._node.foreground.under_way,
         )
         for name, what, mishaps in (
-            ("refused", "Requests refused for their caller's certificate.", REFUSED),
+            ("refused", "Requests and connections refused for who their caller is.", REFUSED),
             ("unexpected_errors", "Exceptions that nobody expects; see the log.", UNEXPECTED),
         ):
             counted = CounterMetricFamily(f"rezone_data_node_{name}", what)
@@ -152,7 +153,7 @@ class HealthServer:
             def log_message(self, format: str, *args: object) -> None:  # noqa: A002
                 """Keep the log free of probes."""
 
-        self._server = http.server.ThreadingHTTPServer((host, port), Handler)
+        self._server = BoundedHTTPServer((host, port), Handler)
         self.port: int = self._server.server_address[1]
         self._thread = threading.Thread(
             target=self._server.serve_forever, name="health", daemon=True

@@ -12,13 +12,12 @@ Concurrency: thread-safe. One thread looks; a channel notes its sends without a 
 
 import threading
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import structlog
 
 from rezone.datanode.scheduling.mishaps import UNEXPECTED
 from rezone.datanode.settings import Clock
-from rezone.wire.transport.channel import Channel
 
 _log = structlog.get_logger(__name__)
 
@@ -62,6 +61,12 @@ class Peer:
         self._cut()
 
 
+class Sending(Protocol):
+    """What sends to a peer; `sending_since` is when the present send began (monotonic)."""
+
+    sending_since: float | None
+
+
 class _Watched(NamedTuple):
     peer: Peer
     is_lent: Callable[[], bool]
@@ -76,7 +81,7 @@ class Unread:
         self._seconds_max = unread_ms_max / 1000
         self._stopping = stopping
         self._lock = threading.Lock()
-        self._watched: dict[Channel, _Watched] = {}
+        self._watched: dict[Sending, _Watched] = {}
         self._distrusted: dict[str, float] = {}
         self.cut_off = 0
 
@@ -93,7 +98,7 @@ class Unread:
 
     def watch(
         self,
-        channel: Channel,
+        channel: Sending,
         peer: Peer,
         is_lent: Callable[[], bool] = lambda: False,
         seconds_max: float | None = None,
@@ -103,10 +108,9 @@ class Unread:
         with self._lock:
             self._watched[channel] = _Watched(peer, is_lent, most)
 
-    def forget(self, channel: Channel) -> None:
-        """Look at a channel no more."""
-        with self._lock:
-            self._watched.pop(channel, None)
+    def forget(self, channel: Sending) -> None:
+        """Look at a channel no more; without the lock, as a garbage collection may come here."""
+        self._watched.pop(channel, None)
 
     def run(self) -> None:
         """Look until the node stops; by a thread of its own."""

@@ -16,6 +16,7 @@ import structlog
 
 from rezone.datanode.node.node import DataNode
 from rezone.datanode.scheduling.mishaps import UNEXPECTED
+from rezone.datanode.service.door import Door
 from rezone.datanode.service.server import NodeServer, node_identity
 from rezone.wire.transport.channel import CHANNEL_ERRORS
 from rezone.wire.transport.tls import LOOK_SECONDS, TlsFiles, TlsFilesError, TlsSource
@@ -34,8 +35,10 @@ class Listener:
         self._tls = tls
         self._host = listen.rpartition(":")[0]
         self._files = tls.current() if tls is not None else None
-        self._server = NodeServer(node, listen, self._files)
+        self._door = Door(node.settings, node.clock)
+        self._server = NodeServer(node, listen, self._files, self._door)
         self.port: int = self._server.port
+        self._door.start(self.port)
         self._renewing = threading.Lock()
         self._closed = threading.Event()
         self._ending: list[tuple[NodeServer, threading.Thread]] = []
@@ -61,6 +64,7 @@ class Listener:
     def close(self, seconds: float = 1.0) -> bool:
         """Stop serving; returns whether all calls have ended within that time."""
         self._closed.set()
+        self._door.close()
         with self._renewing:
             self._end(self._server)
         for _, thread in self._ending:
@@ -78,7 +82,7 @@ class Listener:
         attempts = 0
         while True:
             with contextlib.suppress(*CHANNEL_ERRORS):
-                return NodeServer(self._node, f"{self._host}:{self.port}", files)
+                return NodeServer(self._node, f"{self._host}:{self.port}", files, self._door)
             attempts += 1
             if attempts % _BINDS_PER_LOG == 0:
                 _log.error("cannot listen again", port=self.port, attempts=attempts)

@@ -8,7 +8,7 @@ Concurrency: Flight has a thread for each call under way; all state is the node'
 
 import contextlib
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Self
 
 import msgspec
 import pyarrow as pa
@@ -22,9 +22,11 @@ from rezone.datanode.reading.scan import scan_batches
 from rezone.datanode.scheduling.foreground import CopySteps
 from rezone.datanode.scheduling.mishaps import UNEXPECTED
 from rezone.datanode.scheduling.requests import Result, operation_of, result_of_code
-from rezone.datanode.scheduling.unread import Peer
+from rezone.datanode.scheduling.unread import Peer, Unread
 from rezone.datanode.service.control import Control
+from rezone.datanode.service.door import Door
 from rezone.datanode.service.guard import Guard, guard_of
+from rezone.datanode.settings import Clock
 from rezone.datanode.writing.owner import Owner
 from rezone.domain.access.roles import Act, act_of
 from rezone.wire import messages
@@ -55,8 +57,15 @@ class NodeServer(flight.FlightServerBase):  # type: ignore[misc]
     Without `files` it speaks plaintext and lets everybody in.
     """
 
-    def __init__(self, node: DataNode, listen: str, files: TlsFiles | None = None) -> None:
+    def __init__(
+        self,
+        node: DataNode,
+        listen: str,
+        files: TlsFiles | None = None,
+        door: Door | None = None,
+    ) -> None:
         self._node = node
+        self._door = door or Door(node.settings, node.clock)
         self._control = Control(node)
         self._here: Identity | None = None
         if files is None:
@@ -85,6 +94,7 @@ class NodeServer(flight.FlightServerBase):  # type: ignore[misc]
         with _telling_callers():
             # By its type alone: what a stranger sends is not decoded. The body has a type as well.
             guard.require(_ACTS.get(action.type, Act.CONTROL))
+        self._door.welcome(context.peer())
 
         def handle(request: Message) -> Message:
             with _telling_callers(), self._counted(request, always=True):
@@ -98,10 +108,12 @@ class NodeServer(flight.FlightServerBase):  # type: ignore[misc]
         with _telling_callers():
             guard = guard_of(self._here, context)
             guard.require(Act.ROUTES)
+            self._door.welcome(context.peer())
             request = _decode(ticket.ticket)
             with self._counted(request, always=False):
                 guard.check(request)
-                return self._stream(_of_owner(request, guard.owner))
+                peer = self._peer_of(context)
+                return self._stream(_of_owner(request, guard.owner), peer)
 
     @contextlib.contextmanager
     def _counted(self, request: Message, *, always: bool) -> Iterator[None]:
@@ -119,12 +131,12 @@ class NodeServer(flight.FlightServerBase):  # type: ignore[misc]
                 seconds = self._node.clock.monotonic() - begun
                 self._node.foreground.count(operation, result, seconds)
 
-    def _stream(self, request: Message) -> Any:
+    def _stream(self, request: Message, peer: Peer) -> Any:
         if isinstance(request, SnapshotTicket):
             partition = self._node.find(request.partition)
             source = self._node.open_source(partition, request)
             stream = snapshot_stream(source, self._node.foreground)
-            return flight.GeneratorStream(source.schema, _carrying_errors(stream))
+            return flight.GeneratorStream(source.schema, self._timed(stream, peer))
         if isinstance(request, ScanTicket | IndexTicket):
             partition = self._node.find_for_client(request.partition)
             codec = self._node.zone.codec
@@ -133,14 +145,22 @@ class NodeServer(flight.FlightServerBase):  # type: ignore[misc]
             else:
                 rows = lookup_batches(partition, partition.index, request, codec)
             served = self._node.foreground.serving(rows, operation_of(request))
-            return flight.GeneratorStream(codec.arrow_schema, _carrying_errors(served))
+            return flight.GeneratorStream(codec.arrow_schema, self._timed(served, peer))
         raise RezoneError(f"{type(request).__name__} is not a ticket")
+
+    def _timed(self, stream: Iterator[Any], peer: Peer) -> Iterator[Any]:
+        """Pass a stream on; its caller is cut off when it takes nothing of it for too long."""
+        timed = _TimedStream(stream, self._node.unread, self._node.clock)
+        most = self._node.settings.stream_unread_ms_max / 1000
+        self._node.unread.watch(timed, peer, seconds_max=most)
+        return timed
 
     def do_put(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
         """Take a snapshot in (BulkInsert); answers with CopyState as it becomes durable."""
         with _telling_callers():
             guard = guard_of(self._here, context)
             guard.require(Act.ROUTES)
+            self._door.welcome(context.peer())
             request = _decode(descriptor.command)
             guard.check(request)
             self._receive(request, reader, writer)
@@ -173,13 +193,14 @@ class NodeServer(flight.FlightServerBase):  # type: ignore[misc]
         with _telling_callers():
             guard = guard_of(self._here, context)
             kind = descriptor.path[0].decode(errors="replace") if descriptor.path else ""
+            guard.require(Act.ROUTES)
+            self._door.welcome(context.peer())
             self._exchange(kind, guard, self._peer_of(context), Channel(reader, writer))
 
     def _exchange(self, kind: str, guard: Guard, peer: Peer, channel: Channel) -> None:
         if kind == "data":
             # Any role of the zone may open one: a refused request has a clear answer, while a
             # channel that is refused looks to a client like a node that is away.
-            guard.require(Act.ROUTES)
             self._node.serve_data(channel, guard.check, peer)
         elif kind == "replication":
             guard.require(Act.REPLICATE)
@@ -193,6 +214,37 @@ class NodeServer(flight.FlightServerBase):  # type: ignore[misc]
         name = _name_of(context) if self._here is not None else ""
         known = name or address.rpartition(":")[0]
         return self._node.unread.peer(known, lambda: cut_off(self.port, address), name)
+
+
+_END = object()
+
+
+class _TimedStream:
+    """Notes since when its caller has been given what it has not taken: the schema at first.
+
+    Flight tells nobody of a stream's end: it only lets go of it.
+    """
+
+    def __init__(self, items: Iterator[Any], unread: Unread, clock: Clock) -> None:
+        self._items = items
+        self._unread = unread
+        self._clock = clock
+        self.sending_since: float | None = clock.monotonic()
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> Any:
+        self.sending_since = None
+        with _telling_callers():
+            item = next(self._items, _END)
+        if item is _END:
+            raise StopIteration
+        self.sending_since = self._clock.monotonic()
+        return item
+
+    def __del__(self) -> None:
+        self._unread.forget(self)
 
 
 def node_identity(files: TlsFiles) -> Identity:
@@ -217,11 +269,6 @@ def _of_owner(request: Message, owner: Owner) -> Message:
 
 def _decode(data: bytes) -> Message:
     return messages.decode(data)
-
-
-def _carrying_errors(stream: Iterator[Any]) -> Iterator[Any]:
-    with _telling_callers():
-        yield from stream
 
 
 @contextlib.contextmanager

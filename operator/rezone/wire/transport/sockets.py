@@ -36,17 +36,19 @@ def cut_off(port: int, caller: str) -> None:
     """
     for found in _connections(port):
         with contextlib.suppress(OSError):  # one that listens has nobody at the other end
-            if _address_of(found.getpeername()) == _plain(caller):
+            if address_of(found.getpeername()) == plain(caller):
                 found.shutdown(socket.SHUT_RDWR)
 
 
-def _address_of(name: tuple[str, int]) -> str:
+def address_of(name: tuple[str, int]) -> str:
+    """Return "host:port" of a socket's end."""
     host, port = name[:2]
     # A socket for both kinds of addresses has those of IPv4 within its own.
     return f"{host.removeprefix('::ffff:')}:{port}"
 
 
-def _plain(caller: str) -> str:
+def plain(caller: str) -> str:
+    """Return "host:port" of a caller as gRPC writes it."""
     _, _, address = urllib.parse.unquote(caller).partition(":")
     return address.replace("[", "").replace("]", "")
 
@@ -62,11 +64,12 @@ def _connections(port: int) -> Iterator[socket.socket]:
                 os.close(copy)
                 continue
             with found:
-                if _is_of(found, port):
+                if is_of(found, port):
                     yield found
 
 
-def _is_of(found: socket.socket, port: int) -> bool:
+def is_of(found: socket.socket, port: int) -> bool:
+    """Whether a socket is one of TCP at a port of this process."""
     if found.proto != socket.IPPROTO_TCP:
         return False
     own: int = found.getsockname()[1]
