@@ -139,7 +139,7 @@ def test_a_request_that_comes_slowly_has_a_deadline() -> None:
     server = Server(("127.0.0.1", 0), http.server.BaseHTTPRequestHandler)
     serving = threading.Thread(target=server.serve_forever, daemon=True)
     serving.start()
-    with socket.create_connection(server.server_address) as slow:
+    with socket.create_connection(("127.0.0.1", server.server_port)) as slow:
         ended = threading.Event()
         until = time.monotonic() + SECONDS
         while not ended.wait(0.2) and time.monotonic() < until:

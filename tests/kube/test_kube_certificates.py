@@ -180,7 +180,10 @@ def test_plaintext_mounts_nothing() -> None:
     """Pods of an installation without TLS would wait for a Secret."""
     plain = build_pod(zone_of(), 0, PodSettings(image="i"))["spec"]
     assert [v["name"] for v in plain["volumes"]] == ["data", "tmp"]
-    assert [e["name"] for e in plain["containers"][0]["env"]] == ["POD_IP"]
+    assert [e["name"] for e in plain["containers"][0]["env"]] == [
+        "POD_IP",
+        "REZONE_NODE_PLAINTEXT_ANYWHERE",
+    ]
     assert template_hash(zone_of(), SETTINGS) != template_hash(zone_of(), PodSettings(image="i"))
 
 

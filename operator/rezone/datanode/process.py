@@ -12,6 +12,7 @@ import argparse
 import faulthandler
 import functools
 import gc
+import ipaddress
 import logging
 import os
 import signal
@@ -33,6 +34,8 @@ from rezone.wire.transport.flight import NodeClient
 from rezone.wire.transport.tls import tls_from_environment
 
 _log = structlog.get_logger(__name__)
+
+EXIT_USAGE = 2
 
 SWITCH_INTERVAL_SECONDS = 0.0002
 """Python's default of 5 ms would let one busy thread delay every frame by as much."""
@@ -70,6 +73,11 @@ def run(
     faulthandler.register(signal.SIGUSR1)
     tls = tls_from_environment()
     if tls is None:
+        if not (settings.plaintext_anywhere or is_loopback(listen)):
+            _log.error(
+                "without TLS only on loopback; REZONE_NODE_PLAINTEXT_ANYWHERE=true allows it"
+            )
+            return EXIT_USAGE
         _log.warning("without TLS: everybody who can connect may do everything", node=node_id)
     connect = functools.partial(NodeClient, tls=tls)
     node = DataNode(
@@ -97,6 +105,17 @@ def run(
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(0)
+
+
+def is_loopback(listen: str) -> bool:
+    """Whether an address "host:port" can be reached from this machine alone."""
+    host = listen.rpartition(":")[0].strip("[]")
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
 
 
 def settle_memory() -> None:

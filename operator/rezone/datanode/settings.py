@@ -117,6 +117,7 @@ class NodeSettings(msgspec.Struct, frozen=True, kw_only=True):
       sync at each replica; not while half of `takeover_rows_max` wait. A seal does not wait.
       `import_mark_rows`: after so many rows of which none are its own a new partition notes how far
       it has read a log, so that the log before that can go.
+    - `plaintext_anywhere`: without TLS the node may be reached from other machines.
     - `connections_max`, `replication_connections_max`, `streams_max`: DCP-13's limits.
     - `leave_ms_max`: how long a node that shall stop serves until others have taken its place; a
       pod's grace period must be longer. `coordinator_silent_ms_max`: it does not wait when nobody
@@ -199,6 +200,7 @@ class NodeSettings(msgspec.Struct, frozen=True, kw_only=True):
     stop_ms_max: int = 3_000
     leave_ms_max: int = 60_000
     coordinator_silent_ms_max: int = 3_000
+    plaintext_anywhere: bool = False
 
     def __post_init__(self) -> None:
         """Refuse numbers that no time, size or share can be."""

@@ -32,6 +32,9 @@ from rezone.wire.transport.tls import DIRECTORY_VARIABLE
 CONTAINER = "data-node"
 DATA_PATH = "/data"
 TLS_PATH = "/etc/rezone/tls"
+_ANYWHERE = ({"name": "REZONE_NODE_PLAINTEXT_ANYWHERE", "value": "true"},)
+"""Who has turned TLS off for an installation has said so."""
+
 USER_ID = 65532  # "nonroot" of distroless images
 # A node that shall stop serves until others have taken its place: its own limit is a minute.
 GRACE_SECONDS = 90
@@ -278,7 +281,7 @@ def _container(zone: DistributionZone, node: NodeId, settings: PodSettings) -> M
         ],
         "env": [
             {"name": "POD_IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}},
-            *([{"name": DIRECTORY_VARIABLE, "value": TLS_PATH}] if settings.tls else ()),
+            *([{"name": DIRECTORY_VARIABLE, "value": TLS_PATH}] if settings.tls else _ANYWHERE),
         ],
         "ports": [
             {"name": "flight", "containerPort": settings.port},

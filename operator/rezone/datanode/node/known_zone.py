@@ -152,6 +152,11 @@ class KnownZone:
         """Return a node's address, empty when unknown."""
         return self._state.peers.get(node, "") if self._state is not None else ""
 
+    @property
+    def coordinator_epoch(self) -> int:
+        """The highest epoch of a coordinator that has called; 0 before the first."""
+        return self._state.coordinator_epoch if self._state is not None else 0
+
     # --- changes ---------------------------------------------------------------------------------
 
     def check_fence(self, fence: Fence) -> None:

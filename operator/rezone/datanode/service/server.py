@@ -25,6 +25,7 @@ from rezone.datanode.scheduling.requests import Result, operation_of, result_of_
 from rezone.datanode.scheduling.unread import Peer, Unread
 from rezone.datanode.service.control import Control
 from rezone.datanode.service.door import Door
+from rezone.datanode.service.epoch_steps import EpochSteps
 from rezone.datanode.service.guard import Guard, guard_of
 from rezone.datanode.settings import Clock
 from rezone.datanode.writing.owner import Owner
@@ -35,6 +36,7 @@ from rezone.wire.messages import (
     BulkInsert,
     CopyFailure,
     CopyState,
+    Fence,
     IndexTicket,
     Message,
     ScanTicket,
@@ -68,6 +70,7 @@ class NodeServer(flight.FlightServerBase):  # type: ignore[misc]
         self._door = door or Door(node.settings, node.clock)
         self._control = Control(node)
         self._here: Identity | None = None
+        self._steps = EpochSteps(node.clock)
         if files is None:
             super().__init__(f"grpc://{listen}")
         else:
@@ -99,9 +102,16 @@ class NodeServer(flight.FlightServerBase):  # type: ignore[misc]
         def handle(request: Message) -> Message:
             with _telling_callers(), self._counted(request, always=True):
                 guard.check(request)
+                self._check_epoch(request)
                 return self._control.handle(request)
 
         return answer_action(action, handle)
+
+    def _check_epoch(self, request: Message) -> None:
+        """Refuse what no coordinator can be, where certificates do not tell who is one."""
+        fence = getattr(request, "fence", None)
+        if self._here is None and isinstance(fence, Fence):
+            self._steps.check(fence, self._node.zone.coordinator_epoch)
 
     def do_get(self, context: Any, ticket: flight.Ticket) -> Any:
         """Stream a snapshot, a scan or a lookup."""
