@@ -18,6 +18,7 @@ from rezone.datanode.node.data import ANSWER_BYTES, DataChannel
 from rezone.datanode.node.memory import MemoryCollector, SnapshotSlots
 from rezone.datanode.node.node import DataNode
 from rezone.datanode.scheduling.foreground import Foreground
+from rezone.datanode.scheduling.held import HeldBytes
 from rezone.datanode.scheduling.requests import Request
 from rezone.datanode.scheduling.unread import Unread as Reading
 from rezone.datanode.settings import NodeSettings, SystemClock
@@ -349,6 +350,7 @@ def test_who_takes_no_answers_is_not_read_further(body: bytes) -> None:
         tally,
         check=lambda _: None,
         peer=Reading(SystemClock(), 10_000, threading.Event()).peer("", unread.taken.set),
+        held=HeldBytes(NodeSettings()).connection(""),
     )
     channel.body = body
     serving = threading.Thread(target=channel.run, daemon=True)

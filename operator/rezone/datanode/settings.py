@@ -56,6 +56,8 @@ class NodeSettings(msgspec.Struct, frozen=True, kw_only=True):
       OverloadedError.
     - `answers_bytes_max`: answers of the node that clients have not taken; over it requests of such
       clients are not read.
+    - `requests_bytes_connection_max`, `requests_bytes_identity_max`, `requests_bytes_node_max`:
+      requests of clients that are not answered yet, by who has sent them; over it OverloadedError.
     - `unread_ms_max`: who takes nothing of an answer, or of what a follower is sent, for so long is
       cut off; longer for large ones, by a second for each MiB.
     - `stream_unread_ms_max`: the same for a snapshot, scan or lookup, whose reader may work on each
@@ -138,6 +140,9 @@ class NodeSettings(msgspec.Struct, frozen=True, kw_only=True):
     pending_bytes_partition_max: int = 64 << 20
     pending_bytes_node_max: int = 128 << 20
     answers_bytes_max: int = 32 << 20
+    requests_bytes_connection_max: int = 96 << 20
+    requests_bytes_identity_max: int = 144 << 20
+    requests_bytes_node_max: int = 192 << 20
     unread_ms_max: int = 10_000
     stream_unread_ms_max: int = 600_000
     stranger_ms_max: int = 10_000

@@ -18,6 +18,7 @@ from rezone.datanode.reading.read import prepare_read, read_keys
 from rezone.datanode.replica.replica import Replica
 from rezone.datanode.scheduling import lent_threads
 from rezone.datanode.scheduling.foreground import Foreground, Requests
+from rezone.datanode.scheduling.held import HeldByConnection
 from rezone.datanode.scheduling.outbox import Outbox
 from rezone.datanode.scheduling.requests import Request, operation_of, result_of
 from rezone.datanode.scheduling.unread import Peer
@@ -29,7 +30,7 @@ from rezone.datanode.writing.write import Change, PreparedRows, prepare
 from rezone.storage.budget import Tally
 from rezone.wire.codec.bodies import to_ipc
 from rezone.wire.codec.rows import RowCodec
-from rezone.wire.errors import InvalidRowError, RezoneError
+from rezone.wire.errors import InvalidRowError, OverloadedError, RezoneError
 from rezone.wire.messages import (
     ConnectionClosed,
     Failure,
@@ -78,6 +79,7 @@ class DataChannel:
         *,
         check: Callable[[Message], None],
         peer: Peer,
+        held: HeldByConnection,
     ) -> None:
         self._channel = channel
         self._find = find
@@ -86,6 +88,7 @@ class DataChannel:
         self._unsent = unsent
         self._check = check
         self._peer = peer
+        self._held = held
         self._owner = Owner(peer.identity)
         self._answers: deque[tuple[Message, bytes]] = deque()
         self._used: set[PartitionId] = set()
@@ -116,6 +119,7 @@ class DataChannel:
             self.outbox.close()
             self._ended = True
             self._requests.close()
+            self._held.close()
             self._forget_answers()
 
     def _receive(self) -> Frame | None:
@@ -190,9 +194,13 @@ class DataChannel:
         if isinstance(message, Heartbeat):
             self._tell(message)
             return
-        taken = Request(operation_of(message), self._requests.begin())
+        size = ANSWER_BYTES + len(body)
+        held = self._held.take(size)
+        taken = Request(operation_of(message), self._requests.begin(), size if held else 0)
         opaque = getattr(message, "opaque", 0)
         with Asked(type(message).__name__, opaque, taken, self._answer) as asked:
+            if not held:
+                raise OverloadedError("too many requests of this client wait; retry later")
             self._take(message, body, asked)
 
     def _take(self, message: Message, body: memoryview, asked: Asked) -> None:
@@ -271,6 +279,7 @@ class DataChannel:
         self.outbox.ask_unlocked()
         self._forget_if_ended()
         self._requests.end(taken, result_of(taken.operation, message))
+        self._held.give(taken.held_bytes)
 
     def _forget_answers(self) -> None:
         """Drop what has nobody to go to; any thread may, beside others."""

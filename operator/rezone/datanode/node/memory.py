@@ -17,6 +17,7 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from rezone.datanode.replica.replica import Replica
+from rezone.datanode.scheduling.held import HeldBytes
 from rezone.datanode.settings import NodeSettings
 from rezone.storage.budget import Tally
 from rezone.storage.engines.rocks_settings import RocksResources, RocksSettings
@@ -71,6 +72,7 @@ class NodeMemory:
             block_cache_bytes=settings.block_cache_bytes,
             write_buffers_bytes=settings.write_buffers_bytes,
         )
+        self.requests = HeldBytes(settings)
         self.answers = Tally(settings.answers_bytes_max)
         self.open_intents = Tally(settings.open_intents_bytes_node_max)
         # The other half is shared by partitions.

@@ -466,6 +466,7 @@ class DataNode:
             self.memory.answers,
             check=check,
             peer=peer,
+            held=self.memory.requests.connection(peer.name),
         )
         with self._lock:
             self._require_room()

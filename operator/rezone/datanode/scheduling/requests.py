@@ -112,10 +112,11 @@ _SIMPLE: Final = {
 
 
 class Request(NamedTuple):
-    """A request under way: what it asks for, and when it came by the monotonic clock."""
+    """A request under way: what it asks for, when it came (monotonic), and what it holds."""
 
     operation: Operation | None
     begun: float
+    held_bytes: int = 0
 
 
 def operation_of(message: Message) -> Operation | None:

@@ -1,0 +1,75 @@
+"""One account of what requests hold before they are answered: by connection, identity and node.
+
+Whatever a request waits for, its bytes stay in memory for as long. Other limits are of what it
+waits for (pending writes of a partition, waiting reads); this one is of who asks, so that one
+connection cannot take what others need, nor one identity by many connections.
+
+Concurrency: thread-safe; a request costs two short holds of one lock.
+"""
+
+import threading
+from collections import Counter
+
+from rezone.datanode.settings import NodeSettings
+
+
+class HeldBytes:
+    """The account of a node."""
+
+    def __init__(self, settings: NodeSettings) -> None:
+        self.limit = settings.requests_bytes_node_max
+        self.used = 0
+        self._settings = settings
+        self._lock = threading.Lock()
+        self._identities: Counter[str] = Counter()
+
+    def connection(self, identity: str) -> "HeldByConnection":
+        """Open the account of a connection."""
+        return HeldByConnection(self, identity)
+
+    def take(self, connection: "HeldByConnection", size: int) -> bool:
+        """Take bytes if they stay within all limits; a request that is alone may be larger."""
+        settings, name = self._settings, connection.identity
+        with self._lock:
+            for used, limit in (
+                (connection.used, settings.requests_bytes_connection_max),
+                (self._identities[name], settings.requests_bytes_identity_max),
+                (self.used, self.limit),
+            ):
+                if used and used + size > limit:
+                    return False
+            self._add(connection, size)
+            return True
+
+    def give(self, connection: "HeldByConnection", size: int) -> None:
+        """Give bytes back; those of a connection that has ended have been given."""
+        with self._lock:
+            self._add(connection, -min(size, connection.used))
+
+    def _add(self, connection: "HeldByConnection", size: int) -> None:
+        connection.used += size
+        self.used += size
+        self._identities[connection.identity] += size
+        if not self._identities[connection.identity]:
+            del self._identities[connection.identity]
+
+
+class HeldByConnection:
+    """What the requests of one connection hold."""
+
+    def __init__(self, node: HeldBytes, identity: str) -> None:
+        self.identity = identity
+        self.used = 0
+        self._node = node
+
+    def take(self, size: int) -> bool:
+        """Take bytes; whether there is room."""
+        return self._node.take(self, size)
+
+    def give(self, size: int) -> None:
+        """Give bytes back."""
+        self._node.give(self, size)
+
+    def close(self) -> None:
+        """Give back what is left: nobody waits for it."""
+        self._node.give(self, self.used)
