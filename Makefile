@@ -1,7 +1,7 @@
 # The interface of this project for people and CI: `make help` lists the targets.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help prepare browser demo down test check lint types layers docs generate tools env spark-env e2e e2e-up e2e-down chaos chaos-short chaos-operator seeds mutations images krew audit bench clean
+.PHONY: help prepare browser demo down test check lint types layers docs generate tools env spark-env e2e e2e-up e2e-down chaos chaos-short chaos-operator seeds mutations images krew audit bench fuzz clean
 
 export PYTHONPATH := operator
 UV ?= $(shell command -v uv 2>/dev/null || echo .venv/bin/uv)
@@ -96,6 +96,9 @@ env: .venv/.complete ## Make the Python environment from the lock file
 .venv/.complete: pyproject.toml uv.lock
 	@bash hack/environment.sh
 	@touch $@
+
+fuzz: env ## Give hostile bytes to every parser of bytes from outside, for long
+	REZONE_FUZZ_EXAMPLES=$${EXAMPLES:-100000} .venv/bin/pytest tests/storage/test_hostile_bytes.py --timeout=0
 
 browser: ## Install the browser of the console's tests, where this user can
 	@bash hack/prerequisites.sh browser

@@ -77,11 +77,13 @@ def decode(data: bytes | memoryview) -> Message:
         message: Message = _decoder.decode(data)
     except msgspec.ValidationError as error:
         raise UnreadableError(str(error), _opaque_of(data)) from None
+    except (UnicodeDecodeError, RecursionError) as error:
+        raise msgspec.DecodeError(str(error)) from None
     return message
 
 
 def _opaque_of(data: bytes | memoryview) -> int | None:
     try:
         return _numbered.decode(data).opaque
-    except msgspec.ValidationError:
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return None
