@@ -58,7 +58,7 @@ def test_what_nobody_has_listed_is_control() -> None:
         *("RoutesRequest", "ScanTicket", "ReadRequest", "WriteRequest", "ReportRequest"),
         *("TransactionBegin", "TransactionEnd", "ProducerOpen", "DigestRequest"),
         *("StatisticsRequest", "Heartbeat"),
-        *("SnapshotTicket", "BulkInsert", "CopyStateRequest", "IndexTicket"),
+        *("SnapshotTicket", "BulkInsert", "CopyStateRequest", "IndexTicket", "SelectTicket"),
         "WaitingCopiesRequest",
         *("BeginImport", "FillImport", "TailImports", "FollowChanges"),
     }

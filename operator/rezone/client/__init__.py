@@ -3,9 +3,11 @@
 from rezone.client.feed.feed import ChangeBatch, ChangeFeed, SnapshotAndChanges
 from rezone.client.feed.token import FeedTokenError
 from rezone.client.operations.conditional import VersionedRow
+from rezone.client.operations.filters import Filter, col
 from rezone.client.operations.lookups import IndexPage
 from rezone.client.operations.producer import OpenedProducer
 from rezone.client.operations.reads import AgedRows, ReadTime
+from rezone.client.operations.selections import Selection
 from rezone.client.operations.transactions import Transaction, TransactionCommit
 from rezone.client.operations.writes import PartitionWrite
 from rezone.client.settings import (
@@ -23,11 +25,13 @@ __all__ = [
     "ChangeFeed",
     "ClientSettings",
     "FeedTokenError",
+    "Filter",
     "IndexPage",
     "OpenedProducer",
     "OutcomeUnknownError",
     "PartitionWrite",
     "ReadTime",
+    "Selection",
     "SnapshotAndChanges",
     "StaleRowsError",
     "TableClient",
@@ -36,4 +40,5 @@ __all__ = [
     "TransactionOutcomeUnknownError",
     "VersionMismatchError",
     "VersionedRow",
+    "col",
 ]

@@ -19,9 +19,11 @@ from rezone.client.feed.positions import FeedPositions
 from rezone.client.feed.token import decode_token
 from rezone.client.operations import single_rows
 from rezone.client.operations.conditional import Condition, ConditionalWrites, VersionedRow
+from rezone.client.operations.filters import Filter
 from rezone.client.operations.lookups import LOOKUPS_AT_ONCE, IndexPage, Lookup
 from rezone.client.operations.producer import OpenedProducer, Producer
 from rezone.client.operations.reads import AgedRows, Reads, ReadTime, SubmittedRead
+from rezone.client.operations.selections import Selection
 from rezone.client.operations.staleness import Staleness
 from rezone.client.operations.transactions import Transaction
 from rezone.client.operations.writes import PartitionWrite, Writes
@@ -329,9 +331,42 @@ class TableClient:
 
         return self._staleness.read(max_staleness_seconds, as_of, choose_and_read)
 
-    def scan(self, as_of: int | None = None) -> Any:
-        """Return all rows as a table, partition by partition; each at its own newest time."""
-        return self._table_of(self.stream(as_of=as_of))
+    def scan(
+        self,
+        as_of: int | None = None,
+        *,
+        filter: Filter | None = None,  # noqa: A002 - what it is called everywhere
+        columns: Sequence[str] | None = None,
+        limit: int | None = None,
+    ) -> Any:
+        """Return all rows as a table, partition by partition; each at its own newest time.
+
+        With a `filter` (`rezone.client.col`) those alone for which it is true, with `columns` only
+        these, and at most `limit` rows: data nodes send no others. A filter that names keys has
+        only their partitions asked, and one that an index serves reads that. InvalidFilterError
+        when it does not fit the table.
+        """
+        if filter is None and columns is None and limit is None:
+            return self._table_of(self.stream(as_of=as_of))
+        selected = Selection(self.codec, filter, columns, limit)
+        found = self.select(selected, as_of=as_of)
+        return pa.Table.from_batches(found, schema=selected.schema)
+
+    def select(
+        self,
+        selection: Selection,
+        hashes: HashRange = WHOLE,
+        *,
+        as_of: int | None = None,
+        anywhere: bool = False,
+    ) -> Iterator[Any]:
+        """Yield what a selection finds in a range of hashes as record batches, as they come.
+
+        From leaders, or `anywhere` from followers that can answer, which needs `as_of`.
+        """
+        segments = self._zone.placement.segments(hashes)
+        ranges = [each.hashes for each in segments if selection.may_have(each.hashes)]
+        return selection.rows(self._streams, ranges, as_of, anywhere=anywhere)
 
     def scan_any(
         self, *, max_staleness_seconds: float | None = None, as_of: int | None = None

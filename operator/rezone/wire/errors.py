@@ -141,6 +141,12 @@ class InvalidRowError(RezoneError):
     code = "InvalidRow"
 
 
+class InvalidFilterError(RezoneError):
+    """Raised when a filter of rows breaks a limit or does not fit the table; detail `column`."""
+
+    code = "InvalidFilter"
+
+
 class OverloadedError(RezoneError):
     """Raised when a bounded queue is full."""
 

@@ -4,6 +4,7 @@ Types for annotations alone; decoding checks them, and nothing else does. A numb
 never sends would otherwise meet, in some thread of another one, whatever cannot take it.
 """
 
+import sys
 from typing import Annotated
 
 from msgspec import Meta
@@ -24,6 +25,9 @@ Unsigned32 = Annotated[int, Meta(ge=0, le=(1 << 32) - 1)]
 
 Integer = Annotated[int, Meta(ge=-_MOST - 1)]
 """Any number of 64 bits: what an error tells."""
+
+Float = Annotated[float, Meta(ge=-sys.float_info.max)]
+"""Any finite number of a column with floats."""
 
 Seconds = Annotated[float, Meta(ge=0, le=1e9)]
 """How long something lasts."""

@@ -17,6 +17,8 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
+import msgspec
+
 from rezone.client.requests.dispatch import Dispatcher
 from rezone.client.settings import ClientSettings
 from rezone.wire import messages
@@ -25,22 +27,31 @@ from rezone.wire.codec.keyspace import hash_in
 from rezone.wire.codec.rows import RowCodec
 from rezone.wire.errors import NotLeaderError, NotReadyError, ReshardedError, RezoneError
 from rezone.wire.layouts import HashRange, Segment
-from rezone.wire.messages import IndexTicket, OwnWrites, PartitionId, RowsAsOf, ScanTicket
+from rezone.wire.messages import (
+    IndexTicket,
+    OwnWrites,
+    PartitionId,
+    RowsAsOf,
+    ScanTicket,
+    SelectedUpTo,
+    SelectTicket,
+)
 from rezone.wire.transport.fetch import Fetch
 
-Ticket = ScanTicket | IndexTicket
+Ticket = ScanTicket | IndexTicket | SelectTicket
 
 
 @dataclasses.dataclass(frozen=True)
 class Rest:
     """What is left of a range: its hashes, of which time its rows are, behind which row id.
 
-    No time: the newest of whoever is asked.
+    No time: the newest of whoever is asked. `cursor`: where a selection goes on.
     """
 
     hashes: HashRange
     as_of: int | None
     after: bytes = b""
+    cursor: bytes = b""
 
 
 class Own(NamedTuple):
@@ -113,6 +124,28 @@ class Streams:
             with walk.trying(segment.partition):
                 found += list(walk.batches(ticket(segment, rest.as_of)))
         return found
+
+    def select(
+        self,
+        ticket: Callable[[Segment], SelectTicket | None],
+        hashes: HashRange,
+        as_of: int | None,
+        *,
+        anywhere: bool,
+    ) -> Iterator[Any]:
+        """Yield what a selection finds in a range of hashes, as record batches.
+
+        `ticket` says what to ask who serves a segment, None for one that has no such rows; where it
+        goes on is put into it.
+        """
+        walk = Walk(self, hashes, as_of, anywhere=anywhere, only=None)
+        for segment, rest in walk:
+            asked = ticket(segment)
+            if asked is None:
+                continue
+            asked = msgspec.structs.replace(asked, as_of=rest.as_of, cursor=rest.cursor)
+            with walk.trying(segment.partition):
+                yield from walk.batches(asked)
 
     # --- what a walk asks ---------------------------------------------------------------------
 
@@ -213,14 +246,24 @@ class Walk:
         try:
             for chunk in chunks:
                 if chunk.app_metadata is not None:
-                    told = messages.decode(memoryview(chunk.app_metadata))
-                    assert isinstance(told, RowsAsOf)  # noqa: S101 - the node answers in kind
-                    self._rest = dataclasses.replace(self._rest, as_of=told.as_of)
+                    self._told(messages.decode(memoryview(chunk.app_metadata)), ticket)
                 if chunk.data is not None and chunk.data.num_rows:
                     yield chunk.data
                     self._went_well()  # counted from when more was asked for
         finally:
             chunks.cancel()
+
+    def _told(self, told: messages.Message, ticket: Ticket) -> None:
+        if isinstance(told, SelectedUpTo) and isinstance(ticket, SelectTicket):
+            self._rest = dataclasses.replace(self._rest, cursor=told.cursor)
+            if not ticket.index:
+                end = self._rest.hashes.end
+                hashes = HashRange(min(hash_in(told.cursor), end - 1), end)
+                self._rest = dataclasses.replace(self._rest, hashes=hashes)
+            self._went_well()
+            return
+        assert isinstance(told, RowsAsOf)  # noqa: S101 - the node answers in kind
+        self._rest = dataclasses.replace(self._rest, as_of=told.as_of)
 
     def came_to(self, row_id: bytes) -> None:
         """Note the last row that came: what follows is all that is left."""

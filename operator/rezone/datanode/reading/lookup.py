@@ -53,7 +53,7 @@ def lookup_batches(
     kept, own = view_of(replica, ticket, hashes)
     applied = replica.store.applied
     dropped = indexes.wait_for(index, applied)
-    yield told_first(replica, kept.as_of, codec)
+    yield told_first(replica, kept.as_of, codec.arrow_schema)
     if own is not None:
         yield own.matching(index, keys, ticket.after, hashes, codec).slice(0, ticket.limit), None
     if ticket.after:

@@ -24,13 +24,13 @@ from rezone.storage.snapshot.digest import hash_bound
 from rezone.wire import messages
 from rezone.wire.codec.rows import RowCodec, keys_of
 from rezone.wire.layouts import HashRange
-from rezone.wire.messages import IndexTicket, RowsAsOf, ScanTicket
+from rezone.wire.messages import IndexTicket, RowsAsOf, ScanTicket, SelectTicket
 
 Chunk = tuple[Any, Any]
 """A record batch and the metadata that goes with it, if any."""
 
 
-def hashes_of(replica: ReplicaState, ticket: ScanTicket | IndexTicket) -> HashRange:
+def hashes_of(replica: ReplicaState, ticket: ScanTicket | IndexTicket | SelectTicket) -> HashRange:
     """Return which of a partition's hashes a ticket is for; an empty range when none."""
     start, end = replica.hash_range
     start = min(max(start, ticket.hash_start), end)
@@ -85,22 +85,22 @@ def reading_at(replica: ReplicaState, kept: Kept) -> Iterator[None]:
     kept.require(replica)
 
 
-def told_first(replica: ReplicaState, as_of: int, codec: RowCodec) -> Chunk:
+def told_first(replica: ReplicaState, as_of: int, schema: Any) -> Chunk:
     """Return the first chunk of a stream of rows, which says of when they are."""
     age_ms = age_ms_of(replica, as_of)
-    return empty_of(codec), pa.py_buffer(messages.encode(RowsAsOf(as_of=as_of, age_ms=age_ms)))
+    return empty_of(schema), pa.py_buffer(messages.encode(RowsAsOf(as_of=as_of, age_ms=age_ms)))
 
 
-def empty_of(codec: RowCodec) -> Any:
+def empty_of(schema: Any) -> Any:
     """Return a batch without rows."""
-    return pa.RecordBatch.from_pylist([], schema=codec.arrow_schema)
+    return pa.RecordBatch.from_pylist([], schema=schema)
 
 
 def scan_batches(replica: ReplicaState, ticket: ScanTicket, codec: RowCodec) -> Iterator[Chunk]:
     """Yield the visible rows in a range of hashes as typed batches, in row-id order."""
     hashes = hashes_of(replica, ticket)
     kept, own = view_of(replica, ticket, hashes)
-    yield told_first(replica, kept.as_of, codec)
+    yield told_first(replica, kept.as_of, codec.arrow_schema)
     cursor, bound = hash_bound(hashes.start), hash_bound(hashes.end)
     if cursor is not None and ticket.after:
         cursor = max(cursor, behind(ticket.after))

@@ -20,6 +20,7 @@ from rezone.wire.messages import (
     ReadRequest,
     RoutesRequest,
     ScanTicket,
+    SelectTicket,
     TransactionBegin,
     TransactionEnd,
     TransactionOutcome,
@@ -83,6 +84,7 @@ _RESULT_OF_CODE: Final = {
     "StaleRevision": Result.REFUSED,
     "UnknownIndex": Result.REFUSED,
     "InvalidRow": Result.REFUSED,
+    "InvalidFilter": Result.REFUSED,
     "SnapshotExpired": Result.REFUSED,
     "VersionsExpired": Result.REFUSED,
     "FeedTruncated": Result.REFUSED,
@@ -104,6 +106,7 @@ _RESULT_OF_CODE: Final = {
 
 _SIMPLE: Final = {
     ScanTicket: Operation.SCAN,
+    SelectTicket: Operation.SCAN,
     IndexTicket: Operation.LOOKUP,
     TransactionBegin: Operation.TRANSACTION_BEGIN,
     ProducerOpen: Operation.PRODUCER_OPEN,

@@ -19,6 +19,7 @@ from rezone.datanode.copying.copies import Receiver, failure_of, snapshot_stream
 from rezone.datanode.node.node import DataNode
 from rezone.datanode.reading.lookup import lookup_batches
 from rezone.datanode.reading.scan import scan_batches
+from rezone.datanode.reading.select import select_batches, selected_schema
 from rezone.datanode.scheduling.foreground import CopySteps
 from rezone.datanode.scheduling.mishaps import UNEXPECTED
 from rezone.datanode.scheduling.requests import Result, operation_of, result_of_code
@@ -40,6 +41,7 @@ from rezone.wire.messages import (
     IndexTicket,
     Message,
     ScanTicket,
+    SelectTicket,
     SnapshotTicket,
 )
 from rezone.wire.transport.channel import CHANNEL_ERRORS, Channel
@@ -156,6 +158,13 @@ class NodeServer(flight.FlightServerBase):  # type: ignore[misc]
                 rows = lookup_batches(partition, partition.index, request, codec)
             served = self._node.foreground.serving(rows, operation_of(request))
             return flight.GeneratorStream(codec.arrow_schema, self._timed(served, peer))
+        if isinstance(request, SelectTicket):
+            partition = self._node.find_for_client(request.partition)
+            codec = self._node.zone.codec
+            schema = selected_schema(codec, request.columns)
+            rows = select_batches(partition, request, codec)
+            served = self._node.foreground.serving(rows, operation_of(request))
+            return flight.GeneratorStream(schema, self._timed(served, peer))
         raise RezoneError(f"{type(request).__name__} is not a ticket")
 
     def _timed(self, stream: Iterator[Any], peer: Peer) -> Iterator[Any]:

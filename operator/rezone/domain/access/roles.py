@@ -40,6 +40,7 @@ _ACTS: Mapping[type[messages.Message], Act] = {
     messages.RoutesRequest: Act.ROUTES,
     messages.ScanTicket: Act.READ,
     messages.IndexTicket: Act.READ,
+    messages.SelectTicket: Act.READ,
     messages.FollowChanges: Act.READ,
     messages.ReadRequest: Act.READ,
     messages.TransactionBegin: Act.READ,

@@ -70,6 +70,14 @@ class IndexCodec:
         """
         return KeyRange(self._bound(low), _behind(self._bound(high)))
 
+    def range_of_beginning(self, low: Sequence[Any], beginning: str | bytes) -> KeyRange:
+        """Return the range in which a text or binary column has values with this beginning.
+
+        It is the one behind the columns that are equal to `low`.
+        """
+        bound = self._bound([*low, beginning])[: -len(_END)]
+        return KeyRange(bound, _behind(bound))
+
     def _bound(self, values: Sequence[Any]) -> bytes:
         if len(values) > len(self._columns):
             raise ValueError(

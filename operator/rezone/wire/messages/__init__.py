@@ -87,6 +87,7 @@ from rezone.wire.messages.reports import (
     StatisticsRequest,
     StreamStatistics,
 )
+from rezone.wire.messages.selecting import SelectedUpTo, SelectTicket
 from rezone.wire.messages.serving import (
     AGE_UNKNOWN_MS,
     SENT_AS_MAX,
@@ -234,6 +235,8 @@ __all__ = [
     "Seal",
     "SealMark",
     "SealState",
+    "SelectTicket",
+    "SelectedUpTo",
     "SentAs",
     "SetState",
     "SnapshotBatch",

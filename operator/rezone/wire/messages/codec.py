@@ -13,6 +13,7 @@ from rezone.wire.messages import (
     control,
     imports,
     reports,
+    selecting,
     serving,
     snapshots,
     streams,
@@ -34,7 +35,7 @@ def _messages_of(module: ModuleType) -> list[type[Message]]:
 
 ALL_MESSAGES: tuple[type[Message], ...] = tuple(
     kind
-    for module in (base, control, reports, serving, streams, snapshots, imports, changes)
+    for module in (base, control, reports, serving, selecting, streams, snapshots, imports, changes)
     for kind in _messages_of(module)
 )
 

@@ -1,0 +1,118 @@
+"""Selections as a client asks for them: of which partitions, by which index, and how many rows.
+
+Each segment is asked by an index where one serves the filter; where that is still being built, or
+is not there, by a scan.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from rezone.client.operations.filters import Filter
+from rezone.client.requests.streams import Streams
+from rezone.wire.codec.filter_plans import index_range, key_hashes
+from rezone.wire.codec.filters import RowFilter
+from rezone.wire.codec.rows import RowCodec
+from rezone.wire.errors import IndexNotBuiltError, InvalidFilterError, UnknownIndexError
+from rezone.wire.layouts import HashRange, Segment
+from rezone.wire.messages import SelectTicket
+
+
+class Selection:
+    """Which rows and columns are asked for; no `columns` for all, no `limit` for any number.
+
+    InvalidFilterError where that does not fit the table, ValueError for a negative limit.
+    """
+
+    def __init__(
+        self,
+        codec: RowCodec,
+        rows: Filter | None,
+        columns: Sequence[str] | None,
+        limit: int | None,
+    ) -> None:
+        if limit is not None and limit < 0:
+            raise ValueError(f"a limit of {limit} rows")
+        unknown = [name for name in columns or () if name not in codec.arrow_schema.names]
+        if unknown or len(set(columns or ())) < len(columns or ()) or columns == []:
+            raise InvalidFilterError(f"columns are asked for that are not the table's: {unknown}")
+        self._terms = rows.terms if rows is not None else ()
+        self._columns = tuple(columns or ())
+        self._limit = limit
+        checked = RowFilter(codec.table, self._terms) if self._terms else None
+        self._hashes = key_hashes(codec, checked) if checked is not None else None
+        by_key = checked is None or self._hashes is not None
+        self._index = None if by_key or checked is None else index_range(codec, checked)
+        names = self._columns or codec.arrow_schema.names
+        self.schema = pa.schema([codec.arrow_schema.field(name) for name in names])
+
+    def may_have(self, hashes: HashRange) -> bool:
+        """Whether a range of hashes may have rows that pass."""
+        if self._hashes is None:
+            return True
+        return any(hashes.start <= each < hashes.end for each in self._hashes)
+
+    def rows(
+        self, streams: Streams, ranges: Sequence[HashRange], as_of: int | None, *, anywhere: bool
+    ) -> Iterator[Any]:
+        """Yield record batches of these ranges of hashes, one after the other."""
+        left = self._limit
+        for hashes in ranges:
+            if left == 0:
+                return
+            for batch in self._range(streams, hashes, as_of, left, anywhere=anywhere):
+                found = batch if left is None else batch.slice(0, left)
+                if left is not None:
+                    left -= found.num_rows
+                yield found
+                if left == 0:
+                    return
+
+    def _range(
+        self,
+        streams: Streams,
+        hashes: HashRange,
+        as_of: int | None,
+        limit: int | None,
+        *,
+        anywhere: bool,
+    ) -> Iterator[Any]:
+        began = False
+        if self._index is not None:
+            try:
+                for batch in streams.select(
+                    self._ticket(limit, by_index=True), hashes, as_of, anywhere=anywhere
+                ):
+                    began = True
+                    yield batch
+            except (IndexNotBuiltError, UnknownIndexError):
+                if began:
+                    raise
+            else:
+                return
+        yield from streams.select(
+            self._ticket(limit, by_index=False), hashes, as_of, anywhere=anywhere
+        )
+
+    def _ticket(
+        self, limit: int | None, *, by_index: bool
+    ) -> Callable[[Segment], SelectTicket | None]:
+        found = self._index if by_index else None
+
+        def ticket(segment: Segment) -> SelectTicket | None:
+            if not self.may_have(segment.hashes):
+                return None
+            return SelectTicket(
+                partition=segment.partition,
+                filter=self._terms,
+                columns=self._columns,
+                limit=limit,
+                hash_start=segment.start,
+                hash_end_inclusive=segment.end - 1,
+                index=found.name if found else "",
+                index_start=found.keys.start if found else b"",
+                index_end=found.keys.end if found else b"",
+            )
+
+        return ticket
