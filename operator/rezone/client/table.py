@@ -14,6 +14,7 @@ from typing import Any, Self
 
 import pyarrow as pa
 
+from rezone.client.feed.between import read_between
 from rezone.client.feed.feed import ChangeFeed, SnapshotAndChanges
 from rezone.client.feed.positions import FeedPositions
 from rezone.client.feed.token import decode_token
@@ -52,10 +53,12 @@ class TableClient:
     `bootstrap`: addresses ("host:port") of any of its data nodes. `producer` is a name under which
     one client at a time writes: the one that has begun to write last fences those before, whose
     writes then raise ProducerFencedError (docs/use/writing.md). Without it nobody fences
-    this client, nor is fenced by it. `on_ack(partition, monotonic time)` is called for every
-    acknowledged write, from a reader thread; it must be quick. `tls` is this
-    client's certificate, by default that of REZONE_TLS_DIRECTORY; without both it speaks plaintext,
-    which nodes with TLS do not take.
+    this client, nor is fenced by it. With `producer_epoch` a caller that numbers its work by itself
+    gives the epoch: the same batches in the same order, by a client that shares no requests, are
+    then repeats, and lower epochs are fenced. `on_ack(partition, monotonic time)` is called for
+    every acknowledged write, from a reader thread; it must be quick. `tls` is this client's
+    certificate, by default that of REZONE_TLS_DIRECTORY; without both it speaks plaintext, which
+    nodes with TLS do not take.
     Thread-safe. Close it, or use it as a context manager.
     """
 
@@ -64,6 +67,7 @@ class TableClient:
         bootstrap: Sequence[str],
         *,
         producer: str | None = None,
+        producer_epoch: int | None = None,
         settings: ClientSettings | None = None,
         on_ack: Callable[[PartitionId, float], None] | None = None,
         clock: Callable[[], float] = time.monotonic,
@@ -90,7 +94,7 @@ class TableClient:
         self._streams = Streams(
             self._dispatcher, self._settings, clock=clock, fetch_routes=self._zone.fetch_routes
         )
-        self._producer = Producer(producer, self._zone, self._requests)
+        self._producer = Producer(producer, self._zone, self._requests, producer_epoch)
         self._writes = Writes(
             self._producer,
             dispatcher=self._dispatcher,
@@ -508,6 +512,15 @@ class TableClient:
             clock=self._clock,
             from_followers=from_followers,
         )
+
+    def changes_between(self, start: str, end: str) -> Iterator[Any]:
+        """Yield the changes behind one token and up to another, as the tables of a feed's batches.
+
+        They are the same ones each time, in the order of a feed; waits for them where `end` is not
+        reached yet. Errors as for `changes`; ValueError for tokens of other ranges of hashes.
+        """
+        uid = self.config.zone_uid
+        return read_between(self.changes(start), self.codec, uid, decode_token(uid, end))
 
     def changes_from_snapshot(self, *, from_followers: bool = False) -> SnapshotAndChanges:
         """Return all rows as of one time, and the feed of the changes since then.

@@ -38,8 +38,11 @@ class OpenedProducer(NamedTuple):
 class Producer:
     """The producer of one client."""
 
-    def __init__(self, name: str | None, zone: Zone, requests: Requests) -> None:
+    def __init__(
+        self, name: str | None, zone: Zone, requests: Requests, epoch: int | None = None
+    ) -> None:
         self._name = name
+        self._epoch = epoch
         self._zone = zone
         self._requests = requests
         self._opening = threading.Lock()
@@ -74,6 +77,8 @@ class Producer:
         assert self._name is not None  # noqa: S101 - else it is open
         del codec
         producer_id = producer_id_of(self._zone.config.zone_uid, self._name)
+        if self._epoch is not None:
+            return OpenedProducer(producer_id, self._epoch)
         home = np.array([home_hash(producer_id)], np.uint64)
         partition: PartitionId = int(self._zone.placement.partitions_of(home)[0])
         known_epoch = asked = 0
