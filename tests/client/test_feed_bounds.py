@@ -12,6 +12,7 @@ from rezone.client.feed.token import RangePosition
 from rezone.wire.codec.keyspace import HASH_SPACE
 from rezone.wire.codec.rows import RowCodec
 from rezone.wire.codec.schema import Column, ColumnType, TableSchema
+from rezone.wire.messages import NOBODY_GAVE
 
 CODEC = RowCodec(
     TableSchema(columns=(Column("id", ColumnType.INT64),), primary_key=("id",)),
@@ -68,6 +69,9 @@ def test_a_commit_stays_whole_and_ranges_that_others_give_are_not_cut() -> None:
     assert bounds.cut(start, end, found, 2)[0].time == 5
     assert bounds.cut(start, end, changes([1, 5, 5, 9]), 2)[0].time == 1
     assert bounds.cut(start, end, found, 2, takes_one=False) == start
+    chosen = positions([], [0], given_by=NOBODY_GAVE)
+    since = bounds.cut(chosen, positions([], [9], given_by=3), found, 3)
+    assert since == [(0, HASH_SPACE, 5, NOBODY_GAVE)]
     assert bounds.cut(start, positions([], [9], given_by=3), found, 2)[0] == (0, HASH_SPACE, 9, 3)
 
 

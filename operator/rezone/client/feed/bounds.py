@@ -14,6 +14,7 @@ import numpy.typing as npt
 from rezone.client.feed.rows import COMMIT_TIME
 from rezone.client.feed.token import RangePosition
 from rezone.wire.codec.rows import RowCodec, hash_of
+from rezone.wire.messages import NOBODY_GAVE
 
 Positions = Sequence[RangePosition]
 """In the order of hashes and without a gap."""
@@ -108,9 +109,12 @@ def cut(
     found = []
     for each in overlaps(before, after):
         time = min(max(each.one.time, last), each.other.time)
-        if each.one.given_by != each.other.given_by:
-            time = each.other.time
-        found.append(each.at(each.other)._replace(time=time))
+        if each.one.given_by == each.other.given_by:
+            found.append(each.at(each.other)._replace(time=time))
+        elif each.one.given_by == NOBODY_GAVE:  # a later time that a caller chooses
+            found.append(each.at(each.one)._replace(time=time))
+        else:
+            found.append(each.at(each.other))
     return found
 
 
