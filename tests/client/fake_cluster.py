@@ -21,6 +21,7 @@ from pyarrow import flight
 
 from rezone.wire import messages
 from rezone.wire.codec import bodies, keyspace, rows
+from rezone.wire.codec.filters import RowFilter
 from rezone.wire.codec.producers import digest_of, home_hash
 from rezone.wire.codec.rows import RowCodec
 from rezone.wire.errors import (
@@ -52,6 +53,7 @@ from rezone.wire.messages import (
     RouteTable,
     RowsAsOf,
     ScanTicket,
+    SelectTicket,
     WriteRequest,
     WriteResult,
     ZoneConfig,
@@ -147,9 +149,12 @@ class FakeNode(flight.FlightServerBase):  # type: ignore[misc]
     def do_get(self, context: Any, ticket: Any) -> Any:  # noqa: ARG002
         """Serve a scan."""
         request = messages.decode(memoryview(ticket.ticket))
-        assert isinstance(request, ScanTicket)
+        assert isinstance(request, (ScanTicket, SelectTicket))
         try:
-            table = self.cluster.scan(self, request)
+            if isinstance(request, SelectTicket):
+                table = self.cluster.select(self, request)
+            else:
+                table = self.cluster.scan(self, request)
         except RezoneError as error:
             raise to_flight_error(error) from error
         empty = pa.RecordBatch.from_pylist([], schema=table.schema)
@@ -158,7 +163,8 @@ class FakeNode(flight.FlightServerBase):  # type: ignore[misc]
         def chunks() -> Iterator[Any]:
             yield empty, told
             for number, batch in enumerate(table.to_batches()):
-                self.cluster.before_batch(request, number)
+                if isinstance(request, ScanTicket):
+                    self.cluster.before_batch(request, number)
                 yield batch, None
 
         return flight.GeneratorStream(table.schema, chunks())
@@ -348,6 +354,19 @@ class FakeCluster:
             pa.Table.from_batches([batch]).to_batches(max_chunksize=100),
             schema=self.codec.arrow_schema,
         )
+
+    def select(self, node: FakeNode, ticket: SelectTicket) -> Any:
+        """Return what passes of a partition's rows; it does not go on where it broke off."""
+        scan = ScanTicket(
+            partition=ticket.partition,
+            hash_start=ticket.hash_start,
+            hash_end_inclusive=ticket.hash_end_inclusive,
+        )
+        table = self.scan(node, scan).combine_chunks()
+        if ticket.filter:
+            columns = dict(zip(table.schema.names, table.columns, strict=True))
+            table = table.filter(RowFilter(self.config.table, ticket.filter).mask(columns))
+        return table.select(list(ticket.columns or table.schema.names)).slice(0, ticket.limit)
 
     def _refuse_follower(self, node: FakeNode, partition: int, *, hint: bool = True) -> None:
         state = self.partitions[partition]

@@ -1,7 +1,39 @@
-"""Fakes shared with the client's tests, and nodes with those of replicas."""
+"""Fakes shared with the client's tests, nodes with those of replicas, and a real Spark session."""
 
+import os
 import pathlib
 import sys
+from collections.abc import Iterator
+from typing import Any
 
-for shared in ("client", "replica"):
+import pytest
+
+for shared in ("client", "replica", "datanode"):
     sys.path.insert(0, str(pathlib.Path(__file__).parents[1] / shared))
+
+OPERATOR = str(pathlib.Path(__file__).parents[2] / "operator")
+
+
+@pytest.fixture(scope="module")
+def spark() -> Iterator[Any]:
+    """Yield a session of two tasks at a time, each tried four times."""
+    sql = pytest.importorskip("pyspark.sql")
+    before = {name: os.environ.get(name) for name in ("PYSPARK_PYTHON", "PYTHONPATH")}
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    os.environ["PYTHONPATH"] = OPERATOR
+    session = (
+        sql.SparkSession.builder.master("local[2,4]")
+        .config("spark.ui.enabled", "false")
+        .config("spark.driver.host", "127.0.0.1")
+        .config("spark.driver.bindAddress", "127.0.0.1")
+        .config("spark.sql.shuffle.partitions", "2")
+        .config("spark.log.level", "ERROR")
+        .getOrCreate()
+    )
+    yield session
+    session.stop()
+    for name, value in before.items():
+        if value is None:
+            os.environ.pop(name, None)
+        else:
+            os.environ[name] = value

@@ -1,10 +1,7 @@
 """One real Spark session: the jobs and the data source as a SparkApplication runs them."""
 
 import json
-import os
 import pathlib
-import sys
-from collections.abc import Iterator
 from typing import Any
 
 import pyarrow as pa
@@ -20,7 +17,6 @@ from rezone.wire.copying.plan import CopyTarget, PartitionCopy
 from rezone.wire.messages import ZoneConfig
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(300)]
-OPERATOR = str(pathlib.Path(__file__).parents[2] / "operator")
 ALL_TYPES = TableSchema(
     columns=(
         Column("id", ColumnType.INT64),
@@ -28,31 +24,6 @@ ALL_TYPES = TableSchema(
     ),
     primary_key=("id",),
 )
-
-
-@pytest.fixture(scope="module")
-def spark() -> Iterator[Any]:
-    """Yield a session of two tasks at a time, each tried four times."""
-    sql = pytest.importorskip("pyspark.sql")
-    before = {name: os.environ.get(name) for name in ("PYSPARK_PYTHON", "PYTHONPATH")}
-    os.environ["PYSPARK_PYTHON"] = sys.executable
-    os.environ["PYTHONPATH"] = OPERATOR
-    session = (
-        sql.SparkSession.builder.master("local[2,4]")
-        .config("spark.ui.enabled", "false")
-        .config("spark.driver.host", "127.0.0.1")
-        .config("spark.driver.bindAddress", "127.0.0.1")
-        .config("spark.sql.shuffle.partitions", "2")
-        .config("spark.log.level", "ERROR")
-        .getOrCreate()
-    )
-    yield session
-    session.stop()
-    for name, value in before.items():
-        if value is None:
-            os.environ.pop(name, None)
-        else:
-            os.environ[name] = value
 
 
 @pytest.mark.usefixtures("spark")

@@ -12,12 +12,15 @@ which leaves leaders alone where followers can answer: all rows are then as of o
 for tasks that are repeated, `asOf` or else the newest that is not longer ago than
 `maxStalenessSeconds` (10) when the read is planned; `operation`, "upsert" or "delete" for writes,
 where a delete takes the primary key's columns; `tlsDirectory`, a directory on the driver and on
-every executor with the certificate to show, in place of REZONE_TLS_DIRECTORY.
+every executor with the certificate to show, in place of REZONE_TLS_DIRECTORY. `columns`, `limit`
+and `filter` are what `read_table` sets.
 
-Reads: one task per partition of the zone, batches as they come. A task reads a range of key hashes,
-that of the partition when the read was planned; when the zone was re-sharded since, from whoever
-serves it by then. A stream that breaks off goes on at another replica, without the task being
-repeated. All of a read as of one time must be over while versions of that time are kept.
+Reads: one task per partition of the zone that may have rows, batches as they come. Filters of a
+query, `columns` and `limit` are evaluated by data nodes in their scan (docs/use/spark.md). A task
+reads a range of key hashes, that of the partition when the read was planned; when the zone was
+re-sharded since, from whoever serves it by then. A stream that breaks off goes on at another
+replica, without the task being repeated. All of a read as of one time must be over while versions
+of that time are kept.
 
 Writes are upserts, and there is no transaction over tasks: rows are visible as soon as they are
 acknowledged. A task that Spark repeats writes its rows again, which leaves the same rows; `abort`
@@ -25,13 +28,13 @@ cannot take back what was written. So a failed job is repaired by running it aga
 """
 
 import dataclasses
+import uuid
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future
-from pathlib import Path
 from typing import Any
 
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import (
     DataSource,
     DataSourceArrowWriter,
@@ -39,112 +42,54 @@ from pyspark.sql.datasource import (
     InputPartition,
     WriterCommitMessage,
 )
-from pyspark.sql.types import (
-    BinaryType,
-    BooleanType,
-    ByteType,
-    DataType,
-    DateType,
-    DoubleType,
-    FloatType,
-    IntegerType,
-    LongType,
-    ShortType,
-    StringType,
-    StructField,
-    StructType,
-    TimestampNTZType,
-)
+from pyspark.sql.datasource import Filter as SparkFilter
+from pyspark.sql.types import StructType
 
-from rezone.client import PartitionWrite, TableClient
-from rezone.wire.codec.schema import ColumnType, TableSchema
+from rezone.client import Filter, PartitionWrite, Selection, TableClient
+from rezone.transfer.changes_source import ChangesDataSource
+from rezone.transfer.options import SourceOptions, encode_filter
+from rezone.transfer.pushdown import pushed_down
+from rezone.transfer.sinks import StagedWriter, StreamWriter
+from rezone.transfer.spark_types import spark_schema
 from rezone.wire.layouts import HashRange
-from rezone.wire.transport.tls import TlsDirectory
 
 FORMAT = "rezone"
+PUSHDOWN_CONF = "spark.sql.python.filterPushdown.enabled"
 SUBMITTED_BATCHES_MAX = 8
-MAX_STALENESS_SECONDS = "10"
-"""How old rows of followers may be when the option does not say it."""
-_SPARK: dict[ColumnType, DataType] = {
-    ColumnType.BOOL: BooleanType(),
-    ColumnType.INT8: ByteType(),
-    ColumnType.INT16: ShortType(),
-    ColumnType.INT32: IntegerType(),
-    ColumnType.INT64: LongType(),
-    ColumnType.FLOAT32: FloatType(),
-    ColumnType.FLOAT64: DoubleType(),
-    ColumnType.STRING: StringType(),
-    ColumnType.BINARY: BinaryType(),
-    ColumnType.DATE32: DateType(),
-    # Zone times are UTC without a zone; TimestampType would be shifted by the session's zone.
-    ColumnType.TIMESTAMP_US: TimestampNTZType(),
-}
 
 
 def register(spark: SparkSession) -> None:
-    """Make the format "rezone" known to a session."""
-    spark.dataSource.register(RezoneDataSource)
+    """Make "rezone" and "rezone-changes" known to a session, and have filters pushed down.
+
+    That sets `spark.sql.python.filterPushdown.enabled`: without it Spark fails each query on a
+    source that takes filters. Where it must stay off, register `RezoneDataSource`.
+    """
+    spark.conf.set(PUSHDOWN_CONF, "true")
+    spark.dataSource.register(PushingDataSource)
+    spark.dataSource.register(ChangesDataSource)
 
 
-def spark_schema(table: TableSchema) -> StructType:
-    """Return the Spark schema of a zone's rows."""
-    keys = set(table.primary_key)
-    return StructType(
-        [
-            StructField(c.name, _SPARK[c.type], c.nullable and c.name not in keys)
-            for c in table.columns
-        ]
-    )
+def read_table(
+    spark: SparkSession,
+    bootstrap: str,
+    *,
+    columns: Sequence[str] | None = None,
+    filter: Filter | None = None,  # noqa: A002 - what it is called everywhere
+    limit: int | None = None,
+    **options: str,
+) -> DataFrame:
+    """Return a zone's rows; data nodes send these columns and rows alone.
 
-
-@dataclasses.dataclass(frozen=True)
-class _Options:
-    """The options, read and checked once on the driver."""
-
-    bootstrap: tuple[str, ...]
-    zone: str | None
-    as_of: int | None
-    max_staleness_seconds: float | None
-    anywhere: bool
-    delete: bool
-    tls_directory: str | None
-
-    @classmethod
-    def read(cls, options: Mapping[str, str]) -> "_Options":
-        bootstrap = tuple(a.strip() for a in options.get("bootstrap", "").split(",") if a.strip())
-        if not bootstrap:
-            raise ValueError('option "bootstrap" is missing: "host:port" of a data node')
-        operation = options.get("operation", "upsert")
-        if operation not in ("upsert", "delete"):
-            raise ValueError(f'option "operation" is {operation!r}, not "upsert" or "delete"')
-        read_from = options.get("readFrom", "leaders")
-        if read_from not in ("leaders", "any"):
-            raise ValueError(f'option "readFrom" is {read_from!r}, not "leaders" or "any"')
-        as_of, staleness = options.get("asOf"), options.get("maxStalenessSeconds")
-        if staleness and (as_of or read_from != "any"):
-            raise ValueError('option "maxStalenessSeconds" needs "readFrom" "any", and no "asOf"')
-        if read_from == "any" and not as_of:
-            staleness = staleness or MAX_STALENESS_SECONDS
-        return cls(
-            bootstrap,
-            options.get("zone"),
-            int(as_of) if as_of else None,
-            float(staleness) if staleness else None,
-            read_from == "any",
-            operation == "delete",
-            options.get("tlsDirectory"),
-        )
-
-    def client(self) -> TableClient:
-        tls = TlsDirectory(Path(self.tls_directory)) if self.tls_directory else None
-        client = TableClient(self.bootstrap, tls=tls)
-        if self.zone and client.config.zone != self.zone:
-            found = client.config.zone
-            client.close()
-            raise ValueError(
-                f"the nodes at {self.bootstrap} serve zone {found!r}, not {self.zone!r}"
-            )
-        return client
+    Spark tells a Python source no columns and no limits, so they are said here.
+    """
+    register(spark)
+    if columns is not None:
+        options["columns"] = ",".join(columns)
+    if filter is not None:
+        options["filter"] = encode_filter(filter)
+    if limit is not None:
+        options["limit"] = str(limit)
+    return spark.read.format(FORMAT).options(bootstrap=bootstrap, **options).load()
 
 
 class RezoneDataSource(DataSource):  # type: ignore[misc]
@@ -157,55 +102,119 @@ class RezoneDataSource(DataSource):  # type: ignore[misc]
 
     def schema(self) -> StructType:
         """Return the zone's schema, as its nodes have it."""
-        with _Options.read(self.options).client() as client:
-            return spark_schema(client.config.table)
+        options = SourceOptions.read(self.options)
+        with options.client() as client:
+            schema = spark_schema(client.config.table)
+        if not options.columns:
+            return schema
+        if unknown := set(options.columns) - set(schema.fieldNames()):
+            raise ValueError(f'option "columns": the zone has no {sorted(unknown)}')
+        return StructType([schema[name] for name in options.columns])
 
     def reader(self, schema: StructType) -> "RezoneReader":
         """Return a reader of the columns in `schema`."""
-        return RezoneReader(_Options.read(self.options), tuple(schema.fieldNames()))
+        return RezoneReader(SourceOptions.read(self.options), tuple(schema.fieldNames()))
 
-    def writer(self, schema: StructType, overwrite: bool) -> "RezoneWriter":  # noqa: ARG002, FBT001
+    def writer(self, schema: StructType, overwrite: bool) -> "RezoneWriter | StagedWriter":  # noqa: ARG002, FBT001
         """Return a writer; overwriting a whole zone is refused."""
         if overwrite:
             raise ValueError('rezone writes are upserts: use mode("append")')
-        return RezoneWriter(_Options.read(self.options))
+        options = SourceOptions.read(self.options)
+        if options.staging:
+            return StagedWriter(options, f"job-{uuid.uuid4()}")
+        return RezoneWriter(options)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:  # noqa: ARG002, FBT001, N802
+        """Return a writer of micro-batches; complete mode is refused."""
+        if overwrite:
+            raise ValueError("rezone streams are upserts: use output mode append or update")
+        return StreamWriter(SourceOptions.read(self.options))
+
+
+class PushingDataSource(RezoneDataSource):
+    """The same with filters pushed down; needs a session whose configuration has that on."""
+
+    def reader(self, schema: StructType) -> "RezoneReader":
+        """Return a reader of the columns in `schema` that takes filters."""
+        return PushingReader(SourceOptions.read(self.options), tuple(schema.fieldNames()))
 
 
 class _ZoneRange(InputPartition):  # type: ignore[misc]
-    """The range of key hashes that one partition of the zone served when the read was planned.
+    """Ranges of key hashes, and the time to read at, None for the newest of the leader.
 
-    Its start and end, and the time to read at, None for the newest of the leader.
+    One range that a partition of the zone served when the read was planned; of a read with a limit
+    all of them, one after the other.
     """
 
 
 class RezoneReader(DataSourceReader):  # type: ignore[misc]
     """Scans each range at whoever serves it: the leader, or any replica as of one time."""
 
-    def __init__(self, options: _Options, columns: tuple[str, ...]) -> None:
+    def __init__(self, options: SourceOptions, columns: tuple[str, ...]) -> None:
         self._options = options
         self._columns = columns
+        self._rows = options.rows
 
     def partitions(self) -> Sequence[InputPartition]:
-        """Return one input partition per partition of the zone."""
+        """Return one input partition per partition of the zone that may have rows."""
         with self._options.client() as client:
-            segments = client.segments()
+            selection = self._selection(client)
+            ranges = [one.hashes for one in client.segments() if selection.may_have(one.hashes)]
             as_of = self._options.as_of
             if self._options.max_staleness_seconds is not None:  # last, as its age is bounded
                 staleness = self._options.max_staleness_seconds
                 as_of = client.read_time(max_staleness_seconds=staleness).as_of
-            return [_ZoneRange((one.start, one.end, as_of)) for one in segments]
+        if self._options.limit is not None:
+            return [_ZoneRange((ranges, as_of))]
+        return [_ZoneRange(([one], as_of)) for one in ranges]
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
-        """Yield the range's record batches."""
-        start, end, as_of = partition.value
-        hashes = HashRange(start, end)
+        """Yield the record batches of the ranges."""
+        if partition.value is None:  # what Spark makes of no partition
+            return
+        ranges, as_of = partition.value
         with self._options.client() as client:
-            if self._options.anywhere:
-                batches = client.stream_any(hashes, as_of=as_of).rows
-            else:
-                batches = client.stream(hashes, as_of=as_of)
-            for batch in batches:
-                yield batch.select(list(self._columns))
+            selection, left = self._selection(client), self._options.limit
+            for hashes in ranges:
+                for batch in self._batches(client, selection, HashRange(*hashes), as_of):
+                    found = batch if left is None else batch.slice(0, left)
+                    if found.num_rows:
+                        yield found
+                    if left is not None:
+                        left -= found.num_rows
+                        if not left:
+                            return
+
+    def _selection(self, client: TableClient) -> Selection:
+        return Selection(client.codec, self._rows, self._columns, self._options.limit)
+
+    def _batches(
+        self, client: TableClient, selection: Selection, hashes: HashRange, as_of: int | None
+    ) -> Iterator[Any]:
+        anywhere = self._options.anywhere
+        whole = sorted(self._columns) == sorted(client.codec.arrow_schema.names)
+        if self._rows is not None or self._options.limit is not None or not whole:
+            return client.select(selection, hashes, as_of=as_of, anywhere=anywhere)
+        if anywhere:
+            found = client.stream_any(hashes, as_of=as_of).rows
+        else:
+            found = client.stream(hashes, as_of=as_of)
+        return (batch.select(list(self._columns)) for batch in found)
+
+
+class PushingReader(RezoneReader):
+    """Gives the data nodes the filters of a query; Spark evaluates only those they cannot."""
+
+    def pushFilters(self, filters: list[SparkFilter]) -> Iterable[SparkFilter]:  # noqa: N802 - Spark's
+        """Take what data nodes can evaluate, and return the rest.
+
+        With a limit nothing is taken: it counts the rows before the filters of a query.
+        """
+        if self._options.limit is not None:
+            return filters
+        with self._options.client() as client:
+            self._rows, rest = pushed_down(client.config.table, filters, self._rows)
+        return rest
 
 
 @dataclasses.dataclass
@@ -219,7 +228,7 @@ class RezoneCommit(WriterCommitMessage):  # type: ignore[misc]
 class RezoneWriter(DataSourceArrowWriter):  # type: ignore[misc]
     """Upserts (or deletes) the rows of each task by a client of its own."""
 
-    def __init__(self, options: _Options) -> None:
+    def __init__(self, options: SourceOptions) -> None:
         self._options = options
 
     def write(self, iterator: Iterator[Any]) -> RezoneCommit:

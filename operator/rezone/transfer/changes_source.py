@@ -1,0 +1,290 @@
+"""The streaming source "rezone-changes": a zone's change feed as micro-batches (SP-03).
+
+    spark.readStream.format("rezone-changes").option("bootstrap", "orders.shop.svc:7400").load()
+
+An offset is a token of the feed, so a batch is what lies between two tokens: the same changes each
+time that Spark asks for it, whoever leads and however the zone is cut by then. The driver follows
+the feed to know where a batch ends; tasks read the changes themselves.
+"""
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
+from pyspark.sql.types import LongType, StringType, StructField, StructType
+
+from rezone.client import ChangeFeed, TableClient
+from rezone.client.feed import bounds
+from rezone.client.feed.rows import COMMIT_TIME, OPERATION, UPSERT
+from rezone.client.feed.token import RangePosition, decode_token, encode_token
+from rezone.transfer.options import SourceOptions, count_option
+from rezone.transfer.spark_types import spark_schema
+from rezone.wire.layouts import HashRange
+
+CHANGES_FORMAT = "rezone-changes"
+ROWS_PER_BATCH = 200_000
+"""How many changes a batch has at most when the option does not say it."""
+
+TASKS_PER_BATCH = 64
+NEWS_SECONDS = 0.5
+"""So long the driver waits for news when Spark asks for the end of the next batch."""
+
+IDLE_SECONDS = 60.0
+"""After so long without changes an empty batch moves the checkpoint: logs are not kept for ever."""
+
+_NOW, _SNAPSHOT = "now", "snapshot"
+
+
+class ChangesDataSource(DataSource):  # type: ignore[misc]
+    """The format's entry: schema and reader."""
+
+    @classmethod
+    def name(cls) -> str:
+        """Return the format's name."""
+        return CHANGES_FORMAT
+
+    def schema(self) -> StructType:
+        """Return the zone's columns, the operation, and the commit time in microseconds."""
+        options = SourceOptions.read(self.options)
+        with options.client() as client:
+            table = client.config.table
+        keys, fields = set(table.primary_key), spark_schema(table).fields
+        if options.columns:
+            fields = [spark_schema(table)[name] for name in options.columns]
+        return StructType(
+            [
+                *(StructField(f.name, f.dataType, f.name not in keys) for f in fields),
+                StructField(OPERATION, StringType(), nullable=False),
+                StructField(COMMIT_TIME, LongType(), nullable=False),
+            ]
+        )
+
+    def streamReader(self, schema: StructType) -> "ChangesReader":  # noqa: N802 - Spark's name
+        """Return a reader of the columns in `schema`."""
+        # Of Spark's own kind of mapping, in which the case of a name does not matter.
+        return ChangesReader(
+            SourceOptions.read(self.options), self.options, tuple(schema.fieldNames())
+        )
+
+
+class _Changes(InputPartition):  # type: ignore[misc]
+    """Two tokens of some ranges of hashes, and what lies between is read."""
+
+
+class _Rows(InputPartition):  # type: ignore[misc]
+    """A range of key hashes and a time: the rows as of then are read, as upserts of that time."""
+
+
+class ChangesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type: ignore[misc]
+    """Plans batches at the driver, and reads them in tasks."""
+
+    def __init__(
+        self, options: SourceOptions, given: Mapping[str, str], columns: tuple[str, ...]
+    ) -> None:
+        self._options = options
+        self._columns = columns
+        self._start_from = given.get("startFrom", _NOW)
+        self._rows_max = count_option(given, "maxRowsPerBatch") or ROWS_PER_BATCH
+        self._tasks_max = count_option(given, "maxTasksPerBatch") or TASKS_PER_BATCH
+        self._planner: _Planner | None = None
+
+    # --- at the driver ----------------------------------------------------------------------------
+
+    @property
+    def _plan(self) -> "_Planner":
+        if self._planner is None:
+            self._planner = _Planner(self._options.client())
+        return self._planner
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
+        """Return where a query without a checkpoint begins."""
+        if self._start_from in (_NOW, _SNAPSHOT):
+            # Spark asks again after a restart, and has noted the end of the first batch alone: so
+            # what that batch has must follow from its end.
+            return {"begin": self._start_from}
+        if self._start_from.isdecimal():
+            return {"token": self._plan.since(int(self._start_from))}
+        return {"token": self._plan.checked(self._start_from)}
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
+        """Return how many changes a batch has at most."""
+        return ReadMaxRows(self._rows_max)
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
+        """Return where the next batch ends; `start` when there are no changes."""
+        if start.get("begin") == _SNAPSHOT:
+            return {"token": self._plan.since(self._plan.read_time())}
+        if "begin" in start:
+            return {"token": self._plan.now()}
+        rows_max = limit.max_rows if isinstance(limit, ReadMaxRows) else None
+        return {"token": self._plan.end_of_batch(str(start["token"]), rows_max)}
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
+        """Have batches end at what is committed now."""
+        self._plan.end_here()
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        """Return the tasks of a batch, each for some ranges of hashes."""
+        if start.get("begin") == _SNAPSHOT:
+            as_of = self._plan.time_of(str(end["token"]))
+            return [_Rows((each.start, each.end, as_of)) for each in self._plan.segments()]
+        if "begin" in start:
+            return []
+        found = self._plan.split(str(start["token"]), str(end["token"]), self._tasks_max)
+        return [_Changes(each) for each in found]
+
+    def stop(self) -> None:
+        """Close the feed and the client."""
+        if self._planner is not None:
+            self._planner.close()
+            self._planner = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_planner": None}  # tasks plan nothing
+
+    # --- in tasks ---------------------------------------------------------------------------------
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        """Yield the record batches of a task."""
+        with self._options.client() as client:
+            if isinstance(partition, _Rows):
+                yield from self._snapshot(client, *partition.value)
+                return
+            start, end = partition.value
+            for table in client.changes_between(start, end):
+                yield from table.select(list(self._columns)).to_batches()
+
+    def _snapshot(self, client: TableClient, start: int, end: int, as_of: int) -> Iterator[Any]:
+        for batch in client.stream_any(HashRange(start, end), as_of=as_of).rows:
+            columns = dict(zip(batch.schema.names, batch.columns, strict=True))
+            columns[OPERATION] = pa.repeat(UPSERT, batch.num_rows)
+            columns[COMMIT_TIME] = pa.repeat(pa.scalar(as_of, pa.int64()), batch.num_rows)
+            own = {OPERATION: pa.string(), COMMIT_TIME: pa.int64()}
+            keys = {*client.codec.key_schema.names, *own}
+            fields = [
+                pa.field(name, columns[name].type, nullable=name not in keys)
+                for name in self._columns
+            ]
+            yield pa.RecordBatch.from_arrays(
+                [columns[name] for name in self._columns], schema=pa.schema(fields)
+            )
+
+
+class _Planner:
+    """What the driver knows of a feed: where it is, and where batches end."""
+
+    def __init__(self, client: TableClient) -> None:
+        self._client = client
+        self._uid = client.config.zone_uid
+        self._feed: ChangeFeed | None = None
+        self._at = ""
+        self._moved = time.monotonic()
+        self._last: bounds.Positions | None = None
+
+    def read_time(self) -> int:
+        """Return a time as of which all that is acknowledged can be read."""
+        return self._client.read_time(max_staleness_seconds=0).as_of
+
+    def segments(self) -> Sequence[Any]:
+        """Return the ranges that the zone is cut into now."""
+        return self._client.segments()
+
+    def now(self) -> str:
+        """Return the token behind all that is acknowledged."""
+        with self._client.changes() as feed:
+            while (token := feed.token) is None:
+                feed.poll(NEWS_SECONDS)
+            return token
+
+    def since(self, as_of: int) -> str:
+        """Return the token of a time."""
+        segments = self._client.segments()
+        return self._token([RangePosition(each.start, each.end, as_of) for each in segments])
+
+    def time_of(self, token: str) -> int:
+        """Return the time of a token that `since` has made."""
+        return self._positions(token)[0].time
+
+    def checked(self, token: str) -> str:
+        """Return a token that is one of this zone; FeedTokenError when it is not."""
+        self._positions(token)
+        return token
+
+    def split(self, start: str, end: str, parts: int) -> list[tuple[str, str]]:
+        """Return what lies between two tokens as pairs of tokens of some ranges each."""
+        cut = bounds.split(self._positions(start), self._positions(end), parts)
+        return [(self._token(one), self._token(other)) for one, other in cut]
+
+    def end_here(self) -> None:
+        """Give no position behind what is committed now."""
+        self._last = self._positions(self.now())
+
+    def end_of_batch(self, start: str, rows_max: int | None) -> str:
+        """Return the token behind the next changes, `start` when none come."""
+        try:
+            after, rows = self._follow(start, rows_max)
+        except BaseException:
+            self._close_feed()  # it may have told changes that no batch has
+            raise
+        return self._moved_to(start, after, has_rows=rows > 0)
+
+    def _follow(self, start: str, rows_max: int | None) -> tuple[bounds.Positions, int]:
+        """Follow the feed until a batch is full, or nothing more is there; return its end."""
+        after, rows, feed = self._positions(start), 0, self._feed_at(start)
+        while not self._is_last(after):
+            batch = feed.poll(NEWS_SECONDS)
+            if batch.token is None:
+                continue
+            before, after = after, self._positions(batch.token)
+            found = batch.changes
+            if self._last is not None:
+                found = bounds.up_to(self._last, self._client.codec, found)
+            if rows_max is not None and rows + found.num_rows >= rows_max:
+                room = rows_max - rows
+                return bounds.cut(before, after, found, room, takes_one=not rows), rows_max
+            rows += found.num_rows
+            if not found.num_rows and self._last is None:
+                break
+        return after, rows
+
+    def _is_last(self, after: bounds.Positions) -> bool:
+        return self._last is not None and bounds.is_reached(self._last, after)
+
+    def _moved_to(self, start: str, after: bounds.Positions, *, has_rows: bool) -> str:
+        now = time.monotonic()
+        idle = self._last is None and now - self._moved > IDLE_SECONDS
+        if not has_rows and not idle:
+            return start  # the feed has gone on, but nothing of it is lost
+        self._moved = now
+        if self._last is not None:
+            after = bounds.highest(self._positions(start), bounds.lowest(after, self._last))
+        self._at = self._token(after)
+        if self._feed is not None and self._feed.token != self._at:
+            self._close_feed()
+        return self._at
+
+    def _feed_at(self, start: str) -> ChangeFeed:
+        """Return the feed that has told all up to a token, and nothing of what is behind it."""
+        if self._feed is None or self._at != start:
+            self._close_feed()
+            self._feed, self._at = self._client.changes(start), start
+        return self._feed
+
+    def _positions(self, token: str) -> bounds.Positions:
+        return decode_token(self._uid, token)
+
+    def _token(self, positions: bounds.Positions) -> str:
+        return encode_token(self._uid, list(positions))
+
+    def _close_feed(self) -> None:
+        if self._feed is not None:
+            self._feed.close()
+            self._feed = None
+
+    def close(self) -> None:
+        """Close the feed and the client."""
+        self._close_feed()
+        self._client.close()

@@ -1,0 +1,114 @@
+"""The options of the data source, read and checked once on the driver."""
+
+import base64
+import binascii
+import dataclasses
+from collections.abc import Mapping
+from pathlib import Path
+
+import msgspec
+
+from rezone.client import ClientSettings, Filter, TableClient
+from rezone.wire.codec.filters import FilterTerms
+from rezone.wire.transport.tls import TlsDirectory
+
+MAX_STALENESS_SECONDS = "10"
+"""How old rows of followers may be when the option does not say it."""
+
+
+@dataclasses.dataclass(frozen=True)
+class SourceOptions:
+    """The options, read and checked once on the driver."""
+
+    bootstrap: tuple[str, ...]
+    zone: str | None
+    as_of: int | None
+    max_staleness_seconds: float | None
+    anywhere: bool
+    delete: bool
+    tls_directory: str | None
+    columns: tuple[str, ...]
+    limit: int | None
+    rows: Filter | None
+    staging: str | None
+
+    @classmethod
+    def read(cls, options: Mapping[str, str]) -> "SourceOptions":
+        """Return the options of a source or sink; ValueError names the one that is wrong."""
+        bootstrap = _names(options.get("bootstrap", ""))
+        if not bootstrap:
+            raise ValueError('option "bootstrap" is missing: "host:port" of a data node')
+        operation = options.get("operation", "upsert")
+        if operation not in ("upsert", "delete"):
+            raise ValueError(f'option "operation" is {operation!r}, not "upsert" or "delete"')
+        read_from = options.get("readFrom", "leaders")
+        if read_from not in ("leaders", "any"):
+            raise ValueError(f'option "readFrom" is {read_from!r}, not "leaders" or "any"')
+        as_of, staleness = options.get("asOf"), options.get("maxStalenessSeconds")
+        if staleness and (as_of or read_from != "any"):
+            raise ValueError('option "maxStalenessSeconds" needs "readFrom" "any", and no "asOf"')
+        if read_from == "any" and not as_of:
+            staleness = staleness or MAX_STALENESS_SECONDS
+        return cls(
+            bootstrap,
+            options.get("zone"),
+            int(as_of) if as_of else None,
+            float(staleness) if staleness else None,
+            read_from == "any",
+            operation == "delete",
+            options.get("tlsDirectory"),
+            _names(options.get("columns", "")),
+            count_option(options, "limit"),
+            decode_filter(options["filter"]) if options.get("filter") else None,
+            options.get("stagingDirectory"),
+        )
+
+    def client(self, producer: str | None = None, epoch: int | None = None) -> TableClient:
+        """Return a client of the zone; ValueError when its nodes serve another one.
+
+        With an epoch it shares no requests: each of its batches is a request of its own.
+        """
+        tls = TlsDirectory(Path(self.tls_directory)) if self.tls_directory else None
+        alone = ClientSettings(shared_calls_max=1)
+        client = TableClient(
+            self.bootstrap,
+            tls=tls,
+            producer=producer,
+            producer_epoch=epoch,
+            settings=None if epoch is None else alone,
+        )
+        if self.zone and client.config.zone != self.zone:
+            found = client.config.zone
+            client.close()
+            raise ValueError(
+                f"the nodes at {self.bootstrap} serve zone {found!r}, not {self.zone!r}"
+            )
+        return client
+
+
+def encode_filter(rows: Filter) -> str:
+    """Return a filter as the text of an option."""
+    return base64.b64encode(msgspec.msgpack.encode(rows.terms)).decode()
+
+
+def decode_filter(text: str) -> Filter:
+    """Return the filter in an option; ValueError when it is none."""
+    try:
+        data = base64.b64decode(text, validate=True)
+        return Filter(msgspec.msgpack.decode(data, type=FilterTerms))
+    except (binascii.Error, msgspec.MsgspecError) as error:
+        raise ValueError(f'option "filter" is none that `read_table` has made: {error}') from error
+
+
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(each.strip() for each in text.split(",") if each.strip())
+
+
+def count_option(options: Mapping[str, str], name: str) -> int | None:
+    """Return the number in an option, None without it; ValueError when it is none."""
+    text = options.get(name)
+    if not text:
+        return None
+    if not text.isdecimal():
+        raise ValueError(f"option {name!r} is {text!r}, not a number")
+    return int(text)

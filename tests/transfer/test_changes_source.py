@@ -1,0 +1,243 @@
+"""The streaming source and the sinks without a Spark session, on real data nodes."""
+
+import pickle
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from replica_cluster import FAST, Coordinator, cluster
+
+from rezone.client import TableClient
+from rezone.client.feed.token import FeedTokenError
+from rezone.wire.codec.schema import Column, ColumnType, TableSchema
+from rezone.wire.errors import NotReadyError, ProducerFencedError
+from rezone.wire.messages import ZoneConfig
+
+pytest.importorskip("pyspark.sql")
+from pyspark.sql.datasource import CaseInsensitiveDict
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
+
+from rezone.transfer import sinks
+from rezone.transfer.changes_source import ChangesDataSource, ChangesReader
+from rezone.transfer.datasource import RezoneDataSource
+from rezone.transfer.sinks import BatchChangedError, StagedRows
+
+pytestmark = pytest.mark.spark
+TABLE = TableSchema(
+    columns=(Column("id", ColumnType.INT64), Column("value", ColumnType.STRING)),
+    primary_key=("id",),
+)
+CONFIG = ZoneConfig(zone="z", zone_uid="u", partitions=2, table=TABLE)
+
+
+@pytest.fixture
+def zone(tmp_path: Path) -> Iterator[Coordinator]:
+    """Yield two nodes that lead a partition each."""
+    with cluster(tmp_path / "nodes", 2, config=CONFIG, settings=FAST) as nodes:
+        for partition in range(2):
+            nodes.create(partition, (partition, 1 - partition))
+        yield nodes
+
+
+@pytest.fixture
+def table(zone: Coordinator) -> Iterator[TableClient]:
+    """Yield a client."""
+    with TableClient(list(zone.peers.values())) as client:
+        yield client
+
+
+@pytest.fixture
+def open_readers() -> Iterator[list[ChangesReader]]:
+    """Stop the readers that are put here."""
+    opened: list[ChangesReader] = []
+    yield opened
+    for each in opened:
+        each.stop()
+
+
+def rows(first: int, last: int, value: str) -> list[dict[str, Any]]:
+    """Return rows of these ids."""
+    return [{"id": n, "value": value} for n in range(first, last)]
+
+
+def reader(zone: Coordinator, opened: list[ChangesReader], **options: str) -> ChangesReader:
+    """Return a reader as the driver has it."""
+    source = ChangesDataSource(CaseInsensitiveDict({"bootstrap": zone.nodes[0].address, **options}))
+    found = source.streamReader(source.schema())
+    opened.append(found)
+    return found
+
+
+def batch(found: ChangesReader, start: Any, end: Any) -> Counter[tuple[Any, ...]]:
+    """Return the changes of a batch, read by tasks that know what was sent to them."""
+    changes: Counter[tuple[Any, ...]] = Counter()
+    for task in found.partitions(start, end):
+        sent = pickle.loads(pickle.dumps((found, task)))  # noqa: S301 - this test's own bytes
+        for each in sent[0].read(sent[1]):
+            changes.update((r["id"], r["value"], r["_operation"]) for r in each.to_pylist())
+    return changes
+
+
+@pytest.mark.proves("SP-03")
+def test_batches_have_each_change_once_and_the_same_when_they_come_again(
+    zone: Coordinator, table: TableClient, open_readers: list[ChangesReader]
+) -> None:
+    """A batch that Spark repeats after a restart must not have other changes than before."""
+    first = reader(zone, open_readers, maxRowsPerBatch="150")
+    begin = first.initialOffset()
+    start = first.latestOffset(begin, ReadMaxRows(150))
+    assert batch(first, begin, start) == Counter()
+    assert first.latestOffset(start, ReadMaxRows(150)) == start, "a batch without changes"
+    for number in range(4):
+        table.write(rows(number * 100, number * 100 + 100, f"v{number}"))
+    table.delete([{"id": n} for n in range(50)])
+    offsets = [start]
+    assert first.getDefaultReadLimit() == ReadMaxRows(150)
+    found: list[Counter[tuple[Any, ...]]] = []
+    while sum(each.total() for each in found) < 450:
+        offsets.append(first.latestOffset(offsets[-1], first.getDefaultReadLimit()))
+        found.append(batch(first, offsets[-2], offsets[-1]))
+    assert all(each.total() <= 150 for each in found)
+    zone.move(0, 1)
+    again = reader(zone, open_readers)
+    for number, before in enumerate(found):
+        assert batch(again, offsets[number], offsets[number + 1]) == before
+    assert batch(again, offsets[0], offsets[-1]) == sum(found, Counter())
+    assert again.latestOffset(offsets[-1], ReadAllAvailable()) == offsets[-1]
+    assert batch(again, start, start) == Counter()
+
+
+@pytest.mark.proves("SP-03")
+def test_a_query_begins_with_a_snapshot_and_ends_with_what_was_there(
+    zone: Coordinator, table: TableClient, open_readers: list[ChangesReader]
+) -> None:
+    """A row that is written while the snapshot is read is lost, or a query never ends."""
+    table.write(rows(0, 100, "old"))
+    found = reader(zone, open_readers, startFrom="snapshot")
+    start = found.initialOffset()
+    begun = found.latestOffset(start, ReadMaxRows(10))
+    table.write(rows(50, 150, "new"))
+    found.prepareForTriggerAvailableNow()
+    table.write(rows(0, 10, "later"))
+    again = reader(zone, open_readers, startFrom="snapshot")  # restarted within the first batch
+    assert again.initialOffset() == start
+    for each in (found, again):
+        assert batch(each, start, begun) == Counter((n, "old", "upsert") for n in range(100))
+    part = found.latestOffset(begun, ReadMaxRows(60))
+    assert 0 < batch(found, begun, part).total() <= 60
+    end = found.latestOffset(begun, ReadAllAvailable())
+    assert batch(found, begun, end) == Counter((n, "new", "upsert") for n in range(50, 150))
+    assert found.latestOffset(end, ReadAllAvailable()) == end
+    from_token = reader(zone, open_readers, startFrom=str(begun["token"]), columns="value")
+    assert from_token.initialOffset() == begun
+    assert from_token.partitions(begun, begun) == []
+    with pytest.raises(FeedTokenError):
+        reader(zone, open_readers, startFrom="nonsense").initialOffset()
+
+
+class Sink:
+    """A stream's sink, whose tasks run here."""
+
+    def __init__(self, zone: Coordinator, directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        given = {"bootstrap": zone.nodes[0].address, "stagingDirectory": str(directory)}
+        source = RezoneDataSource(given)
+        self._monkeypatch = monkeypatch
+        self.writer = source.streamWriter(None, overwrite=False)
+
+    def put(self, number: int, found: list[dict[str, Any]]) -> StagedRows:
+        """Put rows aside as a task does."""
+        parts = [found[at : at + 40] for at in range(0, len(found), 40)]
+        self._monkeypatch.setattr(
+            sinks, "_property", lambda name: str(number) if "batch" in name else "query"
+        )
+        message: StagedRows = self.writer.write(iter(map(pa.RecordBatch.from_pylist, parts)))
+        return message
+
+    def batch(self, number: int, *tasks: list[dict[str, Any]]) -> None:
+        """Write a micro-batch of these tasks."""
+        self.writer.commit([self.put(number, each) for each in tasks], number)
+
+
+def offsets(zone: Coordinator) -> list[int]:
+    """Return up to where the log of each partition goes."""
+    return [zone.replica(p if p < 2 else 0, p).positions.committed for p in range(2)]
+
+
+@pytest.mark.proves("SP-04")
+def test_a_micro_batch_that_comes_again_changes_nothing_and_another_is_refused(
+    zone: Coordinator, table: TableClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Spark repeats a batch whose commit it has not noted; whoever wrote since is overwritten."""
+    sink = Sink(zone, tmp_path / "staging", monkeypatch)
+    one, other = rows(0, 90, "a"), rows(90, 200, "a")
+    sink.batch(0, one, other, [])
+    before = offsets(zone)
+    sink.batch(0, other, one)  # cut otherwise by other tasks
+    assert offsets(zone) == before
+    with pytest.raises(BatchChangedError, match="batch 0"):
+        sink.batch(0, rows(0, 200, "b"))
+    sink.batch(1, rows(0, 10, "c"))
+    assert not list((tmp_path / "staging").rglob("*.arrow"))
+    monkeypatch.setattr(sinks, "_is_done", lambda *_: False)
+    with pytest.raises(ProducerFencedError):
+        sink.batch(0, rows(0, 10, "zombie"))
+    assert table.get(5) == {"id": 5, "value": "c"}
+
+
+@pytest.mark.proves("SP-04")
+def test_a_driver_that_dies_within_a_commit_goes_on_where_it_was(
+    zone: Coordinator, table: TableClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rows that another client has written since would be taken back by the repeat."""
+    monkeypatch.setattr(sinks, "ROWS_PER_REQUEST", 20)
+    sink = Sink(zone, tmp_path / "staging", monkeypatch)
+    found = rows(0, 200, "a")
+    write_again = sinks._write_again
+
+    def dies(client: Any, batch: Any, options: Any) -> None:
+        write_again(client, batch.slice(0, 120), options)
+        raise NotReadyError("the driver dies")
+
+    monkeypatch.setattr(sinks, "_write_again", dies)
+    with pytest.raises(NotReadyError):
+        sink.batch(7, found)
+    written = set(table.scan()["id"].to_pylist())
+    assert len(written) == 120
+    other = min(written)
+    table.put(id=other, value="other")
+    before = sum(offsets(zone))
+    monkeypatch.setattr(sinks, "_write_again", write_again)
+    sink.batch(7, found)
+    assert sum(offsets(zone)) == before + 80, "rows were written twice"
+    assert table.get(other) == {"id": other, "value": "other"}
+    assert table.scan().num_rows == 200
+
+
+@pytest.mark.proves("SP-05")
+def test_attempts_that_do_not_count_leave_nothing(
+    zone: Coordinator, table: TableClient, tmp_path: Path
+) -> None:
+    """A speculative attempt, or a job that fails, has written rows that nobody asked for."""
+    source = RezoneDataSource(
+        {"bootstrap": zone.nodes[0].address, "stagingDirectory": str(tmp_path / "staging")}
+    )
+    writer = source.writer(None, overwrite=False)
+    pickled = pickle.dumps(writer)
+
+    def attempt(found: list[dict[str, Any]]) -> Any:
+        task = pickle.loads(pickled)  # noqa: S301 - this test's own bytes
+        return task.write(iter([pa.RecordBatch.from_pylist(found)]))
+
+    attempt(rows(0, 50, "speculative"))
+    kept = attempt(rows(0, 40, "kept"))
+    assert table.scan().num_rows == 0, "rows were written before the job was sure of them"
+    writer.commit([kept, None])
+    assert Counter(table.scan()["value"].to_pylist()) == Counter({"kept": 40})
+    failed = source.writer(None, overwrite=False)
+    message = failed.write(iter([pa.RecordBatch.from_pylist(rows(100, 140, "failed"))]))
+    failed.abort([message, None])
+    assert table.scan().num_rows == 40
+    assert not list((tmp_path / "staging").rglob("*.arrow"))

@@ -1,0 +1,139 @@
+"""What a Spark query on a zone asks of real data nodes, and that its result is Spark's own."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from replica_cluster import FAST, Coordinator, cluster
+
+from rezone.client import TableClient, col
+from rezone.datanode.reading.scan import scan_batches
+from rezone.datanode.reading.select import select_batches
+from rezone.datanode.service import server
+from rezone.wire.codec.schema import Column, ColumnType, Index, TableSchema
+from rezone.wire.messages import ZoneConfig
+
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(300)]
+TABLE = TableSchema(
+    columns=(
+        Column("id", ColumnType.INT64),
+        Column("owner", ColumnType.STRING),
+        Column("amount", ColumnType.FLOAT64),
+        Column("day", ColumnType.DATE32),
+    ),
+    primary_key=("id",),
+    indexes=(Index("by_owner", ("owner",)),),
+)
+CONFIG = ZoneConfig(zone="z", zone_uid="u", partitions=2, table=TABLE)
+ROWS = [
+    {
+        "id": n,
+        "owner": f"o{n % 100}" if n % 7 else None,
+        "amount": float("nan") if n % 11 == 0 else n / 4,
+        "day": None,
+    }
+    for n in range(2000)
+]
+
+
+@pytest.fixture(scope="module")
+def zone(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Coordinator]:
+    """Yield a node that leads two partitions with the rows, known to Spark."""
+    from rezone.transfer import datasource  # noqa: PLC0415 - imports pyspark
+
+    datasource.register(spark)
+    with cluster(tmp_path_factory.mktemp("zone"), 1, config=CONFIG, settings=FAST) as nodes:
+        for partition in range(2):
+            nodes.create(partition, (0,))
+        with TableClient(list(nodes.peers.values())) as table:
+            table.write(ROWS)
+        yield nodes
+
+
+@pytest.fixture
+def sent(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, tuple[str, ...]]]:
+    """Return how many rows, with which columns, leave the data nodes for each request."""
+    found: list[tuple[int, tuple[str, ...]]] = []
+
+    def watched(rows: Any) -> Iterator[Any]:
+        at = len(found)
+        found.append((0, ()))
+        for batch, told in rows:
+            found[at] = (found[at][0] + batch.num_rows, tuple(batch.schema.names))
+            yield batch, told
+
+    monkeypatch.setattr(server, "select_batches", lambda *given: watched(select_batches(*given)))
+    monkeypatch.setattr(server, "scan_batches", lambda *given: watched(scan_batches(*given)))
+    return found
+
+
+def address(zone: Coordinator) -> str:
+    """Return where the zone is found."""
+    return str(zone.nodes[0].address)
+
+
+@pytest.mark.proves("SP-02")
+def test_filters_of_a_query_run_at_the_data_nodes_and_mean_what_they_mean_to_spark(
+    spark: Any, zone: Coordinator, sent: list[tuple[int, tuple[str, ...]]]
+) -> None:
+    """Spark does not look again at a row that a source says it has filtered."""
+    frame = spark.read.format("rezone").option("bootstrap", address(zone)).load()
+    # Not cached: Spark's cache passes over batches by bounds that leave NaN out.
+    local = spark.createDataFrame([tuple(row.values()) for row in ROWS], frame.schema)
+    queries = [
+        "amount > 490 and id < 1990",
+        "owner like 'o1%' and amount is not null and not (id = 10)",
+        "owner <=> null and not (amount <=> 0.5D) and id < 100",
+        "id in (1, 5, 70000) and amount <= 'NaN'",
+        "owner not in ('o1', 'o2') and id between 5 and 50",
+    ]
+    passes = [f"coalesce({query}, false) as q{n}" for n, query in enumerate(queries)]
+    expected = local.selectExpr("id", *passes).collect()
+    for number, query in enumerate(queries):
+        sent.clear()
+        found = {row["id"] for row in frame.where(query).collect()}
+        assert found == {row["id"] for row in expected if row[f"q{number}"]}, query
+        assert sum(rows for rows, _ in sent) == len(found), query
+    sent.clear()
+    assert frame.where("id = 5").count() == 1
+    assert len(sent) == 1, "the other partition was asked for a key that it cannot have"
+    both = frame.where("owner = 'o7' and id % 2 = 1")
+    plan = both._jdf.queryExecution().executedPlan().toString()
+    assert "% 2" in plan
+    assert "o7" not in plan, "Spark evaluates what the data nodes have evaluated"
+
+
+@pytest.mark.proves("SP-02")
+def test_columns_and_a_limit_are_said_to_the_reader(
+    spark: Any, zone: Coordinator, sent: list[tuple[int, tuple[str, ...]]]
+) -> None:
+    """Spark tells a Python source of neither, so all columns of all rows would be sent."""
+    from rezone.transfer.datasource import read_table  # noqa: PLC0415 - imports pyspark
+
+    rows = (col("owner") == "o7") | (col("id") == 3)
+    found = read_table(spark, address(zone), columns=["amount", "id"], filter=rows, limit=9)
+    assert found.columns == ["amount", "id"]
+    assert found.count() == 9
+    assert sum(rows for rows, _ in sent) <= 9
+    assert {columns for rows, columns in sent if rows} == {("amount", "id")}
+    ten = read_table(spark, address(zone), limit=10)
+    assert ten.where("id < 0").count() == 0
+    assert ten.count() == 10, "a limit counts before the filters of a query"
+    with pytest.raises(Exception, match="none"):
+        read_table(spark, address(zone), columns=["none"])
+    with pytest.raises(Exception, match="limit"):
+        spark.read.format("rezone").options(bootstrap=address(zone), limit="-1").load().count()
+
+
+@pytest.mark.proves("SP-02")
+def test_without_the_configuration_queries_run_as_before(spark: Any, zone: Coordinator) -> None:
+    """A source that takes filters fails each query of a session that has them off."""
+    from rezone.transfer import datasource  # noqa: PLC0415 - imports pyspark
+
+    spark.conf.set(datasource.PUSHDOWN_CONF, "false")
+    try:
+        spark.dataSource.register(datasource.RezoneDataSource)
+        frame = spark.read.format("rezone").option("bootstrap", address(zone)).load()
+        assert frame.where("owner = 'o7'").count() == 17
+    finally:
+        datasource.register(spark)

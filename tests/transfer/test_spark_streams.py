@@ -1,0 +1,134 @@
+"""Streams of a zone's changes in real Spark, from real data nodes."""
+
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from replica_cluster import FAST, Coordinator, cluster
+
+from rezone.client import TableClient
+from rezone.wire.codec.schema import Column, ColumnType, TableSchema
+from rezone.wire.messages import ZoneConfig
+
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(600)]
+TABLE = TableSchema(
+    columns=(Column("id", ColumnType.INT64), Column("value", ColumnType.STRING)),
+    primary_key=("id",),
+)
+CONFIG = ZoneConfig(zone="z", zone_uid="u", partitions=2, table=TABLE)
+
+
+@pytest.fixture
+def zone(tmp_path: Path) -> Iterator[Coordinator]:
+    """Yield two nodes that lead a partition each."""
+    with cluster(tmp_path / "nodes", 2, config=CONFIG, settings=FAST) as nodes:
+        for partition in range(2):
+            nodes.create(partition, (partition, 1 - partition))
+        yield nodes
+
+
+def rows(first: int, last: int, value: str) -> list[dict[str, Any]]:
+    """Return rows of these ids."""
+    return [{"id": n, "value": value} for n in range(first, last)]
+
+
+def finish(writer: Any, checkpoint: Path) -> None:
+    """Run a query over all that is there.
+
+    Again where Spark has given a Python worker its 10 s, which on a busy machine may not be enough.
+    """
+    for _ in range(5):
+        started = writer.option("checkpointLocation", str(checkpoint)).trigger(availableNow=True)
+        query = started.start()
+        try:
+            assert query.awaitTermination(240)
+        except Exception as error:
+            if "failed to connect back" not in str(error):
+                raise
+        else:
+            return
+    pytest.fail("no Python worker has come up in time")
+
+
+@pytest.mark.proves("SP-03")
+def test_a_query_that_is_stopped_anywhere_gets_each_change_once(
+    spark: Any, zone: Coordinator, tmp_path: Path
+) -> None:
+    """A change that is lost or doubled behind a checkpoint is never found again."""
+    from rezone.transfer import datasource  # noqa: PLC0415 - imports pyspark
+
+    datasource.register(spark)
+    stream = (
+        spark.readStream.format("rezone-changes")
+        .options(bootstrap=zone.nodes[0].address, startFrom="snapshot", maxRowsPerBatch="150")
+        .load()
+    )
+    batches: dict[int, Counter[tuple[Any, ...]]] = {}
+    fails = [2]
+
+    def take(frame: Any, batch: int) -> None:
+        found = Counter((r["id"], r["value"], r["_operation"]) for r in frame.collect())
+        assert batches.setdefault(batch, found) == found, "a batch came again with other changes"
+        if batch in fails:
+            fails.remove(batch)
+            raise ValueError("the batch fails behind its end")
+
+    def run() -> None:
+        finish(stream.writeStream.foreachBatch(take), tmp_path / "checkpoint")
+
+    with TableClient(list(zone.peers.values())) as table:
+        table.write(rows(0, 300, "old"))
+        run()
+        assert batches == {0: Counter((n, "old", "upsert") for n in range(300))}
+        for number in range(4):
+            table.write(rows(number * 100, number * 100 + 100, f"new{number}"))
+        table.delete([{"id": n} for n in range(50)])
+        with pytest.raises(Exception, match="behind its end"):
+            run()
+        zone.move(0, 1)
+        run()
+        changes = sum((batches[n] for n in batches if n), Counter())
+    expected = [(n, f"new{n // 100}", "upsert") for n in range(400)]
+    assert changes == Counter([*expected, *((n, None, "delete") for n in range(50))])
+    assert all(found.total() <= 150 for number, found in batches.items() if number)
+    assert len(batches) >= 4
+
+
+@pytest.mark.proves("SP-04", "SP-05")
+def test_sinks_write_what_counts_in_a_stream_and_in_a_batch(
+    spark: Any, zone: Coordinator, tmp_path: Path
+) -> None:
+    """Spark tells a writer of no attempt that has failed: what that has written would stay."""
+    from rezone.transfer import datasource  # noqa: PLC0415 - imports pyspark
+
+    def failing_once(batches: Iterator[Any]) -> Iterator[Any]:
+        """Give rows and fail at the first attempt of a task; give others at the second."""
+        import pyarrow as pa  # noqa: PLC0415 - runs in a task
+        from pyspark import TaskContext  # noqa: PLC0415 - runs in a task
+
+        attempt = TaskContext.get().attemptNumber()
+        for batch in batches:
+            value = pa.repeat(f"attempt {attempt}", batch.num_rows)
+            yield pa.RecordBatch.from_arrays([batch["id"], value], ["id", "value"])
+        if not attempt:
+            raise ValueError("the first attempt fails behind its rows")
+
+    datasource.register(spark)
+    options = {"bootstrap": zone.nodes[0].address, "stagingDirectory": str(tmp_path / "staging")}
+    with TableClient(list(zone.peers.values())) as table:
+        frame = spark.range(0, 100, 1, 2).mapInArrow(failing_once, "id long, value string")
+        frame.write.format("rezone").mode("append").options(**options).save()
+        assert Counter(table.scan()["value"].to_pylist()) == Counter({"attempt 1": 100})
+        stream = (
+            spark.readStream.format("rezone-changes")
+            .options(bootstrap=zone.nodes[0].address, startFrom="snapshot")
+            .load()
+            .selectExpr("id + 1000 as id", "_operation as value")
+        )
+        writer = stream.writeStream.format("rezone").options(**options)
+        finish(writer, tmp_path / "checkpoint")
+        found = Counter((row["id"] < 1000, row["value"]) for row in table.scan().to_pylist())
+    assert found == Counter({(True, "attempt 1"): 100, (False, "upsert"): 100})
+    assert not list((tmp_path / "staging").rglob("*.arrow"))
