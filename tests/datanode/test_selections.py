@@ -61,9 +61,11 @@ class Seen:
         self.breaks: list[RezoneError] = []
         monkeypatch.setattr(server, "select_batches", self._select)
 
-    def _select(self, partition: Any, ticket: SelectTicket, codec: Any) -> Iterator[Any]:
+    def _select(
+        self, partition: Any, indexes: Any, ticket: SelectTicket, codec: Any
+    ) -> Iterator[Any]:
         self.tickets.append(ticket)
-        for number, (batch, told) in enumerate(select_batches(partition, ticket, codec)):
+        for number, (batch, told) in enumerate(select_batches(partition, indexes, ticket, codec)):
             self.rows += batch.num_rows
             yield batch, told
             if number and self.breaks:
@@ -197,4 +199,6 @@ def test_what_does_not_fit_the_table_is_refused_at_both_ends(
     codec = table.codec
     for wrong in ({"filter": (col("none") == 1).terms}, {"columns": ("none",)}):
         with pytest.raises(InvalidFilterError):
-            next(select_batches(c.replica(0, 0), SelectTicket(partition=0, **wrong), codec))
+            replica = c.replica(0, 0)
+            ticket = SelectTicket(partition=0, **wrong)
+            next(select_batches(replica, replica.index, ticket, codec))

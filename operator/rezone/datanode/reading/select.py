@@ -8,11 +8,11 @@ Concurrency: runs in its caller's Flight thread.
 """
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-from rezone.datanode.clock.expiry import Kept
+from rezone.datanode.indexing.indexing import IndexDuties
 from rezone.datanode.reading.scan import (
     Chunk,
     empty_of,
@@ -21,6 +21,8 @@ from rezone.datanode.reading.scan import (
     time_to_read_at,
     told_first,
 )
+from rezone.datanode.state.expiry import Kept
+from rezone.datanode.state.replica_state import ReplicaState
 from rezone.storage.snapshot.digest import hash_bound, in_range
 from rezone.wire import messages
 from rezone.wire.codec.filter_plans import key_hashes
@@ -30,9 +32,6 @@ from rezone.wire.codec.rows import RowCodec, keys_of
 from rezone.wire.errors import InvalidFilterError, UnknownIndexError
 from rezone.wire.layouts import HashRange
 from rezone.wire.messages import SelectedUpTo, SelectTicket
-
-if TYPE_CHECKING:
-    from rezone.datanode.replica.replica import Replica
 
 _SLICE_ROWS = 8192
 _INDEX_ROWS = 1024
@@ -93,7 +92,9 @@ def selected_schema(codec: RowCodec, columns: tuple[str, ...]) -> Any:
     return pa.schema([schema.field(name) for name in columns]) if columns else schema
 
 
-def select_batches(replica: "Replica", ticket: SelectTicket, codec: RowCodec) -> Iterator[Chunk]:
+def select_batches(
+    replica: ReplicaState, indexes: IndexDuties, ticket: SelectTicket, codec: RowCodec
+) -> Iterator[Chunk]:
     """Yield the rows that pass as typed batches, each with where the stream would go on.
 
     InvalidFilterError before anything is waited for; UnknownIndexError and IndexNotBuiltError
@@ -102,10 +103,13 @@ def select_batches(replica: "Replica", ticket: SelectTicket, codec: RowCodec) ->
     selection = Selection(codec, ticket)
     hashes = hashes_of(replica, ticket)
     kept = time_to_read_at(replica, ticket.as_of, hashes)
-    slices = _by_index if ticket.index else _by_row_id
     left = ticket.limit
     yield told_first(replica, kept.as_of, selection.schema)
-    for found in slices(replica, ticket, selection, kept):
+    if ticket.index:
+        slices = _by_index(replica, indexes, ticket, selection, kept)
+    else:
+        slices = _by_row_id(replica, ticket, selection, kept)
+    for found in slices:
         batch = selection.rows_of(found)
         if left is not None:
             batch = batch.slice(0, left)
@@ -116,7 +120,7 @@ def select_batches(replica: "Replica", ticket: SelectTicket, codec: RowCodec) ->
 
 
 def _by_row_id(
-    replica: "Replica", ticket: SelectTicket, selection: Selection, kept: Kept
+    replica: ReplicaState, ticket: SelectTicket, selection: Selection, kept: Kept
 ) -> Iterator[_Slice]:
     for each in selection.hashes(hashes_of(replica, ticket)):
         cursor, bound = hash_bound(each.start), hash_bound(each.end)
@@ -131,7 +135,11 @@ def _by_row_id(
 
 
 def _by_index(
-    replica: "Replica", ticket: SelectTicket, selection: Selection, kept: Kept
+    replica: ReplicaState,
+    indexes: IndexDuties,
+    ticket: SelectTicket,
+    selection: Selection,
+    kept: Kept,
 ) -> Iterator[_Slice]:
     index = index_codec(selection.codec.table, ticket.index)
     keys = KeyRange(ticket.index_start, ticket.index_end)
@@ -142,7 +150,7 @@ def _by_index(
         )
     hashes = hashes_of(replica, ticket)
     applied = replica.store.applied
-    dropped = replica.index.wait_for(index, applied)
+    dropped = indexes.wait_for(index, applied)
     cursor: bytes | None = max(keys.start, ticket.cursor)
     while cursor is not None and cursor < keys.end:
         with reading_at(replica, kept):
@@ -150,7 +158,7 @@ def _by_index(
                 index, KeyRange(cursor, keys.end), kept.as_of, _INDEX_ROWS
             )
         # It may have begun to be made anew, was rolled back, or dropped.
-        replica.index.require(index, applied, dropped)
+        indexes.require(index, applied, dropped)
         inside = in_range(found.row_ids, hashes)
         cursor = found.cursor
         yield _Slice(found.row_ids.filter(inside), found.values.filter(inside), cursor or keys.end)

@@ -162,7 +162,7 @@ class NodeServer(flight.FlightServerBase):  # type: ignore[misc]
             partition = self._node.find_for_client(request.partition)
             codec = self._node.zone.codec
             schema = selected_schema(codec, request.columns)
-            rows = select_batches(partition, request, codec)
+            rows = select_batches(partition, partition.index, request, codec)
             served = self._node.foreground.serving(rows, operation_of(request))
             return flight.GeneratorStream(schema, self._timed(served, peer))
         raise RezoneError(f"{type(request).__name__} is not a ticket")
