@@ -90,6 +90,7 @@ class World:
             if each["kind"] == "Deployment":
                 container = each["spec"]["template"]["spec"]["containers"][0]
                 container["env"] += self._variables()
+                container["env"].append({"name": "REZONE_POD_TEMPLATE_FIELDS", "value": "*"})
         document = yaml.safe_dump_all(objects)
         await self.cluster.kubectl("apply", "--server-side", "--filename", "-", stdin=document)
         rollout = ("deployment/rezone-operator", f"--timeout={_READY_SECONDS:.0f}s")

@@ -91,6 +91,8 @@ class Stage:
             *("upgrade", "--install", RELEASE, str(chart), "--namespace", RELEASE_NAMESPACE),
             *("--create-namespace", "--wait", "--timeout=4m"),
             *self.values,
+            # Copies take the image of this checkout. An older chart has no value for that.
+            *("--set", "extraEnv[0].name=REZONE_SPARK_TEMPLATE_FIELDS,extraEnv[0].value=image"),
             *more,
         )
 

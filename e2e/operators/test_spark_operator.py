@@ -20,6 +20,7 @@ from e2e.operators.conftest import tools_for
 from e2e.operators.documented import manifests
 from e2e.operators.programs import establish, spark_operator
 from e2e.operators.spark_operator import SparkOperator
+from rezone.domain.access.template_policy import TemplatePolicy
 from rezone.domain.model.world import SparkView
 from rezone.domain.rebalance.run import child_name
 from rezone.kube.client import Kube, connect
@@ -31,6 +32,7 @@ from rezone.kube.spark import (
     plan_config_name,
 )
 from rezone.kube.store import StatusStore
+from rezone.kube.template import MERGE_KEYS
 from rezone.local.controlplane import ControlPlane, ControlPlaneSettings
 from rezone.resources.model import ObjectMeta
 from rezone.resources.task import RebalanceTask, RebalanceTaskSpec
@@ -43,7 +45,11 @@ ROOT = Path(__file__).parents[2]
 VALUES = ROOT / "manifests" / "overlays" / "with-spark-operator" / "spark-operator-values.yaml"
 # As docs/start/install.md and the values have them.
 NAMESPACE, ACCOUNT = "rezone-system", "rezone-spark"
-SETTINGS = SparkSettings(image="registry.example/rezone-spark:1", tls=True)
+SETTINGS = SparkSettings(
+    image="registry.example/rezone-spark:1",
+    tls=True,
+    template_policy=TemplatePolicy.of(("*",), MERGE_KEYS),
+)
 CONTAINER = "spark-kubernetes-driver"
 # A Java program starts, on a machine that does much else besides.
 SUBMITTED_SECONDS = 300.0

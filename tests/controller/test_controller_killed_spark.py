@@ -70,12 +70,14 @@ DRIVER_SECONDS = 200.0
 
 INTEND, CREATE, DELETE = (f"{deed} SparkApplication" for deed in ("intend", "create", "delete"))
 
+DRIVERS = {"REZONE_SPARK_TEMPLATE_FIELDS": "driver.env"}
+
 
 @pytest.fixture(scope="module")
 def heir(cluster: TestCluster, logs: Path) -> OperatorProcess:
     """Give the operator that goes on when the others are dead; it has made the module's zone."""
     cluster.kubectl("create", "namespace", NAMESPACE)
-    operator = OperatorProcess(cluster, NAMESPACE, logs, POD_NAME=DyingOperator.POD)
+    operator = OperatorProcess(cluster, NAMESPACE, logs, POD_NAME=DyingOperator.POD, **DRIVERS)
     layout = {
         "partitions": 3,
         "replicas": 2,
@@ -107,7 +109,7 @@ def heir(cluster: TestCluster, logs: Path) -> OperatorProcess:
 def lives(cluster: TestCluster, heir: OperatorProcess, logs: Path) -> Iterator[DyingOperator]:
     """Give an operator to be killed."""
     del heir
-    with DyingOperator(cluster, NAMESPACE, logs) as operator:
+    with DyingOperator(cluster, NAMESPACE, logs, **DRIVERS) as operator:
         yield operator
 
 

@@ -45,7 +45,7 @@ def test_values_are_parsed_by_their_kind() -> None:
     assert made.health_port == 9999
     assert made.data_node_image == "registry/x:1"
     assert made.identity == "rezone-operator-0"
-    assert made.lease_namespace == "rezone-system"
+    assert made.lease_namespace == made.namespace == "rezone-system"
 
 
 def test_what_is_said_outright_goes_before_the_pod() -> None:
@@ -65,6 +65,8 @@ def test_what_is_said_outright_goes_before_the_pod() -> None:
     ("name", "text"),
     [
         ("REZONE_HEALTH_PORT", "http"),
+        ("REZONE_POD_TEMPLATE_FIELDS", "spec.image,["),
+        ("REZONE_SPARK_TEMPLATE_FIELDS", "driver."),
         ("REZONE_HEALTH_PORT", ""),
         ("REZONE_RECONCILES_MAX", "0"),
         ("REZONE_LEASE_DURATION_SECONDS", "2.5"),

@@ -326,3 +326,14 @@ def _next_life(each: SeenPod) -> SeenPod:
             each, uid=f"{each.node}-new", outdated=False, deleting=False, serving=False
         )
     return each if each.serving else dataclasses.replace(each, serving=True)
+
+
+def test_an_update_stays_where_it_is_while_its_template_cannot_be_used() -> None:
+    """Its pods would be deleted, and no others be made; or the update would count as done."""
+    seen = situation(pod(0), pod(1), refused=True)
+    assert decide(None, seen, NOW) == NOTHING
+    held = decide(replacing(0), seen, NOW)
+    assert held.delete is None
+    assert held.held
+    assert held.status is not None
+    assert (held.status.node, held.status.waiting_for.split()[1]) == (0, "template")

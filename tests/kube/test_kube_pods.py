@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from kube_helpers import data_nodes, stored_zone, zone_of
 
+from rezone.domain.access.template_policy import TemplatePolicy
 from rezone.kube.client import Kube
 from rezone.kube.data_node import (
     PodSettings,
@@ -33,11 +35,12 @@ from rezone.kube.kinds import (
 )
 from rezone.kube.names import require_owned
 from rezone.kube.pods import PodStore
-from rezone.kube.template import fingerprint, merge
+from rezone.kube.template import MERGE_KEYS, fingerprint, merge
 from rezone.local.api import KubeApi
 from rezone.local.errors import ApiError
 
 SETTINGS = PodSettings(image="registry.example/rezone:1")
+EVERYTHING = TemplatePolicy.of(("*",), MERGE_KEYS)
 CLAIM = {"volumeClaimTemplate": {"size": "10Gi", "storageClassName": "fast"}}
 
 
@@ -146,7 +149,8 @@ def test_template_override_is_merged_by_name_and_cannot_take_the_labels() -> Non
             ],
         },
     }
-    pod = build_pod(zone_of(dataNodes={"count": 3, "podTemplate": template}), 0, SETTINGS)
+    settings = dataclasses.replace(SETTINGS, template_policy=EVERYTHING)
+    pod = build_pod(zone_of(dataNodes={"count": 3, "podTemplate": template}), 0, settings)
     assert pod["metadata"]["labels"]["rezone.dev/zone"] == "orders"
     assert pod["metadata"]["labels"]["team"] == "a"
     assert pod["metadata"]["annotations"]["note"] == "b"
@@ -425,9 +429,9 @@ def test_objects_of_an_earlier_zone_of_the_name_go_by_themselves() -> None:
 @pytest.mark.slow
 async def test_bad_template_is_invalid_not_retried(api: Kube, namespace: str) -> None:
     """A podTemplate that Kubernetes refuses must surface at the zone, not spin."""
-    template = {"spec": {"containers": [{"name": "data-node", "imagePullPolicy": "Sometimes"}]}}
+    template = {"spec": {"tolerations": [{"operator": "Sometimes"}]}}
     zone = await stored_zone(api, namespace, dataNodes={"count": 1, "podTemplate": template})
-    with pytest.raises(InvalidWriteError, match="imagePullPolicy"):
+    with pytest.raises(InvalidWriteError, match="tolerations"):
         await PodStore(api, SETTINGS).ensure(zone, data_nodes(0))
 
 

@@ -5,15 +5,17 @@ so neither is a name. There is no StatefulSet: it would only take away its highe
 rebalance must be able to give up any node. All nodes of a zone share a headless Service and one
 disruption budget.
 
-A person's `dataNodes.podTemplate` is merged as `rezone.kube.template` says. The labels and the
-owner, by which pods are found again, win over it; everything else is theirs to change.
+A person's `dataNodes.podTemplate` is merged as `rezone.kube.template` says, as far as the
+installation's policy lets it. The labels and the owner, by which pods are found again, win over it.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from rezone.domain.access.template_policy import TemplatePolicy
 from rezone.kube.certificates import secret_name
+from rezone.kube.errors import InvalidTemplateError
 from rezone.kube.kinds import Manifest
 from rezone.kube.names import (
     DATA_NODE,
@@ -23,7 +25,7 @@ from rezone.kube.names import (
     labels_of,
     owner_reference,
 )
-from rezone.kube.template import fingerprint, merge
+from rezone.kube.template import POD_POLICY, fingerprint, merge
 from rezone.resources.zone import DistributionZone
 from rezone.wire.messages import NodeId
 from rezone.wire.transport.identity import Role
@@ -52,6 +54,7 @@ class PodSettings:
     # A start replays the log's tail, which takes longer the more was written at once.
     startup_seconds_max: int = 600
     tls: bool = False
+    template_policy: TemplatePolicy = POD_POLICY
     resources: Mapping[str, Any] = field(
         default_factory=lambda: {
             "requests": {"cpu": "100m", "memory": "256Mi"},
@@ -91,13 +94,16 @@ def build_pod(
     *,
     pinned_to: str = "",
 ) -> Manifest:
-    """Return the pod of a data node; `pinned_to` names the Kubernetes node it must run on."""
+    """Return the pod of a data node; `pinned_to` names the Kubernetes node it must run on.
+
+    Raises InvalidTemplateError when the zone's podTemplate cannot be used.
+    """
     meta = zone.metadata
     labels = {**labels_of(meta.name, DATA_NODE), NODE_ID_LABEL: str(node)}
-    template = merge(_template(zone, node, settings), zone.spec.data_nodes.pod_template)
+    template = _merged(zone, node, settings)
     if pinned_to:
         template["spec"] = merge(template["spec"], {"affinity": _pin(pinned_to)})
-    extra = template.get("metadata") or {}
+    extra = template["metadata"]
     return {
         "apiVersion": "v1",
         "kind": "Pod",
@@ -120,9 +126,25 @@ def template_hash(zone: DistributionZone, settings: PodSettings) -> str:
 
     A pod whose annotation differs runs an older template, and is replaced by a rolling update.
     Whatever changes the hash restarts every pod of every zone: a new image of the installation
-    does, and so does a change of what is built here.
+    does, and so does a change of what is built here. Raises InvalidTemplateError.
     """
-    return fingerprint(merge(_template(zone, 0, settings), zone.spec.data_nodes.pod_template))
+    return fingerprint(_merged(zone, 0, settings))
+
+
+def _merged(zone: DistributionZone, node: NodeId, settings: PodSettings) -> Manifest:
+    """Return the template with the zone's merged in. Raises InvalidTemplateError."""
+    wanted = zone.spec.data_nodes.pod_template
+    if fault := settings.template_policy.fault(wanted):
+        raise InvalidTemplateError(f"spec.dataNodes.podTemplate: {fault}")
+    merged = merge(_template(zone, node, settings), wanted)
+    metadata = merged.setdefault("metadata", {})
+    maps = {"metadata": metadata, "spec": merged.get("spec")}
+    if isinstance(metadata, Mapping):
+        maps["metadata.labels"] = metadata.get("labels", {})
+        maps["metadata.annotations"] = metadata.get("annotations", {})
+    if wrong := [name for name, value in maps.items() if not isinstance(value, Mapping)]:
+        raise InvalidTemplateError(f"spec.dataNodes.podTemplate: {wrong[0]} must be a map")
+    return merged
 
 
 def build_claim(zone: DistributionZone, node: NodeId) -> Manifest | None:

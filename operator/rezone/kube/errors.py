@@ -7,6 +7,7 @@ KubeError
   ConflictWriteError    somebody else wrote first: read again, decide again
     ExistsError           a create found the name taken
   InvalidWriteError     the API server (or we, before it) refuses the content: never retried
+    InvalidTemplateError  a template of the zone cannot be used
   ForbiddenError        the operator's rights do not cover the request: somebody must act
   ForeignObjectError    the name is taken by an object that is not ours: never touched
   UnreadableError       a stored object that this version cannot parse
@@ -43,6 +44,10 @@ class ExistsError(ConflictWriteError):
 
 class InvalidWriteError(KubeError):
     """Raised when the content is refused (400, 413, 422, or in-process); never worth a retry."""
+
+
+class InvalidTemplateError(InvalidWriteError):
+    """Raised when a zone's template sets what it may not, or cannot be; nothing was sent."""
 
 
 class ForbiddenError(KubeError):

@@ -29,7 +29,13 @@ from rezone.kube.data_node import (
     selector,
     template_hash,
 )
-from rezone.kube.errors import ExistsError, ForeignObjectError, MissingError
+from rezone.kube.errors import (
+    ExistsError,
+    ForbiddenError,
+    ForeignObjectError,
+    InvalidTemplateError,
+    MissingError,
+)
 from rezone.kube.kinds import (
     Kind,
     Manifest,
@@ -47,6 +53,7 @@ from rezone.wire.messages import NodeId
 
 LOOK_AGAIN_SECONDS = 60.0
 REMEMBERED_MAX = 4096
+_QUOTA = "exceeded quota"
 
 
 @dataclass(frozen=True)
@@ -108,6 +115,7 @@ class PodStore:
         self._settings = settings
         self._monotonic = monotonic
         self._applied: dict[tuple[str, str], _Applied] = {}
+        self._checked: set[tuple[str, str]] = set()
 
     async def ensure(
         self,
@@ -127,8 +135,8 @@ class PodStore:
         name, so its successor is made by a later pass. With a node selector each pod is pinned to
         its `node_name`. Nothing is deleted here.
 
-        Raises ForeignObjectError when a name is held by another owner, InvalidWriteError when the
-        API server refuses the pod (the zone's podTemplate), UnavailableError.
+        Raises ForeignObjectError when a name is held by another owner, InvalidTemplateError or
+        InvalidWriteError when no pod can be made of the zone's podTemplate, UnavailableError.
         """
         pods = await self.observe_pods(zone) if present is None else present
         there = {each.node_id for each in pods}
@@ -183,16 +191,46 @@ class PodStore:
         return await self._delete(Pod, namespace, name, zone)
 
     def template_of(self, zone: DistributionZone) -> str:
-        """Return the hash of the template that the zone's pods shall have."""
-        return template_hash(zone, self._settings)
+        """Return the hash of the template that pods shall have, "" when it cannot be used."""
+        try:
+            return template_hash(zone, self._settings)
+        except InvalidTemplateError:
+            return ""
+
+    async def check_template(self, zone: DistributionZone, present: Sequence[PodView]) -> None:
+        """Check that the template is good for a pod, before one that runs is given up for it.
+
+        The API server is asked by a dry run when a pod is outdated, and once per template.
+        Raises InvalidTemplateError; other errors mean that it is not known.
+        """
+        expected = template_hash(zone, self._settings)
+        outdated = next((pod for pod in present if pod.outdated), None)
+        checked = (zone.metadata.uid, expected)
+        if outdated is None or checked in self._checked:
+            return
+        pod = build_pod(zone, outdated.node_id, self._settings)
+        pod["metadata"]["name"] = f"{outdated.name}-check"
+        try:
+            await self._kube.create(Pod, pod, dry_run=True)
+        except ForbiddenError as error:
+            # Quotas come last, so all else is well; and one pod goes before one is made.
+            if _QUOTA not in str(error):
+                raise
+        if len(self._checked) >= REMEMBERED_MAX:
+            self._checked.clear()
+        self._checked.add(checked)
 
     async def observe_pods(self, zone: DistributionZone) -> tuple[PodView, ...]:
         """Return the pods that belong to this very zone, by data node id."""
         meta = zone.metadata
         found = await self._kube.list(Pod, meta.namespace, labels=selector(meta.name))
-        expected = template_hash(zone, self._settings)
+        expected = self.template_of(zone)
         port = self._settings.port
-        views = [view_of(each, expected, port) for each in found if is_owned(each, zone)]
+        views = [
+            view_of(each, expected, port)
+            for each in found
+            if is_owned(each, zone) and _is_data_node(each)
+        ]
         return tuple(sorted(views, key=lambda view: view.node_id))
 
     async def nodes(self) -> dict[str, NodeInfo]:
@@ -285,8 +323,14 @@ class PodStore:
         return await self._kube.delete(kind, namespace, name)
 
 
+def _is_data_node(pod: Manifest) -> bool:
+    """Return whether a pod names its data node: labels can be changed by whoever may patch pods."""
+    text: str = pod["metadata"]["labels"].get(NODE_ID_LABEL, "")
+    return text.isascii() and text.isdigit()
+
+
 def view_of(pod: Manifest, expected_hash: str, port: int) -> PodView:
-    """Return what matters of a pod."""
+    """Return what matters of a pod; none is outdated while no template can be used ("")."""
     meta, status = pod["metadata"], pod.get("status") or {}
     statuses = status.get("containerStatuses") or []
     ready = _condition(status, "Ready").get("status") == "True"
@@ -301,7 +345,7 @@ def view_of(pod: Manifest, expected_hash: str, port: int) -> PodView:
         port=port,
         deleting="deletionTimestamp" in meta,
         restarts=sum(int(each.get("restartCount") or 0) for each in statuses),
-        outdated=(meta.get("annotations") or {}).get(TEMPLATE_HASH) != expected_hash,
+        outdated=expected_hash not in {"", (meta.get("annotations") or {}).get(TEMPLATE_HASH)},
         waiting="" if ready else _waiting(status, statuses),
     )
 

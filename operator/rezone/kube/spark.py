@@ -14,11 +14,17 @@ from typing import Any
 
 import msgspec
 
+from rezone.domain.access.template_policy import TemplatePolicy
 from rezone.domain.model.world import SparkView
 from rezone.kube.certificates import secret_name
 from rezone.kube.client import Kube
 from rezone.kube.data_node import TLS_PATH
-from rezone.kube.errors import ExistsError, ForeignObjectError, MissingError
+from rezone.kube.errors import (
+    ExistsError,
+    ForeignObjectError,
+    InvalidTemplateError,
+    MissingError,
+)
 from rezone.kube.kinds import ConfigMap, Kind, Manifest, SparkApplication
 from rezone.kube.names import (
     OWNER_LABEL,
@@ -29,7 +35,7 @@ from rezone.kube.names import (
     owner_reference,
     require_owned,
 )
-from rezone.kube.template import merge
+from rezone.kube.template import SPARK_POLICY, merge
 from rezone.resources.migration import RegionMigration
 from rezone.resources.task import RebalanceTask
 from rezone.resources.zone import DistributionZone
@@ -71,6 +77,7 @@ class SparkSettings:
     # A task goes on where its receivers stand, so many failures of one task are still progress.
     task_failures_max: int = 8
     tls: bool = False
+    template_policy: TemplatePolicy = SPARK_POLICY
     conf: dict[str, str] = field(default_factory=dict)
 
 
@@ -88,8 +95,11 @@ def build_application(
 ) -> Manifest:
     """Return the SparkApplication `name` of `owner`, the zone's template merged into its spec.
 
-    `plan` is the text of `wire.copyplan.dumps`.
+    `plan` is the text of `wire.copyplan.dumps`. Raises InvalidTemplateError.
     """
+    wanted = zone.spec.transfer.spark_template
+    if fault := settings.template_policy.fault(wanted):
+        raise InvalidTemplateError(f"spec.transfer.sparkTemplate: {fault}")
     labels = _labels(zone, owner)
     driver: Manifest = {
         "cores": settings.driver_cores,
@@ -137,7 +147,7 @@ def build_application(
         "apiVersion": "sparkoperator.k8s.io/v1beta2",
         "kind": "SparkApplication",
         "metadata": _metadata(name, owner, labels),
-        "spec": merge(spec, zone.spec.transfer.spark_template),
+        "spec": merge(spec, wanted),
     }
 
 
@@ -227,14 +237,14 @@ class SparkStore:
         `items` are the plan's, as `wire.copying.plan` has them or as their JSON.
 
         One that is there keeps the plan it was made with: another plan is another name. Raises
-        ForeignObjectError, InvalidWriteError (the zone's sparkTemplate), MissingError when the
-        Spark operator's CRD is not installed.
+        ForeignObjectError, InvalidTemplateError or InvalidWriteError (the zone's sparkTemplate),
+        MissingError when the Spark operator's CRD is not installed.
         """
         plan = copyplan.dumps(msgspec.convert(list(items), list[PartitionCopy]))
+        application = build_application(name, zone, owner, plan, self._settings)
         config = build_plan_config(name, zone, owner, plan)
         if config is not None:
             await self._create(ConfigMap, config, owner)
-        application = build_application(name, zone, owner, plan, self._settings)
         try:
             return await self._create(SparkApplication, application, owner)
         except MissingError as error:

@@ -11,6 +11,8 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from rezone.domain.access.template_policy import POD_FIELDS, SPARK_FIELDS, TemplatePolicy
+
 MERGE_KEYS: Mapping[str, str] = {
     "containers": "name",
     "initContainers": "name",
@@ -25,6 +27,9 @@ MERGE_KEYS: Mapping[str, str] = {
     "configMaps": "name",
     "secrets": "name",
 }
+
+POD_POLICY = TemplatePolicy.of(POD_FIELDS, MERGE_KEYS)
+SPARK_POLICY = TemplatePolicy.of(SPARK_FIELDS, MERGE_KEYS)
 
 
 def merge(base: Mapping[str, Any], override: Mapping[str, Any] | None) -> dict[str, Any]:
@@ -46,7 +51,12 @@ def _is_keyed(key: str, value: Any) -> bool:
     name = MERGE_KEYS.get(key)
     if name is None or not isinstance(value, Sequence) or isinstance(value, str):
         return False
-    return all(isinstance(item, Mapping) and name in item for item in value)
+    return all(isinstance(item, Mapping) and _is_key(item.get(name)) for item in value)
+
+
+def _is_key(value: Any) -> bool:
+    """Return whether an item can be found by this value: what a person wrote may be anything."""
+    return isinstance(value, str | int)
 
 
 def _merge_items(

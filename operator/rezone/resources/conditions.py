@@ -52,6 +52,9 @@ class Reason(enum.StrEnum):
     NAME_CONFLICT = "NameConflict"  # somebody else's object has a name that is needed
     OBJECTS_OUTDATED = "ObjectsOutdated"  # restored from a backup; data nodes know later facts
     FAILED_CREATE = "FailedCreate"  # the API server refuses an object; the message is its answer
+    FAILED_DELETE = "FailedDelete"  # a pod or a claim that is not wanted any more does not go
+    INVALID_TEMPLATE = "InvalidTemplate"  # podTemplate sets what it may not, or makes no pod
+    NAMESPACE_REFUSED = "NamespaceRefused"  # a zone in the operator's own namespace
     NOT_ENOUGH_DATA_NODES = "NotEnoughDataNodes"  # fewer data nodes than replicas
     MAINTENANCE = "Maintenance"  # who is in maintenance until when is in the message
     MAINTENANCE_UNSAFE = "MaintenanceUnsafe"  # a partition cannot spare the data node yet

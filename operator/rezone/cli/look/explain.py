@@ -114,6 +114,15 @@ WORDS: Final[dict[str, Advice]] = {
         "The API server accepts the object.",
         "The message is the API server's answer: mend the quota, policy or right that it names.",
     ),
+    "InvalidTemplate": Advice(
+        "The zone's podTemplate can be used.",
+        "Change the field that the message names, or have it allowed (docs/operate/security.md).",
+    ),
+    "NamespaceRefused": Advice(
+        "The zone is made in another namespace.",
+        "Delete it here; or list its name in the chart's zonesInReleaseNamespace.",
+    ),
+    "FailedDelete": Advice("The API server deletes the object.", _BY_ITSELF),
     "InvalidSpec": Advice("The spec keeps its rules.", "Change the field that the message names."),
     "RetainedLimit": Advice(
         "Old leaders that are kept are removed.",

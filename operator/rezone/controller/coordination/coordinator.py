@@ -72,6 +72,7 @@ class Coordinator:
             PodSettings(
                 image=settings.data_node_image,
                 service_account=settings.data_node_service_account,
+                template_policy=settings.pod_policy(),
                 tls=certificates is not None,
             ),
             certificates=certificates,
@@ -82,6 +83,7 @@ class Coordinator:
             SparkSettings(
                 image=settings.spark_image,
                 service_account=settings.spark_service_account,
+                template_policy=settings.spark_policy(),
                 tls=certificates is not None,
             ),
         )

@@ -24,7 +24,13 @@ from rezone.domain.assignment import assignments
 from rezone.domain.assignment.assignments import Skip
 from rezone.domain.model import resharding_view, world
 from rezone.domain.observed.machine_limits import Rank
-from rezone.kube.errors import ConflictWriteError, ForeignObjectError, KubeError, MissingError
+from rezone.kube.errors import (
+    ConflictWriteError,
+    ForeignObjectError,
+    InvalidWriteError,
+    KubeError,
+    MissingError,
+)
 from rezone.resources.migration import RegionMigration, RegionMigrationSpec
 from rezone.resources.model import ObjectMeta
 from rezone.resources.task import RebalanceTask
@@ -165,7 +171,9 @@ class Acts:
             await self._transfers.ensure_spark(self._owner, action)
         except KubeError as error:
             errors[uid] = str(error)
-            raise
+            # Asking again changes nothing; and what else is to be done must not wait for it.
+            if not isinstance(error, InvalidWriteError):
+                raise
 
     @property
     def _rank(self) -> Rank:

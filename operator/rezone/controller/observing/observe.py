@@ -15,6 +15,7 @@ from rezone.domain.observed.disks import slow_nodes
 from rezone.domain.observed.maintenance import is_active
 from rezone.domain.routing.route_records import RouteRecords
 from rezone.domain.zone.data_nodes import KubeNode, Presence
+from rezone.domain.zone.status import Obstacle
 from rezone.kube.pods import PodView
 from rezone.resources.migration import TERMINAL_MIGRATION_STATES, MigrationState, RegionMigration
 from rezone.resources.task import RebalanceTask
@@ -31,7 +32,10 @@ from rezone.wire.messages import DiskTrouble, NodeId, ReplicaReport
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Observed:
-    """What one pass has asked for; `migrations` only if the time of a kept replica is over."""
+    """What one pass has asked for; `migrations` only if the time of a kept replica is over.
+
+    `template` says why no pod can be made of the zone's template.
+    """
 
     now: datetime
     kube_nodes: dict[str, KubeNode]
@@ -40,6 +44,7 @@ class Observed:
     tasks: tuple[RebalanceTask, ...]
     routes: RouteRecords
     migrations: tuple[RegionMigration, ...] | None
+    template: Obstacle | None = None
 
     @property
     def outdated(self) -> frozenset[int]:

@@ -24,6 +24,7 @@ def decide_rollout(
     *,
     tasks: Sequence[RebalanceTask],
     template_hash: str,
+    refused: bool = False,
     now: datetime,
 ) -> RolloutDecision:
     """Return what becomes of the zone's rolling update in this pass."""
@@ -47,6 +48,7 @@ def decide_rollout(
             rebalancing=view.pending is not None,
             maintenance=kept_ids(status.data_nodes),
             paused=zone.spec.paused,
+            refused=refused,
             tasks=frozenset(task.metadata.name for task in tasks),
         ),
         now,

@@ -24,6 +24,7 @@ from rezone.controller.nodes.monitor import utc_now
 from rezone.controller.observing.observe import Observed, build_view
 from rezone.controller.reconcile.restored import catch_up
 from rezone.controller.reconcile.rollouts import decide_rollout
+from rezone.controller.reconcile.zone_admission import is_refused, refused_status, template_obstacle
 from rezone.controller.reconcile.zone_mending import (
     ZoneMending,
     migrations_of,
@@ -95,6 +96,8 @@ class ZoneReconciler:
             # Everything the zone owns goes with it: the garbage collector follows the owner.
             self._c.forget_zone(zone_key)
             return None
+        if is_refused(zone, self._c.settings):
+            return await self._refuse(key, zone)
         runtime = self._c.runtime(zone_key, zone.metadata.uid)
         store = runtime.route_store(self._c.kube, zone)
         observed = await self._observe(zone, runtime, store)
@@ -102,6 +105,15 @@ class ZoneReconciler:
         if again is not None:
             return again
         return await self._pass(key, zone, runtime, store, observed)
+
+    async def _refuse(self, key: ObjectKey, zone: DistributionZone) -> float | None:
+        status = refused_status(zone, utc_now())
+        self._c.metrics.note_zone(key, status.conditions)
+        try:
+            await self._c.write_status(key, zone, status)
+        except ConflictWriteError:
+            return 0.0
+        return None
 
     async def _pass(
         self,
@@ -171,6 +183,7 @@ class ZoneReconciler:
             pods=pods,
             presence=presence,
             tasks=tasks,
+            template=await template_obstacle(self._c.pods, zone, pods),
             routes=await runtime.routes(store),
             migrations=await migrations_of(self._c, zone)
             if retained_replicas.any_over(kept, now)
@@ -213,6 +226,7 @@ class ZoneReconciler:
             view,
             tasks=observed.tasks,
             template_hash=self._c.pods.template_of(zone),
+            refused=observed.template is not None,
             now=observed.now,
         )
         await others_turn()

@@ -8,7 +8,7 @@ from rezone.domain.observed import maintenance
 from rezone.domain.observed.rollout import SeenPod
 from rezone.domain.routing.route_records import RouteRecords
 from rezone.domain.zone.status import Obstacle
-from rezone.kube.errors import ForbiddenError, ForeignObjectError, InvalidWriteError
+from rezone.kube.errors import ForbiddenError, ForeignObjectError, InvalidWriteError, KubeError
 from rezone.kube.pods import PodStore
 from rezone.resources.conditions import Reason
 from rezone.resources.zone import DistributionZone
@@ -32,8 +32,8 @@ async def bring_pods(
 ) -> Obstacle | None:
     """Make and delete pods as decided; return what is in the way of those to be made.
 
-    That is no reason to leave the partitions alone: a template that the API server refuses must
-    not keep a dead node's leaders from being replaced.
+    That is no reason to leave the partitions alone: a template or a pod that the API server refuses
+    must not keep a dead node's leaders from being replaced.
     """
     retired = _retired(status, observed)
     kept = [n for n in status.data_nodes if n.id not in retired and _needs_pod(zone, n)]
@@ -48,14 +48,21 @@ async def bring_pods(
         obstacle = Obstacle(reason=reason, message=str(error), lasting=not error.going)
     except (InvalidWriteError, ForbiddenError) as error:
         obstacle = Obstacle(reason=Reason.FAILED_CREATE, message=str(error))
-    for node in retired:
-        log.info("retiring data node", node=node)
-        await pods.delete_data_node(zone, node)
-    # Its successor might not be made either.
-    if outdated is not None and obstacle is None:
-        log.info("replacing pod", node=outdated.node)
-        await pods.delete_pod(zone, outdated.node, outdated.uid)
-    return obstacle
+    except KubeError as error:
+        obstacle = Obstacle(reason=Reason.FAILED_CREATE, message=str(error), lasting=False)
+    try:
+        for node in retired:
+            log.info("retiring data node", node=node)
+            await pods.delete_data_node(zone, node)
+        # Its successor might not be made either.
+        if outdated is not None and obstacle is None:
+            log.info("replacing pod", node=outdated.node)
+            await pods.delete_pod(zone, outdated.node, outdated.uid)
+    except KubeError as error:
+        obstacle = obstacle or Obstacle(
+            reason=Reason.FAILED_DELETE, message=str(error), lasting=False
+        )
+    return observed.template or obstacle
 
 
 def assigned_ids(keys: Assignments, records: RouteRecords) -> frozenset[int]:

@@ -6,8 +6,10 @@ import os
 from collections.abc import Mapping
 from typing import Any, Self
 
+from rezone.domain.access.template_policy import POD_FIELDS, SPARK_FIELDS, TemplatePolicy
 from rezone.domain.machines.resharding_table import GRACE_SECONDS
 from rezone.kube.certificates import AUTHORITY_SECRET
+from rezone.kube.template import MERGE_KEYS
 
 LOG_LEVELS = ("debug", "info", "warning", "error")
 TLS_MODES = ("issued", "provided", "off")
@@ -28,10 +30,17 @@ class CoordinatorSettings:
     beside it), "provided" (somebody else fills the Secrets, and REZONE_TLS_DIRECTORY has the
     operator's own) or "off": plaintext, which is right on one machine only. The chart says
     "issued" unless told otherwise. `client_login` "off" leaves the requests of clients for
-    certificates to people; it counts with `tls` "issued" only.
+    certificates to people; it counts with `tls` "issued" only. `pod_template_fields` and
+    `spark_template_fields` are fields that zones' templates may set besides those that they always
+    may (`domain.access.template_policy`). `namespace` is the operator's own, in which no zones are
+    taken but those of the names in `zones_in_own_namespace` ("*": all).
     """
 
     namespaces: tuple[str, ...] = ()
+    namespace: str = ""
+    zones_in_own_namespace: tuple[str, ...] = ()
+    pod_template_fields: tuple[str, ...] = ()
+    spark_template_fields: tuple[str, ...] = ()
     identity: str = "rezone-operator"
     lease_namespace: str = "default"
     lease_duration_seconds: int = 8
@@ -64,6 +73,16 @@ class CoordinatorSettings:
                 raise ValueError(f"{_variable(field.name)}={value}: must be one of {listed}")
             if isinstance(value, int | float) and not 0 < value < math.inf:
                 raise ValueError(f"{_variable(field.name)}={value}: must be above 0 and finite")
+        self.pod_policy()
+        self.spark_policy()
+
+    def pod_policy(self) -> TemplatePolicy:
+        """Return what podTemplates may set. Raises ValueError for what is no field."""
+        return _policy("pod_template_fields", POD_FIELDS, self.pod_template_fields)
+
+    def spark_policy(self) -> TemplatePolicy:
+        """Return what sparkTemplates may set. Raises ValueError for what is no field."""
+        return _policy("spark_template_fields", SPARK_FIELDS, self.spark_template_fields)
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] = os.environ) -> Self:
@@ -79,6 +98,13 @@ class CoordinatorSettings:
         if "lease_namespace" not in values and (ns := environment.get("REZONE_NAMESPACE")):
             values["lease_namespace"] = ns
         return cls(**values)
+
+
+def _policy(name: str, always: tuple[str, ...], more: tuple[str, ...]) -> TemplatePolicy:
+    try:
+        return TemplatePolicy.of((*always, *more), MERGE_KEYS)
+    except ValueError as error:
+        raise ValueError(f"{_variable(name)}: {error}") from error
 
 
 def _variable(name: str) -> str:

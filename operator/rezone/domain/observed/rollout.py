@@ -52,7 +52,7 @@ class Situation:
     those with a replica that is not in sync, `counted` those that may have to lead a
     partition, `sole` those that are alone in one. `ephemeral`: a pod's rows go with the pod.
     `tasks` names the zone's RebalanceTasks; while a node is in `maintenance`, or the zone is
-    `paused`, none is replaced.
+    `paused`, none is replaced. `refused`: no pod can be made of the template, so all wait.
     """
 
     template_hash: str
@@ -66,6 +66,7 @@ class Situation:
     rebalancing: bool
     maintenance: frozenset[NodeId] = frozenset()
     paused: bool = False
+    refused: bool = False
     tasks: frozenset[str] = frozenset()
 
 
@@ -85,6 +86,7 @@ class RolloutDecision:
 
 
 NOTHING = RolloutDecision()
+_REFUSED = "the template cannot be used; the condition Stalled says why"
 
 
 def lagging_nodes(view: ZoneView) -> frozenset[NodeId]:
@@ -124,6 +126,10 @@ def decide(
     before: RolloutStatus | None, seen: Situation, now: datetime, zone: str = ""
 ) -> RolloutDecision:
     """Return what becomes of the update of `zone`, one step on."""
+    if seen.refused:
+        # Which pods are outdated is not known either.
+        held = before and before.model_copy(update={"waiting_for": _REFUSED})
+        return RolloutDecision(status=held, held=True) if held else NOTHING
     outdated = [p for p in seen.pods if p.outdated]
     if not outdated and before is None:
         return NOTHING
