@@ -198,7 +198,7 @@ def test_what_does_not_fit_the_table_is_refused_at_both_ends(
         table.scan(columns=["id", "none"])
     codec = table.codec
     for wrong in ({"filter": (col("none") == 1).terms}, {"columns": ("none",)}):
+        replica = c.replica(0, 0)
+        ticket = SelectTicket(partition=0, **wrong)
         with pytest.raises(InvalidFilterError):
-            replica = c.replica(0, 0)
-            ticket = SelectTicket(partition=0, **wrong)
             next(select_batches(replica, replica.index, ticket, codec))

@@ -204,10 +204,20 @@ def _weaken(spec: Manifest) -> None:
     spec["request"] = base64.b64encode(signed).decode()
 
 
+def _by_dns_name(spec: Manifest) -> None:
+    uri = x509.DNSName(Identity(Role.WRITER, "shop", ZONE).uri)
+    asked = x509.CertificateSigningRequestBuilder().subject_name(x509.Name([]))
+    named = asked.add_extension(x509.SubjectAlternativeName([uri]), critical=False)
+    signed = named.sign(ec.generate_private_key(ec.SECP256R1()), hashes.SHA256())
+    text = signed.public_bytes(serialization.Encoding.PEM)
+    spec["request"] = base64.b64encode(text).decode()
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
         (lambda spec: spec.update(usages=["client auth", "server auth"]), "are not a client's"),
+        (_by_dns_name, "it has ['DNSName:rezone://zone/shop/orders/writer']"),
         (_weaken, "its key must be of P-256 or P-384"),
     ],
 )

@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
+from cryptography import x509
 
 from rezone.kube.authority import Authority, renew_at
 from rezone.wire.errors import ForbiddenError
@@ -18,6 +19,7 @@ from rezone.wire.transport.tls import (
     TlsDirectory,
     TlsFiles,
     TlsFilesError,
+    name_text,
     tls_from_environment,
 )
 
@@ -96,3 +98,18 @@ def test_certificates_say_who_they_are_and_when_to_renew_them() -> None:
         files.require_valid(NOW + timedelta(days=89))
         with pytest.raises(ForbiddenError, match="has expired on 2030-04-01"):
             files.require_valid(NOW + timedelta(days=91))
+
+
+@pytest.mark.parametrize("uri", ["rezone://operator", WRITER.uri])
+def test_only_a_uri_stands_for_a_role(uri: str) -> None:
+    """An authority that checks URIs would sign the same text as a DNS name or an address."""
+    assert Identity.parse(name_text(x509.UniformResourceIdentifier(uri))) is not None
+    others: tuple[x509.GeneralName, ...] = (
+        x509.DNSName(uri),
+        x509.RFC822Name(f"{uri.replace(':', '').replace('/', '')}@example"),
+        x509.DirectoryName(x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, uri)])),
+        x509.UniformResourceIdentifier("accounts.shop.svc"),
+    )
+    for name in others:
+        assert Identity.parse(name_text(name)) is None
+    assert Identity.parse(name_text(x509.DNSName("accounts.shop.svc"))) is not None

@@ -27,7 +27,7 @@ from rezone.kube.certificates import IssuedCertificates
 from rezone.kube.client import Kube
 from rezone.kube.errors import ConflictWriteError
 from rezone.kube.kinds import AccessReview, CertificateRequest, Manifest, ZoneKind
-from rezone.wire.transport.tls import utc_now
+from rezone.wire.transport.tls import name_text, utc_now
 
 _log = structlog.get_logger(__name__)
 
@@ -121,7 +121,7 @@ def parse(spec: Manifest) -> tuple[ClientRequest, PublicKey]:
     """
     try:
         asked = x509.load_pem_x509_csr(base64.b64decode(spec["request"], validate=True))
-        names = tuple(str(name.value) for name in _alternative_names(asked))
+        names = tuple(map(name_text, _alternative_names(asked)))
         key = _usable_key(asked)
     except (binascii.Error, ValueError, TypeError, UnsupportedAlgorithm) as error:
         raise UnusableRequestError(f"it cannot be signed: {error}") from error

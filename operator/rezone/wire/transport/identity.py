@@ -48,6 +48,8 @@ class Identity:
         if name.startswith(_SCHEME):
             return cls._of_uri(name.removeprefix(_SCHEME).split("/"))
         parts = name.split(".")
+        if ":" in name or "/" in name:
+            return None
         if len(parts) == _SERVICE_PARTS and all(parts) and parts[2] == "svc":
             return cls(Role.DATA_NODE, namespace=parts[1], zone=parts[0])
         return None

@@ -163,7 +163,21 @@ def first_name(certificate: x509.Certificate) -> str:
         names = certificate.extensions.get_extension_for_class(SubjectAlternativeName).value
     except x509.ExtensionNotFound:
         return ""
-    return next((str(name.value) for name in names), "")
+    return next(map(name_text, names), "")
+
+
+def name_text(name: x509.GeneralName) -> str:
+    """Return an alternative name as `Identity.parse` reads it.
+
+    Roles are URIs alone. A DNS name, an e-mail address or anything else that is written as one gets
+    its kind in front, and is nobody.
+    """
+    text = str(name.value)
+    if isinstance(name, x509.UniformResourceIdentifier):
+        return text if "://" in text else f"URI:{text}"
+    if isinstance(name, x509.DNSName) and "/" not in text:
+        return text
+    return f"{type(name).__name__}:{text}"
 
 
 def utc_now() -> datetime:
