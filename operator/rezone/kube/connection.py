@@ -12,6 +12,7 @@ Concurrency: a `Connection` belongs to one event loop and may be used by any num
 
 import json
 import os
+import sys
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -40,6 +41,9 @@ ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 DEFAULT_NAMESPACE = "default"
 FAILURE_FROM = 400
 MESSAGE_CHARS_MAX = 1000
+JSON_LEVELS_MAX = 10_000
+"""So deep may JSON be that the API server takes. It needs 2 MiB of a thread's stack."""
+OTHER_LEVELS_MAX = 2_000
 
 
 class RefusedError(Exception):
@@ -196,6 +200,15 @@ class Connection:
         return response
 
 
+def take_deep_json() -> None:
+    """Let this process read whatever the API server stores, in all threads and packages.
+
+    With Python's own limit of 1,000 levels a single object of one person, where the schema leaves
+    a field open, would end each list and each watch of its kind by a RecursionError.
+    """
+    sys.setrecursionlimit(max(sys.getrecursionlimit(), JSON_LEVELS_MAX + OTHER_LEVELS_MAX))
+
+
 async def open_connection(
     kubeconfig: Path | str | None = None, settings: ConnectionSettings | None = None
 ) -> Connection:
@@ -203,6 +216,7 @@ async def open_connection(
 
     Nothing is sent to the API server yet. Raises ConfigurationError.
     """
+    take_deep_json()
     configuration = Configuration()
     explicit = kubeconfig or os.environ.get("KUBECONFIG")
     try:
