@@ -4,22 +4,12 @@ import dataclasses
 from datetime import datetime
 
 from rezone.domain.machines.machine import Table
-from rezone.domain.machines.statuses import (
-    QUIET_SECONDS,
-    Decision,
-    Standing,
-    enter,
-    entered_time,
-    is_late,
-    with_conditions,
-    with_error,
-)
-from rezone.domain.model.world import Action
+from rezone.domain.machines.machine_run import MachineRun
+from rezone.domain.machines.statuses import Standing
 from rezone.resources.conditions import ConditionType, Reason
 from rezone.resources.machine_status import WaitingReason
 from rezone.resources.task import RebalanceTaskSpec, RebalanceTaskStatus, TaskState
 
-WAKE_SECONDS = 2.0
 WAKE_SOON_SECONDS = 0.2
 
 
@@ -30,7 +20,7 @@ def paused_where(*, rebalance: bool, zone: bool) -> str:
     return "spec.paused" if zone else ""
 
 
-class Run:
+class Run(MachineRun[RebalanceTaskStatus]):
     """The pass: its inputs, and what has been decided so far. Every state it enters persists.
 
     `paused_by`: why nothing new may be started in the zone, "" when it may.
@@ -45,22 +35,9 @@ class Run:
         *,
         paused_by: str,
     ) -> None:
-        self._table = table
+        super().__init__(table, status, now)
         self._paused_by = paused_by
         self.spec = spec
-        self.now = now
-        self.before = status
-        self.status = status
-        self.actions: list[Action] = []
-        self.path: list[str] = []
-        self.waiting = ""
-        self.standing: Standing | None = None
-        self.wake_seconds = WAKE_SECONDS
-
-    @property
-    def state(self) -> str:
-        """Return the state the pass has come to."""
-        return self.status.state
 
     @property
     def paused(self) -> bool:
@@ -70,50 +47,7 @@ class Run:
     @property
     def late(self) -> bool:
         """Return whether the state's deadline has passed; a paused task has all the time."""
-        return not self.paused and is_late(self.status, self.now)
-
-    def begin(self) -> None:
-        """Enter the first state, on the first visit."""
-        if not self.state:
-            self._enter(TaskState.PLANNED, "")
-
-    def go(self, event: str, *, message: str = "") -> bool:
-        """Follow an edge."""
-        self._enter(self._table.follow(self.state, event), message)
-        self.path.append(self.state)
-        return True
-
-    def _enter(self, state: str, message: str) -> None:
-        self.status = enter(self.status, self._table, state, self.now, message=message)
-        self.waiting = ""
-        self.standing = None
-
-    def give_up(self, event: str, reason: Reason, message: str) -> bool:
-        """Follow an edge to an end or a cancel, keeping why."""
-        self.status = with_error(self.status, reason, message)
-        return self.go(event, message=message)
-
-    def update(self, **changes: object) -> None:
-        """Change fields of the status."""
-        self.status = self.status.model_copy(update=changes)
-
-    def act(self, *actions: Action) -> None:
-        """Ask for actions."""
-        self.actions.extend(actions)
-
-    def wait(
-        self,
-        why: str,
-        *,
-        reason: Reason = Reason.WAITING,
-        stalled: bool = False,
-        seconds: float = WAKE_SECONDS,
-    ) -> bool:
-        """Stay in the state; `why` is read in the status (B-14). Stalled: a person must act."""
-        self.waiting = why
-        self.standing = Standing(succeeded=None, reason=reason, message=why, stalled=stalled)
-        self.wake_seconds = seconds
-        return False
+        return not self.paused and super().late
 
     def wait_paused(self) -> bool:
         """Stay, because a person wants it so."""
@@ -134,36 +68,14 @@ class Run:
         why = f"AwaitingApproval: set spec.approvedPlan to {plan.hash}"
         return self.wait(why, reason=Reason.AWAITING_APPROVAL, stalled=True)
 
-    def decision(self, generation: int) -> Decision[RebalanceTaskStatus]:
-        """Return what the pass has come to."""
-        terminal = self._table.state(self.state).terminal
-        self.settle_progress()
-        self._settle_waiting(terminal=terminal)
-        status = with_conditions(
-            self.status,
-            self._standing(),
-            generation=generation,
-            now=self.now,
-        )
-        return Decision(
-            status=status,
-            actions=tuple(self.actions),
-            wake_seconds=None if terminal else self.wake_seconds,
-            path=tuple(self.path),
-        )
-
-    def settle_progress(self) -> None:
-        """Write how far the task is, where its table has more than one step to count."""
-
-    def _settle_waiting(self, *, terminal: bool) -> None:
-        """Write why it waits when another kind of reason leads, not at every count that changes."""
-        waiting = "" if terminal else self.waiting
+    def _settle_waiting(self, waiting: str) -> None:
+        """Write it when another kind of reason leads, not at every count that changes."""
         old = self.status.waiting_for
         changed = old.partition(":")[0] != waiting.partition(":")[0]
-        lasts = (self.now - entered_time(self.status, self.now)).total_seconds() >= QUIET_SECONDS
         person = self.standing is not None and self.standing.reason is not Reason.WAITING
         mended = any(c.type is ConditionType.STALLED for c in self.before.conditions) and not person
-        if self.status != self.before or (changed and (lasts or person or mended or not waiting)):
+        worth = self.waits_long or person or mended or not waiting
+        if self.status != self.before or (changed and worth):
             self.update(waiting_for=waiting[:4096], waiting_reason=_reason_of(waiting))
 
     def _standing(self) -> Standing:

@@ -22,17 +22,18 @@ def copy_candidate(run: Run, report: ReplicaReport, wants: str) -> bool:
     bulk.run()
     if run.status.copies is not None or bulk.state.application:
         # That a small copy streams is seen in its progress: it costs no write.
-        run.status = run.status.model_copy(update={"copies": bulk.state})
+        run.update(copies=bulk.state)
     if bulk.error is not None:
-        run.status = run.status.model_copy(update={"last_error": bulk.error})
+        run.update(last_error=bulk.error)
     if bulk.failed:
-        return run.roll_back("candidate failed", Reason.FAILED, bulk.failed)
+        return run.give_up("candidate failed", Reason.FAILED, bulk.failed)
     run.act(*bulk.actions)
     if bulk.unavailable:
         why = f"SparkUnavailable: {bulk.unavailable}"
-        return run.wait(why, reason=Reason.SPARK_UNAVAILABLE)
+        return run.wait(why, reason=Reason.SPARK_UNAVAILABLE, stalled=True)
     if bulk.taken is not None:
-        return run.wait(f"NameConflict: {bulk.taken.taken}", reason=Reason.NAME_CONFLICT)
+        why = f"NameConflict: {bulk.taken.taken}"
+        return run.wait(why, reason=Reason.NAME_CONFLICT, stalled=True)
     return run.wait(wants)
 
 

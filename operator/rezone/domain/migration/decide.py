@@ -15,7 +15,7 @@ from rezone.domain.assignment import retained_replicas
 from rezone.domain.assignment.claims import awaited_rebalance, goes_first
 from rezone.domain.assignment.missing_replicas import replacement
 from rezone.domain.assignment.slots import Slots
-from rezone.domain.machines.statuses import Decision, with_error
+from rezone.domain.machines.statuses import Decision
 from rezone.domain.migration import recovery, takeover
 from rezone.domain.migration.copy import copy_candidate
 from rezone.domain.migration.run import Run, why_never_compared
@@ -43,9 +43,6 @@ from rezone.resources.migration import (
 from rezone.resources.migration import MigrationState as S
 from rezone.wire.messages import NodeId
 
-STEPS_MAX = 16
-"""More edges than the table has in a row: a pass that walks further runs in a circle."""
-
 WAKE_BLOCKED_SECONDS = 5.0
 
 
@@ -72,21 +69,16 @@ def decide(
         # The routes are not there, or the zone was re-sharded: nothing can be said or done.
         run.wait(f"partition {run.spec.partition} has no route", seconds=WAKE_BLOCKED_SECONDS)
         return run.decision(generation)
-    for _ in range(STEPS_MAX):
-        if run.state in TERMINAL_MIGRATION_STATES or not STEPS[run.state](run):
-            return run.decision(generation)
-    raise AssertionError(f"migration {name} runs in a circle: {run.path}")
+    return run.walk(STEPS, generation)
 
 
 def select_candidate(run: Run) -> bool:  # noqa: PLR0911 - one return for each edge
     """Choose who shall lead, and persist it with all that a crash must not lose."""
     if run.spec.cancel:
-        run.status = with_error(run.status, Reason.CANCELLED, "cancelled before it began")
-        return run.go("cancel", message="cancelled before it began")
+        return run.give_up("cancel", Reason.CANCELLED, "cancelled before it began")
     refusal = _refusal(run)
     if refusal:
-        run.status = with_error(run.status, Reason.INVALID_SPEC, refusal)
-        return run.go("refused", message=refusal)
+        return run.give_up("refused", Reason.INVALID_SPEC, refusal)
     if run.spec.unclean_election is not None:
         # Nothing else may hold this up: what else moves the partition finds the route changed.
         return recovery.begin(run, run.spec.unclean_election)
@@ -117,7 +109,7 @@ def select_candidate(run: Run) -> bool:  # noqa: PLR0911 - one return for each e
         leader_epoch=record.leader_epoch,
         opened_candidate=target not in record.replicas,
     )
-    run.status = run.status.model_copy(update={"context": context})
+    run.update(context=context)
     event = "available" if candidate_wants(run) == "" else "not available"
     return run.go(event, message=f"node {record.leader} -> node {target}")
 
@@ -155,8 +147,7 @@ def _without_assignment(run: Run, target: NodeId) -> bool | None:
         return run.wait(why, reason=Reason.CONFLICT, seconds=WAKE_BLOCKED_SECONDS)
     if _finds_no_room(run, target):
         why = f"node {old} could not be kept: {retained_replicas.FULL}, or have this one removed"
-        run.status = with_error(run.status, Reason.RETAINED_LIMIT, why)
-        return run.go("refused", message=why)
+        return run.give_up("refused", Reason.RETAINED_LIMIT, why)
     return _without_replacement(run, old) if _leaves_a_gap(run, target) else None
 
 
@@ -169,8 +160,7 @@ def _without_replacement(run: Run, old: NodeId) -> bool:
         f"partition {run.spec.partition} would have one replica less than it is assigned: no "
         f"other data node can take node {old}'s place; leave oldLeaderPolicy out"
     )
-    run.status = with_error(run.status, Reason.INVALID_SPEC, refusal)
-    return run.go("refused", message=refusal)
+    return run.give_up("refused", Reason.INVALID_SPEC, refusal)
 
 
 def _may_take_a_place_later(run: Run, old: NodeId) -> bool:
@@ -290,18 +280,18 @@ def open_candidate(run: Run) -> bool:  # noqa: PLR0911 - one return for each edg
     if run.roll_back_if_asked():
         return True
     if node_is_gone(view, node, run.now):
-        return run.roll_back("candidate failed", Reason.FAILED, f"node {node} is unreachable")
+        return run.give_up("candidate failed", Reason.FAILED, f"node {node} is unreachable")
     if record.leader != context.from_node:
         why = f"the leader is node {record.leader} now, no longer node {context.from_node}"
-        return run.roll_back("candidate failed", Reason.FAILED, why)
+        return run.give_up("candidate failed", Reason.FAILED, why)
     if node not in record.isr and leader_is_gone(view, record.leader, run.now):
         why = f"leader {record.leader} is gone and node {node} is not in sync"
-        return run.roll_back("candidate failed", Reason.FAILED, why)
+        return run.give_up("candidate failed", Reason.FAILED, why)
     if why := why_never_compared(run, node):
-        return run.roll_back("candidate failed", Reason.FAILED, why)
+        return run.give_up("candidate failed", Reason.FAILED, why)
     if is_mismatched(view, run.partition, record, node):
         why = f"the copy on node {node} differs from node {record.leader}'s rows"
-        return run.roll_back("candidate failed", Reason.FAILED, why)
+        return run.give_up("candidate failed", Reason.FAILED, why)
     wants = candidate_wants(run)
     if not wants:
         return run.go("candidate is close")

@@ -7,7 +7,6 @@ make every replica that comes back later roll back to what it shares with it (DC
 """
 
 from rezone.domain.machines.machine import Command
-from rezone.domain.machines.statuses import with_error
 from rezone.domain.migration.run import WAKE_TAKEOVER_SECONDS, Run
 from rezone.domain.model.world import BeginEmpty, ChangeRoutes
 from rezone.domain.observed.readiness import node_is_gone
@@ -33,7 +32,7 @@ def begin(run: Run, unclean_election: UncleanElectionSpec) -> bool:
     recovery = _recovery(loss, node)
     word = _word_of_heirs(run, loss, node, unclean_election)
     if word.refused:
-        return _fail(run, "refused", Reason.UNCLEAN_ELECTION_REFUSED, word.refused)
+        return run.give_up("refused", Reason.UNCLEAN_ELECTION_REFUSED, word.refused)
     if word.told:
         message = f"{recovery.message}; {word.told}"
         recovery = recovery.model_copy(update={"message": message})
@@ -45,7 +44,7 @@ def begin(run: Run, unclean_election: UncleanElectionSpec) -> bool:
         next_epoch=routes.highest_epoch(record) + 1,
         route_version=record.partition_epoch,
     )
-    run.status = run.status.model_copy(update={"context": context, "recovery": recovery})
+    run.update(context=context, recovery=recovery)
     return run.go("unclean election", message=f"node {node} shall lead: {recovery.message}")
 
 
@@ -57,9 +56,11 @@ def recover(run: Run) -> bool:
         return _await_leader(run)
     if record.leader_epoch >= context.next_epoch:
         why = f"node {record.leader} leads with epoch {record.leader_epoch} by another decision"
-        return _fail(run, "route has changed", Reason.CONFLICT, why)
+        return run.give_up("route has changed", Reason.CONFLICT, why)
     if run.spec.cancel:
-        return _fail(run, Command.CANCEL, Reason.CANCELLED, "cancelled before anything was changed")
+        return run.give_up(
+            Command.CANCEL, Reason.CANCELLED, "cancelled before anything was changed"
+        )
     # Somebody may have come back since; then there is a better way out, or none is needed.
     unheard = _unheard(run)
     if unheard:
@@ -75,10 +76,10 @@ def _elect(run: Run, unclean_election: UncleanElectionSpec) -> bool:
     loss = loss_of(run.view, run.partition)
     if loss is None or context.to_node not in candidates(loss, unclean_election.mode):
         why = f"node {context.to_node} does not answer any more"
-        return _fail(run, "refused", Reason.UNCLEAN_ELECTION_REFUSED, why)
+        return run.give_up("refused", Reason.UNCLEAN_ELECTION_REFUSED, why)
     word = _word_of_heirs(run, loss, context.to_node, unclean_election)
     if word.refused:
-        return _fail(run, "refused", Reason.UNCLEAN_ELECTION_REFUSED, word.refused)
+        return run.give_up("refused", Reason.UNCLEAN_ELECTION_REFUSED, word.refused)
     if word.changes:
         run.act(ChangeRoutes(changes=word.changes))
     if word.waits:
@@ -121,7 +122,7 @@ def _unheard(run: Run) -> str:
 
 def _is_refused(run: Run, unclean_election: UncleanElectionSpec) -> bool:
     why = refusal(run.view, run.partition, unclean_election, run.spec.target)
-    return bool(why) and _fail(run, "refused", Reason.UNCLEAN_ELECTION_REFUSED, why)
+    return bool(why) and run.give_up("refused", Reason.UNCLEAN_ELECTION_REFUSED, why)
 
 
 def _word_of_heirs(
@@ -131,11 +132,6 @@ def _word_of_heirs(
     if any(each.node == node and each.complete for each in loss.survivors):
         return HeirsWord()
     return heirs_word(run.view, run.partition, unclean_election)
-
-
-def _fail(run: Run, event: str, reason: Reason, message: str) -> bool:
-    run.status = with_error(run.status, reason, message)
-    return run.go(event, message=message)
 
 
 def _recovery(loss: Loss, node: NodeId) -> RecoveryStatus:

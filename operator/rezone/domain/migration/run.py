@@ -8,20 +8,12 @@ that dies starts again at the latter (RM-02).
 from datetime import datetime
 
 from rezone.domain.assignment.claims import Claim, Rank
-from rezone.domain.machines.machine import Command
+from rezone.domain.machines.machine import DEADLINE, Command
+from rezone.domain.machines.machine_run import MachineRun
 from rezone.domain.machines.migration_table import TABLE
-from rezone.domain.machines.statuses import (
-    QUIET_SECONDS,
-    Decision,
-    Standing,
-    enter,
-    entered_time,
-    is_late,
-    with_conditions,
-    with_error,
-)
+from rezone.domain.machines.statuses import Standing
 from rezone.domain.model.changes import Step, combine
-from rezone.domain.model.world import Action, ChangeRoutes, RouteChange, ZoneView
+from rezone.domain.model.world import ChangeRoutes, RouteChange, ZoneView
 from rezone.domain.observed.readiness import is_uncompared, node_is_gone
 from rezone.domain.routing.routes import Refusal
 from rezone.resources.conditions import Reason
@@ -36,7 +28,6 @@ from rezone.resources.migration import (
 from rezone.wire.layouts import id_of
 from rezone.wire.messages import LeaderAndIsr, NodeId, PartitionId
 
-WAKE_SECONDS = 1.0
 WAKE_TAKEOVER_SECONDS = 0.1
 
 _RESULTS = {
@@ -44,10 +35,6 @@ _RESULTS = {
     MigrationState.ROLLED_BACK: (False, Reason.CANCELLED),
     MigrationState.FAILED: (False, Reason.FAILED),
 }
-
-
-_FOR_A_PERSON = frozenset({Reason.SPARK_UNAVAILABLE, Reason.NAME_CONFLICT})
-"""What does not go on without somebody."""
 
 
 _WAITING_IN = {
@@ -62,8 +49,10 @@ _WAITING_IN = {
 }
 
 
-class Run:
+class Run(MachineRun[RegionMigrationStatus]):
     """The pass: its inputs, and what has been decided so far."""
+
+    WAKE_SECONDS = 1.0
 
     def __init__(
         self,
@@ -73,19 +62,11 @@ class Run:
         now: datetime,
         name: str,
     ) -> None:
+        super().__init__(TABLE, status, now)
         self.spec = spec
         self.view = view
-        self.now = now
         self.name = name
-        self.before = status
-        self.status = status
-        self.state = status.state
-        self.actions: list[Action] = []
-        self.path: list[str] = []
         self._behind: list[str] = []
-        self.waiting = ""
-        self.waiting_reason = Reason.RUNNING
-        self.wake_seconds = WAKE_SECONDS
 
     @property
     def partition(self) -> PartitionId:
@@ -110,16 +91,6 @@ class Run:
             raise AssertionError(f"migration {self.name} is in {self.state} without a context")
         return self.status.context
 
-    @property
-    def late(self) -> bool:
-        """Return whether the persisted state's deadline has passed."""
-        return is_late(self.status, self.now)
-
-    def begin(self) -> None:
-        """Enter the first state, on the first visit."""
-        if not self.state:
-            self._enter(MigrationState.SELECT_CANDIDATE, "", 0.0)
-
     def go(self, event: str, *, message: str = "", extra_seconds: float = 0.0) -> bool:
         """Follow an edge; the status is written when the state left, or the one entered, persists.
 
@@ -134,40 +105,21 @@ class Run:
             self._behind.append(target)
         elif TABLE.state(source).persists or rollback or TABLE.state(target).terminal:
             for passed in () if rollback else self._behind:
-                self._enter(passed, "", 0.0)
+                self._enter(passed, "")
             self._behind = []
             self._enter(target, message, extra_seconds)
         self.state = target
         self.path.append(target)
         return True
 
-    def _enter(self, state: str, message: str, extra_seconds: float) -> None:
-        self.status = enter(
-            self.status,
-            TABLE,
-            state,
-            self.now,
-            message=message,
-            extra_seconds=extra_seconds,
-        )
-        self.state = state
-        self.waiting = ""
-
-    def roll_back(self, event: str, reason: Reason, message: str) -> bool:
-        """Go to the rollback, keeping why for the end."""
-        self.status = with_error(self.status, reason, message)
-        return self.go(event, message=message)
-
     def roll_back_if_asked(self) -> bool:
         """Go to the rollback when a person cancels or the deadline has passed (B-14, ZR-18)."""
         if self.spec.cancel:
-            return self.roll_back(Command.CANCEL, Reason.CANCELLED, "cancelled by spec.cancel")
+            return self.give_up(Command.CANCEL, Reason.CANCELLED, "cancelled by spec.cancel")
         if self.late:
             why = self.status.waiting_for or self.waiting or "no progress"
-            return self.roll_back(
-                "deadline",
-                Reason.FAILED,
-                f"{self.state} did not succeed in time: {why}",
+            return self.give_up(
+                DEADLINE, Reason.FAILED, f"{self.state} did not succeed in time: {why}"
             )
         return False
 
@@ -206,21 +158,7 @@ class Run:
 
     def set_context(self, **changes: int | bool | datetime | None) -> None:
         """Change fields of the persistent context."""
-        context = self.context.model_copy(update=changes)
-        self.status = self.status.model_copy(update={"context": context})
-
-    def wait(
-        self, why: str, *, reason: Reason = Reason.WAITING, seconds: float | None = None
-    ) -> bool:
-        """Stay in the state; `why` is read in the status when it lasts (B-14)."""
-        self.waiting = why
-        self.waiting_reason = reason
-        self.wake_seconds = WAKE_SECONDS if seconds is None else seconds
-        return False
-
-    def act(self, *actions: Action) -> None:
-        """Ask for actions."""
-        self.actions.extend(actions)
+        self.update(context=self.context.model_copy(update=changes))
 
     def change_route(self, *steps: Step) -> str:
         """Ask for the route to be changed by these steps at once; return why not, or ""."""
@@ -236,32 +174,13 @@ class Run:
             self.act(ChangeRoutes(changes=(change,)))
         return ""
 
-    def decision(self, generation: int) -> Decision[RegionMigrationStatus]:
-        """Return what the pass has come to."""
-        terminal = TABLE.state(self.status.state).terminal
-        self._settle_waiting(terminal=terminal)
-        status = with_conditions(
-            self.status,
-            self._standing(),
-            generation=generation,
-            now=self.now,
-        )
-        return Decision(
-            status=status,
-            actions=tuple(self.actions),
-            wake_seconds=None if terminal else self.wake_seconds,
-            path=tuple(self.path),
-        )
-
-    def _settle_waiting(self, *, terminal: bool) -> None:
-        waiting = "" if terminal else self.waiting
-        lasts = (self.now - entered_time(self.status, self.now)).total_seconds() >= QUIET_SECONDS
-        person = self.waiting_reason in _FOR_A_PERSON
-        if self.status.waiting_for != waiting and (lasts or person or self.status != self.before):
-            reason = waiting_reason(self.status.state, self.waiting_reason) if waiting else None
-            self.status = self.status.model_copy(
-                update={"waiting_for": waiting, "waiting_reason": reason}
-            )
+    def _settle_waiting(self, waiting: str) -> None:
+        person = self.standing is not None and self.standing.stalled
+        worth = self.waits_long or person or self.status != self.before
+        if self.status.waiting_for != waiting and worth:
+            kind = self.standing.reason if self.standing is not None else Reason.RUNNING
+            reason = waiting_reason(self.status.state, kind) if waiting else None
+            self.update(waiting_for=waiting, waiting_reason=reason)
 
     def _standing(self) -> Standing:
         status = self.status
@@ -278,13 +197,9 @@ class Run:
             return Standing(succeeded=succeeded, reason=reason, message=message, stalled=stalled)
         if not status.waiting_for:
             return Standing(succeeded=None, reason=Reason.RUNNING, message=f"in {status.state}")
-        reason = self.waiting_reason if status.waiting_for == self.waiting else Reason.WAITING
-        return Standing(
-            succeeded=None,
-            reason=reason,
-            message=status.waiting_for,
-            stalled=reason in _FOR_A_PERSON,
-        )
+        if self.standing is not None and status.waiting_for == self.waiting:
+            return self.standing
+        return Standing(succeeded=None, reason=Reason.WAITING, message=status.waiting_for)
 
 
 def why_never_compared(run: Run, node: NodeId) -> str:

@@ -56,7 +56,7 @@ def update_metadata_down(run: Run) -> bool:
         return run.go("written", extra_seconds=run.view.leader_lease_seconds)
     why = _cannot_authorize(run)
     if why:
-        return run.roll_back("candidate failed", Reason.FAILED, why)
+        return run.give_up("candidate failed", Reason.FAILED, why)
     return _authorize(run)
 
 
@@ -130,7 +130,7 @@ def downgrade_leader(run: Run) -> bool:  # noqa: PLR0911 - one return for each e
         return run.go("handing over")
     if not _is_authorized(run):
         why = f"the route has changed: leader {run.record.leader}, epoch {run.record.leader_epoch}"
-        return run.roll_back("route has changed", Reason.FAILED, why)
+        return run.give_up("route has changed", Reason.FAILED, why)
     if run.roll_back_if_asked():
         return True
     if _old_leader_is_gone(run):
@@ -142,7 +142,7 @@ def downgrade_leader(run: Run) -> bool:  # noqa: PLR0911 - one return for each e
         return run.wait(why, seconds=WAKE_TAKEOVER_SECONDS)
     if _failed(old, context.next_epoch):
         why = f"takeover failed on node {context.from_node}: {old.takeover_error}"
-        return run.roll_back("takeover failed", Reason.FAILED, why)
+        return run.give_up("takeover failed", Reason.FAILED, why)
     mine = old.takeover_epoch == context.next_epoch and old.takeover in _RUNNING
     if mine or (old.role is not Role.LEADER and old.leader == context.to_node):
         return run.go("handing over")
@@ -180,11 +180,11 @@ def upgrade_candidate(run: Run) -> bool:  # noqa: PLR0911 - one return for each 
     candidate = view.report(run.partition, context.to_node)
     if _failed(candidate, context.next_epoch) and candidate is not None:
         why = f"takeover failed on node {context.to_node}: {candidate.takeover_error}"
-        return run.roll_back("takeover failed", Reason.FAILED, why)
+        return run.give_up("takeover failed", Reason.FAILED, why)
     found = candidate is not None or not is_reachable(view, context.to_node)
     if not found or node_is_gone(view, context.to_node, run.now):
         why = f"node {context.to_node} is unreachable or has no replica"
-        return run.roll_back("candidate failed", Reason.FAILED, why)
+        return run.give_up("candidate failed", Reason.FAILED, why)
     if candidate is None:
         why = f"node {context.to_node} is unreachable"
         return run.wait(why, seconds=WAKE_TAKEOVER_SECONDS)
@@ -221,7 +221,7 @@ def update_metadata_up(run: Run) -> bool:
     # and the change is guarded by the version seen now.
     if record.partition_epoch != context.route_version and not _is_authorized(run):
         why = f"the route has changed: leader {record.leader}, epoch {record.leader_epoch}"
-        return run.roll_back("route has changed", Reason.FAILED, why)
+        return run.give_up("route has changed", Reason.FAILED, why)
     steps = [
         lambda r: route_leaders.complete_takeover(r, context.to_node, context.next_epoch),
     ]
@@ -261,7 +261,7 @@ def _note_kept(run: Run) -> str:
     if kept:
         run.set_context(retained_time=kept[0].retained_time)
         until = kept[0].retain_until_time
-        run.status = run.status.model_copy(update={"retain_old_leader_until_time": until})
+        run.update(retain_old_leader_until_time=until)
     elif not run.has_place(run.context.from_node) and retained_replicas.is_full(run.view):
         return f"; node {run.context.from_node} is not kept: {retained_replicas.FULL}"
     elif run.spec.retain_old_leader_seconds is not None:
@@ -305,7 +305,7 @@ def update_metadata_rollback(run: Run) -> bool:  # noqa: PLR0911 - one return fo
     if _try_again(run):
         if not _follows_again(run):
             return run.wait(f"node {context.to_node} does not follow node {record.leader} yet")
-        run.status = run.status.model_copy(update={"attempt": run.status.attempt + 1})
+        run.update(attempt=run.status.attempt + 1)
         return run.go("try again", message=_why(run))
     if not _cleaned(run):
         return run.wait(f"the replica opened on node {context.to_node} is being removed")

@@ -28,8 +28,6 @@ from rezone.resources.task import (
 )
 from rezone.resources.task import TaskState as S
 
-STEPS_MAX = 16
-
 
 def decide(
     spec: RebalanceTaskSpec,
@@ -50,12 +48,7 @@ def decide(
     status = status or RebalanceTaskStatus()
     if status.state in TERMINAL_TASK_STATES:
         return Decision(status=status)
-    run = TaskRun(spec, status, view, now, name=name, plan=plan)
-    run.begin()
-    for _ in range(STEPS_MAX):
-        if run.state in TERMINAL_TASK_STATES or not STEPS[run.state](run):
-            return run.decision(generation)
-    raise AssertionError(f"task {name} runs in a circle: {run.path}")
+    return TaskRun(spec, status, view, now, name=name, plan=plan).walk(STEPS, generation)
 
 
 def _cancelled(run: TaskRun) -> bool:

@@ -29,8 +29,6 @@ from rezone.resources.task import TERMINAL_TASK_STATES, RebalanceTaskSpec, Rebal
 from rezone.resources.task import TaskState as S
 from rezone.wire.layouts import index_of
 
-STEPS_MAX = 12
-
 
 def decide(
     spec: RebalanceTaskSpec,
@@ -45,12 +43,7 @@ def decide(
     status = status or RebalanceTaskStatus()
     if status.state in TERMINAL_TASK_STATES:
         return Decision(status=status)
-    run = ReshardingRun(spec, status, view, now, plan=plan)
-    run.begin()
-    for _ in range(STEPS_MAX):
-        if run.state in TERMINAL_TASK_STATES or not STEPS[run.state](run):
-            return run.decision(generation)
-    raise AssertionError(f"a re-sharding runs in a circle: {run.path}")
+    return ReshardingRun(spec, status, view, now, plan=plan).walk(STEPS, generation)
 
 
 def planned(run: ReshardingRun) -> bool:
