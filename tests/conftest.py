@@ -9,6 +9,7 @@ import pytest
 import structlog
 from hypothesis import settings
 
+from hack_scripts import hack
 from hangs import (
     pytest_configure,
     pytest_exception_interact,
@@ -50,6 +51,7 @@ __all__ = [
     "apiserver",
     "configured_log",
     "crds",
+    "hack",
     "kube",
     "kubeconfig",
     "namespace",

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import importlib.util
 import tomllib
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -16,14 +16,9 @@ HASH = "sha256:" + "0" * 64
 
 
 @pytest.fixture
-def audit() -> ModuleType:
+def audit(hack: Callable[[str], ModuleType]) -> ModuleType:
     """Return hack/audit.py."""
-    spec = importlib.util.spec_from_file_location("audit_of_the_lock", ROOT / "hack" / "audit.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return hack("audit")
 
 
 @pytest.mark.parametrize(

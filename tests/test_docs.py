@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -10,23 +9,6 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 PAGE = "# Moves\n\n## How fast?\n\n## A `code` heading\n\n## How fast?\n"
-
-
-@pytest.fixture
-def hack(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Return a function that imports a script of hack/ by its name."""
-    monkeypatch.syspath_prepend(ROOT / "hack")
-    yield __import__
-    for name in (
-        "docs_site",
-        "glossary",
-        "links",
-        "mutations",
-        "pages",
-        "protocols_page",
-        "settings_page",
-    ):
-        sys.modules.pop(name, None)
 
 
 @pytest.mark.parametrize(

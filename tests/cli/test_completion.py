@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import hashlib
-import importlib.util
 import io
 import os
 import re
 import subprocess
 import sys
 import tarfile
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 
@@ -83,14 +83,9 @@ def test_kubectl_completes_the_plugin(on_path: dict[str, str], tmp_path: Path) -
 
 
 @pytest.fixture
-def krew() -> ModuleType:
+def krew(hack: Callable[[str], ModuleType]) -> ModuleType:
     """Return hack/krew.py."""
-    spec = importlib.util.spec_from_file_location("krew_release", ROOT / "hack" / "krew.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return hack("krew")
 
 
 @pytest.fixture
