@@ -18,23 +18,7 @@ _ALLOWED = {"log_level": LOG_LEVELS, "tls": TLS_MODES, "client_login": ("on", "o
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class CoordinatorSettings:
-    """What the operator can be told.
-
-    `namespaces` empty means all. `leader_lease_seconds` is how long an unreachable leader is
-    waited for before an in-sync replica takes over; it must be longer than a restart of a pod
-    that you do not want to notice. `lease_duration_seconds` is how long a dead operator's Lease
-    keeps the next one waiting. `resharding_grace_seconds` is how long old partitions stay after the
-    last cut-over, for scans that began before. `max_migrations_per_kubernetes_node` is how many
-    copies of all zones a Kubernetes node takes part in at once, as source or target. `tls` is
-    "issued" (the operator issues all certificates, by the authority in `tls_authority_secret`
-    beside it), "provided" (somebody else fills the Secrets, and REZONE_TLS_DIRECTORY has the
-    operator's own) or "off": plaintext, which is right on one machine only. The chart says
-    "issued" unless told otherwise. `client_login` "off" leaves the requests of clients for
-    certificates to people; it counts with `tls` "issued" only. `pod_template_fields` and
-    `spark_template_fields` are fields that zones' templates may set besides those that they always
-    may (`domain.access.template_policy`). `namespace` is the operator's own, in which no zones are
-    taken but those of the names in `zones_in_own_namespace` ("*": all).
-    """
+    """What the operator can be told; docs/settings.yaml has the meanings."""
 
     namespaces: tuple[str, ...] = ()
     namespace: str = ""
