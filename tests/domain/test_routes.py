@@ -218,15 +218,15 @@ def test_only_the_authorized_takeover_is_adopted(
     leader: int, epoch: int, expected: RefusalReason
 ) -> None:
     """A node that only believes to lead would become the leader."""
-    assert reason(route_leaders.adopt_leader(AUTHORIZED, leader, epoch)) is expected
+    assert reason(route_leaders.complete_takeover(AUTHORIZED, leader, epoch)) is expected
 
 
 @pytest.mark.proves("B-09", "ZR-16")
 def test_a_takeover_that_finished_without_the_coordinator_is_adopted() -> None:
     """The coordinator would come back and fight the leader of the data plane."""
-    record = changed(route_leaders.adopt_leader(AUTHORIZED, 1, 2))
+    record = changed(route_leaders.complete_takeover(AUTHORIZED, 1, 2))
     assert (record.leader, record.leader_epoch) == (1, 2)
-    assert route_leaders.adopt_leader(record, 1, 2) is record
+    assert route_leaders.complete_takeover(record, 1, 2) is record
 
 
 @pytest.mark.proves("RM-08")
@@ -234,7 +234,7 @@ def test_rolling_back_fences_the_candidate() -> None:
     """The candidate and the old leader would both lead."""
     record = changed(route_leaders.roll_back_takeover(AUTHORIZED))
     assert (record.leader, record.leader_epoch, record.next_leader) == (0, 3, None)
-    assert reason(route_leaders.adopt_leader(record, 1, 2)) is RefusalReason.STALE_LEADER_EPOCH
+    assert reason(route_leaders.complete_takeover(record, 1, 2)) is RefusalReason.STALE_LEADER_EPOCH
 
 
 # --- failover -----------------------------------------------------------------------------------
@@ -266,7 +266,7 @@ def test_failover_during_a_takeover_is_above_the_authorized_epoch() -> None:
     """The candidate may lead with next_epoch already: two leaders would share an epoch."""
     record = changed(route_leaders.fail_over(AUTHORIZED, {2}, minimum=1))
     assert (record.leader, record.leader_epoch) == (2, 3)
-    assert reason(route_leaders.adopt_leader(record, 1, 2)) is RefusalReason.STALE_LEADER_EPOCH
+    assert reason(route_leaders.complete_takeover(record, 1, 2)) is RefusalReason.STALE_LEADER_EPOCH
     plain = changed(route_leaders.authorize_takeover(THREE, 2))
     assert changed(route_leaders.fail_over(plain, {1, 2}, minimum=1)).leader == 2
 
@@ -356,7 +356,7 @@ class RoutesMachine(RuleBasedStateMachine):
         """Let a node say that it leads."""
         said = self.record.leader_epoch + epoch
         before = self.record
-        self._take(route_leaders.adopt_leader(before, node, said))
+        self._take(route_leaders.complete_takeover(before, node, said))
         if self.record is not before:
             assert (before.next_leader, before.next_epoch) == (node, said)
             assert said > self.fenced_epoch

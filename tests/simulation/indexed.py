@@ -239,7 +239,7 @@ class Indexed(DataPlane):
             report = replica_report(leader)
             if self.set(
                 PARTITION,
-                route_leaders.adopt_leader(record, leader.node_id, report.leader_epoch),
+                route_leaders.complete_takeover(record, leader.node_id, report.leader_epoch),
             ):
                 self.counts["takeovers"] += 1
                 return

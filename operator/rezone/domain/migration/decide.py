@@ -24,11 +24,10 @@ from rezone.domain.observed.readiness import (
     comparing,
     is_mismatched,
     is_reachable,
-    is_verified,
     leader_is_gone,
     node_is_gone,
     verification,
-    was_copied,
+    wants_comparison,
     why_not_close,
 )
 from rezone.domain.routing import routes
@@ -266,7 +265,7 @@ def candidate_wants(run: Run) -> str:  # noqa: PLR0911 - one return for each wan
         return why_never_compared(run, node)
     if why := why_not_close(view, run.partition, record, node):
         return why
-    if was_copied(view, run.partition, node) and not is_verified(view, run.partition, record, node):
+    if wants_comparison(view, run.partition, record, node):
         return f"the copy is verified: {comparing(view, run.partition, record, node)}"
     return ""
 
@@ -311,8 +310,7 @@ def _help_candidate(run: Run, wants: str) -> bool:
     if (
         report is not None
         and node in record.isr
-        and was_copied(run.view, run.partition, node)
-        and not is_verified(run.view, run.partition, record, node)
+        and wants_comparison(run.view, run.partition, record, node)
     ):
         run.act(verification(run.partition, record, node))
     return run.wait(wants)

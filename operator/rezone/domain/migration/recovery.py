@@ -7,7 +7,7 @@ make every replica that comes back later roll back to what it shares with it (DC
 """
 
 from rezone.domain.machines.machine import Command
-from rezone.domain.migration.run import WAKE_TAKEOVER_SECONDS, Run
+from rezone.domain.migration.run import Run
 from rezone.domain.model.world import BeginEmpty, ChangeRoutes
 from rezone.domain.observed.readiness import node_is_gone
 from rezone.domain.repair.lost_quorum import Loss, candidates, loss_of, refusal
@@ -84,12 +84,11 @@ def _elect(run: Run, unclean_election: UncleanElectionSpec) -> bool:
         run.act(ChangeRoutes(changes=word.changes))
     if word.waits:
         return run.wait(word.waits)
-    refused = run.change_route(
+    return run.write_route(
         lambda r: route_leaders.elect_uncleanly(
             r, context.to_node, context.next_epoch, lost=unclean_election.lost_nodes
         )
     )
-    return run.wait(refused or "the route is being written", seconds=WAKE_TAKEOVER_SECONDS)
 
 
 def _await_leader(run: Run) -> bool:
@@ -102,7 +101,7 @@ def _await_leader(run: Run) -> bool:
         return run.go("recovered", message=f"node {context.to_node} leads: {text}")
     if report.needs_snapshot and run.status.recovery is not None and run.status.recovery.empty:
         run.act(BeginEmpty(partition=run.partition, node=context.to_node, state=run.record))
-    return run.wait(f"node {context.to_node} does not lead yet", seconds=WAKE_TAKEOVER_SECONDS)
+    return run.wait_briefly(f"node {context.to_node} does not lead yet")
 
 
 def _unheard(run: Run) -> str:

@@ -14,6 +14,7 @@ from rezone.domain.machines.migration_table import TABLE
 from rezone.domain.machines.statuses import Standing
 from rezone.domain.model.changes import Step, combine
 from rezone.domain.model.world import ChangeRoutes, RouteChange, ZoneView
+from rezone.domain.observed.leader_transfer import LeaderTransfer
 from rezone.domain.observed.readiness import is_uncompared, node_is_gone
 from rezone.domain.routing.routes import Refusal
 from rezone.resources.conditions import Reason
@@ -112,6 +113,13 @@ class Run(MachineRun[RegionMigrationStatus]):
         self.path.append(target)
         return True
 
+    @property
+    def transfer(self) -> LeaderTransfer:
+        """Return the transfer that the context is about."""
+        at = self.context
+        source, candidate, epochs = at.from_node, at.to_node, (at.leader_epoch, at.next_epoch)
+        return LeaderTransfer(self.view, self.partition, source, candidate, *epochs)
+
     def roll_back_if_asked(self) -> bool:
         """Go to the rollback when a person cancels or the deadline has passed (B-14, ZR-18)."""
         if self.spec.cancel:
@@ -173,6 +181,14 @@ class Run(MachineRun[RegionMigrationStatus]):
             )
             self.act(ChangeRoutes(changes=(change,)))
         return ""
+
+    def wait_briefly(self, why: str) -> bool:
+        """Stay in the state, and look again while writes are held."""
+        return self.wait(why, seconds=WAKE_TAKEOVER_SECONDS)
+
+    def write_route(self, *steps: Step) -> bool:
+        """Ask for the route to be changed by these steps at once, and stay until it is."""
+        return self.wait_briefly(self.change_route(*steps) or "the route is being written")
 
     def _settle_waiting(self, waiting: str) -> None:
         person = self.standing is not None and self.standing.stalled

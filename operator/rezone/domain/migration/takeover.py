@@ -9,35 +9,28 @@ has happened is read from the candidate's report alone; everything else may be l
 from rezone.domain.assignment import retained_replicas
 from rezone.domain.assignment.missing_replicas import replacement
 from rezone.domain.migration.copy import is_copying
-from rezone.domain.migration.run import WAKE_TAKEOVER_SECONDS, Run, why_never_compared
-from rezone.domain.model.changes import drop_from_isr, stop_of
-from rezone.domain.model.world import (
-    NotifyFailureDetector,
-    RequestTakeover,
-    RequestUpgrade,
-    SettleLeader,
-)
+from rezone.domain.migration.run import Run, why_never_compared
+from rezone.domain.model.changes import Step, drop_from_isr, stop_of
+from rezone.domain.model.world import NotifyFailureDetector, SettleLeader
+from rezone.domain.observed.leader_transfer import authorization
 from rezone.domain.observed.readiness import (
     comparing,
     is_mismatched,
     is_reachable,
-    is_verified,
     leader_is_gone,
     leader_knows,
     node_is_gone,
     verification,
-    was_copied,
+    wants_comparison,
     why_not_close,
 )
 from rezone.domain.routing import route_leaders, routes
 from rezone.resources.conditions import Reason
 from rezone.resources.migration import OldLeaderPolicy
-from rezone.wire.messages import NodeId, ReplicaReport, Role, TakeoverState
+from rezone.wire.messages import NodeId, Role
 
 ATTEMPTS_MAX = 3
 """How often a takeover is tried in all before the migration gives up (DCP-11)."""
-
-_RUNNING = frozenset({TakeoverState.PENDING, TakeoverState.DEAD, TakeoverState.ACTIVE})
 
 
 def update_metadata_down(run: Run) -> bool:
@@ -79,56 +72,30 @@ def _authorize(run: Run) -> bool:
     if not gone and (why := why_not_close(view, run.partition, record, node)):
         run.change_route(lambda r: routes.set_hot_standby(r, node))
         return run.wait(why)
-    copied = was_copied(view, run.partition, node)
-    if not gone and copied and not is_verified(view, run.partition, record, node):
+    if not gone and wants_comparison(view, run.partition, record, node):
         run.act(verification(run.partition, record, node))
         return run.wait(f"the copy is verified: {comparing(view, run.partition, record, node)}")
-    refusal = run.change_route(
-        lambda r: routes.set_hot_standby(r, node),
-        lambda r: route_leaders.authorize_takeover(r, node),
-    )
-    return run.wait(refusal or "the route is being written", seconds=WAKE_TAKEOVER_SECONDS)
-
-
-def _leads(run: Run) -> bool:
-    report = run.view.report(run.partition, run.context.to_node)
-    return (
-        report is not None
-        and report.role is Role.LEADER
-        and report.leader_epoch == run.context.next_epoch
-    )
+    return run.write_route(*authorization(node))
 
 
 def _led_from(run: Run) -> int | None:
-    report = run.view.report(run.partition, run.context.to_node)
-    return report.led_from_offset if report is not None and _leads(run) else None
+    new = run.transfer.new
+    return new.led_from_offset if new is not None and run.transfer.leads else None
 
 
-def _is_written(run: Run) -> bool:
-    """Return whether the route says already that the candidate leads (RM-06)."""
-    record, context = run.record, run.context
-    return record.leader == context.to_node and record.leader_epoch >= context.next_epoch
-
-
-def _is_authorized(run: Run) -> bool:
-    record, context = run.record, run.context
-    return (record.next_leader, record.next_epoch) == (context.to_node, context.next_epoch)
-
-
-def _failed(report: ReplicaReport | None, next_epoch: int) -> bool:
-    return (
-        report is not None
-        and report.takeover is TakeoverState.FAILED
-        and report.takeover_epoch == next_epoch
-    )
+def _candidate_leads(run: Run) -> bool:
+    """Return whether the candidate leads: by the route (RM-06), or authorized by its own word."""
+    record, context, transfer = run.record, run.context, run.transfer
+    written = record.leader == context.to_node and record.leader_epoch >= context.next_epoch
+    return written or (transfer.is_authorized(record) and transfer.leads)
 
 
 def downgrade_leader(run: Run) -> bool:  # noqa: PLR0911 - one return for each edge
     """Ask the old leader to drain and hand over; find out whether it is gone (RM-04)."""
-    view, context = run.view, run.context
-    if _is_written(run) or (_is_authorized(run) and _leads(run)):
+    context, transfer = run.context, run.transfer
+    if _candidate_leads(run):
         return run.go("handing over")
-    if not _is_authorized(run):
+    if not transfer.is_authorized(run.record):
         why = f"the route has changed: leader {run.record.leader}, epoch {run.record.leader_epoch}"
         return run.give_up("route has changed", Reason.FAILED, why)
     if run.roll_back_if_asked():
@@ -136,29 +103,18 @@ def downgrade_leader(run: Run) -> bool:  # noqa: PLR0911 - one return for each e
     if _old_leader_is_gone(run):
         run.set_context(close_old_leader=True, leader_may_be_unreachable=True)
         return run.go("leader is gone")
-    old = view.report(run.partition, context.from_node)
+    old = transfer.old
     if old is None:
         why = f"leader {context.from_node} is unreachable; its lease must run out"
-        return run.wait(why, seconds=WAKE_TAKEOVER_SECONDS)
-    if _failed(old, context.next_epoch):
-        why = f"takeover failed on node {context.from_node}: {old.takeover_error}"
+        return run.wait_briefly(why)
+    if why := transfer.failure(context.from_node):
         return run.give_up("takeover failed", Reason.FAILED, why)
-    mine = old.takeover_epoch == context.next_epoch and old.takeover in _RUNNING
-    if mine or (old.role is not Role.LEADER and old.leader == context.to_node):
+    if transfer.handing_over or (transfer.stepped_down and old.leader == context.to_node):
         return run.go("handing over")
     if old.partition_epoch < context.route_version:
-        why = f"node {context.from_node} does not know the new route yet"
-        return run.wait(why, seconds=WAKE_TAKEOVER_SECONDS)
-    run.act(
-        RequestTakeover(
-            partition=run.partition,
-            source=context.from_node,
-            candidate=context.to_node,
-            leader_epoch=context.leader_epoch,
-            next_epoch=context.next_epoch,
-        ),
-    )
-    return run.wait("the takeover has been asked for", seconds=WAKE_TAKEOVER_SECONDS)
+        return run.wait_briefly(f"node {context.from_node} does not know the new route yet")
+    run.act(transfer.ask_source())
+    return run.wait_briefly("the takeover has been asked for")
 
 
 def _old_leader_is_gone(run: Run) -> bool:
@@ -171,41 +127,27 @@ def _old_leader_is_gone(run: Run) -> bool:
 
 def upgrade_candidate(run: Run) -> bool:  # noqa: PLR0911 - one return for each edge
     """Wait until the candidate leads; tell it to when the old leader no longer can (RM-05)."""
-    view, context = run.view, run.context
-    if _is_written(run) or (_is_authorized(run) and _leads(run)):
+    view, context, transfer = run.view, run.context, run.transfer
+    if _candidate_leads(run):
         run.set_context(last_entry_id=_led_from(run))
         return run.go("candidate leads")
     if run.roll_back_if_asked():
         return True
-    candidate = view.report(run.partition, context.to_node)
-    if _failed(candidate, context.next_epoch) and candidate is not None:
-        why = f"takeover failed on node {context.to_node}: {candidate.takeover_error}"
+    candidate = transfer.new
+    if why := transfer.failure(context.to_node):
         return run.give_up("takeover failed", Reason.FAILED, why)
     found = candidate is not None or not is_reachable(view, context.to_node)
     if not found or node_is_gone(view, context.to_node, run.now):
         why = f"node {context.to_node} is unreachable or has no replica"
         return run.give_up("candidate failed", Reason.FAILED, why)
     if candidate is None:
-        why = f"node {context.to_node} is unreachable"
-        return run.wait(why, seconds=WAKE_TAKEOVER_SECONDS)
+        return run.wait_briefly(f"node {context.to_node} is unreachable")
     if candidate.partition_epoch < run.record.partition_epoch:
         # It would lead with the in-sync set of before, and not wait for who has joined since.
-        why = f"node {context.to_node} has not heard of the route"
-        return run.wait(why, seconds=WAKE_TAKEOVER_SECONDS)
-    old = view.report(run.partition, context.from_node)
-    stepped_down = old is not None and old.role is not Role.LEADER
-    if stepped_down or _old_leader_is_gone(run):
-        # The old leader's last message may be lost: its end is what the candidate replays to.
-        run.act(
-            RequestUpgrade(
-                partition=run.partition,
-                candidate=context.to_node,
-                next_epoch=context.next_epoch,
-                last_offset=old.log_end_offset if old is not None else None,
-                index=old.index if old is not None else None,
-            ),
-        )
-    return run.wait("the candidate takes over", seconds=WAKE_TAKEOVER_SECONDS)
+        return run.wait_briefly(f"node {context.to_node} has not heard of the route")
+    if transfer.stepped_down or _old_leader_is_gone(run):
+        run.act(transfer.ask_candidate())
+    return run.wait_briefly("the candidate takes over")
 
 
 def update_metadata_up(run: Run) -> bool:
@@ -219,12 +161,10 @@ def update_metadata_up(run: Run) -> bool:
         return _follow(run)
     # Only the in-sync set may have changed since the intent: the authorization must still stand,
     # and the change is guarded by the version seen now.
-    if record.partition_epoch != context.route_version and not _is_authorized(run):
+    if record.partition_epoch != context.route_version and not run.transfer.is_authorized(record):
         why = f"the route has changed: leader {record.leader}, epoch {record.leader_epoch}"
         return run.give_up("route has changed", Reason.FAILED, why)
-    steps = [
-        lambda r: route_leaders.complete_takeover(r, context.to_node, context.next_epoch),
-    ]
+    steps: list[Step] = [run.transfer.complete]
     if run.spec.old_leader_policy is OldLeaderPolicy.REMOVE and not _keeps_place(
         run, context.from_node
     ):
@@ -232,8 +172,7 @@ def update_metadata_up(run: Run) -> bool:
     elif context.leader_may_be_unreachable:
         # Nobody may wait for a node that is gone; it stays a replica and joins when it is back.
         steps.append(drop_from_isr(context.from_node, run.view.min_in_sync))
-    refusal = run.change_route(*steps)
-    return run.wait(refusal or "the route is being written", seconds=WAKE_TAKEOVER_SECONDS)
+    return run.write_route(*steps)
 
 
 def _follow(run: Run) -> bool:
@@ -298,8 +237,7 @@ def update_metadata_rollback(run: Run) -> bool:  # noqa: PLR0911 - one return fo
     if record.next_leader == context.to_node:
         if context.from_node not in record.isr:
             return run.wait(f"node {context.from_node} is not in sync and cannot lead again")
-        refusal = run.change_route(route_leaders.roll_back_takeover)
-        return run.wait(refusal or "the route is being written", seconds=WAKE_TAKEOVER_SECONDS)
+        return run.write_route(route_leaders.roll_back_takeover)
     if not _leads_again(run):
         return run.wait(f"node {record.leader} does not lead again yet")
     if _try_again(run):
@@ -391,8 +329,7 @@ def close_old_leader(run: Run) -> bool:
     stays = run.has_place(old) or _is_kept(run, old)
     if removed and not stays and old in record.replicas and old != record.leader:
         # A failover made the candidate lead, so nobody has removed the old leader with it.
-        refusal = run.change_route(lambda r: routes.remove_replicas(r, (old,)))
-        return run.wait(refusal or "the route is being written", seconds=WAKE_TAKEOVER_SECONDS)
+        return run.write_route(lambda r: routes.remove_replicas(r, (old,)))
     if context.close_old_leader and _stop(run, context.from_node):
         return run.wait(f"node {context.from_node} stops its replica")
     return run.go("closed", message=f"node {run.record.leader} leads")

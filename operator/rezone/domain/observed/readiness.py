@@ -146,6 +146,13 @@ def was_copied(view: ZoneView, partition: PartitionId, node: NodeId) -> bool:
     return all((each.partition, each.node) != (partition, node) for each in view.retained)
 
 
+def wants_comparison(
+    view: ZoneView, partition: PartitionId, record: LeaderAndIsr, node: NodeId
+) -> bool:
+    """Return whether a copy must be compared with the leader before it may lead (B-04)."""
+    return was_copied(view, partition, node) and not is_verified(view, partition, record, node)
+
+
 def is_uncompared(view: ZoneView, partition: PartitionId, node: NodeId) -> bool:
     """Return whether a replica says that nobody has compared the copy that it is (B-04)."""
     report = view.report(partition, node)

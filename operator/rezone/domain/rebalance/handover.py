@@ -17,10 +17,10 @@ from collections.abc import Mapping
 from rezone.domain.machines.migration_table import is_under_way
 from rezone.domain.model.changes import change_of
 from rezone.domain.model.world import ChangeRoutes, RequestTakeover, RouteChange
+from rezone.domain.observed.leader_transfer import LeaderTransfer, authorization
 from rezone.domain.observed.readiness import is_close, was_copied
 from rezone.domain.rebalance.run import TaskRun
 from rezone.domain.rebalance.survey import Wait
-from rezone.domain.routing import route_leaders, routes
 from rezone.wire.messages import LeaderAndIsr, NodeId, PartitionId
 
 
@@ -104,23 +104,12 @@ class Batch:
         )
 
     def _authorize(self, partition: PartitionId, record: LeaderAndIsr, node: NodeId) -> None:
-        change = change_of(
-            partition,
-            record,
-            self._run.view.coordinator_epoch,
-            lambda r: routes.set_hot_standby(r, node),
-            lambda r: route_leaders.authorize_takeover(r, node),
-        )
+        epoch = self._run.view.coordinator_epoch
+        change = change_of(partition, record, epoch, *authorization(node))
         if change is None:
             return
         self._changes.append(change)
+        leads, by = record.leader, record.leader_epoch
+        transfer = LeaderTransfer(self._run.view, partition, leads, node, by, by + 1)
         # Nodes know the records when the call comes; one that does not refuses it.
-        self._calls.append(
-            RequestTakeover(
-                partition=partition,
-                source=record.leader,
-                candidate=node,
-                leader_epoch=record.leader_epoch,
-                next_epoch=record.leader_epoch + 1,
-            ),
-        )
+        self._calls.append(transfer.ask_source())

@@ -13,9 +13,8 @@ from rezone.domain.model.world import (
     EnsureMigration,
     MigrationView,
     RouteChange,
-    VerifyCopy,
 )
-from rezone.domain.observed.readiness import COMPARISONS_MAX, leader_knows
+from rezone.domain.observed.readiness import COMPARISONS_MAX, leader_knows, verification
 from rezone.domain.rebalance.handover import Batch
 from rezone.domain.rebalance.run import TaskRun, child_name
 from rezone.domain.rebalance.survey import Reasons, Wait
@@ -45,14 +44,7 @@ def verify(run: TaskRun) -> None:
             continue
         if run.view.report(partition, record.leader) is None:
             continue
-        run.act(
-            VerifyCopy(
-                partition=partition,
-                source=record.leader,
-                target=node,
-                leader_epoch=record.leader_epoch,
-            ),
-        )
+        run.act(verification(partition, record, node))
         asked += 1
         if asked >= COMPARISONS_MAX:
             return

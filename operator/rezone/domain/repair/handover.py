@@ -27,30 +27,25 @@ from rezone.domain.model.changes import Step, change_of
 from rezone.domain.model.world import (
     Action,
     ChangeRoutes,
-    RequestTakeover,
-    RequestUpgrade,
     RouteChange,
     ZoneView,
 )
 from rezone.domain.observed.hearing import followers, heard_by
-from rezone.domain.observed.readiness import is_close, is_verified, node_is_gone, was_copied
+from rezone.domain.observed.leader_transfer import LeaderTransfer, authorization
+from rezone.domain.observed.readiness import is_close, node_is_gone, wants_comparison
 from rezone.domain.repair.repairs import failed_over
-from rezone.domain.routing import route_leaders, routes
+from rezone.domain.routing import route_leaders
 from rezone.wire.messages import (
     LeaderAndIsr,
     NodeId,
     PartitionId,
     ReplicaReport,
-    Role,
-    TakeoverState,
 )
 
 AT_ONCE_MAX = 64
 """How many takeovers of this kind a zone has under way: writes of each are held for a moment."""
 
 WAKE_SECONDS = 1.0
-
-_RUNNING = frozenset({TakeoverState.PENDING, TakeoverState.DEAD, TakeoverState.ACTIVE})
 
 
 def wake_in(view: ZoneView) -> float:
@@ -133,11 +128,12 @@ class _Handovers:
         if node is None or self._under_way >= AT_ONCE_MAX:
             return
         self._leads[node] += 1
-        steps: list[Step] = [lambda r: routes.set_hot_standby(r, node)]
+        stand_by, authorize = authorization(node)
         if is_close(self._view, partition, record, node):
             self._under_way += 1
-            steps.append(lambda r: route_leaders.authorize_takeover(r, node))
-        self._change(partition, record, *steps)
+            self._change(partition, record, stand_by, authorize)
+        else:
+            self._change(partition, record, stand_by)
 
     def _choose(self, partition: PartitionId, record: LeaderAndIsr) -> NodeId | None:
         view = self._view
@@ -149,8 +145,7 @@ class _Handovers:
                 return False
             if report is None or report.needs_snapshot or report.damage or report.failed:
                 return False
-            copied = was_copied(view, partition, node)
-            return not copied or is_verified(view, partition, record, node)
+            return not wants_comparison(view, partition, record, node)
 
         return min(
             (n for n in record.isr if n != record.leader and usable(n)),
@@ -167,49 +162,28 @@ class _Handovers:
         self, partition: PartitionId, record: LeaderAndIsr, candidate: NodeId, epoch: int
     ) -> None:
         """Bring an authorized takeover to its end: asked for, adopted, or taken back."""
-        view = self._view
-        new, old = view.report(partition, candidate), view.report(partition, record.leader)
-        if new is not None and new.role is Role.LEADER and new.leader_epoch == epoch:
-            self._change(
-                partition, record, lambda r: route_leaders.adopt_leader(r, candidate, epoch)
-            )
+        view, leads = self._view, record.leader
+        transfer = LeaderTransfer(view, partition, leads, candidate, record.leader_epoch, epoch)
+        new, old = transfer.new, transfer.old
+        if transfer.leads:
+            self._change(partition, record, transfer.complete)
         elif self._lost(partition, record, old) and not view.hands_off:
-            self._fail_over(partition, record)
+            self._change(partition, record, lambda r: failed_over(view, partition, r) or r)
         elif old is None and self._is_heard(partition, record):
             return  # told nothing it would stand still: it serves as it is
-        elif (
-            partition in self._overdue
-            or node_is_gone(view, record.leader, self._now)
-            or node_is_gone(view, candidate, self._now)
-            or _failed(old, epoch)
-            or _failed(new, epoch)
+        elif partition in self._overdue or any(
+            node_is_gone(view, node, self._now) or transfer.failure(node)
+            for node in (leads, candidate)
         ):
             self._change(partition, record, route_leaders.roll_back_takeover)
         elif old is None or old.partition_epoch < record.partition_epoch:
             return  # silent, or not told yet: both end by themselves
-        elif old.role is not Role.LEADER:
-            if new is not None and new.partition_epoch < record.partition_epoch:
-                return  # it would lead with the set of before, and not wait for who has joined
-            # The old leader's last message may be lost: its end is what the candidate replays to.
-            self._calls.append(
-                RequestUpgrade(
-                    partition=partition,
-                    candidate=candidate,
-                    next_epoch=epoch,
-                    last_offset=old.log_end_offset,
-                    index=old.index,
-                ),
-            )
-        elif not (old.takeover in _RUNNING and old.takeover_epoch == epoch):
-            self._calls.append(
-                RequestTakeover(
-                    partition=partition,
-                    source=record.leader,
-                    candidate=candidate,
-                    leader_epoch=record.leader_epoch,
-                    next_epoch=epoch,
-                ),
-            )
+        elif transfer.stepped_down:
+            # It would lead with the set of before, and not wait for who has joined.
+            if new is None or new.partition_epoch >= record.partition_epoch:
+                self._calls.append(transfer.ask_candidate())
+        elif not transfer.handing_over:
+            self._calls.append(transfer.ask_source())
 
     def _lost(
         self, partition: PartitionId, record: LeaderAndIsr, report: ReplicaReport | None
@@ -224,23 +198,7 @@ class _Handovers:
         hear, deaf = followers(self._view, partition, record)
         return bool(hear) or (not deaf and bool(heard_by(self._view, record.leader)))
 
-    def _fail_over(self, partition: PartitionId, record: LeaderAndIsr) -> None:
-        after = failed_over(self._view, partition, record)
-        if after is not None and after is not record:
-            change = RouteChange(
-                partition=partition, expected_epoch=record.partition_epoch, state=after
-            )
-            self._changes.append(change)
-
     def _change(self, partition: PartitionId, record: LeaderAndIsr, *steps: Step) -> None:
         change = change_of(partition, record, self._view.coordinator_epoch, *steps)
         if change is not None:
             self._changes.append(change)
-
-
-def _failed(report: ReplicaReport | None, epoch: int) -> bool:
-    return (
-        report is not None
-        and report.takeover is TakeoverState.FAILED
-        and report.takeover_epoch == epoch
-    )

@@ -67,9 +67,10 @@ def authorize_takeover(
 def complete_takeover(
     record: LeaderAndIsr, new_leader: NodeId, new_epoch: int, coordinator_epoch: int | None = None
 ) -> Answer:
-    """Return the record in which the authorized candidate leads (RM-06).
+    """Return the record in which the authorized candidate leads, as a data node says (RM-06, B-09).
 
-    The old leader stays in sync: it has sent its last row and written none since (B-13).
+    The old leader stays in sync: it has sent its last row and written none since (B-13). A leader
+    of a takeover that was rolled back or failed over has too low an epoch and is refused.
     """
     if (record.leader, record.leader_epoch) == (new_leader, new_epoch):
         return record
@@ -84,17 +85,6 @@ def complete_takeover(
             f"node {new_leader} was not authorized to lead with epoch {new_epoch}",
         )
     return _led_by(record, new_leader, new_epoch, coordinator_epoch)
-
-
-def adopt_leader(
-    record: LeaderAndIsr, leader: NodeId, epoch: int, coordinator_epoch: int | None = None
-) -> Answer:
-    """Return the record for a leader that a data node reports (RM-06, B-09).
-
-    The data plane finished an authorized takeover while the coordinator was down or before it
-    wrote. A leader of a rolled back or failed over takeover has too low an epoch and is refused.
-    """
-    return complete_takeover(record, leader, epoch, coordinator_epoch)
 
 
 def roll_back_takeover(record: LeaderAndIsr, coordinator_epoch: int | None = None) -> Answer:
