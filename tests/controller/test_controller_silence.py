@@ -92,3 +92,21 @@ async def test_who_connects_to_the_operators_port_and_asks_nothing_is_hung_up_on
             assert await asyncio.wait_for(loop.sock_recv(idle, 1), DEADLINE_SECONDS) == b""
     finally:
         await server.stop()
+
+
+@pytest.mark.proves("OB-07")
+async def test_the_operator_says_what_its_tasks_wait_for() -> None:
+    """Who helps with an operator that stands still would not see what it waits for."""
+    (port,) = free_ports(1)
+    server = HealthServer("127.0.0.1", port, lambda: True)
+    await server.start()
+    stuck = asyncio.create_task(asyncio.Event().wait(), name="stands still")
+    try:
+        url = f"http://127.0.0.1:{port}/stacks"
+        async with aiohttp.ClientSession() as session, session.get(url) as answer:
+            told = await answer.text()
+    finally:
+        stuck.cancel()
+        await server.stop()
+    (stack,) = (part for part in told.split("\n\n") if part.startswith("stands still\n"))
+    assert stack.rstrip().endswith(" wait")

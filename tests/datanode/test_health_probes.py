@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import struct
 import threading
+import urllib.request
 from pathlib import Path
 
 import pytest
@@ -82,3 +83,32 @@ def test_a_node_whose_jobs_hang_is_not_healthy(
         node.disk_speed.stalled_seconds = 70.0
         assert node.threads._disk_stalls(), "others lead by now: a restart would help nobody"
         over.set()
+
+
+@pytest.mark.proves("OB-07")
+def test_stacks_name_what_each_thread_does(tmp_path: Path) -> None:
+    """Who helps with a data node that hangs would not see where; values are not told."""
+    asked, over = threading.Event(), threading.Event()
+
+    def waits_for_the_test(_row: str) -> None:
+        asked.set()
+        over.wait(30)
+
+    thread = threading.Thread(target=waits_for_the_test, args=("a row",), name="hangs")
+    thread.start()
+    try:
+        assert asked.wait(30)
+        with cluster(tmp_path, 1) as nodes:
+            server = HealthServer(nodes.node(0), "127.0.0.1", 0)
+            url = f"http://127.0.0.1:{server.port}/stacks"
+            with urllib.request.urlopen(url, timeout=30) as answer:
+                told = answer.read().decode()
+            server.close()
+    finally:
+        over.set()
+        thread.join(30)
+    (stack,) = (part for part in told.split("\n\n") if part.startswith("hangs\n"))
+    calls = [line.split()[-1] for line in stack.splitlines()[1:]]
+    assert calls[-1] == "wait"
+    assert "waits_for_the_test" in calls
+    assert "a row" not in told

@@ -1,4 +1,4 @@
-"""The operator's HTTP endpoint: /healthz, /readyz and /metrics.
+"""The operator's HTTP endpoint: /healthz, /readyz, /metrics and /stacks.
 
 Served from the coordinator's own loop, so that a loop that no longer turns fails its probe.
 """
@@ -7,6 +7,8 @@ from collections.abc import Callable
 
 import prometheus_client
 from aiohttp import web
+
+from rezone.controller.process.stacks import task_stacks
 
 IDLE_SECONDS = 75.0
 """Who is connected and asks nothing for so long is hung up on."""
@@ -27,6 +29,7 @@ class HealthServer:
         app.router.add_get("/healthz", self._healthz)
         app.router.add_get("/readyz", self._readyz)
         app.router.add_get("/metrics", self._metrics)
+        app.router.add_get("/stacks", self._stacks)
         self._runner = web.AppRunner(app, access_log=None, keepalive_timeout=IDLE_SECONDS)
         await self._runner.setup()
         await web.TCPSite(self._runner, self._host, self._port).start()
@@ -43,6 +46,9 @@ class HealthServer:
         if self._ready():
             return web.Response(text="ok\n")
         return web.Response(status=503, text="starting\n")
+
+    async def _stacks(self, _: web.Request) -> web.Response:
+        return web.Response(text=task_stacks())
 
     async def _metrics(self, _: web.Request) -> web.Response:
         return web.Response(

@@ -1,4 +1,4 @@
-"""Health over HTTP: /healthz, /readyz, /metrics (Prometheus) and /statistics (JSON).
+"""Health over HTTP: /healthz, /readyz, /metrics (Prometheus), /statistics (JSON) and /stacks.
 
 Concurrency: a thread per request, daemon; only reads.
 """
@@ -22,6 +22,7 @@ from rezone.datanode.observing.importmetrics import ImportCollector
 from rezone.datanode.observing.limits import LimitCollector
 from rezone.datanode.observing.readiness import unready_reason
 from rezone.datanode.observing.requestmetrics import RequestCollector
+from rezone.datanode.observing.stacks import thread_stacks
 from rezone.datanode.observing.transactionmetrics import TransactionCollector
 from rezone.datanode.scheduling.mishaps import REFUSED, UNEXPECTED
 from rezone.datanode.service.statistics import node_statistics
@@ -180,8 +181,10 @@ def _answer(node: DataNode, registry: CollectorRegistry, path: str) -> tuple[int
         case "/statistics":
             found = node_statistics(node.node_id, node.links)
             return 200, "application/json", msgspec.json.encode(found)
+        case "/stacks":
+            return _text(200, thread_stacks())
         case _:
-            return _text(404, "try /healthz, /readyz, /metrics or /statistics")
+            return _text(404, "try /healthz, /readyz, /metrics, /statistics or /stacks")
 
 
 def _text(code: int, text: str) -> tuple[int, str, bytes]:
