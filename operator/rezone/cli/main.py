@@ -35,6 +35,7 @@ _COMMANDS = {
     "migrate": _Place("rezone.cli.migrate", "migrate"),
     "progress": _Place("rezone.cli.show", "progress"),
     "streams": _Place("rezone.cli.show", "streams"),
+    "support-bundle": _Place("rezone.cli.bundle.command", "support_bundle"),
     "top": _Place("rezone.cli.show", "top"),
     "zones": _Place("rezone.cli.show", "zones"),
 }

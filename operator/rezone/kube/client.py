@@ -8,7 +8,8 @@ Concurrency: a `Kube` belongs to one event loop and may be used by any number of
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+import math
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from http import HTTPStatus
 from pathlib import Path
@@ -24,6 +25,7 @@ from rezone.kube.connection import (
     ConnectionSettings,
     NotSentError,
     RefusedError,
+    Text,
     UnansweredError,
     open_connection,
 )
@@ -129,7 +131,39 @@ class Kube:
         if fields:
             query["fieldSelector"] = _selector(fields)
         call = _chunks(self._connection, kind.path(namespace), query)
-        return await self._send(call, f"{kind.name} list in {namespace or 'all'}")
+        found, _ = await self._send(call, f"{kind.name} list in {namespace or 'all'}")
+        return found
+
+    async def first(
+        self,
+        kind: Kind,
+        namespace: str | None,
+        count_max: int,
+        *,
+        labels: Mapping[str, str] | None = None,
+    ) -> tuple[Sequence[Manifest], bool]:
+        """Return at most `count_max` objects that carry the labels, and whether these are all."""
+        query = {"limit": str(min(count_max, LIST_CHUNK_OBJECTS))}
+        if labels:
+            query["labelSelector"] = _selector(labels)
+        call = _chunks(self._connection, kind.path(namespace), query, count_max)
+        found, complete = await self._send(call, f"{kind.name} list in {namespace or 'all'}")
+        return found[:count_max], complete and len(found) <= count_max
+
+    async def text(
+        self,
+        kind: Kind,
+        namespace: str,
+        name: str,
+        subresource: str,
+        *,
+        bytes_max: int,
+        query: Mapping[str, str] | None = None,
+    ) -> Text:
+        """Return the beginning of what a subresource says that is no JSON: a pod's log, a proxy."""
+        path = kind.path(namespace, name, subresource)
+        call = self._connection.text(path, query or {}, bytes_max=bytes_max)
+        return await self._send(call, f"{kind.name} {namespace}/{name} {subresource}")
 
     async def create(
         self,
@@ -266,14 +300,17 @@ class Kube:
             raise failure(f"{target}: {error!r}") from error
 
 
-async def _chunks(connection: Connection, path: str, query: Mapping[str, str]) -> list[Manifest]:
+async def _chunks(
+    connection: Connection, path: str, query: Mapping[str, str], enough: float = math.inf
+) -> tuple[list[Manifest], bool]:
+    """Return objects until there are enough of them, and whether these are all there are."""
     found: list[Manifest] = []
     while True:
         chunk = await connection.request("GET", path, query=query)
         found += chunk["items"]
         more = chunk["metadata"].get("continue")
-        if not more:
-            return found
+        if not more or len(found) >= enough:
+            return found, not more
         query = {**query, "continue": more}
 
 

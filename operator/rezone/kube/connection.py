@@ -68,6 +68,14 @@ class UnansweredError(Exception):
     """Raised when the request was sent and its answer is missing: it may have happened."""
 
 
+@dataclass(frozen=True)
+class Text:
+    """The beginning of an answer that is no JSON; `complete` unless more followed."""
+
+    content: bytes
+    complete: bool
+
+
 class ConfigurationError(Exception):
     """Raised when there is no usable Kubernetes configuration; the message says what is missing."""
 
@@ -171,6 +179,36 @@ class Connection:
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             raise UnansweredError(f"no answer: {error!r}") from error
 
+    async def text(self, path: str, query: Mapping[str, str], *, bytes_max: int) -> Text:
+        """Return the first `bytes_max` bytes of an answer that is no JSON, such as a pod's log.
+
+        The caller bounds the time. Raises RefusedError, NotSentError, UnansweredError.
+        """
+        content = bytearray()
+        try:
+            answer = await self._send(
+                "GET",
+                path,
+                query=query,
+                accept="*/*",
+                silence_seconds=self._settings.request_timeout_seconds,
+            )
+            try:
+                async for chunk in answer.content.iter_any():
+                    content += chunk
+                    if len(content) > bytes_max:
+                        break
+            finally:
+                # Not read to its end: who sends would go on.
+                answer.close()
+        except (aiohttp.ConnectionTimeoutError, aiohttp.ClientConnectorError) as error:
+            raise NotSentError(f"no connection: {error}") from error
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            raise UnansweredError(f"no answer: {error!r}") from error
+        if answer.status >= FAILURE_FROM:
+            raise _refused(answer, bytes(content))
+        return Text(bytes(content[:bytes_max]), len(content) <= bytes_max)
+
     async def _send(
         self,
         method: str,
@@ -179,6 +217,7 @@ class Connection:
         query: Mapping[str, str],
         body: Json | None = None,
         content_type: str = JSON,
+        accept: str = JSON,
         silence_seconds: float,
     ) -> aiohttp.ClientResponse:
         # The body goes by the serializer for models, which would copy it field by field.
@@ -186,7 +225,7 @@ class Connection:
             method,
             path,
             query_params=list(query.items()),
-            header_params={"Content-Type": content_type, "Accept": JSON},
+            header_params={"Content-Type": content_type, "Accept": accept},
             auth_settings=["BearerToken"],
         )
         verb, url, headers, _, _ = prepared

@@ -10,6 +10,7 @@ from rezone.cli.look.views import (
     PartitionMap,
     PartitionRow,
     Progress,
+    SupportBundle,
     TaskRow,
     Top,
     ZoneList,
@@ -181,6 +182,21 @@ def _deadline(seconds: int | None) -> str:
     return f"in {duration(seconds)}" if seconds > 0 else "now: its deadline has passed"
 
 
+UNREAD_SHOWN = 20
+
+
+def bundle_lines(view: SupportBundle, _width: int = 0) -> list[str]:
+    """Return where a support bundle is, and what it could not get."""
+    size = sum(each.bytes for each in view.files) / 1e6
+    lines = [f"{view.file}: {len(view.files)} files, {size:,.1f} MB unpacked"]
+    if view.unread:
+        lines.append(f"not in it, or not whole: {len(view.unread)}")
+    lines += [f"  {each.what}: {each.why}" for each in view.unread[:UNREAD_SHOWN]]
+    if len(view.unread) > UNREAD_SHOWN:
+        lines.append("  ... bundle.json has them all")
+    return lines
+
+
 def duration(seconds: int) -> str:
     """Return a time span in its two largest units."""
     minutes, rest = divmod(seconds, 60)
@@ -205,4 +221,5 @@ _WRITERS: dict[type[Document], Callable[[Any, int], list[str]]] = {
     PartitionMap: map_lines,
     Top: top_lines,
     Explanation: explanation_lines,
+    SupportBundle: bundle_lines,
 }

@@ -179,6 +179,33 @@ class StreamList(Document):
     unanswered: tuple[Unanswered, ...] = ()
 
 
+class BundleFile(Model):
+    """A file of a support bundle."""
+
+    name: str
+    bytes: int
+
+
+class Unread(Model):
+    """What a support bundle does not have, or not whole, and why."""
+
+    what: str
+    why: str
+
+
+class SupportBundle(Document):
+    """What `rezone support-bundle` has written; the archive has it, too, as bundle.json."""
+
+    kind: str = "SupportBundle"
+    file: str
+    version: str
+    time: Time
+    namespace: str
+    zone: str = ""
+    files: tuple[BundleFile, ...] = ()
+    unread: tuple[Unread, ...] = ()
+
+
 class MaintenanceRow(Model):
     """A data node in maintenance, or one that waits for it."""
 
