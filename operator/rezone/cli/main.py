@@ -37,6 +37,7 @@ _COMMANDS = {
     "streams": _Place("rezone.cli.show", "streams"),
     "support-bundle": _Place("rezone.cli.bundle.command", "support_bundle"),
     "top": _Place("rezone.cli.show", "top"),
+    "what-if": _Place("rezone.cli.show", "what_if"),
     "zones": _Place("rezone.cli.show", "zones"),
 }
 

@@ -6,10 +6,11 @@ from typing import Any, TypeVar
 
 import click
 
-from rezone.cli.look import source
+from rezone.cli.look import planned, source
 from rezone.cli.look.output import document, output_option
 from rezone.cli.look.present import present
 from rezone.cli.look.views import ConnectionRow, StreamList, StreamRow, Unanswered, connections
+from rezone.domain.zone.what_if import Question
 from rezone.kube.client import Kube, connect
 from rezone.kube.errors import KubeError
 from rezone.kube.store import StatusStore
@@ -76,6 +77,48 @@ def progress(*, zone: str, namespace: str | None, watch: bool, output: str) -> N
 def explain_wait(*, name: str, namespace: str | None, kind: str | None, output: str) -> None:
     """Say why the task, leader transfer or zone NAME waits, and what a person can do."""
     present(source.explanation(name, kind, namespace or ""), output, watch=False)
+
+
+@click.command("what-if")
+@click.argument("zone")
+@_NAMESPACE
+@click.option("--without", type=int, multiple=True, help="A data node that goes; may be repeated.")
+@click.option(
+    "--add",
+    multiple=True,
+    metavar="DOMAIN[=WEIGHT]",
+    help="A data node that joins, in this failure domain ('-': in none); may be repeated.",
+)
+@click.option("--replicas", type=click.IntRange(1, 7), help="Another number of replicas.")
+@click.option("--partitions", type=click.IntRange(1, 16_384), help="Another number of partitions.")
+@click.option("--partition-bytes", type=click.IntRange(0), help="How large a replica is, about.")
+@output_option
+def what_if(
+    *,
+    zone: str,
+    namespace: str | None,
+    without: tuple[int, ...],
+    add: tuple[str, ...],
+    replicas: int | None,
+    partitions: int | None,
+    partition_bytes: int | None,
+    output: str,
+) -> None:
+    """Show the plan that the operator would make for ZONE if something changed, and change nothing.
+
+    Without an option: the plan for the zone as it is now.
+    """
+    try:
+        question = Question(
+            without=frozenset(without),
+            added=tuple(planned.joining(each) for each in add),
+            replicas=replicas,
+            partitions=partitions,
+        )
+        found = source.what_if(zone, namespace or "", question, partition_bytes)
+        present(found, output, watch=False)
+    except ValueError as error:
+        raise click.ClickException(str(error)) from error
 
 
 @click.command("streams")

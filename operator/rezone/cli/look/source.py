@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
 
-from rezone.cli.look import explain, views
+from rezone.cli.look import explain, planned, views
+from rezone.domain.zone.what_if import Question
 from rezone.kube.client import Kube
 from rezone.kube.errors import MissingError
 from rezone.kube.kinds import ConfigMap, Kind, TaskKind, ZoneKind
@@ -115,6 +116,19 @@ async def _explain(kube: Kube, place: str, name: str, kind: str) -> explain.Expl
     if zone is None:
         return None
     return explain.explain_zone(zone, await tasks_of(kube, place, name), now)
+
+
+def what_if(zone: str, namespace: str, question: Question, partition_bytes: int | None) -> Source:
+    """Return the source of `rezone what-if`; ValueError of `load` when it contradicts the zone."""
+
+    async def load(kube: Kube, place: str) -> views.WhatIf:
+        found = await StatusStore(kube).read(DistributionZone, place, zone)
+        tasks = await tasks_of(kube, place, zone)
+        records = await RouteStore(kube, found).load()
+        size = planned.size_of(tasks, partition_bytes)
+        return planned.what_if(found, records, question, size, datetime.now(UTC))
+
+    return Source(load, (), namespace)
 
 
 async def tasks_of(kube: Kube, namespace: str, zone: str) -> tuple[RebalanceTask, ...]:

@@ -7,12 +7,14 @@ from rezone.cli.look.explain import Explanation
 from rezone.cli.look.views import (
     Document,
     LayoutRow,
+    MovedPartition,
     PartitionMap,
     PartitionRow,
     Progress,
     SupportBundle,
     TaskRow,
     Top,
+    WhatIf,
     ZoneList,
     ZoneRow,
 )
@@ -182,6 +184,69 @@ def _deadline(seconds: int | None) -> str:
     return f"in {duration(seconds)}" if seconds > 0 else "now: its deadline has passed"
 
 
+MOVES_SHOWN = 20
+
+
+def what_if_lines(view: WhatIf, _width: int = 0) -> list[str]:
+    """Return what a plan would do, in short, and the data nodes before and after."""
+    name = f"zone {view.namespace}/{view.zone}"
+    if not view.possible:
+        return [f"{name}: not possible: {view.why_not}"]
+    begins = f"from its {view.base} assignment" if view.base else "its first assignment"
+    numbers = f"{view.partitions} partitions of {view.replicas} replicas"
+    lines = [
+        f"{name}: {numbers}, {begins}; nothing is changed",
+        _what_moves(view),
+        _how_much(view),
+    ]
+    if view.domain_conflicts:
+        lines.append(
+            f"{view.domain_conflicts} partitions are less spread over failure domains than they "
+            "could be"
+        )
+    header = ("NODE", "", "REPLICAS", "LEADERS", "DOMAIN")
+    cells = [
+        (
+            str(row.id),
+            row.change.lower() or "-",
+            f"{row.replicas_before} -> {row.replicas_after}",
+            f"{row.leaders_before} -> {row.leaders_after}",
+            row.failure_domain or "-",
+        )
+        for row in view.nodes
+    ]
+    lines += ["", *columns([header, *cells])]
+    lines += ["", *(_move_line(move) for move in view.moves[:MOVES_SHOWN])] if view.moves else []
+    if len(view.moves) > MOVES_SHOWN:
+        lines.append(f"... and {len(view.moves) - MOVES_SHOWN} more (-o json has them all)")
+    return lines
+
+
+def _what_moves(view: WhatIf) -> str:
+    if view.resharding:
+        return f"re-sharding: {view.copies} new replicas are built, {view.partitions} cut over"
+    if not view.copies and not view.leader_moves:
+        return "nothing moves" if view.trigger or not view.base else "no plan is made"
+    least = f" (at least {view.copies_lower_bound})"
+    leaders = f"{view.leader_moves} leaders move"
+    return f"{view.copies} replicas are copied{least}, {leaders} ({view.trigger})"
+
+
+def _how_much(view: WhatIf) -> str:
+    if view.bytes is None or view.seconds is None or view.partition_bytes is None:
+        return "bytes and time are not known: say --partition-bytes"
+    return (
+        f"about {view.bytes / 1e6:,.0f} MB in {duration(view.seconds)}, with "
+        f"{view.partition_bytes / 1e6:,.1f} MB a partition ({view.partition_bytes_from})"
+    )
+
+
+def _move_line(move: MovedPartition) -> str:
+    added = ", ".join(f"+{node}" for node in move.added)
+    removed = ", ".join(f"-{node}" for node in move.removed)
+    return f"partition {move.partition}: {' '.join(filter(None, (added, removed)))} ({move.why})"
+
+
 UNREAD_SHOWN = 20
 
 
@@ -222,4 +287,5 @@ _WRITERS: dict[type[Document], Callable[[Any, int], list[str]]] = {
     Top: top_lines,
     Explanation: explanation_lines,
     SupportBundle: bundle_lines,
+    WhatIf: what_if_lines,
 }

@@ -179,6 +179,57 @@ class StreamList(Document):
     unanswered: tuple[Unanswered, ...] = ()
 
 
+class MovedPartition(Model):
+    """A partition whose replicas would move."""
+
+    partition: int
+    added: tuple[int, ...]
+    removed: tuple[int, ...]
+    why: str
+
+
+class LoadChange(Model):
+    """What a data node would have, and has now; `change` is Added, Removed or empty."""
+
+    id: int
+    failure_domain: str
+    change: str = ""
+    replicas_before: int
+    replicas_after: int
+    leaders_before: int
+    leaders_after: int
+
+
+class WhatIf(Document):
+    """What `rezone what-if` shows: the plan that the operator would make.
+
+    `base` is the assignment that it starts from, `trigger` why a plan is made; empty: none is.
+    Bytes and seconds are absent where nobody knows how large a partition is; `moves` of a
+    re-sharding, whose partitions are all new, are empty.
+    """
+
+    kind: str = "WhatIf"
+    namespace: str
+    zone: str
+    possible: bool = True
+    why_not: str = ""
+    base: str = ""
+    trigger: str = ""
+    partitions: int
+    replicas: int
+    resharding: bool = False
+    copies: int = 0
+    copies_lower_bound: int = 0
+    leader_moves: int = 0
+    bytes: int | None = None
+    seconds: int | None = None
+    partition_bytes: int | None = None
+    partition_bytes_from: str = ""
+    domain_conflicts: int = 0
+    nodes: tuple[LoadChange, ...] = ()
+    moves: tuple[MovedPartition, ...] = ()
+
+
 class BundleFile(Model):
     """A file of a support bundle."""
 

@@ -10,7 +10,7 @@ from rezone.controller.nodes.verify import verify_part
 from rezone.controller.observing.passes import ZonePass
 from rezone.domain.assignment import assignments
 from rezone.domain.model.resharding_view import CreateHeirs, DropLayout, VerifyPart
-from rezone.domain.rebalance.estimates import seconds_for
+from rezone.domain.rebalance.estimates import BACKFILL_BYTES_PER_SECOND_GUESSED, seconds_for
 from rezone.domain.rebalance.run import NoPlan, Planned
 from rezone.domain.resharding.observe import PartKey
 from rezone.domain.resharding.plan import OldZone, plan_for
@@ -19,9 +19,6 @@ from rezone.resources.conditions import Reason
 from rezone.resources.task import PlanSummary, RebalanceTask
 from rezone.resources.zone import DistributionZone
 from rezone.wire.layouts import Layout, generation_of
-
-FILL_BYTES_PER_SECOND_GUESSED = 50_000_000
-"""What a plan's time is estimated with when the zone has no limit; the table of benchmarks."""
 
 
 def make_resharding_plan(task: RebalanceTask, seen: ZonePass) -> Planned | NoPlan:
@@ -48,7 +45,7 @@ def make_resharding_plan(task: RebalanceTask, seen: ZonePass) -> Planned | NoPla
         moves_lower_bound=made.replicas,
         leader_moves=layout.partitions,
         bytes_estimate=made.bytes_copied,
-        seconds_estimate=seconds_for(made.bytes_copied, rate, FILL_BYTES_PER_SECOND_GUESSED),
+        seconds_estimate=seconds_for(made.bytes_copied, rate, BACKFILL_BYTES_PER_SECOND_GUESSED),
     )
     return Planned(target, summary)
 

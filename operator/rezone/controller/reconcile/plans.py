@@ -3,16 +3,13 @@
 from rezone.controller.nodes.monitor import utc_now
 from rezone.controller.observing.passes import ZonePass
 from rezone.domain.planner import plan as planner
-from rezone.domain.rebalance.estimates import seconds_for
+from rezone.domain.rebalance.estimates import COPY_BYTES_PER_SECOND_GUESSED, seconds_for
 from rezone.domain.rebalance.run import NoPlan, Planned
 from rezone.domain.zone.data_nodes import eligible_ids, planner_nodes
 from rezone.domain.zone.triggers import frozen_ids
 from rezone.resources.conditions import Reason
 from rezone.resources.task import PlanSummary, RebalanceTask, TaskType
 from rezone.resources.zone_status import DistributionZoneStatus
-
-COPY_BYTES_PER_SECOND_GUESSED = 100_000_000
-"""What a plan's time is estimated with when the zone has no limit; the table of benchmarks."""
 
 
 def make_plan(task: RebalanceTask, seen: ZonePass) -> Planned | NoPlan:

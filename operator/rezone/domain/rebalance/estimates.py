@@ -15,6 +15,11 @@ WINDOW_SECONDS = 60
 SAMPLE_SECONDS = 10
 """How far samples lie apart at least: a window holds at most `SAMPLES_MAX` of the status."""
 
+COPY_BYTES_PER_SECOND_GUESSED = 100_000_000
+"""What a plan's time is estimated with when the zone has no limit; the table of benchmarks."""
+BACKFILL_BYTES_PER_SECOND_GUESSED = 50_000_000
+"""The same of a re-sharding."""
+
 
 def observe(
     samples: Sequence[ProgressSample], bytes_done: int, at: datetime
