@@ -34,6 +34,7 @@ _COMMANDS = {
     "map": _Place("rezone.cli.show", "partition_map"),
     "migrate": _Place("rezone.cli.migrate", "migrate"),
     "progress": _Place("rezone.cli.show", "progress"),
+    "report": _Place("rezone.cli.show", "report"),
     "streams": _Place("rezone.cli.show", "streams"),
     "support-bundle": _Place("rezone.cli.bundle.command", "support_bundle"),
     "top": _Place("rezone.cli.show", "top"),

@@ -79,6 +79,15 @@ def explain_wait(*, name: str, namespace: str | None, kind: str | None, output: 
     present(source.explanation(name, kind, namespace or ""), output, watch=False)
 
 
+@click.command("report")
+@click.argument("task")
+@_NAMESPACE
+@output_option
+def report(*, task: str, namespace: str | None, output: str) -> None:
+    """Show what became of TASK: planned and done, bytes, rate, states, who asked, transfers."""
+    present(source.report(task, namespace or ""), output, watch=False)
+
+
 @click.command("what-if")
 @click.argument("zone")
 @_NAMESPACE

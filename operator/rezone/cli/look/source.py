@@ -5,14 +5,14 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
 
-from rezone.cli.look import explain, planned, views
+from rezone.cli.look import explain, planned, reports, views
 from rezone.domain.zone.what_if import Question
 from rezone.kube.client import Kube
 from rezone.kube.errors import MissingError
 from rezone.kube.kinds import ConfigMap, Kind, TaskKind, ZoneKind
 from rezone.kube.names import COMPONENT_LABEL, ROUTES, ZONE_LABEL
 from rezone.kube.routes import RouteStore
-from rezone.kube.store import StatusStore
+from rezone.kube.store import StatusStore, parse
 from rezone.resources.migration import RegionMigration
 from rezone.resources.task import RebalanceTask
 from rezone.resources.zone import DistributionZone
@@ -127,6 +127,19 @@ def what_if(zone: str, namespace: str, question: Question, partition_bytes: int 
         records = await RouteStore(kube, found).load()
         size = planned.size_of(tasks, partition_bytes)
         return planned.what_if(found, records, question, size, datetime.now(UTC))
+
+    return Source(load, (), namespace)
+
+
+def report(name: str, namespace: str) -> Source:
+    """Return the source of `rezone report`."""
+
+    async def load(kube: Kube, place: str) -> views.TaskReport:
+        manifest = await kube.get(TaskKind, place, name)
+        task = parse(RebalanceTask, manifest)
+        fields = {"spec.zoneName": task.spec.zone_name}
+        migrations = await StatusStore(kube).list(RegionMigration, place, fields=fields)
+        return reports.task_report(manifest, task, migrations, datetime.now(UTC))
 
     return Source(load, (), namespace)
 

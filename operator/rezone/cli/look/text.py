@@ -12,8 +12,10 @@ from rezone.cli.look.views import (
     PartitionRow,
     Progress,
     SupportBundle,
+    TaskReport,
     TaskRow,
     Top,
+    TransferRow,
     WhatIf,
     ZoneList,
     ZoneRow,
@@ -184,6 +186,48 @@ def _deadline(seconds: int | None) -> str:
     return f"in {duration(seconds)}" if seconds > 0 else "now: its deadline has passed"
 
 
+def report_lines(view: TaskReport, _width: int = 0) -> list[str]:
+    """Return a report: what was planned and done, the states, who asked, leader transfers."""
+    state = view.state
+    if view.seconds is not None:
+        took = duration(view.seconds)
+        state += f" after {took}" if view.ended else f", begun {took} ago"
+    what = ("ranges", "cut over") if view.type == "Reshard" else ("moves", "leaders")
+    rate = view.bytes_per_second
+    rows = [
+        ("", "PLANNED", "DONE"),
+        (what[0], str(view.moves_planned), str(view.moves_done)),
+        (what[1], str(view.leader_moves_planned), str(view.leader_moves_done)),
+        ("MB", f"{view.bytes_planned / 1e6:,.0f}", f"{view.bytes_done / 1e6:,.0f}"),
+        ("MB/s", "-", f"{rate / 1e6:,.1f}" if rate is not None else "-"),
+        ("time", duration(view.seconds_planned), duration(view.seconds or 0)),
+    ]
+    lines = [
+        f"task {view.namespace}/{view.name} of zone {view.zone} ({view.type}): {state}",
+        *([f"{view.reason}: {view.message}"] if view.message else []),
+        *([f"copied by Spark: {view.by_spark}"] if view.by_spark else []),
+        *(
+            [f"{view.copies_dropped} copies differed and were made again"]
+            * (view.copies_dropped > 0)
+        ),
+        "",
+        *columns(rows),
+    ]
+    spans = [(span.state, duration(span.seconds), span.message) for span in view.states]
+    lines += ["", *columns([("STATE", "TIME", "WHY"), *spans])] if spans else []
+    asked = [(a.field, a.value, a.manager, str(a.time or "-")) for a in view.asked]
+    lines += ["", *columns([("ASKED", "VALUE", "BY", "AT"), *asked])] if asked else []
+    moved = [_transfer_cells(row) for row in view.transfers]
+    header = ("TRANSFER", "PARTITION", "FROM", "TO", "STATE", "TIME", "ERROR")
+    return lines + (["", *columns([header, *moved])] if moved else [])
+
+
+def _transfer_cells(row: TransferRow) -> tuple[str, ...]:
+    nodes = ("-" if node is None else str(node) for node in (row.from_node, row.to_node))
+    took = "-" if row.seconds is None else duration(row.seconds)
+    return (row.name, str(row.partition), *nodes, row.state, took, row.error)
+
+
 MOVES_SHOWN = 20
 
 
@@ -287,5 +331,6 @@ _WRITERS: dict[type[Document], Callable[[Any, int], list[str]]] = {
     Top: top_lines,
     Explanation: explanation_lines,
     SupportBundle: bundle_lines,
+    TaskReport: report_lines,
     WhatIf: what_if_lines,
 }

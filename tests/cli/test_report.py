@@ -1,0 +1,162 @@
+"""`rezone report` on a real API server, and what it says."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from rezone.cli.look.reports import task_report
+from rezone.cli.look.text import text_of
+from rezone.cli.main import main
+from rezone.kube.client import Kube, KubeSettings, connect
+from rezone.kube.kinds import TaskKind
+from rezone.kube.store import StatusStore
+from rezone.resources.migration import RegionMigration, RegionMigrationStatus
+from rezone.resources.task import RebalanceTask, RebalanceTaskStatus
+
+pytestmark = [pytest.mark.proves("OB-05")]
+
+
+def at(minute: int, second: int = 0) -> str:
+    """Return a time of one hour."""
+    return f"2026-01-01T12:{minute:02}:{second:02}Z"
+
+
+STATUS: dict[str, Any] = {
+    "state": "Succeeded",
+    "startedTime": at(0),
+    "finishedTime": at(10),
+    "plan": {
+        "hash": "abc",
+        "moves": 4,
+        "movesLowerBound": 4,
+        "leaderMoves": 2,
+        "bytesEstimate": 120_000_000,
+        "secondsEstimate": 60,
+    },
+    "progress": {
+        "movesTotal": 4,
+        "movesDone": 4,
+        "leaderMovesTotal": 2,
+        "leaderMovesDone": 2,
+        "bytesTotal": 130_000_000,
+        "bytesDone": 120_000_000,
+        "copyStartedTime": at(5),
+    },
+    "copiesDropped": 1,
+    "history": [
+        {"state": "Planned", "time": at(0)},
+        {"state": "Transferring", "time": at(4), "message": "approved"},
+        {"state": "Switching", "time": at(7)},
+        {"state": "Succeeded", "time": at(10)},
+    ],
+    "conditions": [
+        {
+            "type": "Succeeded",
+            "status": "True",
+            "reason": "Succeeded",
+            "message": "all replicas are in sync",
+            "lastTransitionTime": at(10),
+        }
+    ],
+}
+
+
+@pytest.fixture
+async def api(crds: Path) -> AsyncIterator[Kube]:
+    """Connect to the session's API server."""
+    async with await connect(crds) as connection:
+        yield connection
+
+
+@pytest.mark.apiserver
+@pytest.mark.slow
+async def test_a_report_says_what_was_done_and_who_asked(
+    crds: Path, api: Kube, namespace: str
+) -> None:
+    """After a rebalance nobody could tell who let it run, what it cost and where time went."""
+    store = StatusStore(api)
+    meta = {"name": "z-7", "namespace": namespace}
+    task = await store.create(RebalanceTask.parse({"metadata": meta, "spec": {"zoneName": "z"}}))
+    async with await connect(crds, KubeSettings(field_manager="anns-console")) as console:
+        await console.merge(TaskKind, namespace, "z-7", {"spec": {"approvedPlan": "abc"}})
+    task = await store.read(RebalanceTask, namespace, "z-7")
+    await store.write_status(task, RebalanceTaskStatus.model_validate(STATUS))
+    for name, owner in (("z-7-3", task), ("by-hand", None)):
+        named = {"name": name, "namespace": namespace}
+        spec = {"zoneName": "z", "partition": 3, "target": 1}
+        made = await store.create(RegionMigration.parse({"metadata": named, "spec": spec}), owner)
+        moved = {"state": "Succeeded", "startedTime": at(7), "finishedTime": at(7, 2)}
+        await store.write_status(made, RegionMigrationStatus.model_validate(moved))
+
+    runner = CliRunner(env={"KUBECONFIG": str(crds)})
+    arguments = ["report", "z-7", "-n", namespace, "-o", "json"]
+    done = await asyncio.to_thread(runner.invoke, main, arguments)
+    assert done.exit_code == 0, done.output
+    found = json.loads(done.output)
+    assert (found["movesPlanned"], found["movesDone"], found["seconds"]) == (4, 4, 600)
+    # From the first bytes to where leaders begin to move.
+    assert found["bytesPerSecond"] == 1_000_000
+    assert [(s["state"], s["seconds"]) for s in found["states"]][:3] == [
+        ("Planned", 240),
+        ("Transferring", 180),
+        ("Switching", 180),
+    ]
+    (asked,) = found["asked"]
+    assert (asked["field"], asked["value"], asked["manager"]) == (
+        "approvedPlan",
+        "abc",
+        "anns-console",
+    )
+    assert [(row["name"], row["seconds"]) for row in found["transfers"]] == [("z-7-3", 2)]
+
+
+def report_text(status: dict[str, Any], **spec: Any) -> str:
+    """Return the report of a task as text."""
+    body = {
+        "metadata": {"name": "z-7", "namespace": "shop"},
+        "spec": {"zoneName": "z", **spec},
+        "status": status,
+    }
+    now = datetime(2026, 1, 1, 12, 20, tzinfo=UTC)
+    return text_of(task_report(body, RebalanceTask.parse(body), (), now))
+
+
+def test_a_report_for_people() -> None:
+    """Who reads a report would look for the figures in JSON."""
+    assert report_text(STATUS).splitlines() == [
+        "task shop/z-7 of zone z (Zone): Succeeded after 10 min 0 s",
+        "Succeeded: all replicas are in sync",
+        "1 copies differed and were made again",
+        "",
+        "          PLANNED     DONE",
+        "moves     4           4",
+        "leaders   2           2",
+        "MB        120         120",
+        "MB/s      -           1.0",
+        "time      1 min 0 s   10 min 0 s",
+        "",
+        "STATE          TIME        WHY",
+        "Planned        4 min 0 s",
+        "Transferring   3 min 0 s   approved",
+        "Switching      3 min 0 s",
+        "Succeeded      0 s",
+    ]
+
+
+def test_a_task_that_runs_or_is_new_has_a_report() -> None:
+    """The command would fail on just the task that somebody looks at."""
+    running = {**STATUS, "state": "Transferring", "history": STATUS["history"][:2]}
+    del running["finishedTime"]
+    told = report_text(running)
+    assert "(Zone): Transferring, begun 20 min 0 s ago" in told
+    assert "Transferring   16 min 0 s" in told
+    assert report_text({}).splitlines()[0] == "task shop/z-7 of zone z (Zone): new"
+    assert "ranges" in report_text(STATUS, type="Reshard", revision=3)
