@@ -1,0 +1,179 @@
+"""A release is the same to the byte when it is built again, and complete."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tarfile
+import zipfile
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+import yaml
+
+from rezone.local.tools import find_tools
+from rezone.resources.crd import custom_resource_definitions
+
+ROOT = Path(__file__).parents[1]
+PARTS = ("LICENSE", "README.md", "charts", "crds", "hack", "operator", "pyproject.toml", "uv.lock")
+UV = shutil.which("uv") or str(Path(sys.executable).with_name("uv"))
+
+pytestmark = [pytest.mark.slow]
+
+
+@pytest.fixture
+def hack() -> ModuleType:
+    """Return hack/release.py."""
+    spec = importlib.util.spec_from_file_location("release_builder", ROOT / "hack" / "release.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture
+def environment(tmp_path: Path) -> dict[str, str]:
+    """Return the environment of builds: without a network where uv's cache has what they need.
+
+    It has, where uv has made the environment with this cache: that builds the project, too.
+    """
+    offline = {**os.environ, "UV_OFFLINE": "1"}
+    arguments = [UV, "build", "--quiet", "--wheel", "--out-dir", str(tmp_path / "probe")]
+    done = subprocess.run(
+        arguments, cwd=ROOT, env=offline, capture_output=True, timeout=300, check=False
+    )
+    return offline if done.returncode == 0 else {**os.environ}
+
+
+def build(
+    root: Path, output: Path, environment: dict[str, str]
+) -> subprocess.CompletedProcess[str]:
+    """Run the command as `make release` does."""
+    helm = find_tools(["helm"])["helm"]
+    return subprocess.run(
+        [
+            *(sys.executable, str(root / "hack" / "release.py"), "--output", str(output)),
+            *("--base-url", "https://x.example/v1", "--homepage", "https://x.example"),
+            *("--uv", UV, "--helm", str(helm)),
+        ],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+        env=environment,
+    )
+
+
+def copied(place: Path) -> Path:
+    """Return another checkout of the same sources: other times, other rights."""
+    place.mkdir()
+    for part in PARTS:
+        source = ROOT / part
+        if source.is_dir():
+            ignored = shutil.ignore_patterns("__pycache__", "*.pyc")
+            shutil.copytree(source, place / part, ignore=ignored, copy_function=shutil.copyfile)
+        else:
+            shutil.copyfile(source, place / part)
+    for path in place.rglob("*"):
+        os.utime(path, (1, 1_000_000_000))
+        path.chmod(0o700 if path.is_dir() else 0o600)
+    return place
+
+
+@pytest.mark.proves("TR-02")
+def test_two_builds_of_a_release_are_equal_and_complete(
+    hack: ModuleType, environment: dict[str, str], tmp_path: Path
+) -> None:
+    """Nobody could tell whether a release was made of these sources, or what is in it."""
+    first, second = tmp_path / "first", tmp_path / "second"
+    done = build(ROOT, first, environment)
+    assert done.returncode == 0, done.stderr
+    again = build(copied(tmp_path / "checkout"), second, environment)
+    assert again.returncode == 0, again.stderr
+    files = {path.name: path.read_bytes() for path in first.iterdir()}
+    assert {path.name: path.read_bytes() for path in second.iterdir()} == files
+    version = hack.version(ROOT)
+    wheel_name = f"rezone-{version}-py3-none-any.whl"
+    assert set(files) == {
+        "SHA256SUMS",
+        f"kubectl-rezone-{version}.tar.gz",
+        wheel_name,
+        f"rezone-{version}.cdx.json",
+        f"rezone-{version}.tgz",
+        "rezone.yaml",
+    }
+    sums = dict(line.split("  ")[::-1] for line in files["SHA256SUMS"].decode().splitlines())
+    assert sums == {
+        name: hashlib.sha256(content).hexdigest()
+        for name, content in files.items()
+        if name != "SHA256SUMS"
+    }
+    assert_chart(first / f"rezone-{version}.tgz")
+    assert_sbom(json.loads(files[f"rezone-{version}.cdx.json"]), sums[wheel_name])
+    with zipfile.ZipFile(first / wheel_name) as wheel:
+        assert "rezone/controller/process/main.py" in wheel.namelist()
+    refused = build(ROOT, first, environment)
+    assert refused.returncode == 1
+    assert "is not empty" in refused.stderr
+
+
+def assert_chart(packed: Path) -> None:
+    """Assert that Artifact Hub finds what it shows."""
+    with tarfile.open(packed) as chart:
+        names = chart.getnames()
+        described = chart.extractfile("rezone/Chart.yaml")
+        assert described is not None
+        description = yaml.safe_load(described)
+    assert {"rezone/LICENSE", "rezone/values.schema.json"} <= set(names)
+    assert description["home"] == "https://x.example"
+    annotations = description["annotations"]
+    assert annotations["artifacthub.io/license"] == "Apache-2.0"
+    kinds = yaml.safe_load(annotations["artifacthub.io/crds"])
+    wanted = {body["spec"]["names"]["kind"] for body in custom_resource_definitions()}
+    assert {each["kind"] for each in kinds} == wanted
+    assert all(all(each.values()) for each in kinds)
+
+
+def assert_sbom(sbom: dict[str, object], digest: str) -> None:
+    """Assert that the SBOM is of this wheel, and has what it may bring and no tools of ours."""
+    text = json.dumps(sbom)
+    assert digest in text
+    components = sbom["components"]
+    assert isinstance(components, list)
+    names = {each["name"] for each in components}
+    assert {"pyarrow", "kopf", "kubernetes", "pyspark", "starlette"} <= names
+    assert not {"pytest", "ruff", "zensical"} & names
+    assert all(each["purl"].startswith("pkg:pypi/") for each in components)
+
+
+def test_a_number_of_an_sbom_follows_from_its_content(hack: ModuleType, tmp_path: Path) -> None:
+    """Two SBOMs with one number and other content would be taken for one."""
+    wheel = tmp_path / "a.whl"
+    numbers: set[str] = set()
+    for content, name in ((b"a", "x"), (b"b", "x"), (b"a", "y"), (b"a", "x")):
+        wheel.write_bytes(content)
+        exported = {
+            "serialNumber": f"urn:uuid:{len(numbers)}",
+            "metadata": {"timestamp": str(len(numbers)), "component": {"version": "1"}},
+            "components": [{"name": name}],
+        }
+        numbers.add(json.loads(hack.reproducible_sbom(json.dumps(exported), wheel))["serialNumber"])
+    assert len(numbers) == 3
+
+
+def test_package_and_chart_have_one_version(hack: ModuleType, tmp_path: Path) -> None:
+    """A chart would install images that do not exist."""
+    assert hack.version(ROOT)
+    (tmp_path / "charts" / "rezone").mkdir(parents=True)
+    (tmp_path / "pyproject.toml").write_text('[project]\nversion = "1.2.3"\n')
+    chart = {"version": "1.2.3", "appVersion": "1.2.2"}
+    (tmp_path / "charts" / "rezone" / "Chart.yaml").write_text(yaml.safe_dump(chart))
+    with pytest.raises(hack.ReleaseError, match=r"set all three to one"):
+        hack.version(tmp_path)
