@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import ast
 import hashlib
 import importlib.util
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
 import tarfile
-import zipfile
+import tomllib
 from pathlib import Path
 from types import ModuleType
 
@@ -117,11 +119,63 @@ def test_two_builds_of_a_release_are_equal_and_complete(
     }
     assert_chart(first / f"rezone-{version}.tgz")
     assert_sbom(json.loads(files[f"rezone-{version}.cdx.json"]), sums[wheel_name])
-    with zipfile.ZipFile(first / wheel_name) as wheel:
-        assert "rezone/controller/process/main.py" in wheel.namelist()
+    assert_wheel(first / wheel_name, tmp_path / "installed")
     refused = build(ROOT, first, environment)
     assert refused.returncode == 1
     assert "is not empty" in refused.stderr
+
+
+def assert_wheel(wheel: Path, place: Path) -> None:
+    """Assert that users install no cluster, demo or generator, and nothing that needs them."""
+    shutil.unpack_archive(wheel, place, "zip")
+    modules = {path.relative_to(place) for path in (place / "rezone").rglob("*.py")}
+    assert Path("rezone/controller/process/main.py") in modules
+    left_out = [name.removeprefix("operator/") for name in excluded()]
+    assert len(left_out) == 6
+    assert not [m for m in modules if m.as_posix().startswith(tuple(left_out))]
+    names = {part.removesuffix(".py").replace("/", ".") for part in left_out}
+    for module in modules:
+        wanted = imports_of(place / module) & names
+        assert not wanted, f"{module} needs {wanted}, which the wheel has not"
+    shown = installed(place, "--help")
+    assert re.search(r"^  operator ", shown.stdout, re.MULTILINE), shown.stderr
+    assert not re.search(r"^  (local|demo) ", shown.stdout, re.MULTILINE)
+    refused = installed(place, "local", "up")
+    assert "it is in a checkout of the sources alone" in refused.stderr
+
+
+def excluded() -> list[str]:
+    """Return what pyproject.toml leaves out of the wheel."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    found: list[str] = project["tool"]["hatch"]["build"]["targets"]["wheel"]["exclude"]
+    return found
+
+
+def imports_of(path: Path) -> set[str]:
+    """Return the modules that a file imports, with the packages that they are in."""
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            found.update(alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module is not None:
+            found.update((node.module, *(f"{node.module}.{each.name}" for each in node.names)))
+    parts = [name.split(".") for name in found]
+    return {".".join(each[:end]) for each in parts for end in range(1, len(each) + 1)}
+
+
+def installed(place: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run the command from the wheel's files, with this environment's libraries."""
+    others = [part for part in sys.path if part and not (Path(part) / "rezone").is_dir()]
+    code = "from rezone.cli.main import main; main(prog_name='rezone')"
+    return subprocess.run(
+        [sys.executable, "-c", code, *arguments],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+        cwd=place,
+        env={**os.environ, "PYTHONPATH": ":".join([str(place), *others])},
+    )
 
 
 def assert_chart(packed: Path) -> None:

@@ -15,7 +15,7 @@ from rezone.kube.certificates import AUTHORITY_SECRET, issuer_of
 from rezone.kube.client import Kube, connect
 from rezone.kube.errors import KubeError
 from rezone.kube.kinds import Secret
-from rezone.resources.packaging import NAMESPACE
+from rezone.resources import NAMESPACE
 from rezone.wire.transport.identity import CLIENT_ROLES, Identity, Role
 from rezone.wire.transport.tls import FILES, TlsFiles, utc_now
 

@@ -2,4 +2,6 @@
 
 GROUP = "rezone.dev"
 VERSION = "v1alpha1"
+NAMESPACE = "rezone-system"
+"""Where the operator is installed, unless somebody says otherwise."""
 API_VERSION = f"{GROUP}/{VERSION}"

@@ -13,13 +13,12 @@ from typing import Any, Final
 
 import yaml
 
-from rezone.resources import GROUP
+from rezone.resources import GROUP, NAMESPACE
 from rezone.resources.crd import custom_resource_definitions
 
 Json = dict[str, Any]
 
 RELEASE: Final = "rezone"
-NAMESPACE: Final = "rezone-system"
 ZONE_ACCOUNTS: Final = "zone-accounts.yaml"
 OVERLAYS: Final = ("minimal", "one-machine", "production", "with-spark-operator")
 
