@@ -38,6 +38,7 @@ EVERYTHING = (
     "networkPolicy.enabled=true",
     "podMonitor.enabled=true",
     "prometheusRule.enabled=true",
+    "audit.enabled=true",
     "dashboards.enabled=true",
     "sparkOperator.enabled=true",
     "watchNamespaces={resources-test}",
