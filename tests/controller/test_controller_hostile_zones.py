@@ -42,7 +42,7 @@ TAKES_NO_POD = {"spec": {"tolerations": [{"operator": "Sometimes"}]}}
 def operator(cluster: TestCluster, logs: Path) -> Iterator[OperatorProcess]:
     """Run an operator that lives in the namespace of the zones, and takes some of them."""
     cluster.kubectl("create", "namespace", NAMESPACE)
-    own = {"REZONE_NAMESPACE": NAMESPACE, "REZONE_ZONES_IN_OWN_NAMESPACE": f"{ZONE},bad"}
+    own = {"REZONE_NAMESPACE": NAMESPACE, "REZONE_ZONES_IN_OWN_NAMESPACE": f"{ZONE},bad,deep"}
     process = OperatorProcess(cluster, NAMESPACE, logs, **own)
     with process.running():
         yield process
@@ -110,6 +110,26 @@ def is_led(zone: Json) -> bool:
     """Return whether every partition has a leader."""
     found = condition(zone, "Ready")
     return found.get("status") == "True" or found.get("reason") == "UnderReplicated"
+
+
+async def test_a_deep_template_leaves_the_operator_watching(
+    cluster: TestCluster, api: KubeApi, operator: OperatorProcess
+) -> None:
+    """The watches of all zones would end with the first that is as deep as JSON may be."""
+    cluster.label("deep", *NODES)
+    body = zone_manifest(NAMESPACE, "deep")
+    body["spec"]["dataNodes"]["podTemplate"] = {"spec": "HERE"}
+    deep = '{"x":' * 9_000 + "1" + "}" * 9_000
+    path = path_of(NAMESPACE, "distributionzones")
+    text = json.dumps(body).replace('"HERE"', deep)
+    cluster.kubectl("create", "--raw", path, "--filename=-", stdin=text)
+    # Read by kubectl: this process may not be able to.
+    cluster.kubectl("wait", "dz/deep", *MINE, "--for=condition=Stalled", "--timeout=60s")
+    reason = "--output=jsonpath={.status.conditions[?(@.type=='Stalled')].reason}"
+    assert cluster.kubectl("get", "dz/deep", *MINE, reason) == "InvalidTemplate"
+    await operator.until_ready()
+    assert (await api.get(PODS, labelSelector="rezone.dev/zone=deep"))["items"] == []
+    cluster.kubectl("delete", "dz/deep", *MINE)
 
 
 async def test_a_zone_of_others_in_the_operator_s_namespace_gets_nothing(

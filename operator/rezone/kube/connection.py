@@ -43,7 +43,8 @@ FAILURE_FROM = 400
 MESSAGE_CHARS_MAX = 1000
 JSON_LEVELS_MAX = 10_000
 """So deep may JSON be that the API server takes. It needs 2 MiB of a thread's stack."""
-OTHER_LEVELS_MAX = 2_000
+COPY_LEVELS_MAX = 40_000
+"""Kopf copies what it hears of by Python's own calls, several for each level."""
 
 
 class RefusedError(Exception):
@@ -245,7 +246,7 @@ def take_deep_json() -> None:
     With Python's own limit of 1,000 levels a single object of one person, where the schema leaves
     a field open, would end each list and each watch of its kind by a RecursionError.
     """
-    sys.setrecursionlimit(max(sys.getrecursionlimit(), JSON_LEVELS_MAX + OTHER_LEVELS_MAX))
+    sys.setrecursionlimit(max(sys.getrecursionlimit(), JSON_LEVELS_MAX + COPY_LEVELS_MAX))
 
 
 async def open_connection(
