@@ -18,8 +18,8 @@ from rezone.datanode.settings import Clock, NodeSettings
 from rezone.wire.transport.callers import Callers
 from rezone.wire.transport.sockets import plain
 
-LOOK_SECONDS = 0.5
-CHECK_SECONDS = 0.05
+LOOK_SECONDS = 1.0
+CHECK_SECONDS = 0.1
 """How often it is looked whether descriptors are left, which costs a microsecond."""
 
 _RESERVE_SHARE = 4
