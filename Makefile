@@ -1,7 +1,7 @@
 # The interface of this project for people and CI: `make help` lists the targets.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help prepare browser demo down test check lint types layers docs generate tools env spark-env e2e e2e-up e2e-down chaos chaos-short chaos-operator seeds mutations images krew release audit bench fuzz clean
+.PHONY: help prepare browser demo down test check lint types layers docs generate tools env spark-env e2e e2e-up e2e-down chaos chaos-short chaos-operator evidence seeds mutations images krew release audit bench fuzz clean
 
 export PYTHONPATH := operator
 UV ?= $(shell command -v uv 2>/dev/null || echo .venv/bin/uv)
@@ -70,6 +70,12 @@ chaos-short: prepare ## Make three of these faults, or say that this machine can
 
 chaos-operator: prepare ## Kill the operator at every point: its process, and simulated with SEEDS= (1500) pairs of faults and storms
 	REZONE_SIMULATION_SEEDS=$(or $(SEEDS),1500) $(RUN) -m pytest tests/controller/test_controller_killed.py tests/controller/test_controller_killed_resharding.py tests/controller/test_controller_killed_spark.py tests/controller/test_controller_recovering.py tests/controller/test_controller_lost_machine.py tests/controller/test_controller_restored.py tests/simulation $(TEST_ARGS)
+
+evidence: prepare ## Record what SEEDS= (1000) seeds and all faults on real processes show in docs/evidence.json (hours; STORM=, FAULTS=)
+	mkdir -p build
+	PYTHONPATH=operator:tests $(RUN) -m simulation.many --seeds $(or $(SEEDS),1000) --report build/seeds.json
+	PYTHONPATH=operator:. $(RUN) -m e2e.chaos --faults "$(or $(FAULTS),all)" --storm-seconds $(or $(STORM),240) $(if $(SEED),--seed $(SEED)) --report build/chaos.json
+	$(RUN) hack/evidence.py build/seeds.json build/chaos.json
 
 seeds: env ## Simulate SEEDS= (1000) seeds of each storm, fewer of expensive ones, on all processors, from FIRST= (0): failures, and seeds a minute
 	PYTHONPATH=operator:tests $(RUN) -m simulation.many --seeds $(or $(SEEDS),1000) --first $(or $(FIRST),0) $(if $(STORMS),--storms $(STORMS))

@@ -6,6 +6,7 @@
 import re
 from pathlib import Path
 
+import evidence
 import glossary
 import mutations
 import protocols_page
@@ -47,6 +48,7 @@ def generated() -> dict[str, str]:
         for name, (table, introduction) in STATE_PAGES.items()
     }
     return states | {
+        "contribute/evidence.md": evidence.generated(),
         "contribute/mutations.md": mutations.page(*mutations.load()),
         "contribute/protocols.md": protocols_page.page(),
         "decisions/index.md": decisions_page(DECISIONS),

@@ -11,18 +11,22 @@ import shutil
 import signal
 import sys
 import tempfile
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import click
+import msgspec
 
 from e2e.chaos import apart
 from e2e.chaos.cases import CASES, Case
+from e2e.chaos.history import Outcome
 from e2e.chaos.linear import build_checker, check
-from e2e.chaos.report import Row, table
+from e2e.chaos.report import Report, Row, table
 from e2e.chaos.run import Limits, Run, until_whole
 from e2e.chaos.shim import build_shim
+from e2e.chaos.snapshots import read_transactions, violations
 from e2e.chaos.world import NODES, World
 from e2e.kind.command import CommandError, say
 from e2e.kind.places import default_places
@@ -45,7 +49,7 @@ _SEED_MAX = 1 << 31
     "--whole-seconds", default=120.0, show_default=True, help="How long healing may take."
 )
 @click.option("--storm-seconds", default=0.0, help="How long a storm comes behind the faults.")
-@click.option("--report", type=click.Path(path_type=Path), help="Where the table goes as well.")
+@click.option("--report", type=click.Path(path_type=Path), help="Where the results go as JSON.")
 @click.option("--or-skip", is_flag=True, help="Succeed where faults cannot be made, and say so.")
 def main(
     *,
@@ -81,8 +85,10 @@ def main(
         retained = 2 * GRACE_SECONDS
         limits = Limits(whole_seconds, storm_whole=2 * whole_seconds + retained)
         plan = Plan(cases, seed, partitions, storm_seconds, limits)
-        good = asyncio.run(_run(state, local, plan, report))
-    sys.exit(0 if good else 1)
+        found = asyncio.run(_run(state, local, plan))
+    if report is not None:
+        report.write_bytes(msgspec.json.encode(found))
+    sys.exit(1 if found.problems else 0)
 
 
 @dataclass(frozen=True)
@@ -146,7 +152,7 @@ def _locked(directory: Path) -> Iterator[bool]:
         os.close(descriptor)
 
 
-async def _run(state: Path, local: LocalCluster, plan: Plan, report: Path | None) -> bool:
+async def _run(state: Path, local: LocalCluster, plan: Plan) -> Report:
     # The first process of a namespace gets no signal that it does not ask for.
     task = asyncio.current_task()
     assert task is not None
@@ -171,24 +177,38 @@ async def _run(state: Path, local: LocalCluster, plan: Plan, report: Path | None
             world.stop_clients()
         except DemoError as error:
             broken = str(error)
-            say(broken)
-    return _tell(world, run.rows, report) and not broken
+    return _report(world, plan.seed, run.rows, broken)
 
 
-def _tell(world: World, rows: Sequence[Row], report: Path | None) -> bool:
-    text = table(rows)
-    say(f"\n{text}\n")
-    if report is not None:
-        report.write_text(text + "\n")
-    verdict = check(build_checker(), world.histories.all(), world.state)
-    say(
-        f"{verdict.operations} operations on {verdict.rows} rows: {len(verdict.illegal)} rows have "
-        f"impossible histories, {len(verdict.undecided)} could not be decided"
+def _report(world: World, seed: int, rows: Sequence[Row], broken: str) -> Report:
+    """Return what a run has shown, and say it; `broken` is why it has not come to its end."""
+    say(f"\n{table(rows)}\n")
+    operations = world.histories.all()
+    verdict = check(build_checker(), operations, world.state)
+    transactions = read_transactions(world.transactions)
+    wrong = violations(transactions)
+    problems = [broken] if broken else []
+    problems += [f"{row.name}: {problem}" for row in rows for problem in row.problems]
+    problems += [f"row {row} has an impossible history" for row in verdict.illegal]
+    problems += [f"row {row} could not be decided" for row in verdict.undecided]
+    report = Report(
+        seed=seed,
+        rows=list(rows),
+        operations=verdict.operations,
+        acknowledged_writes=sum(each.write and each.outcome is Outcome.OK for each in operations),
+        keys=verdict.rows,
+        transactions=Counter(str(each.outcome) for each in transactions),
+        violations=len(verdict.illegal) + len(wrong),
+        problems=[*problems, *wrong],
     )
-    problems = [f"{row.name}: {problem}" for row in rows for problem in row.problems]
-    for problem in problems:
+    say(
+        f"{report.operations} operations on {report.keys} rows: {len(verdict.illegal)} rows have "
+        f"impossible histories, {len(verdict.undecided)} could not be decided; "
+        f"{len(transactions)} transactions, {len(wrong)} violations of snapshot isolation"
+    )
+    for problem in report.problems:
         say(problem)
-    return not problems and not verdict.illegal and not verdict.undecided
+    return report
 
 
 if __name__ == "__main__":

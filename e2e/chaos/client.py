@@ -1,8 +1,9 @@
-"""`python -m e2e.chaos.client`: one client that writes and reads single rows and records it all.
+"""`python -m e2e.chaos.client`: one client that writes and reads rows and records it all.
 
 One thread per partition, as that was when the client began: when a zone is re-sharded, what was
 measured of one goes on being measured of the rows of its range. The rows in use change every few
-seconds, so that no row's history becomes long; now and then one from before is read again.
+seconds, so that no row's history becomes long; now and then one from before is read again. One more
+thread runs transactions on rows of its own (`transactions`).
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ import numpy as np
 import pyarrow as pa
 
 from e2e.chaos.history import Outcome
+from e2e.chaos.transactions import GROUP, TransactionWorker
 from rezone.client import TableClient
 from rezone.wire.codec.encoded_rows import encoded_rows
 from rezone.wire.codec.keyspace import partitions_of
@@ -98,13 +100,14 @@ class Rows:
 
 
 def keys_by_partition(table: TableClient, partitions: int) -> dict[int, list[int]]:
-    """Return for each partition the rows that are its; all clients find the same."""
-    numbers = list(range(1, partitions * _KEYS_PER_PARTITION))
+    """Return the rows of each partition in the order of their hashes; all clients find the same."""
+    numbers = np.arange(1, partitions * _KEYS_PER_PARTITION)
     batch = pa.record_batch({"id": pa.array(numbers, pa.int64())}, schema=table.codec.key_schema)
-    places = partitions_of(np.asarray(encoded_rows(table.codec, batch).hashes()), partitions)
+    hashes = np.asarray(encoded_rows(table.codec, batch).hashes())
+    places = partitions_of(hashes, partitions)
     found: dict[int, list[int]] = defaultdict(list)
-    for number, place in zip(numbers, places.tolist(), strict=True):
-        found[place].append(number)
+    for place in np.argsort(hashes, kind="stable"):
+        found[int(places[place])].append(int(numbers[place]))
     return dict(found)
 
 
@@ -178,6 +181,7 @@ class Worker(threading.Thread):
 @click.option("--seed", required=True, type=int)
 @click.option("--pause-seconds", required=True, type=float)
 @click.option("--output", required=True, type=click.Path(path_type=Path))
+@click.option("--transactions", required=True, type=click.Path(path_type=Path))
 def main(
     *,
     bootstrap: tuple[str, ...],
@@ -186,18 +190,34 @@ def main(
     seed: int,
     pause_seconds: float,
     output: Path,
+    transactions: Path,
 ) -> None:
     """Write and read until SIGTERM, then read every row once more."""
     stop = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: stop.set())
-    with TableClient(list(bootstrap)) as table, output.open("w") as target:
+    with (
+        TableClient(list(bootstrap)) as table,
+        output.open("w") as target,
+        transactions.open("w") as transactions_target,
+    ):
         recorder = Recorder(number, target)
         values = itertools.count(number * _CLIENTS_FACTOR + 1)
         pools = keys_by_partition(table, partitions)
-        workers = []
+        workers: list[threading.Thread] = [
+            TransactionWorker(
+                table,
+                transactions_target,
+                client=number,
+                groups=[keys[:GROUP] for keys in pools.values()],
+                values=values,
+                rng=random.Random(f"{seed}:{number}:transactions"),
+                pause_seconds=pause_seconds,
+                stop=stop,
+            )
+        ]
         for partition, keys in sorted(pools.items()):
             rng = random.Random(f"{seed}:{number}:{partition}")
-            rows = Rows(keys, rng)
+            rows = Rows(keys[GROUP:], rng)
             workers.append(
                 Worker(
                     table,

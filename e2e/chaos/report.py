@@ -1,4 +1,4 @@
-"""The table of what each fault has cost, as Markdown."""
+"""What a run has shown: a table of what each fault has cost, and what the checkers have found."""
 
 from __future__ import annotations
 
@@ -26,6 +26,25 @@ class Row:
     told: list[str] = field(default_factory=list)
     restarts: int = 0
     problems: list[str] = field(default_factory=list)
+
+
+@dataclass
+class Report:
+    """What a run has shown; as JSON it is what `make evidence` reads.
+
+    `operations` are those that the checker of linearizability has judged, on so many `keys`;
+    `transactions` are counted by their outcome. `problems` says what was wrong, a line each,
+    `violations` of the checkers among them.
+    """
+
+    seed: int
+    rows: list[Row]
+    operations: int
+    acknowledged_writes: int
+    keys: int
+    transactions: dict[str, int]
+    violations: int
+    problems: list[str]
 
 
 _HEAD = (

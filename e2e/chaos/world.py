@@ -74,6 +74,7 @@ class World:
         self.state = state
         self._recorded = state / "histories"
         self.histories = Histories(self._recorded)
+        self.transactions = state / "transactions"
         self.clients: tuple[Client, ...] = ()
         self._shim = shim
         self._controls = state / "controls"
@@ -82,7 +83,7 @@ class World:
 
     async def make(self) -> None:
         """Install the operator and make the zone, both with the library preloaded."""
-        for directory in (self._controls, self._recorded):
+        for directory in (self._controls, self._recorded, self.transactions):
             directory.mkdir(parents=True, exist_ok=True)
         rendered = await self.cluster.kubectl("kustomize", str(MANIFESTS))
         objects = [each for each in yaml.safe_load_all(rendered) if each]
@@ -146,6 +147,7 @@ class World:
         words = ["--partitions", str(self.partitions), "--number", str(number)]
         words += ["--seed", str(seed), "--pause-seconds", str(_CLIENT_PAUSE_SECONDS)]
         words += ["--output", str(self._recorded / f"client-{number}.jsonl")]
+        words += ["--transactions", str(self.transactions / f"transactions-{number}.jsonl")]
         process = spawn(
             [sys.executable, "-m", "e2e.chaos.client", *words]
             + [word for each in bootstrap for word in ("--bootstrap", each)],

@@ -9,7 +9,7 @@ import asyncio
 import datetime as dt
 from collections.abc import Callable
 from concurrent.futures import Executor, Future
-from typing import Any
+from typing import Any, ClassVar
 
 START = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
 _START_MICROS = int(START.timestamp() * 1e6)
@@ -36,6 +36,9 @@ class _Selector:
 class VirtualLoop(asyncio.BaseEventLoop):
     """The loop; also the clock of all that lives in it."""
 
+    passed_seconds: ClassVar[float] = 0.0
+    """How much time has passed in all loops of this process."""
+
     def __init__(self) -> None:
         super().__init__()
         self._elapsed = 0.0
@@ -49,6 +52,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
     def advance(self, seconds: float) -> None:
         """Move the clock."""
         self._elapsed += seconds
+        VirtualLoop.passed_seconds += seconds
 
     def now(self) -> dt.datetime:
         """Return the time of day."""

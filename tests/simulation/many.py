@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import collections
 import gc
+import json
 import logging
 import multiprocessing
 import os
@@ -20,8 +21,9 @@ import time
 import traceback
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
+from pathlib import Path
 from types import FrameType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import structlog
 
@@ -43,6 +45,7 @@ from simulation.following import Followed
 from simulation.following_copies import FollowedCopies
 from simulation.half_open import HalfOpen
 from simulation.indexed import Indexed
+from simulation.loop import VirtualLoop
 from simulation.test_torn_logs import TornLogs
 from simulation.wrong_clocks import WrongClocks
 
@@ -96,23 +99,28 @@ SEED_SECONDS_MAX = 600
 
 
 class Outcome(NamedTuple):
-    """What came of a seed, in so many seconds of a processor; `error` is empty for nothing."""
+    """What came of a seed, in so many seconds of a processor; `error` is empty for nothing.
+
+    `simulated_seconds` is how much time has passed in it.
+    """
 
     storm: str
     seed: int
     seconds: float
     error: str = ""
     counts: Counts = collections.Counter()  # noqa: RUF012 - nobody changes it
+    simulated_seconds: float = 0.0
 
 
 def run(storm: str, seed: int, storms: Mapping[str, Callable[[int], Counts]] = STORMS) -> Outcome:
     """Run one seed; whatever it raises is its outcome."""
-    before, error, counts = time.process_time(), "", Counts()
+    before, began, error, counts = time.process_time(), VirtualLoop.passed_seconds, "", Counts()
     try:
         counts = storms[storm](seed)
     except Exception:  # noqa: BLE001 - that is what the seed has found
         error = traceback.format_exc()
-    return Outcome(storm, seed, time.process_time() - before, error, counts)
+    seconds, simulated = time.process_time() - before, VirtualLoop.passed_seconds - began
+    return Outcome(storm, seed, seconds, error, counts, simulated)
 
 
 def run_limited(storm: str, seed: int) -> Outcome:
@@ -133,13 +141,18 @@ def failure(outcome: Outcome) -> str:
     )
 
 
-def rates(outcomes: Iterable[Outcome]) -> list[str]:
+def by_storm(outcomes: Iterable[Outcome]) -> dict[str, list[Outcome]]:
+    """Return the outcomes of each storm, in the order of their names."""
+    found: dict[str, list[Outcome]] = collections.defaultdict(list)
+    for outcome in sorted(outcomes, key=lambda outcome: outcome.storm):
+        found[outcome.storm].append(outcome)
+    return found
+
+
+def rates(storms: Mapping[str, Sequence[Outcome]]) -> list[str]:
     """Return a table: how many seeds there were of each storm, and what one costs."""
-    by_storm: dict[str, list[Outcome]] = collections.defaultdict(list)
-    for outcome in outcomes:
-        by_storm[outcome.storm].append(outcome)
     rows = [f"{'':<24} {'seeds':>7} {'failed':>7} {'ms each':>8} {'seeds a minute':>15}"]
-    for storm, seeds in sorted(by_storm.items()):
+    for storm, seeds in storms.items():
         each = sum(outcome.seconds for outcome in seeds) / len(seeds)
         failed = sum(bool(outcome.error) for outcome in seeds)
         rows.append(
@@ -148,15 +161,32 @@ def rates(outcomes: Iterable[Outcome]) -> list[str]:
     return rows
 
 
-def reached(outcomes: Iterable[Outcome]) -> list[str]:
+def _counts(seeds: Iterable[Outcome]) -> dict[str, int]:
+    found = Counts()
+    for outcome in seeds:
+        found.update(outcome.counts)  # a sum would leave out what never was
+    return dict(sorted(found.items()))
+
+
+def reached(storms: Mapping[str, Sequence[Outcome]]) -> list[str]:
     """Return a line for each storm: how often what has happened in it, 0 for what never has."""
-    of_storms: dict[str, Counts] = collections.defaultdict(collections.Counter)
-    for outcome in outcomes:
-        of_storms[outcome.storm].update(outcome.counts)
     return [
-        f"{storm}: {', '.join(f'{what} {count}' for what, count in sorted(counts.items()))}"
-        for storm, counts in sorted(of_storms.items())
+        f"{storm}: {', '.join(f'{what} {count}' for what, count in _counts(seeds).items())}"
+        for storm, seeds in storms.items()
     ]
+
+
+def report(storms: Mapping[str, Sequence[Outcome]]) -> dict[str, dict[str, Any]]:
+    """Return for each storm what `make evidence` reads, as JSON has it."""
+    return {
+        storm: {
+            "seeds": len(seeds),
+            "failed": sum(bool(outcome.error) for outcome in seeds),
+            "simulated_seconds": sum(outcome.simulated_seconds for outcome in seeds),
+            "counts": _counts(seeds),
+        }
+        for storm, seeds in storms.items()
+    }
 
 
 def chosen(storms: Sequence[str], first: int, count: int) -> list[tuple[str, int]]:
@@ -190,6 +220,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--first", type=int, default=0, help="the first seed")
     parser.add_argument("--storms", nargs="+", choices=sorted(STORMS), default=sorted(STORMS))
     parser.add_argument("--processes", type=int, default=os.cpu_count())
+    parser.add_argument("--report", type=Path, help="where the results go as JSON")
     given = parser.parse_args(arguments)
     outcomes: list[Outcome] = []
     # Each begins anew: a fork would have the locks of this one's threads.
@@ -208,7 +239,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
                     print(f"{len(outcomes)} of {len(futures)} seeds", flush=True)  # noqa: T201
         except KeyboardInterrupt:
             pool.shutdown(wait=False, cancel_futures=True)
-    print(*reached(outcomes), *rates(outcomes), sep="\n")  # noqa: T201 - a command
+    storms = by_storm(outcomes)
+    print(*reached(storms), *rates(storms), sep="\n")  # noqa: T201 - a command
+    if given.report is not None:
+        given.report.write_text(json.dumps(report(storms)))
     return int(any(outcome.error for outcome in outcomes))
 
 

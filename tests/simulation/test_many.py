@@ -11,7 +11,18 @@ from pathlib import Path
 import pytest
 
 from simulation import many
-from simulation.many import SHARES, STORMS, Outcome, chosen, failure, rates, reached, run
+from simulation.many import (
+    SHARES,
+    STORMS,
+    Outcome,
+    by_storm,
+    chosen,
+    failure,
+    rates,
+    reached,
+    report,
+    run,
+)
 
 
 def _breaks(seed: int) -> Counter[str]:
@@ -56,7 +67,7 @@ def test_rates_count_seeds_and_failures() -> None:
     """Nobody would see how dear a storm has become, or that one fails."""
     outcomes = [Outcome("a", 0, 0.5), Outcome("a", 1, 1.5, "lost"), Outcome("b", 0, 0.25)]
 
-    _, a, b = (line.split() for line in rates(outcomes))
+    _, a, b = (line.split() for line in rates(by_storm(outcomes)))
 
     assert a == ["a", "2", "1", "1000", "60"]
     assert b == ["b", "1", "0", "250", "240"]
@@ -66,7 +77,24 @@ def test_what_a_storm_has_reached_is_told() -> None:
     """A storm that makes no fault any more would pass with all of its seeds."""
     outcomes = [run("test_indexed", seed, {"test_indexed": _breaks}) for seed in (2, 3, 7)]
 
-    assert reached(outcomes) == ["test_indexed: cuts 5, deaths 0"]
+    assert reached(by_storm(outcomes)) == ["test_indexed: cuts 5, deaths 0"]
+
+
+def test_a_report_counts_seeds_failures_and_simulated_time() -> None:
+    """The page of evidence would claim hours that nobody has simulated."""
+    good, bad = Outcome("a", 0, 0.5, simulated_seconds=40.0), Outcome("a", 1, 1.5, "lost")
+    storm = run("test_claims", 3, {"test_claims": lambda _: Counter(cuts=2)})
+
+    found = report(by_storm([good, bad, storm]))
+
+    assert found["a"] == {"seeds": 2, "failed": 1, "simulated_seconds": 40.0, "counts": {}}
+    assert found["test_claims"]["counts"] == {"cuts": 2}
+
+
+@pytest.mark.slow
+def test_a_seed_knows_how_much_time_has_passed_in_it() -> None:
+    """A storm that ends at once would look like one of hours."""
+    assert run("test_torn_logs", 1).simulated_seconds > 1
 
 
 def test_expensive_storms_have_a_share_of_the_seeds() -> None:
