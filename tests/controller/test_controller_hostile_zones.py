@@ -33,7 +33,7 @@ NODES = ("worker-1", "worker-2", "worker-3")
 PODS = f"/api/v1/namespaces/{NAMESPACE}/pods"
 SERVICES = f"/api/v1/namespaces/{NAMESPACE}/services"
 MINE = ("--namespace", NAMESPACE)
-NAMELESS = {"spec": {"volumes": [{"name": {}}]}}
+NAMELESS: Json = {"spec": {"volumes": [{"name": {}}]}}
 PRIVILEGED = {"containers": [{"name": "data-node", "securityContext": {"privileged": True}}]}
 TAKES_NO_POD = {"spec": {"tolerations": [{"operator": "Sometimes"}]}}
 
@@ -85,7 +85,11 @@ async def test_no_template_stops_the_failover_of_its_zone_or_others(
     for template in (TAKES_NO_POD, NAMELESS):
         set_template(cluster, template)
         wanted = "tolerations" if template is TAKES_NO_POD else "volumes"
-        zone = await until_zone(api, NAMESPACE, ZONE, lambda z, w=wanted: w in stalled(z)[1])
+
+        def says(zone: Json, wanted: str = wanted) -> bool:
+            return wanted in stalled(zone)[1]
+
+        zone = await until_zone(api, NAMESPACE, ZONE, says)
         assert stalled(zone)[0] == "InvalidTemplate"
         assert is_ready(zone)
     routes = await routes_of(api, NAMESPACE, ZONE)

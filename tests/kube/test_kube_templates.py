@@ -24,7 +24,7 @@ from rezone.resources.zone import DistributionZone
 SETTINGS = PodSettings(image="registry.example/rezone:1")
 EVERYTHING = dataclasses.replace(SETTINGS, template_policy=TemplatePolicy.of(("*",), MERGE_KEYS))
 RESOURCE_QUOTA = Kind("", "v1", "ResourceQuota", "resourcequotas")
-NAMELESS = {"spec": {"volumes": [{"name": {}}]}}
+NAMELESS: dict[str, Any] = {"spec": {"volumes": [{"name": {}}]}}
 
 
 def changed(zone: DistributionZone, template: Any) -> DistributionZone:
@@ -151,7 +151,11 @@ def test_any_template_gives_a_pod_or_is_invalid(template: Any) -> None:
 
 def test_spark_s_template_is_checked_like_the_pods() -> None:
     """Its pods could be privileged, and its application of another account."""
-    for template in ({"driver": {"serviceAccount": "admin"}}, {"volumes": [{"name": {}}]}):
+    templates: list[dict[str, Any]] = [
+        {"driver": {"serviceAccount": "admin"}},
+        {"volumes": [{"name": {}}]},
+    ]
+    for template in templates:
         zone = zone_of(transfer={"sparkTemplate": template})
         with pytest.raises(InvalidTemplateError, match="sparkTemplate"):
             build_application("a", zone, task_of(zone), "[]", SparkSettings(image="i"))

@@ -25,7 +25,7 @@ from rezone.datanode.node.node import DataNode
 from rezone.datanode.observing.health import registry_of
 from rezone.kube.data_node import PodSettings, build_pod
 from rezone.kube.names import TRANSFER, labels_of
-from rezone.resources.packaging import NAMESPACE as SYSTEM
+from rezone.resources import NAMESPACE as SYSTEM
 from rezone.resources.packaging import OVERLAYS, render, without_helm
 from rezone.resources.zone import DistributionZone
 

@@ -14,12 +14,12 @@ import yaml
 from resource_server import REPOSITORY
 
 from rezone.controller.work.settings import CoordinatorSettings
+from rezone.resources import NAMESPACE
 from rezone.resources.conditions import ConditionType, Reason
 from rezone.resources.crd import custom_resource_definitions, value_comments
 from rezone.resources.generate import drift, main, plain_files, write
 from rezone.resources.packaging import (
     BASE_VALUES,
-    NAMESPACE,
     manifest_files,
     render,
     without_helm,

@@ -13,8 +13,8 @@ from resource_server import NAMESPACE, REPOSITORY, Kubectl, Server
 from test_compiler import SCHEMAS, nodes
 from test_constraints import manifest
 
+from rezone.resources import NAMESPACE as SYSTEM
 from rezone.resources.crd import RULES
-from rezone.resources.packaging import NAMESPACE as SYSTEM
 
 pytestmark = pytest.mark.apiserver
 

@@ -26,13 +26,13 @@ TABLE = TableSchema(
 def test_tasks_planned_before_a_re_sharding_read_each_row_once() -> None:
     """A job that takes hours would fail, or miss rows, when its zone is re-sharded meanwhile."""
     pytest.importorskip("pyspark.sql")
-    from rezone.transfer import datasource  # noqa: PLC0415 - imports pyspark
+    from rezone.transfer import datasource, spark_types  # noqa: PLC0415 - imports pyspark
 
     config = ZoneConfig(zone="z", zone_uid="u", partitions=4, table=TABLE)
     with FakeCluster(config) as cluster, TableClient(cluster.bootstrap) as client:
         client.write([{"id": n, "counter": 1} for n in range(300)])
         source = datasource.RezoneDataSource({"bootstrap": cluster.bootstrap[0]})
-        reader = source.reader(datasource.spark_schema(TABLE))
+        reader = source.reader(spark_types.spark_schema(TABLE))
         tasks = reader.partitions()
         assert len(tasks) == 4
         cluster.begin_resharding(7)
@@ -56,7 +56,7 @@ def test_tasks_that_read_from_any_replica_leave_leaders_alone_and_see_one_time(
 ) -> None:
     """A job over all rows would slow writers, and its result would be of no moment."""
     pytest.importorskip("pyspark.sql")
-    from rezone.transfer import datasource  # noqa: PLC0415 - imports pyspark
+    from rezone.transfer import datasource, spark_types  # noqa: PLC0415 - imports pyspark
 
     asked: list[tuple[int, int]] = []
 
@@ -77,7 +77,7 @@ def test_tasks_that_read_from_any_replica_leave_leaders_alone_and_see_one_time(
             c.until_each("up", followers, lambda at: c.replica(*at).positions.readable_time > ready)
             given = {"bootstrap": c.nodes[0].address, "readFrom": "any"}
             source = datasource.RezoneDataSource({**given, "maxStalenessSeconds": "20"})
-            reader = source.reader(datasource.spark_schema(TABLE))
+            reader = source.reader(spark_types.spark_schema(TABLE))
             tasks = reader.partitions()
             client.write([{"id": n, "counter": 2} for n in range(600)])
             for _ in range(2):  # a repeated task reads the same
@@ -89,7 +89,7 @@ def test_tasks_that_read_from_any_replica_leave_leaders_alone_and_see_one_time(
     for options in wrong:
         with pytest.raises(ValueError, match="readFrom"):
             datasource.RezoneDataSource({"bootstrap": "n:1", **options}).reader(
-                datasource.spark_schema(TABLE)
+                spark_types.spark_schema(TABLE)
             )
 
 
@@ -101,12 +101,12 @@ def test_a_task_that_is_run_again_in_another_order_writes_all_of_its_rows() -> N
     Batches of the second attempt would be taken for repeats of the first one's, or be refused.
     """
     pytest.importorskip("pyspark.sql")
-    from rezone.transfer import datasource  # noqa: PLC0415 - imports pyspark
+    from rezone.transfer import datasource, spark_types  # noqa: PLC0415 - imports pyspark
 
     config = ZoneConfig(zone="z", zone_uid="u", partitions=2, table=TABLE)
     with FakeCluster(config) as cluster, TableClient(cluster.bootstrap) as client:
         source = datasource.RezoneDataSource({"bootstrap": cluster.bootstrap[0]})
-        writer = source.writer(datasource.spark_schema(TABLE), overwrite=False)
+        writer = source.writer(spark_types.spark_schema(TABLE), overwrite=False)
         rows = [{"id": n, "counter": n} for n in range(40)]
         batches = [pa.RecordBatch.from_pylist(rows[at : at + 10]) for at in range(0, 40, 10)]
         writer.write(iter(batches[:2]))  # the attempt dies behind these
