@@ -25,7 +25,7 @@ from rezone.local.api import Json, KubeApi
 from rezone.wire.codec.rows import arrow_schema_of
 from rezone.wire.codec.schema import TableSchema
 from rezone.wire.errors import RezoneError
-from rezone.wire.messages import LeaderAndIsr, NodeReport, ReplicaReport, ReportRequest
+from rezone.wire.messages import LeaderAndIsr, NodeReport, ReplicaReport, ReportRequest, Role
 from rezone.wire.transport.flight import NodeClient
 
 ROOT = Path(__file__).parents[2]
@@ -369,6 +369,10 @@ async def _left_over(api: KubeApi, namespace: str, name: str, zone: Json) -> lis
             left.append(f"partition {partition} is held by {holders}: {record}")
         if set(record.isr) != set(record.replicas) or record.next_leader is not None:
             left.append(f"partition {partition} is not at rest: {record}")
+        leads = reports.get(record.leader, {}).get(partition)
+        # Who is to lead knows it: without an operator nobody would tell it any more.
+        if leads is None or (leads.role, leads.leader_epoch) != (Role.LEADER, record.leader_epoch):
+            left.append(f"partition {partition} is not led as recorded: {record}, {leads}")
     labels = f"rezone.dev/zone={name},app.kubernetes.io/component=data-node"
     pods = await api.get(f"/api/v1/namespaces/{namespace}/pods", labelSelector=labels)
     found = {pod["metadata"]["name"] for pod in pods["items"]}
