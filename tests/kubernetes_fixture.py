@@ -73,7 +73,7 @@ def establish(kubeconfig: Path, definitions: Sequence[dict[str, Any]]) -> None:
     names = [body["metadata"]["name"] for body in definitions]
     kubectl = [str(find_tools(["kubectl"])["kubectl"]), f"--kubeconfig={kubeconfig}"]
     apply = ["apply", "--server-side", "--force-conflicts", "-f", "-"]
-    wait = ["wait", "--for=condition=Established", "--timeout=30s", *(f"crd/{n}" for n in names)]
+    wait = ["wait", "--for=condition=Established", "--timeout=120s", *(f"crd/{n}" for n in names)]
     # The server opens a kind's storage at the first request for it, and puts who asks meanwhile
     # off with status 429. kubectl asks again.
     look = ["get", ",".join(names), "--all-namespaces"]
@@ -82,7 +82,7 @@ def establish(kubeconfig: Path, definitions: Sequence[dict[str, Any]]) -> None:
             [*kubectl, *arguments],
             check=True,
             capture_output=True,
-            timeout=60,
+            timeout=150,
             text=True,
             input=json.dumps(items) if arguments is apply else None,
         )

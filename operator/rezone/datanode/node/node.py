@@ -139,7 +139,10 @@ class DataNode:
         )
         self._reopening = Reopening(self)
         self._workers = Workers(self.settings.worker_threads, f"node {node_id}")
-        self.threads = NodeThreads(
+        self.threads = self._made_threads()
+
+    def _made_threads(self) -> NodeThreads:
+        return NodeThreads(
             self.settings,
             self.clock,
             self._stopping,
