@@ -20,18 +20,27 @@ from rezone.resources.zone import DistributionZone
 pytestmark = [pytest.mark.apiserver, pytest.mark.slow]
 
 
-def create_raw(kubeconfig: Path, namespace: str, body: str) -> str:
-    """Send JSON as it is; return the API server's refusal, "" when it has stored it."""
+def raw(kubeconfig: Path, *words: str, body: str = "") -> str:
+    """Have kubectl send a request as it is; return the API server's refusal, "" for none."""
     kubectl = str(find_tools(["kubectl"])["kubectl"])
-    path = f"/apis/rezone.dev/v1alpha1/namespaces/{namespace}/distributionzones"
     done = subprocess.run(
-        [kubectl, f"--kubeconfig={kubeconfig}", "create", "--raw", path, "--filename=-"],
+        [kubectl, f"--kubeconfig={kubeconfig}", *words],
         input=body.encode(),
         capture_output=True,
         check=False,
         timeout=60,
     )
     return done.stderr.decode() if done.returncode else ""
+
+
+def zones_path(namespace: str) -> str:
+    """Return where the API server has the zones of a namespace."""
+    return f"/apis/rezone.dev/v1alpha1/namespaces/{namespace}/distributionzones"
+
+
+def create_raw(kubeconfig: Path, namespace: str, body: str) -> str:
+    """Create a zone of this JSON; return the API server's refusal, "" when it has stored it."""
+    return raw(kubeconfig, "create", "--raw", zones_path(namespace), "--filename=-", body=body)
 
 
 def body_of(name: str, **spec: Any) -> dict[str, Any]:
@@ -60,6 +69,8 @@ async def test_a_deep_template_leaves_the_others_readable(
         found = await StatusStore(api).read(DistributionZone, namespace, "deep")
         with pytest.raises(InvalidTemplateError, match="levels deep"):
             build_pod(found, 0, PodSettings(image="i"))
+        # kubectl reads no list that has it, of any namespace: other tests would fail.
+        assert raw(crds, "delete", "--raw", f"{zones_path(namespace)}/deep") == ""
 
 
 @pytest.mark.parametrize(
