@@ -171,7 +171,7 @@ class NodeServer(flight.FlightServerBase):  # type: ignore[misc]
         """Pass a stream on; its caller is cut off when it takes nothing of it for too long."""
         timed = _TimedStream(stream, self._node.unread, self._node.clock)
         most = self._node.settings.stream_unread_ms_max / 1000
-        self._node.unread.watch(timed, peer, seconds_max=most)
+        self._node.unread.watch(timed.given, peer, seconds_max=most)
         return timed
 
     def do_put(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
@@ -238,32 +238,40 @@ class NodeServer(flight.FlightServerBase):  # type: ignore[misc]
 _END = object()
 
 
+class _Given:
+    """Since when a stream's caller has what it has not taken yet (monotonic); None for nothing."""
+
+    def __init__(self, now: float) -> None:
+        self.sending_since: float | None = now
+
+
 class _TimedStream:
     """Notes since when its caller has been given what it has not taken: the schema at first.
 
-    Flight tells nobody of a stream's end: it only lets go of it.
+    Flight tells nobody of a stream's end: it only lets go of it. So nobody else may hold the
+    stream, which would keep its snapshot: what is looked at is its note.
     """
 
     def __init__(self, items: Iterator[Any], unread: Unread, clock: Clock) -> None:
         self._items = items
         self._unread = unread
         self._clock = clock
-        self.sending_since: float | None = clock.monotonic()
+        self.given = _Given(clock.monotonic())
 
     def __iter__(self) -> Self:
         return self
 
     def __next__(self) -> Any:
-        self.sending_since = None
+        self.given.sending_since = None
         with _telling_callers():
             item = next(self._items, _END)
         if item is _END:
             raise StopIteration
-        self.sending_since = self._clock.monotonic()
+        self.given.sending_since = self._clock.monotonic()
         return item
 
     def __del__(self) -> None:
-        self._unread.forget(self)
+        self._unread.forget(self.given)
 
 
 def node_identity(files: TlsFiles) -> Identity:
