@@ -41,7 +41,7 @@ def zone(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Coord
     """Yield a node that leads two partitions with the rows, known to Spark."""
     from rezone.transfer import datasource  # noqa: PLC0415 - imports pyspark
 
-    datasource.register(spark)
+    datasource.register(spark, push_filters=True)
     with cluster(tmp_path_factory.mktemp("zone"), 1, config=CONFIG, settings=FAST) as nodes:
         for partition in range(2):
             nodes.create(partition, (0,))
@@ -136,4 +136,4 @@ def test_without_the_configuration_queries_run_as_before(spark: Any, zone: Coord
         frame = spark.read.format("rezone").option("bootstrap", address(zone)).load()
         assert frame.where("owner = 'o7'").count() == 17
     finally:
-        datasource.register(spark)
+        datasource.register(spark, push_filters=True)

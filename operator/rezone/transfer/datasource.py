@@ -15,8 +15,9 @@ where a delete takes the primary key's columns; `tlsDirectory`, a directory on t
 every executor with the certificate to show, in place of REZONE_TLS_DIRECTORY. `columns`, `limit`
 and `filter` are what `read_table` sets.
 
-Reads: one task per partition of the zone that may have rows, batches as they come. Filters of a
-query, `columns` and `limit` are evaluated by data nodes in their scan (docs/use/spark.md). A task
+Reads: one task per partition of the zone that may have rows, batches as they come. `filter`,
+`columns` and `limit` are evaluated by data nodes in their scan, and filters of a query where
+`register` was told so (docs/use/spark.md). A task
 reads a range of key hashes, that of the partition when the read was planned; when the zone was
 re-sharded since, from whoever serves it by then. A stream that breaks off goes on at another
 replica, without the task being repeated. All of a read as of one time must be over while versions
@@ -58,14 +59,17 @@ PUSHDOWN_CONF = "spark.sql.python.filterPushdown.enabled"
 SUBMITTED_BATCHES_MAX = 8
 
 
-def register(spark: SparkSession) -> None:
-    """Make "rezone" and "rezone-changes" known to a session, and have filters pushed down.
+def register(spark: SparkSession, *, push_filters: bool = False) -> None:
+    """Make "rezone" and "rezone-changes" known to a session; the last call counts.
 
-    That sets `spark.sql.python.filterPushdown.enabled`: without it Spark fails each query on a
-    source that takes filters. Where it must stay off, register `RezoneDataSource`.
+    With `push_filters` the filters of a query go to the data nodes, which sets
+    `spark.sql.python.filterPushdown.enabled`. Then load a DataFrame anew for each query: Spark
+    keeps the filters of one query in the DataFrame that it read, and a later query of that
+    DataFrame without filters gets the rows of the earlier one. `read_table` has no such trap.
     """
-    spark.conf.set(PUSHDOWN_CONF, "true")
-    spark.dataSource.register(PushingDataSource)
+    if push_filters:
+        spark.conf.set(PUSHDOWN_CONF, "true")
+    spark.dataSource.register(PushingDataSource if push_filters else RezoneDataSource)
     spark.dataSource.register(ChangesDataSource)
 
 
@@ -82,7 +86,7 @@ def read_table(
 
     Spark tells a Python source no columns and no limits, so they are said here.
     """
-    register(spark)
+    register(spark, push_filters=spark.conf.get(PUSHDOWN_CONF, "false") == "true")
     if columns is not None:
         options["columns"] = ",".join(columns)
     if filter is not None:
