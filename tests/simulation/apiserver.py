@@ -275,7 +275,8 @@ class SimulatedKube:
     async def create(self, kind: Kind, manifest: Manifest, *, dry_run: bool = False) -> Manifest:
         """Create an object; a dry run finds nothing wrong with it, and stores nothing."""
         if dry_run:
-            return await self._read(f"dry run of {kind.name}", lambda: manifest)
+            await self._read(f"dry run of {kind.name}", lambda: None)
+            return manifest
         return await self._write("create", kind, manifest, lambda s: s.create(kind, manifest))
 
     async def replace(self, kind: Kind, manifest: Manifest) -> Manifest:

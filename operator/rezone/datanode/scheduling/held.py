@@ -47,7 +47,7 @@ class HeldBytes:
             self._add(connection, -min(size, connection.used))
 
     def _add(self, connection: "HeldByConnection", size: int) -> None:
-        connection.used += size
+        connection.add(size)
         self.used += size
         self._identities[connection.identity] += size
         if not self._identities[connection.identity]:
@@ -69,6 +69,10 @@ class HeldByConnection:
     def give(self, size: int) -> None:
         """Give bytes back."""
         self._node.give(self, size)
+
+    def add(self, size: int) -> None:
+        """Count bytes, fewer below 0; by the node's account, which holds its lock."""
+        self.used += size
 
     def close(self) -> None:
         """Give back what is left: nobody waits for it."""
