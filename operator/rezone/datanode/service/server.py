@@ -244,6 +244,14 @@ class _Given:
     def __init__(self, now: float) -> None:
         self.sending_since: float | None = now
 
+    def taken(self) -> None:
+        """Note that its caller asks for more."""
+        self.sending_since = None
+
+    def give(self, now: float) -> None:
+        """Note that there is something for its caller."""
+        self.sending_since = now
+
 
 class _TimedStream:
     """Notes since when its caller has been given what it has not taken: the schema at first.
@@ -262,12 +270,12 @@ class _TimedStream:
         return self
 
     def __next__(self) -> Any:
-        self.given.sending_since = None
+        self.given.taken()
         with _telling_callers():
             item = next(self._items, _END)
         if item is _END:
             raise StopIteration
-        self.given.sending_since = self._clock.monotonic()
+        self.given.give(self._clock.monotonic())
         return item
 
     def __del__(self) -> None:
