@@ -1,11 +1,9 @@
 """The page of evidence says what the reports say, and every old fault how to replay it."""
 
-import sys
-from pathlib import Path
+from collections.abc import Callable
+from typing import Any
 
 import pytest
-
-HACK = Path(__file__).parents[1] / "hack"
 
 pytestmark = pytest.mark.proves("TR-01")
 
@@ -30,10 +28,9 @@ CHAOS = {
 REGRESSIONS = 'def test_rows_are_kept() -> None:\n    """Rows were lost.\n\n    More.\n    """\n'
 
 
-def test_the_page_tells_failures_and_violations(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_page_tells_failures_and_violations(hack: Callable[[str], Any]) -> None:
     """Evidence that hides what failed would be worse than none."""
-    monkeypatch.syspath_prepend(str(HACK))
-    evidence = __import__("evidence")
+    evidence = hack("evidence")
 
     text = evidence.page(evidence.recorded(SEEDS, CHAOS, "abc1234"), REGRESSIONS)
 
@@ -45,4 +42,3 @@ def test_the_page_tells_failures_and_violations(monkeypatch: pytest.MonkeyPatch)
     assert "7 transactions, 5 of them committed" in text
     assert "| Rows were lost. | `make test TEST_ARGS=" in text
     assert "-k test_rows_are_kept" in text
-    sys.modules.pop("evidence")

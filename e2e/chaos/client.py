@@ -9,20 +9,19 @@ thread runs transactions on rows of its own (`transactions`).
 from __future__ import annotations
 
 import itertools
-import json
 import random
 import signal
 import threading
 import time
 from collections import defaultdict
 from pathlib import Path
-from typing import Any, TextIO
 
 import click
 import numpy as np
 import pyarrow as pa
 
 from e2e.chaos.history import Outcome
+from e2e.chaos.recording import ClosedLoop, Lines
 from e2e.chaos.transactions import GROUP, TransactionWorker
 from rezone.client import TableClient
 from rezone.wire.codec.encoded_rows import encoded_rows
@@ -38,38 +37,30 @@ _CLIENTS_FACTOR = 1 << 40
 
 
 class Recorder:
-    """Writes lines as `history` reads them; threads take turns."""
+    """Notes operations as `history` reads them."""
 
-    def __init__(self, client: int, target: TextIO) -> None:
+    def __init__(self, client: int, lines: Lines) -> None:
         self._client = client
-        self._target = target
-        self._lock = threading.Lock()
-        self._numbers = itertools.count(1)
+        self._lines = lines
 
     def call(self, partition: int, key: int, value: int, *, write: bool) -> int:
         """Note that an operation begins; returns its number."""
-        with self._lock:
-            number = next(self._numbers)
-            self._put(
-                op=number,
-                client=self._client,
-                partition=partition,
-                key=key,
-                write=write,
-                value=value,
-                call_ns=time.monotonic_ns(),
-            )
+        number = self._lines.number()
+        self._lines.put(
+            op=number,
+            client=self._client,
+            partition=partition,
+            key=key,
+            write=write,
+            value=value,
+            call_ns=time.monotonic_ns(),
+        )
         return number
 
     def end(self, number: int, outcome: Outcome, error: str = "", **value: int) -> None:
         """Note that an operation has ended, and what was read."""
-        with self._lock:
-            now = time.monotonic_ns()
-            self._put(op=number, return_ns=now, outcome=outcome, error=error, **value)
-
-    def _put(self, **item: Any) -> None:
-        self._target.write(json.dumps(item) + "\n")
-        self._target.flush()
+        now = time.monotonic_ns()
+        self._lines.put(op=number, return_ns=now, outcome=outcome, error=error, **value)
 
 
 class Rows:
@@ -111,7 +102,7 @@ def keys_by_partition(table: TableClient, partitions: int) -> dict[int, list[int
     return dict(found)
 
 
-class Worker(threading.Thread):
+class Worker(ClosedLoop):
     """One closed loop on one partition's rows."""
 
     def __init__(
@@ -126,24 +117,21 @@ class Worker(threading.Thread):
         pause_seconds: float,
         stop: threading.Event,
     ) -> None:
-        super().__init__(name=f"partition-{partition}", daemon=True)
+        super().__init__(f"partition-{partition}", rng, pause_seconds, stop)
         self._table = table
         self._recorder = recorder
         self._partition = partition
         self._rows = rows
         self._values = values
-        self._rng = rng
-        self._pause_seconds = pause_seconds
-        self._stopping = stop
 
     def run(self) -> None:
         """Write and read until told to stop, then read every row that was written."""
         begun = time.monotonic()
-        while not self._stopping.wait(self._rng.uniform(0.5, 1.5) * self._pause_seconds):
+        for _ in self.turns():
             now = time.monotonic()
-            if self._rng.random() < _WRITES:
+            if self.rng.random() < _WRITES:
                 self._write(self._rows.now(now))
-            elif self._rng.random() < _EARLIER_READS:
+            elif self.rng.random() < _EARLIER_READS:
                 self._read(self._rows.earlier(now, begun))
             else:
                 self._read(self._rows.now(now))
@@ -200,13 +188,13 @@ def main(
         output.open("w") as target,
         transactions.open("w") as transactions_target,
     ):
-        recorder = Recorder(number, target)
+        recorder = Recorder(number, Lines(target))
         values = itertools.count(number * _CLIENTS_FACTOR + 1)
         pools = keys_by_partition(table, partitions)
         workers: list[threading.Thread] = [
             TransactionWorker(
                 table,
-                transactions_target,
+                Lines(transactions_target),
                 client=number,
                 groups=[keys[:GROUP] for keys in pools.values()],
                 values=values,

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import enum
 import itertools
-import json
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
+
+from e2e.chaos.recording import whole_lines
 
 NEVER_NS = 2**62
 """When an operation ends that nobody knows the end of."""
@@ -56,11 +57,10 @@ class Histories:
         for path in sorted(self._directory.glob("*.jsonl")):
             with path.open("rb") as file:
                 file.seek(self._offsets[path])
-                # A line may be half written, for now or, by a client that was killed, for good.
-                whole = file.read().rpartition(b"\n")[0]
-            self._offsets[path] += len(whole) + 1 if whole else 0
-            for line in whole.splitlines():
-                self._take(path, json.loads(line))
+                items, read = whole_lines(file.read())
+            self._offsets[path] += read
+            for item in items:
+                self._take(path, item)
         return self._ended
 
     def all(self) -> list[Operation]:

@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import bisect
 import itertools
-import json
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -26,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from e2e.chaos.history import Outcome
+from e2e.chaos.recording import whole_lines
 
 ABSENT = 0
 """What a key holds that nobody has written."""
@@ -61,9 +61,8 @@ def read_transactions(directory: Path) -> list[Seen]:
     found: list[Seen] = []
     for path in sorted(directory.glob("transactions-*.jsonl")):
         begun: dict[int, dict[str, Any]] = {}
-        # The last line may be half written by a client that was killed.
-        for line in path.read_bytes().rpartition(b"\n")[0].splitlines():
-            item = json.loads(line)
+        items, _ = whole_lines(path.read_bytes())
+        for item in items:
             number = item.pop("op")
             begun[number] = begun.get(number, {}) | item
         found += [_seen(item) for item in begun.values()]

@@ -7,14 +7,13 @@ with the lowest hashes of their partition, so that they stay together when the z
 from __future__ import annotations
 
 import itertools
-import json
 import random
 import threading
 import time
 from collections.abc import Sequence
-from typing import Any, TextIO
 
 from e2e.chaos.history import Outcome
+from e2e.chaos.recording import ClosedLoop, Lines
 from e2e.chaos.snapshots import ABSENT
 from rezone.client import TableClient, Transaction
 from rezone.wire.errors import RezoneError, TransactionEndedError
@@ -24,13 +23,13 @@ GROUP = 4
 _READS = 3
 
 
-class TransactionWorker(threading.Thread):
+class TransactionWorker(ClosedLoop):
     """One closed loop of transactions over all groups of keys, one after the other at random."""
 
     def __init__(
         self,
         table: TableClient,
-        target: TextIO,
+        lines: Lines,
         *,
         client: int,
         groups: Sequence[Sequence[int]],
@@ -39,22 +38,18 @@ class TransactionWorker(threading.Thread):
         pause_seconds: float,
         stop: threading.Event,
     ) -> None:
-        super().__init__(name="transactions", daemon=True)
+        super().__init__("transactions", rng, pause_seconds, stop)
         self._table = table
-        self._target = target
+        self._lines = lines
         self._client = client
         self._groups = groups
         self._values = values
-        self._rng = rng
-        self._pause_seconds = pause_seconds
-        self._stopping = stop
-        self._numbers = itertools.count(1)
 
     def run(self) -> None:
         """Run transactions until told to stop."""
-        while not self._stopping.wait(self._rng.uniform(0.5, 1.5) * self._pause_seconds):
+        for _ in self.turns():
             begin_ns = time.monotonic_ns()
-            keys = self._rng.sample(self._rng.choice(self._groups), _READS)
+            keys = self.rng.sample(self.rng.choice(self._groups), _READS)
             try:
                 with self._table.transaction({"id": keys[0]}) as transaction:
                     self._run_one(transaction, keys, begin_ns)
@@ -65,11 +60,11 @@ class TransactionWorker(threading.Thread):
     def _run_one(self, transaction: Transaction, keys: list[int], begin_ns: int) -> None:
         rows = transaction.read([{"id": key} for key in keys]).to_pylist()
         reads = dict.fromkeys(keys, ABSENT) | {row["id"]: row["value"] for row in rows}
-        writes = {key: next(self._values) for key in self._rng.sample(keys, self._rng.randrange(3))}
+        writes = {key: next(self._values) for key in self.rng.sample(keys, self.rng.randrange(3))}
         if writes:
             transaction.write([{"id": key, "value": value} for key, value in writes.items()])
-        number = next(self._numbers)
-        self._put(
+        number = self._lines.number()
+        self._lines.put(
             op=number,
             client=self._client,
             read_time=transaction.read_time,
@@ -78,11 +73,9 @@ class TransactionWorker(threading.Thread):
             writes=writes,
         )
         outcome, commit_time = _commit(transaction)
-        self._put(op=number, end_ns=time.monotonic_ns(), outcome=outcome, commit_time=commit_time)
-
-    def _put(self, **item: Any) -> None:
-        self._target.write(json.dumps(item) + "\n")
-        self._target.flush()
+        self._lines.put(
+            op=number, end_ns=time.monotonic_ns(), outcome=outcome, commit_time=commit_time
+        )
 
 
 def _commit(transaction: Transaction) -> tuple[Outcome, int | None]:
