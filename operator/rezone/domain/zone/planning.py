@@ -24,6 +24,7 @@ from rezone.resources.conditions import Reason
 from rezone.resources.zone import DistributionZone
 from rezone.resources.zone_status import (
     Assignment,
+    Assignments,
     DataNodeState,
     DistributionZoneStatus,
     RetainedReplica,
@@ -35,6 +36,28 @@ PLACEMENT_GRACE = timedelta(seconds=60)
 """So long the first placement waits for all data nodes; then for as many as there are replicas."""
 PARTITION_BYTES_TAKEN = 1 << 20
 """What a partition counts when heirs are placed: all old ones alike, so that ranges decide."""
+
+
+def leaders_of(
+    keys: Assignments, assignment: Assignment, leaders: tuple[NodeId, ...]
+) -> tuple[NodeId, ...] | None:
+    """Return who leads the partitions of an assignment, None where that is not known.
+
+    `leaders` are those of the stable partitions: not known for those of another layout.
+    """
+    stable = keys.stable
+    there = stable is not None and stable.layout_version == assignment.layout_version
+    return leaders or None if there else None
+
+
+def old_zone(before: Assignment, current: Topology, leaders: tuple[NodeId, ...] | None) -> OldZone:
+    """Return what a re-sharding starts from; `current` is the assignment's topology."""
+    return OldZone(
+        layout=Layout(before.layout_version, len(current)),
+        topology=current,
+        leaders=leaders or tuple(row[0] for row in current),
+        partition_bytes=(PARTITION_BYTES_TAKEN,) * len(current),
+    )
 
 
 class ZonePlanning:
@@ -117,12 +140,7 @@ class ZonePlanning:
         eligible = eligible_ids(nodes) - kept_ids(nodes)
         generation = keys.last_layout_version + 1
         made = plan_resharding(
-            OldZone(
-                layout=Layout(before.layout_version, len(current)),
-                topology=current,
-                leaders=self._leaders_of(before) or tuple(nodes[0] for nodes in current),
-                partition_bytes=(PARTITION_BYTES_TAKEN,) * len(current),
-            ),
+            old_zone(before, current, self._leaders_of(before)),
             Layout(generation, wanted),
             replicas=self.zone.spec.replicas,
             nodes=planner_nodes(nodes, eligible),
@@ -175,10 +193,7 @@ class ZonePlanning:
         self.status = self.status.model_copy(update={"data_nodes": nodes})
 
     def _leaders_of(self, assignment: Assignment) -> tuple[NodeId, ...] | None:
-        """Return who leads the partitions of an assignment, None for those of another layout."""
-        stable = self.status.assignments.stable
-        there = stable is not None and stable.layout_version == assignment.layout_version
-        return self._leaders or None if there else None
+        return leaders_of(self.status.assignments, assignment, self._leaders)
 
     def _mark_placed(self, *, anew: bool) -> None:
         nodes = placed(self.status.data_nodes, anew=anew)

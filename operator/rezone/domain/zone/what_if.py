@@ -11,10 +11,10 @@ from rezone.domain.assignment import assignments
 from rezone.domain.observed.maintenance import kept_ids
 from rezone.domain.planner.plan import PlanRequest, plan
 from rezone.domain.planner.types import Move
-from rezone.domain.resharding.plan import OldZone, plan_resharding
+from rezone.domain.resharding.plan import plan_resharding
 from rezone.domain.routing.topology_text import Topology
 from rezone.domain.zone.data_nodes import eligible_ids, planner_nodes
-from rezone.domain.zone.planning import PARTITION_BYTES_TAKEN
+from rezone.domain.zone.planning import PARTITION_BYTES_TAKEN, leaders_of, old_zone
 from rezone.domain.zone.triggers import Trigger, find_due, usable_ids, wants_partitions
 from rezone.resources.zone import DistributionZone
 from rezone.resources.zone_status import (
@@ -96,10 +96,10 @@ def answer(
     if wants_partitions(keys, wanted):
         return _resharded(keys, leaders, nodes, replicas, wanted)
     base, newest = _newest(keys)
-    before = assignments.topology_of(newest)
-    if before is None:
+    if newest is None:
         return _placed(_ready(nodes), replicas, wanted)
-    leaders_now = _leaders_of(keys, newest, leaders)
+    before = assignments.parse(newest.replicas)
+    leaders_now = leaders_of(keys, newest, leaders)
     adjust = zone.spec.data_nodes.auto_adjust.model_copy(update={"scale_up_seconds": 0})
     due = find_due(before, nodes, adjust, replicas=replicas, now=now)
     answered = Answer(
@@ -162,12 +162,7 @@ def _resharded(
     if before is None:
         raise ValueError("the zone has no assignment yet")
     current = assignments.parse(before.replicas)
-    old = OldZone(
-        layout=Layout(before.layout_version, len(current)),
-        topology=current,
-        leaders=_leaders_of(keys, before, leaders) or tuple(row[0] for row in current),
-        partition_bytes=(PARTITION_BYTES_TAKEN,) * len(current),
-    )
+    old = old_zone(before, current, leaders_of(keys, before, leaders))
     made = plan_resharding(
         old,
         Layout(keys.last_layout_version + 1, wanted),
@@ -196,16 +191,6 @@ def _newest(keys: Assignments) -> tuple[str, Assignment | None]:
     names = ("planned", "pending", "stable")
     found = ((name, getattr(keys, name)) for name in names)
     return next((each for each in found if each[1] is not None), ("", None))
-
-
-def _leaders_of(
-    keys: Assignments, assignment: Assignment | None, leaders: tuple[NodeId, ...]
-) -> tuple[NodeId, ...] | None:
-    """Return who leads the partitions of an assignment, None where that is not known."""
-    stable = keys.stable
-    if stable is None or assignment is None or stable.layout_version != assignment.layout_version:
-        return None
-    return leaders or None
 
 
 def _ready(nodes: tuple[DataNodeStatus, ...]) -> tuple[DataNodeStatus, ...]:
