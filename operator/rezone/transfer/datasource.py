@@ -30,9 +30,7 @@ cannot take back what was written. So a failed job is repaired by running it aga
 
 import dataclasses
 import uuid
-from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import Future
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
@@ -52,11 +50,11 @@ from rezone.transfer.options import SourceOptions, encode_filter
 from rezone.transfer.pushdown import pushed_down
 from rezone.transfer.sinks import StagedWriter, StreamWriter
 from rezone.transfer.spark_types import spark_schema
+from rezone.transfer.submitting import acknowledged
 from rezone.wire.layouts import HashRange
 
 FORMAT = "rezone"
 PUSHDOWN_CONF = "spark.sql.python.filterPushdown.enabled"
-SUBMITTED_BATCHES_MAX = 8
 
 
 def register(spark: SparkSession, *, push_filters: bool = False) -> None:
@@ -238,16 +236,10 @@ class RezoneWriter(DataSourceArrowWriter):  # type: ignore[misc]
     def write(self, iterator: Iterator[Any]) -> RezoneCommit:
         """Write a task's batches; returns when all are acknowledged."""
         commit = RezoneCommit(0, {})
-        waiting: deque[Future[list[PartitionWrite]]] = deque()
         # A producer of its own, without a name: a repeated task may get its rows in another order.
         with self._options.client() as client:
-            submit = client.submit_delete if self._options.delete else client.submit_write
-            for batch in iterator:
-                waiting.append(submit(batch))
-                if len(waiting) > SUBMITTED_BATCHES_MAX:
-                    _gather(commit, waiting.popleft().result())
-            while waiting:
-                _gather(commit, waiting.popleft().result())
+            for writes in acknowledged(client, iterator, delete=self._options.delete):
+                _gather(commit, writes)
         return commit
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:

@@ -11,9 +11,7 @@ noted before they are written: a batch that comes again with other rows is refus
 """
 
 import dataclasses
-from collections import deque
 from collections.abc import Iterator
-from concurrent.futures import Future
 from typing import Any
 
 import msgspec
@@ -27,16 +25,16 @@ from pyspark.sql.datasource import (
     WriterCommitMessage,
 )
 
-from rezone.client import OutcomeUnknownError, PartitionWrite, TableClient
+from rezone.client import OutcomeUnknownError, TableClient
 from rezone.transfer.options import SourceOptions
 from rezone.transfer.staging import Staging
+from rezone.transfer.submitting import acknowledged
 from rezone.wire.codec.encoded_rows import encoded_rows
 from rezone.wire.codec.pieces import content_of
 from rezone.wire.codec.rows import RowCodec
 from rezone.wire.errors import ConflictError
 
 ROWS_PER_REQUEST = 16_384
-_SUBMITTED_MAX = 8
 _QUERY, _BATCH = "sql.streaming.queryId", "streaming.sql.batchId"
 """Local properties by which a task of a stream knows what it is for."""
 
@@ -77,7 +75,9 @@ class StagedWriter(DataSourceArrowWriter):  # type: ignore[misc]
         staging = _staging(self._options, self._job)
         with self._options.client() as client:
             found = (m for m in messages if m is not None and m.name)
-            _write_all(client, (b for m in found for b in staging.read(m.name)), self._options)
+            batches = (batch for m in found for batch in staging.read(m.name))
+            for _ in acknowledged(client, batches, delete=self._options.delete):
+                pass
         staging.remove_all()
 
     def abort(self, messages: list[StagedRows | None]) -> None:
@@ -187,17 +187,6 @@ def _digest(codec: RowCodec, batch: Any, *, delete: bool) -> str:
         found.update((ends - starts).tobytes())
         found.update(data.tobytes())
     return found.hexdigest()
-
-
-def _write_all(client: TableClient, batches: Iterator[Any], options: SourceOptions) -> None:
-    submit = client.submit_delete if options.delete else client.submit_write
-    waiting: deque[Future[list[PartitionWrite]]] = deque()
-    for batch in batches:
-        waiting.append(submit(batch))
-        if len(waiting) > _SUBMITTED_MAX:
-            waiting.popleft().result()
-    for each in waiting:
-        each.result()
 
 
 def _write_again(client: TableClient, batch: Any, options: SourceOptions) -> None:
