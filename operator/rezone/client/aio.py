@@ -94,7 +94,8 @@ class AsyncTableClient:
 
     async def get(self, *key: Any) -> dict[str, Any] | None:
         """Return the newest state of one row by its primary key; None when it is not there."""
-        return _first(await self._read(lambda: single_rows.key_of(self.table.codec, key)))
+        found = await self._read(lambda: single_rows.key_of(self.table.codec, key))
+        return single_rows.first_of(found)
 
     async def get_version(self, *key: Any) -> VersionedRow:
         """Return the newest state of one row with its version."""
@@ -128,8 +129,3 @@ class AsyncTableClient:
 
     async def __aexit__(self, *_: object) -> None:
         await self.close()
-
-
-def _first(rows: Any) -> dict[str, Any] | None:
-    found: list[dict[str, Any]] = rows.to_pylist()
-    return found[0] if found else None

@@ -211,16 +211,14 @@ class TableClient:
         written since.
         """
         found = self.read_any(single_rows.key_of(self.codec, key), max_staleness_seconds=0)
-        rows: list[dict[str, Any]] = found.rows.to_pylist()
-        return VersionedRow(rows[0] if rows else None, found.as_of)
+        return VersionedRow(single_rows.first_of(found.rows), found.as_of)
 
     def get(self, *key: Any) -> dict[str, Any] | None:
         """Return the newest state of one row by its primary key; None when it is not there.
 
         `key` has the values of the key's columns, in their order: `get(7)`.
         """
-        found: list[dict[str, Any]] = self.read(single_rows.key_of(self.codec, key)).to_pylist()
-        return found[0] if found else None
+        return single_rows.first_of(self.read(single_rows.key_of(self.codec, key)))
 
     def read(self, keys: batches.Rows, as_of: int | None = None) -> Any:
         """Return the rows of these primary keys as a table, absent ones left out, in no order.

@@ -16,6 +16,7 @@ import contextlib
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
+from rezone.client.operations.single_rows import first_of
 from rezone.client.operations.transactions import Transaction, TransactionCommit
 from rezone.client.settings import TransactionOutcomeUnknownError, VersionMismatchError
 from rezone.wire.errors import RezoneError, TransactionConflictError, TransactionEndedError
@@ -109,8 +110,7 @@ class ConditionalWrites:
     ) -> TransactionCommit:
         transaction = self._begin(key)
         try:
-            found = transaction.read([key]).to_pylist()
-            row = found[0] if found else None
+            row = first_of(transaction.read([key]))
             condition.require(row, transaction.read_time)
             try:
                 write(transaction)

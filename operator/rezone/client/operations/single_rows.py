@@ -33,3 +33,9 @@ def key_in(codec: RowCodec, columns: Mapping[str, Any]) -> dict[str, Any]:
     if missing:
         raise InvalidRowError(f"the primary key is {names}; the row has no {missing}")
     return {name: columns[name] for name in names}
+
+
+def first_of(rows: Any) -> dict[str, Any] | None:
+    """Return the first row of a table, as people read it; None when there is none."""
+    found: list[dict[str, Any]] = rows.slice(0, 1).to_pylist()
+    return found[0] if found else None
