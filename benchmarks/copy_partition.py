@@ -8,7 +8,7 @@ and takes 100 writes a second of 10 rows meanwhile, and as many reads. MB/s: 10^
 and values by the time from the order to copy until the receiver has everything durable.
 
 - rows, files: `PullSnapshot`, the receiver copies by itself; as rows, or as the engine's files.
-  Each with every value of `rebalance.foregroundPercent` in `--shares`, the number behind it.
+  Each with every value of `rebalance.foregroundTargetPercent` in `--shares`, the number behind it.
 - rows, files, relayed: read and passed on by a third process, as a Spark task does.
 - sendfile: the same number of bytes from one process's file to another's, with fsync.
 - redis: `redis-cli --cluster reshard` of all slots to an empty node, pipeline 200, the log on
@@ -101,8 +101,8 @@ def restart(c: Coordinator, form: str) -> None:
 
 
 def set_share(c: Coordinator, percent: int) -> None:
-    """Change the zone's `rebalance.foregroundPercent` at all nodes."""
-    c.config = msgspec.structs.replace(c.config, foreground_percent=percent)
+    """Change the zone's `rebalance.foregroundTargetPercent` at all nodes."""
+    c.config = msgspec.structs.replace(c.config, foreground_target_percent=percent)
     c.configure()
 
 

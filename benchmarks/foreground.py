@@ -3,11 +3,11 @@
     PYTHONPATH=operator python benchmarks/foreground.py [--mb 200] [--rounds 3] [--clients 1]
         [--shares 0,80] [--forms rows,files] [--per-second 0]
 
-One partition of 1 KiB rows, its leader alone has it; each client writes ten rows and reads ten,
-in turn, by random keys, as fast as it can (or `--per-second` turns). Each round measures them
-alone and then while the partition is copied to another node, once for each value of
-`rebalance.foregroundPercent` in `--shares`, which is changed while everything runs. Turns of all
-rounds together: their rate and 99th percentiles alone -> during the copy, what share is kept,
+One partition of 1 KiB rows, its leader alone has it; each client writes ten rows and reads ten, in
+turn, by random keys, as fast as it can (or `--per-second` turns). Each round measures them alone
+and then while the partition is copied to another node, once for each value of
+`rebalance.foregroundTargetPercent` in `--shares`, which is changed while everything runs. Turns of
+all rounds together: their rate and 99th percentiles alone -> during the copy, what share is kept,
 and how fast the copy was. The copy's rate without any client is measured beside it.
 
 Clients, both nodes and this process share the machine's cores and its disk, so a part of what a

@@ -104,7 +104,7 @@ def recover(cluster: TestCluster, zone: str, **unclean: object) -> None:
     )
 
 
-async def told_lost(api: KubeApi, zone: str) -> None:
+async def clock_bound_lost(api: KubeApi, zone: str) -> None:
     """Wait until the zone says that a quorum is lost."""
     await until_zone(
         api, NAMESPACE, zone, lambda z: condition(z, "Stalled").get("reason") == "QuorumLost"
@@ -125,7 +125,7 @@ async def first_death(
 ) -> None:
     """Ask for the recovery when its need is known; whoever would store its first state dies."""
     dying = asyncio.create_task(lives.dies(M.UNCLEAN_ELECTION, after=False))
-    await told_lost(api, zone)
+    await clock_bound_lost(api, zone)
     recover(cluster, zone, **unclean)
     await dying
     stored = (await api.get(f"{MIGRATIONS}/{zone}")).get("status")

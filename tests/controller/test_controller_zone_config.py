@@ -13,7 +13,7 @@ SPEC = {
     "replicas": 3,
     "minInSyncReplicas": 1,
     "dataNodes": {"count": 3},
-    "rebalance": {"maxBytesPerSecond": 7, "foregroundPercent": 31},
+    "rebalance": {"maxBytesPerSecond": 7, "foregroundTargetPercent": 31},
     "storage": {"engine": "Memory", "versionRetentionSeconds": 61},
 }
 
@@ -42,7 +42,7 @@ def test_every_setting_of_a_zone_reaches_its_data_nodes() -> None:
         zone_uid="u",
         partitions=1,
         copy_bytes_per_second_max=7,
-        foreground_percent=31,
+        foreground_target_percent=31,
         engine=EngineKind.MEMORY,
         replicas=3,
         min_in_sync_replicas=1,

@@ -112,7 +112,7 @@ class PrimaryBackup:
         return all(self.follower(n).lease.covers(now, since) for n in others)
 
     @property
-    def told_time(self) -> float:
+    def announced_time(self) -> float:
         """The least time of day that all backups know, and those that may become one."""
         streaming = {node for node, known in self.followers.items() if known.streaming}
         others = (self.maximal | streaming) - {self._node}

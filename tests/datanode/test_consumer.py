@@ -10,7 +10,7 @@ from typing import Any, cast
 import pytest
 from replica_cluster import unchecked
 
-from rezone.datanode.clock.told import ToldTimes
+from rezone.datanode.clock.clock_bound import ClockBound
 from rezone.datanode.replication.consumer import ConsumerChannel
 from rezone.datanode.scheduling.unread import Unread
 from rezone.datanode.settings import NodeSettings, SystemClock
@@ -142,7 +142,7 @@ class Case:
             zone_uid="uid",
             settings=SETTINGS,
             clock=clock,
-            told=ToldTimes(clock, SETTINGS.told_ahead_ms),
+            clock_bound=ClockBound(clock, SETTINGS.clock_bound_ahead_ms),
             connect=lambda _: cast("NodeClient", self._connect()),
             unread=Unread(clock, 10_000, threading.Event()),
         )

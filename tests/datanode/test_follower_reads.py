@@ -97,8 +97,8 @@ def test_a_read_that_waits_for_a_time_is_answered_when_the_leader_closes_it(tmp_
     """A partition at rest would let each such read wait for as long as a read may."""
     with group(tmp_path, patient=True) as (c, _):
         replica = c.replica(1)
-        heard, held = replica.closing.heard, list[ClosedTime]()
-        replica.closing.heard = held.append  # type: ignore[method-assign, assignment]
+        heard, held = replica.closed_timestamp.heard, list[ClosedTime]()
+        replica.closed_timestamp.heard = held.append  # type: ignore[method-assign, assignment]
         since = now()
         outcomes = ask_to_wait(c, replica, since)
         c.until("closed", lambda: held and held[-1].time > since)
@@ -115,7 +115,7 @@ def test_a_read_that_waits_for_a_commit_is_answered_by_a_standby_that_has_applie
     with group(tmp_path, patient=True) as (c, client):
         c.change(P, hot_standby_replica=1)
         replica = c.replica(1)
-        replica.closing.heard = lambda news: None  # type: ignore[method-assign]  # noqa: ARG005
+        replica.closed_timestamp.heard = lambda news: None  # type: ignore[method-assign]  # noqa: ARG005
         receive, held = replica.following.receive, list[Entries]()
 
         def take(entries: Entries, body: memoryview, **options: Any) -> None:
@@ -182,7 +182,7 @@ def test_a_follower_that_is_too_old_leaves_the_answer_to_the_leader(tmp_path: Pa
     with group(tmp_path) as (c, client):
         client.write([{"key": KEY, "value": b"1"}])
         for node in (1, 2):
-            c.replica(node).closing.heard = lambda news: None  # type: ignore[method-assign]  # noqa: ARG005
+            c.replica(node).closed_timestamp.heard = lambda news: None  # type: ignore[method-assign]  # noqa: ARG005
         client.write([{"key": KEY, "value": b"2"}])
         since = now()
         answer = client.read_any([{"key": KEY}], max_staleness_seconds=0.0)

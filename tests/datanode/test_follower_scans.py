@@ -234,7 +234,7 @@ def test_leaders_answer_what_followers_do_not(
     for partition in range(PARTITIONS):
         for node in {*c.nodes} - {c.records[partition].leader}:
             replica = c.replica(node, partition)
-            monkeypatch.setattr(replica.closing, "heard", lambda news: None)  # noqa: ARG005
+            monkeypatch.setattr(replica.closed_timestamp, "heard", lambda news: None)  # noqa: ARG005
             monkeypatch.setattr(
                 replica, "settings", msgspec.structs.replace(SETTINGS, hold_ms_max=1)
             )
@@ -334,7 +334,7 @@ def test_rows_that_nobody_has_changed_may_be_read_as_of_long_ago(tmp_path: Path)
             before = max(one.commit_time for one in table.write(rows_of(ROWS)))
             for partition in range(PARTITIONS):
                 c.replica(0, partition).clock = ahead_by(3)
-            c.node(0).told.reach(ahead_by(4).micros())  # its clock is as it was
+            c.node(0).clock_bound.reach(ahead_by(4).micros())  # its clock is as it was
             assert found(table.scan_any(as_of=before).rows) == ROWS
             begun = scan_batches(c.replica(0), ScanTicket(0), codec(c))
             next(begun)

@@ -450,12 +450,12 @@ def test_who_may_join_next_must_have_been_told_a_time_before_it_is_closed() -> N
     """It could lead with a late clock, and write below a time that was read at."""
     state = leader((0, 1), (0, 1, 2))
     state.granted(1, Lease(0.0, 0.0, 7))
-    assert state.told_time == 7
+    assert state.announced_time == 7
     state.follower(2).streaming, state.follower(2).durable = True, 5
-    assert state.told_time == 0
+    assert state.announced_time == 0
     assert not state.propose(0.0, 5), "it has granted no lease on this stream"
     state.granted(2, Lease(0.0, 0.0, 6))
-    assert state.told_time == 6
+    assert state.announced_time == 6
     assert state.propose(0.0, 5)
 
 
@@ -468,4 +468,4 @@ def test_a_leader_without_a_time_lets_a_follower_join_and_closes_none() -> None:
     assert state.propose(0.0, 5)
     assert state.proposal is not None
     assert state.proposal.new_isr == (0, 1, 2)
-    assert state.told_time == 0, "what it was told with its stream has to be enough"
+    assert state.announced_time == 0, "what it was told with its stream has to be enough"

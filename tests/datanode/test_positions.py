@@ -71,7 +71,7 @@ def test_a_restart_reads_nothing_that_may_be_undone() -> None:
 
 
 def test_a_closed_time_counts_where_its_offset_is_applied_and_stays() -> None:
-    """A read as of a closed time would miss rows, or the time would fall back."""
+    """A read as of a closed timestamp would miss rows, or the time would fall back."""
     case = Case(applied=2, committed=3)
     case.closed = {3: 99}
     case.positions.note_applied()

@@ -92,10 +92,10 @@ def test_a_sealed_partition_sends_everybody_on_but_tells_its_past(c: Coordinator
 
     def is_told() -> bool:
         leader.ask_leases()
-        return leader.require_leadership().told_time > sealed
+        return leader.require_leadership().announced_time > sealed
 
     c.until("those that may lead were told a later time", is_told)
-    assert c.replica(0).closing.close() is None, "later times are of other partitions"
+    assert c.replica(0).closed_timestamp.close() is None, "later times are of other partitions"
     assert not any(c.replica(node).is_needed for node in (0, 1, 2))
 
 

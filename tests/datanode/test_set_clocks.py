@@ -12,7 +12,7 @@ import pytest
 from replica_cluster import FAST, Coordinator, LocalNode, SetClock, cluster
 
 from rezone.client import ClientSettings, StaleRowsError, TableClient
-from rezone.datanode.clock.told import NAME
+from rezone.datanode.clock.clock_bound import NAME
 from rezone.datanode.commit.lease import NEVER
 from rezone.wire.messages import NodeReport, ReportRequest, ZoneConfig
 
@@ -79,7 +79,7 @@ def test_clocks_that_are_set_change_no_time_and_no_age(tmp_path: Path, error: in
         assert client.read([{"key": KEY}], as_of=last)["value"].to_pylist() == [b"3"]
         for node in c.nodes:
             assert c.replica(node).positions.readable_time < now() + NEAR
-            assert c.node(node).told.until < now() + NEAR
+            assert c.node(node).clock_bound.until < now() + NEAR
 
 
 @pytest.mark.proves("NW-05")
@@ -101,7 +101,7 @@ def test_a_node_that_begins_with_a_wrong_clock_gives_no_times_until_it_is_right(
         c.move(0, 1)
         assert abs(write(client, b"2") - now()) < NEAR
         c.until("it follows", lambda: c.replica(0).store.last_commit_time > now() - NEAR)
-        assert c.node(0).told.until < now() + NEAR
+        assert c.node(0).clock_bound.until < now() + NEAR
         machines[0].ahead = 0
         c.until("it is well", lambda: c.node(0).clock.gives)
         c.move(0, 0)
@@ -124,25 +124,25 @@ def test_a_node_that_has_lost_what_it_told_waits_for_the_time_of_others(
         write(client, b"1")
         leader = c.nodes[0]
         assert isinstance(leader, LocalNode)
-        told = c.node(0).told.until
+        told = c.node(0).clock_bound.until
         leader.stop()
         damage(leader)
         machines[0].ahead = error
         leader.start()
         c.wait_up(0)
         c.until("it is off", lambda: c.node(0).clock.is_off)
-        assert c.node(0).told.lost
-        assert c.node(0).told.before < now() + NEAR
+        assert c.node(0).clock_bound.lost
+        assert c.node(0).clock_bound.before < now() + NEAR
         followers = c.replica(0).require_leadership().followers
         c.until("leases", lambda: [f.lease.until > NEVER for f in followers.values()] == [True] * 2)
         assert not any(each.leased for each in followers.values()), "nobody may join yet"
         machines[0].ahead = 0
-        c.until("found", lambda: not c.node(0).told.lost and c.node(0).clock.gives)
-        assert told - NEAR < c.node(0).told.before < now() + NEAR
+        c.until("found", lambda: not c.node(0).clock_bound.lost and c.node(0).clock.gives)
+        assert told - NEAR < c.node(0).clock_bound.before < now() + NEAR
         c.until("two streams", lambda: len(c.replica(0).leading.streams) == 2)
         # The answer that begins a stream is on its way when the leader counts the stream.
         clocks = [c.replica(node).write_clock for node in (1, 2)]
-        before = c.node(0).told.before
+        before = c.node(0).clock_bound.before
         c.until("told with the next stream", lambda: all(each.floor >= before for each in clocks))
         assert now() - NEAR < write(client, b"2") < now() + NEAR
 
@@ -167,7 +167,7 @@ def test_a_node_that_is_alone_goes_on_above_its_rows_when_it_has_lost_what_it_to
             machine.ahead = -MONTH
             node.start()
             c.wait_up(0)
-            assert write(client, b"2") > first + FAST.told_ahead_ms * 1_000
+            assert write(client, b"2") > first + FAST.clock_bound_ahead_ms * 1_000
 
 
 @pytest.mark.proves("NW-05")

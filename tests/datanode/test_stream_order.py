@@ -14,7 +14,7 @@ import test_consumer
 import test_stream_requests
 from replica_cluster import Client, cluster, unchecked
 
-from rezone.datanode.clock.told import ToldTimes
+from rezone.datanode.clock.clock_bound import ClockBound
 from rezone.datanode.replication.consumer import ConsumerChannel
 from rezone.datanode.replication.producer import ProducerChannel
 from rezone.datanode.replication.stream import Source
@@ -36,7 +36,7 @@ P: PartitionId = 0
 WAIT_SECONDS = 20.0
 
 
-class Closing(test_stream_requests.Candidate):
+class ClosedTimestamp(test_stream_requests.Candidate):
     """A leader whose channel another thread closes while a stream opens."""
 
     def __init__(self) -> None:
@@ -61,7 +61,7 @@ class Closing(test_stream_requests.Candidate):
 
 def test_no_stream_outlives_its_channel() -> None:
     """Its follower would count as streaming until that node opens another one, dead or not."""
-    candidate, wire = Closing(), test_stream_requests.Wire()
+    candidate, wire = ClosedTimestamp(), test_stream_requests.Wire()
     candidate.channel = ProducerChannel(
         "c",
         1,
@@ -115,7 +115,7 @@ def test_the_last_request_on_the_wire_is_the_one_that_counts() -> None:
         zone_uid="u",
         settings=test_consumer.SETTINGS,
         clock=unchecked(SystemClock()),
-        told=ToldTimes(unchecked(SystemClock()), 1000),
+        clock_bound=ClockBound(unchecked(SystemClock()), 1000),
         connect=lambda _: cast("NodeClient", wire),
         unread=Unread(SystemClock(), 10_000, threading.Event()),
     )

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from replica_cluster import Client, cluster
 
-from rezone.datanode.clock.told import DAMAGED, NAME, RECOVERED, ToldTimes
+from rezone.datanode.clock.clock_bound import DAMAGED, NAME, RECOVERED, ClockBound
 from rezone.wire.errors import NotReadyError
 
 P = 0
@@ -68,9 +68,9 @@ def record() -> Record:
     return Record()
 
 
-def opened(clock: HandClock, record: Record) -> ToldTimes:
+def opened(clock: HandClock, record: Record) -> ClockBound:
     """Return a node's bound over what its disk has."""
-    told = ToldTimes(clock, AHEAD_MS)
+    told = ClockBound(clock, AHEAD_MS)
     told.take_over(record)
     return told
 
@@ -144,7 +144,7 @@ def test_after_an_orderly_end_rows_do_not_get_times_ahead_of_the_clock(
 
 def damaged_copy(directory: Path, clock: HandClock, *reached: int) -> Path:
     """Make a bound that has reached these times, with damage in its newest record."""
-    told = ToldTimes(clock, AHEAD_MS)
+    told = ClockBound(clock, AHEAD_MS)
     told.open(directory)
     for time_ in reached:
         told.reach(time_)
@@ -155,9 +155,9 @@ def damaged_copy(directory: Path, clock: HandClock, *reached: int) -> Path:
     return path
 
 
-def reopened(directory: Path, clock: HandClock) -> ToldTimes:
+def reopened(directory: Path, clock: HandClock) -> ClockBound:
     """Return the bound of a node that has begun again."""
-    told = ToldTimes(clock, AHEAD_MS)
+    told = ClockBound(clock, AHEAD_MS)
     told.open(directory)
     return told
 
@@ -240,7 +240,7 @@ def test_what_a_leader_inherited_outlives_restarts_of_who_may_lead_next(tmp_path
             c.nodes[node].stop()
             c.nodes[node].start()
             c.wait_up(node)
-            assert c.node(node).told.before < ahead
+            assert c.node(node).clock_bound.before < ahead
             assert c.replica(node).write_clock.floor == ahead
         c.until("leads again", lambda: len(c.replica(1).leading.streams) == 2)
         c.move(P, 2)

@@ -44,7 +44,7 @@ def test_a_write_is_later_than_all_that_was_read(floor: int, now: int, last: int
 @pytest.mark.proves("ZR-08")
 @given(floor=TIMES, now=TIMES, told=TIMES | st.just(INFINITE))
 def test_no_write_gets_a_promised_time(floor: int, now: int, told: float) -> None:
-    """A closed time would not be closed."""
+    """A closed timestamp would not be closed."""
     clock = WriteClock(floor)
     time = clock.promise_latest(now, told)
     assert time == min(now - 1, told)
@@ -84,6 +84,6 @@ def test_a_time_is_promised_that_is_over_and_was_told(
 def test_one_time_may_be_promised_when_the_latest_is_no_earlier(
     wanted: int, now: int, told: float
 ) -> None:
-    """Closing and reads would go by two rules."""
+    """ClosedTimestamp and reads would go by two rules."""
     latest = WriteClock().promise_latest(now, told)
     assert WriteClock().promise(wanted, now, told) is (wanted <= latest)

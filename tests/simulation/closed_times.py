@@ -1,4 +1,4 @@
-"""Closed times while nodes restart, with clocks that are wrong by far: what was read stays so.
+"""Closed timestamps while nodes restart, with clocks that are wrong by far: what was read stays so.
 
 Two partitions to which hardly anything is written, so that the times that their leaders close are
 far above those of any row, and nothing but what nodes have been told keeps the next row above
@@ -48,7 +48,7 @@ class ClosedTimes(DataPlane):
             replicas=REPLICAS,
             min_in_sync_replicas=MINIMUM,
         )
-        super().__init__(random.Random(f"closed times {seed}"), config, ERROR_MICROS)
+        super().__init__(random.Random(f"closed timestamps {seed}"), config, ERROR_MICROS)
         self.rows = list(ROWS)
         self.written = 0
         self.begin(range(len(ROWS)))

@@ -70,7 +70,7 @@ LATE_APPLIES = (0.0, 0.02, 0.3)
 
 STALL_STEPS_MAX = 4
 DAMAGE_CHANCE = 0.1
-"""How often the bound of told times is damaged while a node is down, in storms that do that."""
+"""How often the bound of clock bound is damaged while a node is down, in storms that do that."""
 
 SLOW_SECONDS_MAX = 10.0
 """For so long followers of a node may apply nothing at all."""
@@ -399,7 +399,7 @@ class DataPlane:
             up.kill(machine_dies=self.crashes.random() < 0.5)
 
     def damage_bound(self, node: NodeId) -> None:
-        """Perhaps change a byte of a bound of told times, while its node is down.
+        """Perhaps change a byte of a bound of clock bound, while its node is down.
 
         Starts of nodes that have recovered from that before are counted.
         """

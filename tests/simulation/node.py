@@ -22,7 +22,7 @@ from at_once import AtOnce
 from rezone.controller.nodes.heard import Heard, with_answer
 from rezone.controller.nodes.news import has_changed
 from rezone.datanode.clock.checked_clock import CheckedClock
-from rezone.datanode.clock.told import ToldTimes
+from rezone.datanode.clock.clock_bound import ClockBound
 from rezone.datanode.commit.lease import Promise
 from rezone.datanode.disk.disk_speed import DiskSpeed
 from rezone.datanode.disk.space import DiskSpace
@@ -185,7 +185,7 @@ class SimulatedNode(DataNode):
         self.clock.shares_with = self._shares_with
         self.budget = Budget(self.settings.pending_bytes_node_max, "pending writes")
         self.waiting_reads = Budget(self.settings.reads_held_bytes_max, "waiting reads")
-        self.told = ToldTimes(self.clock, self.settings.told_ahead_ms)
+        self.clock_bound = ClockBound(self.clock, self.settings.clock_bound_ahead_ms)
         self.process_id = f"process-{next(_processes)}"
         self.leaving = False
         self.space = DiskSpace(self.clock, machine.root, 0)
@@ -211,7 +211,7 @@ class SimulatedNode(DataNode):
         self.sync_times = NodeSyncTimes(machine, clock)
         self.disk_speed = DiskSpeed(self.sync_times, self.settings)
         self._reopening = Reopening(self)
-        self._told_job = Job("told times", self.keep_bound)
+        self._clock_bound_job = Job("clock bound", self.keep_bound)
         self.followers: dict[PartitionId, Follower] = {}
         self._polls: list[tuple[ReportRequest, Later]] = []
         # What a coordinator knows that has heard of a version, for `_report_checked`.
@@ -308,7 +308,7 @@ class SimulatedNode(DataNode):
         self.look_at_disk(now)
         self.clock.look(now)
         if self.clock.knows and self.told.is_due:
-            self.wake(self._told_job)
+            self.wake(self._clock_bound_job)
         self._reopening.tick(now)
         self.pulls.step()  # type: ignore[attr-defined]
         for number in list(self.followers):

@@ -175,7 +175,7 @@ class SimulatedStream:
             self.wire.append(Heartbeat())
         if self._asks or self.rounds.is_due(now):
             self._asks = False
-            closed = None if self.stalled else leader.closing.close()
+            closed = None if self.stalled else leader.closed_timestamp.close()
             if closed is not None:
                 self.wire.append(closed)
             clock = leader.host.clock

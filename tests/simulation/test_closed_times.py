@@ -1,4 +1,4 @@
-"""Closed times over restarts, by many seeds: what was read as of a time is never written into."""
+"""Closed timestamps over restarts, by many seeds: what was read as of a time stays as it was."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from simulation.closed_times import ClosedTimes
 from simulation.runs import seeds
 
 FOUND = (27, 38, 70)
-"""Without what keeps told times a row is written where others had read: by a leader that is started
-with its clock set back; in 38 by one whose only word of a leader before the one before was from
-that one's own replica.
+"""Without what keeps clock bound a row is written where others had read: by a leader that is
+started with its clock set back; in 38 by one whose only word of a leader before the one before was
+from that one's own replica.
 """
 
 

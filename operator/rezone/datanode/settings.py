@@ -74,7 +74,7 @@ class NodeSettings(msgspec.Struct, frozen=True, kw_only=True):
     reads_held_bytes_max: int = 16 << 20
     producers_bytes_max: int = 64 << 20
     lease_ms: int = 2_000
-    told_ahead_ms: int = 3_000
+    clock_bound_ahead_ms: int = 3_000
     clock_drift_percent: int = 2
     clock_offset_ms_max: int = 500
     takeover_rows_max: int = 1_000

@@ -322,7 +322,7 @@ class RebalanceSpec(Model):
         default=0,
         description="The bulk copy rate of the whole zone; 0 is no limit.",
     )
-    foreground_percent: Annotated[int, Field(ge=0, le=95)] = Field(
+    foreground_target_percent: Annotated[int, Field(ge=0, le=95)] = Field(
         default=80,
         description="About how much of their throughput readers and writers of a data node keep "
         "while its partitions are copied; copies are slower for it, but not beside clients that "

@@ -33,7 +33,7 @@ def zone_config(zone: DistributionZone, routes: RouteRecords) -> ZoneConfig:
         next_generation=new.generation,
         table=table,
         copy_bytes_per_second_max=spec.rebalance.max_bytes_per_second,
-        foreground_percent=spec.rebalance.foreground_percent,
+        foreground_target_percent=spec.rebalance.foreground_target_percent,
         engine=spec.storage.engine,
         replicas=spec.replicas,
         min_in_sync_replicas=spec.min_in_sync,

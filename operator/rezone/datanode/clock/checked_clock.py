@@ -1,9 +1,9 @@
 """The time of a node: by its monotonic clock, and compared with those of the others.
 
 A machine's time of day can be set: by a person, by NTP, by a host that was suspended. What a row or
-a closed time was given can never be taken back. So a node that gives times goes on by its monotonic
-clock. It follows the time of day while that is within `offset_max_ms` of the time that it has; one
-that was set further counts for nothing, until a majority of the nodes has such a time.
+a closed timestamp was given can never be taken back. So a node that gives times goes on by its
+monotonic clock. It follows the time of day while that is within `offset_max_ms` of the time that it
+has; one that was set further counts for nothing, until a majority of the nodes has such a time.
 
 Who begins has nothing but the time of day. So nodes tell each other their times with each round of
 leases, and each computes how far the others' are from its own. It gives times when a majority

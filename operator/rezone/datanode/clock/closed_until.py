@@ -1,8 +1,8 @@
-"""The newest closed time that a replica knows, and the offset below which all stands of then."""
+"""The newest closed timestamp a replica knows, and the offset below which all stands of then."""
 
 
 class ClosedUntil:
-    """A closed time and its offset; guarded by the replica's lock."""
+    """A closed timestamp and its offset; guarded by the replica's lock."""
 
     def __init__(self) -> None:
         self.end_offset = 0

@@ -1,10 +1,10 @@
 """The lowest time that a replica may give a row: what was read at, or promised, stays below it.
 
 A leader gives each write a commit time later than every time that was read at, that was closed
-(`closing`), or that an earlier leader has promised. All of these meet in one number, the floor. It
-has one owner, and it can only rise: no rollback, copy or empty beginning lowers it, because a
-reader may have been told of a time before it. A replica that is opened again starts with a new
-`WriteClock`, at the highest floor that its disk, its node and its last life know of.
+(`closed_timestamp`), or that an earlier leader has promised. All of these meet in one number, the
+floor. It has one owner, and it can only rise: no rollback, copy or empty beginning lowers it,
+because a reader may have been told of a time before it. A replica that is opened again starts with
+a new `WriteClock`, at the highest floor that its disk, its node and its last life know of.
 
 Times are microseconds since 1970. Pure: the caller reads the node's clock, and holds the
 partition's lock.

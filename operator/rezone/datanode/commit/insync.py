@@ -81,7 +81,7 @@ class FollowerProgress:
 
         A leader without a time tells none with its leases: that is no reason. A follower keeps what
         had been promised before its stream began (`StreamOk.time_floor`), and nothing later is
-        promised before it was told (`LeaderState.told_time`).
+        promised before it was told (`LeaderState.announced_time`).
         """
         return self.streaming and self.durable >= floor and self.leased
 
@@ -273,7 +273,7 @@ class LeaderState:
         )
 
     @property
-    def told_time(self) -> float:
+    def announced_time(self) -> float:
         """The latest time of day that whoever leads later knows may have been read at.
 
         Who streams may become a member before the next question.

@@ -30,7 +30,7 @@ class Leadership(Protocol):
 
     `maximal` are the nodes that every commit waits for, persisted before a proposal is told.
     Nobody joins before it has granted a lease on its present stream; nothing is promised to readers
-    that those who stream, and so may join, were not told (`told_time`).
+    that those who stream, and so may join, were not told (`announced_time`).
     """
 
     state: LeaderAndIsr
@@ -85,7 +85,7 @@ class Leadership(Protocol):
         ...
 
     @property
-    def told_time(self) -> float:
+    def announced_time(self) -> float:
         """The latest time of day that whoever leads later knows may have been read at."""
         ...
 

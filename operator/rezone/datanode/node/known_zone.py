@@ -144,9 +144,9 @@ class KnownZone:
         return self._state.config.table if self._state is not None else None
 
     @property
-    def foreground_percent(self) -> int:
+    def foreground_target_percent(self) -> int:
         """How much of the time copies leave to clients; nothing is copied in no zone."""
-        return self._state.config.foreground_percent if self._state is not None else 0
+        return self._state.config.foreground_target_percent if self._state is not None else 0
 
     def address(self, node: NodeId) -> str:
         """Return a node's address, empty when unknown."""

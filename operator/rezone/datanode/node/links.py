@@ -174,7 +174,7 @@ class Links:
                     zone_uid=zone_uid,
                     settings=host.settings,
                     clock=host.clock,
-                    told=host.told,
+                    clock_bound=host.clock_bound,
                     connect=self._connect,
                     unread=self._unread,
                 )

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from rezone.datanode.clock.checked_clock import CheckedClock
-from rezone.datanode.clock.told import ToldTimes
+from rezone.datanode.clock.clock_bound import ClockBound
 from rezone.datanode.commit.lease import Promise
 from rezone.datanode.commit.protocol import protocol_of
 from rezone.datanode.copying.copies import Pulls
@@ -98,7 +98,7 @@ class DataNode:
         )
         self.budget = Budget(self.settings.pending_bytes_node_max, "pending writes of the node")
         self.waiting_reads = Budget(self.settings.reads_held_bytes_max, "waiting reads of the node")
-        self.told = ToldTimes(self.clock, self.settings.told_ahead_ms)
+        self.clock_bound = ClockBound(self.clock, self.settings.clock_bound_ahead_ms)
         self.process_id = f"{os.getpid()}-{uuid.uuid4().hex[:8]}"
         self.leaving = False
         self.space = DiskSpace(self.clock, directory, self.settings.disk_reserve_bytes)
@@ -109,7 +109,7 @@ class DataNode:
         self.memory = NodeMemory(self.settings)
         self.board = ReportBoard(self.clock, self.settings, self.process_id)
         self.zone = KnownZone(node_id)
-        self.foreground = Foreground(self.clock, lambda: self.zone.foreground_percent)
+        self.foreground = Foreground(self.clock, lambda: self.zone.foreground_target_percent)
         self.pulls = Pulls(connect, self.foreground)
         self.import_source = ImportSource(self.find, self.foreground, self.clock, self._stopping)
         self.change_source = ChangeSource(self.find, self.clock, self._stopping)
@@ -149,7 +149,7 @@ class DataNode:
             partitions=self.partitions,
             links=self.links,
             board=self.board,
-            told=self.told,
+            clock_bound=self.clock_bound,
             keep_bound=self.keep_bound,
             reopening=self._reopening,
             hearing=self.hearing,
@@ -217,7 +217,7 @@ class DataNode:
         self._workers.close(seconds)
         self.threads.join(seconds)
         self.zone.close()
-        self.told.close(self.clock.highest)
+        self.clock_bound.close(self.clock.highest)
 
     def hang_up(self, reason: str) -> None:
         """Ask the other sides of all channels to connect anew; nothing under way is lost."""
@@ -374,25 +374,25 @@ class DataNode:
 
     def open_bound(self, directory: Path) -> None:
         """Take over what the node has told; while that is not known it gives no times."""
-        self.told.open(directory)
-        self.clock.begin_above(self.told.before)
-        if self.told.lost:
+        self.clock_bound.open(directory)
+        self.clock.begin_above(self.clock_bound.before)
+        if self.clock_bound.lost:
             self.clock.hold_back()
 
     def keep_bound(self) -> None:
-        """Keep the bound of told times ahead of the clock, and find one if it was lost."""
-        if not self.told.lost:
-            self.told.keep_ahead()
+        """Keep the bound of clock bound ahead of the clock, and find one if it was lost."""
+        if not self.clock_bound.lost:
+            self.clock_bound.keep_ahead()
             return
         latest = self._latest_time()
-        if not self.clock.knows or not self.told.recover(latest):
+        if not self.clock.knows or not self.clock_bound.recover(latest):
             return
-        self.clock.begin_above(self.told.before)
+        self.clock.begin_above(self.clock_bound.before)
         for partition in self.partitions():
             with partition.lock:
-                partition.write_clock.raise_to(self.told.before)
+                partition.write_clock.raise_to(self.clock_bound.before)
             partition.leading.restart_streams("what was told before is known again")
-        self.told.found()
+        self.clock_bound.found()
         self.clock.release()
 
     def _latest_time(self) -> int:
@@ -404,7 +404,7 @@ class DataNode:
         latest = self.clock.micros() + 2 * self.clock.offset_max
         if self._goes_by_itself():
             given = (each.store.last_commit_time for each in self.partitions())
-            latest = max(latest, max(given, default=0) + self.settings.told_ahead_ms * 1000)
+            latest = max(latest, max(given, default=0) + self.settings.clock_bound_ahead_ms * 1000)
         return latest
 
     def clock_changed(self) -> None:

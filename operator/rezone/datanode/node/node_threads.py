@@ -10,7 +10,7 @@ from collections.abc import Callable
 import structlog
 
 from rezone.datanode.clock.checked_clock import CheckedClock
-from rezone.datanode.clock.told import ToldTimes
+from rezone.datanode.clock.clock_bound import ClockBound
 from rezone.datanode.node.hearing import Hearing
 from rezone.datanode.node.links import Links
 from rezone.datanode.node.reopening import Reopening
@@ -42,7 +42,7 @@ class NodeThreads:
         partitions: Callable[[], list[Replica]],
         links: Links,
         board: ReportBoard,
-        told: ToldTimes,
+        clock_bound: ClockBound,
         keep_bound: Callable[[], None],
         reopening: Reopening,
         hearing: Hearing,
@@ -59,13 +59,13 @@ class NodeThreads:
         self._partitions = partitions
         self._links = links
         self._board = board
-        self._told = told
+        self._clock_bound = clock_bound
         self._reopening = reopening
         self._hearing = hearing
         self._longest_job = longest_job
         self._disk_stalls = disk_stalls
         self._look_at_disk = look_at_disk
-        self._told_job = Job("told times", keep_bound)
+        self._clock_bound_job = Job("clock bound", keep_bound)
         self._wake = wake
         self._ticked_at = clock.monotonic()
         self._threads = [
@@ -123,8 +123,8 @@ class NodeThreads:
 
     def _look(self, now: float) -> None:
         self._clock.look(now)
-        if self._clock.knows and self._told.is_due:
-            self._wake(self._told_job)
+        if self._clock.knows and self._clock_bound.is_due:
+            self._wake(self._clock_bound_job)
 
     def _watch_disk(self) -> None:
         while not self._stopping.wait(_DISK_SECONDS):

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from rezone.datanode.commit.insync import Reply
 from rezone.datanode.indexing.indexing import IndexDuties
 from rezone.datanode.ownership.sealing import Sealing
-from rezone.datanode.reading.closing import Closing
+from rezone.datanode.reading.closed_timestamp import ClosedTimestamp
 from rezone.datanode.reading.read import ReadQueue
 from rezone.datanode.replica.failing import Failing
 from rezone.datanode.replica.host import Host
@@ -63,7 +63,7 @@ class Replica(ReplicaState):
         self.linking = threading.Lock()
         self.retired = False
         self.reads = ReadQueue(self, host.waiting_reads)
-        self.closing = Closing(self, self.reads.look)
+        self.closed_timestamp = ClosedTimestamp(self, self.reads.look)
         self.index = IndexDuties(self)
         self.transacting = Transacting(self, self._append_entry, self._once_newest)
         self.producing = Producing(self, self.transacting.require_free)
@@ -93,7 +93,7 @@ class Replica(ReplicaState):
 
     def _leader_asks(self) -> LeaderAsks:
         return LeaderAsks(
-            close_time=self.closing.close,
+            close_time=self.closed_timestamp.close,
             reads_wait=lambda: self.reads.waits,
             stream_opened=self._stream_opened,
         )
@@ -122,7 +122,7 @@ class Replica(ReplicaState):
         self.takeover.state_set(message)
 
     def _time_closed(self, news: ClosedTime) -> None:
-        self.closing.heard(news)
+        self.closed_timestamp.heard(news)
 
     def _leader_named(self, message: StreamEnd) -> None:
         self.roles.stream_ended(message)

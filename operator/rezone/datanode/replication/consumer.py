@@ -18,7 +18,7 @@ from typing import Protocol
 import structlog
 
 from rezone.datanode.clock.checked_clock import CheckedClock, Exchange
-from rezone.datanode.clock.told import ToldTimes
+from rezone.datanode.clock.clock_bound import ClockBound
 from rezone.datanode.commit.lease import Promise, left_of
 from rezone.datanode.scheduling.mishaps import UNEXPECTED
 from rezone.datanode.scheduling.unread import Unread
@@ -214,7 +214,7 @@ class ConsumerChannel:
         zone_uid: str,
         settings: NodeSettings,
         clock: CheckedClock,
-        told: ToldTimes,
+        clock_bound: ClockBound,
         connect: Callable[[str], NodeClient],
         unread: Unread,
     ) -> None:
@@ -226,7 +226,7 @@ class ConsumerChannel:
         self._settings = settings
         self._clock = clock
         self._times = Exchange(clock, peer)
-        self._told = told
+        self._clock_bound = clock_bound
         self._connect = connect
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)
@@ -499,7 +499,7 @@ class ConsumerChannel:
         self._times.heard(request.clock)
         try:
             self._clock.require_near(request.time)
-            self._told.reach(request.time)
+            self._clock_bound.reach(request.time)
         except (OSError, NotReadyError) as error:
             _log.error("no lease is granted: what is promised must be kept", error=str(error))
             self._grant_none(channel, request)

@@ -293,7 +293,7 @@ class LeaderDuties:
             if state is None or self.streams.get(stream.node) is not stream:
                 return
             state.granted(stream.node, lease)
-            if replica.services.told.lost:
+            if replica.services.clock_bound.lost:
                 # It began with less than may have been promised: it joins on its next stream.
                 state.follower(stream.node).count_no_lease()
             replica.changed.notify_all()

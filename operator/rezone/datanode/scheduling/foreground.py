@@ -5,8 +5,8 @@ each by how much of the time these take (`served`):
 
 - Clients that take most of the time are slower for each thing beside them. Rests are then in
   proportion to the processor time of the step, so that all copies of a node together, out and in,
-  take no more of one core than the zone leaves them: with `rebalance.foregroundPercent` at 80 a
-  fifth (decision 0095). That is also a floor: a copy always gets on (B-16). A pause of some
+  take no more of one core than the zone leaves them: with `rebalance.foregroundTargetPercent` at 80
+  a fifth (decision 0095). That is also a floor: a copy always gets on (B-16). A pause of some
   milliseconds ends no rest: the next request would meet a step.
 - Clients that leave the node idle for half of the time keep their rate beside a copy that does not
   rest: what a request loses to a short step fits in before the next (decision 0194).

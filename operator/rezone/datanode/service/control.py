@@ -286,7 +286,7 @@ class Control:
         if as_of is None:
             if partition.leads and not partition.is_sealed:
                 wait_readable(partition, None)
-            # Not a closed time after it, of which the others may not have heard yet.
+            # Not a closed timestamp after it, of which the others may not have heard yet.
             as_of = partition.positions.rows_time
         wait_readable(partition, as_of)
         # Versions that are imported are older than the entries that they come in: a time that is

@@ -2,8 +2,9 @@
 
 A time that lies ahead has no age: it was given by a clock that was wrong, and rows may have come at
 any moment since. Up to what clocks may differ by, and a node that has crashed may be ahead
-(`told`), it counts as just now. Nor has a time that another node's clock gave while this one's has
-not been compared with any: a node that gives times alone follows other leaders' partitions, too.
+(`clock_bound`), it counts as just now. Nor has a time that another node's clock gave while this
+one's has not been compared with any: a node that gives times alone follows other leaders'
+partitions, too.
 """
 
 from rezone.datanode.state.replica_state import ReplicaState
@@ -17,7 +18,7 @@ def age_ms_of(replica: ReplicaState, as_of: int) -> int:
     """
     clock = replica.clock
     micros = clock.time() - as_of
-    lies_ahead = micros < -(clock.offset_max + replica.settings.told_ahead_ms * 1_000)
+    lies_ahead = micros < -(clock.offset_max + replica.settings.clock_bound_ahead_ms * 1_000)
     if lies_ahead or not is_comparable(replica):
         return AGE_UNKNOWN_MS
     return max(0, micros) // 1_000

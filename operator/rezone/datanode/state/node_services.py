@@ -3,7 +3,7 @@
 from typing import Protocol
 
 from rezone.datanode.clock.checked_clock import CheckedClock
-from rezone.datanode.clock.told import ToldTimes
+from rezone.datanode.clock.clock_bound import ClockBound
 from rezone.datanode.commit.lease import Promise
 from rezone.datanode.disk.disk_speed import DiskSpeed
 from rezone.datanode.disk.space import DiskSpace
@@ -23,7 +23,7 @@ class NodeServices(Protocol):
     clock: CheckedClock
     budget: Budget
     waiting_reads: Budget
-    told: ToldTimes
+    clock_bound: ClockBound
     foreground: Foreground
     leaving: bool
     space: DiskSpace

@@ -83,7 +83,7 @@ class ReplicaState(ABC):
         self.transfer = Transfer()
         self.copy_progress: CopyProgress | None = None
         self.admission = Admission(self.partition_id, self.clock.monotonic)
-        self.write_clock = WriteClock(services.told.before, store.meta.time_floor)
+        self.write_clock = WriteClock(services.clock_bound.before, store.meta.time_floor)
         self.closed_until = ClosedUntil()
         self.positions = Positions(store, self.changed, self.closed_until.time_at)
         self.fencing = Fencing(store)
@@ -224,7 +224,7 @@ class ReplicaState(ABC):
 
     def _told(self, leadership: Leadership) -> float:
         """Return the latest time that all who may lead next know of, also after a restart."""
-        return min(leadership.told_time, self.services.told.until)
+        return min(leadership.announced_time, self.services.clock_bound.until)
 
     # --- changes of what is shared ---------------------------------------------------------------
 

@@ -112,7 +112,7 @@ class ZoneConfig(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     table: TableSchema = TableSchema()
     limits: RowLimits = RowLimits()
     copy_bytes_per_second_max: Count = 0
-    foreground_percent: Count = 80
+    foreground_target_percent: Count = 80
     engine: EngineKind = EngineKind.ROCKSDB
     replicas: Count = 1
     min_in_sync_replicas: Count = 1

@@ -1,14 +1,16 @@
 """Up to which time of day a node has said that something may be read: kept over restarts.
 
-A leader promises that no row will get a time at or below one that it has closed (`closing`) or
-answered a read as of. Who leads later keeps that promise because it was told the time
-(`LeaseRequest.time`), and so must a node that restarts and leads, whatever its clock says by then:
-a clock can be set back while a node is down, and the leader before may have had another one.
+A leader promises that no row will get a time at or below one that it has closed
+(`closed_timestamp`) or answered a read as of. Who leads later keeps that promise because it was
+told the time (`LeaseRequest.time`), and so must a node that restarts and leads, whatever its clock
+says by then: a clock can be set back while a node is down, and the leader before may have had
+another one.
 
 So no time is promised or closed here that is not covered by a bound on the disk. The bound lies
 ahead of the clock, as CockroachDB keeps one for its hybrid clock: it is written every few seconds
-(`told_ahead_ms`), not with each round of leases. After a restart writes get later times than it
-says. An orderly end writes what was really told, so that the bound is not ahead of the clock then.
+(`clock_bound_ahead_ms`), not with each round of leases. After a restart writes get later times than
+it says. An orderly end writes what was really told, so that the bound is not ahead of the clock
+then.
 
 Where the file is damaged, nobody knows what this node has promised (`lost`). Its clock alone does
 not tell: it may have been set back, or be a month ahead. But whatever a node promised was the time
@@ -30,7 +32,7 @@ from rezone.wire.errors import CorruptionError, NotReadyError
 
 _log = structlog.get_logger(__name__)
 
-NAME = "told.journal"
+NAME = "clock_bound.journal"
 DAMAGED = f"{NAME}.damaged"
 """What a damaged one is called until a new bound stands; people find it as `RECOVERED` then."""
 
@@ -60,7 +62,7 @@ class Record(Protocol):
         ...
 
 
-class ToldTimes:
+class ClockBound:
     """The bound of one node; all times in microseconds.
 
     Nothing later than `until` is promised or closed. `before` is what that was when the process
@@ -85,7 +87,7 @@ class ToldTimes:
         try:
             self.take_over(Journal(path))
         except CorruptionError as error:
-            _log.error("the bound of told times is damaged", why=str(error))
+            _log.error("the bound of clock bound is damaged", why=str(error))
             path.replace(damaged)
             self.take_over(Journal(path))
         if damaged.exists():
@@ -124,7 +126,7 @@ class ToldTimes:
         try:
             self._damaged.replace(self._damaged.with_name(RECOVERED))
         except OSError as error:
-            _log.warning("a restart will look for the bound of told times again", error=str(error))
+            _log.warning("a restart will look for the bound of clock bound again", error=str(error))
         self._damaged = None
         _log.warning("times go on above those that may have been told", before=self.before)
 
@@ -168,7 +170,7 @@ class ToldTimes:
     def _note_failure(self, error: OSError) -> None:
         """Say it once: writes are asked for with each tick."""
         if not self._failing:
-            _log.error("the bound of told times cannot be written", error=str(error))
+            _log.error("the bound of clock bound cannot be written", error=str(error))
         self._failing = True
 
     def close(self, highest: int) -> None:
@@ -179,7 +181,7 @@ class ToldTimes:
                 if told < self.until:
                     self._write(told)
         except OSError as error:
-            _log.warning("the bound of told times stays ahead", error=str(error))
+            _log.warning("the bound of clock bound stays ahead", error=str(error))
 
     def _write(self, until: int) -> None:
         assert self._record is not None, "an open node has a record"  # noqa: S101 - invariant

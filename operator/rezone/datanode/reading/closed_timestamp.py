@@ -1,14 +1,15 @@
-"""Closed times: up to when a replica may be read, though nothing was written for a while.
+"""Closed timestamps: up to when a replica may be read, though nothing was written for a while.
 
 A follower may be read as of the commit time of what it has applied, because later rows have later
 times. While nothing is written that time stands still. So a leader closes times: it promises that
 no row will ever get such a time, and says up to which offset all that may have it stands. Where
-that offset is committed and applied, reads as of the closed time are right, and stay so.
+that offset is committed and applied, reads as of the closed timestamp are right, and stay so.
 
-A closed time binds every later leader, too. So only a time is closed that all who may lead next
-have been told of before (`LeaseRequest.time`), those that are about to become members included: who
-leads gives its rows later times, after a restart as well (`told`). CockroachDB closes timestamps in
-much the same way, YugabyteDB's safe time is the same idea; here they ride on the rounds of leases.
+A closed timestamp binds every later leader, too. So only a time is closed that all who may lead
+next have been told of before (`LeaseRequest.time`), those that are about to become members
+included: who leads gives its rows later times, after a restart as well (`clock_bound`). CockroachDB
+closes timestamps in much the same way, YugabyteDB's safe time is the same idea; here they ride on
+the rounds of leases.
 
 Concurrency: guarded by the partition's lock.
 """
@@ -21,8 +22,8 @@ from rezone.wire.messages import ClosedTime, Role
 _LOCK_SECONDS = 0.01
 
 
-class Closing:
-    """The closed time of one replica: made by a leader, heard of by a follower."""
+class ClosedTimestamp:
+    """The closed timestamp of one replica: made by a leader, heard of by a follower."""
 
     def __init__(self, replica: ReplicaState, look_at_reads: Callable[[], None]) -> None:
         self._replica = replica
