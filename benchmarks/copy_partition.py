@@ -89,7 +89,7 @@ def load(c: Coordinator, rows: int, value_bytes: int) -> None:
 
 
 def restart(c: Coordinator, form: str) -> None:
-    """Start the source anew, to send in a form."""
+    """Start the source again, to send in a form."""
     node = c.nodes[0]
     assert isinstance(node, ProcessNode)
     node.stop()

@@ -47,7 +47,7 @@ def lags(c: Coordinator, node: int) -> Lags:
     process = c.nodes[node]
     assert isinstance(process, ProcessNode)
     lines = map(json.loads, (process.directory / "log.txt").read_text().splitlines())
-    # The last one: the node may have been started anew.
+    # The last one: the node may have been started again.
     port = [line["health_port"] for line in lines if line["event"] == "serving"][-1]
     with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=30) as answer:
         found = {float(le): float(n) for le, n in _BUCKET.findall(answer.read().decode())}

@@ -4,7 +4,7 @@
 
 Two zones of three data nodes, each in processes of their own, one partition, three replicas. In
 turn each is written to (batches of 1,000 rows, every write on three disks), scanned whole, and
-connected to anew. Only one zone works at a time. Medians; the ratios are TLS to plaintext. Both
+connected to again. Only one zone works at a time. Medians; the ratios are TLS to plaintext. Both
 ends share the machine's cores, so what a scan loses is what encryption and decryption cost
 together.
 """

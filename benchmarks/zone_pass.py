@@ -114,7 +114,7 @@ class StoredApi:
         return self.put(kind.name, body)
 
     async def replace(self, kind: kinds.Kind, body: Manifest) -> Manifest:
-        """Store an object anew."""
+        """Store an object again."""
         return self.put(kind.name, body)
 
     async def apply(self, kind: kinds.Kind, body: Manifest) -> Manifest:
@@ -287,7 +287,7 @@ async def measure(given: argparse.Namespace) -> None:
         await passes.reconcile(key)
 
     await timed("zone, the first pass", first_pass, 1)
-    await timed("zone, routes read anew", first_pass, given.repeat)
+    await timed("zone, routes read again", first_pass, given.repeat)
     await timed("zone", lambda: passes.reconcile(key), given.repeat)
     require_whole_pass(api)
     encoded = [encode(report) for report in reports]

@@ -128,10 +128,10 @@ def build_command(
     ]
 
 
-def build(docker: str, target: str, image: str, base: str, *, anew: bool = False) -> None:
+def build(docker: str, target: str, image: str, base: str, *, again: bool = False) -> None:
     """Build one image; its output is shown only if that fails, with ImageError."""
     command = build_command(docker, target, image, base, os.environ)
-    if anew:
+    if again:
         command.insert(2, "--no-cache")
     started = time.monotonic()
     say(f"building {image} ...")
@@ -189,7 +189,7 @@ def _make(given: argparse.Namespace) -> None:
         build(docker, target, image, base)
         if given.twice:
             first = layers(docker, image)
-            build(docker, target, image, base, anew=True)
+            build(docker, target, image, base, again=True)
             if layers(docker, image) != first:
                 raise ImageError(f"{image}: a second build made other layers")
             say(f"{image}: a second build made the same {len(first)} layers")

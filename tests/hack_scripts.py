@@ -15,7 +15,7 @@ HACK = Path(__file__).parents[1] / "hack"
 
 @pytest.fixture
 def hack(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], Any]]:
-    """Return a function that imports a script by its name, anew for each test."""
+    """Return a function that imports a script by its name, again for each test."""
     monkeypatch.syspath_prepend(HACK)
     yield importlib.import_module
     for script in HACK.glob("*.py"):

@@ -60,7 +60,7 @@ class KindCluster:
         """Put images of our Docker daemon into the store of every node that lacks them.
 
         Returns the tag that all of them have there: it names their contents, so that pods of
-        another content are made anew.
+        another content are made again.
         """
         ids = [self._docker("image", "inspect", "--format={{.Id}}", image) for image in images]
         tag = f"e2e-{hashlib.sha256(''.join(ids).encode()).hexdigest()[:12]}"

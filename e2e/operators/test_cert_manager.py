@@ -89,7 +89,7 @@ class Installation:
         self.cluster.kubectl(*issued, "--timeout=60s", seconds=90)
 
     def renew(self, name: str, namespace: str = NAMESPACE) -> None:
-        """Have a certificate issued anew, as `cmctl renew` does, and wait until it is."""
+        """Have a certificate issued again, as `cmctl renew` does, and wait until it is."""
         where = ("certificate", name, f"--namespace={namespace}")
         before = self.cluster.get(*where)["status"]["revision"]
         issuing = {
@@ -113,7 +113,7 @@ class Installation:
             )
 
         self.cluster.until(
-            f"certificate {name} is issued anew",
+            f"certificate {name} is issued again",
             renewed,
             seconds=60,
             seen=lambda: self.cluster.kubectl("describe", *where),

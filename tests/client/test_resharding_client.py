@@ -104,7 +104,7 @@ def test_rows_are_written_and_read_from_the_first_seal_to_the_last(
 def test_a_write_whose_answer_was_lost_at_the_seal_does_not_undo_anothers(
     cluster: FakeCluster, seals: int
 ) -> None:
-    """Sent anew under a new name, it would be applied twice, the second time over a newer row.
+    """Sent again under a new name, it would be applied twice, the second time over a newer row.
 
     After several seals the partition that it was applied in is over for long.
     """
@@ -216,7 +216,7 @@ def test_each_write_counts_once_and_in_order_whatever_fails_and_is_sealed(seed: 
 
 @pytest.mark.proves("B-08")
 def test_a_scan_that_breaks_at_a_seal_goes_on_at_the_heirs(cluster: FakeCluster) -> None:
-    """Whoever reads for hours would begin anew, or have the rows before the break twice."""
+    """Whoever reads for hours would begin again, or have the rows before the break twice."""
     broken: list[int] = []
 
     def seal_and_break(ticket: ScanTicket, number: int) -> None:
@@ -257,7 +257,7 @@ def test_a_refusal_that_teaches_nothing_is_not_repeated_in_a_loop(
     assert asked <= 110
 
 
-def test_rows_cut_for_a_zone_that_was_made_anew_meanwhile_are_refused(
+def test_rows_cut_for_a_zone_that_was_made_again_meanwhile_are_refused(
     cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The call would end with an error of ours, half of its rows sent and the others forgotten."""

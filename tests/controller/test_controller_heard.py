@@ -107,7 +107,7 @@ class Node:
 
 
 class Polling(RuleBasedStateMachine):
-    """A coordinator polls a node; answers are lost, late, doubled; both begin anew at any time."""
+    """A coordinator polls a node; answers are lost, late, doubled; both begin again at any time."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -194,7 +194,7 @@ async def test_monitor_hears_of_a_restart(node: Node, monitor: NodeMonitor, news
 async def test_silence_lasts_from_the_last_answer_to_the_next(
     node: Node, monitor: NodeMonitor, news: Listener
 ) -> None:
-    """A leader's lease would begin anew with every failed poll, and nobody ever take over."""
+    """A leader's lease would begin again with every failed poll, and nobody ever take over."""
     address = node.address
     monitor.watch({0: address})
     await news.until(lambda: reachable(monitor))

@@ -384,7 +384,7 @@ async def test_a_kept_leader_leads_again_without_a_copy_or_goes_in_time(
         assert (record.leader, set(record.replicas)) == (old, set(before.replicas))
         assert stable_of(after)[0] == [old, *(n for n in stable_of(zone)[0] if n != old)]
         reports = await asyncio.to_thread(reports_of, addresses_of(zone))
-        assert reports[old][0].copy == copied, "the old leader was copied anew"
+        assert reports[old][0].copy == copied, "the old leader was copied again"
 
         await _move_and_keep(cluster, api, "again", new)
         assert old in (await routes_of(api, NAMESPACE, "main"))[0].replicas

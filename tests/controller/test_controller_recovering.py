@@ -168,7 +168,7 @@ async def test_killed_while_a_survivor_is_made_to_lead(
 
 
 @pytest.mark.proves("OP-02")
-async def test_killed_while_a_partition_begins_anew(
+async def test_killed_while_a_partition_begins_again(
     cluster: TestCluster, api: KubeApi, heir: OperatorProcess, lives: DyingOperator
 ) -> None:
     """A partition would be emptied a second time, with rows that were written since."""

@@ -144,7 +144,7 @@ async def test_a_zone_lives_behind_tls(
 
 
 @pytest.mark.proves("B-12")
-async def test_a_secret_made_anew_is_taken_by_running_nodes(
+async def test_a_secret_made_again_is_taken_by_running_nodes(
     cluster: TestCluster, api: KubeApi, operator: OperatorProcess, zone: Json, tmp_path: Path
 ) -> None:
     """A renewal would wait for a restart of each data node, or cost writes."""

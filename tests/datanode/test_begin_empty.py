@@ -1,4 +1,4 @@
-"""A partition whose rows a person has given up begins anew, on real disks."""
+"""A partition whose rows a person has given up begins again, on real disks."""
 
 import shutil
 from pathlib import Path
@@ -71,8 +71,8 @@ def test_rows_that_are_there_are_not_given_up(tmp_path: Path) -> None:
 
 
 @pytest.mark.proves("B-08")
-def test_a_first_record_of_a_later_epoch_begins_the_partition_anew(tmp_path: Path) -> None:
-    """A new partition of a re-sharding that is filled anew would keep rows that its source gave up.
+def test_a_first_record_of_a_later_epoch_begins_the_partition_again(tmp_path: Path) -> None:
+    """A new partition that is filled again would keep rows that its source gave up.
 
     A late call of before must not bring them back, nor may a repeat delete what came after.
     """
@@ -82,19 +82,19 @@ def test_a_first_record_of_a_later_epoch_begins_the_partition_anew(tmp_path: Pat
         k.put(P, {b"old": b"1"})
         before = c.records[P]
         assert before.partition_epoch > FIRST_PARTITION_EPOCH
-        anew = msgspec.structs.replace(
+        again = msgspec.structs.replace(
             before, leader=1, leader_epoch=7, partition_epoch=FIRST_PARTITION_EPOCH
         )
-        c.send(P, anew)
+        c.send(P, again)
         for node in (0, 1):
             with pytest.raises(StaleEpochError, match="are behind"):
                 c.send(P, before, node)
-        c.records[P] = anew
+        c.records[P] = again
         c.change(P, isr=(0, 1))  # the second epoch: all replicas are open
         k.put(P, {b"new": b"2"})
         c.send(P, c.records[P])
         with pytest.raises(StaleEpochError, match="are behind"):
-            c.send(P, anew)
+            c.send(P, again)
         assert k.get(P, [b"old", b"new"]) == {b"new": b"2"}
         c.until("node 0 has it", lambda: c.report(0, P).log_end_offset == 1)
         k.close()

@@ -210,13 +210,13 @@ def test_a_connection_that_gave_way_to_another_is_left_with_all_that_came(case: 
     first = wire.heard(StreamRequest).opaque
     wire.ok(first)
     wire.say(ConnectionClosed(reason="another one of this name"))
-    anew = case.wire()
-    hello = anew.heard(OpenConnection)
+    again = case.wire()
+    hello = again.heard(OpenConnection)
     assert (hello.name, hello.node) == ("uid:1->0", 1)
-    second = anew.heard(StreamRequest).opaque
+    second = again.heard(StreamRequest).opaque
     assert second > first
-    anew.say(ENTRIES)
+    again.say(ENTRIES)
     assert case.rows.entries == 0, "not before the handshake"
-    anew.ok(second)
-    anew.say(ENTRIES)
+    again.ok(second)
+    again.say(ENTRIES)
     assert case.rows.entries == 1

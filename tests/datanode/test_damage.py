@@ -103,7 +103,7 @@ def mend(c: Coordinator, node: int) -> None:
     c.until("copied", lambda: not c.report(node, P).needs_snapshot)
 
 
-def test_a_follower_that_finds_damage_while_it_serves_is_copied_anew(tmp_path: Path) -> None:
+def test_a_follower_that_finds_damage_while_it_serves_is_copied_again(tmp_path: Path) -> None:
     """It would answer errors for ever, and count as in sync with rows that it cannot read."""
     with filled(tmp_path) as (c, client, rows):
         as_of = c.replica(1).positions.readable_time
@@ -130,7 +130,7 @@ def scrub(partition: Any) -> None:
         pass
 
 
-def test_a_leader_that_finds_damage_hands_over_and_is_copied_anew(tmp_path: Path) -> None:
+def test_a_leader_that_finds_damage_hands_over_and_is_copied_again(tmp_path: Path) -> None:
     """Clients would get errors for rows that two other nodes have."""
     with filled(tmp_path) as (c, client, rows):
         strike_engine(c, 0)

@@ -177,7 +177,7 @@ def test_a_scan_that_ends_half_way_goes_on_at_another_replica_at_the_same_time(
 
 @pytest.mark.proves("ZR-08")
 def test_a_scan_outlives_the_process_that_answers_it(tmp_path: Path) -> None:
-    """Whoever reads all rows would begin anew with each node that is lost, or miss some."""
+    """Whoever reads all rows would begin again with each node that is lost, or miss some."""
     rows = {b"k%05d" % i: bytes(1000) for i in range(20_000)}
     with cluster(tmp_path, 2, processes=True) as c:
         c.create(0, (0, 1))

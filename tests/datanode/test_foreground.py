@@ -368,7 +368,7 @@ def test_rows_count_only_where_clients_of_their_leader_wait_for_them(
         c.node(2).links.unlink(P)
         c.until("no stream", lambda: 2 not in c.replica(0).leading.streams)
         c.node(2).restream(c.replica(2))
-        c.until("streams anew", lambda: 2 in c.replica(0).leading.streams)
+        c.until("streams again", lambda: 2 in c.replica(0).leading.streams)
         c.until("it is told", lambda: c.replica(2).following.left_out)
         assert c.replica(2).role is Role.FOLLOWER
         assert nodes_of_a_write() == {1}

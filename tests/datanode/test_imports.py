@@ -85,7 +85,7 @@ def test_new_partitions_have_what_old_ones_have_while_these_are_written(
 
 
 @pytest.mark.proves("B-05", "B-08")
-def test_leaders_of_both_sides_change_and_nothing_begins_anew(tmp_path: Path) -> None:
+def test_leaders_of_both_sides_change_and_nothing_begins_again(tmp_path: Path) -> None:
     """An import would be lost with its leader, or follow a source that leads no more."""
     with cluster(tmp_path, 3, config=zone(1), settings=SMALL) as c:
         create_old(c)
@@ -96,7 +96,7 @@ def test_leaders_of_both_sides_change_and_nothing_begins_anew(tmp_path: Path) ->
             c.until("a fill has begun", lambda: progress(c, first).rows > 0)
             c.move(new.ids[0], 0)
             begun = progress(c, first).rows
-            assert begun > 0, "the fill was begun anew"
+            assert begun > 0, "the fill was begun again"
             c.move(0, 1)
             c.until_each("filled", parts_of(c), lambda part: imported(c, part))
             c.move(0, 2)
@@ -150,7 +150,7 @@ def kill_all(c: Coordinator, writer: Writing, victims: list[int]) -> None:
 
 @pytest.mark.proves("B-08")
 def test_a_failed_heir_is_replaced_and_goes_on_from_its_log(tmp_path: Path) -> None:
-    """A new partition would have to be made anew with each leader that it loses."""
+    """A new partition would have to be made again with each leader that it loses."""
     with cluster(tmp_path, 3, config=zone(1), processes=True) as c:
         create_old(c)
         fill_old(c)
@@ -288,7 +288,7 @@ def test_a_fill_leaves_out_nothing_that_a_new_leader_has_yet_to_apply(tmp_path: 
 
 @pytest.mark.proves("B-04", "B-08")
 def test_a_digest_of_a_part_is_its_leader_s_to_make(tmp_path: Path) -> None:
-    """A right copy would be found to differ, and be made anew.
+    """A right copy would be found to differ, and be made again.
 
     A follower may be read as of times for which it lacks versions: those come with times long past.
     """
@@ -309,7 +309,7 @@ def test_a_digest_of_a_part_is_its_leader_s_to_make(tmp_path: Path) -> None:
 
 @pytest.mark.proves("B-05", "B-08")
 def test_a_source_s_log_is_kept_from_where_an_import_is_committed(tmp_path: Path) -> None:
-    """The next leader of a new partition would ask for what is gone, and begin anew."""
+    """The next leader of a new partition would ask for what is gone, and begin again."""
     idle = msgspec.structs.replace(SMALL, import_threads=0)
     with cluster(tmp_path, 1, config=zone(1), settings=idle) as c:
         create_old(c)
@@ -459,7 +459,7 @@ def test_only_a_leader_answers_and_only_what_is_committed(tmp_path: Path) -> Non
 def test_another_history_or_a_trimmed_log_is_told_from_one_that_is_not_known_yet(
     tmp_path: Path,
 ) -> None:
-    """A new partition would be made anew for nothing, or mix two histories."""
+    """A new partition would be made again for nothing, or mix two histories."""
     with cluster(tmp_path, 1, config=zone(1)) as c:
         create_old(c)
         client = Client(c)

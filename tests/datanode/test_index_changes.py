@@ -143,7 +143,7 @@ def test_a_dropped_index_is_none_and_its_name_may_mean_another(c: Coordinator) -
         wait_built(c, (0, 2), ELSE)
         assert keys_by(table, "by_value", b"k0001") == [b"k0001"]
         assert keys_by(table, "by_value", b"v1") == [], "its first column is the key"
-        with pytest.raises(ValueError, match="begin anew"):
+        with pytest.raises(ValueError, match="begin again"):
             table.lookup("by_value", limit=2, after=old.next)
         change(c)
         with pytest.raises(UnknownIndexError, match="its indexes: none"):

@@ -220,7 +220,7 @@ def test_indexes_follow_of_themselves_and_say_how_far(tmp_path: Path) -> None:
 def test_a_lookup_that_loses_its_index_is_asked_for_again(
     c: Coordinator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Rows would be missing while the entries are made anew, and nobody would know."""
+    """Rows would be missing while the entries are made again, and nobody would know."""
     original = Indexer.lookup
     lost: list[Indexer] = []
 

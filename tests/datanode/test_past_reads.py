@@ -118,7 +118,7 @@ def test_a_scan_under_way_on_a_replica_that_leaves_is_right_or_ends_with_an_erro
 
 @pytest.mark.proves("ZR-08")
 def test_a_scan_whose_rows_are_dropped_meanwhile_ends_with_an_error(tmp_path: Path) -> None:
-    """What a replica drops to copy it anew would be taken for rows that there never were."""
+    """What a replica drops to copy it again would be taken for rows that there never were."""
     with cluster(tmp_path, 2) as c:
         c.create(P, (0, 1))
         as_of = Client(c).put(P, {b"%d" % i: b"v" for i in range(50)}).commit_time
@@ -130,7 +130,7 @@ def test_a_scan_whose_rows_are_dropped_meanwhile_ends_with_an_error(tmp_path: Pa
         assert next(scan)[0].num_rows == 10
         partition.need_snapshot()
         partition.store.reset()
-        with pytest.raises(NotReadyError, match="copied anew"):
+        with pytest.raises(NotReadyError, match="copied again"):
             next(scan)
 
 

@@ -226,12 +226,12 @@ def test_a_transaction_of_the_source_does_not_go_on_at_an_heir(tmp_path: Path) -
         ):
             with pytest.raises(TransactionConflictError, match="sealed"):
                 ask()
-        anew = client.begin(LOW)
-        anew.put({IN_A[1]: b"new"})
-        seen = scan(c, 1, LOW, own=OwnWrites(anew.id, anew.times, 1))
+        again = client.begin(LOW)
+        again.put({IN_A[1]: b"new"})
+        seen = scan(c, 1, LOW, own=OwnWrites(again.id, again.times, 1))
         assert seen == sorted(IN_A[:2], key=hash_key)
-        assert anew.get(IN_A[:2]) == {IN_A[0]: b"new", IN_A[1]: b"new"}
-        assert anew.commit().outcome is TransactionOutcome.COMMITTED
+        assert again.get(IN_A[:2]) == {IN_A[0]: b"new", IN_A[1]: b"new"}
+        assert again.commit().outcome is TransactionOutcome.COMMITTED
 
 
 @pytest.mark.proves("B-08")

@@ -77,7 +77,7 @@ def in_sync(c: Coordinator, value: bytes) -> None:
 
 
 @pytest.mark.proves("NW-01")
-def test_a_follower_that_never_hears_of_the_end_connects_anew(tmp_path: Path) -> None:
+def test_a_follower_that_never_hears_of_the_end_connects_again(tmp_path: Path) -> None:
     """It would wait in `receive` for ever, out of sync until somebody kills its process."""
     with proxied(tmp_path) as c:
         c.proxies[0].end_behind()

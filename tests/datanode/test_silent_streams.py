@@ -124,7 +124,7 @@ def test_a_node_keeps_nothing_for_callers_that_are_gone(
 
 @pytest.mark.proves("NW-01")
 @pytest.mark.usefixtures("impatient")
-def test_a_node_gives_up_a_source_that_is_silent_and_pulls_anew(tmp_path: Path) -> None:
+def test_a_node_gives_up_a_source_that_is_silent_and_pulls_again(tmp_path: Path) -> None:
     """It would read for ever, and each further order to pull would join that copy."""
     with two_nodes(tmp_path) as (c, source, _):
         source.answer_bytes_max = 2 << 20

@@ -97,10 +97,10 @@ def test_the_first_writer_of_a_row_wins(c: Coordinator) -> None:
     tx.commit()
     with pytest.raises(TransactionConflictError, match="was written at"):
         late.put({b"a": b"9"})
-    anew = other.begin(P)
-    assert anew.get([b"a"]) == {b"a": b"2"}
-    anew.put({b"a": b"3"})
-    assert anew.commit().outcome is COMMITTED
+    again = other.begin(P)
+    assert again.get([b"a"]) == {b"a": b"2"}
+    again.put({b"a": b"3"})
+    assert again.commit().outcome is COMMITTED
     assert client.get(P, [b"a"]) == {b"a": b"3"}
     assert c.replica(0).transacting.conflicts == 2
 

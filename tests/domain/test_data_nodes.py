@@ -186,7 +186,7 @@ def test_silent_node_is_lost_after_its_time_and_replaced() -> None:
 
 @pytest.mark.proves("NW-02")
 def test_a_node_that_others_hear_is_not_lost_however_long_the_operator_does_not() -> None:
-    """All that it holds would be copied anew, because of the operator's own network."""
+    """All that it holds would be copied again, because of the operator's own network."""
     nodes = (active(0, "a"), active(1, "b"))
     since = NOW - 2 * LOST_AFTER
     silent = there("b", reachable=False, unreachable_since=since, heard=True)
@@ -214,7 +214,7 @@ def test_starting_node_becomes_active_when_it_answers() -> None:
 
 
 def test_a_pod_that_was_never_scheduled_is_not_forgotten() -> None:
-    """Evicted, made anew and unschedulable on its cordoned node, it would run again after that."""
+    """Evicted, made again and unschedulable on its cordoned node, it would run again after that."""
     pending = {0: Presence(pod=True), 1: there("b")}
     current = (active(0, "a"), active(1, "b"))
     made = plan(SELECTOR, current, kube("b", a=True), presence=pending, assigned=frozenset({1}))
@@ -308,11 +308,11 @@ def test_a_kubernetes_node_that_is_away_keeps_its_weight() -> None:
 @pytest.mark.proves("ZR-03")
 def test_a_change_counts_from_the_assignment_on() -> None:
     """A relabelled node would not be noticed, or be noticed for ever."""
-    first = placed(plan(SELECTOR, (active(0, "a"),), relabelled()).nodes, anew=False)
+    first = placed(plan(SELECTOR, (active(0, "a"),), relabelled()).nodes, again=False)
     assert changed_ids(first) == frozenset()
     for labels in ({"rezone.dev/weight": "2"}, {"topology.kubernetes.io/zone": "b"}):
         nodes = plan(SELECTOR, first, relabelled(**labels)).nodes
-        assert changed_ids(placed(nodes, anew=False)) == {0}
-        assert changed_ids(placed(nodes, anew=True)) == frozenset()
+        assert changed_ids(placed(nodes, again=False)) == {0}
+        assert changed_ids(placed(nodes, again=True)) == frozenset()
         back = plan(SELECTOR, nodes, relabelled()).nodes
         assert changed_ids(back) == frozenset()

@@ -279,7 +279,7 @@ class Group:
             self.logs[node] = []
 
     def copy(self) -> None:
-        """Copy a replica anew when nobody counts on it."""
+        """Copy a replica again when nobody counts on it."""
         counted = {*self.record.isr, *self.record.eligible}
         if self._led is not None:
             for node in self.empty - counted:

@@ -210,11 +210,11 @@ def test_nothing_is_decided_before_it_is_known_who_answers(case: Case) -> None:
     assert case.decide().actions == ()
 
 
-def test_a_partition_without_any_rows_begins_anew_when_that_is_asked_for() -> None:
+def test_a_partition_without_any_rows_begins_again_when_that_is_asked_for() -> None:
     """An empty replica would lead by itself; or the partition be gone for ever."""
     case = lost()
     case.world.reports[0, 2] = LOST
-    assert "mode Empty begins the partition anew" in refused(case)
+    assert "mode Empty begins the partition again" in refused(case)
     case.spec["unclean_election"]["mode"] = "Empty"
     decision = case.decide()
     assert decision.status.recovery is not None

@@ -173,7 +173,7 @@ def leads(seal: SealState, epoch: int = 3) -> ReplicaReport:
         ([OLD_CONFIG, OLD_CONFIG], [leads(SealState.SEALED), report(3, 7)], False),
         ([OLD_CONFIG, OLD_CONFIG], [leads(SealState.NONE), report(4, 1)], False),
     ],
-    ids=["told", "one was not", "serves", "one is silent", "may seal", "has sealed", "led anew"],
+    ids=["told", "one was not", "serves", "one is silent", "may seal", "has sealed", "led again"],
 )
 def test_a_layout_was_cancelled_when_all_data_nodes_say_so(
     configs: list[ZoneConfig], reports: list[ReplicaReport], cancelled: bool
@@ -186,7 +186,7 @@ def test_a_layout_was_cancelled_when_all_data_nodes_say_so(
 
 
 def test_a_pending_layout_without_records_is_unknown_once_data_nodes_have_it() -> None:
-    """Its records would be made anew, with epochs that were used; an empty replica could lead."""
+    """Its records would be made again, with epochs that were used; an empty replica could lead."""
     pending = Assignment(revision=5, replicas="0,1,2;1,2,0", layout_version=1)
     keys = KEYS.model_copy(update={"pending": pending, "change": 5, "last_layout_version": 1})
     held = {0: {id_of(1, 0): report(1, 2, partition=id_of(1, 0))}}

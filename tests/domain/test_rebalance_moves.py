@@ -122,7 +122,7 @@ def test_a_taken_name_is_told_and_nothing_is_asked_for_until_it_is_free() -> Non
 
 
 def test_an_earlier_tasks_application_is_waited_for_without_alarm() -> None:
-    """Whoever applies a task anew would be told to delete what goes away by itself."""
+    """Whoever applies a task again would be told to delete what goes away by itself."""
     case = waits_for_a_name(going=True)
     case.now = NOW + timedelta(seconds=10)
     decision = case.decide()

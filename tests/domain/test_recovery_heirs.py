@@ -51,13 +51,13 @@ def records(case: Case) -> dict[int, LeaderAndIsr]:
 
 @pytest.mark.proves("B-08")
 @pytest.mark.parametrize("filled", [False, True])
-def test_heirs_with_rows_begin_anew_before_any_are_given_up(*, filled: bool) -> None:
+def test_heirs_with_rows_begin_again_before_any_are_given_up(*, filled: bool) -> None:
     """Rows that were given up would come back at the cut-over, or a seal that nobody knew of."""
     case = lost_while_resharded()
     for heir in HEIRS:
         says(case, heir, ImportProgress(source=0, begun=True, filled=filled))
     made = records(case)
-    assert set(made) == {*HEIRS}, "old partition 0 is led before its heirs begin anew"
+    assert set(made) == {*HEIRS}, "old partition 0 is led before its heirs begin again"
     assert {state.partition_epoch for state in made.values()} == {FIRST_PARTITION_EPOCH}
     assert {state.leader_epoch for state in made.values()} == {5}
     # Their leaders are heard of in the new epoch, and have nothing.
@@ -68,7 +68,7 @@ def test_heirs_with_rows_begin_anew_before_any_are_given_up(*, filled: bool) -> 
 
 
 def test_a_survivor_leads_at_once_where_heirs_have_nothing() -> None:
-    """A re-sharding that has not begun to fill would begin anew, or hold a recovery up."""
+    """A re-sharding that has not begun to fill would begin again, or hold a recovery up."""
     case = lost_while_resharded()
     blank(case, *HEIRS)
     assert set(records(case)) == {0}
@@ -111,7 +111,7 @@ def test_an_heir_whose_leader_says_nothing_is_waited_for(changes: dict[str, Any]
 
 @pytest.mark.proves("B-14")
 @pytest.mark.parametrize("others", [False, True], ids=["alone", "another source may be sealed"])
-def test_an_heir_that_was_lost_with_the_same_disks_begins_anew(*, others: bool) -> None:
+def test_an_heir_that_was_lost_with_the_same_disks_begins_again(*, others: bool) -> None:
     """Neither could be given up before the other: both stay lost for ever."""
     case = lost_while_resharded(heirs=1)
     for node in (0, 1, 2):

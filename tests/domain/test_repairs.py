@@ -147,7 +147,7 @@ def test_a_proposal_that_holds_already_is_answered() -> None:
 
 @pytest.mark.proves("HS-05")
 def test_what_was_answered_is_not_answered_again() -> None:
-    """Each pass would write the record anew until its leader has heard of it."""
+    """Each pass would write the record again until its leader has heard of it."""
     world = World()
     world.reports[0, 0] = {"proposal": proposal(new_isr=(0, 1, 2), partition_epoch=8)}
     assert mended(world) == {}
@@ -249,7 +249,7 @@ def test_a_replica_that_came_back_empty_leaves_the_set(node: int) -> None:
     after = mended(world)[0]
     assert node not in after.isr
     assert after.leader != node
-    assert node in after.replicas, "it is copied anew"
+    assert node in after.replicas, "it is copied again"
 
 
 def stray_world() -> World:
@@ -311,13 +311,13 @@ def test_a_new_partition_is_led_by_a_replica_that_is_open() -> None:
 
 
 @pytest.mark.proves("B-08")
-def test_what_is_there_of_a_partition_that_begins_anew_is_not_yet_open() -> None:
+def test_what_is_there_of_a_partition_that_begins_again_is_not_yet_open() -> None:
     """It would take writes in its second epoch while a replica still has the rows of before."""
     before = record(leader_epoch=4, partition_epoch=9)
-    anew = routes.begin_anew(before, (0, 1, 2), 2)
-    assert isinstance(anew, LeaderAndIsr)
-    assert (anew.leader_epoch, anew.partition_epoch) == (5, FIRST_PARTITION_EPOCH)
-    world = World(routes=[anew])
+    again = routes.begin_again(before, (0, 1, 2), 2)
+    assert isinstance(again, LeaderAndIsr)
+    assert (again.leader_epoch, again.partition_epoch) == (5, FIRST_PARTITION_EPOCH)
+    world = World(routes=[again])
     world.reported(0, 1, leader_epoch=4, partition_epoch=9)
     assert repairs(world.view(), NOW) == ()
     world.reported(0, 1, leader_epoch=5, partition_epoch=FIRST_PARTITION_EPOCH)
@@ -325,9 +325,9 @@ def test_what_is_there_of_a_partition_that_begins_anew_is_not_yet_open() -> None
     assert change.state.partition_epoch == FIRST_PARTITION_EPOCH + 1
 
 
-def test_a_coordinator_that_is_fenced_begins_nothing_anew() -> None:
+def test_a_coordinator_that_is_fenced_begins_nothing_again() -> None:
     """A process that lost its Lease would delete rows."""
-    answer = routes.begin_anew(record(coordinator_epoch=3), (0, 1, 2), 2)
+    answer = routes.begin_again(record(coordinator_epoch=3), (0, 1, 2), 2)
     assert isinstance(answer, routes.Refusal)
 
 

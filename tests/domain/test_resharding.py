@@ -101,7 +101,7 @@ def test_heirs_that_do_not_open_in_time_end_in_a_cancel() -> None:
 
 
 def test_nothing_is_filled_before_all_replicas_of_heirs_are_in_sync() -> None:
-    """Rows would have one copy, and be filled anew when its node fails."""
+    """Rows would have one copy, and be filled again when its node fails."""
     zone = Zone(2, 4)
     while zone.status.state != S.AWAITING_REPLICAS:
         zone.run()
@@ -116,7 +116,7 @@ def test_nothing_is_filled_before_all_replicas_of_heirs_are_in_sync() -> None:
 
 
 def test_routes_of_heirs_are_written_once_and_for_all_of_them() -> None:
-    """A lost action would leave the task waiting, or a repeat begin partitions anew."""
+    """A lost action would leave the task waiting, or a repeat begin partitions again."""
     zone = Zone(2, 3)
     while zone.status.state != S.AWAITING_REPLICAS:
         zone.run(frozenset(range(99)))
@@ -232,7 +232,7 @@ def test_the_next_coordinator_asks_for_a_seal_that_was_authorized() -> None:
 
 @pytest.mark.parametrize("lag", [None, LAG_ROWS_MAX + 1])
 def test_an_heir_with_several_sources_serves_none_before_all_are_imported(lag: int | None) -> None:
-    """It would serve one part while another may still have to be begun anew."""
+    """It would serve one part while another may still have to be begun again."""
     zone = Zone(2, 1)
     go_on(zone, S.SWITCHING)
     (heir,) = zone.heirs.values()
@@ -392,7 +392,7 @@ def test_it_is_not_over_before_all_nodes_have_said_what_they_have(*, cancel: boo
     assert zone.status.state == (S.CANCELLED if cancel else S.SUCCEEDED)
 
 
-def test_an_heir_that_serves_is_never_begun_anew() -> None:
+def test_an_heir_that_serves_is_never_begun_again() -> None:
     """Rows that clients have written to one part would go with the copy of another one."""
     zone = Zone(2, 1)
     zone.cut_overs_max = 1
@@ -415,7 +415,7 @@ def test_an_heir_that_serves_is_never_begun_anew() -> None:
 
 @pytest.mark.proves("B-08")
 @pytest.mark.parametrize("source", ["silent", "sealing", "well"])
-def test_a_broken_heir_is_begun_anew_when_it_cannot_serve(source: str) -> None:
+def test_a_broken_heir_is_begun_again_when_it_cannot_serve(source: str) -> None:
     """A part that a source is just cutting over would be deleted with what clients wrote to it."""
     zone = Zone(2, 1)
     zone.cut_overs_max = int(source == "sealing")
@@ -433,14 +433,14 @@ def test_a_broken_heir_is_begun_anew_when_it_cannot_serve(source: str) -> None:
     assert after.record is not None
     assert (after.record != before) == (source == "well")
     if source == "well":
-        assert after.record == routes.begin_anew(before, NODES, 1)
+        assert after.record == routes.begin_again(before, NODES, 1)
         assert [part.filled for part in after.parts] == [False, False]
     zone.cut_overs_max = 2
     go_on(zone)
     assert zone.status.state == S.SUCCEEDED
 
 
-def test_an_heir_is_begun_anew_from_a_source_that_has_sealed() -> None:
+def test_an_heir_is_begun_again_from_a_source_that_has_sealed() -> None:
     """Its range would be served by nobody any more, although the sealed partition has its rows."""
     zone = Zone(1, 2)
     sealing(zone)
@@ -484,7 +484,7 @@ def one_cut_over(old: int, new: int) -> Zone:
 
 
 @pytest.mark.proves("B-04", "B-14")
-def test_a_new_partition_that_differs_later_is_filled_anew_a_few_times() -> None:
+def test_a_new_partition_that_differs_later_is_filled_again_a_few_times() -> None:
     """It would be cut over with wrong rows, wait for ever, or be copied again and again."""
     zone = one_cut_over(2, 2)
     for attempt in range(1, REFILLS_MAX + 1):
@@ -494,7 +494,7 @@ def test_a_new_partition_that_differs_later_is_filled_anew_a_few_times() -> None
         assert part not in zone.heirs[part.overlap.new].parts, "its rows are still there"
         assert zone.status.attempt == attempt
         assert zone.status.last_error is not None
-        assert "it is filled anew" in zone.status.last_error.message
+        assert "it is filled again" in zone.status.last_error.message
         go_on(zone, S.SWITCHING)
     part = differ(zone)
     for _ in range(5):

@@ -65,7 +65,7 @@ def test_a_pass_is_due_at_the_next_end() -> None:
     assert retained_replicas.any_over(view.retained, AFTER)
 
 
-def test_what_is_kept_is_not_written_anew_while_nothing_changes() -> None:
+def test_what_is_kept_is_not_written_again_while_nothing_changes() -> None:
     """Each pass of an idle zone would write its status."""
     view = world_with_kept().view()
     assert retained_replicas.still_retained(view, NOW) == view.retained

@@ -239,7 +239,7 @@ def test_a_mended_template_reaches_the_pod_that_does_not_start() -> None:
     decision = decide(replacing(0, DEADLINE_SECONDS), situation(bad, pod(1)), NOW)
     assert decision.delete == bad
     assert decision.status is not None
-    assert decision.status.replace_time == NOW, "its deadline begins anew"
+    assert decision.status.replace_time == NOW, "its deadline begins again"
     assert not decision.stuck
     held = situation(bad, pod(1), strategy=UpdateStrategySpec(paused=True))
     assert decide(replacing(0), held, NOW).delete is None

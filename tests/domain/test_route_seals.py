@@ -90,8 +90,8 @@ def test_a_fenced_coordinator_seals_nothing() -> None:
 def test_only_a_later_leader_epoch_lets_a_partition_epoch_begin_again() -> None:
     """A late write of a coordinator before would empty a partition."""
     before = msgspec.structs.replace(RECORD, leader_epoch=4, partition_epoch=9)
-    anew = changed(routes.begin_anew(before, (0, 1, 2), before.coordinator_epoch))
-    assert route_checks.regressions(before, anew) == ()
-    same = msgspec.structs.replace(anew, leader_epoch=before.leader_epoch)
+    again = changed(routes.begin_again(before, (0, 1, 2), before.coordinator_epoch))
+    assert route_checks.regressions(before, again) == ()
+    same = msgspec.structs.replace(again, leader_epoch=before.leader_epoch)
     assert route_checks.regressions(before, same) != ()
-    assert route_checks.regressions(anew, before) != ()
+    assert route_checks.regressions(again, before) != ()

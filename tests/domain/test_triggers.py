@@ -1,4 +1,4 @@
-"""When a zone is planned anew, and how long a change of nodes has to last first."""
+"""When a zone is planned again, and how long a change of nodes has to last first."""
 
 import math
 from datetime import timedelta

@@ -134,7 +134,7 @@ def lost(found: tuple[DataNodeStatus, ...], **seconds: float) -> tuple[DataNodeS
 
 
 def test_a_node_that_left_is_waited_for() -> None:
-    """A rebooting node would cost a rebalance; the wait would begin anew with the operator."""
+    """A rebooting node would cost a rebalance; the wait would begin again with the operator."""
     found = nodes("a", "b", "c", "d")
     made = run(zone(), lost(found, n0=100), planned(found))
     assert made.status.assignments.pending is None

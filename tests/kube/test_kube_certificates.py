@@ -1,4 +1,4 @@
-"""What the operator issues, when it issues it anew, and whose Secrets it leaves alone."""
+"""What the operator issues, when it issues it again, and whose Secrets it leaves alone."""
 
 from __future__ import annotations
 
@@ -140,7 +140,7 @@ async def test_a_changed_authority_is_taken_up(api: Kube, namespace: str) -> Non
     assert last.identity == Identity(Role.DATA_NODE, namespace, "orders")
 
 
-async def test_a_secret_that_is_gone_or_broken_is_made_anew(api: Kube, namespace: str) -> None:
+async def test_a_secret_that_is_gone_or_broken_is_made_again(api: Kube, namespace: str) -> None:
     """A data node that restarts would wait for ever."""
     clock = Clock()
     certificates = await started(api, namespace, clock)

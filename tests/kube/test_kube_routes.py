@@ -62,7 +62,7 @@ async def test_unfinished_creation_is_no_table_and_is_finished(api: Kube, namesp
 
 
 async def test_used_table_without_its_first_shard_is_damage(api: Kube, namespace: str) -> None:
-    """Created anew it would begin with used epochs and untrue in-sync sets: lost writes."""
+    """Created again it would begin with used epochs and untrue in-sync sets: lost writes."""
     zone = await stored_zone(api, namespace, partitions=300)
     store = RouteStore(api, zone)
     records = records_of(300)
@@ -159,19 +159,19 @@ async def test_replaced_coordinator_is_refused(api: Kube, namespace: str) -> Non
 
 
 @pytest.mark.proves("B-08")
-async def test_a_partition_begins_anew_once_by_its_own_record(api: Kube, namespace: str) -> None:
+async def test_a_partition_begins_again_once_by_its_own_record(api: Kube, namespace: str) -> None:
     """A repeat would empty it again, or its first epoch be taken for one that fell back."""
     zone = await stored_zone(api, namespace)
     store = RouteStore(api, zone)
     records = records_of(8)
     await store.create(records)
     used = moved(0, records[0])
-    anew = routes.begin_anew(used.state, (0, 1), 1)
-    assert isinstance(anew, LeaderAndIsr)
-    change = RouteChange(partition=0, expected_epoch=used.state.partition_epoch, state=anew)
+    again = routes.begin_again(used.state, (0, 1), 1)
+    assert isinstance(again, LeaderAndIsr)
+    change = RouteChange(partition=0, expected_epoch=used.state.partition_epoch, state=again)
     assert await store.change([used]) == {0}
     assert await store.change([change]) == {0}
-    later = moved(0, anew)
+    later = moved(0, again)
     assert await store.change([later]) == {0}
     assert await store.change([change]) == frozenset(), "the epoch is the expected one again"
     assert (await store.load())[0] == later.state

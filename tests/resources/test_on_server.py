@@ -234,7 +234,7 @@ def applied(kubectl: Kubectl, *source: str, stdin: str | None = None) -> dict[st
     """Apply objects and return their versions.
 
     What kubectl says is not enough: it calls each disruption budget configured, every time, since
-    it sends the selector anew, which the server does not count as a change.
+    it sends the selector again, which the server does not count as a change.
     """
     items = json.loads(kubectl("apply", "-o", "json", *source, stdin=stdin))["items"]
     found = [(item["kind"], item["metadata"]) for item in items]

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
-from rezone.datanode.clock import told
+from rezone.datanode.clock import clock_bound
 from rezone.datanode.node.report import replica_report
 from rezone.datanode.reading.read import Readable, readable
 from rezone.datanode.replica.host import Host
@@ -403,8 +403,8 @@ class DataPlane:
 
         Starts of nodes that have recovered from that before are counted.
         """
-        path = self.machines[node].root / told.NAME
-        self.counts["recovered bounds"] += path.with_name(told.RECOVERED).exists()
+        path = self.machines[node].root / clock_bound.NAME
+        self.counts["recovered bounds"] += path.with_name(clock_bound.RECOVERED).exists()
         if self.damages.random() >= self.damage_chance or not path.exists():
             return
         data = bytearray(path.read_bytes())

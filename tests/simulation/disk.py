@@ -112,7 +112,7 @@ class TrackedDisk:
             raise MachineDiedError(self)
 
     def _lose(self, descriptor: int) -> None:
-        """Note what a failed sync has lost of a file that is appended to: others are made anew."""
+        """Note what a failed sync has lost of a file that is appended to: others are made again."""
         found, path = os.fstat(descriptor), Path(f"/proc/self/fd/{descriptor}").readlink()
         if stat.S_ISREG(found.st_mode) and path.suffix not in _MADE_ANEW:
             self._hold(descriptor, found.st_ino)

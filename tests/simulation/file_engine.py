@@ -1,7 +1,7 @@
 """An engine of files whose durable state is what it was at its last flush, as RocksDB's is.
 
 What is written lives in memory until a flush makes one more file of it, which never changes;
-`CURRENT`, written anew by renaming, names all files that count. RocksDB flushes whenever it likes,
+`CURRENT`, written again by renaming, names all files that count. RocksDB flushes whenever it likes,
 too; so does this, between two steps, where `flushes` says so. So whoever drops the object has
 killed the process, a checkpoint is links to files, and a copied directory can be opened elsewhere.
 """

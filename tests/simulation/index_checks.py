@@ -67,7 +67,7 @@ def is_indexed(partition: Replica) -> bool:
     """Whether a replica has indexes that are as far as its rows."""
     store = partition.store
     indexer, position = store.indexer, store.indexer.position
-    if not indexer.enabled or indexer.made_anew or position.offset != store.applied:
+    if not indexer.enabled or indexer.rebuilding or position.offset != store.applied:
         return False
     return not store.meta.needs_snapshot and store.applied > 0
 

@@ -223,7 +223,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--report", type=Path, help="where the results go as JSON")
     given = parser.parse_args(arguments)
     outcomes: list[Outcome] = []
-    # Each begins anew: a fork would have the locks of this one's threads.
+    # Each begins again: a fork would have the locks of this one's threads.
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(given.processes, context, _begin) as pool:
         futures: list[Future[Outcome]] = [

@@ -307,7 +307,7 @@ class SimulatedNode(DataNode):
                 partition.tick(now)
         self.look_at_disk(now)
         self.clock.look(now)
-        if self.clock.knows and self.told.is_due:
+        if self.clock.knows and self.clock_bound.is_due:
             self.wake(self._clock_bound_job)
         self._reopening.tick(now)
         self.pulls.step()  # type: ignore[attr-defined]
@@ -380,7 +380,7 @@ class SimulatedNode(DataNode):
         for partition in self.partitions():
             partition.close()
         self.zone.close()
-        self.told.close(self.clock.highest)
+        self.clock_bound.close(self.clock.highest)
         self.kill(machine_dies=False)
 
     def kill(self, *, machine_dies: bool) -> None:

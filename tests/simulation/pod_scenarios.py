@@ -52,7 +52,7 @@ def emptied(world: World) -> list[str]:
     return [f"data nodes {left} are left of the drained ones"] if left else []
 
 
-def made_anew(world: World, node: NodeId) -> list[str]:
+def rebuilt(world: World, node: NodeId) -> list[str]:
     """Expect that a data node got no other pod: it would have begun with an empty disk."""
     return [line for line in world.trace if line.endswith(f"after create Pod z-{node}")]
 
@@ -143,7 +143,7 @@ DRAINED_WITH_DISK = Scenario(
     "node drained with its disk",
     Start(partitions=2),
     (Order(at_once, drain_leader),),
-    expects=lambda w: [*relieved(w), *stable_has(2, 3)(w), *emptied(w), *made_anew(w, 0)],
+    expects=lambda w: [*relieved(w), *stable_has(2, 3)(w), *emptied(w), *rebuilt(w, 0)],
 )
 UPDATE = Scenario("update", Claimed(partitions=2), (Order(at_once, update("a")),), expects=updated)
 UPDATE_WITH_DISKS = Scenario(

@@ -46,7 +46,7 @@ class Writers:
         self.begin()
 
     def begin(self) -> None:
-        """Count anew from here on."""
+        """Count again from here on."""
         now = self._begun_at = self.now = self._world.loop.time()
         self.answered.clear()
         self.longest_gap.clear()

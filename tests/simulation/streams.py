@@ -390,7 +390,7 @@ class Follower:
         assert stream is not None
         self._times.heard(request.clock)
         self._node.clock.require_near(request.time)
-        self._node.told.reach(request.time)
+        self._node.clock_bound.reach(request.time)
         until = self._node.clock.monotonic() + lease_ms / 1000
         leader = stream.leader
         self._node.promises[leader.node_id] = Promise(until, request.time)

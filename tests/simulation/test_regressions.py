@@ -55,7 +55,7 @@ def stored(world: World) -> LeaderAndIsr:
 
 @pytest.mark.proves("B-06")
 def test_a_new_leader_that_loses_its_disk_does_not_lead_empty() -> None:
-    """A record that had never changed let a leader without a disk begin anew, at offset 0."""
+    """A record that had never changed let a leader without a disk begin again, at offset 0."""
     with world_of(THREE) as world:
         assert world.checks.routes[0].partition_epoch > FIRST_PARTITION_EPOCH
         leader = world.checks.routes[0].leader

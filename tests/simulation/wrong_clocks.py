@@ -1,7 +1,7 @@
 """Clocks that are set: by seconds or by a month, on any number of nodes, back and forth.
 
 The zone begins with clocks that agree. Then some of them are set, all by as much or each by an
-amount of its own, perhaps anew with every step, and after a while they are right again. Nodes die
+amount of its own, perhaps again with every step, and after a while they are right again. Nodes die
 and start meanwhile, by a clock that is wrong.
 
 Now and then all nodes end at once. Two that start first have clocks that are wrong alike, and hear
@@ -206,7 +206,7 @@ class WrongClocks(DataPlane):
         for what, time in (
             ("the last row", partition.store.last_commit_time),
             ("what may be read", positions.readable_time),
-            ("what is told", partition.host.told.until),
+            ("what is told", partition.host.clock_bound.until),
             ("the floor", partition.write_clock.floor),
         ):
             assert time <= now + NEAR_MICROS, f"{what} of {where} is {(time - now) / 1e6} s ahead"

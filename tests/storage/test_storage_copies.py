@@ -166,7 +166,7 @@ def test_a_copy_under_writes_is_the_source_at_its_offset(tmp_path: Path, form: s
 @pytest.mark.proves("B-05")
 @pytest.mark.parametrize("stops", [(10,), (60, 10), (15, 30, 5), (0, 2)])
 def test_a_copy_that_died_goes_on(tmp_path: Path, form: str, stops: tuple[int, ...]) -> None:
-    """A copy that died would begin anew each time, or end with a mixture of moments.
+    """A copy that died would begin again each time, or end with a mixture of moments.
 
     `stops`: after how many percent of the parts each attempt dies.
     """
@@ -406,7 +406,7 @@ def test_who_has_begun_with_rows_goes_on_with_rows(tmp_path: Path) -> None:
 
 @pytest.mark.proves("B-05")
 def test_files_that_the_engine_still_has_are_not_sent_again(tmp_path: Path) -> None:
-    """A restart of the source would make every copy from it start anew."""
+    """A restart of the source would make every copy from it start again."""
     with opened(tmp_path / "b") as target:
         with opened(tmp_path / "a") as source:
             # Files so few that the engine merges none of them: that would make them others.

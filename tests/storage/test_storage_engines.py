@@ -409,7 +409,7 @@ class RefusingToClose:
 
 
 def test_a_disk_that_fails_while_it_is_closed_does_not_keep_it_open(tmp_path: Path) -> None:
-    """A failed replica would never be opened anew: its node does that by closing it first."""
+    """A failed replica would never be opened again: its node does that by closing it first."""
     engine = RocksEngine(tmp_path / "engine", RocksSettings())
     engine._db = RefusingToClose(engine._db)
 

@@ -242,7 +242,7 @@ def test_two_sources_may_know_the_same_writers_and_transactions(
 
 @pytest.mark.proves("B-05", "B-08")
 def test_a_fill_travels_with_the_partition_and_goes_on_there(tmp_path: Path, form: str) -> None:
-    """The next leader would begin to fill anew, or believe that it has rows which never came."""
+    """The next leader would begin to fill again, or believe that it has rows which never came."""
     engine = FORMS[form][0]
     with (
         stores(tmp_path, engine, "source") as (source,),

@@ -297,7 +297,7 @@ def test_a_crash_between_rows_and_entries_is_made_good(tmp_path: Path, moment: s
         check(store)
 
 
-def test_an_index_behind_the_log_is_made_anew(tmp_path: Path) -> None:
+def test_an_index_behind_the_log_is_made_again(tmp_path: Path) -> None:
     """What the log no longer has would never be found by the index."""
     small = {"log_segment_bytes": 1024}
     with opened(tmp_path, EngineKind.ROCKSDB, **small) as store:
@@ -312,7 +312,7 @@ def test_an_index_behind_the_log_is_made_anew(tmp_path: Path) -> None:
         store.engine.apply((), (), lost.record())
     with opened(tmp_path, EngineKind.ROCKSDB, **small) as store:
         assert store.indexer.follow() is False
-        assert store.indexer.made_anew
+        assert store.indexer.rebuilding
         assert store.indexer.position == IndexPosition(0, ""), "half an index is none"
         put(Writer(store), (3000, "bob", 2), (1, "bob", 2))
         store.apply_to(store.log_end)
@@ -321,14 +321,14 @@ def test_an_index_behind_the_log_is_made_anew(tmp_path: Path) -> None:
         assert store.indexer.step()
         assert store.indexer.step()
     with opened(tmp_path, EngineKind.ROCKSDB, **small) as store:
-        assert store.indexer.made_anew
+        assert store.indexer.rebuilding
         assert store.indexer.entries >= 2000
         check(store)
-        assert not store.indexer.made_anew
+        assert not store.indexer.rebuilding
 
 
 @pytest.mark.proves("DCP-08")
-def test_an_index_of_another_history_is_made_anew(tmp_path: Path, kind: EngineKind) -> None:
+def test_an_index_of_another_history_is_made_again(tmp_path: Path, kind: EngineKind) -> None:
     """Its offset would be taken for one of this history, and rows of that one for found."""
     with opened(tmp_path, kind) as store:
         writer = Writer(store)
@@ -588,7 +588,7 @@ def built(store: PartitionStore) -> set[bytes]:
 def test_an_index_is_added_while_rows_are_written_and_goes_on_after_a_restart(
     tmp_path: Path,
 ) -> None:
-    """It would lack rows of before or of meanwhile, or be begun anew with each restart."""
+    """It would lack rows of before or of meanwhile, or be begun again with each restart."""
     kind = EngineKind.ROCKSDB
     both = with_indexes(OWNER, AGE)
     with opened(tmp_path, kind, table=with_indexes(OWNER)) as store:

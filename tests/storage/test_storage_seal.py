@@ -169,7 +169,7 @@ def test_a_seal_is_imported_once_and_ends_the_import(tmp_path: Path, kind: Engin
 
 @pytest.mark.proves("B-08")
 def test_a_sealed_source_is_imported_from_its_rows_alone(tmp_path: Path, kind: EngineKind) -> None:
-    """A new partition that is made anew after the seal would wait for it for ever."""
+    """A new partition that is made again after the seal would wait for it for ever."""
     with stores(tmp_path, kind, "source", "heir") as (source, heir):
         Writer(source).write({rid(1): b"x"})
         mark = seal(source)

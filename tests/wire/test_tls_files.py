@@ -1,4 +1,4 @@
-"""Files of a certificate: read together, taken anew when they change, never half."""
+"""Files of a certificate: read together, taken again when they change, never half."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def opened(directory: Path) -> TlsDirectory:
 
 
 def test_new_files_are_taken_and_the_same_ones_are_not(tmp_path: Path) -> None:
-    """A connection would be made anew all the time, or never."""
+    """A connection would be made again all the time, or never."""
     first, second = (AUTHORITY.issue(WRITER, NOW) for _ in range(2))
     fill(tmp_path, first)
     source = opened(tmp_path)

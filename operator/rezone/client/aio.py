@@ -110,7 +110,7 @@ class AsyncTableClient:
         try:
             found = await asyncio.wrap_future(submitted.future)
         except ReshardedError:
-            # Its keys are cut anew.
+            # Its keys are cut again.
             return await self.run(lambda table: table.read(keys(), as_of))
         return submitted.rows(found)
 

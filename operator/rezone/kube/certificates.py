@@ -3,7 +3,7 @@
 The authority is one Secret beside the operator: `tls.crt` and `tls.key` sign, `ca.crt` is what
 all parts trust, which may be more than one authority while one replaces another. Each zone has
 two Secrets that belong to it: one mounted into its data nodes, one into its copy jobs. They are
-issued anew when two thirds of their life are over, when they are gone or cannot be used, and when
+issued again when two thirds of their life are over, when they are gone or cannot be used, and when
 the authority's Secret has changed. The operator's own certificate is only in its memory.
 
 Concurrency: used by the tasks of one event loop; `source` may be read from any thread.

@@ -182,7 +182,7 @@ class PodStore:
     async def delete_pod(self, zone: DistributionZone, node: NodeId, uid: str) -> bool:
         """Delete this very pod of a data node, not its successor; False when it was gone.
 
-        Its claim stays, and a later pass makes the pod anew. Raises ForeignObjectError.
+        Its claim stays, and a later pass makes the pod again. Raises ForeignObjectError.
         """
         namespace, name = zone.metadata.namespace, pod_name(zone.metadata.name, node)
         found = await self._kube.find(Pod, namespace, name)

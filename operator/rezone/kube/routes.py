@@ -266,7 +266,7 @@ class RouteStore:
     def _refuse_used(self, shards: Iterable[Manifest]) -> None:
         """Raise DamagedRoutesError if a record has changed since its creation.
 
-        Then somebody deleted the first shard of a table in use; to begin anew would bring back
+        Then somebody deleted the first shard of a table in use; to begin again would bring back
         epochs that were used, and in-sync sets that are not true.
         """
         for each in shards:
@@ -290,7 +290,7 @@ class RouteStore:
 async def highest_coordinator_epoch(kube: Kube, namespace: str | None = None) -> int:
     """Return the highest coordinator epoch in any route table, 0 without any.
 
-    For the case that the Lease was deleted: its count must not begin anew. Unreadable records
+    For the case that the Lease was deleted: its count must not begin again. Unreadable records
     are an error here, too: a guess could hand out a used epoch.
     """
     found = await kube.list(ConfigMap, namespace, labels={COMPONENT_LABEL: ROUTES})
@@ -333,7 +333,7 @@ def _apply(
 
 
 def _check(change: RouteChange) -> None:
-    # A record that begins a partition anew follows any other; `regressions` guards its epoch.
+    # A record that begins a partition again follows any other; `regressions` guards its epoch.
     later = change.learned and change.state.partition_epoch > change.expected_epoch
     if not later and change.state.partition_epoch not in {
         change.expected_epoch + 1,

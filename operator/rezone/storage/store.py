@@ -602,7 +602,7 @@ class PartitionStore:
 
         OSError as `close`.
         """
-        self.outgoing.end_all("the partition is opened anew")
+        self.outgoing.end_all("the partition is opened again")
         with self._applier.mutex:
             self._closed = True
             self._stop()
@@ -611,9 +611,9 @@ class PartitionStore:
         """Drop what a failed sync may have lost, though it can be read still.
 
         The log from `durable_end` on, and what is held in memory of the facts alone: those are
-        written anew, to another file.
+        written again, to another file.
         """
-        self._facts.write_anew()
+        self._facts.write_again()
         if self._log.start <= durable_end < self._log.end:
             self.truncate(durable_end)
 

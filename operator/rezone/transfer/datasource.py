@@ -61,7 +61,7 @@ def register(spark: SparkSession, *, push_filters: bool = False) -> None:
     """Make "rezone" and "rezone-changes" known to a session; the last call counts.
 
     With `push_filters` the filters of a query go to the data nodes, which sets
-    `spark.sql.python.filterPushdown.enabled`. Then load a DataFrame anew for each query: Spark
+    `spark.sql.python.filterPushdown.enabled`. Then load a DataFrame again for each query: Spark
     keeps the filters of one query in the DataFrame that it read, and a later query of that
     DataFrame without filters gets the rows of the earlier one. `read_table` has no such trap.
     """

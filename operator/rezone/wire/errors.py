@@ -235,7 +235,7 @@ class RowLockedError(RezoneError):
 class TransactionConflictError(RezoneError):
     """Raised when a transaction writes a row that another writer has, since it began or in its own.
 
-    The same request will not succeed, but the same transaction may, begun anew.
+    The same request will not succeed, but the same transaction may, begun again.
     """
 
     code = "TransactionConflict"

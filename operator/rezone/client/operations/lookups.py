@@ -53,7 +53,7 @@ class Lookup:
         self._index = index_codec(codec.table, index)
         self._keys = self._index.range_of(low, high)
         if after and not after.startswith(self._index.id):
-            raise ValueError(f"`after` is of another index than {index!r} is now: begin anew")
+            raise ValueError(f"`after` is of another index than {index!r} is now: begin again")
         self._after = after
         self._limit = limit
 

@@ -9,7 +9,7 @@ is lost is sent again with the same number, which a node applies at most once. A
 with OutcomeUnknownError keeps its number taken: the next one takes a higher one, so a copy of it
 still on the wire can be told from the new one.
 
-When a partition was re-sharded (B-08), its lane is moved: its batches are cut anew by key and put
+When a partition was re-sharded (B-08), its lane is moved: its batches are cut again by key and put
 behind those of the lanes of whoever serves their rows by now. A batch that was sent says so there
 (`sent_as`), because it may have been applied before the seal. Rows that come meanwhile are put
 behind the lane that is moved, so that batches with a key in common always stand in one line
@@ -200,7 +200,7 @@ class Writes:
         return lambda hashes: _line_of(hashes, placement, moving)
 
     def _put(self, partition: PartitionId, batch: _Batch, after_generation: int = -1) -> None:
-        """Put a batch behind its partition's others; cut it anew if it is too late for that."""
+        """Put a batch behind its partition's others; cut it again if it is too late for that."""
         with self._lock:
             lane = self._open_lane(partition, batch.codec)
             if lane is not None:
@@ -209,7 +209,7 @@ class Writes:
                     return
                 lane.busy = True
         if lane is None:
-            self._cut_anew(batch, after_generation)
+            self._cut_again(batch, after_generation)
         else:
             self._next(lane)
 
@@ -225,7 +225,7 @@ class Writes:
             for one in over:
                 del self._lanes[one]
         if lane is None:
-            # Not known: the zone was made anew since the rows were cut. They will be refused.
+            # Not known: the zone was made again since the rows were cut. They will be refused.
             known = placement.knows(partition)
             hashes = placement.range_of(partition) if known else HashRange(0, 0)
             lane = self._lanes[partition] = _Lane(partition, hashes, Limits(self._settings, codec))
@@ -369,12 +369,12 @@ class Writes:
                     return
                 batch = lane.waiting.popleft()
             try:
-                self._cut_anew(batch, generation_of(lane.partition))
+                self._cut_again(batch, generation_of(lane.partition))
             except Exception as error:  # noqa: BLE001 - a call without an end would hang its caller
-                _log.exception("a batch cannot be cut anew")
+                _log.exception("a batch cannot be cut again")
                 self._end(batch, error)
 
-    def _cut_anew(self, batch: _Batch, after_generation: int) -> None:
+    def _cut_again(self, batch: _Batch, after_generation: int) -> None:
         """Send the rows of a batch whose partition is over by the present placement."""
         data = bodies.from_ipc(batch.body, _schema_of(batch))
         parts = list(batches.by_partition(batch.codec, data, self._lines(after_generation)))

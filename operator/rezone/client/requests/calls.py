@@ -69,7 +69,7 @@ class Budget:
     def exceed(self, size: int) -> int:
         """Take room for one request even where there is none; return what to give back.
 
-        For parts of what had room and was cut anew: it must go on before others can.
+        For parts of what had room and was cut again: it must go on before others can.
         """
         with self._room:
             self._requests -= 1

@@ -8,7 +8,7 @@ A request is sent to the cached leader. What happens then:
   fetched from any node, and the request goes out again when they changed, at the latest after
   the pause.
 - Resharded, or known to be: the cache is corrected, and the request is done with that error. It
-  means that the placement names others now: who asks cuts anew by it, without a pause.
+  means that the placement names others now: who asks cuts again by it, without a pause.
 - Other retryable errors: a pause, then again.
 - A node that answers nothing for a while is doubted: others are asked who leads by now (`doubts`).
 - RowLocked to the first attempt of a request that calls share: done, for its sender to split it.

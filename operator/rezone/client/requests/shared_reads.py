@@ -137,7 +137,7 @@ class SharedReads:
         if not isinstance(outcome, RezoneError):
             self._share(group, outcome[1])
         elif len(group) == 1 or isinstance(outcome, ReshardedError):
-            # Of a partition that is over each call learns: it is cut anew.
+            # Of a partition that is over each call learns: it is cut again.
             for read in group:
                 self._end(read, outcome)
         else:

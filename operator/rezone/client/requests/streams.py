@@ -3,7 +3,7 @@
 A range is asked for segment by segment (`placement`). Each stream tells first of when its rows are.
 One that breaks off goes on at another replica, as of that time, behind the last row that came; so
 the rows are those of one time and come once, whatever happens to leaders, followers and
-layouts meanwhile. When others serve the range by then, what is left of it is cut anew.
+layouts meanwhile. When others serve the range by then, what is left of it is cut again.
 
 Rows of the newest state come from leaders. Those as of a time may come from followers, which are
 asked first then (`anywhere`); the leader's answer is the one that counts.

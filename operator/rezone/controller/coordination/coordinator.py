@@ -107,7 +107,7 @@ class Coordinator:
         self._loops[kind] = reconcile
 
     def runtime(self, key: ZoneKey, uid: str) -> ZoneRuntime:
-        """Return a zone's runtime; a zone made anew under an old name gets a fresh one."""
+        """Return a zone's runtime; a zone made again under an old name gets a fresh one."""
         runtime = self._runtimes.get(key)
         if runtime is not None and runtime.uid != uid:
             self.forget_zone(key)

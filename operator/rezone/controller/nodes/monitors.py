@@ -36,7 +36,7 @@ class Monitors:
         self._monitors: dict[ZoneKey, tuple[str, NodeMonitor]] = {}
 
     def of(self, zone: ZoneKey, uid: str) -> NodeMonitor:
-        """Return a zone's monitor; a zone made anew under an old name gets a fresh one."""
+        """Return a zone's monitor; a zone made again under an old name gets a fresh one."""
         known = self._monitors.get(zone)
         if known is not None and known[0] == uid:
             return known[1]

@@ -25,7 +25,7 @@ ZONE_LABEL = "rezone.dev/zone"
 SPARK_GROUP = "sparkoperator.k8s.io"
 SPARK_VERSION = "v1beta2"
 REQUEST_SECONDS = 30.0
-"""For how long Kopf may wait for an answer: for one page of a list at most. Watches it opens anew
+"""For how long Kopf may wait for an answer: for one page of a list at most. Watches it opens again
 after 70 s without a word, which the API server sends each minute."""
 
 CERTIFICATE_REQUESTS = ("certificates.k8s.io", "v1", "certificatesigningrequests")

@@ -58,14 +58,14 @@ class ZoneRepairs:
         return dataclasses.replace(spark, error=error)
 
     async def _persist(self, state: SparkCopies | None) -> bool:
-        """Write the state; False when the zone has changed, and the next pass decides anew."""
+        """Write the state; False when the zone has changed, and the next pass decides again."""
         status = self._zone.status or DistributionZoneStatus()
         try:
             self._zone = await self._c.store.write_status(
                 self._zone, status.model_copy(update={"repair_copies": state})
             )
         except ConflictWriteError:
-            log.info("repairs are decided anew: the zone has changed")
+            log.info("repairs are decided again: the zone has changed")
             return False
         self.state = state
         return True

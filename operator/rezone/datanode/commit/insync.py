@@ -386,7 +386,7 @@ class LeaderState:
         """Whether a standby's engine is near the log's end (HS-08).
 
         Of one that has not said anything in this leadership what was known before stands: it is
-        in sync, and every change of the leader would make all standbys anew.
+        in sync, and every change of the leader would make all standbys again.
         """
         member = node in self.state.iss
         known = self.followers.get(node)

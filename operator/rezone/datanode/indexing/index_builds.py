@@ -26,7 +26,7 @@ Its entries are flushed and merged by the engine's threads; by `benchmarks/index
 """
 
 _LOOK_SECONDS = 0.5
-"""How often it looks after partitions that were opened, or whose entries must be made anew."""
+"""How often it looks after partitions that were opened, or whose entries must be made again."""
 
 
 class IndexBuilds:

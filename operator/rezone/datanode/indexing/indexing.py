@@ -54,7 +54,7 @@ def index_lacks(
     """Return what an index that stands at `have` lacks of one that was `stopped` (DCP-08).
 
     It must be as far, of the same history, and built where the other one is. Nothing is lacking of
-    an index that is none, or that was being made anew.
+    an index that is none, or that was being made again.
     """
     if stopped is None or not stopped.offset:
         return Lacks()
@@ -172,8 +172,8 @@ class IndexDuties:
 
     @property
     def builds(self) -> tuple[IndexBuild, ...]:
-        """The zone's indexes that do not have all rows yet; none while all are made anew."""
-        if self._indexer.made_anew:
+        """The zone's indexes that do not have all rows yet; none while all are made again."""
+        if self._indexer.rebuilding:
             return ()
         return tuple(
             IndexBuild(part.id, self._percent(part.at or b"")) for part in self._indexer.unbuilt

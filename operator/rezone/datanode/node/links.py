@@ -124,7 +124,7 @@ class Links:
         return consumer.promise if consumer is not None else Promise()
 
     def new_addresses(self, peers: dict[NodeId, str]) -> None:
-        """Connect anew to nodes whose address has changed."""
+        """Connect again to nodes whose address has changed."""
         for consumer in self.consumers():
             address = peers.get(consumer.peer, consumer.address)
             if address != consumer.address:

@@ -220,7 +220,7 @@ class DataNode:
         self.clock_bound.close(self.clock.highest)
 
     def hang_up(self, reason: str) -> None:
-        """Ask the other sides of all channels to connect anew; nothing under way is lost."""
+        """Ask the other sides of all channels to connect again; nothing under way is lost."""
         for channel in self._channels():
             channel.close(reason)
 
@@ -270,7 +270,7 @@ class DataNode:
         self.board.touched(None, at_once=True)
 
     def update_peers(self, peers: dict[NodeId, str]) -> None:
-        """Take the nodes' addresses; connections to changed ones are made anew."""
+        """Take the nodes' addresses; connections to changed ones are made again."""
         if self.zone.update_peers(peers):
             self._new_addresses(peers)
 
@@ -346,7 +346,7 @@ class DataNode:
         """Have no leader wait for a disk that stalls, if those of its followers do not.
 
         What a follower has on its disk and this node has not shows that. All its leaders go: the
-        next write to each would stall. Clients connect anew: the thread that reads their requests
+        next write to each would stall. Clients connect again: the thread that reads their requests
         may be the one that waits for the disk.
         """
         leading = [each for each in self.partitions() if each.leads and each.responds]
@@ -414,7 +414,7 @@ class DataNode:
             partition.wake()
 
     def replica_failed(self, replica: Replica) -> None:
-        """Have a replica opened anew that cannot go on."""
+        """Have a replica opened again that cannot go on."""
         self._reopening.failed(replica)
 
     def ack(self, replica: Replica) -> None:

@@ -118,7 +118,7 @@ class Replicas:
                 ) from error
 
     def reopen(self, replica: Replica) -> Replica | None:
-        """Open a replica anew that has failed, by what is durable; None when it was dropped.
+        """Open a replica again that has failed, by what is durable; None when it was dropped.
 
         OSError or RezoneError when it cannot be; then it stays as it is, to be tried again.
         """
@@ -200,7 +200,7 @@ class Replicas:
         with self._opening_of(number):
             with self._lock:
                 if self._open.get(number) is not replica:
-                    return  # another call has dropped it, and it may be open anew by now
+                    return  # another call has dropped it, and it may be open again by now
                 del self._open[number]
             self._memory.share(self.all())
             replica.stop()

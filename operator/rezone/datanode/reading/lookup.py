@@ -63,7 +63,7 @@ def lookup_batches(
         with reading_at(replica, kept):
             found = replica.store.reader.lookup(index, keys, kept.as_of, max(left, _ENTRIES_MIN))
         found = _inside(found, hashes, replica.hash_range)
-        # It may have begun to be made anew, was rolled back, or dropped.
+        # It may have begun to be made again, was rolled back, or dropped.
         indexes.require(index, applied, dropped)
         row_ids, values = found.row_ids, found.values
         if own is not None:

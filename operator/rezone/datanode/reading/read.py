@@ -333,7 +333,7 @@ def reading(replica: ReplicaState, as_of: int | None) -> Iterator[None]:
         ) from error
     stands = as_of is None or replica.leads or as_of <= replica.positions.readable_time
     if not stands or replica.copies != copies:
-        raise NotReadyError(f"partition {replica.partition_id} is copied anew; retry")
+        raise NotReadyError(f"partition {replica.partition_id} is copied again; retry")
 
 
 def read_keys(replica: ReplicaState, read: KeyRead, codec: RowCodec) -> Any:

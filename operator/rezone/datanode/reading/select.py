@@ -157,7 +157,7 @@ def _by_index(
             found = replica.store.reader.lookup(
                 index, KeyRange(cursor, keys.end), kept.as_of, _INDEX_ROWS
             )
-        # It may have begun to be made anew, was rolled back, or dropped.
+        # It may have begun to be made again, was rolled back, or dropped.
         indexes.require(index, applied, dropped)
         inside = in_range(found.row_ids, hashes)
         cursor = found.cursor

@@ -24,7 +24,7 @@ class Host(NodeServices, Protocol[ReplicaT_contra]):
         ...
 
     def replica_failed(self, replica: ReplicaT_contra) -> None:
-        """Have a replica opened anew that cannot go on; called under any lock."""
+        """Have a replica opened again that cannot go on; called under any lock."""
         ...
 
     def ack(self, replica: ReplicaT_contra) -> None:

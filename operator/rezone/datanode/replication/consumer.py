@@ -175,7 +175,7 @@ class ConsumerStream:
         """Whether it is to be asked for now, once for each pause; under the channel's lock.
 
         A request that is unanswered is due after `silent_ms_max` at first. Longer with each time:
-        who takes long to answer must not be asked anew before it has.
+        who takes long to answer must not be asked again before it has.
         """
         if self.asked_at is not None:
             if now - self.asked_at <= (silent_ms_max << min(self.retries, 16)) / 1000:
@@ -245,7 +245,7 @@ class ConsumerChannel:
     # --- called by the node, from any thread -----------------------------------------------------
 
     def want(self, sink: Sink) -> None:
-        """Have a stream of this partition, from its present end on; a running one starts anew."""
+        """Have a stream of this partition, from its present end on; a running one starts again."""
         with self._changed:
             stream = ConsumerStream(sink, self._clock.monotonic())
             self._streams[sink.partition_id] = stream
@@ -354,7 +354,7 @@ class ConsumerChannel:
             return dict(self._streams)
 
     def move_to(self, address: str) -> None:
-        """Connect anew: the peer has another address."""
+        """Connect again: the peer has another address."""
         self.address = address
         self.hang_up()
 

@@ -3,7 +3,7 @@
 Whoever comes upon damage gets an error, never the rows; here is what follows from it.
 
 - Old log that the engine has applied is given up: who still needs it gets a snapshot.
-- A follower gives its rows up and is copied anew; until then it counts for nobody as in sync.
+- A follower gives its rows up and is copied again; until then it counts for nobody as in sync.
 - A leader says so in its report and goes on with what it can read until the coordinator has had
   it hand over; then it does as a follower. One that can no longer apply steps down at once, and
   the coordinator takes another from the in-sync set.
@@ -21,7 +21,7 @@ from rezone.wire.messages import Role
 
 
 class Damage:
-    """The damage of one replica; `reason` stands until the partition has been copied anew."""
+    """The damage of one replica; `reason` stands until the partition has been copied again."""
 
     def __init__(
         self, replica: ReplicaState, roles: Roles, leading: LeaderDuties, intake: WriteIntake

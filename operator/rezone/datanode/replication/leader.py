@@ -96,7 +96,7 @@ class LeaderDuties:
         return [each for each in streaming if does_well(each.sync_ms)]
 
     def refused(self, answer: RefuseIsr) -> None:
-        """Take the refusal of a proposal; one that has changed meanwhile is asked for anew.
+        """Take the refusal of a proposal; one that has changed meanwhile is asked for again.
 
         The set that counts stays as it is: it may shrink only by a record that is written.
         """

@@ -197,7 +197,7 @@ class Roles:
     # --- takeovers -------------------------------------------------------------------------------
 
     def clear_transfer(self) -> None:
-        """Forget the takeover: the coordinator has decided anew."""
+        """Forget the takeover: the coordinator has decided again."""
         self._replica.begin_transfer(Transfer())
         self._index.resume()
 

@@ -148,7 +148,7 @@ class ImportSource:
         )
         # What was read may not be undone, and not be of rows that were replaced meanwhile.
         if self._leading(part).leadership is not leadership:
-            raise NotReadyError(f"partition {part.source} has begun to lead anew; retry")
+            raise NotReadyError(f"partition {part.source} has begun to lead again; retry")
         self._require_committed(partition, partition.store.applied)
         return FilledVersions(
             versions=found.batch.serialize().to_pybytes(), reached=found.reached, end=found.end

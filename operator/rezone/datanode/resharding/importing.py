@@ -2,7 +2,7 @@
 
 A source is a partition of the layout before whose range overlaps. What is next for each is decided
 here, and what has come is appended to the partition's log; `import_pulls` sends the requests. The
-log alone says how far an import is: all else here is of one leadership and begins anew with the
+log alone says how far an import is: all else here is of one leadership and begins again with the
 next. So what comes late, of a leadership before, counts nothing, whoever leads by then.
 
 Of each source there are two lanes: the fill, and the source's log from the first moment on. Each

@@ -154,8 +154,8 @@ class Control:
     def _replica_of(self, fence: Fence, assignment: PartitionAssignment) -> Replica | None:
         """Return the replica that a record is about, None without one.
 
-        By a first record of a later leader epoch the partition begins anew, empty in all its
-        replicas (`routing.routes.begin_anew`): what is here of it before is deleted. So is what a
+        By a first record of a later leader epoch the partition begins again, empty in all its
+        replicas (`routing.routes.begin_again`): what is here of it before is deleted. So is what a
         replica that was stopped has left because reads of it did not end.
         """
         record = assignment.state
@@ -170,7 +170,7 @@ class Control:
             return partition
         if record.leader_epoch <= partition.leader_epoch:
             return partition
-        partition.log.warning("beginning anew, empty", leader_epoch=record.leader_epoch)
+        partition.log.warning("beginning again, empty", leader_epoch=record.leader_epoch)
         partition.retire(
             StopReplica(
                 fence=fence,

@@ -62,7 +62,7 @@ Change = WriteRequest | TransactionEnd | ProducerOpen
 _FINAL = (ConflictError, TransactionEndedError)
 """Refusals by what is in a leader's log, after which a client does not ask another one.
 
-Not conflicts: who is told of one begins anew, with whoever leads by then.
+Not conflicts: who is told of one begins again, with whoever leads by then.
 """
 
 

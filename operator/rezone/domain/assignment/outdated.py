@@ -40,7 +40,7 @@ def is_later(report: ReplicaReport, record: LeaderAndIsr) -> bool:
     """
     if report.leader_epoch > max(record.leader_epoch, record.next_epoch or 0):
         return True
-    # What is of a leader epoch before may be of a partition that has begun anew since.
+    # What is of a leader epoch before may be of a partition that has begun again since.
     same = report.leader_epoch >= record.leader_epoch
     return same and report.partition_epoch > record.partition_epoch
 

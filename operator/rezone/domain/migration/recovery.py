@@ -2,7 +2,7 @@
 
 Asked for by `spec.uncleanElection` of a RegionMigration. What is decided, and what may be lost by
 it, is in the status before the route changes; new partitions of a re-sharding that have imported
-rows begin anew first (`recovery_heirs`). The new leader's epoch and its new branch of history then
+rows begin again first (`recovery_heirs`). The new leader's epoch and its new branch of history then
 make every replica that comes back later roll back to what it shares with it (DCP-05).
 """
 
@@ -142,7 +142,7 @@ def _recovery(loss: Loss, node: NodeId) -> RecoveryStatus:
             kept_offset=0,
             log_end_offset=0,
             committed_offset=loss.committed,
-            message="all rows are lost; the partition begins anew, empty",
+            message="all rows are lost; the partition begins again, empty",
         )
     if survivor.complete:
         kept, message = survivor.log_end, "it has every acknowledged row"

@@ -210,7 +210,7 @@ class CreateHeirs:
 class VerifyPart:
     """Compare the digests of a part at both leaders as of one time (B-04).
 
-    `leader_epoch` is the heir's: what leads it later is compared anew.
+    `leader_epoch` is the heir's: what leads it later is compared again.
     """
 
     overlap: Overlap

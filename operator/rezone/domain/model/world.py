@@ -383,7 +383,7 @@ class RequestUpgrade:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class BeginEmpty:
-    """Have a replica without rows begin the partition anew, as the record's leader."""
+    """Have a replica without rows begin the partition again, as the record's leader."""
 
     partition: PartitionId
     node: NodeId

@@ -15,7 +15,7 @@ from rezone.wire.messages import CopyFailure, CopyProgress, NodeId, PartitionId
 
 ASKED_AGAIN_SECONDS = 60.0
 """A stream that was not asked for so long has rested, because of a pause or a limit: its time
-begins anew."""
+begins again."""
 
 RESTARTS_MAX = 3
 """How often a copy may start over, and have its time from then on. One that receives the same bytes

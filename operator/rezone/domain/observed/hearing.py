@@ -14,7 +14,7 @@ from rezone.domain.model.world import NodeView, ZoneView
 from rezone.wire.messages import LeaderAndIsr, NodeId, PartitionId
 
 STEADY_SECONDS = 3.0
-"""How long a node answers before what others do not hear of it counts: they connect anew first."""
+"""How long a node answers before what others do not hear of it counts: they connect again first."""
 
 
 def heard_by(view: ZoneView, node: NodeId) -> tuple[NodeId, ...]:

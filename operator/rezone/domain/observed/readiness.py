@@ -104,7 +104,7 @@ def why_not_close(
 def _why_not_indexed(view: ZoneView, partition: PartitionId, leader: NodeId, node: NodeId) -> str:
     """Return what a replica's index lacks of its leader's, empty when that is little (DCP-08).
 
-    A leader that makes its own index anew has nothing that another one could lack.
+    A leader that makes its own index again has nothing that another one could lack.
     """
     theirs, own = view.report(partition, leader), view.report(partition, node)
     if theirs is None or theirs.index is None or not theirs.index.offset:

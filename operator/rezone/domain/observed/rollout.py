@@ -6,7 +6,7 @@ and all of a failure domain before those of the next. A pod that is told to stop
 over before it does (`handover`), so replacing it is noticed by nobody; the next one follows when
 all its replicas are in sync again.
 
-    choose a pod -> written to status.rollout -> deleted -> made anew -> caught up -> the next
+    choose a pod -> written to status.rollout -> deleted -> made again -> caught up -> the next
 
 The first pods get most leaders and the last one none, so at the end a RebalanceTask of type
 Leaders evens them out. The status stays until that task is there: a restart makes no second one.

@@ -92,7 +92,7 @@ def _is_stale(run: TaskRun) -> bool:
 
 
 def _stale(run: TaskRun, why: str) -> bool:
-    """End a task whose plan no longer fits: it is refused, never silently made anew (B-01)."""
+    """End a task whose plan no longer fits: it is refused, never silently made again (B-01)."""
     if run.holds_pending:
         # The zone's keys must not be left waiting for a task that has ended.
         return run.give_up("superseded", Reason.PLAN_STALE, why)

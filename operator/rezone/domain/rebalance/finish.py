@@ -173,7 +173,7 @@ def _withdrawal(
         return None
     able = [n for n in kept if n in view.nodes and not view.nodes[n].lost]
     if not able:
-        # Nobody is left to go back to: what there is stays, and the zone is planned anew.
+        # Nobody is left to go back to: what there is stays, and the zone is planned again.
         return None
     if len(able) < len(kept) and record.leader in able:
         # The lost ones are short already: the zone releases these when others are in sync.

@@ -179,8 +179,8 @@ def may_lead(seen: NodeView) -> bool:
 def has_switched(record: LeaderAndIsr, old: tuple[NodeId, ...], new: tuple[NodeId, ...]) -> bool:
     """Return whether a partition is led as planned, or has given an old replica up."""
     there = set(record.replicas)
-    led_anew = record.leader == new[0] != old[0]
-    return old != new and set(new) <= there and (led_anew or not set(old) <= there)
+    led_again = record.leader == new[0] != old[0]
+    return old != new and set(new) <= there and (led_again or not set(old) <= there)
 
 
 def _lacks_lost(

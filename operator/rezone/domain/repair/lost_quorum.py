@@ -163,7 +163,7 @@ def _wrong_mode(loss: Loss, mode: RecoveryMode) -> str:
     if mode is RecoveryMode.EMPTY and not loss.empty:
         return "no data node of the partition answers"
     if mode is RecoveryMode.MOST_COMPLETE and not loss.survivors:
-        return "no replica that answers has rows: mode Empty begins the partition anew"
+        return "no replica that answers has rows: mode Empty begins the partition again"
     return ""
 
 

@@ -3,9 +3,9 @@
 While a zone is re-sharded its new partitions, the heirs, have imported rows of the old ones. An old
 partition whose quorum is lost may be led unsafely by a survivor that lacks some of these, and
 perhaps the seal, too: then both sides would serve the same range. So each heir says first that it
-does not serve that range, and begins anew if it has anything of it: nothing that is given up, nor a
-seal that nobody has heard of yet, outlives that in any of its replicas. One that serves rows of
-another old partition cannot begin anew, and keeps what it has.
+does not serve that range, and begins again if it has anything of it: nothing that is given up, nor
+a seal that nobody has heard of yet, outlives that in any of its replicas. One that serves rows of
+another old partition cannot begin again, and keeps what it has.
 
 All functions are pure.
 """
@@ -25,8 +25,8 @@ from rezone.wire.messages import NodeId, PartitionId
 class HeirsWord:
     """What stands between an old partition and an unclean election; empty when nothing does.
 
-    `refused`: it must not be. `waits`: not yet, and `changes` make heirs begin anew. `told`: what a
-    person must know of it.
+    `refused`: it must not be. `waits`: not yet, and `changes` make heirs begin again. `told`: what
+    a person must know of it.
     """
 
     refused: str = ""
@@ -76,7 +76,7 @@ def _word(
     said = {each.source: each for each in report.imports} if report is not None else {}
     if source not in said:
         if _is_lost(view, heir, unclean_election) and not _has_other_seals(view, layouts, overlap):
-            return _begin_anew(view, heir, unclean_election)
+            return _begin_again(view, heir, unclean_election)
         return HeirsWord(waits=f"the leader of {name} has not said what it has of the partition")
     if said[source].sealed:
         return HeirsWord(refused=f"{name} serves its range, with all its rows")
@@ -85,7 +85,7 @@ def _word(
     if any(each.sealed for each in said.values()):
         told = f"{name} serves other rows already and keeps what it has imported of these"
         return HeirsWord(told=told)
-    return _begin_anew(view, heir, unclean_election)
+    return _begin_again(view, heir, unclean_election)
 
 
 def _is_lost(view: ZoneView, heir: PartitionId, unclean_election: UncleanElectionSpec) -> bool:
@@ -102,13 +102,13 @@ def _has_other_seals(view: ZoneView, layouts: tuple[Layout, Layout], overlap: Ov
     return any(record.sealing or record.sealed for record in records)
 
 
-def _begin_anew(
+def _begin_again(
     view: ZoneView, heir: PartitionId, unclean_election: UncleanElectionSpec
 ) -> HeirsWord:
     record = view.routes[heir]
-    waits = f"new partition {index_of(heir)} begins anew: it may have rows that are given up"
+    waits = f"new partition {index_of(heir)} begins again: it may have rows that are given up"
     nodes = tuple(_nodes_left(view, heir, unclean_election))
-    state = routes.begin_anew(record, nodes, view.coordinator_epoch) if nodes else None
+    state = routes.begin_again(record, nodes, view.coordinator_epoch) if nodes else None
     if state is None or isinstance(state, routes.Refusal) or record.next_leader is not None:
         return HeirsWord(waits=waits)
     before = record.partition_epoch

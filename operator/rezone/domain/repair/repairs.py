@@ -247,8 +247,8 @@ def _opened(view: ZoneView, partition: PartitionId, record: LeaderAndIsr) -> Lea
 
     A node opens a replica of a record's first epoch as empty and in sync. It may do so only once:
     if it lost its disk and opened again under that epoch, it would lead without the rows that its
-    peers have acknowledged. Of a partition that begins anew (`routes.begin_anew`) what is reported
-    in an epoch before is what is still to be deleted.
+    peers have acknowledged. Of a partition that begins again (`routes.begin_again`) what is
+    reported in an epoch before is what is still to be deleted.
     """
     if record.partition_epoch > FIRST_PARTITION_EPOCH:
         return None

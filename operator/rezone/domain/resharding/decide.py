@@ -108,7 +108,7 @@ def transferring(run: ReshardingRun) -> bool:
 
 
 def switching(run: ReshardingRun) -> bool:
-    """Cut over the rest; an heir that is begun anew is waited for in the state before."""
+    """Cut over the rest; an heir that is begun again is waited for in the state before."""
     if run.cancelled:
         return run.undo()
     if why := _differs(run):

@@ -1,6 +1,6 @@
 """What is done for each heir and each source of a re-sharding while it runs.
 
-An heir fills and imports by itself; its parts are verified, and one that is broken is begun anew,
+An heir fills and imports by itself; its parts are verified, and one that is broken is begun again,
 unless it serves or a source of it may be sealing. A source: when all its heirs are ready it is
 authorized to seal, in its record, and asked in the next pass; when its leader says that the seal is
 committed, the record says so too. Suspended, nothing is begun, but what was authorized comes to its
@@ -34,7 +34,7 @@ _DIFFERS = "Broken: a part that differs from its source"
 _STUCK = (_NO_NODE, _BROKEN, _DIFFERS)
 
 REFILLS_MAX = 3
-"""How often in a re-sharding new partitions are filled anew because they differ."""
+"""How often in a re-sharding new partitions are filled again because they differ."""
 
 
 class Heirs:
@@ -82,7 +82,7 @@ def advance(run: ReshardingRun) -> Heirs:
 
 
 def _look_after(run: ReshardingRun, heir: HeirView, found: Heirs) -> RouteChange | None:
-    """Verify an heir's parts; return the record by which it is begun anew, where it has to be."""
+    """Verify an heir's parts; return the record by which it is begun again, where it has to be."""
     if not heir.nodes:
         found.waits(_NO_NODE)
         found.unfilled += not heir.serves
@@ -123,7 +123,7 @@ def _verify(run: ReshardingRun, heir: HeirView, part: PartView) -> None:
 
 
 def _mend(run: ReshardingRun, heir: HeirView, found: Heirs) -> RouteChange | None:
-    """Return the record by which a broken heir begins anew, None while it must not.
+    """Return the record by which a broken heir begins again, None while it must not.
 
     Not while another part may begin to be served by the next word of its source: then clients'
     rows would be in it. One that is broken cannot.
@@ -132,13 +132,13 @@ def _mend(run: ReshardingRun, heir: HeirView, found: Heirs) -> RouteChange | Non
     if heir.serves:
         found.waits(_BROKEN)
         return None
-    found.waits("Copying anew")
+    found.waits("Copying again")
     record = heir.record
     if record is None or record.next_leader is not None or heir.leader_epoch is None:
         return None
     if not heir.nodes or run.paused or not all(_is_idle(run.view, part) for part in heir.parts):
         return None
-    state = routes.begin_anew(record, heir.nodes, run.view.coordinator_epoch)
+    state = routes.begin_again(record, heir.nodes, run.view.coordinator_epoch)
     if isinstance(state, routes.Refusal):
         return None
     before = record.partition_epoch
@@ -146,7 +146,7 @@ def _mend(run: ReshardingRun, heir: HeirView, found: Heirs) -> RouteChange | Non
 
 
 def _fill_again(run: ReshardingRun, heir: HeirView, found: Heirs) -> RouteChange | None:
-    """Return the record by which an heir whose rows are wrong begins anew, a few times in all.
+    """Return the record by which an heir whose rows are wrong begins again, a few times in all.
 
     Only when there is no way back any more; that it differed is kept in the status, written before
     the record. What has clients' rows, and what differs again, is a person's.
@@ -160,7 +160,8 @@ def _fill_again(run: ReshardingRun, heir: HeirView, found: Heirs) -> RouteChange
     if change is not None:
         wrong = next(part.overlap for part in heir.parts if part.differs and not part.sealed)
         run.update(attempt=attempt)
-        run.status = with_error(run.status, Reason.FAILED, f"{differing(wrong)}; it is filled anew")
+        wrong_text = f"{differing(wrong)}; it is filled again"
+        run.status = with_error(run.status, Reason.FAILED, wrong_text)
     return change
 
 
@@ -191,7 +192,7 @@ def _cut_over(
         found.waits(why or "CuttingOver")
         if why and why != _FAR:
             # It would seal for an heir that cannot take its rows over, or that could not be begun
-            # anew any more for the sake of another part.
+            # again any more for the sake of another part.
             return change_of(source.partition, record, epoch, route_seals.revoke_seal)
         if not why:
             _request_seal(run, source.partition, record)
@@ -223,7 +224,7 @@ def _why_not(view: ReshardingView, heir: HeirView, part: PartView, *, verified: 
     """Return why an heir cannot take a part over yet, "" when it can."""
     if heir.open and heir.leader_epoch is None:
         return _SILENT
-    # Of every part, not only this one: an heir that serves can be begun anew no more.
+    # Of every part, not only this one: an heir that serves can be begun again no more.
     if not heir.open or any(not (_is_whole(p) or p.sealed) for p in heir.parts):
         return "Copying"
     if not heir.in_sync:

@@ -42,8 +42,8 @@ def _takeover_violations(record: LeaderAndIsr) -> list[str]:
     return found
 
 
-def begins_anew(before: LeaderAndIsr, after: LeaderAndIsr) -> bool:
-    """Return whether a record is the first one of a partition that begins anew after another."""
+def begins_again(before: LeaderAndIsr, after: LeaderAndIsr) -> bool:
+    """Return whether a record is the first one of a partition that begins again after another."""
     first = after.partition_epoch == FIRST_PARTITION_EPOCH <= before.partition_epoch
     return first and after.leader_epoch > before.leader_epoch
 
@@ -51,10 +51,10 @@ def begins_anew(before: LeaderAndIsr, after: LeaderAndIsr) -> bool:
 def regressions(before: LeaderAndIsr, after: LeaderAndIsr) -> tuple[str, ...]:
     """Return what went backwards from one record to a later one, in words.
 
-    The partition epoch of one that begins anew is the first one again (`routes.begin_anew`).
+    The partition epoch of one that begins again is the first one again (`routes.begin_again`).
     """
     names = ["leader_epoch", "coordinator_epoch"]
-    if not begins_anew(before, after):
+    if not begins_again(before, after):
         names.append("partition_epoch")
     found = [
         f"{name} fell from {getattr(before, name)} to {getattr(after, name)}"

@@ -81,10 +81,10 @@ def initial(replicas: tuple[NodeId, ...], coordinator_epoch: int) -> LeaderAndIs
     )
 
 
-def begin_anew(
+def begin_again(
     record: LeaderAndIsr, replicas: tuple[NodeId, ...], coordinator_epoch: int
 ) -> Answer:
-    """Return the first record of a partition that begins anew, under a later leader epoch.
+    """Return the first record of a partition that begins again, under a later leader epoch.
 
     Data nodes delete what they have of it when they take this record. Only for a partition that no
     client has ever been served by: its rows must be in another one.

@@ -2,7 +2,7 @@
 
 Ids are given out once and never again: a replica that belonged to a data node of the past can
 never be taken for one of today's. A data node that is no longer wanted drains: it stays until
-nothing is assigned to it. All of this is computed anew each pass; uncordoning a node in time
+nothing is assigned to it. All of this is computed again each pass; uncordoning a node in time
 therefore takes a drain back.
 """
 
@@ -205,15 +205,15 @@ def eligible_ids(nodes: Sequence[DataNodeStatus]) -> frozenset[int]:
     return frozenset(node.id for node in nodes if node.state is DataNodeState.ACTIVE)
 
 
-def placed(nodes: Sequence[DataNodeStatus], *, anew: bool) -> tuple[DataNodeStatus, ...]:
+def placed(nodes: Sequence[DataNodeStatus], *, again: bool) -> tuple[DataNodeStatus, ...]:
     """Return the nodes, those in use marked with what an assignment takes them for.
 
-    `anew`: by an assignment made now. Else only nodes without a mark get one, so that a change of
+    `again`: by an assignment made now. Else only nodes without a mark get one, so that a change of
     their labels can be told later.
     """
     return tuple(
         node.model_copy(update={"placed_as": _place_of(node)})
-        if node.state is DataNodeState.ACTIVE and (anew or not node.placed_as)
+        if node.state is DataNodeState.ACTIVE and (again or not node.placed_as)
         else node
         for node in nodes
     )

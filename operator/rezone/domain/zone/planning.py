@@ -154,7 +154,7 @@ class ZonePlanning:
         keys = assignments.request(self.status.assignments, target, revision, generation)
         if keys is not SKIP:
             self.status = self.status.model_copy(update={"assignments": keys})
-            self._mark_placed(anew=True)
+            self._mark_placed(again=True)
 
     def _look_for_trigger(self, assignment: Assignment) -> None:
         newest = assignments.parse(assignment.replicas)
@@ -184,19 +184,19 @@ class ZonePlanning:
         elif not due.frozen:
             # Nothing better can be had, such as for a node whose failure domain is full already.
             # To ask for it again would write a new revision in every pass, for ever.
-            self._mark_placed(anew=True)
+            self._mark_placed(again=True)
 
     def _note_triggers(self, topology: Topology) -> None:
         """Write down since when each data node differs from what it is taken for."""
-        self._mark_placed(anew=False)
+        self._mark_placed(again=False)
         nodes = with_trigger_times(self.status.data_nodes, topology, self._now)
         self.status = self.status.model_copy(update={"data_nodes": nodes})
 
     def _leaders_of(self, assignment: Assignment) -> tuple[NodeId, ...] | None:
         return leaders_of(self.status.assignments, assignment, self._leaders)
 
-    def _mark_placed(self, *, anew: bool) -> None:
-        nodes = placed(self.status.data_nodes, anew=anew)
+    def _mark_placed(self, *, again: bool) -> None:
+        nodes = placed(self.status.data_nodes, again=again)
         self.status = self.status.model_copy(update={"data_nodes": nodes})
 
     def _request(

@@ -225,7 +225,7 @@ def _degraded(health: ZoneHealth) -> tuple[bool, Reason, str]:
         trouble, message = health.disk
         return True, _REASON_OF[trouble], message
     if health.damaged:
-        message = f"{health.damaged} replicas are damaged and copied anew: {health.damage}"
+        message = f"{health.damaged} replicas are damaged and copied again: {health.damage}"
         return True, Reason.DATA_CORRUPTION, message
     if health.differing:
         message = (

@@ -1,6 +1,6 @@
 """When a zone needs another assignment (ZR-01..03), and how long that may wait.
 
-A trigger is a difference, looked at anew each pass: the nodes that partitions are assigned to are
+A trigger is a difference, looked at again each pass: the nodes that partitions are assigned to are
 not the nodes they may live on, or have another weight or failure domain than when that was
 decided, or a partition has not as many replicas as the spec wants. A zone that a person has
 arranged by hand is therefore left alone until one of these changes.

@@ -2,7 +2,7 @@
 
 A copy comes as rows (`bulk`) or as engine files (`fileload`); both go on after a crash from
 progress in the meta, and both end with an engine at the snapshot's offset and a log that begins
-there. What a crash may cut: the log is begun anew before the meta says that the copy is done, so
+there. What a crash may cut: the log is begun again before the meta says that the copy is done, so
 a log that begins above what the engine has applied belongs to a copy that did not end.
 
 Concurrency: an attempt begins and ends under the applier's mutex; a newer attempt, a reset or the

@@ -26,7 +26,7 @@ class IndexState(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
 
     `entries` and `entry_bytes` are counted, and may be a little off after a crash, or where
     versions were collected while an index was built. `gone` are indexes whose entries are being
-    removed. `anew`: all entries were dropped, and the position counts for nothing until they are
+    removed. `rebuilding`: all entries were dropped; the position counts for nothing until they are
     there again.
     """
 
@@ -37,7 +37,7 @@ class IndexState(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     entry_bytes: int = 0
     kept: tuple[IndexPart, ...] = ()
     gone: tuple[IndexPart, ...] = ()
-    anew: bool = False
+    rebuilding: bool = False
 
     def record(self) -> StateChange:
         """Return the named state for the engine."""

@@ -8,11 +8,11 @@ entry says is checked at the row when it is looked up (`lookup`): one whose row 
 version by then is passed over. So an index that has too much is slow, never wrong; one that has
 too little is known by its indexed offset, and lookups wait for that.
 
-The indexed offset, and the partition UUID of the branch of history it lies on, change in the
-same atomic step of the engine as the entries (DCP-08). An engine that comes as files brings its
-index along; a row copy feeds `Arriving` (SS-05). Where the log no longer reaches back to the
-indexed offset, or the offset is of another history, the entries are dropped and made anew by a scan
-over the rows.
+The indexed offset, and the partition UUID of the branch of history it lies on, change in the same
+atomic step of the engine as the entries (DCP-08). An engine that comes as files brings its index
+along; a row copy feeds `Arriving` (SS-05). Where the log no longer reaches back to the indexed
+offset, or the offset is of another history, the entries are dropped and made again by a scan over
+the rows.
 
 Indexes come and go (`redefine`, decision 0125). One that is new follows the log at once, and a scan
 brings the rows of before, slice by slice (`build`); until it is over the index is not `built`. The
@@ -99,10 +99,10 @@ class Indexer:
     def position(self) -> IndexPosition:
         """The indexed offset, its partition UUID and the built indexes.
 
-        Nothing while all entries are made anew.
+        Nothing while all entries are made again.
         """
         state = self._state
-        if state.anew:
+        if state.rebuilding:
             return IndexPosition(0, "")
         built = tuple(part.id for part in state.kept if part.at is None)
         return IndexPosition(state.offset, state.partition_uuid, built)
@@ -117,7 +117,7 @@ class Indexer:
     def is_unbuilt(self, index: IndexId) -> bool:
         """Whether an index does not have all rows because it is new, or not known here."""
         state = self._state
-        return not state.anew and IndexPart(index) not in state.kept
+        return not state.rebuilding and IndexPart(index) not in state.kept
 
     @property
     def needs_log_from(self) -> int:
@@ -131,7 +131,7 @@ class Indexer:
 
     @property
     def lag_rows(self) -> int:
-        """How many applied row changes are not indexed yet; all, while entries are made anew."""
+        """How many applied row changes are not indexed yet; all, while entries are made again."""
         return self._applier.state.offset - self.position.offset if self._state.kept else 0
 
     @property
@@ -140,9 +140,9 @@ class Indexer:
         return self._applier.state.offset - self.needs_log_from
 
     @property
-    def made_anew(self) -> bool:
-        """Whether all entries are being made anew from the rows."""
-        return self._state.anew
+    def rebuilding(self) -> bool:
+        """Whether all entries are being made again from the rows."""
+        return self._state.rebuilding
 
     @property
     def unfinished(self) -> bool:
@@ -155,11 +155,11 @@ class Indexer:
     def indexed_time(self) -> int:
         """The commit time up to which no version gets an entry any more but by a scan.
 
-        0 while entries are made anew.
+        0 while entries are made again.
         """
         if not self._state.kept:
             return TIME_MAX
-        return 0 if self._state.anew else self._state.commit_time
+        return 0 if self._state.rebuilding else self._state.commit_time
 
     @property
     def entries(self) -> int:
@@ -230,7 +230,7 @@ class Indexer:
             offset=applied.offset,
             commit_time=applied.commit_time,
             partition_uuid=branch_at(self._history(), applied.offset),
-            anew=False,
+            rebuilding=False,
         )
 
     def _history(self) -> tuple[FailoverEntry, ...]:
@@ -270,7 +270,7 @@ class Indexer:
             return self.unfollowed_rows > 0
 
     def catch_up(self) -> None:
-        """Follow the log as far as it is applied; entries being made anew are not waited for."""
+        """Follow the log as far as it is applied; entries being made again are not waited for."""
         while self.follow():
             pass
 
@@ -282,7 +282,7 @@ class Indexer:
         self._flushed = max(self._flushed, min(reached, self._state.offset))
 
     def _keep_to_history(self) -> None:
-        """Make the entries anew when they are of another history, or the log begins too late."""
+        """Make the entries again when they are of another history, or the log begins too late."""
         state = self._state
         too_late = state.offset < self._log.start and state.offset < self._applier.state.offset
         if too_late or state.partition_uuid != branch_at(self._history(), state.offset):
@@ -325,7 +325,7 @@ class Indexer:
         scanned = b"" if self._applier.state.offset else None
         state = IndexState(kept=tuple(IndexPart(part.id, scanned) for part in self._state.kept))
         state = self._standing_at_applied(state)
-        self._state = msgspec.structs.replace(state, anew=scanned is not None)
+        self._state = msgspec.structs.replace(state, rebuilding=scanned is not None)
         self._flushed = 0
         self.dropped += 1
         engine = self._applier.engine
@@ -362,8 +362,8 @@ class Indexer:
             IndexPart(part.id, reached) if part.at == start else part for part in self._state.kept
         )
         maker = self._maker.only([part.id for part in unbuilt if part.at == start])
-        anew = self._state.anew and any(part.at is not None for part in kept)
-        self._write(maker.entries_of(chains.keys, chains.values), kept=kept, anew=anew)
+        again = self._state.rebuilding and any(part.at is not None for part in kept)
+        self._write(maker.entries_of(chains.keys, chains.values), kept=kept, rebuilding=again)
 
     def _slice(self, start: bytes, end: bytes | None, slice_bytes: int) -> Chains:
         """Return the next chains: so many bytes, or as many rows as take about as long."""

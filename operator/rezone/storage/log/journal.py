@@ -4,7 +4,7 @@
     record: length u32 | crc32c of the payload u32 | crc32c of the 8 bytes before u32 | payload
 
 Integers are little-endian. A file is made beside and renamed, durably, with one record in it;
-then records are appended and made durable one by one. It is made anew when it has grown to
+then records are appended and made durable one by one. It is made again when it has grown to
 `bytes_max`, and when an append has failed: what the kernel did with that one is not known.
 
 What a crash tears is the last record, and it shows: the file ends inside of it, or a sector of it
@@ -68,7 +68,7 @@ class Journal:
                 self._append(self._file, record)
         self.newest = payload
 
-    def begin_anew(self) -> None:
+    def begin_again(self) -> None:
         """Have the next record begin another file."""
         self._file = None
 

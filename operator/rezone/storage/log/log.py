@@ -192,7 +192,7 @@ class PartitionLog:
             self._lock.acquire()
             self._syncing = False
             self._synced.notify_all()
-        # A truncation meanwhile makes `reached` meaningless; the next round finds out anew.
+        # A truncation meanwhile makes `reached` meaningless; the next round finds out again.
         if generation == self._generation:
             self.durable_end = max(self.durable_end, reached)
 
@@ -291,7 +291,7 @@ class PartitionLog:
             self._synced.notify_all()
 
     def restart(self, offset: int, time: int, epoch: int) -> None:
-        """Drop all entries and begin anew at `offset`, as after an entry of that time and epoch."""
+        """Drop all entries and begin again at `offset`, after an entry of that time and epoch."""
         with self._lock:
             self._generation += 1
             # Newest first: a crash in between leaves a shorter log, never one with a gap.

@@ -48,10 +48,10 @@ class Facts:
         """The offset that the log or the engine must reach, if nothing was lost."""
         return max(self.marks.log_end, self.meta.committed_offset)
 
-    def write_anew(self) -> None:
+    def write_again(self) -> None:
         """Write all facts to another file, durably: a sync of this one may have failed."""
         with self._lock:
-            self._file.begin_anew()
+            self._file.begin_again()
         self.update()
 
     def update(self, *, durable: bool = True, **changes: Any) -> PartitionMeta:

@@ -88,7 +88,7 @@ def _read(path: Path) -> tuple[int, int, tuple[int, int]]:
     body, crc = data[: _BODY.size], data[_BODY.size :]
     if len(body) < _BODY.size or crc != _CRC.pack(google_crc32c.value(body)):
         # Without it less is noticed; nothing that it stands for is lost.
-        _log.warning("not whole, begun anew", file=str(path))
+        _log.warning("not whole, begun again", file=str(path))
         return 0, 0, (0, 0)
     magic, log_end, facts, number, size = _BODY.unpack(body)
     return (log_end, facts, (number, size)) if magic == _MAGIC else (0, 0, (0, 0))

@@ -59,7 +59,7 @@ class PartitionMeta(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=Tru
     and knew that no earlier leader has a lease any more; when that is lost, it only waits again.
     `time_floor`: it writes no row with this commit time or an earlier one.
     `serial` counts the records. `damage` says what was found not to match its checksum, until the
-    partition has been copied anew. `uncompared` is the snapshot that the last copy began with,
+    partition has been copied again. `uncompared` is the snapshot that the last copy began with,
     until that copy was compared with its source (B-04).
     """
 
@@ -108,9 +108,9 @@ class MetaFile:
         """Return whether a replica's facts are in a directory."""
         return (directory / JOURNAL_NAME).exists()
 
-    def begin_anew(self) -> None:
+    def begin_again(self) -> None:
         """Have the next change write another file: of this one it is not known what is durable."""
-        self._journal.begin_anew()
+        self._journal.begin_again()
         self._unsaved = True
 
     def update(self, *, durable: bool = True, **changes: Any) -> PartitionMeta:

@@ -280,7 +280,7 @@ class ProducerTable:
             self._epochs[key[:_ID_BYTES]] = epoch
 
     def _count_epochs(self) -> None:
-        """Find the epochs anew: after some have gone."""
+        """Find the epochs again: after some have gone."""
         self._epochs = {}
         for key, record in self._applied.items():
             self._raise_epoch(key, _unpacked(record).epoch)

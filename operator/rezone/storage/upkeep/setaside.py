@@ -1,6 +1,6 @@
 """Opening what may be damaged: a replica that cannot be opened is set aside, not deleted.
 
-Its files stand beside it as `<partition>.damaged` until the partition has been copied anew: they
+Its files stand beside it as `<partition>.damaged` until the partition has been copied again: they
 may be the last copy there is. An empty replica takes its place, with the epochs that are known,
 that needs a copy and therefore counts for nobody as in sync.
 """

@@ -44,7 +44,7 @@ class FailoverEntry(msgspec.Struct, frozen=True, array_like=True):
 class IndexPosition(msgspec.Struct, frozen=True, array_like=True):
     """How far a replica's indexes are: all below `offset`, of the branch `partition_uuid` (DCP-08).
 
-    Offset 0 while they are made anew. `built` are the ids of those that have all rows below it
+    Offset 0 while they are made again. `built` are the ids of those that have all rows below it
     (`wire.codec.indexes`): one that was added is not among them at first.
     """
 

@@ -113,7 +113,7 @@ class ReplicaReport(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=Tru
     for `replica_lag_ms_max`, and nothing of this replica, though leaders close times.
     `damage`: what was found not to match its checksum. A leader says so while it can still hand
     over; any other replica needs a copy by then. `failed`: it can neither lead nor follow until it
-    has been opened anew, which its node tries again and again; `disk` says so where the disk is
+    has been opened again, which its node tries again and again; `disk` says so where the disk is
     why. `uncompared`: it was copied, and nobody has compared that copy with its source yet.
     """
 
@@ -157,7 +157,7 @@ class ReplicaReport(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=Tru
 class NodeReport(Message, frozen=True):
     """A node's replicas: all of them, or those that have changed after version `since`.
 
-    `version` rises with every change of the content and begins anew with `process_id`; `since` is
+    `version` rises with every change of the content and begins again with `process_id`; `since` is
     0 in a whole report. `gone`: replicas that were dropped after `since`. `leaving`: the node was
     told to stop, and serves until others have taken its place. `disk`: so it does because of its
     disk, as `disk_text` says; it goes on when that is well. `sync_ms`: the longest that its disk's

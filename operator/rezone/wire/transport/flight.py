@@ -99,7 +99,7 @@ class NodeClient:
         )
 
     def _flight(self) -> Any:
-        """Return the connection, made anew when there are new files."""
+        """Return the connection, made again when there are new files."""
         files = self._tls.current() if self._tls is not None else None
         if files is not None:
             files.require_valid(utc_now())
@@ -193,7 +193,7 @@ class NodeClient:
         return False
 
     def renew(self) -> None:
-        """Connect anew for the next call: the node is silent, and perhaps only this connection.
+        """Connect again for the next call: the node is silent, and perhaps only this connection.
 
         Calls under way go on with the old one.
         """
