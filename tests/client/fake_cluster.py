@@ -36,10 +36,10 @@ from rezone.wire.errors import (
 from rezone.wire.layouts import (
     Layout,
     generation_of,
-    heirs_of,
     layout_of,
     next_layout_of,
     range_in,
+    targets_of,
 )
 from rezone.wire.messages import (
     Failure,
@@ -263,18 +263,18 @@ class FakeCluster:
         """Make the partitions of the next layout; they serve nothing yet."""
         with self.lock:
             self.config = msgspec.structs.replace(self.config, next_partitions=partitions)
-            for partition in self._heirs().ids:
+            for partition in self._targets().ids:
                 self.partitions[partition] = Partition(1 + partition % len(self.nodes))
 
     def seal(self, partition: int) -> bool:
-        """Seal an old partition and have its heirs serve its range; False when it cannot be."""
+        """Seal an old partition and have its targets serve its range; False when it cannot be."""
         with self.lock:
             old = layout_of(self.config)
             if not self.config.next_partitions or partition not in {*old.ids} - self.sealed:
                 return False
             self.sealed.add(partition)
-            for part in heirs_of(partition, old, self._heirs()):
-                heir = self.partitions[part.new]
+            for part in targets_of(partition, old, self._targets()):
+                target = self.partitions[part.new]
                 for entry in self.partitions[partition].log:
                     inside = {
                         key: value
@@ -282,13 +282,13 @@ class FakeCluster:
                         if part.start <= keyspace.hash_key(key) < part.end
                     }
                     if inside:
-                        heir.append(entry._replace(rows=inside))
+                        target.append(entry._replace(rows=inside))
             return True
 
     def finish(self) -> None:
         """Go over to the next layout: every old partition is sealed, and goes."""
         with self.lock:
-            old, new = layout_of(self.config), self._heirs()
+            old, new = layout_of(self.config), self._targets()
             assert self.sealed == set(old.ids)
             for partition in old.ids:
                 del self.partitions[partition]
@@ -307,10 +307,10 @@ class FakeCluster:
                 self.seal(partition)
             self.finish()
 
-    def _heirs(self) -> Layout:
-        heirs = next_layout_of(self.config)
-        assert heirs is not None
-        return heirs
+    def _targets(self) -> Layout:
+        targets = next_layout_of(self.config)
+        assert targets is not None
+        return targets
 
     def _refuse_others_rows(self, partition: int, hashes: list[int]) -> None:
         """Refuse what the partition does not serve: it is over, has other rows, or not yet."""

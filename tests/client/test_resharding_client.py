@@ -215,7 +215,7 @@ def test_each_write_counts_once_and_in_order_whatever_fails_and_is_sealed(seed: 
 
 
 @pytest.mark.proves("B-08")
-def test_a_scan_that_breaks_at_a_seal_goes_on_at_the_heirs(cluster: FakeCluster) -> None:
+def test_a_scan_that_breaks_at_a_seal_goes_on_at_the_targets(cluster: FakeCluster) -> None:
     """Whoever reads for hours would begin again, or have the rows before the break twice."""
     broken: list[int] = []
 
@@ -329,8 +329,8 @@ def test_a_partition_is_told_by_key_as_it_is_served(cluster: FakeCluster) -> Non
         cluster.begin_resharding(16)
         cluster.seal(where)
         client.write(rows_of([1]))
-        heir = client.partition_of({"id": 1})
-        assert heir in Layout(1, 16).ids
+        target = client.partition_of({"id": 1})
+        assert target in Layout(1, 16).ids
         cluster.go_over()
         cluster.reshard(2)
         client.write(rows_of([1]))
@@ -372,22 +372,22 @@ def _config(partitions: int, generation: int = 0, following: int = 0, uid: str =
 def test_what_is_sealed_stays_sealed_until_the_next_generation() -> None:
     """A node that is behind would send clients back to a partition that refuses them."""
     routes = RouteCache(["n:1"])
-    heirs = Layout(1, 2)
-    routes.merge(_table(_config(4, following=2), sealed=(1,), leaders={heirs.ids[0]: 3}))
+    targets = Layout(1, 2)
+    routes.merge(_table(_config(4, following=2), sealed=(1,), leaders={targets.ids[0]: 3}))
     for behind in (_table(_config(4)), _table(_config(4, following=3))):
         assert routes.merge(behind) == set()
-        assert routes.placement == Placement(Layout(0, 4), heirs, frozenset({1}))
-    assert routes.leader(heirs.ids[0]) is not None
-    routes.merge(_table(_config(2, generation=1), leaders={heirs.ids[0]: 3}))
-    assert routes.placement == Placement(heirs)
+        assert routes.placement == Placement(Layout(0, 4), targets, frozenset({1}))
+    assert routes.leader(targets.ids[0]) is not None
+    routes.merge(_table(_config(2, generation=1), leaders={targets.ids[0]: 3}))
+    assert routes.placement == Placement(targets)
     assert routes.leader(1) is None
     assert routes.merge(_table(_config(4, following=2), sealed=(0, 1))) == set()
-    assert routes.placement == Placement(heirs)
+    assert routes.placement == Placement(targets)
     assert routes.range_of(1) == Layout(0, 4).range_of(1)
     assert isinstance(routes.refusal(1), ReshardedError)
     routes.merge(_table(_config(3, uid="another"), leaders={0: 1}))
     assert routes.placement == Placement(Layout(0, 3))
-    assert routes.range_of(heirs.ids[1]) is None
+    assert routes.range_of(targets.ids[1]) is None
 
 
 @pytest.mark.proves("RM-10")

@@ -73,7 +73,7 @@ ROLLING_BACK = (M.UPDATE_METADATA_ROLLBACK, "lead", M.ROLLED_BACK)
 
 
 @pytest.fixture(scope="module")
-def heir(cluster: TestCluster, logs: Path) -> OperatorProcess:
+def standby(cluster: TestCluster, logs: Path) -> OperatorProcess:
     """Give the operator that goes on when the others are dead; it has made the module's zone."""
     cluster.kubectl("create", "namespace", NAMESPACE)
     operator = OperatorProcess(cluster, NAMESPACE, logs, POD_NAME=DyingOperator.POD)
@@ -89,16 +89,16 @@ def heir(cluster: TestCluster, logs: Path) -> OperatorProcess:
 
 
 @pytest.fixture
-async def zone(api: KubeApi, heir: OperatorProcess) -> Json:
+async def zone(api: KubeApi, standby: OperatorProcess) -> Json:
     """Give the module's zone, at rest and without an operator."""
-    del heir
+    del standby
     return await api.get(f"{ZONES}/{ZONE}")
 
 
 @pytest.fixture
-def lives(cluster: TestCluster, heir: OperatorProcess, logs: Path) -> Iterator[DyingOperator]:
+def lives(cluster: TestCluster, standby: OperatorProcess, logs: Path) -> Iterator[DyingOperator]:
     """Give an operator to be killed."""
-    del heir
+    del standby
     with DyingOperator(cluster, NAMESPACE, logs) as operator:
         yield operator
 
@@ -145,7 +145,7 @@ async def test_killed_at_every_state_of_a_rebalance(
 
 @pytest.mark.proves("OP-02", "RM-02", "RM-06", "ZR-13")
 async def test_killed_at_every_state_of_a_migration(
-    cluster: TestCluster, api: KubeApi, zone: Json, lives: DyingOperator, heir: OperatorProcess
+    cluster: TestCluster, api: KubeApi, zone: Json, lives: DyingOperator, standby: OperatorProcess
 ) -> None:
     """A killed operator would leave two leaders, none, or a copy that nobody stops."""
     (new, *_), old = await a_move(api, zone, 1)
@@ -156,7 +156,7 @@ async def test_killed_at_every_state_of_a_migration(
         await settings_of(api, paused=False)
         await lives.die_in(*MIGRATING)
         await asyncio.to_thread(writer.wait_for_more)
-        async with led_by(api, NAMESPACE, heir):
+        async with led_by(api, NAMESPACE, standby):
             ended = await until(api, MIGRATIONS, "m", lambda m: state_of(m) in TERMINAL_MIGRATIONS)
             assert state_of(ended) == M.SUCCEEDED, ended["status"]
             after = await check_settled(api, NAMESPACE, ZONE)
@@ -168,7 +168,7 @@ async def test_killed_at_every_state_of_a_migration(
 
 @pytest.mark.proves("ZR-18", "ZR-19", "B-15")
 async def test_killed_while_a_rebalance_is_cancelled(
-    cluster: TestCluster, api: KubeApi, zone: Json, lives: DyingOperator, heir: OperatorProcess
+    cluster: TestCluster, api: KubeApi, zone: Json, lives: DyingOperator, standby: OperatorProcess
 ) -> None:
     """A killed operator would leave a partition between two assignments, or a learner on disk."""
     replicas, old = await a_move(api, zone, 2)
@@ -178,7 +178,7 @@ async def test_killed_while_a_rebalance_is_cancelled(
         await lives.dies(T.TRANSFERRING, after=True)
         await api.patch(f"{TASKS}/cancelled", {"spec": {"cancel": True}})
         await lives.die_in(*CANCELLING)
-        async with led_by(api, NAMESPACE, heir):
+        async with led_by(api, NAMESPACE, standby):
             after = await check_settled(api, NAMESPACE, ZONE)
     assert state_of(await api.get(f"{TASKS}/cancelled")) == T.CANCELLED
     record = (await routes_of(api, NAMESPACE, ZONE))[2]
@@ -189,17 +189,17 @@ async def test_killed_while_a_rebalance_is_cancelled(
 
 @pytest.mark.proves("RM-08", "DCP-11")
 async def test_killed_while_a_migration_is_rolled_back(
-    cluster: TestCluster, api: KubeApi, zone: Json, lives: DyingOperator, heir: OperatorProcess
+    cluster: TestCluster, api: KubeApi, zone: Json, lives: DyingOperator, standby: OperatorProcess
 ) -> None:
     """A killed operator would leave a partition unled, or a candidate's epoch not fenced."""
     before = (await routes_of(api, NAMESPACE, ZONE))[3]
-    target = next(n for n in before.isr if n != before.leader)
+    successor = next(n for n in before.isr if n != before.leader)
     with Writer(addresses_of(zone).values()) as writer:
-        cluster.apply(migration_manifest(NAMESPACE, "rolled-back", ZONE, 3, target))
+        cluster.apply(migration_manifest(NAMESPACE, "rolled-back", ZONE, 3, successor))
         await lives.dies(M.DOWNGRADE_LEADER, after=True)
         await api.patch(f"{MIGRATIONS}/rolled-back", {"spec": {"cancel": True}})
         await lives.die_in(*ROLLING_BACK)
-        async with led_by(api, NAMESPACE, heir):
+        async with led_by(api, NAMESPACE, standby):
             await check_settled(api, NAMESPACE, ZONE)
     assert state_of(await api.get(f"{MIGRATIONS}/rolled-back")) == M.ROLLED_BACK
     record = (await routes_of(api, NAMESPACE, ZONE))[3]
@@ -212,14 +212,14 @@ UNKNOWN_NODE = 99
 
 
 async def test_killed_where_nothing_can_be_done(
-    cluster: TestCluster, api: KubeApi, zone: Json, lives: DyingOperator, heir: OperatorProcess
+    cluster: TestCluster, api: KubeApi, zone: Json, lives: DyingOperator, standby: OperatorProcess
 ) -> None:
     """What is refused would be tried by one operator after the other."""
     cluster.apply(task_manifest(NAMESPACE, "refused", ZONE, {0: (UNKNOWN_NODE, 0)}))
     await lives.die_in(T.FAILED)
     cluster.apply(migration_manifest(NAMESPACE, "refused", ZONE, 0, UNKNOWN_NODE))
     await lives.die_in(M.FAILED)
-    async with led_by(api, NAMESPACE, heir):
+    async with led_by(api, NAMESPACE, standby):
         await until(api, TASKS, "refused", lambda t: state_of(t) == T.FAILED)
         await until(api, MIGRATIONS, "refused", lambda m: state_of(m) == M.FAILED)
         after = await check_settled(api, NAMESPACE, ZONE)

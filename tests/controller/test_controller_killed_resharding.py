@@ -56,7 +56,7 @@ CANCELLING = (T.CANCELLING, "delete layout", "call StopReplica", T.CANCELLED)
 
 
 @pytest.fixture(scope="module")
-def heir(cluster: TestCluster, logs: Path) -> OperatorProcess:
+def standby(cluster: TestCluster, logs: Path) -> OperatorProcess:
     """Give the operator that goes on when the others are dead; it has made the module's zone."""
     cluster.kubectl("create", "namespace", NAMESPACE)
     operator = OperatorProcess(cluster, NAMESPACE, logs, POD_NAME=DyingOperator.POD, **GRACE)
@@ -73,9 +73,9 @@ def heir(cluster: TestCluster, logs: Path) -> OperatorProcess:
 
 
 @pytest.fixture
-def lives(cluster: TestCluster, heir: OperatorProcess, logs: Path) -> Iterator[DyingOperator]:
+def lives(cluster: TestCluster, standby: OperatorProcess, logs: Path) -> Iterator[DyingOperator]:
     """Give an operator to be killed."""
-    del heir
+    del standby
     with DyingOperator(cluster, NAMESPACE, logs, **GRACE) as operator:
         yield operator
 
@@ -83,7 +83,7 @@ def lives(cluster: TestCluster, heir: OperatorProcess, logs: Path) -> Iterator[D
 @pytest.mark.skipif(not EVERY_POINT, reason="half a minute more: make chaos-operator")
 @pytest.mark.proves("OP-02", "B-08", "ZR-20")
 async def test_killed_in_each_deed_of_a_re_sharding_that_is_cancelled(
-    api: KubeApi, lives: DyingOperator, heir: OperatorProcess
+    api: KubeApi, lives: DyingOperator, standby: OperatorProcess
 ) -> None:
     """New partitions would stay for ever, or take the place of old ones without their rows."""
     zone = await api.get(f"{ZONES}/{ZONE}")
@@ -97,7 +97,7 @@ async def test_killed_in_each_deed_of_a_re_sharding_that_is_cancelled(
         await lives.die_in("create layout", T.TRANSFERRING)
         await patch(api, TASKS, name, cancel=True)
         await lives.die_in(*CANCELLING)
-        async with led_by(api, NAMESPACE, heir):
+        async with led_by(api, NAMESPACE, standby):
             ended = await until(api, TASKS, name, has_ended)
             assert state_of(ended) == T.CANCELLED, ended["status"]
             after = await check_settled(api, NAMESPACE, ZONE)
@@ -109,7 +109,7 @@ async def test_killed_in_each_deed_of_a_re_sharding_that_is_cancelled(
 
 @pytest.mark.proves("OP-02", "B-08", "ZR-02")
 async def test_killed_in_each_deed_of_a_re_sharding(
-    api: KubeApi, lives: DyingOperator, heir: OperatorProcess
+    api: KubeApi, lives: DyingOperator, standby: OperatorProcess
 ) -> None:
     """A killed operator would leave ranges that nobody serves, or that two partitions do."""
     zone = await api.get(f"{ZONES}/{ZONE}")
@@ -117,7 +117,7 @@ async def test_killed_in_each_deed_of_a_re_sharding(
     with Writer(addresses_of(zone).values()) as writer:
         await patch(api, ZONES, ZONE, partitions=5)
         await lives.die_in(*CUTTING)
-        async with led_by(api, NAMESPACE, heir):
+        async with led_by(api, NAMESPACE, standby):
             name = f"{ZONE}-{await revision_of(api)}"
             ended = await until(api, TASKS, name, has_ended)
             assert state_of(ended) == T.SUCCEEDED, ended["status"]

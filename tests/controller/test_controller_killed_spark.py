@@ -74,7 +74,7 @@ DRIVERS = {"REZONE_SPARK_TEMPLATE_FIELDS": "driver.env"}
 
 
 @pytest.fixture(scope="module")
-def heir(cluster: TestCluster, logs: Path) -> OperatorProcess:
+def standby(cluster: TestCluster, logs: Path) -> OperatorProcess:
     """Give the operator that goes on when the others are dead; it has made the module's zone."""
     cluster.kubectl("create", "namespace", NAMESPACE)
     operator = OperatorProcess(cluster, NAMESPACE, logs, POD_NAME=DyingOperator.POD, **DRIVERS)
@@ -106,17 +106,17 @@ def heir(cluster: TestCluster, logs: Path) -> OperatorProcess:
 
 
 @pytest.fixture
-def lives(cluster: TestCluster, heir: OperatorProcess, logs: Path) -> Iterator[DyingOperator]:
+def lives(cluster: TestCluster, standby: OperatorProcess, logs: Path) -> Iterator[DyingOperator]:
     """Give an operator to be killed."""
-    del heir
+    del standby
     with DyingOperator(cluster, NAMESPACE, logs, **DRIVERS) as operator:
         yield operator
 
 
 @pytest.fixture
-async def slow_copies(api: KubeApi, heir: OperatorProcess) -> AsyncIterator[None]:
+async def slow_copies(api: KubeApi, standby: OperatorProcess) -> AsyncIterator[None]:
     """Let copies take long; in the end they are fast again."""
-    del heir
+    del standby
     await patch(api, ZONES, ZONE, rebalance={"maxBytesPerSecond": SLOW_BYTES_PER_SECOND})
     yield
     await patch(api, ZONES, ZONE, rebalance={"maxBytesPerSecond": 0})
@@ -244,7 +244,7 @@ async def succeeds(api: KubeApi, name: str, replicas: tuple[int, ...], partition
 
 @pytest.mark.proves("OP-02", "OP-04", "ZR-13")
 async def test_killed_around_a_spark_application_that_ends_well(
-    cluster: TestCluster, api: KubeApi, lives: DyingOperator, heir: OperatorProcess
+    cluster: TestCluster, api: KubeApi, lives: DyingOperator, standby: OperatorProcess
 ) -> None:
     """A copy would be made twice, never, or again when it was done while nobody looked."""
     zone = await zone_of(api)
@@ -265,7 +265,7 @@ async def test_killed_around_a_spark_application_that_ends_well(
         name = made["metadata"]["name"]
         await until(api, APPLICATIONS, name, lambda a: spark_state(a) == "COMPLETED")
         await asyncio.to_thread(writer.wait_for_more)
-        async with led_by(api, NAMESPACE, heir):
+        async with led_by(api, NAMESPACE, standby):
             settled = await succeeds(api, "whole", replicas, 0)
             await asyncio.to_thread(check_rows, settled)
     await asyncio.to_thread(writer.check)
@@ -276,7 +276,7 @@ async def test_killed_around_a_spark_application_that_ends_well(
 
 @pytest.mark.proves("OP-02", "OP-04", "B-05")
 async def test_killed_around_a_spark_application_that_fails(
-    cluster: TestCluster, api: KubeApi, lives: DyingOperator, heir: OperatorProcess
+    cluster: TestCluster, api: KubeApi, lives: DyingOperator, standby: OperatorProcess
 ) -> None:
     """A driver that is lost without an operator would end the rebalance, or hold it for ever."""
     zone = await zone_of(api)
@@ -292,7 +292,7 @@ async def test_killed_around_a_spark_application_that_fails(
         await lives.dies(INTEND, after=True)
         second = await intended(api, "again")
         await lives.dies(CREATE, after=False)
-        async with led_by(api, NAMESPACE, heir):
+        async with led_by(api, NAMESPACE, standby):
             settled = await succeeds(api, "again", replicas, 1)
             await asyncio.to_thread(check_rows, settled)
     await asyncio.to_thread(writer.check)
@@ -306,7 +306,7 @@ async def test_killed_around_a_spark_application_that_fails(
 @pytest.mark.usefixtures("slow_copies")
 @pytest.mark.proves("ZR-18", "ZR-20", "B-15")
 async def test_killed_around_a_spark_application_that_is_cancelled(
-    cluster: TestCluster, api: KubeApi, lives: DyingOperator, heir: OperatorProcess
+    cluster: TestCluster, api: KubeApi, lives: DyingOperator, standby: OperatorProcess
 ) -> None:
     """A driver would copy for a rebalance that is no more, and hold a snapshot at its source."""
     zone = await zone_of(api)
@@ -314,11 +314,11 @@ async def test_killed_around_a_spark_application_that_is_cancelled(
         cluster.apply(task_manifest(NAMESPACE, "undone", ZONE, {0: a_copy(zone, 0)}))
         await lives.dies(CREATE, after=True)
         driver = f"{await intended(api, 'undone')}-driver"
-        async with led_by(api, NAMESPACE, heir):
+        async with led_by(api, NAMESPACE, standby):
             await copy_begins(zone, 0)
         await api.patch(f"{TASKS}/undone", {"spec": {"cancel": True}})
         await lives.die_in(T.CANCELLING, DELETE, T.CANCELLED)
-        async with led_by(api, NAMESPACE, heir):
+        async with led_by(api, NAMESPACE, standby):
             await until(api, TASKS, "undone", has_ended)
             after = await check_settled(api, NAMESPACE, ZONE)
             await until(api, PODS, driver, lambda pod: not pod)
@@ -339,13 +339,13 @@ async def test_killed_around_a_spark_application_that_is_cancelled(
 @pytest.mark.usefixtures("lives")
 @pytest.mark.proves("OP-04", "B-06")
 async def test_migrations_and_lost_replicas_are_copied_by_spark(
-    cluster: TestCluster, api: KubeApi, heir: OperatorProcess
+    cluster: TestCluster, api: KubeApi, standby: OperatorProcess
 ) -> None:
     """A person's migration and the zone itself own applications, which copy what they need.
 
     Only a rebalance's large copies would go by Spark.
     """
-    async with led_by(api, NAMESPACE, heir):
+    async with led_by(api, NAMESPACE, standby):
         zone = await zone_of(api)
         leader, follower = stable_of(zone)[2]
         nodes = {node["id"] for node in zone["status"]["dataNodes"]}

@@ -18,7 +18,7 @@ from rezone.controller.coordination.metrics import OperatorMetrics
 from rezone.controller.process.wakes import Wakes
 from rezone.controller.work.keys import Kind, ObjectKey, ZoneKey
 from rezone.controller.work.settings import CoordinatorSettings
-from rezone.domain.model.resharding_view import HeirView, PartView, ReshardingView, SourceView
+from rezone.domain.model.resharding_view import PartView, ReshardingView, SourceView, TargetView
 from rezone.domain.routing import routes
 from rezone.kube.client import Kube
 from rezone.kube.errors import ConflictWriteError, UnknownOutcomeError
@@ -202,7 +202,7 @@ def _resharding(parts: tuple[PartView, ...], sources: int) -> ReshardingView:
     record = routes.initial((0,), 1)
     return ReshardingView(
         sources={p: SourceView(partition=p, record=record) for p in range(sources)},
-        heirs={16384: HeirView(partition=16384, nodes=(0,), parts=parts)},
+        targets={16384: TargetView(partition=16384, nodes=(0,), parts=parts)},
         generation=1,
         stable=(),
         pending=(),

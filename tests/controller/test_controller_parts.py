@@ -22,16 +22,16 @@ PART = Overlap(start=16, end=48, old=1, new=16_384)
 class Sides:
     """The nodes that lead both sides, and who asks them."""
 
-    def __init__(self, executor: ThreadPoolExecutor, source: Node, heir: Node) -> None:
-        self.source, self.heir = source, heir
+    def __init__(self, executor: ThreadPoolExecutor, source: Node, target: Node) -> None:
+        self.source, self.target = source, target
         self._executor = executor
         self._watched = [
             WatchedNode(n, node.address, NodeClient(node.address))
-            for n, node in enumerate((source, heir))
+            for n, node in enumerate((source, target))
         ]
 
     def heard(self, **progress: Any) -> None:
-        """Let the heir have said how far its import is."""
+        """Let the target have said how far its import is."""
         report = ReplicaReport(
             partition=PART.new,
             role=Role.LEADER,
@@ -57,8 +57,8 @@ class Sides:
 @pytest.fixture
 def sides() -> Iterator[Sides]:
     """Serve both sides."""
-    with Node() as source, Node() as heir, ThreadPoolExecutor(2) as executor:
-        yield Sides(executor, source, heir)
+    with Node() as source, Node() as target, ThreadPoolExecutor(2) as executor:
+        yield Sides(executor, source, target)
 
 
 @pytest.mark.proves("B-04")
@@ -68,26 +68,26 @@ async def test_both_sides_are_asked_for_their_range_as_of_a_time_that_both_have_
     """Rows beside the range would differ for ever, and rows that are still on their way."""
     sides.heard(filled=True, time=77)
     sides.source.digests = [digest("a", "b")]
-    sides.heir.digests = [digest("a", "b")]
+    sides.target.digests = [digest("a", "b")]
     await sides.verify()
-    for node, partition in ((sides.source, PART.old), (sides.heir, PART.new)):
+    for node, partition in ((sides.source, PART.old), (sides.target, PART.new)):
         (asked,) = node.take(DigestRequest)
         assert (asked.partition, asked.as_of, asked.hashes) == (partition, 77, (16, 47))
 
 
 @pytest.mark.parametrize("said", [{"filled": True}, {"time": 77}], ids=["no time", "not filled"])
-async def test_before_an_heir_has_told_a_time_one_difference_means_nothing(
+async def test_before_a_target_has_told_a_time_one_difference_means_nothing(
     sides: Sides, said: dict[str, Any]
 ) -> None:
     """A re-sharding would be given up for rows that are on their way; or an empty part wait."""
     sides.heard(**said)
     sides.source.digests = [digest("a"), digest("a")]
-    sides.heir.digests = [digest("x"), digest("a")]
+    sides.target.digests = [digest("x"), digest("a")]
     with pytest.raises(DiffersSoFarError, match="partition 16384 on data node 1 differs"):
         await sides.verify()
     await sides.verify()
     assert [asked.as_of for asked in sides.source.take(DigestRequest)] == [None, None]
-    assert [asked.as_of for asked in sides.heir.take(DigestRequest)] == [77, 77]
+    assert [asked.as_of for asked in sides.target.take(DigestRequest)] == [77, 77]
 
 
 @pytest.mark.proves("B-04")
@@ -95,6 +95,6 @@ async def test_a_part_with_all_rows_that_differs_is_named(sides: Sides) -> None:
     """A new partition with wrong rows would serve."""
     sides.heard(filled=True, time=77)
     sides.source.digests = [digest("a")]
-    sides.heir.digests = [digest("x")]
+    sides.target.digests = [digest("x")]
     with pytest.raises(CopyDiffersError, match="partition 16384 on data node 1 differs"):
         await sides.verify()

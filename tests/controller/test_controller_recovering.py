@@ -44,16 +44,16 @@ LATER = {b"later": b"1"}
 
 
 @pytest.fixture(scope="module")
-def heir(cluster: TestCluster, logs: Path) -> OperatorProcess:
+def target(cluster: TestCluster, logs: Path) -> OperatorProcess:
     """Give the operator that goes on when the others are dead."""
     cluster.kubectl("create", "namespace", NAMESPACE)
     return OperatorProcess(cluster, NAMESPACE, logs, POD_NAME=DyingOperator.POD)
 
 
 @pytest.fixture
-def lives(cluster: TestCluster, heir: OperatorProcess, logs: Path) -> Iterator[DyingOperator]:
+def lives(cluster: TestCluster, target: OperatorProcess, logs: Path) -> Iterator[DyingOperator]:
     """Give an operator to be killed."""
-    del heir
+    del target
     with DyingOperator(cluster, NAMESPACE, logs) as operator:
         yield operator
 
@@ -111,9 +111,9 @@ async def clock_bound_lost(api: KubeApi, zone: str) -> None:
     )
 
 
-async def recovered(api: KubeApi, zone: str, heir: OperatorProcess) -> tuple[Json, Json]:
-    """Let the heir end it; return the zone at rest and the migration's status."""
-    async with led_by(api, NAMESPACE, heir):
+async def recovered(api: KubeApi, zone: str, target: OperatorProcess) -> tuple[Json, Json]:
+    """Let the target end it; return the zone at rest and the migration's status."""
+    async with led_by(api, NAMESPACE, target):
         ended = await until(api, MIGRATIONS, zone, lambda m: state_of(m) == M.SUCCEEDED)
         found = await check_settled(api, NAMESPACE, zone)
         await asyncio.to_thread(write, found, LATER)
@@ -135,10 +135,10 @@ async def first_death(
 @pytest.mark.skipif(not EVERY_POINT, reason="half a minute more: make chaos-operator")
 @pytest.mark.proves("OP-02")
 async def test_killed_while_a_survivor_is_made_to_lead(
-    cluster: TestCluster, api: KubeApi, heir: OperatorProcess, lives: DyingOperator
+    cluster: TestCluster, api: KubeApi, target: OperatorProcess, lives: DyingOperator
 ) -> None:
     """A survivor would be chosen twice, lead beside another one, or lose what was to be kept."""
-    with heir.running():
+    with target.running():
         zone = await make_zone(cluster, api, NAMESPACE, "survivor", NODES, partitions=1)
         await asyncio.to_thread(write, zone, KEPT)
         record = (await routes_of(api, NAMESPACE, "survivor"))[0]
@@ -150,7 +150,7 @@ async def test_killed_while_a_survivor_is_made_to_lead(
             # Acknowledged without the third one, which has left the set by then.
             await asyncio.to_thread(write, zone, GIVEN_UP)
             assert third not in (await routes_of(api, NAMESPACE, "survivor"))[0].isr
-            assert heir.stop() == 0
+            assert target.stop() == 0
             await lose_disks(cluster, api, zone, {0, 1, 2} - {third})
         finally:
             os.killpg(pid, signal.SIGCONT)
@@ -158,7 +158,7 @@ async def test_killed_while_a_survivor_is_made_to_lead(
     await lives.dies(M.UNCLEAN_ELECTION, after=True)
     chosen = (await api.get(f"{MIGRATIONS}/survivor"))["status"]
     await lives.die_in("lead", M.SUCCEEDED)
-    found, ended = await recovered(api, "survivor", heir)
+    found, ended = await recovered(api, "survivor", target)
     assert ended["context"] == chosen["context"], "it was decided a second time"
     assert ended["recovery"] == chosen["recovery"]
     assert (await routes_of(api, NAMESPACE, "survivor"))[0].leader == third
@@ -169,18 +169,18 @@ async def test_killed_while_a_survivor_is_made_to_lead(
 
 @pytest.mark.proves("OP-02")
 async def test_killed_while_a_partition_begins_again(
-    cluster: TestCluster, api: KubeApi, heir: OperatorProcess, lives: DyingOperator
+    cluster: TestCluster, api: KubeApi, target: OperatorProcess, lives: DyingOperator
 ) -> None:
     """A partition would be emptied a second time, with rows that were written since."""
     alone = {"partitions": 1, "replicas": 1, "minInSyncReplicas": 1}
-    with heir.running():
+    with target.running():
         zone = await make_zone(cluster, api, NAMESPACE, "empty", NODES[:1], **alone)
         await asyncio.to_thread(write, zone, GIVEN_UP)
-        assert heir.stop() == 0
+        assert target.stop() == 0
         await lose_disks(cluster, api, zone, {0})
     await first_death(cluster, api, lives, "empty", mode="Empty")
     await lives.dies(M.UNCLEAN_ELECTION, after=True)
     await lives.die_in("lead", "call BeginEmpty", M.SUCCEEDED)
-    found, ended = await recovered(api, "empty", heir)
+    found, ended = await recovered(api, "empty", target)
     assert ended["recovery"]["empty"]
     assert await asyncio.to_thread(rows_of, found) == LATER

@@ -311,7 +311,7 @@ async def test_a_re_sharding_in_the_middle_goes_on_to_its_end(
     operators: tuple[OperatorProcess, ...],
     tmp_path: Path,
 ) -> None:
-    """Some partitions have ended, their heirs are in no object: the zone would stand still."""
+    """Some partitions have ended, their targets are in no object: the zone would stand still."""
     zone = await make_zone(cluster, api, NAMESPACE, "half", NODES)
     path = f"{path_of(NAMESPACE, 'distributionzones')}/half"
     wanted = {"spec": {"partitions": 6}}

@@ -81,20 +81,20 @@ def seal(c: Coordinator, partition: int) -> int:
     return wait_sealed(c, partition)
 
 
-def take_over(c: Coordinator, heir: int) -> None:
-    """Have an heir's leader append all that its sources have committed."""
+def take_over(c: Coordinator, target: int) -> None:
+    """Have a target's leader append all that its sources have committed."""
     new = next_layout_of(c.config)
     assert new is not None
-    leader = c.replica(c.records[heir].leader, heir)
-    for part in sources_of(heir, layout_of(c.config), new):
+    leader = c.replica(c.records[target].leader, target)
+    for part in sources_of(target, layout_of(c.config), new):
         source = c.replica(c.records[part.old].leader, part.old)
         _append(leader, source, part.old, HashRange(part.start, part.end))
     leader.wake()
 
 
-def _append(heir: Replica, source: Replica, number: int, hashes: HashRange) -> None:
-    with heir.lock:
-        position = heir.store.import_position(number)
+def _append(target: Replica, source: Replica, number: int, hashes: HashRange) -> None:
+    with target.lock:
+        position = target.store.import_position(number)
         data = source.store.read(position.offset if position is not None else 0, 1 << 20)
         committed = (
             entry
@@ -102,11 +102,11 @@ def _append(heir: Replica, source: Replica, number: int, hashes: HashRange) -> N
             if entry.header.end_offset <= source.positions.committed
         )
         for entry in range_entries(committed, hashes, source.store.meta.failover_log):
-            time = max(heir.clock.micros(), heir.store.last_commit_time + 1)
-            stand = Stand(heir.leader_epoch, heir.store.log_end, time)
-            raw = import_entry(number, entry, heir.store.import_position(number), stand)
+            time = max(target.clock.micros(), target.store.last_commit_time + 1)
+            stand = Stand(target.leader_epoch, target.store.log_end, time)
+            raw = import_entry(number, entry, target.store.import_position(number), stand)
             if raw is not None:
-                heir.append(raw)
+                target.append(raw)
 
 
 @contextlib.contextmanager

@@ -217,7 +217,7 @@ def test_what_waits_when_a_partition_is_sealed_or_stops(
 ) -> None:
     """A seal that comes first leaves what waits for it unwritten, and a stop answers it.
 
-    An entry behind the seal would be lost to the partition's heirs; a caller would wait for ever.
+    An entry behind the seal would be lost to the partition's targets; a caller would wait for ever.
     """
     with bench(tmp_path, monkeypatch) as (c, made):
         replica = made.replica

@@ -41,7 +41,7 @@ def serve(c: Coordinator) -> None:
 
 
 @pytest.mark.proves("B-08", "B-16")
-def test_a_fill_rests_at_its_source_and_its_heir_and_ends_while_clients_go_on(
+def test_a_fill_rests_at_its_source_and_its_target_and_ends_while_clients_go_on(
     tmp_path: Path,
 ) -> None:
     """Clients would get what a re-sharding leaves them; or it would never end."""
@@ -50,7 +50,7 @@ def test_a_fill_rests_at_its_source_and_its_heir_and_ends_while_clients_go_on(
         create_old(c)
         fill_old(c, 8_000)
         serve(c)
-        (heir,) = reshard(c, 1).ids
+        (target,) = reshard(c, 1).ids
         (part,) = parts_of(c)
         c.until("imported", lambda: imported(c, part))
         for node in c.nodes:
@@ -58,7 +58,7 @@ def test_a_fill_rests_at_its_source_and_its_heir_and_ends_while_clients_go_on(
             assert c.node(node).foreground.under_way == 1
         fills = [
             header
-            for header in c.replica(1, heir).store._log.headers(0)
+            for header in c.replica(1, target).store._log.headers(0)
             if header.kind == EntryKind.IMPORT_FILL
         ]
         assert c.node(1).imports.fetched_bytes > 2 * SHORT_STEP_BYTES
@@ -72,8 +72,8 @@ def test_what_followers_of_a_fill_do_is_rested_for_by_its_leader(tmp_path: Path)
     with cluster(tmp_path, 2, config=zone(1), settings=_IDLE) as c:
         create_old(c)
         fill_old(c, 200)
-        (heir,) = reshard(c, 1).ids
-        leader, clients = c.replica(1, heir), c.node(0).foreground
+        (target,) = reshard(c, 1).ids
+        leader, clients = c.replica(1, target), c.node(0).foreground
         part = begin_by_hand(c, leader)
         request = c.until("it may be asked", lambda: part.next_fill(1_000))
         filled = c.node(0).import_source.fill(request)
@@ -98,11 +98,11 @@ def test_work_of_replicas_counts_as_that_of_copies_while_they_are_filled(
     with cluster(tmp_path, 2, config=zone(1), settings=_IDLE) as c:
         create_old(c)
         fill_old(c, 100)
-        (heir,) = reshard(c, 1).ids
+        (target,) = reshard(c, 1).ids
         owed: dict[int, list[float]] = {node: [] for node in c.nodes}
         for node, worked in owed.items():
             monkeypatch.setattr(c.node(node).foreground, "owe", worked.append)
-        leader = c.replica(1, heir)
+        leader = c.replica(1, target)
         fill_by_hand(c, part_to_fill(c, leader))
         c.until_each("owed", c.nodes, lambda node: sum(owed[node]) > 0)
         c.until("applied", lambda: leader.store.applied == leader.store.log_end)
@@ -118,8 +118,8 @@ def test_following_a_log_is_not_rested_for_by_the_fill_beside_it(tmp_path: Path)
     with cluster(tmp_path, 1, config=zone(1), settings=_IDLE) as c:
         create_old(c)
         fill_old(c, 100)
-        (heir,) = reshard(c, 1).ids
-        leader, source = c.replica(0, heir), c.node(0).import_source
+        (target,) = reshard(c, 1).ids
+        leader, source = c.replica(0, target), c.node(0).import_source
         part = begin_by_hand(c, leader)
         work = FillWork(leader.store)
         assert work.share() == 1.0, "the entry that begins a fill"
@@ -151,9 +151,9 @@ def test_how_far_imports_are_is_told_in_metrics(tmp_path: Path) -> None:
     with cluster(tmp_path, 1, config=zone(1), settings=_IDLE) as c:
         create_old(c)
         fill_old(c, 100)
-        heirs = reshard(c, 2).ids
-        c.until_each("open", heirs, lambda p: c.replica(0, p).importing.parts())
-        parts = [c.replica(0, p).importing.parts()[0] for p in heirs]
+        targets = reshard(c, 2).ids
+        c.until_each("open", targets, lambda p: c.replica(0, p).importing.parts())
+        parts = [c.replica(0, p).importing.parts()[0] for p in targets]
         c.until_each("may begin", parts, lambda part: part.next_fill(100) is not None)
         assert metrics_of(c)["Filling"] == 2
         fill_by_hand(c, parts[0])

@@ -105,7 +105,7 @@ def test_leaders_of_both_sides_change_and_nothing_begins_again(tmp_path: Path) -
 
 
 @pytest.mark.proves("B-05", "B-08")
-@pytest.mark.parametrize("victim", ["heir", "source", "both"])
+@pytest.mark.parametrize("victim", ["target", "source", "both"])
 def test_nodes_that_are_killed_lose_nothing_of_an_import(
     tmp_path: Path, victim: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -119,9 +119,9 @@ def test_nodes_that_are_killed_lose_nothing_of_an_import(
         with writing(c) as writer:
             reshard(c, 2)
             part = parts_of(c)[0]
-            heir, source = c.records[part.new].leader, c.records[part.old].leader
-            assert heir != source
-            victims = {"heir": [heir], "source": [source], "both": [heir, source]}[victim]
+            target, source = c.records[part.new].leader, c.records[part.old].leader
+            assert target != source
+            victims = {"target": [target], "source": [source], "both": [target, source]}[victim]
             c.until("the fill has begun", lambda: progress(c, part).rows > 0)
             assert not progress(c, part).filled
             kill_all(c, writer, victims)
@@ -149,7 +149,7 @@ def kill_all(c: Coordinator, writer: Writing, victims: list[int]) -> None:
 
 
 @pytest.mark.proves("B-08")
-def test_a_failed_heir_is_replaced_and_goes_on_from_its_log(tmp_path: Path) -> None:
+def test_a_failed_target_is_replaced_and_goes_on_from_its_log(tmp_path: Path) -> None:
     """A new partition would have to be made again with each leader that it loses."""
     with cluster(tmp_path, 3, config=zone(1), processes=True) as c:
         create_old(c)
@@ -158,9 +158,9 @@ def test_a_failed_heir_is_replaced_and_goes_on_from_its_log(tmp_path: Path) -> N
             reshard(c, 1)
             (part,) = parts_of(c)
             c.until("imported", lambda: imported(c, part))
-            heir, source = c.records[part.new].leader, c.records[part.old].leader
-            other = 3 - heir - source
-            kill(c, heir)
+            target, source = c.records[part.new].leader, c.records[part.old].leader
+            other = 3 - target - source
+            kill(c, target)
             record = c.records[part.new]
             c.change(
                 part.new,
@@ -171,7 +171,7 @@ def test_a_failed_heir_is_replaced_and_goes_on_from_its_log(tmp_path: Path) -> N
             )
             c.watch()
             c.until("the next leader imports", lambda: imported(c, part))
-            c.nodes[heir].start()
+            c.nodes[target].start()
         assert require_equal(c, writer.last_times) == writer.count + 400
 
 
@@ -182,8 +182,8 @@ def test_what_comes_late_counts_nothing(tmp_path: Path) -> None:
     with cluster(tmp_path, 2, config=zone(1), settings=idle) as c:
         create_old(c)
         fill_old(c, 100)
-        (heir,) = reshard(c, 1).ids
-        leader, source = c.replica(1, heir), c.node(0).import_source
+        (target,) = reshard(c, 1).ids
+        leader, source = c.replica(1, target), c.node(0).import_source
         part = part_to_fill(c, leader)
         begin = part.next_fill(1_000)
         assert isinstance(begin, BeginImport)
@@ -206,8 +206,8 @@ def test_what_comes_late_counts_nothing(tmp_path: Path) -> None:
         assert asked is not None
         (tail,) = source.tail(TailImports(parts=(asked,))).tails
         assert len(tail.entries) == 1
-        c.move(heir, 0)
-        c.move(heir, 1)
+        c.move(target, 0)
+        c.move(target, 1)
         end = leader.store.log_end
         part.tailed(asked, tail)
         assert leader.store.log_end == end, "appended in another leadership"
@@ -219,17 +219,17 @@ def test_a_time_counts_as_reached_when_what_is_older_is_committed(tmp_path: Path
     """A part that lacks rows when its leader is lost would have been verified."""
     with cluster(tmp_path, 1, config=zone(1), settings=SMALL) as c:
         create_old(c)
-        (heir,) = reshard(c, 1).ids
+        (target,) = reshard(c, 1).ids
         (part,) = parts_of(c)
         c.until("imported", lambda: imported(c, part))
-        leader, heard = c.replica(0, heir), c.replica(0).importers
+        leader, heard = c.replica(0, target), c.replica(0).importers
         c.until("applied", lambda: leader.store.applied == leader.store.log_end)
         disk = HeldDisk(leader)
         try:
             written = Client(c).put(0, {b"a": b"1"}).commit_time
-            c.until("it has come", lambda: heard.catching_up(99).get(heir) == 1)
-            told = heard._heard[heir].at
-            c.until("the source has told later times", lambda: heard._heard[heir].at > told)
+            c.until("it has come", lambda: heard.catching_up(99).get(target) == 1)
+            told = heard._heard[target].at
+            c.until("the source has told later times", lambda: heard._heard[target].at > told)
             assert progress(c, part).time < written
         finally:
             disk.let_go()
@@ -242,8 +242,8 @@ def test_a_digest_waits_for_versions_that_are_older_than_what_is_applied(tmp_pat
     idle = msgspec.structs.replace(SMALL, import_threads=0)
     with cluster(tmp_path, 1, config=zone(2), settings=idle) as c:
         create_old(c)
-        (heir,) = reshard(c, 1).ids
-        leader = c.replica(0, heir)
+        (target,) = reshard(c, 1).ids
+        leader = c.replica(0, target)
         first, second = leader.importing.parts()
         c.until("it may begin", lambda: first.next_fill(100) is not None)
         for part in (first, second):
@@ -256,11 +256,11 @@ def test_a_digest_waits_for_versions_that_are_older_than_what_is_applied(tmp_pat
         try:
             follow_by_hand(c, first)
             with pytest.raises(NotReadyError):
-                digest(c, heir, first.overlap, times[0])
+                digest(c, target, first.overlap, times[0])
         finally:
             disk.let_go()
         there = digest(c, 0, first.overlap, times[0])
-        assert digest(c, heir, first.overlap, times[0]).digests == there.digests
+        assert digest(c, target, first.overlap, times[0]).digests == there.digests
 
 
 @pytest.mark.proves("B-04", "B-08")
@@ -269,11 +269,11 @@ def test_a_fill_leaves_out_nothing_that_a_new_leader_has_yet_to_apply(tmp_path: 
     idle = msgspec.structs.replace(SMALL, import_threads=0)
     with cluster(tmp_path, 2, config=zone(1), settings=idle) as c:
         create_old(c)
-        (heir,) = reshard(c, 1).ids
+        (target,) = reshard(c, 1).ids
         next_leader = c.replica(1)
         with applying_nothing(next_leader):
             fill_old(c, 100)
-            part = begin_by_hand(c, c.replica(1, heir))
+            part = begin_by_hand(c, c.replica(1, target))
             c.until("it has heard of all", lambda: next_leader.positions.committed == 100)
             c.change(0, leader=1, leader_epoch=2)
             request = c.until("it may be filled", lambda: part.next_fill(100_000))
@@ -282,7 +282,7 @@ def test_a_fill_leaves_out_nothing_that_a_new_leader_has_yet_to_apply(tmp_path: 
         c.until("it has applied", lambda: next_leader.store.applied == 100)
         fill_by_hand(c, part, node=1)
         as_of = next_leader.store.applied_time
-        there, here = (digest(c, side, part.overlap, as_of) for side in (0, heir))
+        there, here = (digest(c, side, part.overlap, as_of) for side in (0, target))
         assert (here.digests, sum(here.rows)) == (there.digests, 100)
 
 
@@ -295,12 +295,12 @@ def test_a_digest_of_a_part_is_its_leader_s_to_make(tmp_path: Path) -> None:
     with cluster(tmp_path, 2, config=zone(1), settings=SMALL) as c:
         create_old(c)
         fill_old(c, 50)
-        (heir,) = reshard(c, 1).ids
+        (target,) = reshard(c, 1).ids
         (part,) = parts_of(c)
         c.until("imported", lambda: imported(c, part))
-        leader = c.records[heir].leader
+        leader = c.records[target].leader
         request = DigestRequest(
-            partition=heir, as_of=progress(c, part).time, hashes=(part.start, part.end - 1)
+            partition=target, as_of=progress(c, part).time, hashes=(part.start, part.end - 1)
         )
         assert sum(c.call(leader, request, DigestReply).rows) == 50
         with pytest.raises(NotLeaderError):
@@ -314,8 +314,8 @@ def test_a_source_s_log_is_kept_from_where_an_import_is_committed(tmp_path: Path
     with cluster(tmp_path, 1, config=zone(1), settings=idle) as c:
         create_old(c)
         fill_old(c, 50)
-        (heir,) = reshard(c, 1).ids
-        leader = c.replica(0, heir)
+        (target,) = reshard(c, 1).ids
+        leader = c.replica(0, target)
         part = begin_by_hand(c, leader)
         Client(c).put(0, {b"a": b"1"})
         follow_by_hand(c, part)
@@ -335,11 +335,11 @@ def one_to_fill(c: Coordinator) -> tuple[int, ImportPart, FillImport]:
     """Begin a new partition by hand; return it, its part and the first request for rows."""
     create_old(c)
     fill_old(c, 50)
-    (heir,) = reshard(c, 1).ids
-    part = begin_by_hand(c, c.replica(0, heir))
+    (target,) = reshard(c, 1).ids
+    part = begin_by_hand(c, c.replica(0, target))
     request = c.until("it may be asked", functools.partial(part.next_fill, 1_000))
     assert isinstance(request, FillImport)
-    return heir, part, request
+    return target, part, request
 
 
 @pytest.mark.proves("B-08")
@@ -352,7 +352,7 @@ def test_rows_that_were_read_in_another_leadership_are_not_given_out(
     """
     idle = msgspec.structs.replace(SMALL, import_threads=0)
     with cluster(tmp_path, 1, config=zone(1), settings=idle) as c:
-        _heir, _part, request = one_to_fill(c)
+        _target, _part, request = one_to_fill(c)
 
         def overtaken(*arguments: Any, **options: Any) -> RangeVersions:
             found = range_versions(*arguments, **options)
@@ -372,10 +372,10 @@ def test_rows_that_another_leadership_has_asked_for_are_not_appended(tmp_path: P
     """
     idle = msgspec.structs.replace(SMALL, import_threads=0)
     with cluster(tmp_path, 1, config=zone(1), settings=idle) as c:
-        heir, part, request = one_to_fill(c)
+        target, part, request = one_to_fill(c)
         reply = c.node(0).import_source.fill(request)
-        c.change(heir, leader_epoch=c.records[heir].leader_epoch + 1)
-        leader = c.replica(0, heir)
+        c.change(target, leader_epoch=c.records[target].leader_epoch + 1)
+        leader = c.replica(0, target)
         before = leader.store.log_end
         part.filled_with(request, reply)
         assert leader.store.log_end == before
@@ -394,7 +394,7 @@ def follow_by_hand(c: Coordinator, part: ImportPart) -> None:
 
 def whole(source: int = 0, **changes: object) -> ImportedPart:
     """Return a part that is the whole range."""
-    values = {"source": source, "heir": 16384, "first_hash": 0, "last_hash": (1 << 64) - 1}
+    values = {"source": source, "target": 16384, "first_hash": 0, "last_hash": (1 << 64) - 1}
     return ImportedPart(**(values | changes))  # type: ignore[arg-type]
 
 
@@ -592,11 +592,11 @@ def test_a_part_that_is_sealed_before_it_is_filled_is_not_served(tmp_path: Path)
     with cluster(tmp_path, 3, config=config, settings=slow) as c:
         create_old(c)
         fill_old(c, 600)
-        (heir,) = reshard(c, 1).ids
+        (target,) = reshard(c, 1).ids
         (part,) = parts_of(c)
         c.until("it has begun", lambda: progress(c, part).rows > 0)
         seal(c, 0)
-        leader = c.replica(c.records[heir].leader, heir)
+        leader = c.replica(c.records[target].leader, target)
 
         def seal_has_come() -> bool:
             position = leader.store.import_position(0)
@@ -605,11 +605,11 @@ def test_a_part_that_is_sealed_before_it_is_filled_is_not_served(tmp_path: Path)
         c.until("the seal has come", seal_has_come)
         assert (progress(c, part).begun, progress(c, part).sealed) == (True, False)
         with pytest.raises(NotReadyError):
-            Client(c).put(heir, {b"k": b"v"}, retry=False)
+            Client(c).put(target, {b"k": b"v"}, retry=False)
         c.config = msgspec.structs.replace(c.config, copy_bytes_per_second_max=0)
         c.configure()
         c.until("it is filled", lambda: progress(c, part).sealed)
-        assert len(scan(c, leader.node_id, heir)) == 600
+        assert len(scan(c, leader.node_id, target)) == 600
 
 
 # --- limits --------------------------------------------------------------------------------------
@@ -697,9 +697,9 @@ def test_where_a_source_writes_elsewhere_its_log_is_let_go_all_the_same(tmp_path
         assert require_equal(c, {0: last.commit_time}) == 50
 
 
-def position_at(c: Coordinator, heir: int, source: int) -> int:
-    """Return up to which offset of a source an heir has imported it."""
-    position = c.replica(c.records[heir].leader, heir).store.import_position(source)
+def position_at(c: Coordinator, target: int, source: int) -> int:
+    """Return up to which offset of a source a target has imported it."""
+    position = c.replica(c.records[target].leader, target).store.import_position(source)
     return position.offset if position is not None else -1
 
 
@@ -709,10 +709,10 @@ def test_imports_that_are_not_committed_wait_and_go_on(tmp_path: Path) -> None:
     with cluster(tmp_path, 1, config=zone(1), settings=SMALL) as c:
         create_old(c)
         fill_old(c, 1_000)
-        (heir,) = reshard(c, 1).ids
+        (target,) = reshard(c, 1).ids
         (part,) = parts_of(c)
         c.until("the fill has begun", lambda: progress(c, part).rows > 0)
-        leader = c.replica(0, heir)
+        leader = c.replica(0, target)
         disk = HeldDisk(leader)
         (importing,) = leader.importing.parts()
 
@@ -741,20 +741,20 @@ def test_imports_end_when_there_is_no_next_layout_any_more(tmp_path: Path) -> No
     with cluster(tmp_path, 1, config=zone(1), settings=SMALL) as c:
         create_old(c)
         fill_old(c, 50)
-        (heir,) = reshard(c, 1).ids
+        (target,) = reshard(c, 1).ids
         (part,) = parts_of(c)
         c.until("imported", lambda: imported(c, part))
         c.config = msgspec.structs.replace(c.config, next_partitions=0)
         c.configure()
-        assert c.report(0, heir).imports == ()
+        assert c.report(0, target).imports == ()
 
         def following() -> list[str]:
             return [t.name for t in threading.enumerate() if t.name.startswith("imports from")]
 
         c.until("nobody follows", lambda: not following())
-        end = c.replica(0, heir).store.log_end
+        end = c.replica(0, target).store.log_end
         Client(c).put(0, {b"after": b"1"})
-        assert c.replica(0, heir).store.log_end == end
+        assert c.replica(0, target).store.log_end == end
         c.config = msgspec.structs.replace(c.config, next_partitions=1)
         c.configure()
-        c.until("it goes on", lambda: c.replica(0, heir).store.log_end > end)
+        c.until("it goes on", lambda: c.replica(0, target).store.log_end > end)

@@ -29,7 +29,7 @@ def begins(c: Coordinator, node: int, partition: int, record: LeaderAndIsr) -> b
 
 
 @pytest.mark.proves("B-08")
-def test_an_heir_that_begins_again_is_filled_again(tmp_path: Path) -> None:
+def test_a_target_that_begins_again_is_filled_again(tmp_path: Path) -> None:
     """Rows of before would stay in it, or its import never begin again."""
     with cluster(tmp_path, 3, config=zone(1), settings=SMALL) as c:
         create_old(c)
@@ -37,15 +37,15 @@ def test_an_heir_that_begins_again_is_filled_again(tmp_path: Path) -> None:
         with writing(c) as writer:
             new = reshard(c, 2)
             c.until_each("filled", parts_of(c), lambda part: imported(c, part))
-            heir, before = new.ids[0], c.records[new.ids[0]]
+            target, before = new.ids[0], c.records[new.ids[0]]
             rows = progress(c, parts_of(c)[0]).rows
             again = routes.begin_again(before, before.replicas, before.coordinator_epoch)
             assert isinstance(again, LeaderAndIsr)
-            c.records[heir] = again
-            c.send(heir, again)
-            c.until("all begin", lambda: all(begins(c, node, heir, again) for node in c.nodes))
+            c.records[target] = again
+            c.send(target, again)
+            c.until("all begin", lambda: all(begins(c, node, target, again) for node in c.nodes))
             assert not progress(c, parts_of(c)[0]).filled
-            c.change(heir, isr=before.isr)  # the second epoch: it takes entries again
+            c.change(target, isr=before.isr)  # the second epoch: it takes entries again
             c.until_each("filled again", parts_of(c), lambda part: imported(c, part))
             assert progress(c, parts_of(c)[0]).rows >= rows
         assert require_equal(c, writer.last_times) == writer.count + 400

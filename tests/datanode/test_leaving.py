@@ -49,7 +49,7 @@ def test_who_is_needed_follows_from_who_is_in_sync(c: Coordinator) -> None:
 
 
 def test_a_sealed_partition_needs_who_has_it_alone(c: Coordinator) -> None:
-    """Its heirs read it to its end."""
+    """Its targets read it to its end."""
     seal(c, P)
     c.until_each("it knows of the seal", (0, 1, 2), lambda n: c.replica(n).is_sealed)
     assert needed(c, 0, 1, 2) == needed(c, 0, 1) == set()

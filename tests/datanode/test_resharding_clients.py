@@ -287,7 +287,7 @@ def test_pages_and_ranges_that_are_begun_go_on_at_those_who_take_over(tmp_path: 
 
 
 @pytest.mark.proves("B-08")
-def test_a_seal_ends_a_transaction_and_its_heir_knows_how(tmp_path: Path) -> None:
+def test_a_seal_ends_a_transaction_and_its_target_knows_how(tmp_path: Path) -> None:
     """A user could not tell whether to begin again, and a commit could be made twice."""
     with cluster(tmp_path, 2, config=zone(1), settings=CALM) as c:
         create_old(c)

@@ -39,8 +39,8 @@ def begin(c: Coordinator) -> tuple[int, ...]:
     c.configure()
     new = next_layout_of(c.config)
     assert new is not None
-    for heir in new.ids:
-        c.create(heir, HEIR_NODES)
+    for target in new.ids:
+        c.create(target, HEIR_NODES)
     return tuple(new.ids)
 
 
@@ -80,15 +80,15 @@ def lose_the_source_s(c: Coordinator, writer: Writing) -> None:
     c.until_settled("writes go on", lambda: writer.written > written + 5)
 
 
-def lose_the_heirs(c: Coordinator, writer: Writing, heirs: tuple[int, ...]) -> None:
-    """Take the heirs' quorum away, and give it back: no writer of the source notices."""
-    kill(c, HEIR_NODES[1], heirs)
+def lose_the_targets(c: Coordinator, writer: Writing, targets: tuple[int, ...]) -> None:
+    """Take the targets' quorum away, and give it back: no writer of the source notices."""
+    kill(c, HEIR_NODES[1], targets)
     before = [progress(c, part).time for part in parts_of(c)]
     written = writer.written
     c.until("writes go on meanwhile", lambda: writer.written > written + 20)
     after = [progress(c, part).time for part in parts_of(c)]
     assert after == before, "rows count as imported that one disk has"
-    start(c, HEIR_NODES[1], heirs)
+    start(c, HEIR_NODES[1], targets)
 
 
 @pytest.mark.slow
@@ -106,43 +106,43 @@ def test_a_re_sharding_outlives_the_loss_of_every_quorum(
         c.create(SOURCE, SOURCE_NODES)
         fill_old(c, EARLY_ROWS)
         with writing(c) as writer:
-            heirs = begin(c)
+            targets = begin(c)
             first = parts_of(c)[0]
             c.until_settled("the fill has begun", lambda: progress(c, first).rows > 0)
             assert not progress(c, first).filled
-            lose_the_heirs(c, writer, heirs)
+            lose_the_targets(c, writer, targets)
             lose_the_source_s(c, writer)
             # Both follow the source's log by now, or will without anybody's help.
             for part in parts_of(c):
                 c.until_settled(f"{part} is filled", functools.partial(imported, c, part))
-            lose_the_heirs(c, writer, heirs)
+            lose_the_targets(c, writer, targets)
             lose_the_source_s(c, writer)
         assert require_equal(c, writer.last_times) == writer.count + EARLY_ROWS
-        cut_over(c, heirs)
-        rows = sum(len(scan(c, HEIR_NODES[0], heir)) for heir in heirs)
+        cut_over(c, targets)
+        rows = sum(len(scan(c, HEIR_NODES[0], target)) for target in targets)
         assert rows == writer.count + EARLY_ROWS
         expected = writer.rows[SOURCE]
         found: dict[bytes, bytes] = {}
         new = next_layout_of(c.config)
         assert new is not None
-        for index, heir in enumerate(new.ids):
-            found |= Client(c).get(heir, [key for key in expected if key in keys_of(index)])
+        for index, target in enumerate(new.ids):
+            found |= Client(c).get(target, [key for key in expected if key in keys_of(index)])
         assert found == expected
 
 
 def keys_of(index: int) -> set[bytes]:
-    """Return which of the writer's keys are an heir's."""
+    """Return which of the writer's keys are a target's."""
     return set(keys_in(index, 2, 300)) & set(keys_in(0, 1, 300))
 
 
-def cut_over(c: Coordinator, heirs: tuple[int, ...]) -> None:
-    """Seal the source, which must not while it is alone, to heirs that are alone at first."""
+def cut_over(c: Coordinator, targets: tuple[int, ...]) -> None:
+    """Seal the source, which must not while it is alone, to targets that are alone at first."""
     c.change(SOURCE, sealing=True)
     kill(c, SOURCE_NODES[1], (SOURCE,))
     with pytest.raises((NotReadyError, NotEnoughReplicasError)):
         ask_to_seal(c, SOURCE)
     start(c, SOURCE_NODES[1], (SOURCE,))
-    kill(c, HEIR_NODES[1], heirs)
+    kill(c, HEIR_NODES[1], targets)
 
     def asked() -> bool:
         try:
@@ -154,5 +154,5 @@ def cut_over(c: Coordinator, heirs: tuple[int, ...]) -> None:
     c.until_settled("it begins to seal", asked)
     c.until_settled("it is sealed", lambda: c.report(0, SOURCE).seal is SealState.SEALED)
     assert not any(progress(c, part).sealed for part in parts_of(c)), "served by one disk"
-    start(c, HEIR_NODES[1], heirs)
+    start(c, HEIR_NODES[1], targets)
     c.until_each("served", parts_of(c), lambda part: progress(c, part).sealed)

@@ -116,12 +116,12 @@ def test_who_comes_a_moment_too_early_waits_and_is_answered(tmp_path: Path) -> N
         seal(c, 0)
         disk = HeldDisk(c.replica(2, LOW))
         take_over(c, LOW)
-        heir = c.replica(1, LOW)
+        target = c.replica(1, LOW)
         c.until("the seal is imported", lambda: imported(c, LOW, 0))
         write, written = in_background(lambda: Client(c).put(LOW, {IN_A[0]: b"new"}, retry=False))
-        c.until("it is held", lambda: heir.intake.budget.used > 0)
+        c.until("it is held", lambda: target.intake.budget.used > 0)
         read, seen = in_background(lambda: Client(c).get(LOW, IN_A[1:], retry=False))
-        c.until("it waits", lambda: heir.reads.waits)
+        c.until("it waits", lambda: target.reads.waits)
         assert (written, seen) == ([], [])
         disk.let_go()
         for thread in (write, read):
@@ -131,9 +131,9 @@ def test_who_comes_a_moment_too_early_waits_and_is_answered(tmp_path: Path) -> N
         assert client.get(LOW, IN_A[:1]) == {IN_A[0]: b"new"}
 
 
-def imported(c: Coordinator, heir: int, source: int) -> bool:
-    """Whether the leader of an heir has a source's seal in its log."""
-    position = c.replica(c.records[heir].leader, heir).store.import_position(source)
+def imported(c: Coordinator, target: int, source: int) -> bool:
+    """Whether the leader of a target has a source's seal in its log."""
+    position = c.replica(c.records[target].leader, target).store.import_position(source)
     return position is not None and position.sealed_at > 0
 
 
@@ -166,7 +166,7 @@ def test_of_several_sources_each_part_is_served_by_itself(merging: Coordinator) 
 
 
 @pytest.mark.proves("B-08")
-def test_the_next_leader_of_an_heir_serves_what_it_finds_in_its_log(merging: Coordinator) -> None:
+def test_the_next_leader_of_a_target_serves_what_it_finds_in_its_log(merging: Coordinator) -> None:
     """A failover after the cut-over would leave the range to nobody, or take over too much."""
     c, client = merging, Client(merging)
     seal(c, A)
@@ -207,7 +207,7 @@ def test_a_retried_write_is_answered_by_who_has_taken_it_over(tmp_path: Path) ->
 
 
 @pytest.mark.proves("B-08")
-def test_a_transaction_of_the_source_does_not_go_on_at_an_heir(tmp_path: Path) -> None:
+def test_a_transaction_of_the_source_does_not_go_on_at_an_target(tmp_path: Path) -> None:
     """Its reads would miss rows that were acknowledged when it began, and its writes undo them."""
     with cluster(tmp_path, config=zone(1, 2), settings=HURRIED) as c:
         split(c)
@@ -235,7 +235,7 @@ def test_a_transaction_of_the_source_does_not_go_on_at_an_heir(tmp_path: Path) -
 
 
 @pytest.mark.proves("B-08")
-def test_how_a_transaction_has_ended_is_known_at_an_heir(tmp_path: Path) -> None:
+def test_how_a_transaction_has_ended_is_known_at_an_target(tmp_path: Path) -> None:
     """A commit whose answer was lost would count as none, and be made a second time."""
     with cluster(tmp_path, config=zone(1, 2), settings=HURRIED) as c:
         split(c)
@@ -258,8 +258,8 @@ def test_who_asks_for_a_layout_that_is_over_is_told_so(tmp_path: Path) -> None:
     """A client that was away would be sent from node to node, or break a node's channel."""
     with cluster(tmp_path, config=zone(1, 2), settings=HURRIED) as c:
         c.create(0, (0, 1))
-        for heir in (LOW, HIGH):
-            c.create(heir, (1, 2))
+        for target in (LOW, HIGH):
+            c.create(target, (1, 2))
         seal(c, 0)
         take_over(c, LOW)
         old = c.records[0]

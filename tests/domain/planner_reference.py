@@ -3,6 +3,7 @@
 import itertools
 import math
 from collections import Counter
+from operator import add, gt
 
 from rezone.domain.planner.plan import PlanRequest
 from rezone.domain.planner.shares import domain_levels, fair_shares
@@ -45,18 +46,19 @@ def fewest_copies(request: PlanRequest) -> int | None:
     """Return the fewest copies of all assignments within the rules; None when there is none."""
     limits = bounds(request)
     ids = sorted(limits)
-    choices = sets_of_nodes(request)
+    ceilings = tuple(limits[i][1] for i in ids)
+    choices = [(chosen, tuple(i in chosen for i in ids)) for chosen in sets_of_nodes(request)]
     states: dict[tuple[int, ...], int] = {(0,) * len(ids): 0}
     for partition in range(request.partitions):
         before = set(request.current[partition]) if request.current else set()
         after: dict[tuple[int, ...], int] = {}
+        costs = [(len(chosen - before), more) for chosen, more in choices]
         for counts, copies in states.items():
-            for chosen in choices:
-                key = tuple(n + (i in chosen) for n, i in zip(counts, ids, strict=True))
-                if any(n > limits[i][1] for n, i in zip(key, ids, strict=True)):
+            for cost, more in costs:
+                key = tuple(map(add, counts, more))
+                if any(map(gt, key, ceilings)):
                     continue
-                cost = copies + len(chosen - before)
-                after[key] = min(cost, after.get(key, cost))
+                after[key] = min(copies + cost, after.get(key, copies + cost))
         states = after
     fits = [
         copies

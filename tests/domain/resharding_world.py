@@ -1,4 +1,4 @@
-"""A zone that is re-sharded, as far as its machine can tell: logs with seals, heirs that import.
+"""A zone that is re-sharded, as far as its machine can tell: logs with seals, targets that import.
 
 Actions are carried out as data nodes and the API server would: with their guards, at once.
 """
@@ -12,12 +12,12 @@ from rezone.domain.machines.resharding_table import GRACE_SECONDS
 from rezone.domain.machines.statuses import Decision
 from rezone.domain.model import resharding_view as views
 from rezone.domain.model import world
-from rezone.domain.model.resharding_view import HeirView, PartView, ReshardingView, SourceView
+from rezone.domain.model.resharding_view import PartView, ReshardingView, SourceView, TargetView
 from rezone.domain.rebalance.run import NoPlan, Planned
 from rezone.domain.resharding import decide as resharding
 from rezone.domain.routing import routes
 from rezone.resources.task import PlanSummary, RebalanceTaskSpec, RebalanceTaskStatus
-from rezone.wire.layouts import Layout, Overlap, heirs_of, sources_of
+from rezone.wire.layouts import Layout, Overlap, sources_of, targets_of
 from rezone.wire.messages import FIRST_PARTITION_EPOCH, LeaderAndIsr, PartitionId
 
 REVISION = 7
@@ -36,7 +36,7 @@ class OldPartition:
 
 @dataclasses.dataclass
 class NewPart:
-    """A part as its heir has it; `lag_rows` None: nothing is known of its source."""
+    """A part as its target has it; `lag_rows` None: nothing is known of its source."""
 
     overlap: Overlap
     filled: bool = False
@@ -52,7 +52,7 @@ class NewPart:
 
 @dataclasses.dataclass
 class NewPartition:
-    """An heir; `held`: nodes have replicas of it."""
+    """A target; `held`: nodes have replicas of it."""
 
     parts: list[NewPart]
     record: LeaderAndIsr | None = None
@@ -81,11 +81,11 @@ class Zone:
         self.spec = RebalanceTaskSpec(zone_name="z", revision=REVISION)
         self.status = RebalanceTaskStatus()
         self.sources = {p: OldPartition(routes.initial(NODES, 1)) for p in old.ids}
-        self.heirs = {
+        self.targets = {
             p: NewPartition([NewPart(overlap) for overlap in sources_of(p, old, new)])
             for p in new.ids
         }
-        self.overlaps = {p: tuple(heirs_of(p, old, new)) for p in old.ids}
+        self.overlaps = {p: tuple(targets_of(p, old, new)) for p in old.ids}
         self.pending, self.done, self.cancel_written = True, False, False
         self.old_held = set(old.ids)
         self.unheard = 0
@@ -103,8 +103,8 @@ class Zone:
                 p: SourceView(partition=p, record=s.record, sealed=self._word(s))
                 for p, s in self.sources.items()
             },
-            heirs={
-                p: HeirView(
+            targets={
+                p: TargetView(
                     partition=p,
                     nodes=h.nodes,
                     parts=tuple(PartView(**vars(part)) for part in h.parts),
@@ -112,7 +112,7 @@ class Zone:
                     in_sync=h.in_sync,
                     leader_epoch=h.record.leader_epoch if h.record is not None else None,
                 )
-                for p, h in self.heirs.items()
+                for p, h in self.targets.items()
             },
             generation=1,
             stable=(NODES,),
@@ -127,7 +127,7 @@ class Zone:
             lag_rows_max=LAG_ROWS_MAX,
             grace_seconds=GRACE_SECONDS,
             others_left=self.others_left,
-            held=frozenset({*self.old_held, *(p for p, h in self.heirs.items() if h.held)}),
+            held=frozenset({*self.old_held, *(p for p, h in self.targets.items() if h.held)}),
             unheard=self.unheard,
         )
 
@@ -140,7 +140,7 @@ class Zone:
     def decide(self) -> Decision[RebalanceTaskStatus]:
         """Decide once, without persisting anything."""
         plan = self.no_plan or Planned(
-            (NODES,) * len(self.heirs), PlanSummary(hash="good", moves=1, moves_lower_bound=1)
+            (NODES,) * len(self.targets), PlanSummary(hash="good", moves=1, moves_lower_bound=1)
         )
         decision = resharding.decide(
             self.spec, self.status, self.view(), self.now, 1, plan=lambda: plan
@@ -164,15 +164,15 @@ class Zone:
     def carry_out(self, action: world.Action) -> None:  # noqa: C901 - a case per kind
         """Do what an action asks for, if its guard lets it."""
         match action:
-            case views.CreateHeirs(nodes=nodes):
-                for heir, row in zip(self.heirs.values(), nodes, strict=True):
-                    heir.record = heir.record or routes.initial(row, 1)
-                    heir.held = True
+            case views.CreateTargets(nodes=nodes):
+                for target, row in zip(self.targets.values(), nodes, strict=True):
+                    target.record = target.record or routes.initial(row, 1)
+                    target.held = True
             case world.ChangeRoutes(changes=changes):
                 for change in changes:
                     self._write(change)
             case views.VerifyPart(overlap=overlap):
-                part = next(x for x in self.heirs[overlap.new].parts if x.overlap == overlap)
+                part = next(x for x in self.targets[overlap.new].parts if x.overlap == overlap)
                 part.verified = part.filled and not part.broken
             case views.DropLayout(generation=generation):
                 self._drop(generation)
@@ -185,7 +185,7 @@ class Zone:
                 self.pending = False
             case world.WriteStable(revision=revision):
                 assert revision == REVISION
-                assert all(part.sealed for h in self.heirs.values() for part in h.parts)
+                assert all(part.sealed for h in self.targets.values() for part in h.parts)
                 assert all(source.record.sealed for source in self.sources.values())
                 self.done, self.pending = True, False
             case _:
@@ -193,7 +193,7 @@ class Zone:
 
     def _write(self, change: world.RouteChange) -> None:
         p = change.partition
-        holder = self.sources.get(p) or self.heirs[p]
+        holder = self.sources.get(p) or self.targets[p]
         if holder.record is None or holder.record.partition_epoch != change.expected_epoch:
             return
         if change.state.partition_epoch == FIRST_PARTITION_EPOCH:
@@ -201,7 +201,9 @@ class Zone:
             assert not holder.serves, "rows that clients wrote are deleted"
             assert change.state.leader_epoch > holder.record.leader_epoch, "nodes would keep rows"
             parts = [NewPart(part.overlap) for part in holder.parts]
-            self.heirs[p] = NewPartition(parts, nodes=holder.nodes, held=True, record=change.state)
+            self.targets[p] = NewPartition(
+                parts, nodes=holder.nodes, held=True, record=change.state
+            )
             return
         holder.record = change.state
 
@@ -210,10 +212,10 @@ class Zone:
             assert self.done, "rows of the old layout are deleted before the new one is stable"
             self.sources = {}
             return
-        for p, heir in self.heirs.items():
-            assert not heir.serves, "rows that clients wrote are deleted"
-            parts = [NewPart(part.overlap) for part in heir.parts]
-            self.heirs[p] = NewPartition(parts, nodes=heir.nodes, held=heir.held)
+        for p, target in self.targets.items():
+            assert not target.serves, "rows that clients wrote are deleted"
+            parts = [NewPart(part.overlap) for part in target.parts]
+            self.targets[p] = NewPartition(parts, nodes=target.nodes, held=target.held)
 
     def _seal(self, request: views.RequestSeal) -> None:
         source = self.sources[request.partition]
@@ -221,9 +223,9 @@ class Zone:
         if not record.sealing or record.leader_epoch != request.leader_epoch or source.seal:
             return
         for overlap in self.overlaps[request.partition]:
-            heir = self.heirs[overlap.new]
-            part = next(x for x in heir.parts if x.overlap == overlap)
-            if part.broken or not part.verified or not heir.open:
+            target = self.targets[overlap.new]
+            part = next(x for x in target.parts if x.overlap == overlap)
+            if part.broken or not part.verified or not target.open:
                 return  # the leader has no importer that is near
         source.seal = "appended"
 
@@ -237,18 +239,18 @@ class Zone:
                 source.seal = "committed"
         if not self.sources:
             self.old_held.clear()
-        for heir in self.heirs.values():
-            heir.held = heir.record is not None
-            if heir.record is not None:
-                self._settle(heir, heir.record)
+        for target in self.targets.values():
+            target.held = target.record is not None
+            if target.record is not None:
+                self._settle(target, target.record)
 
-    def _settle(self, heir: NewPartition, record: LeaderAndIsr) -> None:
-        if not heir.open:
+    def _settle(self, target: NewPartition, record: LeaderAndIsr) -> None:
+        if not target.open:
             opened = routes.confirm(record)
             assert isinstance(opened, LeaderAndIsr)
-            heir.record = opened
-        heir.in_sync = record.replicas == heir.nodes
-        for part in heir.parts:
+            target.record = opened
+        target.in_sync = record.replicas == target.nodes
+        for part in target.parts:
             if part.broken:
                 continue
             part.filled, part.lag_rows = part.filled or self.fills, 0

@@ -63,9 +63,9 @@ def test_a_lower_minimum_ends_eligibility() -> None:
 
 
 @pytest.mark.proves("B-06")
-@pytest.mark.parametrize(("third", "heir"), [({}, 1), (LOST, 1), (None, 1)])
+@pytest.mark.parametrize(("third", "candidate"), [({}, 1), (LOST, 1), (None, 1)])
 def test_an_eligible_replica_leads_when_the_set_has_lost_its_data(
-    third: dict[str, Any] | None, heir: NodeId
+    third: dict[str, Any] | None, candidate: NodeId
 ) -> None:
     """The acknowledged rows are there, and nobody could ever read them again."""
     world = World()
@@ -73,7 +73,7 @@ def test_an_eligible_replica_leads_when_the_set_has_lost_its_data(
     world.reports |= {(0, 0): LOST, (0, 2): third}
     after = mended(world)
     assert after is not None
-    assert (after.leader, after.isr) == (heir, (heir,))
+    assert (after.leader, after.isr) == (candidate, (candidate,))
     assert after.leader_epoch > ALONE.leader_epoch
     assert after.eligible == (() if third == LOST else (2,))
 

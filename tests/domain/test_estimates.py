@@ -180,7 +180,7 @@ def test_the_status_of_a_re_sharding_has_rate_and_time_left() -> None:
     for _ in range(8):
         zone.run()
         zone.settle()
-    (part, *_), *_ = (heir.parts for heir in zone.heirs.values())
+    (part, *_), *_ = (target.parts for target in zone.targets.values())
     for done in (1000, 3000):
         part.bytes_done, part.bytes_total = done, 10_000
         zone.now = NOW + timedelta(seconds=done / 500)
@@ -220,7 +220,7 @@ def test_a_re_sharding_that_is_over_shows_all_ranges() -> None:
     while zone.status.state != S.FINALIZING:
         zone.run()
         zone.settle()
-    silent = next(iter(zone.heirs.values()))
+    silent = next(iter(zone.targets.values()))
     silent.parts = [NewPart(part.overlap) for part in silent.parts]
     for _ in range(3):
         zone.run()

@@ -193,7 +193,7 @@ def test_who_follows_by_another_record_says_nothing_of_this_leader(changes: Any)
     assert hearing.followers(found.view(), 0, found.routes[0]) == (frozenset({2}), frozenset[int]())
 
 
-def test_without_heirs_all_who_are_alive_stay_in_sync() -> None:
+def test_without_targets_all_who_are_alive_stay_in_sync() -> None:
     """Nodes of an older version, which say nothing, would leave the in-sync set."""
     after = route_leaders.fail_over(record(), (1, 2), minimum=2)
     assert after is not None

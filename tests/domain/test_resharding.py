@@ -89,7 +89,7 @@ def test_without_its_pending_assignment_it_ends_before_it_begins() -> None:
     assert zone.status.state == S.FAILED
 
 
-def test_heirs_that_do_not_open_in_time_end_in_a_cancel() -> None:
+def test_targets_that_do_not_open_in_time_end_in_a_cancel() -> None:
     """A zone without room would wait for ever, and its next rebalance too."""
     zone = Zone(2, 4)
     while zone.status.state != S.AWAITING_REPLICAS:
@@ -100,36 +100,36 @@ def test_heirs_that_do_not_open_in_time_end_in_a_cancel() -> None:
     check_cancelled(zone)
 
 
-def test_nothing_is_filled_before_all_replicas_of_heirs_are_in_sync() -> None:
+def test_nothing_is_filled_before_all_replicas_of_targets_are_in_sync() -> None:
     """Rows would have one copy, and be filled again when its node fails."""
     zone = Zone(2, 4)
     while zone.status.state != S.AWAITING_REPLICAS:
         zone.run()
-    for heir in zone.heirs.values():
+    for target in zone.targets.values():
         zone.run()
         assert zone.status.state == S.AWAITING_REPLICAS
-        assert heir.record is not None
-        heir.record = msgspec.structs.replace(heir.record, partition_epoch=2)
-        heir.in_sync = True
+        assert target.record is not None
+        target.record = msgspec.structs.replace(target.record, partition_epoch=2)
+        target.in_sync = True
     zone.run()
     assert zone.status.state == S.TRANSFERRING
 
 
-def test_routes_of_heirs_are_written_once_and_for_all_of_them() -> None:
+def test_routes_of_targets_are_written_once_and_for_all_of_them() -> None:
     """A lost action would leave the task waiting, or a repeat begin partitions again."""
     zone = Zone(2, 3)
     while zone.status.state != S.AWAITING_REPLICAS:
         zone.run(frozenset(range(99)))
     for _ in range(2):
-        assert asked(zone, views.CreateHeirs) == [
-            views.CreateHeirs(generation=1, nodes=(NODES, NODES, NODES))
+        assert asked(zone, views.CreateTargets) == [
+            views.CreateTargets(generation=1, nodes=(NODES, NODES, NODES))
         ]
     zone.run()
-    assert asked(zone, views.CreateHeirs) == []
+    assert asked(zone, views.CreateTargets) == []
 
 
 def test_a_re_sharding_waits_for_the_end_of_the_one_before() -> None:
-    """There would be three tables, and nobody would know whose heirs are whose."""
+    """There would be three tables, and nobody would know whose targets are whose."""
     zone = Zone(2, 3)
     zone.others_left = True
     go_on(zone, passes=5)
@@ -141,11 +141,11 @@ def test_a_re_sharding_waits_for_the_end_of_the_one_before() -> None:
 
 
 @pytest.mark.proves("B-08")
-def test_each_source_cuts_over_when_its_own_heirs_are_ready() -> None:
+def test_each_source_cuts_over_when_its_own_targets_are_ready() -> None:
     """One slow range would hold up all others, or a range be sealed for nobody."""
     zone = Zone(2, 4)
     go_on(zone, S.SWITCHING)
-    slow = zone.heirs[max(zone.heirs)]
+    slow = zone.targets[max(zone.targets)]
     for _ in range(12):
         slow.parts[0].lag_rows = LAG_ROWS_MAX + 1
         zone.run()
@@ -165,8 +165,8 @@ def test_nothing_is_sealed_for_a_part_that_was_not_verified() -> None:
     for _ in range(30):
         zone.run()
         zone.settle()
-        for heir in zone.heirs.values():
-            heir.parts[0].verified = False
+        for target in zone.targets.values():
+            target.parts[0].verified = False
     assert not zone.sources[0].record.sealing
     assert asked(zone, views.VerifyPart)
 
@@ -182,11 +182,11 @@ def test_nothing_is_sealed_or_compared_for_a_range_that_is_not_filled() -> None:
     for _ in range(30):
         zone.run()
         zone.settle()
-        for heir in zone.heirs.values():
-            heir.parts[0].lag_rows = 0
+        for target in zone.targets.values():
+            target.parts[0].lag_rows = 0
     assert not asked(zone, views.VerifyPart)
-    for heir in zone.heirs.values():
-        heir.parts[0].verified = True
+    for target in zone.targets.values():
+        target.parts[0].verified = True
     assert not asked(zone, world.ChangeRoutes)
     assert waiting(zone).startswith("Copying")
 
@@ -199,7 +199,7 @@ def test_a_seal_is_revoked_for_a_range_that_is_filled_again() -> None:
     """
     zone = Zone(1, 2)
     sealing(zone)
-    part = zone.heirs[max(zone.heirs)].parts[0]
+    part = zone.targets[max(zone.targets)].parts[0]
     part.filled, part.lag_rows = False, 0
     assert not asked(zone, views.RequestSeal)
     zone.run()
@@ -224,20 +224,20 @@ def test_the_next_coordinator_asks_for_a_seal_that_was_authorized() -> None:
     """It has not compared the parts itself: each restart would fence the leaders of all sources."""
     zone = Zone(1, 2)
     sealing(zone)
-    for heir in zone.heirs.values():
-        heir.parts[0].verified = False
+    for target in zone.targets.values():
+        target.parts[0].verified = False
     assert len(asked(zone, views.RequestSeal)) == 1
     assert not asked(zone, world.ChangeRoutes)
 
 
 @pytest.mark.parametrize("lag", [None, LAG_ROWS_MAX + 1])
-def test_an_heir_with_several_sources_serves_none_before_all_are_imported(lag: int | None) -> None:
+def test_a_target_with_several_sources_serves_none_before_all_are_imported(lag: int | None) -> None:
     """It would serve one part while another may still have to be begun again."""
     zone = Zone(2, 1)
     go_on(zone, S.SWITCHING)
-    (heir,) = zone.heirs.values()
+    (target,) = zone.targets.values()
     for _ in range(10):
-        heir.parts[1].lag_rows = lag
+        target.parts[1].lag_rows = lag
         zone.run()
     assert zone.sources[0].record.sealing == (lag is not None)
 
@@ -266,13 +266,13 @@ def check_cancelled(zone: Zone) -> None:
     assert not zone.pending
     for source in zone.sources.values():
         assert (source.seal, source.record.sealing, source.record.sealed) == ("", False, False)
-    for heir in zone.heirs.values():
-        assert (heir.record, heir.held) == (None, False)
+    for target in zone.targets.values():
+        assert (target.record, target.held) == (None, False)
 
 
 @pytest.mark.proves("ZR-20")
 def test_a_cancel_after_the_first_seal_comes_too_late_and_says_so() -> None:
-    """Acknowledged rows of the heirs would be deleted."""
+    """Acknowledged rows of the targets would be deleted."""
     zone = Zone(4, 8)
     zone.cut_overs_max = 1
     while not any(source.seal for source in zone.sources.values()):
@@ -291,7 +291,7 @@ def test_a_cancel_after_the_first_seal_comes_too_late_and_says_so() -> None:
 
 
 def test_a_cancel_waits_for_the_word_of_every_old_leader() -> None:
-    """A leader that is cut off may have sealed: its heirs would be deleted with the only rows."""
+    """A leader that is cut off may have sealed: its targets would be deleted with the only rows."""
     zone = Zone(2, 2)
     zone.cut_overs_max = 0
     go_on(zone, S.SWITCHING)
@@ -300,7 +300,7 @@ def test_a_cancel_waits_for_the_word_of_every_old_leader() -> None:
     for _ in range(5):
         zone.run()
     assert zone.status.state == S.CANCELLING
-    assert all(heir.record is not None for heir in zone.heirs.values())
+    assert all(target.record is not None for target in zone.targets.values())
     go_on(zone)
     assert zone.status.state == S.CANCELLED
 
@@ -314,7 +314,7 @@ def sealing(zone: Zone) -> None:
 
 @pytest.mark.proves("B-08")
 def test_a_cancel_fences_the_request_to_seal_that_is_on_its_way() -> None:
-    """The old leader would seal after its heirs were deleted, and nobody serve the range."""
+    """The old leader would seal after its targets were deleted, and nobody serve the range."""
     zone = Zone(1, 2)
     sealing(zone)
     (late,) = asked(zone, views.RequestSeal)
@@ -327,16 +327,16 @@ def test_a_cancel_fences_the_request_to_seal_that_is_on_its_way() -> None:
 
 
 @pytest.mark.proves("B-08")
-@pytest.mark.parametrize("heard", ["record", "leader", "heir"])
+@pytest.mark.parametrize("heard", ["record", "leader", "target"])
 def test_any_word_of_a_seal_makes_a_cancel_come_too_late(heard: str) -> None:
     """The only rows of a range would be deleted, because one of three had not said it yet."""
     zone = Zone(2, 2)
     sealing(zone)
-    source, part = zone.sources[0], next(iter(zone.heirs.values())).parts[0]
+    source, part = zone.sources[0], next(iter(zone.targets.values())).parts[0]
     source.seal = "committed"
     if heard == "record":
         source.record = msgspec.structs.replace(source.record, sealing=False, sealed=True)
-    part.sealed = heard == "heir"
+    part.sealed = heard == "target"
     source.reachable = heard == "leader"
     change(zone, cancel=True)
     zone.run()
@@ -358,7 +358,7 @@ def test_it_is_not_over_before_every_record_says_so() -> None:
 
 
 @pytest.mark.proves("ZR-20")
-def test_a_cancel_is_not_over_while_nodes_hold_replicas_of_heirs() -> None:
+def test_a_cancel_is_not_over_while_nodes_hold_replicas_of_targets() -> None:
     """The next re-sharding would find data nodes full of what nobody needs."""
     zone = Zone(1, 2)
     zone.cut_overs_max = 0
@@ -367,7 +367,7 @@ def test_a_cancel_is_not_over_while_nodes_hold_replicas_of_heirs() -> None:
     for _ in range(6):
         zone.run()
     assert (zone.status.state, zone.pending) == (S.CANCELLING, True)
-    assert all(heir.record is None for heir in zone.heirs.values())
+    assert all(target.record is None for target in zone.targets.values())
     assert waiting(zone) == "Stopping: 2 new partitions"
     go_on(zone)
     assert zone.status.state == S.CANCELLED
@@ -392,44 +392,44 @@ def test_it_is_not_over_before_all_nodes_have_said_what_they_have(*, cancel: boo
     assert zone.status.state == (S.CANCELLED if cancel else S.SUCCEEDED)
 
 
-def test_an_heir_that_serves_is_never_begun_again() -> None:
+def test_a_target_that_serves_is_never_begun_again() -> None:
     """Rows that clients have written to one part would go with the copy of another one."""
     zone = Zone(2, 1)
     zone.cut_overs_max = 1
-    (heir,) = zone.heirs.values()
-    while not heir.parts[0].sealed:
+    (target,) = zone.targets.values()
+    while not target.parts[0].sealed:
         zone.run()
         zone.settle()
-    heir.parts[1].broken, heir.parts[1].lag_rows = True, None
-    before = heir.record
+    target.parts[1].broken, target.parts[1].lag_rows = True, None
+    before = target.record
     for _ in range(3):
         zone.run()
         zone.settle()
-    assert heir.record == before
+    assert target.record == before
     assert waiting(zone).startswith("Broken")
     assert is_stalled(zone)
-    heir.parts[1].broken = False  # a person has given the rest up, or found the rows
+    target.parts[1].broken = False  # a person has given the rest up, or found the rows
     go_on(zone)
     assert zone.status.state == S.SUCCEEDED
 
 
 @pytest.mark.proves("B-08")
 @pytest.mark.parametrize("source", ["silent", "sealing", "well"])
-def test_a_broken_heir_is_begun_again_when_it_cannot_serve(source: str) -> None:
+def test_a_broken_target_is_begun_again_when_it_cannot_serve(source: str) -> None:
     """A part that a source is just cutting over would be deleted with what clients wrote to it."""
     zone = Zone(2, 1)
     zone.cut_overs_max = int(source == "sealing")
     go_on(zone, S.SWITCHING)
-    (heir,) = zone.heirs.values()
+    (target,) = zone.targets.values()
     if source == "sealing":
         zone.run()
         assert zone.sources[0].record.sealing
     zone.sources[0].reachable = source != "silent"
-    heir.parts[1].broken = True
-    before = heir.record
+    target.parts[1].broken = True
+    before = target.record
     assert before is not None
     zone.run()
-    after = next(iter(zone.heirs.values()))
+    after = next(iter(zone.targets.values()))
     assert after.record is not None
     assert (after.record != before) == (source == "well")
     if source == "well":
@@ -440,13 +440,13 @@ def test_a_broken_heir_is_begun_again_when_it_cannot_serve(source: str) -> None:
     assert zone.status.state == S.SUCCEEDED
 
 
-def test_an_heir_is_begun_again_from_a_source_that_has_sealed() -> None:
+def test_a_target_is_begun_again_from_a_source_that_has_sealed() -> None:
     """Its range would be served by nobody any more, although the sealed partition has its rows."""
     zone = Zone(1, 2)
     sealing(zone)
     zone.sources[0].seal = "committed"
-    heir = next(iter(zone.heirs.values()))
-    heir.parts[0].broken = True
+    target = next(iter(zone.targets.values()))
+    target.parts[0].broken = True
     go_on(zone)
     assert zone.status.state == S.SUCCEEDED
 
@@ -457,7 +457,7 @@ def test_a_part_that_differs_ends_it_while_it_can_still_be_undone() -> None:
     zone = Zone(1, 2)
     zone.cut_overs_max = 0
     go_on(zone, S.SWITCHING)
-    part = next(iter(zone.heirs.values())).parts[0]
+    part = next(iter(zone.targets.values())).parts[0]
     part.verified, part.differs = False, True
     go_on(zone)
     assert zone.status.state == S.CANCELLED
@@ -467,7 +467,7 @@ def test_a_part_that_differs_ends_it_while_it_can_still_be_undone() -> None:
 
 def differ(zone: Zone) -> NewPart:
     """Let a part that is not served yet differ from its source."""
-    part = next(p for h in zone.heirs.values() for p in h.parts if not p.sealed)
+    part = next(p for h in zone.targets.values() for p in h.parts if not p.sealed)
     part.verified, part.differs = False, True
     return part
 
@@ -476,7 +476,7 @@ def one_cut_over(old: int, new: int) -> Zone:
     """Return a re-sharding that has no way back any more."""
     zone = Zone(old, new)
     zone.cut_overs_max = 1
-    while not any(part.sealed for h in zone.heirs.values() for part in h.parts):
+    while not any(part.sealed for h in zone.targets.values() for part in h.parts):
         zone.run()
         zone.settle()
     zone.cut_overs_max = 0
@@ -491,7 +491,7 @@ def test_a_new_partition_that_differs_later_is_filled_again_a_few_times() -> Non
         part = differ(zone)
         for _ in range(3):
             zone.run()
-        assert part not in zone.heirs[part.overlap.new].parts, "its rows are still there"
+        assert part not in zone.targets[part.overlap.new].parts, "its rows are still there"
         assert zone.status.attempt == attempt
         assert zone.status.last_error is not None
         assert "it is filled again" in zone.status.last_error.message
@@ -523,7 +523,7 @@ def test_why_a_part_could_not_be_compared_is_told() -> None:
     zone = Zone(1, 2)
     zone.cut_overs_max = 0
     go_on(zone, S.SWITCHING)
-    part = next(iter(zone.heirs.values())).parts[0]
+    part = next(iter(zone.targets.values())).parts[0]
     part.verified, part.not_compared = False, "node 7 is silent"
     assert "(node 7 is silent)" in waiting(zone)
     assert not is_stalled(zone)
@@ -535,20 +535,20 @@ def is_stalled(zone: Zone) -> bool:
 
 
 @pytest.mark.proves("B-08")
-def test_a_seal_that_only_heirs_have_heard_of_is_noted() -> None:
-    """A survivor of a lost source would be made to serve what its heirs serve."""
+def test_a_seal_that_only_targets_have_heard_of_is_noted() -> None:
+    """A survivor of a lost source would be made to serve what its targets serve."""
     zone = Zone(1, 2)
     sealing(zone)
     zone.run()
     zone.sources[0].reachable = False
-    for heir in zone.heirs.values():
-        heir.parts[0].sealed, heir.parts[0].lag_rows = True, None
+    for target in zone.targets.values():
+        target.parts[0].sealed, target.parts[0].lag_rows = True, None
     zone.run()
     assert zone.sources[0].record.sealed
 
 
-def test_it_is_not_over_before_every_heir_serves() -> None:
-    """The old partitions would be deleted while an heir still fetches the end of their logs."""
+def test_it_is_not_over_before_every_target_serves() -> None:
+    """The old partitions would be deleted while a target still fetches the end of their logs."""
     zone = Zone(1, 2)
     sealing(zone)
     zone.run()
@@ -561,7 +561,7 @@ def test_it_is_not_over_before_every_heir_serves() -> None:
     assert zone.status.state == S.SUCCEEDED
 
 
-def test_nothing_is_sealed_for_an_heir_whose_followers_are_behind() -> None:
+def test_nothing_is_sealed_for_a_target_whose_followers_are_behind() -> None:
     """A range would be cut over to a single copy, and wait if that one's node fails."""
     zone = Zone(1, 2)
     zone.fills = False
@@ -569,8 +569,8 @@ def test_nothing_is_sealed_for_an_heir_whose_followers_are_behind() -> None:
     zone.fills = True
     for _ in range(30):
         zone.settle()
-        for heir in zone.heirs.values():
-            heir.in_sync = False
+        for target in zone.targets.values():
+            target.in_sync = False
         zone.run()
     assert not zone.sources[0].record.sealing
     assert waiting(zone).startswith("CatchingUp: followers of new partitions")
@@ -618,13 +618,13 @@ def test_old_partitions_that_cannot_be_stopped_do_not_hold_it_up_for_ever() -> N
     assert "except for stopping 1 old partitions" in zone.status.history[-1].message
 
 
-def test_an_heir_without_nodes_says_so() -> None:
+def test_a_target_without_nodes_says_so() -> None:
     """It would wait without a word (B-14)."""
     zone = Zone(1, 2)
     zone.fills = False
     go_on(zone, S.TRANSFERRING)
-    heir = next(iter(zone.heirs.values()))
-    heir.nodes = ()
+    target = next(iter(zone.targets.values()))
+    target.nodes = ()
     assert waiting(zone).startswith("Unreachable: no node of a new partition is left: 1")
     conditions = zone.decide().status.conditions
     reasons = {c.reason for c in conditions if c.type == ConditionType.STALLED}
@@ -687,16 +687,16 @@ class ReshardingMachine(RuleBasedStateMachine):
     @rule(pick=st.integers(0, 99))
     def break_import(self, pick: int) -> None:
         """Trim a log that is still to be imported."""
-        # An heir that serves another part, or is about to, is for a person: no end would come.
-        heirs = [h for h in self.zone.heirs.values() if h.open and not h.serves]
-        parts = [p for h in heirs for p in h.parts if not self.is_cutting_over(h, p)]
+        # A target that serves another part, or is about to, is for a person: no end would come.
+        targets = [h for h in self.zone.targets.values() if h.open and not h.serves]
+        parts = [p for h in targets for p in h.parts if not self.is_cutting_over(h, p)]
         if parts:
             part = parts[pick % len(parts)]
             part.broken, part.verified, part.lag_rows = True, False, None
 
-    def is_cutting_over(self, heir: NewPartition, part: NewPart) -> bool:
-        """Return whether another part of an heir may serve soon."""
-        others = (self.zone.sources.get(p.overlap.old) for p in heir.parts if p is not part)
+    def is_cutting_over(self, target: NewPartition, part: NewPart) -> bool:
+        """Return whether another part of a target may serve soon."""
+        others = (self.zone.sources.get(p.overlap.old) for p in target.parts if p is not part)
         return any(o is None or o.seal or o.record.sealing or o.record.sealed for o in others)
 
     @rule(suspend=st.booleans())
@@ -712,15 +712,15 @@ class ReshardingMachine(RuleBasedStateMachine):
 
     @invariant()
     def nothing_is_served_twice(self) -> None:
-        """See that an heir serves only what a source's committed seal has given it."""
-        for heir in self.zone.heirs.values():
-            for part in heir.parts:
+        """See that a target serves only what a source's committed seal has given it."""
+        for target in self.zone.targets.values():
+            for part in target.parts:
                 source = self.zone.sources.get(part.overlap.old)
                 assert not part.sealed or source is None or source.seal == "committed"
         if self.zone.status.state == S.CANCELLED:
             check_cancelled(self.zone)
         if self.zone.done:
-            assert all(p.sealed for h in self.zone.heirs.values() for p in h.parts)
+            assert all(p.sealed for h in self.zone.targets.values() for p in h.parts)
 
     def teardown(self) -> None:
         """In a calm world it comes to an end, and to the right one."""

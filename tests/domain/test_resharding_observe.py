@@ -7,7 +7,7 @@ import msgspec
 import pytest
 from worlds import NOW, OLD, World, report, text
 
-from rezone.domain.model.resharding_view import HeirView, ReshardingView
+from rezone.domain.model.resharding_view import ReshardingView, TargetView
 from rezone.domain.model.world import ZoneView
 from rezone.domain.repair.repairs import strays
 from rezone.domain.resharding.observe import Compared, observe
@@ -30,8 +30,8 @@ SPEC = RebalanceTaskSpec(zone_name="z", type=TaskType.RESHARD, revision=REVISION
 STATUS = RebalanceTaskStatus(revision=REVISION, layout_version=1, target=text(NEW))
 
 
-def heir_record(index: int, **changes: Any) -> LeaderAndIsr:
-    """Return the second record of an heir."""
+def target_record(index: int, **changes: Any) -> LeaderAndIsr:
+    """Return the second record of a target."""
     return msgspec.structs.replace(routes.initial(NEW[index], 2), partition_epoch=2, **changes)
 
 
@@ -44,9 +44,9 @@ def world(**sources: Any) -> World:
     return made
 
 
-def with_heirs(view: ZoneView, **reports: dict[str, Any]) -> ZoneView:
+def with_targets(view: ZoneView, **reports: dict[str, Any]) -> ZoneView:
     """Return the view with the next layout; "n1" is what the leader of new partition 1 says."""
-    records = [heir_record(index) for index in range(3)]
+    records = [target_record(index) for index in range(3)]
     nodes = dict(view.nodes)
     for index, partition in enumerate(HEIRS.ids):
         for node in NEW[index]:
@@ -62,9 +62,9 @@ def seen(view: ZoneView, status: RebalanceTaskStatus = STATUS, **compared: Any) 
     return observe(view, SPEC, status, Compared(**compared), grace_seconds=300.0)
 
 
-def heir(found: ReshardingView, index: int) -> HeirView:
-    """Return an heir by its index."""
-    return found.heirs[HEIRS.ids[index]]
+def target(found: ReshardingView, index: int) -> TargetView:
+    """Return a target by its index."""
+    return found.targets[HEIRS.ids[index]]
 
 
 def test_before_and_after_it_is_known_whose_turn_it_is() -> None:
@@ -76,11 +76,11 @@ def test_before_and_after_it_is_known_whose_turn_it_is() -> None:
         False,
         1,
     )
-    assert [h.nodes for h in first.heirs.values()] == list(NEW)
+    assert [h.nodes for h in first.targets.values()] == list(NEW)
     assert (first.stable, first.pending) == (OLD, NEW)
     other = dataclasses.replace(world().view(), pending_revision=REVISION + 1)
     assert not seen(other, RebalanceTaskStatus()).holds_pending
-    view = with_heirs(world().view())
+    view = with_targets(world().view())
     assert seen(view).created
     done = dataclasses.replace(view, stable=NEW, generation=1, pending=None)
     assert (seen(done).done, seen(done).holds_pending) == (True, False)
@@ -91,7 +91,7 @@ def test_before_and_after_it_is_known_whose_turn_it_is() -> None:
 
 def test_a_re_sharding_before_that_is_not_over_is_seen() -> None:
     """A third table would be written beside the two."""
-    view = with_heirs(world().view())
+    view = with_targets(world().view())
     after = dataclasses.replace(view, generation=1, stable=NEW, pending_generation=2, pending=OLD)
     assert seen(after, RebalanceTaskStatus()).others_left
     assert not seen(view).others_left
@@ -113,7 +113,7 @@ def test_a_re_sharding_before_that_is_not_over_is_seen() -> None:
 def test_that_there_is_no_seal_says_only_the_leader_of_the_record(
     said: dict[str, Any], word: bool | None
 ) -> None:
-    """A cancel would believe a leader of before, and delete rows of heirs that serve."""
+    """A cancel would believe a leader of before, and delete rows of targets that serve."""
     assert seen(world(**said).view()).sources[0].sealed is word
 
 
@@ -124,63 +124,63 @@ def test_a_silent_source_has_no_word() -> None:
     assert seen(made.view()).sources[0].sealed is None
 
 
-def test_parts_are_what_the_heir_s_leader_says_of_them() -> None:
-    """A source would be sealed for an heir that has not its rows."""
+def test_parts_are_what_the_target_s_leader_says_of_them() -> None:
+    """A source would be sealed for a target that has not its rows."""
     made = world(bytes_estimate=3000, rows_estimate=30)
     progress = (
         ImportProgress(source=0, filled=True, lag_rows=5),
         ImportProgress(source=1, rows=5, broken=True),
     )
     found = seen(
-        with_heirs(made.view(), n1={"imports": progress}),
+        with_targets(made.view(), n1={"imports": progress}),
         verified={(0, HEIRS.ids[1], 1)},
         differing={(1, HEIRS.ids[1], 1)},
     )
-    whole, broken = heir(found, 1).parts
+    whole, broken = target(found, 1).parts
     assert [p.overlap for p in (whole, broken)] == list(overlaps(Layout(0, 2), HEIRS))[1:3]
     assert (whole.filled, whole.lag_rows, whole.verified, whole.differs) == (True, 5, True, False)
     assert (broken.broken, broken.verified, broken.differs) == (True, False, True)
     assert (whole.bytes_done, whole.bytes_total) == (1000, 1000)
     assert (broken.bytes_done, broken.bytes_total) == (500, 1000)
-    (unknown,) = heir(found, 0).parts
+    (unknown,) = target(found, 0).parts
     assert (unknown.filled, unknown.lag_rows, unknown.sealed) == (False, None, False)
 
 
 @pytest.mark.parametrize("changes", [{"role": Role.FOLLOWER}, {"leader_epoch": 0}])
-def test_who_does_not_lead_an_heir_has_no_word(changes: dict[str, Any]) -> None:
+def test_who_does_not_lead_a_target_has_no_word(changes: dict[str, Any]) -> None:
     """An earlier leader's progress would count, which its successor may not have."""
     said = {"imports": (ImportProgress(source=0, filled=True, lag_rows=0),), **changes}
-    found = heir(seen(with_heirs(world().view(), n0=said)), 0)
+    found = target(seen(with_targets(world().view(), n0=said)), 0)
     assert (found.leader_epoch, found.parts[0].filled) == (None, False)
 
 
-def test_an_heir_is_in_sync_when_all_its_nodes_that_are_left_are() -> None:
+def test_a_target_is_in_sync_when_all_its_nodes_that_are_left_are() -> None:
     """A range would be cut over to one copy, or wait for a node that is gone for good."""
-    view = with_heirs(world().view())
-    assert all(h.in_sync and h.open for h in seen(view).heirs.values())
+    view = with_targets(world().view())
+    assert all(h.in_sync and h.open for h in seen(view).targets.values())
     alone = dataclasses.replace(
-        view, routes=view.routes.changed({HEIRS.ids[0]: heir_record(0, isr=(0,))})
+        view, routes=view.routes.changed({HEIRS.ids[0]: target_record(0, isr=(0,))})
     )
-    assert not heir(seen(alone), 0).in_sync
+    assert not target(seen(alone), 0).in_sync
     nodes = {**alone.nodes, 1: dataclasses.replace(alone.nodes[1], lost=True)}
-    left = heir(seen(dataclasses.replace(alone, nodes=nodes)), 0)
+    left = target(seen(dataclasses.replace(alone, nodes=nodes)), 0)
     assert (left.nodes, left.in_sync) == ((0,), True)
 
 
 @pytest.mark.proves("DCP-08")
-def test_an_heir_is_not_in_sync_before_its_indexes_are() -> None:
+def test_a_target_is_not_in_sync_before_its_indexes_are() -> None:
     """Lookups would be refused after the cut-over, where they were answered before."""
-    view = with_heirs(
+    view = with_targets(
         world().view(), n0={"index": IndexPosition(100, "u", (b"i",)), "committed_offset": 100}
     )
     view = dataclasses.replace(view, indexes={b"i": "by_name"})
-    assert heir(seen(view), 0).in_sync
-    assert not heir(seen(view), 1).in_sync
+    assert target(seen(view), 0).in_sync
+    assert not target(seen(view), 1).in_sync
 
 
 def test_replicas_of_a_layout_that_is_over_are_stopped_where_they_come_up() -> None:
     """A node that was away would keep the rows of a re-sharding's other side for ever."""
-    view = with_heirs(world().view())
+    view = with_targets(world().view())
     assert strays(view) == ()
     intended = dataclasses.replace(view, cancel_revision=REVISION)
     assert strays(intended) == (), "its table stands: its seals are not revoked yet"
@@ -212,9 +212,9 @@ def test_who_was_not_heard_yet_may_have_anything() -> None:
         assert seen(dataclasses.replace(view, nodes=nodes)).unheard == unheard
 
 
-def test_a_node_that_is_not_there_gets_no_heir() -> None:
-    """An heir would wait for a data node that was retired meanwhile."""
+def test_a_node_that_is_not_there_gets_no_target() -> None:
+    """A target would wait for a data node that was retired meanwhile."""
     view = world().view()
     nodes = {n: v for n, v in view.nodes.items() if n}
     found = seen(dataclasses.replace(view, nodes=nodes), RebalanceTaskStatus())
-    assert heir(found, 0).nodes == (1,)
+    assert target(found, 0).nodes == (1,)

@@ -33,7 +33,7 @@ def zone(partitions: int, replicas: int, nodes: int, size: int = 1 << 20) -> Old
 @pytest.mark.proves("B-08")
 @settings(max_examples=60, deadline=None)
 @given(COUNTS, COUNTS, st.integers(1, 3), st.integers(3, 7), st.data())
-def test_every_heir_lives_on_as_many_nodes_as_it_has_replicas(
+def test_every_target_lives_on_as_many_nodes_as_it_has_replicas(
     first: int, second: int, replicas: int, nodes: int, data: st.DataObject
 ) -> None:
     """A new partition would have one replica too few, or one on a node that is gone."""

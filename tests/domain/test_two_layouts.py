@@ -20,12 +20,12 @@ from rezone.wire.messages import FIRST_PARTITION_EPOCH, PartitionId, Role
 HEIR = id_of(1, 0)
 
 
-def resharding(*, sealed: tuple[int, ...] = (), heirs: int = 4, **settings: Any) -> World:
+def resharding(*, sealed: tuple[int, ...] = (), targets: int = 4, **settings: Any) -> World:
     """Return a zone of two partitions that becomes one of four."""
-    made = World(heirs=[record() for _ in range(heirs)])
+    made = World(targets=[record() for _ in range(targets)])
     for index in sealed:
         made.routes[index] = msgspec.structs.replace(made.routes[index], sealed=True)
-    target = tuple((0, 1, 2) for _ in range(heirs))
+    target = tuple((0, 1, 2) for _ in range(targets))
     made.settings = {"pending": target, "pending_revision": 2, "pending_generation": 1, **settings}
     return made
 
@@ -51,8 +51,8 @@ def test_leaders_of_both_layouts_are_replaced() -> None:
 def test_new_partitions_take_writes_when_all_their_replicas_are_open() -> None:
     """Their first row could never come in."""
     first = record(partition_epoch=FIRST_PARTITION_EPOCH)
-    made = resharding(heirs=2)
-    made.heirs = [first, first]
+    made = resharding(targets=2)
+    made.targets = [first, first]
     made.reports[id_of(1, 1), 2] = None
     (change,) = repairs(made.view(), NOW)
     assert (change.partition, change.state.partition_epoch) == (HEIR, FIRST_PARTITION_EPOCH + 1)
@@ -135,5 +135,5 @@ def test_nobody_waits_for_what_is_sealed() -> None:
         made.reported(partition, known.leader, follower_offsets=heard)
     assert lagging_nodes(made.view()) == set()
     assert indexing(made.view()).startswith("by_name: 0 of 15 replicas have it")
-    made.heirs[0] = msgspec.structs.replace(made.heirs[0], isr=(0, 1))
+    made.targets[0] = msgspec.structs.replace(made.targets[0], isr=(0, 1))
     assert lagging_nodes(made.view()) == {2}

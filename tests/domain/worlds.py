@@ -53,15 +53,15 @@ def report(partition: int, node: int, route: LeaderAndIsr, **changes: Any) -> Re
 class World:
     """A mutable description of one observation.
 
-    `heirs` are the records of the layout after that of `routes`, which is of `generation`. Nodes of
-    `hears` say whom they hear; they answer, and have for `answer_seconds`.
+    `targets` are the records of the layout after that of `routes`, which is of `generation`. Nodes
+    of `hears` say whom they hear; they answer, and have for `answer_seconds`.
     """
 
     routes: list[LeaderAndIsr] = dataclasses.field(
         default_factory=lambda: [record(), record(leader=1)],
     )
     generation: int = 0
-    heirs: list[LeaderAndIsr] = dataclasses.field(default_factory=list)
+    targets: list[LeaderAndIsr] = dataclasses.field(default_factory=list)
     nodes: int = 5
     silent: dict[int, float] = dataclasses.field(default_factory=dict)
     hears: dict[int, set[int]] = dataclasses.field(default_factory=dict)
@@ -87,7 +87,7 @@ class World:
     def records(self) -> RouteRecords:
         """All records by partition id."""
         table = RouteRecords(self.routes, self.generation)
-        return table.with_next(self.heirs, self.generation + 1) if self.heirs else table
+        return table.with_next(self.targets, self.generation + 1) if self.targets else table
 
     def view(self) -> ZoneView:
         """Return the observation; `reports` of None means that the node has no such replica."""

@@ -95,7 +95,7 @@ class CutOver(DataPlane):
         self.clients: list[Write | None] = [None] * CLIENTS
         self.values = 0
         self.sources = {
-            heir: list(layouts.sources_of(heir, self.old, self.new)) for heir in self.new.ids
+            target: list(layouts.sources_of(target, self.old, self.new)) for target in self.new.ids
         }
         self.compared: weakref.WeakKeyDictionary[Replica, set[PartitionId]] = (
             weakref.WeakKeyDictionary()
@@ -126,13 +126,13 @@ class CutOver(DataPlane):
         """Whether all is cut over, and no client waits."""
         if self.sealed != set(self.old.ids) or any(c is not None for c in self.clients):
             return False
-        return all(any(map(self._serves, self.leaders(heir))) for heir in self.new.ids)
+        return all(any(map(self._serves, self.leaders(target))) for target in self.new.ids)
 
-    def _serves(self, heir: Replica) -> bool:
-        """Whether an heir serves its range, and has committed and applied what its log has."""
-        store = heir.store
-        whole = heir.serving.hashes(self.new.range_of(heir.partition_id))()
-        return whole and store.applied == heir.positions.committed == store.log_end
+    def _serves(self, target: Replica) -> bool:
+        """Whether a target serves its range, and has committed and applied what its log has."""
+        store = target.store
+        whole = target.serving.hashes(self.new.range_of(target.partition_id))()
+        return whole and store.applied == target.positions.committed == store.log_end
 
     def disturb(self) -> None:
         """Perhaps break something; perhaps end who leads a source, while others are filled from it.
@@ -143,8 +143,8 @@ class CutOver(DataPlane):
         if self.lateness.random() < self.late_applies / 4:
             leading = [
                 self.records[part.source].leader
-                for heir in self.replicas()
-                for part in heir.importing.parts()
+                for target in self.replicas()
+                for part in target.importing.parts()
                 if part.position is not None and part.position.filling
             ]
             up = [node for node in leading if node in self.network.nodes]
@@ -225,7 +225,7 @@ class CutOver(DataPlane):
             write = Write(row, b"value %d" % self.values, producer_id)
             self.clients[number] = write
         elif isinstance(write.outcome, WriteResult):
-            self.counts["heir" if write.asked in self.new.ids else "source"] += 1
+            self.counts["target" if write.asked in self.new.ids else "source"] += 1
             self.acknowledged[write.row].add(write.value)
             self.clients[number] = None
             return
@@ -282,16 +282,16 @@ class CutOver(DataPlane):
 
     def _same_at_the_cut(self) -> None:
         """Assert that each part has, when it is served, what its source had at its end."""
-        for heir in self.replicas():
-            if heir.partition_id not in self.new.ids:
+        for target in self.replicas():
+            if target.partition_id not in self.new.ids:
                 continue
-            done = self.compared.setdefault(heir, set())
-            for part in self.sources[heir.partition_id]:
-                if part.old not in done and heir.serving.has_source(part.old):
-                    self._compare(heir, part)
+            done = self.compared.setdefault(target, set())
+            for part in self.sources[target.partition_id]:
+                if part.old not in done and target.serving.has_source(part.old):
+                    self._compare(target, part)
                     done.add(part.old)
 
-    def _compare(self, heir: Replica, part: Overlap) -> None:
+    def _compare(self, target: Replica, part: Overlap) -> None:
         ended = [p for p in self.replicas() if p.partition_id == part.old and _has_ended(p)]
         for source in ended:
             self.counts["compared"] += 1
@@ -299,15 +299,15 @@ class CutOver(DataPlane):
             assert seal is not None
             digests = [
                 each.store.reader.digest(seal.commit_time, part.start, part.end, ranges=1)
-                for each in (source, heir)
+                for each in (source, target)
             ]
-            assert digests[0] == digests[1], f"{_name(heir)} differs from {_name(source)}"
+            assert digests[0] == digests[1], f"{_name(target)} differs from {_name(source)}"
 
     def _check_end(self) -> None:
         """Assert that all that was acknowledged is where clients look for it, once."""
         for row in self.rows:
-            heir = self.new.partition_of(int.from_bytes(row[:8], "big"))
-            (leader,) = self.leaders(heir)
+            target = self.new.partition_of(int.from_bytes(row[:8], "big"))
+            (leader,) = self.leaders(target)
             missing = self.acknowledged[row] - values_of(leader, row).keys()
             assert not missing, f"{missing} of {row!r} are lost"
         for partition in self.old.ids:

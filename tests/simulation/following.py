@@ -190,8 +190,8 @@ class Followed(CutOver):
             self._check(row)
 
     def _check(self, row: bytes) -> None:
-        heir = self.new.partition_of(int.from_bytes(row[:8], "big"))
-        (leader,) = self.leaders(heir)
+        target = self.new.partition_of(int.from_bytes(row[:8], "big"))
+        (leader,) = self.leaders(target)
         there, came = versions_of(leader, row), self.follower.came[row]
         assert came == there, f"{row!r}: {came} have come, there are {there}"
         self.counts["feed rows"] += 1

@@ -32,27 +32,27 @@ def standby_ahead(run: Indexed) -> Plot:
     others = [node for node in record.isr if node != record.leader]
     if len(others) < MINIMUM:
         return
-    standby, heir = run.rng.sample(others, 2)
+    standby, target = run.rng.sample(others, 2)
     run.change(routes.set_hot_standby(record, standby))
     while standby not in run.record.iss:
         yield
-    cut = frozenset((run.record.leader, heir))
+    cut = frozenset((run.record.leader, target))
     run.network.cut.add(cut)
-    while not _is_ahead(run.replica(standby), run.replica(heir)):
+    while not _is_ahead(run.replica(standby), run.replica(target)):
         yield
     run.network.cut.discard(cut)
     if run.rng.random() < 0.5:
         run.stop(standby)
     run.kill(run.record.leader)
-    answer = route_leaders.fail_over(run.record, [heir], minimum=MINIMUM)
+    answer = route_leaders.fail_over(run.record, [target], minimum=MINIMUM)
     run.counts["left ahead"] += run.change(answer)
 
 
-def _is_ahead(standby: Replica | None, heir: Replica | None) -> bool:
-    """Whether a standby has indexed more than an heir has in its log."""
-    if standby is None or heir is None:
+def _is_ahead(standby: Replica | None, target: Replica | None) -> bool:
+    """Whether a standby has indexed more than a target has in its log."""
+    if standby is None or target is None:
         return False
-    return min(standby.store.applied, standby.store.indexer.position.offset) > heir.store.log_end
+    return min(standby.store.applied, standby.store.indexer.position.offset) > target.store.log_end
 
 
 def follower_lags(run: Indexed) -> Plot:

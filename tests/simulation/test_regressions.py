@@ -249,17 +249,17 @@ def test_a_follower_keeps_what_it_shares_with_a_leader_that_missed_a_branch() ->
     with world_of(THREE) as world:
         record = world.checks.routes[0]
         leader = record.leader
-        heir, follower = (n for n in record.isr if n != leader)
+        target, follower = (n for n in record.isr if n != leader)
 
         def branch(world: World) -> None:
-            world.network.cut.add(frozenset((leader, heir)))
+            world.network.cut.add(frozenset((leader, target)))
             world.kubelet.kill(leader, 0.1)
 
         def started_over(world: World) -> bool:
             held = world.checks.held(0, follower)
             assert held is not None
             assert not held.started_over, "it has dropped all its rows"
-            return world.checks.routes[0].leader == heir
+            return world.checks.routes[0].leader == target
 
         world.orders = [
             Order(at_once, branch),
@@ -268,7 +268,7 @@ def test_a_follower_keeps_what_it_shares_with_a_leader_that_missed_a_branch() ->
             Order(later(2.0), started_over),
         ]
         world.run(SECONDS_MAX)
-        assert world.network.nodes[heir].find(0).role is Role.LEADER
+        assert world.network.nodes[target].find(0).role is Role.LEADER
 
 
 @pytest.mark.proves("B-06")

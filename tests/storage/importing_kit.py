@@ -42,27 +42,28 @@ def ranged(store: PartitionStore, hashes: HashRange, since: int = 0) -> list[Ran
 
 def imported(
     source: PartitionStore,
-    heir: PartitionStore,
+    target: PartitionStore,
     part: Overlap,
     *,
     since: int = 0,
     most: int = 999,
     ahead: int = 1000,
 ) -> int:
-    """Import a part as the heir's leader does, as if the source sent it from an offset on.
+    """Import a part as the target's leader does, as if the source sent it from an offset on.
 
-    The heir's clock is `ahead` of its last entry. Return how many entries were not imported before.
+    The target's clock is `ahead` of its last entry. Return how many entries were not imported
+    before.
     """
     count = 0
     for entry in ranged(source, HashRange(part.start, part.end), since)[:most]:
         raw = import_entry(
             part.old,
             entry,
-            heir.import_position(part.old),
-            Stand(1, heir.log_end, heir.last_commit_time + ahead),
+            target.import_position(part.old),
+            Stand(1, target.log_end, target.last_commit_time + ahead),
         )
         if raw is not None:
-            heir.append(raw)
+            target.append(raw)
             count += 1
     return count
 
@@ -75,7 +76,7 @@ def inside(versions: list[Version], part: Overlap) -> list[Version]:
 WHOLE = Overlap(0, 1 << 64, 0, NEW.ids[0])
 
 
-class HeirUnderTest:
+class TargetUnderTest:
     """A new partition's store that applies, is undone and restarts at any time."""
 
     def __init__(self, path: Path, kind: EngineKind, rng: random.Random) -> None:
@@ -102,8 +103,8 @@ class HeirUnderTest:
 
 
 def check_versions(
-    heir: PartitionStore, writers: Sequence[Writer], parts: Sequence[Overlap]
+    target: PartitionStore, writers: Sequence[Writer], parts: Sequence[Overlap]
 ) -> None:
     """Check that a new partition has every version of its parts, and no other."""
     wanted = [v for part in parts for v in inside(writers[part.old].versions(1 << 60), part)]
-    assert stored_versions(heir) == sorted(wanted)
+    assert stored_versions(target) == sorted(wanted)

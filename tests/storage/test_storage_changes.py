@@ -82,19 +82,19 @@ def test_only_rows_of_the_range_come(tmp_path: Path) -> None:
 
 
 def imported(
-    source: PartitionStore, heir: PartitionStore, begun: int
+    source: PartitionStore, target: PartitionStore, begun: int
 ) -> tuple[ImportPosition, ...]:
     """Import a whole source as one that began at an offset did; return how far that is."""
     time = source.last_commit_time if begun else 0
     start = ImportPosition(0, begun, time, "u0")
-    heir.append(begin_entry(start, (), (), Stand(1, heir.log_end, time + 5)))
+    target.append(begin_entry(start, (), (), Stand(1, target.log_end, time + 5)))
     data = source.read(begun, 1 << 20)
     for entry in range_entries(iter_entries(data), WHOLE, BRANCH):
-        stand = Stand(1, heir.log_end, heir.last_commit_time + 1000)
-        raw = import_entry(0, entry, heir.import_position(0), stand)
+        stand = Stand(1, target.log_end, target.last_commit_time + 1000)
+        raw = import_entry(0, entry, target.import_position(0), stand)
         assert raw is not None
-        heir.append(raw)
-    found = heir.import_position(0)
+        target.append(raw)
+    found = target.import_position(0)
     assert found is not None
     return (found,)
 

@@ -16,7 +16,7 @@ from importing_kit import (
     W1,
     W2,
     WHOLE,
-    HeirUnderTest,
+    TargetUnderTest,
     check_versions,
     imported,
     stores,
@@ -45,21 +45,23 @@ from rezone.wire.layouts import HashRange, Overlap, sources_of
 from rezone.wire.messages import EngineKind, ImportPosition
 
 
-def stand(heir: PartitionStore, ahead: int = 1) -> Stand:
-    """Where the heir's next entry comes to stand."""
-    return Stand(1, heir.log_end, heir.last_commit_time + ahead)
+def stand(target: PartitionStore, ahead: int = 1) -> Stand:
+    """Where the target's next entry comes to stand."""
+    return Stand(1, target.log_end, target.last_commit_time + ahead)
 
 
-def begin(source: PartitionStore, heir: PartitionStore, part: Overlap) -> None:
-    """Begin to import a part, as the heir's leader does."""
+def begin(source: PartitionStore, target: PartitionStore, part: Overlap) -> None:
+    """Begin to import a part, as the target's leader does."""
     begun = source.outgoing.begin_import()
     position = msgspec.structs.replace(begun.position, source=part.old)
-    heir.append(begin_entry(position, begun.producers, begun.transactions, stand(heir)))
+    target.append(begin_entry(position, begun.producers, begun.transactions, stand(target)))
 
 
-def fill(source: PartitionStore, heir: PartitionStore, part: Overlap, bytes_max: int = 300) -> bool:
+def fill(
+    source: PartitionStore, target: PartitionStore, part: Overlap, bytes_max: int = 300
+) -> bool:
     """Append the next fill of a part; whether that was all."""
-    before = heir.import_position(part.old)
+    before = target.import_position(part.old)
     assert before is not None
     hashes = HashRange(part.start, part.end)
     found = range_versions(source.engine, hashes, before.filled_to, bytes_max)
@@ -69,37 +71,37 @@ def fill(source: PartitionStore, heir: PartitionStore, part: Overlap, bytes_max:
         filled_to=found.reached,
         rows=before.rows + found.batch.num_rows,
     )
-    heir.append(fill_entry(found.batch, before, after, stand(heir)))
+    target.append(fill_entry(found.batch, before, after, stand(target)))
     return found.end
 
 
-def fill_all(source: PartitionStore, heir: PartitionStore, part: Overlap) -> None:
+def fill_all(source: PartitionStore, target: PartitionStore, part: Overlap) -> None:
     """Begin and fill a part."""
-    begin(source, heir, part)
-    while not fill(source, heir, part):
+    begin(source, target, part)
+    while not fill(source, target, part):
         pass
 
 
 def import_some(
-    source: PartitionStore, heir: PartitionStore, part: Overlap, rng: random.Random
+    source: PartitionStore, target: PartitionStore, part: Overlap, rng: random.Random
 ) -> None:
     """Do what is next for a part, or what may be done beside it."""
-    position = heir.import_position(part.old)
+    position = target.import_position(part.old)
     if position is None:
-        begin(source, heir, part)
+        begin(source, target, part)
     elif position.filling and rng.random() < 0.7:
-        fill(source, heir, part)
+        fill(source, target, part)
     else:
-        imported(source, heir, part, since=position.offset, most=rng.randrange(1, 6))
+        imported(source, target, part, since=position.offset, most=rng.randrange(1, 6))
 
 
-def import_the_rest(source: PartitionStore, heir: PartitionStore, part: Overlap) -> None:
+def import_the_rest(source: PartitionStore, target: PartitionStore, part: Overlap) -> None:
     """Do all that is left to be done for a part."""
-    if heir.import_position(part.old) is None:
-        begin(source, heir, part)
-    while position_of(heir, part.old).filling:
-        fill(source, heir, part)
-    imported(source, heir, part, since=position_of(heir, part.old).offset)
+    if target.import_position(part.old) is None:
+        begin(source, target, part)
+    while position_of(target, part.old).filling:
+        fill(source, target, part)
+    imported(source, target, part, since=position_of(target, part.old).offset)
 
 
 def some_rows(rng: random.Random, turn: int) -> dict[bytes, bytes | None]:
@@ -127,7 +129,7 @@ def test_filled_and_followed_it_has_what_its_sources_have(
         writers = [Writer(source) for source in sources]
         for source in sources:
             source.update_meta(failover_log=BRANCH)
-        heir = HeirUnderTest(tmp_path / "heir", kind, rng)
+        target = TargetUnderTest(tmp_path / "target", kind, rng)
         for turn in range(80):
             step, part = rng.randrange(8), rng.choice(parts)
             source = sources[part.old]
@@ -136,15 +138,15 @@ def test_filled_and_followed_it_has_what_its_sources_have(
                 writers[which].write(some_rows(rng, turn))
                 apply(sources[which])
             elif step <= 4:
-                import_some(source, heir.store, part, rng)
+                import_some(source, target.store, part, rng)
             else:
-                heir.suffer(step - 5)
-            heir.note_end()
+                target.suffer(step - 5)
+            target.note_end()
         for part in parts:
-            import_the_rest(sources[part.old], heir.store, part)
-        heir.store.apply_to(heir.store.log_end)
-        check_versions(heir.store, writers, parts)
-        heir.store.close()
+            import_the_rest(sources[part.old], target.store, part)
+        target.store.apply_to(target.store.log_end)
+        check_versions(target.store, writers, parts)
+        target.store.close()
 
 
 @pytest.mark.proves("B-08")
@@ -152,7 +154,7 @@ def test_what_was_known_where_the_log_is_followed_from_comes_first(
     tmp_path: Path, kind: EngineKind
 ) -> None:
     """A write or commit whose answer was lost before the fill would be applied a second time."""
-    with stores(tmp_path, kind, "source", "heir") as (source, heir):
+    with stores(tmp_path, kind, "source", "target") as (source, target):
         source.update_meta(failover_log=BRANCH)
         Writer(source).write({rid(1): b"x"}, W1, 4)
         tx = Transactor(source)
@@ -162,39 +164,39 @@ def test_what_was_known_where_the_log_is_followed_from_comes_first(
         tx.commit(T1)
         tx.abort(T2)
         apply(source)
-        fill_all(source, heir, WHOLE)
-        state = heir.producer(W1, 0)[1]
+        fill_all(source, target, WHOLE)
+        state = target.producer(W1, 0)[1]
         assert state is not None
         assert state.sequence == 4
-        apply(heir)
-        assert heir.producer(W1, 0)[1] == state
+        apply(target)
+        assert target.producer(W1, 0)[1] == state
         with source.transactions() as table:
             there = {transaction: table.get(transaction) for transaction in (T1, T2)}
-        with heir.transactions() as table:
+        with target.transactions() as table:
             for transaction, its in there.items():
                 mine = table.get(transaction)
                 assert mine is not None
                 assert its is not None
                 assert (mine.is_open, mine.last.kind) == (False, its.last.kind)
             assert table.get(T3) is None, "an open transaction is the source's alone"
-        assert stored_rows(heir) == {rid(1): b"x", rid(2): b"t"}
-        assert all(version[2] != FLAG_INTENT for version in stored_versions(heir))
+        assert stored_rows(target) == {rid(1): b"x", rid(2): b"t"}
+        assert all(version[2] != FLAG_INTENT for version in stored_versions(target))
         # What goes on at the source comes by the log, and how the open one ends.
         Writer(source).write({rid(1): b"y"}, W1, 5)
         tx.commit(T3)
-        imported(source, heir, WHOLE, since=position_of(heir).offset)
-        apply(heir)
-        assert stored_rows(heir) == {rid(1): b"y", rid(2): b"t", rid(4): b"t"}
-        later = heir.producer(W1, 0)[1]
+        imported(source, target, WHOLE, since=position_of(target).offset)
+        apply(target)
+        assert stored_rows(target) == {rid(1): b"y", rid(2): b"t", rid(4): b"t"}
+        later = target.producer(W1, 0)[1]
         assert later is not None
         assert later.sequence == 5
-        heir.truncate(0)
-        assert heir.import_position(0) is None
-        assert stored_versions(heir) == []
-        undone = heir.producer(W1, 0)[1]
+        target.truncate(0)
+        assert target.import_position(0) is None
+        assert stored_versions(target) == []
+        undone = target.producer(W1, 0)[1]
         assert undone is not None
         assert undone.sequence == 3, "the batch that is undone would count as known"
-        with heir.transactions() as table:
+        with target.transactions() as table:
             assert table.get(T1) is None
 
 
@@ -203,7 +205,7 @@ def test_two_sources_may_know_the_same_writers_and_transactions(
     tmp_path: Path, kind: EngineKind
 ) -> None:
     """After a second re-sharding a retry could be taken for an older one, or no copy be opened."""
-    with stores(tmp_path, kind, "a", "b", "heir") as (first, second, heir):
+    with stores(tmp_path, kind, "a", "b", "target") as (first, second, target):
         for source, sequence in ((first, 7), (second, 3)):
             source.update_meta(failover_log=BRANCH)
             Writer(source).write({rid(1): b"x"}, W2, sequence)
@@ -214,29 +216,29 @@ def test_two_sources_may_know_the_same_writers_and_transactions(
             apply(source)
         halves = [Overlap(0, 1 << 63, 0, NEW.ids[0]), Overlap(1 << 63, 1 << 64, 1, NEW.ids[0])]
         for source, part in zip((first, second), halves, strict=True):
-            fill_all(source, heir, part)
-        apply(heir)
-        state = heir.producer(W2, 0)[1]
+            fill_all(source, target, part)
+        apply(target)
+        state = target.producer(W2, 0)[1]
         assert state is not None
         assert state.sequence == 7
-        heir.flush()
-        with heir.transactions() as table:
+        target.flush()
+        with target.transactions() as table:
             found = table.get(T1)
             assert found is not None
             assert len(found.records) == 1
         # Long after, both are forgotten; once each.
-        last = Writer(heir)
-        heir.append(
+        last = Writer(target)
+        target.append(
             build_entry(
                 rows_batch([rid(9)], [0], [b"z"]),
                 leader_epoch=1,
-                base_offset=heir.log_end,
-                commit_time=heir.last_commit_time + 1_000_000_000,
+                base_offset=target.log_end,
+                commit_time=target.last_commit_time + 1_000_000_000,
             )
         )
-        heir.note_committed(heir.log_end)
+        target.note_committed(target.log_end)
         apply(last.store)
-        with heir.transactions() as table:
+        with target.transactions() as table:
             assert table.get(T1) is None
 
 
@@ -246,7 +248,7 @@ def test_a_fill_travels_with_the_partition_and_goes_on_there(tmp_path: Path, for
     engine = FORMS[form][0]
     with (
         stores(tmp_path, engine, "source") as (source,),
-        opened(tmp_path / "heir", form) as heir,
+        opened(tmp_path / "target", form) as target,
         opened(tmp_path / "follower", form) as follower,
     ):
         source.update_meta(failover_log=BRANCH)
@@ -254,22 +256,22 @@ def test_a_fill_travels_with_the_partition_and_goes_on_there(tmp_path: Path, for
         for turn in range(30):
             writer.write({rid(turn): b"x" * 20}, W1, turn + 1)
         apply(source)
-        begin(source, heir, WHOLE)
-        fill(source, heir, WHOLE)
-        apply(heir)
-        heir.flush()
+        begin(source, target, WHOLE)
+        fill(source, target, WHOLE)
+        apply(target)
+        target.flush()
         follower.reset()
-        copy(heir, follower)
+        copy(target, follower)
         kept = position_of(follower)
-        assert kept == position_of(heir)
+        assert kept == position_of(target)
         assert kept.filling
         assert 0 < kept.rows < 30
-        fill(source, heir, WHOLE)
+        fill(source, target, WHOLE)
         end = follower.log_end
-        follow(heir, follower)
-        apply(heir)
-        assert position_of(follower) == position_of(heir) != kept
-        assert stored_versions(follower) == stored_versions(heir)
+        follow(target, follower)
+        apply(target)
+        assert position_of(follower) == position_of(target) != kept
+        assert stored_versions(follower) == stored_versions(target)
         follower.truncate(end)
         assert position_of(follower) == kept
         while not fill(source, follower, WHOLE):
@@ -281,18 +283,18 @@ def test_a_fill_travels_with_the_partition_and_goes_on_there(tmp_path: Path, for
 
 def test_a_restart_knows_how_far_the_fill_is(tmp_path: Path) -> None:
     """After a crash durable fills that are not applied would come again, or never."""
-    with stores(tmp_path, EngineKind.ROCKSDB, "source", "heir") as (source, heir):
+    with stores(tmp_path, EngineKind.ROCKSDB, "source", "target") as (source, target):
         source.update_meta(failover_log=BRANCH)
         Writer(source).write({rid(turn): b"x" * 20 for turn in range(30)}, W1, 3)
         apply(source)
-        begin(source, heir, WHOLE)
-        fill(source, heir, WHOLE)
-        heir.sync()
-        copy_directory(tmp_path / "heir", tmp_path / "crashed")
+        begin(source, target, WHOLE)
+        fill(source, target, WHOLE)
+        target.sync()
+        copy_directory(tmp_path / "target", tmp_path / "crashed")
         with stores(tmp_path, EngineKind.ROCKSDB, "crashed") as (crashed,):
             assert crashed.applied == 0
-            assert position_of(crashed) == position_of(heir)
-            assert crashed.producer(W1, 0)[1] == heir.producer(W1, 0)[1]
+            assert position_of(crashed) == position_of(target)
+            assert crashed.producer(W1, 0)[1] == target.producer(W1, 0)[1]
 
 
 @pytest.mark.proves("B-08")
@@ -300,39 +302,39 @@ def test_nothing_is_collected_while_older_versions_may_come(
     tmp_path: Path, kind: EngineKind
 ) -> None:
     """A tombstone would be gone before the deleted row comes, which would then live again."""
-    with stores(tmp_path, kind, "source", "heir") as (source, heir):
+    with stores(tmp_path, kind, "source", "target") as (source, target):
         source.update_meta(failover_log=BRANCH)
         writer = Writer(source)
         writer.write({rid(1): b"x"})
         apply(source)
-        begin(source, heir, WHOLE)
+        begin(source, target, WHOLE)
         before = range_versions(source.engine, HashRange(0, 1 << 64), b"", 1 << 20)
         writer.write({rid(1): None})
-        imported(source, heir, WHOLE, since=position_of(heir).offset)
-        apply(heir)
-        heir.note_committed(heir.log_end)
-        heir.collect(heir.last_commit_time, b"", 1 << 20)
-        position = position_of(heir)
+        imported(source, target, WHOLE, since=position_of(target).offset)
+        apply(target)
+        target.note_committed(target.log_end)
+        target.collect(target.last_commit_time, b"", 1 << 20)
+        position = position_of(target)
         after = msgspec.structs.replace(position, filling=False, filled_to=before.reached)
-        heir.append(fill_entry(before.batch, position, after, stand(heir)))
-        heir.note_committed(heir.log_end)
-        heir.collect(heir.last_commit_time, b"", 1 << 20)  # the last rows are in the log alone
-        apply(heir)
-        assert stored_rows(heir) == {}
-        heir.collect(heir.last_commit_time, b"", 1 << 20)
-        assert stored_versions(heir) == []
+        target.append(fill_entry(before.batch, position, after, stand(target)))
+        target.note_committed(target.log_end)
+        target.collect(target.last_commit_time, b"", 1 << 20)  # the last rows are in the log alone
+        apply(target)
+        assert stored_rows(target) == {}
+        target.collect(target.last_commit_time, b"", 1 << 20)
+        assert stored_versions(target) == []
 
 
 def test_a_seal_comes_to_every_range_and_says_where_it_stands(
     tmp_path: Path, kind: EngineKind
 ) -> None:
     """A new partition without a row of its own would never begin to serve, or do so too early."""
-    with stores(tmp_path, kind, "source", "heir", "third") as (source, heir, third):
+    with stores(tmp_path, kind, "source", "target", "third") as (source, target, third):
         source.update_meta(failover_log=BRANCH)
         Writer(source).write({rid(1): b"x"})
         apply(source)
         nowhere = Overlap((1 << 64) - 1, 1 << 64, 0, NEW.ids[2])
-        fill_all(source, heir, nowhere)
+        fill_all(source, target, nowhere)
         source.append(
             build_entry(
                 rows_batch([b""], [4], [b""]),
@@ -342,21 +344,21 @@ def test_a_seal_comes_to_every_range_and_says_where_it_stands(
                 kind=EntryKind.SEAL,
             )
         )
-        unsealed = heir.log_end
-        assert imported(source, heir, nowhere, since=position_of(heir).offset) == 1
-        apply(heir)
-        position = position_of(heir)
-        assert (position.offset, position.sealed_at) == (source.log_end, heir.log_end)
+        unsealed = target.log_end
+        assert imported(source, target, nowhere, since=position_of(target).offset) == 1
+        apply(target)
+        position = position_of(target)
+        assert (position.offset, position.sealed_at) == (source.log_end, target.log_end)
         assert (position.commit_time, position.leader_epoch) == (source.last_commit_time, 2)
-        assert stored_versions(heir) == []
+        assert stored_versions(target) == []
         # In the re-sharding after this one an old seal means nothing.
         third_part = WHOLE._replace(old=NEW.ids[2])
-        raw = heir.read(unsealed, 1 << 20)
+        raw = target.read(unsealed, 1 << 20)
         assert list(range_entries(iter_entries(raw), HashRange(0, 1 << 64), BRANCH)) == []
         with pytest.raises(ConflictError, match="being filled"):
-            imported(heir, third, third_part)
-        heir.truncate(unsealed)
-        assert position_of(heir).sealed_at == 0
+            imported(target, third, third_part)
+        target.truncate(unsealed)
+        assert position_of(target).sealed_at == 0
 
 
 def test_indexes_have_filled_rows_at_their_own_times(tmp_path: Path, kind: EngineKind) -> None:
@@ -368,20 +370,20 @@ def test_indexes_have_filled_rows_at_their_own_times(tmp_path: Path, kind: Engin
         early = source.last_commit_time
         put(writer, *[(i, "nobody", i + 50) for i in range(6)])
         apply(source)
-        heir = PartitionStore.open(tmp_path / "heir", config(kind, table=TABLE))
-        with contextlib.closing(heir):
-            heir.update_meta(failover_log=BRANCH)
-            fill_all(source, heir, WHOLE)
-            apply(heir)
-            heir.indexer.catch_up()
-            now = look_up(heir, "by_age")
-            assert sorted(now) == sorted(visible_rows(heir))
-            assert len(look_up(heir, "by_age", as_of=early)) == 12
-            entries = heir.indexer.entries
+        target = PartitionStore.open(tmp_path / "target", config(kind, table=TABLE))
+        with contextlib.closing(target):
+            target.update_meta(failover_log=BRANCH)
+            fill_all(source, target, WHOLE)
+            apply(target)
+            target.indexer.catch_up()
+            now = look_up(target, "by_age")
+            assert sorted(now) == sorted(visible_rows(target))
+            assert len(look_up(target, "by_age", as_of=early)) == 12
+            entries = target.indexer.entries
             assert entries == 18 * len(TABLE.indexes)
-            heir.truncate(0)
-            assert look_up(heir, "by_age") == []
-            fill_all(source, heir, WHOLE)
-            apply(heir)
-            heir.indexer.catch_up()
-            assert (look_up(heir, "by_age"), heir.indexer.entries) == (now, entries)
+            target.truncate(0)
+            assert look_up(target, "by_age") == []
+            fill_all(source, target, WHOLE)
+            apply(target)
+            target.indexer.catch_up()
+            assert (look_up(target, "by_age"), target.indexer.entries) == (now, entries)

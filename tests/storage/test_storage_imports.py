@@ -15,7 +15,7 @@ from importing_kit import (
     W1,
     W2,
     WHOLE,
-    HeirUnderTest,
+    TargetUnderTest,
     check_versions,
     imported,
     inside,
@@ -51,11 +51,11 @@ def test_a_new_partition_has_its_range_whatever_happens(
 ) -> None:
     """A row would be lost or doubled when entries are sent twice, undone, or a node restarts."""
     rng = random.Random(seed)
-    heir_id = rng.choice(NEW.ids)
-    parts = list(sources_of(heir_id, OLD, NEW))
+    target_id = rng.choice(NEW.ids)
+    parts = list(sources_of(target_id, OLD, NEW))
     with stores(tmp_path, kind, "a", "b") as sources:
         writers = [Writer(source) for source in sources]
-        heir = HeirUnderTest(tmp_path / "heir", kind, rng)
+        target = TargetUnderTest(tmp_path / "target", kind, rng)
         for _ in range(60):
             step = rng.randrange(7)
             part = rng.choice(parts)
@@ -67,28 +67,28 @@ def test_a_new_partition_has_its_range_whatever_happens(
                 rng.choice(writers).write(rows)
             elif step <= 3:
                 source = sources[part.old]
-                position = heir.store.import_position(part.old)
+                position = target.store.import_position(part.old)
                 since = position.offset if position and rng.random() < 0.7 else 0
-                imported(source, heir.store, part, since=since, most=rng.randrange(1, 6))
+                imported(source, target.store, part, since=since, most=rng.randrange(1, 6))
             else:
-                heir.suffer(step - 4)
-            heir.note_end()
+                target.suffer(step - 4)
+            target.note_end()
         for part in parts:
-            imported(sources[part.old], heir.store, part)
-        heir.store.apply_to(heir.store.log_end)
-        check_versions(heir.store, writers, parts)
+            imported(sources[part.old], target.store, part)
+        target.store.apply_to(target.store.log_end)
+        check_versions(target.store, writers, parts)
         ranges = [(sources[part.old], HashRange(part.start, part.end)) for part in parts]
         entries = sum(len(ranged(source, hashes)) for source, hashes in ranges)
-        assert len(ranged(heir.store, HashRange(0, 1 << 64))) == entries, "an entry is there twice"
+        assert len(ranged(target.store, HashRange(0, 1 << 64))) == entries, "an entry is twic"
         for part in parts:
-            assert imported(sources[part.old], heir.store, part) == 0, "a repeat is imported"
-        heir.store.close()
+            assert imported(sources[part.old], target.store, part) == 0, "a repeat is imported"
+        target.store.close()
 
 
 @pytest.mark.proves("B-04", "B-08")
 def test_both_sides_are_equal_as_of_any_time(tmp_path: Path, kind: EngineKind) -> None:
     """A read as of a time before the cut-over would change by it, and copies never be verified."""
-    with stores(tmp_path, kind, "source", "heir") as (source, heir):
+    with stores(tmp_path, kind, "source", "target") as (source, target):
         writer = Writer(source)
         times = []
         for turn in range(12):
@@ -97,16 +97,16 @@ def test_both_sides_are_equal_as_of_any_time(tmp_path: Path, kind: EngineKind) -
             times.append(source.last_commit_time)
         apply(source)
         part = next(iter(sources_of(NEW.ids[0], OLD, NEW)))
-        imported(source, heir, part, ahead=1)  # its clock is behind the source's
-        apply(heir)
+        imported(source, target, part, ahead=1)  # its clock is behind the source's
+        apply(target)
         for time in times:
             args = (time, part.start, part.end)
-            assert heir.reader.digest(*args) == source.reader.digest(*args)
+            assert target.reader.digest(*args) == source.reader.digest(*args)
             rows = [
                 v for v in stored_rows(source, time).items() if inside([(v[0], 0, 0, b"")], part)
             ]
-            assert stored_rows(heir, time) == dict(rows)
-        assert any(heir.reader.digest(times[-1])[1])
+            assert stored_rows(target, time) == dict(rows)
+        assert any(target.reader.digest(times[-1])[1])
 
 
 @pytest.mark.proves("B-08")
@@ -123,8 +123,8 @@ def test_a_retried_write_is_known_at_each_new_partition_that_has_a_part(
             Overlap(0, 1 << 63, 0, NEW.ids[0]),
             Overlap(1 << 63, 1 << 64, 0, NEW.ids[1]),
         ]
-        for heir, part in zip((low, high), halves, strict=True):
-            imported(source, heir, part)
+        for target, part in zip((low, high), halves, strict=True):
+            imported(source, target, part)
         known = [(h.producer(W1, 0)[1], h.producer(W2, 0)[1]) for h in (low, high)]
         apply(low)
         assert (low.producer(W1, 0)[1], low.producer(W2, 0)[1]) == known[0]
@@ -143,7 +143,7 @@ def test_of_transactions_come_committed_rows_and_how_they_ended(
     tmp_path: Path, kind: EngineKind
 ) -> None:
     """Intents would stay for ever, or a commit whose answer was lost be unknown."""
-    with stores(tmp_path, kind, "source", "heir", "other") as (source, heir, other):
+    with stores(tmp_path, kind, "source", "target", "other") as (source, target, other):
         tx = Transactor(source)
         tx.intend(T1, {rid(1): b"a", rid(2): None})
         tx.intend(T2, {rid(3): b"b"})
@@ -153,13 +153,13 @@ def test_of_transactions_come_committed_rows_and_how_they_ended(
         tx.abort(T2)
         apply(source)
         committed = source.last_commit_time - 10
-        imported(source, heir, WHOLE)
-        apply(heir)
-        assert stored_rows(heir) == {rid(1): b"a"}
-        assert [v[1] for v in stored_versions(heir)] == [committed] * 2
+        imported(source, target, WHOLE)
+        apply(target)
+        assert stored_rows(target) == {rid(1): b"a"}
+        assert [v[1] for v in stored_versions(target)] == [committed] * 2
         with source.transactions() as table:
             there = {transaction: table.get(transaction) for transaction in (T1, T2)}
-        with heir.transactions() as table:
+        with target.transactions() as table:
             for transaction, its in there.items():
                 mine = table.get(transaction)
                 assert mine is not None
@@ -182,18 +182,18 @@ def test_of_a_writer_that_two_sources_know_the_later_batch_stays(
     tmp_path: Path, kind: EngineKind
 ) -> None:
     """After a second re-sharding a batch retried over both would be applied a second time."""
-    with stores(tmp_path, kind, "a", "b", "heir") as (first, second, heir):
+    with stores(tmp_path, kind, "a", "b", "target") as (first, second, target):
         for source, sequence in ((first, 7), (second, 3)):
             Writer(source).write({rid(1): b"x"}, W1, sequence)
         for number, source in enumerate((first, second)):
-            imported(source, heir, WHOLE._replace(old=number))
-            appended = heir.producer(W1, 0)[1]
+            imported(source, target, WHOLE._replace(old=number))
+            appended = target.producer(W1, 0)[1]
             assert appended is not None
             assert appended.sequence == 7
-        apply(heir)
-        heir.flush()
-        assert heir.producer(W1, 0)[1] == appended
-        assert heir.import_position(1) is not None
+        apply(target)
+        target.flush()
+        assert target.producer(W1, 0)[1] == appended
+        assert target.import_position(1) is not None
 
 
 @pytest.mark.proves("B-08")
@@ -204,28 +204,28 @@ def test_positions_and_writers_travel_to_the_followers_of_a_new_partition(
     engine = FORMS[form][0]
     with (
         stores(tmp_path, engine, "source") as (source,),
-        opened(tmp_path / "heir", form) as heir,
+        opened(tmp_path / "target", form) as target,
         opened(tmp_path / "follower", form) as follower,
     ):
         writer = Writer(source)
         for turn in range(8):
             writer.write({rid(turn): b"x"}, W1, turn + 1)
-        imported(source, heir, WHOLE, most=5)
-        apply(heir)
-        heir.flush()
+        imported(source, target, WHOLE, most=5)
+        apply(target)
+        target.flush()
         follower.reset()
-        copy(heir, follower)
-        assert follower.import_position(0) == heir.import_position(0)
+        copy(target, follower)
+        assert follower.import_position(0) == target.import_position(0)
         # What comes by the log counts as soon as it is appended, and undoing it takes it back.
-        imported(source, heir, WHOLE)
+        imported(source, target, WHOLE)
         kept = follower.log_end
-        follow(heir, follower)
-        apply(heir)
-        assert follower.import_position(0) == heir.import_position(0)
+        follow(target, follower)
+        apply(target)
+        assert follower.import_position(0) == target.import_position(0)
         state = follower.producer(W1, 0)[1]
         assert state is not None
         assert state.sequence == 8
-        assert stored_versions(follower) == stored_versions(heir)
+        assert stored_versions(follower) == stored_versions(target)
         follower.truncate(kept)
         position = follower.import_position(0)
         assert position is not None
@@ -234,19 +234,19 @@ def test_positions_and_writers_travel_to_the_followers_of_a_new_partition(
 
 def test_a_restart_knows_what_only_the_log_has_imported(tmp_path: Path) -> None:
     """After a crash entries that are durable, and not applied, would be imported a second time."""
-    with stores(tmp_path, EngineKind.ROCKSDB, "source", "heir") as (source, heir):
+    with stores(tmp_path, EngineKind.ROCKSDB, "source", "target") as (source, target):
         writer = Writer(source)
         for turn in range(6):
             writer.write({rid(turn): b"x"}, W1, turn + 1)
-        imported(source, heir, WHOLE)
-        heir.apply_to(6)  # three entries of a note and a row each
-        heir.flush()
-        heir.sync()
-        copy_directory(tmp_path / "heir", tmp_path / "crashed")
+        imported(source, target, WHOLE)
+        target.apply_to(6)  # three entries of a note and a row each
+        target.flush()
+        target.sync()
+        copy_directory(tmp_path / "target", tmp_path / "crashed")
         with stores(tmp_path, EngineKind.ROCKSDB, "crashed") as (crashed,):
             assert crashed.applied == 6
-            assert crashed.import_position(0) == heir.import_position(0)
-            assert crashed.producer(W1, 0)[1] == heir.producer(W1, 0)[1]
+            assert crashed.import_position(0) == target.import_position(0)
+            assert crashed.producer(W1, 0)[1] == target.producer(W1, 0)[1]
             assert imported(source, crashed, WHOLE) == 0
 
 
@@ -278,11 +278,11 @@ def test_imported_entries_are_a_source_s_entries_in_the_next_re_sharding(
 
 def test_an_entry_that_is_imported_in_part_is_refused(tmp_path: Path, kind: EngineKind) -> None:
     """A source with another history would mix its rows with those of before."""
-    with stores(tmp_path, kind, "source", "heir") as (source, heir):
+    with stores(tmp_path, kind, "source", "target") as (source, target):
         Writer(source).write({rid(1): b"x"})
         Writer(source).write({rid(2): b"y", rid(3): b"z"})
-        imported(source, heir, WHOLE, most=1)
-        position = heir.import_position(0)
+        imported(source, target, WHOLE, most=1)
+        position = target.import_position(0)
         (entry,) = ranged(source, HashRange(0, 1 << 64), 1)
         moved = entry._replace(base_offset=0)
         with pytest.raises(ConflictError, match="imported up to 1"):
@@ -309,23 +309,23 @@ def test_indexes_have_imported_rows_at_their_own_times(tmp_path: Path, kind: Eng
         early = source.last_commit_time
         put(writer, *[(i, "nobody", age) for i, _, age in rows[:6]])
         remove(writer, 11)
-        heir = PartitionStore.open(tmp_path / "heir", config(kind, table=TABLE))
-        with contextlib.closing(heir):
-            heir.update_meta(failover_log=BRANCH)
-            imported(source, heir, WHOLE)
-            apply(heir)
-            heir.indexer.catch_up()
-            now = look_up(heir, "by_age")
-            assert sorted(now) == sorted(visible_rows(heir))
-            assert sorted(look_up(heir, "by_age", as_of=early)) == sorted(rows)
-            entries = heir.indexer.entries
+        target = PartitionStore.open(tmp_path / "target", config(kind, table=TABLE))
+        with contextlib.closing(target):
+            target.update_meta(failover_log=BRANCH)
+            imported(source, target, WHOLE)
+            apply(target)
+            target.indexer.catch_up()
+            now = look_up(target, "by_age")
+            assert sorted(now) == sorted(visible_rows(target))
+            assert sorted(look_up(target, "by_age", as_of=early)) == sorted(rows)
+            entries = target.indexer.entries
             # Undone and imported again it has the same entries.
-            heir.truncate(0)
-            assert look_up(heir, "by_age") == []
-            imported(source, heir, WHOLE)
-            apply(heir)
-            heir.indexer.catch_up()
-            assert (look_up(heir, "by_age"), heir.indexer.entries) == (now, entries)
+            target.truncate(0)
+            assert look_up(target, "by_age") == []
+            imported(source, target, WHOLE)
+            apply(target)
+            target.indexer.catch_up()
+            assert (look_up(target, "by_age"), target.indexer.entries) == (now, entries)
 
 
 def test_versions_are_not_collected_before_they_are_indexed(
@@ -337,19 +337,19 @@ def test_versions_are_not_collected_before_they_are_indexed(
             writer = Writer(source)
             put(writer, *[(i, "first", i) for i in range(8)])
             put(writer, *[(i, "second", i) for i in range(8)])
-        heir = PartitionStore.open(tmp_path / "heir", config(kind, table=TABLE))
-        with contextlib.closing(heir):
-            heir.update_meta(failover_log=BRANCH)
-            imported(sources[1], heir, WHOLE._replace(old=1, start=1 << 63))
-            apply(heir)
-            heir.indexer.catch_up()
-            imported(sources[0], heir, WHOLE._replace(end=1 << 63))
-            apply(heir)
-            late = heir.last_commit_time
-            heir.collect(late, b"", 1 << 20)
-            heir.indexer.catch_up()
-            heir.collect(late, b"", 1 << 20)
-            assert len(stored_versions(heir)) == 8
+        target = PartitionStore.open(tmp_path / "target", config(kind, table=TABLE))
+        with contextlib.closing(target):
+            target.update_meta(failover_log=BRANCH)
+            imported(sources[1], target, WHOLE._replace(old=1, start=1 << 63))
+            apply(target)
+            target.indexer.catch_up()
+            imported(sources[0], target, WHOLE._replace(end=1 << 63))
+            apply(target)
+            late = target.last_commit_time
+            target.collect(late, b"", 1 << 20)
+            target.indexer.catch_up()
+            target.collect(late, b"", 1 << 20)
+            assert len(stored_versions(target)) == 8
             end = INDEX_PREFIX + b"\xff"
-            entries = heir.engine.scan_chains(INDEX_PREFIX, end, rows_max=999, bytes_max=1 << 20)
+            entries = target.engine.scan_chains(INDEX_PREFIX, end, rows_max=999, bytes_max=1 << 20)
             assert len(entries.keys) == 16

@@ -138,66 +138,66 @@ def test_a_copy_of_a_sealed_partition_is_sealed(tmp_path: Path, form: str) -> No
 @pytest.mark.proves("B-08")
 def test_a_seal_is_imported_once_and_ends_the_import(tmp_path: Path, kind: EngineKind) -> None:
     """A new partition would serve before its last rows, or never, or seal itself."""
-    with stores(tmp_path, kind, "source", "heir", "next") as (source, heir, following):
+    with stores(tmp_path, kind, "source", "target", "next") as (source, target, following):
         Writer(source).write({rid(1): b"x"})
-        imported(source, heir, WHOLE)
-        before = heir.import_position(0)
+        imported(source, target, WHOLE)
+        before = target.import_position(0)
         assert before is not None
         assert before.sealed_at == 0
         mark = seal(source)
-        assert imported(source, heir, WHOLE, since=before.offset) == 1
-        position = heir.import_position(0)
+        assert imported(source, target, WHOLE, since=before.offset) == 1
+        position = target.import_position(0)
         assert position is not None
-        assert (position.sealed_at, position.commit_time) == (heir.log_end, mark.commit_time)
-        assert imported(source, heir, WHOLE) == 0
-        apply(heir)
-        assert heir.import_position(0) == position
-        assert heir.seal is None
+        assert (position.sealed_at, position.commit_time) == (target.log_end, mark.commit_time)
+        assert imported(source, target, WHOLE) == 0
+        apply(target)
+        assert target.import_position(0) == position
+        assert target.seal is None
         # It goes on, and to the layout after it says nothing of the seal that it has imported.
-        Writer(heir).write({rid(2): b"y"})
-        kinds = {entry.kind for entry in ranged(heir, HashRange(0, 1 << 64))}
+        Writer(target).write({rid(2): b"y"})
+        kinds = {entry.kind for entry in ranged(target, HashRange(0, 1 << 64))}
         assert kinds == {EntryKind.PLAIN}
-        imported(heir, following, WHOLE._replace(old=NEW.ids[0]))
+        imported(target, following, WHOLE._replace(old=NEW.ids[0]))
         apply(following)
         assert stored_rows(following) == {rid(1): b"x", rid(2): b"y"}
         # Undone the import of the seal is to come again.
-        heir.truncate(before_end := position.sealed_at - 1)
-        undone = heir.import_position(0)
+        target.truncate(before_end := position.sealed_at - 1)
+        undone = target.import_position(0)
         assert undone == before
-        assert heir.log_end == before_end
+        assert target.log_end == before_end
 
 
 @pytest.mark.proves("B-08")
 def test_a_sealed_source_is_imported_from_its_rows_alone(tmp_path: Path, kind: EngineKind) -> None:
     """A new partition that is made again after the seal would wait for it for ever."""
-    with stores(tmp_path, kind, "source", "heir") as (source, heir):
+    with stores(tmp_path, kind, "source", "target") as (source, target):
         Writer(source).write({rid(1): b"x"})
         mark = seal(source)
         apply(source)
         begun = source.outgoing.begin_import()
-        heir.append(begin_entry(begun.position, (), (), Stand(1, 0, 1)))
-        begin = heir.import_position(0)
+        target.append(begin_entry(begun.position, (), (), Stand(1, 0, 1)))
+        begin = target.import_position(0)
         assert begin is not None
         assert (begin.filling, begin.commit_time) == (True, mark.commit_time)
         found = range_versions(source.engine, HashRange(0, 1 << 64), b"", 1 << 20)
         after = msgspec.structs.replace(begin, filling=False, filled_to=found.reached)
-        stand = Stand(1, heir.log_end, heir.last_commit_time + 1)
-        heir.append(fill_entry(found.batch, begin, after, stand))
-        apply(heir)
-        filled = heir.import_position(0)
+        stand = Stand(1, target.log_end, target.last_commit_time + 1)
+        target.append(fill_entry(found.batch, begin, after, stand))
+        apply(target)
+        filled = target.import_position(0)
         assert filled is not None
-        assert (filled.filling, filled.sealed_at) == (False, heir.log_end)
-        assert stored_rows(heir) == {rid(1): b"x"}
+        assert (filled.filling, filled.sealed_at) == (False, target.log_end)
+        assert stored_rows(target) == {rid(1): b"x"}
 
 
-def test_a_seal_that_an_heir_takes_over_has_its_place_after_a_restart(tmp_path: Path) -> None:
-    """A restarted heir would not know that it serves, and refuse its clients."""
-    with stores(tmp_path, EngineKind.ROCKSDB, "source", "heir") as (source, heir):
+def test_a_seal_that_a_target_takes_over_has_its_place_after_a_restart(tmp_path: Path) -> None:
+    """A restarted target would not know that it serves, and refuse its clients."""
+    with stores(tmp_path, EngineKind.ROCKSDB, "source", "target") as (source, target):
         Writer(source).write({rid(1): b"x"})
         seal(source)
-        imported(source, heir, WHOLE)
-        apply(heir)
-        position = heir.import_position(0)
-    again = PartitionStore.open(tmp_path / "heir", config(EngineKind.ROCKSDB))
+        imported(source, target, WHOLE)
+        apply(target)
+        position = target.import_position(0)
+    again = PartitionStore.open(tmp_path / "target", config(EngineKind.ROCKSDB))
     assert again.import_position(0) == position
     again.close()

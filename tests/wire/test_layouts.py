@@ -69,7 +69,9 @@ def test_overlaps_tile_the_hashes(generation: int, first: int, second: int) -> N
 
 
 @given(COUNTS, COUNTS, st.data())
-def test_sources_and_heirs_are_the_same_pairs(first: int, second: int, data: st.DataObject) -> None:
+def test_sources_and_targets_are_the_same_pairs(
+    first: int, second: int, data: st.DataObject
+) -> None:
     """A new partition would wait for a source that never tells it of its seal."""
     old = Layout(3, first)
     new = old.next(second)

@@ -5,7 +5,7 @@ from typing import Final
 
 from rezone.console.partitions import PAGE_PARTITIONS, page_count, page_in
 from rezone.domain.routing.route_records import RouteRecords
-from rezone.wire.layouts import Layout, heirs_of, index_of
+from rezone.wire.layouts import Layout, index_of, targets_of
 from rezone.wire.messages import NodeId
 
 TARGETS_SHOWN_MAX: Final = 16
@@ -53,7 +53,7 @@ def resharding_view(routes: RouteRecords, page: int) -> ReshardingView | None:
 
 
 def _row(routes: RouteRecords, partition: int, old: Layout, new: Layout) -> SplitRow:
-    targets = [index_of(overlap.new) for overlap in heirs_of(partition, old, new)]
+    targets = [index_of(overlap.new) for overlap in targets_of(partition, old, new)]
     record = routes[partition]
     return SplitRow(
         index=index_of(partition),

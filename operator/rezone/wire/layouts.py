@@ -141,13 +141,13 @@ def overlaps(old: Layout, new: Layout) -> tuple[Overlap, ...]:
 
     There are n + m - gcd(n, m) of them.
     """
-    return tuple(overlap for partition in old.ids for overlap in heirs_of(partition, old, new))
+    return tuple(overlap for partition in old.ids for overlap in targets_of(partition, old, new))
 
 
-def heirs_of(partition: PartitionId, old: Layout, new: Layout) -> Iterator[Overlap]:
+def targets_of(partition: PartitionId, old: Layout, new: Layout) -> Iterator[Overlap]:
     """Yield the overlaps of one old partition with new ones, in hash order."""
-    for start, end, heir in _cut(old.range_of(partition), new):
-        yield Overlap(start, end, partition, heir)
+    for start, end, target in _cut(old.range_of(partition), new):
+        yield Overlap(start, end, partition, target)
 
 
 def sources_of(partition: PartitionId, old: Layout, new: Layout) -> Iterator[Overlap]:

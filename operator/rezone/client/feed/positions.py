@@ -111,10 +111,10 @@ def _whom_to_ask(followed: FollowedRange, placement: Placement) -> Sequence[Segm
         return placement.segments(hashes)
     if not followed.ended:
         return (Segment(followed.start, followed.end, giver),)
-    if giver not in placement.layout.ids or placement.heirs is None:
+    if giver not in placement.layout.ids or placement.next_layout is None:
         return ()
     sealed = placement.sealed | {giver}
-    return layouts.segments(placement.layout, placement.heirs, sealed, hashes)
+    return layouts.segments(placement.layout, placement.next_layout, sealed, hashes)
 
 
 def _asking(followed: FollowedRange, segment: Segment) -> FollowedRange:

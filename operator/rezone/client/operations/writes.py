@@ -340,7 +340,7 @@ class Writes:
                 self._end(batch, _unknown(lane.partition, request.attempts, refusal))
         else:
             if request.attempts:
-                # Whether an attempt before the refused one was applied the heirs know.
+                # Whether an attempt before the refused one was applied the targets know.
                 digest = digest_of(request.body, delete=group[0].delete)
                 sent_as = (*sent_as, SentAs(lane.partition, lane.sequence, digest))
                 deadline = request.deadline

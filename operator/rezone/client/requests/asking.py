@@ -87,12 +87,12 @@ class Requests:
         *,
         committing: bool,
     ) -> TransactionResult:
-        """Ask an heir how a transaction has ended; `committing`: a commit of it was sent."""
-        heir = self._dispatcher.heir_of(partition)
+        """Ask a target how a transaction has ended; `committing`: a commit of it was sent."""
+        target = self._dispatcher.target_of(partition)
         try:
-            if heir is None:
+            if target is None:
                 raise refusal
-            result = self.end(heir, transaction, begun_in=partition)
+            result = self.end(target, transaction, begun_in=partition)
         except RezoneError as error:
             if committing:
                 raise _unknown(partition, transaction) from error

@@ -136,7 +136,7 @@ class Dispatcher:
         assert placement is not None  # noqa: S101 - who asks has fetched the config with them
         return placement
 
-    def heir_of(self, partition: PartitionId) -> PartitionId | None:
+    def target_of(self, partition: PartitionId) -> PartitionId | None:
         """Return who serves the start of a partition's range; None when that is not known."""
         with self._lock:
             hashes, placement = self._routes.range_of(partition), self._routes.placement

@@ -25,17 +25,17 @@ class Placement:
     """A layout and, while it is re-sharded, the next one with the partitions that are sealed."""
 
     layout: Layout
-    heirs: Layout | None = None
+    next_layout: Layout | None = None
     sealed: frozenset[PartitionId] = frozenset()
 
     def partitions_of(self, hashes: Hashes) -> PartitionIds:
         """Return the partition that serves each hash."""
         index = keyspace.partitions_of(hashes, self.layout.partitions).astype(np.int64)
         found = index + self.layout.ids.start
-        if self.heirs is None or not self.sealed:
+        if self.next_layout is None or not self.sealed:
             return found
-        heirs = keyspace.partitions_of(hashes, self.heirs.partitions).astype(np.int64)
-        return np.where(self._moved[index], heirs + self.heirs.ids.start, found)
+        targets = keyspace.partitions_of(hashes, self.next_layout.partitions).astype(np.int64)
+        return np.where(self._moved[index], targets + self.next_layout.ids.start, found)
 
     @functools.cached_property
     def _moved(self) -> npt.NDArray[np.bool_]:
@@ -45,12 +45,12 @@ class Placement:
 
     def segments(self, within: HashRange = WHOLE) -> tuple[Segment, ...]:
         """Return who serves which part of a range, in hash order and without a gap."""
-        return layouts.segments(self.layout, self.heirs, self.sealed, within)
+        return layouts.segments(self.layout, self.next_layout, self.sealed, within)
 
     def knows(self, partition: PartitionId) -> bool:
         """Whether the id is one of the layout's, or of the next one's."""
         return partition in self.layout.ids or (
-            self.heirs is not None and partition in self.heirs.ids
+            self.next_layout is not None and partition in self.next_layout.ids
         )
 
     def is_over(self, partition: PartitionId) -> bool:
@@ -59,6 +59,6 @@ class Placement:
 
     def range_of(self, partition: PartitionId) -> HashRange:
         """Return the range of a partition of either layout; ValueError for one of another."""
-        if self.heirs is not None and partition in self.heirs.ids:
-            return self.heirs.range_of(partition)
+        if self.next_layout is not None and partition in self.next_layout.ids:
+            return self.next_layout.range_of(partition)
         return self.layout.range_of(partition)

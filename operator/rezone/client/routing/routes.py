@@ -85,7 +85,7 @@ class RouteCache:
             return None
         if placement.is_over(partition):
             return ReshardedError(f"partition {partition} was re-sharded", partition=partition)
-        newest = placement.heirs or placement.layout
+        newest = placement.next_layout or placement.layout
         if placement.knows(partition) or generation_of(partition) > newest.generation:
             return None
         return ConflictError(f"the zone has no partition {partition}", partition=partition)
@@ -192,8 +192,8 @@ class RouteCache:
 
     def _remember(self, placement: Placement) -> None:
         self._past[placement.layout.generation] = placement.layout
-        if placement.heirs is not None:
-            self._past[placement.heirs.generation] = placement.heirs
+        if placement.next_layout is not None:
+            self._past[placement.next_layout.generation] = placement.next_layout
         while len(self._past) > LAYOUTS_KEPT_MAX:
             del self._past[min(self._past)]
 
@@ -205,10 +205,10 @@ class RouteCache:
     def _seal(self, partitions: Sequence[PartitionId]) -> set[PartitionId]:
         """Add to what is sealed; returns what was not known to be."""
         placement = self.placement
-        if placement is None or placement.heirs is None:
+        if placement is None or placement.next_layout is None:
             return set()
         fresh = {p for p in partitions if p in placement.layout.ids} - placement.sealed
         if fresh:
             sealed = placement.sealed | fresh
-            self.placement = Placement(placement.layout, placement.heirs, sealed)
+            self.placement = Placement(placement.layout, placement.next_layout, sealed)
         return fresh

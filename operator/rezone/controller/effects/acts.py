@@ -155,7 +155,7 @@ class Acts:
             case world.SettleLeader():
                 await self._assign(lambda keys: assignments.settle(keys, action))
             case (
-                resharding_view.CreateHeirs()
+                resharding_view.CreateTargets()
                 | resharding_view.DropLayout()
                 | resharding_view.VerifyPart()
             ):

@@ -9,7 +9,7 @@ from rezone.controller.coordination.runtime import ZoneRuntime
 from rezone.controller.nodes.verify import verify_part
 from rezone.controller.observing.passes import ZonePass
 from rezone.domain.assignment import assignments
-from rezone.domain.model.resharding_view import CreateHeirs, DropLayout, VerifyPart
+from rezone.domain.model.resharding_view import CreateTargets, DropLayout, VerifyPart
 from rezone.domain.rebalance.estimates import BACKFILL_BYTES_PER_SECOND_GUESSED, seconds_for
 from rezone.domain.rebalance.run import NoPlan, Planned
 from rezone.domain.resharding.observe import PartKey
@@ -60,17 +60,17 @@ class ReshardingActs:
         self._zone = zone
         self._runtime = runtime
 
-    async def carry_out(self, action: CreateHeirs | DropLayout | VerifyPart) -> None:
+    async def carry_out(self, action: CreateTargets | DropLayout | VerifyPart) -> None:
         """Carry out one action; a repeat changes nothing."""
         store = self._runtime.route_store(self._c.kube, self._zone)
         match action:
             case VerifyPart():
                 self._verify_in_background(action)
                 return
-            case CreateHeirs(generation=generation) if self._is_held(generation):
+            case CreateTargets(generation=generation) if self._is_held(generation):
                 # Their records were forgotten, not never made: the zone's pass learns them.
                 pass
-            case CreateHeirs(generation=generation, nodes=nodes):
+            case CreateTargets(generation=generation, nodes=nodes):
                 records = [routes.initial(each, self._c.epoch) for each in nodes]
                 await self._runtime.create_layout(store, records, generation)
             case DropLayout(generation=generation):
@@ -88,14 +88,14 @@ class ReshardingActs:
         overlap, runtime = action.overlap, self._runtime
         key: PartKey = (overlap.old, overlap.new, action.leader_epoch)
         source = runtime.monitor.get(action.source)
-        heir = runtime.monitor.get(action.heir)
+        target = runtime.monitor.get(action.target)
         most = self._zone.spec.rebalance.max_concurrent_migrations
         full = len(runtime.parts.under_way) >= most
-        if source is None or heir is None or full or not runtime.parts.is_due(key):
+        if source is None or target is None or full or not runtime.parts.is_due(key):
             return
         runtime.compare_in_background(
             runtime.parts,
             key,
-            lambda: verify_part(self._c.executor, overlap, source, heir),
+            lambda: verify_part(self._c.executor, overlap, source, target),
             lambda: self._c.wake_zone(runtime.key),
         )

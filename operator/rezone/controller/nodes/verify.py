@@ -183,23 +183,24 @@ async def verify_part(
     executor: Executor,
     overlap: Overlap,
     source: WatchedNode,
-    heir: WatchedNode,
+    target: WatchedNode,
 ) -> None:
     """Return when a new partition equals an old one in the range that they have in common.
 
-    As of a time up to which the heir has said to have all: then CopyDiffersError tells of every
+    As of a time up to which the target has said to have all: then CopyDiffersError tells of every
     difference. Before it has told one, as of the source's time; one difference means nothing then,
     for rows may still be on their way: DiffersSoFarError. It never tells one of a source in which
     nothing was ever committed. RezoneError when a node does not answer.
     """
-    reached = _imported_up_to(heir, overlap)
+    reached = _imported_up_to(target, overlap)
     there = await _digest(executor, source, _of_part(overlap, overlap.old, reached))
-    here = await _digest(executor, heir, _of_part(overlap, overlap.new, there.as_of))
+    here = await _digest(executor, target, _of_part(overlap, overlap.new, there.as_of))
     if here.digests == there.digests:
         return
     kind = DiffersSoFarError if reached is None else CopyDiffersError
     raise kind(
-        f"partition {overlap.new} on data node {heir.node} differs from partition {overlap.old} on "
+        f"partition {overlap.new} on data node {target.node} differs from partition {overlap.old} "
+        f"on "
         f"data node {source.node} in the hashes from {overlap.start} to {overlap.end - 1} as of "
         f"{there.as_of}: {sum(here.rows)} rows against {sum(there.rows)}",
     )
@@ -210,9 +211,9 @@ def _of_part(overlap: Overlap, partition: PartitionId, as_of: int | None) -> Dig
     return DigestRequest(partition=partition, as_of=as_of, ranges=RANGES, hashes=hashes)
 
 
-def _imported_up_to(heir: WatchedNode, overlap: Overlap) -> int | None:
-    """Return the time up to which an heir says that it has all of its source, None before."""
-    report = heir.heard.replicas.get(overlap.new) if heir.heard is not None else None
+def _imported_up_to(target: WatchedNode, overlap: Overlap) -> int | None:
+    """Return the time up to which a target says that it has all of its source, None before."""
+    report = target.heard.replicas.get(overlap.new) if target.heard is not None else None
     imports = report.imports if report is not None else ()
     times = (each.time for each in imports if each.source == overlap.old and each.filled)
     return next(times, 0) or None

@@ -156,8 +156,8 @@ class ImportPulls:
         new = layouts.next_layout_of(self._host.zone.state.config)
         if new is None:
             return []
-        heirs = [each for each in self._host.partitions() if each.partition_id in new.ids]
-        return [part for heir in heirs for part in heir.importing.parts()]
+        targets = [each for each in self._host.partitions() if each.partition_id in new.ids]
+        return [part for target in targets for part in target.importing.parts()]
 
     def _sort(self, parts: Sequence[ImportPart]) -> None:
         by_leader: dict[NodeId, list[ImportPart]] = {}

@@ -129,7 +129,7 @@ class ImportSource:
         begun = partition.store.outgoing.begin_import()
         with partition.lock:
             self._require_committed(partition, begun.position.offset)
-            partition.importers.heard(request.part.heir, begun.position.offset)
+            partition.importers.heard(request.part.target, begun.position.offset)
         return begun
 
     def fill(self, request: FillImport) -> FilledVersions:
@@ -182,7 +182,7 @@ class ImportSource:
             if partition.closed or not state.serving or partition.leader_epoch < part.leader_epoch:
                 raise NotReadyError(f"partition {part.source} does not serve yet; retry")
             if part.keep_from is not None:
-                partition.importers.heard(part.heir, part.keep_from, read_to)
+                partition.importers.heard(part.target, part.keep_from, read_to)
         return partition
 
     # --- following logs --------------------------------------------------------------------------

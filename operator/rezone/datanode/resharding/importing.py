@@ -190,7 +190,7 @@ class ImportPart:
         kept = store.applied_import(self.source) if store.applied <= committed else None
         return ImportedPart(
             source=self.source,
-            heir=self.overlap.new,
+            target=self.overlap.new,
             first_hash=self.overlap.start,
             last_hash=self.overlap.end - 1,
             leader_epoch=max(epochs, default=0),

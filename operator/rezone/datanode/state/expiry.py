@@ -1,7 +1,7 @@
 """How long ago a read may be: versions are kept for the zone's `version_retention_seconds`.
 
 Who read further back could miss rows that were changed since, and would not know it (decision
-0187). Each replica collects by its own clock, and a copy or an heir has what its source has left.
+0187). Each replica collects by its own clock, and a copy or a target has what its source has left.
 So versions are collected a share of the retention later than reads of them are refused: replicas
 whose clocks differ by less than that, and their copies, never lack a version that any of them
 may be asked for. What counts is the latest time that a node ever had: were its clock set back,

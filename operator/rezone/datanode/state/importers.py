@@ -72,25 +72,25 @@ class Importers:
         self._heard: dict[PartitionId, _Importer] = {}
         self._bells: set[Bell] = set()
 
-    def heard(self, heir: PartitionId, keep_from: int, read_to: int | None = None) -> None:
+    def heard(self, target: PartitionId, keep_from: int, read_to: int | None = None) -> None:
         """Note that one has asked; without `read_to` not for the log."""
-        known = self._heard.get(heir)
+        known = self._heard.get(target)
         if read_to is None and known is not None:
             read_to = known.read_to
-        self._heard[heir] = _Importer(self._clock(), keep_from, read_to)
+        self._heard[target] = _Importer(self._clock(), keep_from, read_to)
 
     def claims(self) -> list[int]:
         """Return from where on the log is needed by each that was heard of lately."""
         since = self._clock() - self._kept_seconds
-        self._heard = {heir: each for heir, each in self._heard.items() if each.at >= since}
+        self._heard = {target: each for target, each in self._heard.items() if each.at >= since}
         return [each.keep_from for each in self._heard.values()]
 
     def catching_up(self, silent_seconds: float) -> dict[PartitionId, int]:
         """Return up to where those have read the log that were heard of no longer ago than that."""
         since = self._clock() - silent_seconds
         return {
-            heir: each.read_to
-            for heir, each in self._heard.items()
+            target: each.read_to
+            for target, each in self._heard.items()
             if each.at >= since and each.read_to is not None
         }
 

@@ -141,7 +141,7 @@ class ReplicaState(ABC):
         """Whether this node alone is in sync, and there are replicas that could be.
 
         What was acknowledged would go with its disk. A sealed partition's rows may be wanted yet:
-        its heirs read them.
+        its targets read them.
         """
         return self.record.isr == (self.node_id,) != self.record.replicas
 

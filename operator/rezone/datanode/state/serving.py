@@ -1,6 +1,6 @@
 """Which part of its range a partition serves: all of it, but for what it still takes over.
 
-While a zone is re-sharded a new partition (an heir) has its rows from partitions of the layout
+While a zone is re-sharded a new partition (a target) has its rows from partitions of the layout
 before, its sources, and serves each one's part of the range from when the import of that one's seal
 is committed and applied here (docs/decisions/0120). Reads as of a time are right from then on too,
 at any time: versions come with the times that they had at the source, and no other will come.

@@ -205,7 +205,7 @@ class WritePacer:
         """
         silent_seconds = self._replica.settings.channel_silent_ms_max / 1000
         importing = self._replica.importers.catching_up(silent_seconds)
-        return {**state.catching_up(), **{-1 - heir: at for heir, at in importing.items()}}
+        return {**state.catching_up(), **{-1 - target: at for target, at in importing.items()}}
 
     def _may_pass(self, rows: int) -> bool:
         """Whether a write of so many rows may be appended now; if so, it counts."""

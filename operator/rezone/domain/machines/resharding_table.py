@@ -23,7 +23,7 @@ TABLE = task_table(
         S.AWAITING_REPLICAS: "makes the new partitions, empty, and waits until all their replicas "
         "are in sync",
         S.TRANSFERRING: "lets new partitions fill, and import what old ones go on writing; "
-        "verifies them, and cuts over old partitions whose heirs are ready",
+        "verifies them, and cuts over old partitions whose targets are ready",
         S.SWITCHING: "cuts over the rest, one old partition at a time by itself",
         S.FINALIZING: "writes the new layout's assignment as the stable one, in one atomic write",
         S.STOPPING_REDUNDANT: "deletes the old partitions, after a while for scans that began "

@@ -2,8 +2,8 @@
 
 Asked for by `spec.uncleanElection` of a RegionMigration. What is decided, and what may be lost by
 it, is in the status before the route changes; new partitions of a re-sharding that have imported
-rows begin again first (`recovery_heirs`). The new leader's epoch and its new branch of history then
-make every replica that comes back later roll back to what it shares with it (DCP-05).
+rows begin again first (`recovery_targets`). The new leader's epoch and its new branch of history
+then make every replica that comes back later roll back to what it shares with it (DCP-05).
 """
 
 from rezone.domain.machines.machine import Command
@@ -11,7 +11,7 @@ from rezone.domain.migration.run import Run
 from rezone.domain.model.world import BeginEmpty, ChangeRoutes
 from rezone.domain.observed.readiness import node_is_gone
 from rezone.domain.repair.lost_quorum import Loss, candidates, loss_of, refusal
-from rezone.domain.repair.recovery_heirs import HeirsWord, heirs_word
+from rezone.domain.repair.recovery_targets import TargetsAnswer, targets_answer
 from rezone.domain.routing import route_leaders, routes
 from rezone.resources.conditions import Reason
 from rezone.resources.migration import MigrationContext, RecoveryStatus, UncleanElectionSpec
@@ -30,7 +30,7 @@ def begin(run: Run, unclean_election: UncleanElectionSpec) -> bool:
     record, target = run.record, run.spec.target
     node = candidates(loss, unclean_election.mode)[0] if target is None else target
     recovery = _recovery(loss, node)
-    word = _word_of_heirs(run, loss, node, unclean_election)
+    word = _answer_of_targets(run, loss, node, unclean_election)
     if word.refused:
         return run.give_up("refused", Reason.UNCLEAN_ELECTION_REFUSED, word.refused)
     if word.told:
@@ -77,7 +77,7 @@ def _elect(run: Run, unclean_election: UncleanElectionSpec) -> bool:
     if loss is None or context.to_node not in candidates(loss, unclean_election.mode):
         why = f"node {context.to_node} does not answer any more"
         return run.give_up("refused", Reason.UNCLEAN_ELECTION_REFUSED, why)
-    word = _word_of_heirs(run, loss, context.to_node, unclean_election)
+    word = _answer_of_targets(run, loss, context.to_node, unclean_election)
     if word.refused:
         return run.give_up("refused", Reason.UNCLEAN_ELECTION_REFUSED, word.refused)
     if word.changes:
@@ -124,13 +124,13 @@ def _is_refused(run: Run, unclean_election: UncleanElectionSpec) -> bool:
     return bool(why) and run.give_up("refused", Reason.UNCLEAN_ELECTION_REFUSED, why)
 
 
-def _word_of_heirs(
+def _answer_of_targets(
     run: Run, loss: Loss, node: NodeId, unclean_election: UncleanElectionSpec
-) -> HeirsWord:
+) -> TargetsAnswer:
     """Return what new partitions say; nothing where no acknowledged row is given up, nor a seal."""
     if any(each.node == node and each.complete for each in loss.survivors):
-        return HeirsWord()
-    return heirs_word(run.view, run.partition, unclean_election)
+        return TargetsAnswer()
+    return targets_answer(run.view, run.partition, unclean_election)
 
 
 def _recovery(loss: Loss, node: NodeId) -> RecoveryStatus:

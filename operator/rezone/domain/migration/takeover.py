@@ -208,10 +208,10 @@ def _note_kept(run: Run) -> str:
     return ""
 
 
-def _settle(run: Run, heir: NodeId | None) -> bool:
+def _settle(run: Run, successor: NodeId | None) -> bool:
     """Have the zone's `stable` follow; in the same write the old leader is kept from now on.
 
-    One whose place goes to `heir` is kept until that has its copy.
+    One whose place goes to `successor` is kept until that has its copy.
     """
     since = run.now.replace(microsecond=0)
     run.act(
@@ -219,7 +219,7 @@ def _settle(run: Run, heir: NodeId | None) -> bool:
             partition=run.partition,
             old_leader=run.context.from_node,
             new_leader=run.context.to_node,
-            replacement=heir,
+            replacement=successor,
             replicas=run.record.replicas,
             migration=run.name,
             since=since,

@@ -1,6 +1,6 @@
 """What a re-sharding sees of its zone, and what it asks for (docs/decisions/0120).
 
-A *source* is an old partition, an *heir* a new one that overlaps with it, a *part* what they have
+A *source* is an old partition, an *target* a new one that overlaps with it, a *part* what they have
 in common.
 """
 
@@ -26,7 +26,7 @@ class PartPhase(enum.StrEnum):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PartView:
-    """What an heir's leader says of one part.
+    """What a target's leader says of one part.
 
     `filled`: all rows that were there when it began are in its log. `lag_rows` are those of the
     source's log that it has not imported, None while nothing is known of that. `broken`: the
@@ -59,7 +59,7 @@ class PartView:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class HeirView:
+class TargetView:
     """A new partition; `record` is None until the next layout's table is written.
 
     `nodes` are those of its target that are not lost; the first shall lead. `in_sync`: all of
@@ -120,7 +120,7 @@ class ReshardingView:
 
     `holds_pending`: the zone's pending assignment is this one's; `done`: it is the stable one.
     `cancel_written`: the intent to cancel it stands in the zone's keys. `generation` is the next
-    layout's. Its table stands as a whole or not at all: all heirs have a record, or none has;
+    layout's. Its table stands as a whole or not at all: all targets have a record, or none has;
     `sources` are empty when the old one has been deleted, `grace_seconds` after the last cut-over.
     `others_left`: a third one is there still, of a re-sharding before. `held` are the partitions of
     which a data node that answers has a replica; `unheard` is how many nodes a new coordinator has
@@ -128,7 +128,7 @@ class ReshardingView:
     """
 
     sources: Mapping[PartitionId, SourceView]
-    heirs: Mapping[PartitionId, HeirView]
+    targets: Mapping[PartitionId, TargetView]
     generation: int
     stable: tuple[tuple[NodeId, ...], ...]
     pending: tuple[tuple[NodeId, ...], ...]
@@ -147,13 +147,13 @@ class ReshardingView:
     unheard: int = 0
 
     @functools.cached_property
-    def parts(self) -> Mapping[PartitionId, tuple[tuple[HeirView, PartView], ...]]:
-        """The heirs of each source, each with the part that comes from it."""
-        found: dict[PartitionId, list[tuple[HeirView, PartView]]] = {p: [] for p in self.sources}
-        for heir in self.heirs.values():
-            for part in heir.parts:
+    def parts(self) -> Mapping[PartitionId, tuple[tuple[TargetView, PartView], ...]]:
+        """The targets of each source, each with the part that comes from it."""
+        found: dict[PartitionId, list[tuple[TargetView, PartView]]] = {p: [] for p in self.sources}
+        for target in self.targets.values():
+            for part in target.parts:
                 if part.overlap.old in found:
-                    found[part.overlap.old].append((heir, part))
+                    found[part.overlap.old].append((target, part))
         return {partition: tuple(pairs) for partition, pairs in found.items()}
 
     @functools.cached_property
@@ -171,13 +171,13 @@ class ReshardingView:
     def phases(self) -> Mapping[PartPhase, int]:
         """How many parts are how far."""
         return collections.Counter(
-            part.phase for heir in self.heirs.values() for part in heir.parts
+            part.phase for target in self.targets.values() for part in target.parts
         )
 
     @property
     def created(self) -> bool:
         """Whether the next layout's table stands."""
-        return any(heir.record is not None for heir in self.heirs.values())
+        return any(target.record is not None for target in self.targets.values())
 
     @property
     def old_generation(self) -> int | None:
@@ -191,15 +191,15 @@ class ReshardingView:
 
     @property
     def new_held(self) -> int:
-        """How many heirs have a replica on a node that answers."""
+        """How many targets have a replica on a node that answers."""
         return sum(generation_of(partition) == self.generation for partition in self.held)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class CreateHeirs:
+class CreateTargets:
     """Write the table of the next layout beside the old one, unless it is there.
 
-    `nodes` has the replicas of each heir in the order of their ids; the first leads.
+    `nodes` has the replicas of each target in the order of their ids; the first leads.
     """
 
     generation: int
@@ -210,12 +210,12 @@ class CreateHeirs:
 class VerifyPart:
     """Compare the digests of a part at both leaders as of one time (B-04).
 
-    `leader_epoch` is the heir's: what leads it later is compared again.
+    `leader_epoch` is the target's: what leads it later is compared again.
     """
 
     overlap: Overlap
     source: NodeId
-    heir: NodeId
+    target: NodeId
     leader_epoch: int
 
 
@@ -238,5 +238,5 @@ class DropLayout:
     generation: int
 
 
-ReshardingAction = CreateHeirs | VerifyPart | RequestSeal | DropLayout
+ReshardingAction = CreateTargets | VerifyPart | RequestSeal | DropLayout
 """What only a re-sharding asks for."""

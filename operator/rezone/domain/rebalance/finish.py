@@ -179,14 +179,14 @@ def _withdrawal(
         # The lost ones are short already: the zone releases these when others are in sync.
         return None
     if record.leader in extra:
-        heirs = [n for n in able if n in record.isr and view.nodes[n].reachable]
-        heir = next((n for n in heirs if may_lead(view.nodes[n])), None)
-        if heir is None and heirs:
-            reasons.add(Wait.MAINTENANCE, partition, f"node {heirs[0]} shall lead")
-        elif heir is None:
+        candidates = [n for n in able if n in record.isr and view.nodes[n].reachable]
+        candidate = next((n for n in candidates if may_lead(view.nodes[n])), None)
+        if candidate is None and candidates:
+            reasons.add(Wait.MAINTENANCE, partition, f"node {candidates[0]} shall lead")
+        elif candidate is None:
             reasons.add(Wait.CATCHING_UP, partition, f"no node of {list(kept)} is in sync")
         else:
-            move_leader(run, partition, heir, slots, reasons, purpose=purpose)
+            move_leader(run, partition, candidate, slots, reasons, purpose=purpose)
         return None
     behind = [n for n in able if n not in record.isr]
     if behind:

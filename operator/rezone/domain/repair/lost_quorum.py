@@ -79,18 +79,19 @@ def loss_of(view: ZoneView, partition: PartitionId) -> Loss | None:
     doubtful = has_rows & uncompared(view, partition, record)
     able = has_rows - doubtful
     lost = without_data(view, partition, among=record.replicas)
-    heirs = able & {*record.eligible}
-    if able & {*record.isr} or (heirs and {*record.isr} <= lost):
+    candidates = able & {*record.eligible}
+    if able & {*record.isr} or (candidates and {*record.isr} <= lost):
         return None
-    # Beside an heir, which has all rows, it is only the members of the set that may still lead.
-    counted = record.isr if heirs else (*record.isr, *record.eligible)
+    # Beside an candidate, which has all rows, it is only the members of the set that may still
+    # lead.
+    counted = record.isr if candidates else (*record.isr, *record.eligible)
     silent = tuple(n for n in counted if n not in lost and n not in doubtful)
     reports = ((n, view.report(partition, n)) for n in record.replicas)
     answers = [(n, report) for n, report in reports if report is not None]
     survivors = [
         Survivor(
             node=node,
-            complete=node in heirs or node in doubtful,
+            complete=node in candidates or node in doubtful,
             uncompared=node in doubtful,
             last_epoch=report.last_epoch,
             log_end=report.log_end_offset,

@@ -290,7 +290,7 @@ def failed_over(
         minimum=view.min_in_sync,
         avoid=about_to_go(view) | _not_verified(view, partition, record),
         barred=uncompared(view, partition, record),
-        heirs=_heirs(view, partition, record),
+        candidates=_candidates(view, partition, record),
     )
 
 
@@ -309,8 +309,8 @@ def _is_to_go(view: ZoneView, partition: PartitionId, record: LeaderAndIsr, now:
     if not _lease_over(leader.unreachable_since, view, now):
         alone = len(record.isr) - len(deaf) < view.min_in_sync
         alone = alone and hearing.answers_steadily(leader, now)
-        return alone and bool(_heirs(view, partition, record))
-    if _heirs(view, partition, record):
+        return alone and bool(_candidates(view, partition, record))
+    if _candidates(view, partition, record):
         return bool(deaf) or not hear
     if hear or hearing.heard_by(view, record.leader):
         return False
@@ -318,7 +318,7 @@ def _is_to_go(view: ZoneView, partition: PartitionId, record: LeaderAndIsr, now:
     return _lease_over(leader.unreachable_since, view, now, times=waits)
 
 
-def _heirs(
+def _candidates(
     view: ZoneView, partition: PartitionId, record: LeaderAndIsr
 ) -> dict[NodeId, frozenset[NodeId]]:
     """Return who could surely commit in the leader's place, each with those that hear it."""

@@ -1,12 +1,12 @@
 """Re-sharding: from one layout of a zone to the next, while clients read and write (ZR-02, B-08).
 
-`decide` is pure and total, as for every machine; what was reached is observed, and every action
-may be lost or repeated. Partitions run side by side: heirs are made as a new zone's partitions are,
-fill and import by themselves, and each source is cut over by itself as soon as all of its heirs are
-ready (`resharding_steps`).
+`decide` is pure and total, as for every machine; what was reached is observed, and every action may
+be lost or repeated. Partitions run side by side: targets are made as a new zone's partitions are,
+fill and import by themselves, and each source is cut over by itself as soon as all of its targets
+are ready (`resharding_steps`).
 
 Until the first source has sealed its log a cancel brings everything back; from then on it comes
-too late, for the rows of that range are the heirs' (ZR-20).
+too late, for the rows of that range are the targets' (ZR-20).
 """
 
 from collections.abc import Callable, Mapping
@@ -18,11 +18,11 @@ from rezone.domain.machines.machine import DEADLINE
 from rezone.domain.machines.statuses import Decision, entered_time
 from rezone.domain.machines.task_run import WAKE_SOON_SECONDS
 from rezone.domain.model.changes import change_of
-from rezone.domain.model.resharding_view import CreateHeirs, DropLayout, ReshardingView
+from rezone.domain.model.resharding_view import CreateTargets, DropLayout, ReshardingView
 from rezone.domain.model.world import ChangeRoutes, ClearPending, WriteCancel, WriteStable
 from rezone.domain.rebalance.run import NoPlan, Planner
 from rezone.domain.resharding.run import ReshardingRun
-from rezone.domain.resharding.steps import Heirs, advance, differing
+from rezone.domain.resharding.steps import Targets, advance, differing
 from rezone.domain.routing import route_seals
 from rezone.resources.conditions import Reason
 from rezone.resources.task import TERMINAL_TASK_STATES, RebalanceTaskSpec, RebalanceTaskStatus
@@ -79,64 +79,64 @@ def approved(run: ReshardingRun) -> bool:
 
 
 def awaiting_replicas(run: ReshardingRun) -> bool:
-    """Make the heirs as a new zone's partitions are made, and wait for all of their replicas."""
+    """Make the targets as a new zone's partitions are made, and wait for all of their replicas."""
     if run.cancelled:
         return run.undo()
     if run.paused:
         return run.wait_paused()
-    heirs = run.view.heirs.values()
-    waiting = [heir for heir in heirs if not heir.open or not heir.in_sync]
+    targets = run.view.targets.values()
+    waiting = [target for target in targets if not target.open or not target.in_sync]
     if not waiting:
         return run.go("all open")
     if run.late:
         why = f"{len(waiting)} new partitions did not open, {index_of(waiting[0].partition)} first"
         return run.give_up(DEADLINE, Reason.FAILED, why)
-    if not run.view.created and all(heir.nodes for heir in heirs):
-        nodes = tuple(heir.nodes for heir in heirs)
-        run.act(CreateHeirs(generation=run.view.generation, nodes=nodes))
+    if not run.view.created and all(target.nodes for target in targets):
+        nodes = tuple(target.nodes for target in targets)
+        run.act(CreateTargets(generation=run.view.generation, nodes=nodes))
     return run.wait(f"Opening: {len(waiting)} new partitions")
 
 
 def transferring(run: ReshardingRun) -> bool:
-    """Let heirs fill; those that are ready take over already."""
+    """Let targets fill; those that are ready take over already."""
     if run.cancelled:
         return run.undo()
     if why := _differs(run):
         return run.give_up("unrecoverable", Reason.FAILED, why)
-    heirs = advance(run)
-    return _wait(run, heirs) if heirs.unfilled else run.go("all filled")
+    targets = advance(run)
+    return _wait(run, targets) if targets.unfilled else run.go("all filled")
 
 
 def switching(run: ReshardingRun) -> bool:
-    """Cut over the rest; an heir that is begun again is waited for in the state before."""
+    """Cut over the rest; a target that is begun again is waited for in the state before."""
     if run.cancelled:
         return run.undo()
     if why := _differs(run):
         return run.give_up("unrecoverable", Reason.FAILED, why)
-    heirs = advance(run)
-    if heirs.unfilled:
-        return run.go("copy lost", message=heirs.waiting)
-    return _wait(run, heirs) if heirs.waiting else run.go("all cut over")
+    targets = advance(run)
+    if targets.unfilled:
+        return run.go("copy lost", message=targets.waiting)
+    return _wait(run, targets) if targets.waiting else run.go("all cut over")
 
 
 def _differs(run: ReshardingRun) -> str:
     """Return what is wrong with a part, while the old layout can still be gone back to."""
     if run.view.cut_over:
         return ""
-    parts = (part for heir in run.view.heirs.values() for part in heir.parts)
+    parts = (part for target in run.view.targets.values() for part in target.parts)
     wrong = next((part.overlap for part in parts if part.differs), None)
     return differing(wrong) if wrong is not None else ""
 
 
-def _wait(run: ReshardingRun, heirs: Heirs) -> bool:
-    why = heirs.waiting
+def _wait(run: ReshardingRun, targets: Targets) -> bool:
+    why = targets.waiting
     if run.spec.cancel:
         why = f"{why}; the cancel came too late: {len(run.view.cut_over)} have cut over"
     if run.paused:
         run.waiting = why
         return run.wait_paused()
-    reason = Reason.FAILED if heirs.stuck else Reason.WAITING
-    return run.wait(why, reason=reason, stalled=heirs.stuck)
+    reason = Reason.FAILED if targets.stuck else Reason.WAITING
+    return run.wait(why, reason=reason, stalled=targets.stuck)
 
 
 def finalizing(run: ReshardingRun) -> bool:
@@ -154,7 +154,7 @@ def stopping(run: ReshardingRun) -> bool:
     """Delete the old layout, after the time that scans have to come to their end."""
     old, held = run.view.old_generation, run.view.old_held
     if old is None and not held and not run.view.unheard:
-        return run.go("all stopped", message=f"{len(run.view.heirs)} partitions serve all rows")
+        return run.go("all stopped", message=f"{len(run.view.targets)} partitions serve all rows")
     if run.spec.suspend:
         return run.wait_paused()
     rest = run.view.grace_seconds - (run.now - entered_time(run.status, run.now)).total_seconds()
@@ -175,7 +175,7 @@ def _left(view: ReshardingView, held: int, which: str) -> str:
 
 
 def cancelling(run: ReshardingRun) -> bool:
-    """Make sure that nothing has cut over nor will, then remove the heirs, the keys last."""
+    """Make sure that nothing has cut over nor will, then remove the targets, the keys last."""
     view = run.view
     if view.cut_over:
         why = f"the cancel came too late: {len(view.cut_over)} old partitions have cut over"
@@ -187,12 +187,12 @@ def cancelling(run: ReshardingRun) -> bool:
     if why := _unsealed(run):
         return run.wait(why)
     if view.created or view.new_held or view.unheard or view.holds_pending:
-        return _remove_heirs(run)
+        return _remove_targets(run)
     error = run.status.last_error
     return run.go("all is as before", message=error.message if error else "cancelled")
 
 
-def _remove_heirs(run: ReshardingRun) -> bool:
+def _remove_targets(run: ReshardingRun) -> bool:
     """Delete the new table, wait for its replicas, and then clear the zone's keys."""
     view = run.view
     if view.created:

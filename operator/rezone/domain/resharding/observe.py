@@ -1,6 +1,6 @@
 """What a re-sharding sees of its zone: from route records and the reports of data nodes.
 
-Pure. What an heir says counts only from the leader of its record, in that epoch; the seal of a
+Pure. What a target says counts only from the leader of its record, in that epoch; the seal of a
 source from whoever has it, for it is committed then, but that there is none only from its leader.
 """
 
@@ -9,7 +9,7 @@ import functools
 from collections.abc import Collection, Mapping, Sequence
 
 from rezone.domain.assignment.assignments import parse
-from rezone.domain.model.resharding_view import HeirView, PartView, ReshardingView, SourceView
+from rezone.domain.model.resharding_view import PartView, ReshardingView, SourceView, TargetView
 from rezone.domain.model.world import NodeView, ZoneView
 from rezone.domain.observed.readiness import CLOSE_ROWS
 from rezone.domain.routing.topology_text import Topology
@@ -25,7 +25,7 @@ from rezone.wire.messages import (
 )
 
 PartKey = tuple[PartitionId, PartitionId, int]
-"""A part as it was compared: the source, the heir, and the heir's leader epoch."""
+"""A part as it was compared: the source, the target, and the target's leader epoch."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -58,7 +58,7 @@ def observe(
     stable, pending = view.stable or (), (view.pending or ()) if holds else ()
     return ReshardingView(
         sources=_sources(view, old),
-        heirs=_heirs(view, old, Layout(generation, len(target)), target, compared),
+        targets=_targets(view, old, Layout(generation, len(target)), target, compared),
         generation=generation,
         stable=stable,
         pending=pending,
@@ -108,13 +108,13 @@ def _word(view: ZoneView, partition: PartitionId, record: LeaderAndIsr) -> bool 
 
 @functools.lru_cache(maxsize=16)
 def _overlaps(old: Layout, new: Layout) -> Mapping[PartitionId, tuple[Overlap, ...]]:
-    """Return the parts of each heir; every pass asks for the same ones, and there are thousands."""
+    """Return each target's parts; every pass asks for the same ones, and there are thousands."""
     return {partition: tuple(sources_of(partition, old, new)) for partition in new.ids}
 
 
-def _heirs(
+def _targets(
     view: ZoneView, old: Layout | None, new: Layout, target: Topology, compared: Compared
-) -> dict[PartitionId, HeirView]:
+) -> dict[PartitionId, TargetView]:
     found = {}
     overlaps = _overlaps(old, new) if old is not None else {}
     for partition, nodes in zip(new.ids, target, strict=True):
@@ -122,7 +122,7 @@ def _heirs(
         there = tuple(n for n in nodes if n in view.nodes and not view.nodes[n].lost)
         parts = overlaps.get(partition, ())
         report = view.leader_report(partition) if record is not None else None
-        found[partition] = HeirView(
+        found[partition] = TargetView(
             partition=partition,
             nodes=there,
             parts=_parts(view, old, parts, report, compared),

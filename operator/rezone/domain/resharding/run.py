@@ -43,7 +43,7 @@ class ReshardingRun(Run):
         """Write the progress in steps: parts that are filled, sources that have cut over."""
         if not self.view.created or not self.view.sources:
             return
-        parts = [part for heir in self.view.heirs.values() for part in heir.parts]
+        parts = [part for target in self.view.targets.values() for part in target.parts]
         over = self.state in _CUT_OVER
         counted = TaskProgress(
             moves_total=len(parts),

@@ -1,7 +1,7 @@
-"""What is done for each heir and each source of a re-sharding while it runs.
+"""What is done for each target and each source of a re-sharding while it runs.
 
-An heir fills and imports by itself; its parts are verified, and one that is broken is begun again,
-unless it serves or a source of it may be sealing. A source: when all its heirs are ready it is
+A target fills and imports by itself; its parts are verified, and one that is broken is begun again,
+unless it serves or a source of it may be sealing. A source: when all its targets are ready it is
 authorized to seal, in its record, and asked in the next pass; when its leader says that the seal is
 committed, the record says so too. Suspended, nothing is begun, but what was authorized comes to its
 end.
@@ -12,11 +12,11 @@ import collections
 from rezone.domain.machines.statuses import with_error
 from rezone.domain.model.changes import change_of
 from rezone.domain.model.resharding_view import (
-    HeirView,
     PartView,
     RequestSeal,
     ReshardingView,
     SourceView,
+    TargetView,
     VerifyPart,
 )
 from rezone.domain.model.world import ChangeRoutes, RouteChange
@@ -37,7 +37,7 @@ REFILLS_MAX = 3
 """How often in a re-sharding new partitions are filled again because they differ."""
 
 
-class Heirs:
+class Targets:
     """What a pass has found: parts that are not filled, and why the rest is not over (B-14)."""
 
     def __init__(self) -> None:
@@ -66,10 +66,10 @@ class Heirs:
         return ", ".join(f"{why}: {count}{self._examples.get(why, '')}" for why, count in found)
 
 
-def advance(run: ReshardingRun) -> Heirs:
-    """Do what is due for all heirs and sources; return what is left."""
-    view, found = run.view, Heirs()
-    changes = [_look_after(run, heir, found) for heir in view.heirs.values()]
+def advance(run: ReshardingRun) -> Targets:
+    """Do what is due for all targets and sources; return what is left."""
+    view, found = run.view, Targets()
+    changes = [_look_after(run, target, found) for target in view.targets.values()]
     room = view.max_concurrent_cut_overs - sum(s.record.sealing for s in view.sources.values())
     for source in view.sources.values():
         change = _cut_over(run, source, found, may_begin=room > 0 and not run.paused)
@@ -81,84 +81,84 @@ def advance(run: ReshardingRun) -> Heirs:
     return found
 
 
-def _look_after(run: ReshardingRun, heir: HeirView, found: Heirs) -> RouteChange | None:
-    """Verify an heir's parts; return the record by which it is begun again, where it has to be."""
-    if not heir.nodes:
+def _look_after(run: ReshardingRun, target: TargetView, found: Targets) -> RouteChange | None:
+    """Verify a target's parts; return the record by which it is begun again, where it has to be."""
+    if not target.nodes:
         found.waits(_NO_NODE)
-        found.unfilled += not heir.serves
+        found.unfilled += not target.serves
         return None
-    if heir.leader_epoch is None and heir.open:
+    if target.leader_epoch is None and target.open:
         # What it has filled is not known: that is no reason to go back to the state before.
         found.waits(_SILENT)
         return None
-    unfilled = sum(not part.filled and not part.sealed for part in heir.parts)
+    unfilled = sum(not part.filled and not part.sealed for part in target.parts)
     found.unfilled += unfilled
-    if heir.broken:
-        return _mend(run, heir, found)
-    if heir.differs and run.view.cut_over:
-        return _fill_again(run, heir, found)
-    if not heir.open:
+    if target.broken:
+        return _mend(run, target, found)
+    if target.differs and run.view.cut_over:
+        return _fill_again(run, target, found)
+    if not target.open:
         found.waits("Opening")
     elif unfilled:
         found.waits("Copying")
-    for part in heir.parts:
+    for part in target.parts:
         if not part.verified and not part.sealed and _is_near(run.view, part):
             found.waits("Verifying", part.not_compared)
-            _verify(run, heir, part)
+            _verify(run, target, part)
     return None
 
 
-def _verify(run: ReshardingRun, heir: HeirView, part: PartView) -> None:
+def _verify(run: ReshardingRun, target: TargetView, part: PartView) -> None:
     source = run.view.sources.get(part.overlap.old)
-    if source is None or heir.record is None or heir.leader_epoch is None:
+    if source is None or target.record is None or target.leader_epoch is None:
         return
     run.act(
         VerifyPart(
             overlap=part.overlap,
             source=source.record.leader,
-            heir=heir.record.leader,
-            leader_epoch=heir.leader_epoch,
+            target=target.record.leader,
+            leader_epoch=target.leader_epoch,
         )
     )
 
 
-def _mend(run: ReshardingRun, heir: HeirView, found: Heirs) -> RouteChange | None:
-    """Return the record by which a broken heir begins again, None while it must not.
+def _mend(run: ReshardingRun, target: TargetView, found: Targets) -> RouteChange | None:
+    """Return the record by which a broken target begins again, None while it must not.
 
     Not while another part may begin to be served by the next word of its source: then clients'
     rows would be in it. One that is broken cannot.
     """
-    found.unfilled += not heir.serves
-    if heir.serves:
+    found.unfilled += not target.serves
+    if target.serves:
         found.waits(_BROKEN)
         return None
     found.waits("Copying again")
-    record = heir.record
-    if record is None or record.next_leader is not None or heir.leader_epoch is None:
+    record = target.record
+    if record is None or record.next_leader is not None or target.leader_epoch is None:
         return None
-    if not heir.nodes or run.paused or not all(_is_idle(run.view, part) for part in heir.parts):
+    if not target.nodes or run.paused or not all(_is_idle(run.view, part) for part in target.parts):
         return None
-    state = routes.begin_again(record, heir.nodes, run.view.coordinator_epoch)
+    state = routes.begin_again(record, target.nodes, run.view.coordinator_epoch)
     if isinstance(state, routes.Refusal):
         return None
     before = record.partition_epoch
-    return RouteChange(partition=heir.partition, expected_epoch=before, state=state)
+    return RouteChange(partition=target.partition, expected_epoch=before, state=state)
 
 
-def _fill_again(run: ReshardingRun, heir: HeirView, found: Heirs) -> RouteChange | None:
-    """Return the record by which an heir whose rows are wrong begins again, a few times in all.
+def _fill_again(run: ReshardingRun, target: TargetView, found: Targets) -> RouteChange | None:
+    """Return the record by which a target whose rows are wrong begins again, a few times in all.
 
     Only when there is no way back any more; that it differed is kept in the status, written before
     the record. What has clients' rows, and what differs again, is a person's.
     """
     # A pass may come here twice, and counts once.
     attempt = run.before.attempt + 1
-    if heir.serves or attempt > REFILLS_MAX:
+    if target.serves or attempt > REFILLS_MAX:
         found.waits(_DIFFERS)
         return None
-    change = _mend(run, heir, found)
+    change = _mend(run, target, found)
     if change is not None:
-        wrong = next(part.overlap for part in heir.parts if part.differs and not part.sealed)
+        wrong = next(part.overlap for part in target.parts if part.differs and not part.sealed)
         run.update(attempt=attempt)
         wrong_text = f"{differing(wrong)}; it is filled again"
         run.status = with_error(run.status, Reason.FAILED, wrong_text)
@@ -177,12 +177,13 @@ def _is_idle(view: ReshardingView, part: PartView) -> bool:
 
 
 def _cut_over(
-    run: ReshardingRun, source: SourceView, found: Heirs, *, may_begin: bool
+    run: ReshardingRun, source: SourceView, found: Targets, *, may_begin: bool
 ) -> RouteChange | None:
     """Bring one source to its seal; return the change of its record that is due."""
     record, epoch = source.record, run.view.coordinator_epoch
     parts = run.view.parts[source.partition]
-    # An heir imports what is committed, so its word counts as much: the source may be lost by then.
+    # A target imports what is committed, so its word counts as much: the source may be lost by
+    # then.
     if source.sealed or record.sealed or any(part.sealed for _, part in parts):
         if not record.sealed or any(not part.sealed for _, part in parts):
             found.waits("CuttingOver")
@@ -191,7 +192,7 @@ def _cut_over(
         why = _not_ready(run.view, source)
         found.waits(why or "CuttingOver")
         if why and why != _FAR:
-            # It would seal for an heir that cannot take its rows over, or that could not be begun
+            # It would seal for a target that cannot take its rows over, or that could not be begun
             # again any more for the sake of another part.
             return change_of(source.partition, record, epoch, route_seals.revoke_seal)
         if not why:
@@ -216,18 +217,18 @@ def _not_ready(view: ReshardingView, source: SourceView) -> str:
     parts = view.parts[source.partition]
     # It is authorized when it is verified: which this process may not remember.
     verified = source.record.sealing
-    found = (_why_not(view, heir, part, verified=verified) for heir, part in parts)
+    found = (_why_not(view, target, part, verified=verified) for target, part in parts)
     return next(filter(None, found), "")
 
 
-def _why_not(view: ReshardingView, heir: HeirView, part: PartView, *, verified: bool) -> str:
-    """Return why an heir cannot take a part over yet, "" when it can."""
-    if heir.open and heir.leader_epoch is None:
+def _why_not(view: ReshardingView, target: TargetView, part: PartView, *, verified: bool) -> str:
+    """Return why a target cannot take a part over yet, "" when it can."""
+    if target.open and target.leader_epoch is None:
         return _SILENT
-    # Of every part, not only this one: an heir that serves can be begun again no more.
-    if not heir.open or any(not (_is_whole(p) or p.sealed) for p in heir.parts):
+    # Of every part, not only this one: a target that serves can be begun again no more.
+    if not target.open or any(not (_is_whole(p) or p.sealed) for p in target.parts):
         return "Copying"
-    if not heir.in_sync:
+    if not target.in_sync:
         return "CatchingUp: followers of new partitions"
     if part.differs or not (part.verified or verified):
         return "Verifying"

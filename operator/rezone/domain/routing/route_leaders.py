@@ -106,17 +106,17 @@ def fail_over(
     minimum: int,
     avoid: Collection[NodeId] = (),
     barred: Collection[NodeId] = (),
-    heirs: Mapping[NodeId, Collection[NodeId]] = MappingProxyType({}),
+    candidates: Mapping[NodeId, Collection[NodeId]] = MappingProxyType({}),
 ) -> LeaderAndIsr | None:
     """Return the record led by a living in-sync replica, None when there is none (B-06).
 
     Hot standbys of `iss` come first, then the rest of `isr`, each in their order and a takeover's
     candidate before its peers; all of them before nodes to `avoid`, which lead only where nobody
-    else can. Those `barred` never lead; they stay in `isr`. `heirs`, each with those that hear it,
-    come before all others where there are any. Replicas that are not alive, or do not hear an heir,
-    leave `isr`, else the new leader's writes would wait for them; they stay in `replicas`. The
-    epoch is above `next_epoch`: the candidate may lead with that. The same record comes back while
-    its leader is alive. A fenced coordinator gets None too.
+    else can. Those `barred` never lead; they stay in `isr`. `candidates`, each with those that hear
+    it, come before all others where there are any. Replicas that are not alive, or do not hear a
+    candidate, leave `isr`, else the new leader's writes would wait for them; they stay in
+    `replicas`. The epoch is above `next_epoch`: the candidate may lead with that. The same record
+    comes back while its leader is alive. A fenced coordinator gets None too.
     """
     if record.leader in alive:
         return record
@@ -128,14 +128,14 @@ def fail_over(
     leader = min(
         order,
         key=lambda node: (
-            node not in heirs,
+            node not in candidates,
             node in avoid,
             node not in hot,
             node != record.next_leader,
             order.index(node),
         ),
     )
-    living = [node for node in living if node in heirs.get(leader, living)]
+    living = [node for node in living if node in candidates.get(leader, living)]
     shrunk = msgspec.structs.replace(
         record,
         iss=tuple(node for node in record.iss if node in living),
@@ -158,14 +158,14 @@ def elect_eligible(
     The same record comes back when there is none, or when a member of `isr` has not `lost` its
     data: that one comes first, and as a leader alone it may answer reads for as long as it runs.
     """
-    heirs = [n for n in record.eligible if n in alive and n not in lost and n not in barred]
-    if not heirs or not set(record.isr) <= set(lost):
+    candidates = [n for n in record.eligible if n in alive and n not in lost and n not in barred]
+    if not candidates or not set(record.isr) <= set(lost):
         return record
-    heir = heirs[0]
+    candidate = candidates[0]
     alone = msgspec.structs.replace(
-        record, isr=(heir,), iss=(), eligible=without(record.eligible, (heir, *lost))
+        record, isr=(candidate,), iss=(), eligible=without(record.eligible, (candidate, *lost))
     )
-    return _led_by(alone, heir, highest_epoch(record) + 1, coordinator_epoch)
+    return _led_by(alone, candidate, highest_epoch(record) + 1, coordinator_epoch)
 
 
 def elect_uncleanly(

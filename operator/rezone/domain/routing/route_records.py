@@ -6,7 +6,7 @@ A table is never changed but replaced, so that whoever looks at one keeps what i
 import functools
 from collections.abc import ItemsView, Iterator, Mapping, Sequence, ValuesView
 
-from rezone.wire.layouts import Layout, generation_of, heirs_of, index_of
+from rezone.wire.layouts import Layout, generation_of, index_of, targets_of
 from rezone.wire.messages import LeaderAndIsr, PartitionId
 
 
@@ -69,8 +69,8 @@ class RouteRecords(Mapping[PartitionId, LeaderAndIsr]):
             return frozenset(self._records)
         old = self.layout
         sealed = [partition for partition in old.ids if self._records[partition].sealed]
-        heirs = {each.new for partition in sealed for each in heirs_of(partition, old, new)}
-        return frozenset(old.ids).difference(sealed) | heirs
+        targets = {each.new for partition in sealed for each in targets_of(partition, old, new)}
+        return frozenset(old.ids).difference(sealed) | targets
 
     def changed(self, changes: Mapping[PartitionId, LeaderAndIsr]) -> "RouteRecords":
         """Return the table with other records; KeyError for a partition that it does not have."""

@@ -35,7 +35,7 @@ from rezone.wire.messages import NodeId
 PLACEMENT_GRACE = timedelta(seconds=60)
 """So long the first placement waits for all data nodes; then for as many as there are replicas."""
 PARTITION_BYTES_TAKEN = 1 << 20
-"""What a partition counts when heirs are placed: all old ones alike, so that ranges decide."""
+"""What a partition counts when targets are placed: all old ones alike, so that ranges decide."""
 
 
 def leaders_of(

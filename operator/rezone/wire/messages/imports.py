@@ -45,7 +45,7 @@ class ImportedPart(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True
     """
 
     source: PartitionId
-    heir: PartitionId
+    target: PartitionId
     first_hash: Unsigned
     last_hash: Unsigned
     leader_epoch: Count = 0

@@ -1,8 +1,8 @@
 """What new partitions have to do before rows of an old one are given up (docs/decisions/0172).
 
-While a zone is re-sharded its new partitions, the heirs, have imported rows of the old ones. An old
-partition whose quorum is lost may be led unsafely by a survivor that lacks some of these, and
-perhaps the seal, too: then both sides would serve the same range. So each heir says first that it
+While a zone is re-sharded its new partitions, the targets, have imported rows of the old ones. An
+old partition whose quorum is lost may be led unsafely by a survivor that lacks some of these, and
+perhaps the seal, too: then both sides would serve the same range. So each target says first that it
 does not serve that range, and begins again if it has anything of it: nothing that is given up, nor
 a seal that nobody has heard of yet, outlives that in any of its replicas. One that serves rows of
 another old partition cannot begin again, and keeps what it has.
@@ -17,16 +17,16 @@ from rezone.domain.model.world import RouteChange, ZoneView
 from rezone.domain.repair.lost_quorum import loss_of
 from rezone.domain.routing import routes
 from rezone.resources.migration import UncleanElectionSpec
-from rezone.wire.layouts import Layout, Overlap, heirs_of, index_of, sources_of
+from rezone.wire.layouts import Layout, Overlap, index_of, sources_of, targets_of
 from rezone.wire.messages import NodeId, PartitionId
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class HeirsWord:
+class TargetsAnswer:
     """What stands between an old partition and an unclean election; empty when nothing does.
 
-    `refused`: it must not be. `waits`: not yet, and `changes` make heirs begin again. `told`: what
-    a person must know of it.
+    `refused`: it must not be. `waits`: not yet, and `changes` make targets begin again. `told`:
+    what a person must know of it.
     """
 
     refused: str = ""
@@ -35,22 +35,22 @@ class HeirsWord:
     changes: tuple[RouteChange, ...] = ()
 
 
-def heirs_word(
+def targets_answer(
     view: ZoneView, partition: PartitionId, unclean_election: UncleanElectionSpec
-) -> HeirsWord:
-    """Return what the heirs of an old partition say before rows of it are given up.
+) -> TargetsAnswer:
+    """Return what the targets of an old partition say before rows of it are given up.
 
     Nothing where the zone is not re-sharded, or the new partitions are not there yet.
     """
     layouts = _layouts(view)
     if layouts is None or partition not in layouts[0].ids:
-        return HeirsWord()
+        return TargetsAnswer()
     found = [
         _word(view, layouts, overlap, unclean_election)
-        for overlap in heirs_of(partition, *layouts)
+        for overlap in targets_of(partition, *layouts)
         if overlap.new in view.routes
     ]
-    return HeirsWord(
+    return TargetsAnswer(
         refused=next((each.refused for each in found if each.refused), ""),
         waits=next((each.waits for each in found if each.waits), ""),
         told="; ".join(each.told for each in found if each.told),
@@ -69,33 +69,35 @@ def _word(
     layouts: tuple[Layout, Layout],
     overlap: Overlap,
     unclean_election: UncleanElectionSpec,
-) -> HeirsWord:
-    source, heir = overlap.old, overlap.new
-    name = f"new partition {index_of(heir)}"
-    report = view.leader_report(heir)
+) -> TargetsAnswer:
+    source, target = overlap.old, overlap.new
+    name = f"new partition {index_of(target)}"
+    report = view.leader_report(target)
     said = {each.source: each for each in report.imports} if report is not None else {}
     if source not in said:
-        if _is_lost(view, heir, unclean_election) and not _has_other_seals(view, layouts, overlap):
-            return _begin_again(view, heir, unclean_election)
-        return HeirsWord(waits=f"the leader of {name} has not said what it has of the partition")
+        if _is_lost(view, target, unclean_election) and not _has_other_seals(
+            view, layouts, overlap
+        ):
+            return _begin_again(view, target, unclean_election)
+        return TargetsAnswer(waits=f"the leader of {name} has not said what it has of it")
     if said[source].sealed:
-        return HeirsWord(refused=f"{name} serves its range, with all its rows")
+        return TargetsAnswer(refused=f"{name} serves its range, with all its rows")
     if not said[source].begun:
-        return HeirsWord()
+        return TargetsAnswer()
     if any(each.sealed for each in said.values()):
         told = f"{name} serves other rows already and keeps what it has imported of these"
-        return HeirsWord(told=told)
-    return _begin_again(view, heir, unclean_election)
+        return TargetsAnswer(told=told)
+    return _begin_again(view, target, unclean_election)
 
 
-def _is_lost(view: ZoneView, heir: PartitionId, unclean_election: UncleanElectionSpec) -> bool:
-    """Return whether nobody may lead an heir any more: it went with the same nodes."""
-    loss = loss_of(view, heir)
+def _is_lost(view: ZoneView, target: PartitionId, unclean_election: UncleanElectionSpec) -> bool:
+    """Return whether nobody may lead a target any more: it went with the same nodes."""
+    loss = loss_of(view, target)
     return loss is not None and {*loss.silent} <= {*unclean_election.lost_nodes}
 
 
 def _has_other_seals(view: ZoneView, layouts: tuple[Layout, Layout], overlap: Overlap) -> bool:
-    """Return whether an heir may have imported the seal of another source of it."""
+    """Return whether a target may have imported the seal of another source of it."""
     records = (
         view.routes[each.old] for each in sources_of(overlap.new, *layouts) if each != overlap
     )
@@ -103,23 +105,23 @@ def _has_other_seals(view: ZoneView, layouts: tuple[Layout, Layout], overlap: Ov
 
 
 def _begin_again(
-    view: ZoneView, heir: PartitionId, unclean_election: UncleanElectionSpec
-) -> HeirsWord:
-    record = view.routes[heir]
-    waits = f"new partition {index_of(heir)} begins again: it may have rows that are given up"
-    nodes = tuple(_nodes_left(view, heir, unclean_election))
+    view: ZoneView, target: PartitionId, unclean_election: UncleanElectionSpec
+) -> TargetsAnswer:
+    record = view.routes[target]
+    waits = f"new partition {index_of(target)} begins again: it may have rows that are given up"
+    nodes = tuple(_nodes_left(view, target, unclean_election))
     state = routes.begin_again(record, nodes, view.coordinator_epoch) if nodes else None
     if state is None or isinstance(state, routes.Refusal) or record.next_leader is not None:
-        return HeirsWord(waits=waits)
+        return TargetsAnswer(waits=waits)
     before = record.partition_epoch
-    change = RouteChange(partition=heir, expected_epoch=before, state=state)
-    return HeirsWord(waits=waits, changes=(change,))
+    change = RouteChange(partition=target, expected_epoch=before, state=state)
+    return TargetsAnswer(waits=waits, changes=(change,))
 
 
 def _nodes_left(
-    view: ZoneView, heir: PartitionId, unclean_election: UncleanElectionSpec
+    view: ZoneView, target: PartitionId, unclean_election: UncleanElectionSpec
 ) -> Iterator[NodeId]:
-    for node in view.assigned(heir) or ():
+    for node in view.assigned(target) or ():
         seen = view.nodes.get(node)
         if seen is not None and not seen.lost and node not in unclean_election.lost_nodes:
             yield node

@@ -20,27 +20,27 @@ HEIRS = (id_of(1, 0), id_of(1, 1))
 """Those of four new partitions that overlap with old partition 0 of two."""
 
 
-def lost_while_resharded(*, heirs: int = 4) -> Case:
+def lost_while_resharded(*, targets: int = 4) -> Case:
     """Return a recovery of old partition 0, as its record is about to change."""
     case = Case(S.UNCLEAN_ELECTION)
-    case.world.heirs = [record() for _ in range(heirs)]
+    case.world.targets = [record() for _ in range(targets)]
     case.world.settings |= {
-        "pending": (NODES,) * heirs,
+        "pending": (NODES,) * targets,
         "pending_revision": 2,
         "pending_generation": 1,
     }
     return case
 
 
-def says(case: Case, heir: int, *progress: ImportProgress) -> None:
-    """Let an heir's leader say what it has imported."""
-    case.world.reported(heir, 0, imports=progress)
+def says(case: Case, target: int, *progress: ImportProgress) -> None:
+    """Let a target's leader say what it has imported."""
+    case.world.reported(target, 0, imports=progress)
 
 
-def blank(case: Case, *heirs: int) -> None:
-    """Let heirs have nothing of any source."""
-    for heir in heirs:
-        says(case, heir, ImportProgress(source=0), ImportProgress(source=1))
+def blank(case: Case, *targets: int) -> None:
+    """Let targets have nothing of any source."""
+    for target in targets:
+        says(case, target, ImportProgress(source=0), ImportProgress(source=1))
 
 
 def records(case: Case) -> dict[int, LeaderAndIsr]:
@@ -51,28 +51,28 @@ def records(case: Case) -> dict[int, LeaderAndIsr]:
 
 @pytest.mark.proves("B-08")
 @pytest.mark.parametrize("filled", [False, True])
-def test_heirs_with_rows_begin_again_before_any_are_given_up(*, filled: bool) -> None:
+def test_targets_with_rows_begin_again_before_any_are_given_up(*, filled: bool) -> None:
     """Rows that were given up would come back at the cut-over, or a seal that nobody knew of."""
     case = lost_while_resharded()
-    for heir in HEIRS:
-        says(case, heir, ImportProgress(source=0, begun=True, filled=filled))
+    for target in HEIRS:
+        says(case, target, ImportProgress(source=0, begun=True, filled=filled))
     made = records(case)
-    assert set(made) == {*HEIRS}, "old partition 0 is led before its heirs begin again"
+    assert set(made) == {*HEIRS}, "old partition 0 is led before its targets begin again"
     assert {state.partition_epoch for state in made.values()} == {FIRST_PARTITION_EPOCH}
     assert {state.leader_epoch for state in made.values()} == {5}
     # Their leaders are heard of in the new epoch, and have nothing.
-    case.world.heirs[0], case.world.heirs[1] = made[HEIRS[0]], made[HEIRS[1]]
+    case.world.targets[0], case.world.targets[1] = made[HEIRS[0]], made[HEIRS[1]]
     blank(case, *HEIRS)
     made = records(case)
     assert {p: state.leader for p, state in made.items()} == {0: 2}
 
 
-def test_a_survivor_leads_at_once_where_heirs_have_nothing() -> None:
+def test_a_survivor_leads_at_once_where_targets_have_nothing() -> None:
     """A re-sharding that has not begun to fill would begin again, or hold a recovery up."""
     case = lost_while_resharded()
     blank(case, *HEIRS)
     assert set(records(case)) == {0}
-    case.world.heirs = []
+    case.world.targets = []
     assert set(records(case)) == {0}, "the new partitions are not there yet"
 
 
@@ -96,7 +96,7 @@ def test_rows_of_a_range_that_is_served_elsewhere_are_not_given_up(state: str) -
 
 @pytest.mark.proves("B-14")
 @pytest.mark.parametrize("changes", [{"leader_epoch": 3}, {"role": Role.FOLLOWER}, {"imports": ()}])
-def test_an_heir_whose_leader_says_nothing_is_waited_for(changes: dict[str, Any]) -> None:
+def test_a_target_whose_leader_says_nothing_is_waited_for(changes: dict[str, Any]) -> None:
     """It may serve the range, and nobody knows."""
     case = lost_while_resharded()
     blank(case, *HEIRS)
@@ -111,9 +111,9 @@ def test_an_heir_whose_leader_says_nothing_is_waited_for(changes: dict[str, Any]
 
 @pytest.mark.proves("B-14")
 @pytest.mark.parametrize("others", [False, True], ids=["alone", "another source may be sealed"])
-def test_an_heir_that_was_lost_with_the_same_disks_begins_again(*, others: bool) -> None:
+def test_a_target_that_was_lost_with_the_same_disks_begins_again(*, others: bool) -> None:
     """Neither could be given up before the other: both stay lost for ever."""
-    case = lost_while_resharded(heirs=1)
+    case = lost_while_resharded(targets=1)
     for node in (0, 1, 2):
         case.world.reports[HEIRS[0], node] = LOST
     if others:
@@ -124,9 +124,9 @@ def test_an_heir_that_was_lost_with_the_same_disks_begins_again(*, others: bool)
     assert set(records(case)) == {HEIRS[0]}
 
 
-def test_an_heir_that_serves_other_rows_keeps_its_own_and_that_is_told() -> None:
+def test_a_target_that_serves_other_rows_keeps_its_own_and_that_is_told() -> None:
     """Clients' rows would be deleted; or a person not know why the re-sharding stands still."""
-    case = lost_while_resharded(heirs=1)
+    case = lost_while_resharded(targets=1)
     said: tuple[Any, ...] = (
         ImportProgress(source=0, begun=True, filled=True),
         ImportProgress(source=1, begun=True, sealed=True),
