@@ -97,6 +97,11 @@ class PrimaryBackup:
         self.committed = max(before, self._held_by_all(own_durable))
         return self.committed > before
 
+    def can_commit(self, own_durable: int, now: float, needed: int = 1) -> bool:
+        """Whether a write of now would be committed once all have it."""
+        held_by_all = self._held_by_all(own_durable) >= self._barrier
+        return held_by_all and now >= self.hold_until and self._enough(needed)
+
     @property
     def serving(self) -> bool:
         """Whether all earlier rows are committed."""

@@ -255,6 +255,11 @@ class LeaderState:
         self.committed = offset
         return True
 
+    def can_commit(self, own_durable: int, now: float, needed: int = 1) -> bool:
+        """Whether a write of now would be committed as soon as all in-sync replicas have it."""
+        held_by_all = self._held_by_all(own_durable) >= self.barrier
+        return held_by_all and now >= self.hold_until and self._enough(needed)
+
     @property
     def serving(self) -> bool:
         """Whether all that the leadership began with is committed; reads wait for that."""

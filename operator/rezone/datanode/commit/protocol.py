@@ -71,6 +71,10 @@ class Leadership(Protocol):
         """
         ...
 
+    def can_commit(self, own_durable: int, now: float, needed: int = 1) -> bool:
+        """Whether a write of now would be committed as soon as all that count have it."""
+        ...
+
     @property
     def serving(self) -> bool:
         """Whether all that the leadership began with is committed; reads wait for that."""

@@ -157,10 +157,12 @@ def replica_report(replica: Replica) -> ReplicaReport:
         proposal: IsrProposal | None = None
         refusal = replica.leading.refusal
         led_from: int | None = None
+        gap_ms: int | None = None
         durable: dict[int, int] = {}
         applied: dict[int, int] = {}
         if leading is not None:
             proposal, led_from = leading.proposal, replica.leading.led_from
+            gap_ms = replica.write_gap.milliseconds(replica.leader_epoch)
             durable = {n: f.durable for n, f in leading.followers.items() if f.durable >= 0}
             applied = {n: f.applied for n, f in leading.followers.items() if f.durable >= 0}
         stream_error = replica.following.error if replica.role is not Role.LEADER else ""
@@ -185,6 +187,8 @@ def replica_report(replica: Replica) -> ReplicaReport:
             takeover_error=replica.transfer.error,
             copy=replica.copy_progress,
             proposal=proposal,
+            write_gap_ms=gap_ms,
+            write_gap_time=replica.write_gap.ended_micros(replica.leader_epoch),
             proposal_error=refusal.error_code if refusal is not None else "",
             follower_offsets=durable,
             follower_applied=applied,

@@ -82,6 +82,9 @@ class FollowerDuties:
                 partition_uuid=branch_at(replica.store.meta.failover_log, log_end),
                 leader_epoch=replica.leader_epoch,
                 max_fetch_bytes=replica.settings.fetch_bytes_max,
+                stopped_ms=replica.write_gap.stopped_ms(
+                    replica.leader_epoch, replica.clock.monotonic()
+                ),
             )
 
     def stream_started(self, answer: StreamOk) -> None:

@@ -122,6 +122,7 @@ class LeaderDuties:
         replica = self._replica
         self.end_streams("a new leadership", None, None)
         self._saved, self.led_from = saved, replica.store.log_end
+        replica.write_gap.begin(record.leader_epoch)
         replica.lead_with(
             protocol_of(replica.settings)(
                 node=replica.node_id,
@@ -233,6 +234,7 @@ class LeaderDuties:
                 return StreamNeedsSnapshot(
                     opaque=request.opaque, partition=self.partition_id, log_start_offset=log_start
                 )
+            replica.write_gap.take(request.stopped_ms, replica.clock.monotonic())
             self._attach(stream, state)
             return StreamOk(
                 opaque=request.opaque,
@@ -333,6 +335,7 @@ class LeaderDuties:
                 replica.look_again(self._next_broadcast())
                 replica.importers.ring(urgent=store.seal is not None)
             committed = state.committed
+            self._note_gap(state, now)
             self._propose(state)
         if committed > store.applied:
             store.apply_to(committed)
@@ -344,6 +347,14 @@ class LeaderDuties:
                 answers = self._intake.take_committed(committed)
         for reply, result in answers:
             reply(result)
+
+    def _note_gap(self, state: Leadership, now: float) -> None:
+        """Note when the first write could be committed, and report it."""
+        replica = self._replica
+        needed = replica.config.min_in_sync_replicas
+        if replica.write_gap.is_open and state.can_commit(replica.store.durable_end, now, needed):
+            replica.write_gap.end(now, replica.clock.micros())
+            replica.touched(at_once=True)
 
     def tick(self, now: float) -> None:
         """Look after what no event wakes: laggards, held commits, followers' commit offsets."""

@@ -218,6 +218,8 @@ class TakeoverProcess:
         )
 
     def _die(self) -> None:
+        replica = self._replica
+        replica.write_gap.stop(replica.transfer.epoch, replica.clock.monotonic())
         self._finish_on_stream(tell=False)
         self._replica.touched(at_once=True)
 

@@ -26,6 +26,7 @@ from rezone.datanode.state.importers import Importers
 from rezone.datanode.state.node_services import NodeServices
 from rezone.datanode.state.serving import Serving
 from rezone.datanode.state.transfer import Transfer
+from rezone.datanode.state.write_gap import WriteGap
 from rezone.domain.routing.routes import hot_standbys
 from rezone.storage.store import PartitionStore
 from rezone.wire import layouts
@@ -81,6 +82,7 @@ class ReplicaState(ABC):
         )
         self.leadership: Leadership | None = None
         self.transfer = Transfer()
+        self.write_gap = WriteGap()
         self.copy_progress: CopyProgress | None = None
         self.admission = Admission(self.partition_id, self.clock.monotonic)
         self.write_clock = WriteClock(services.clock_bound.before, store.meta.time_floor)

@@ -107,6 +107,8 @@ class ReplicaReport(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=Tru
     `leader_epoch` is the highest it has heard of, `last_epoch` that of its log's last row. Of a
     leader `led_from_offset` is where its log ended when it began to lead: the rows before are those
     of earlier leaders.
+    `write_gap_ms`: of a leader that was transferred to, for how long no write could be committed,
+    up to `write_gap_time` (microseconds since 1970); None while that is not known.
     `proposal_error`: the code with which the proposal was refused, empty while it is not answered.
     `leader_heard`: of a replica that follows, whether it hears its leader and is heard (NW-02);
     None of a leader, and of one that does not say. `leader_stalled`: it has heard heartbeats alone
@@ -138,6 +140,8 @@ class ReplicaReport(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=Tru
     copy: CopyProgress | None = None
     proposal: IsrProposal | None = None
     proposal_error: str = ""
+    write_gap_ms: CountOrNone | None = None
+    write_gap_time: CountOrNone = 0
     follower_offsets: dict[NodeId, CountOrNone] = {}
     follower_applied: dict[NodeId, CountOrNone] = {}
     rows_estimate: CountOrNone = 0

@@ -5,7 +5,7 @@ import msgspec
 from rezone.wire.errors import ErrorInfo
 from rezone.wire.messages.base import Message, NodeId, PartitionId
 from rezone.wire.messages.records import FailoverEntry, IndexPosition, TakeoverState
-from rezone.wire.ranges import Count
+from rezone.wire.ranges import Count, CountOrNone
 
 # --- replication channel: consumer (follower's node) <-> producer (leader's node) -----------
 
@@ -32,6 +32,7 @@ class StreamRequest(Message, frozen=True):
     """Ask for a partition's log from `high_offset` on (DCP-03).
 
     `max_fetch_bytes` is the credit until the first ack: entries may follow the answer at once.
+    `stopped_ms`: how long ago the consumer has stopped to lead, for this very leader; -1 of others.
     """
 
     opaque: Count
@@ -40,6 +41,7 @@ class StreamRequest(Message, frozen=True):
     partition_uuid: str
     leader_epoch: Count
     max_fetch_bytes: Count = 0
+    stopped_ms: CountOrNone = -1
 
 
 class StreamOk(Message, frozen=True):
