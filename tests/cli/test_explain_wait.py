@@ -79,6 +79,16 @@ def test_a_task_says_why_what_and_who() -> None:
     ]
 
 
+@pytest.mark.parametrize("reason", WaitingReason)
+def test_the_reason_of_the_status_decides_what_is_advised(reason: WaitingReason) -> None:
+    """A message in other words than an earlier operator's would be shown without any advice."""
+    waits = task("Transferring", "as nobody has said it before", waitingReason=reason)
+    found = explain_task(waits, zone(), NOW)
+    assert (found.reason, found.needs) == (reason, WORDS[reason].needs)
+    paused = task("Transferring", "Copying: 1", waitingReason="Paused")
+    assert explain_task(paused, zone(), NOW).can_do == WORDS["Paused"].can_do
+
+
 def test_a_plan_that_waits_for_approval_is_told_to_the_one_who_may_approve() -> None:
     """`person_must_act` is what a script or a page asks for: it would wait for ever."""
     stalled = {

@@ -51,6 +51,13 @@ STATUS: dict[str, Any] = {
         "copyStartedTime": at(5),
     },
     "copiesDropped": 1,
+    "waits": [{"reason": "CatchingUp", "seconds": 20}, {"reason": "Limit", "seconds": 130}],
+    "writeUnavailability": {
+        "transfers": 2,
+        "totalMilliseconds": 12,
+        "maxMilliseconds": 8,
+        "longest": [{"partition": 3, "milliseconds": 8}, {"partition": 1, "milliseconds": 4}],
+    },
     "history": [
         {"state": "Planned", "time": at(0)},
         {"state": "Transferring", "time": at(4), "message": "approved"},
@@ -67,6 +74,10 @@ STATUS: dict[str, Any] = {
         }
     ],
 }
+STOPPED = (
+    "writes stopped by 2 leader transfers: 6 ms each, at most 8 ms "
+    "(partition 3 8 ms, partition 1 4 ms)"
+)
 
 
 @pytest.fixture
@@ -94,6 +105,7 @@ async def test_a_report_says_what_was_done_and_who_asked(
         spec = {"zoneName": "z", "partition": 3, "target": 1}
         made = await store.create(RegionMigration.parse({"metadata": named, "spec": spec}), owner)
         moved = {"state": "Succeeded", "startedTime": at(7), "finishedTime": at(7, 2)}
+        moved |= {"writeUnavailableMilliseconds": 8}
         await store.write_status(made, RegionMigrationStatus.model_validate(moved))
 
     runner = CliRunner(env={"KUBECONFIG": str(crds)})
@@ -115,7 +127,11 @@ async def test_a_report_says_what_was_done_and_who_asked(
         "abc",
         "anns-console",
     )
-    assert [(row["name"], row["seconds"]) for row in found["transfers"]] == [("z-7-3", 2)]
+    (transfer,) = found["transfers"]
+    assert (transfer["name"], transfer["seconds"]) == ("z-7-3", 2)
+    assert transfer["writeUnavailableMilliseconds"] == 8
+    assert [each["reason"] for each in found["waits"]] == ["Limit", "CatchingUp"]
+    assert found["writeUnavailability"] == STATUS["writeUnavailability"]
 
 
 def report_text(status: dict[str, Any], **spec: Any) -> str:
@@ -148,6 +164,12 @@ def test_a_report_for_people() -> None:
         "Transferring   3 min 0 s   approved",
         "Switching      3 min 0 s",
         "Succeeded      0 s",
+        "",
+        "WAITED FOR   TIME",
+        "Limit        2 min 10 s",
+        "CatchingUp   20 s",
+        "",
+        STOPPED,
     ]
 
 

@@ -85,6 +85,13 @@ class WaitingReason(enum.StrEnum):
         return next((each for each in cls if each == word), None)
 
 
+class WaitedFor(Model):
+    """How long a machine has waited for one reason."""
+
+    reason: WaitingReason = Field(description="What it waited for.")
+    seconds: Count = Field(description="How long in all; waits of a few seconds are left out.")
+
+
 class MachineStatus(ConditionedStatus):
     """A persisted state machine."""
 
@@ -101,6 +108,14 @@ class MachineStatus(ConditionedStatus):
         default=None,
         description="The same in one word.",
     )
+    waiting_since_time: Time | None = Field(
+        default=None,
+        description="Since when it waits for that.",
+    )
+    waits: Annotated[
+        tuple[WaitedFor, ...],
+        Field(max_length=len(WaitingReason), json_schema_extra={"x-list-map-keys": ["reason"]}),
+    ] = Field(default=(), description="How long it has waited for each reason, until now.")
     last_error: LastError | None = None
     history: Annotated[
         tuple[Transition, ...],

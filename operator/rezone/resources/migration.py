@@ -228,6 +228,11 @@ class RegionMigrationStatus(MachineStatus):
     context: MigrationContext | None = None
     recovery: RecoveryStatus | None = None
     copies: SparkCopies | None = None
+    write_unavailable_milliseconds: Count | None = Field(
+        default=None,
+        description="For how long the transfer stopped writes to the partition, as the new leader "
+        "has measured it; absent where the old leader could not hand over.",
+    )
     retain_old_leader_until_time: Time | None = Field(
         default=None,
         description="When the old leader, kept beside the assignment, is removed; what has become "

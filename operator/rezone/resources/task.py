@@ -21,6 +21,7 @@ from rezone.resources.model import (
 
 MOVES_MAX = 1024
 SAMPLES_MAX = 8
+PARTITION_GAPS_MAX = 64
 RANGES_MAX = 1000
 """How many ranges of partitions a plan's reasons name in all: about 30 KiB of the status."""
 HANDOVERS_LENGTH_MAX = 1 << 15  # 1,024 partitions with epochs of 25 digits
@@ -217,6 +218,25 @@ class ProgressSample(Model):
     bytes_done: Count = Field(description="Bytes copied by then.")
 
 
+class PartitionGap(Model):
+    """For how long the transfer of a partition's leader stopped writes."""
+
+    partition: Count = Field(description="The partition.")
+    milliseconds: Count = Field(description="How long no write could be committed.")
+
+
+class WriteUnavailability(Model):
+    """For how long leader transfers have stopped writes, as the new leaders have measured it."""
+
+    transfers: Count = Field(description="How many transfers are known.")
+    total_milliseconds: Count = Field(description="All of them added up.")
+    max_milliseconds: Count = Field(description="The longest.")
+    longest: Annotated[
+        tuple[PartitionGap, ...],
+        Field(max_length=PARTITION_GAPS_MAX, json_schema_extra={"x-list-map-keys": ["partition"]}),
+    ] = Field(default=(), description="The partitions with the longest, at most 64.")
+
+
 class TaskProgress(Model):
     """How far a task is."""
 
@@ -270,6 +290,10 @@ class RebalanceTaskStatus(MachineStatus):
         default=0,
         description="Copies that differed from their leader's rows and were dropped, to be made "
         "again.",
+    )
+    write_unavailability: WriteUnavailability | None = Field(
+        default=None,
+        description="What its leader transfers have cost those who write; set at the end.",
     )
     handovers: Annotated[str, Field(max_length=HANDOVERS_LENGTH_MAX)] = Field(
         default="",

@@ -1,8 +1,9 @@
 """Why a task, a leader transfer or a zone waits, and what ends the wait: from its status.
 
-The operator begins `waitingFor` with one word, or gives the condition a reason: `WORDS` has for
-each of them what has to happen and what a person can do. A word that is not there is told as it
-is, so a newer operator is understood in part.
+The operator gives tasks and leader transfers a `waitingReason` of a closed set, and conditions a
+reason: `WORDS` has for each of them what has to happen and what a person can do. What an older
+operator has written has the reason as the first word of `waitingFor`; a word of a newer one that is
+not here is told as it is.
 """
 
 import re
@@ -228,6 +229,16 @@ def advice_for(reason: str, why: str) -> Advice:
     )
 
 
+def _advice_of(status: MachineStatus, reason: str) -> Advice:
+    """Return what ends the wait of a task or transfer: by the reason that its status names.
+
+    A pause says what else is waited for behind it, which a person has no use for before it ends.
+    """
+    if status.waiting_reason is not None and status.waiting_reason in WORDS:
+        return WORDS[status.waiting_reason]
+    return advice_for(reason, status.waiting_for)
+
+
 class _Told(NamedTuple):
     """An object with a state machine."""
 
@@ -258,7 +269,7 @@ def _machine(stored: _Told, facts: tuple[Fact, ...], now: datetime) -> Explanati
     over = status.state in ends
     why = "" if over else status.waiting_for
     reason = told.reason if told is not None else ""
-    advice = advice_for(reason, why) if why else Advice("")
+    advice = _advice_of(status, reason) if why else Advice("")
     entered = status.history[-1].time if status.history else status.started_time
     error = status.last_error
     if error is not None:
@@ -270,7 +281,7 @@ def _machine(stored: _Told, facts: tuple[Fact, ...], now: datetime) -> Explanati
         name=meta.name,
         state=status.state,
         waiting=bool(why),
-        reason=reason,
+        reason=(status.waiting_reason or reason) if why else reason,
         why=why or (told.message if told is not None else ""),
         needs=advice.needs,
         can_do=advice.can_do,

@@ -1,4 +1,4 @@
-"""What became of a task: what was planned and done, how long each state took, who asked for it.
+"""What became of a task: what was planned and done, how long it took and waited, who asked.
 
 All of it is what the objects say. Kubernetes keeps with each field which program wrote it last
 (`managedFields`), not which user; that is in the API server's audit log alone.
@@ -8,12 +8,26 @@ from collections.abc import Iterable, Sequence
 from datetime import datetime
 from typing import Any, Final
 
-from rezone.cli.look.views import Asked, StateSpan, TaskReport, TransferRow, condition
+from rezone.cli.look.views import (
+    Asked,
+    StateSpan,
+    TaskReport,
+    TransferRow,
+    WaitSpan,
+    WriteOutage,
+    condition,
+)
+from rezone.domain.machines.waits import waits_until
 from rezone.kube.kinds import Manifest
 from rezone.resources.conditions import ConditionType
 from rezone.resources.machine_status import MachineStatus
 from rezone.resources.migration import TERMINAL_MIGRATION_STATES, RegionMigration
-from rezone.resources.task import TERMINAL_TASK_STATES, RebalanceTask, RebalanceTaskStatus
+from rezone.resources.task import (
+    TERMINAL_TASK_STATES,
+    RebalanceTask,
+    RebalanceTaskStatus,
+    WriteUnavailability,
+)
 
 ASKED_FIELDS: Final = ("approvedPlan", "suspend", "cancel")
 
@@ -50,6 +64,10 @@ def task_report(
         copies_dropped=status.copies_dropped,
         by_spark=status.spark_application,
         states=_spans(status, end),
+        waits=tuple(
+            WaitSpan(reason=each.reason, seconds=each.seconds) for each in waits_until(status, end)
+        ),
+        write_unavailability=_outage(status.write_unavailability),
         asked=_asked(manifest),
         transfers=tuple(_transfer(each, now) for each in _own(task, migrations)),
     )
@@ -85,6 +103,10 @@ def _spans(status: MachineStatus, end: datetime) -> tuple[StateSpan, ...]:
         )
         for line, until in zip(lines, ends, strict=True)
     )
+
+
+def _outage(found: WriteUnavailability | None) -> WriteOutage | None:
+    return WriteOutage.model_validate(found.model_dump()) if found is not None else None
 
 
 def _asked(manifest: Manifest) -> tuple[Asked, ...]:
@@ -125,5 +147,8 @@ def _transfer(migration: RegionMigration, now: datetime) -> TransferRow:
         state=status.state if status is not None else "new",
         ended=status is not None and status.state in TERMINAL_MIGRATION_STATES,
         seconds=_seconds(status.started_time, end) if status is not None else None,
+        write_unavailable_milliseconds=(
+            status.write_unavailable_milliseconds if status is not None else None
+        ),
         error=f"{error.reason}: {error.message}" if error is not None else "",
     )

@@ -17,6 +17,7 @@ from rezone.cli.look.views import (
     Top,
     TransferRow,
     WhatIf,
+    WriteOutage,
     ZoneList,
     ZoneRow,
 )
@@ -186,6 +187,9 @@ def _deadline(seconds: int | None) -> str:
     return f"in {duration(seconds)}" if seconds > 0 else "now: its deadline has passed"
 
 
+OUTAGES_SHOWN = 5
+
+
 def report_lines(view: TaskReport, _width: int = 0) -> list[str]:
     """Return a report: what was planned and done, the states, who asked, leader transfers."""
     state = view.state
@@ -215,17 +219,36 @@ def report_lines(view: TaskReport, _width: int = 0) -> list[str]:
     ]
     spans = [(span.state, duration(span.seconds), span.message) for span in view.states]
     lines += ["", *columns([("STATE", "TIME", "WHY"), *spans])] if spans else []
+    waits = [(each.reason, duration(each.seconds)) for each in view.waits]
+    lines += ["", *columns([("WAITED FOR", "TIME"), *waits])] if waits else []
+    lines += _outage_lines(view.write_unavailability)
     asked = [(a.field, a.value, a.manager, str(a.time or "-")) for a in view.asked]
     lines += ["", *columns([("ASKED", "VALUE", "BY", "AT"), *asked])] if asked else []
     moved = [_transfer_cells(row) for row in view.transfers]
-    header = ("TRANSFER", "PARTITION", "FROM", "TO", "STATE", "TIME", "ERROR")
+    header = ("TRANSFER", "PARTITION", "FROM", "TO", "STATE", "TIME", "NO WRITES", "ERROR")
     return lines + (["", *columns([header, *moved])] if moved else [])
 
 
 def _transfer_cells(row: TransferRow) -> tuple[str, ...]:
     nodes = ("-" if node is None else str(node) for node in (row.from_node, row.to_node))
     took = "-" if row.seconds is None else duration(row.seconds)
-    return (row.name, str(row.partition), *nodes, row.state, took, row.error)
+    stopped = row.write_unavailable_milliseconds
+    gap = "-" if stopped is None else f"{stopped} ms"
+    return (row.name, str(row.partition), *nodes, row.state, took, gap, row.error)
+
+
+def _outage_lines(found: WriteOutage | None) -> list[str]:
+    """Return for how long leader transfers have stopped writes, and where longest."""
+    if found is None:
+        return []
+    mean = found.total_milliseconds / found.transfers
+    named = ", ".join(
+        f"partition {each.partition} {each.milliseconds} ms"
+        for each in found.longest[:OUTAGES_SHOWN]
+    )
+    longest = f"at most {found.max_milliseconds} ms ({named})"
+    told = f"writes stopped by {found.transfers} leader transfers: {mean:.0f} ms each, {longest}"
+    return ["", told]
 
 
 MOVES_SHOWN = 20

@@ -197,6 +197,29 @@ class Asked(Model):
     time: Time | None = None
 
 
+class WaitSpan(Model):
+    """How long a task has waited for one reason."""
+
+    reason: str
+    seconds: int
+
+
+class PartitionOutage(Model):
+    """For how long the transfer of a partition's leader stopped writes."""
+
+    partition: int
+    milliseconds: int
+
+
+class WriteOutage(Model):
+    """For how long leader transfers have stopped writes; `longest` has the partitions by name."""
+
+    transfers: int
+    total_milliseconds: int
+    max_milliseconds: int
+    longest: tuple[PartitionOutage, ...] = ()
+
+
 class TransferRow(Model):
     """A leader transfer that a task has made; those in batches have no object."""
 
@@ -207,6 +230,7 @@ class TransferRow(Model):
     state: str
     ended: bool
     seconds: int | None = None
+    write_unavailable_milliseconds: int | None = None
     error: str = ""
 
 
@@ -214,6 +238,7 @@ class TaskReport(Document):
     """What `rezone report` shows. The history of states is the newest 32.
 
     `bytes_per_second` is the mean while copies were made, absent where nothing was copied.
+    `write_unavailability` is absent before the end, and where no leader was transferred.
     """
 
     kind: str = "TaskReport"
@@ -240,6 +265,8 @@ class TaskReport(Document):
     copies_dropped: int = 0
     by_spark: str = ""
     states: tuple[StateSpan, ...] = ()
+    waits: tuple[WaitSpan, ...] = ()
+    write_unavailability: WriteOutage | None = None
     asked: tuple[Asked, ...] = ()
     transfers: tuple[TransferRow, ...] = ()
 

@@ -3,6 +3,7 @@
 from datetime import datetime
 from typing import TypeVar
 
+from rezone.domain.machines.waits import with_waiting
 from rezone.resources.conditions import (
     ConditionType,
     Reason,
@@ -53,11 +54,9 @@ def without_zone(
             now=now,
         )
         conditions = set_condition(conditions, stalled)
-    return status.model_copy(
+    return with_waiting(status, message, None, now).model_copy(
         update={
             "conditions": conditions,
-            "waiting_for": message,
-            "waiting_reason": None,
             "observed_generation": generation,
         }
     )

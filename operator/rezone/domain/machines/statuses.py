@@ -10,6 +10,7 @@ from datetime import datetime, timedelta
 from typing import Generic, TypeVar
 
 from rezone.domain.machines.machine import Table
+from rezone.domain.machines.waits import with_waiting
 from rezone.domain.model.world import Action
 from rezone.resources.conditions import (
     Condition,
@@ -65,15 +66,13 @@ def enter(
     deadline = None
     if row.deadline_seconds is not None:
         deadline = time + timedelta(seconds=row.deadline_seconds + extra_seconds)
-    return status.model_copy(
+    return with_waiting(status, "", None, now).model_copy(
         update={
             "state": state,
             "history": (*status.history, line)[-HISTORY_MAX:],
             "deadline_time": deadline,
             "started_time": status.started_time or time,
             "finished_time": time if row.terminal else None,
-            "waiting_for": "",
-            "waiting_reason": None,
         },
     )
 

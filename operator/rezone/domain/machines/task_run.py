@@ -6,6 +6,7 @@ from datetime import datetime
 from rezone.domain.machines.machine import Table
 from rezone.domain.machines.machine_run import MachineRun
 from rezone.domain.machines.statuses import Standing
+from rezone.domain.machines.waits import with_waiting
 from rezone.resources.conditions import ConditionType, Reason
 from rezone.resources.machine_status import WaitingReason
 from rezone.resources.task import RebalanceTaskSpec, RebalanceTaskStatus, TaskState
@@ -76,7 +77,8 @@ class Run(MachineRun[RebalanceTaskStatus]):
         mended = any(c.type is ConditionType.STALLED for c in self.before.conditions) and not person
         worth = self.waits_long or person or mended or not waiting
         if self.status != self.before or (changed and worth):
-            self.update(waiting_for=waiting[:4096], waiting_reason=_reason_of(waiting))
+            reason = _reason_of(waiting)
+            self.status = with_waiting(self.status, waiting[:4096], reason, self.now)
 
     def _standing(self) -> Standing:
         status = self.status

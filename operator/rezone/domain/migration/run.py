@@ -12,10 +12,12 @@ from rezone.domain.machines.machine import DEADLINE, Command
 from rezone.domain.machines.machine_run import MachineRun
 from rezone.domain.machines.migration_table import TABLE
 from rezone.domain.machines.statuses import Standing
+from rezone.domain.machines.waits import with_waiting
 from rezone.domain.model.changes import Step, combine
 from rezone.domain.model.world import ChangeRoutes, RouteChange, ZoneView
 from rezone.domain.observed.leader_transfer import LeaderTransfer
 from rezone.domain.observed.readiness import is_uncompared, node_is_gone
+from rezone.domain.observed.write_gaps import gap_ms
 from rezone.domain.routing.routes import Refusal
 from rezone.resources.conditions import Reason
 from rezone.resources.machine_status import WaitingReason
@@ -190,13 +192,22 @@ class Run(MachineRun[RegionMigrationStatus]):
         """Ask for the route to be changed by these steps at once, and stay until it is."""
         return self.wait_briefly(self.change_route(*steps) or "the route is being written")
 
+    def settle_progress(self) -> None:
+        """Write for how long writes have stopped, with whatever else is written."""
+        status, context = self.status, self.status.context
+        if context is None or not context.next_epoch or status == self.before:
+            return
+        if status.write_unavailable_milliseconds is None and self.partition in self.view.routes:
+            found = gap_ms(self.view, self.partition, context.next_epoch)
+            self.update(write_unavailable_milliseconds=found)
+
     def _settle_waiting(self, waiting: str) -> None:
         person = self.standing is not None and self.standing.stalled
         worth = self.waits_long or person or self.status != self.before
         if self.status.waiting_for != waiting and worth:
             kind = self.standing.reason if self.standing is not None else Reason.RUNNING
             reason = waiting_reason(self.status.state, kind) if waiting else None
-            self.update(waiting_for=waiting, waiting_reason=reason)
+            self.status = with_waiting(self.status, waiting, reason, self.now)
 
     def _standing(self) -> Standing:
         status = self.status

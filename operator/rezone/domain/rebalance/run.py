@@ -12,6 +12,7 @@ from rezone.domain.machines.rebalance_table import TABLE
 from rezone.domain.machines.statuses import with_error
 from rezone.domain.machines.task_run import Run, paused_where
 from rezone.domain.model.world import MigrationView, ZoneView
+from rezone.domain.observed.write_gaps import unavailability
 from rezone.domain.rebalance import estimates
 from rezone.domain.rebalance.survey import Reasons, Survey, has_switched, survey
 from rezone.domain.routing.topology_text import Topology
@@ -183,12 +184,23 @@ class TaskRun(Run):
 
     def settle_progress(self) -> None:
         """Write the progress in steps."""
+        if self._table.state(self.state).terminal:
+            self._settle_gaps()
         if "survey" not in self.__dict__:
             return
         old = self.status.progress
         new = progress_of(self.survey, old, self.now)
         if self.status != self.before or is_worth_writing(old, new):
             self.update(progress=new)
+
+    def _settle_gaps(self) -> None:
+        """Write what the leader transfers of the task have cost those who write."""
+        since = self.status.started_time
+        if since is None or not self.status.target or not self.fits_routes:
+            return
+        rows = zip(self.view.layout.ids, self.source, self.target, strict=True)
+        moved = [partition for partition, old, new in rows if old != new or self.moves_nothing]
+        self.update(write_unavailability=unavailability(self.view, moved, since))
 
 
 def progress_of(found: Survey, old: TaskProgress, now: datetime) -> TaskProgress:
