@@ -1,7 +1,7 @@
 # The interface of this project for people and CI: `make help` lists the targets.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help prepare browser demo down test check lint types layers docs generate tools env spark-env e2e e2e-up e2e-down chaos chaos-short chaos-operator evidence seeds mutations images krew release audit bench fuzz clean
+.PHONY: help prepare browser demo down test check lint types layers docs generate tools env spark-env e2e e2e-up e2e-down chaos soak chaos-short chaos-operator evidence seeds mutations images krew release audit bench fuzz clean
 
 export PYTHONPATH := operator
 UV ?= $(shell command -v uv 2>/dev/null || echo .venv/bin/uv)
@@ -64,6 +64,9 @@ e2e-down: env ## End what a run with REZONE_E2E_KEEP=1, or one that was killed, 
 
 chaos: prepare ## Make FAULTS= (all) in networks, disks, clocks and processes, each alone, then a STORM= (240) of seconds by SEED=
 	PYTHONPATH=operator:. $(RUN) -m e2e.chaos --faults "$(or $(FAULTS),all)" --storm-seconds $(or $(STORM),240) $(if $(SEED),--seed $(SEED)) $(if $(REPORT),--report $(REPORT))
+
+soak: prepare ## Let storms of all faults come one after the other for SECONDS= (3600) by SEED=, REPORT=file.json
+	PYTHONPATH=operator:. $(RUN) -m e2e.chaos --faults none --soak-seconds $(or $(SECONDS),3600) $(if $(SEED),--seed $(SEED)) $(if $(REPORT),--report $(REPORT))
 
 chaos-short: prepare ## Make three of these faults, or say that this machine cannot
 	PYTHONPATH=operator:. $(RUN) -m e2e.chaos --faults short --or-skip $(if $(SEED),--seed $(SEED))

@@ -27,6 +27,7 @@ from e2e.chaos.report import Report, Row, table
 from e2e.chaos.run import Limits, Run, until_whole
 from e2e.chaos.shim import build_shim
 from e2e.chaos.snapshots import read_transactions, violations
+from e2e.chaos.soak import soak
 from e2e.chaos.world import NODES, World
 from e2e.kind.command import CommandError, say
 from e2e.kind.places import default_places
@@ -49,6 +50,7 @@ _SEED_MAX = 1 << 31
     "--whole-seconds", default=120.0, show_default=True, help="How long healing may take."
 )
 @click.option("--storm-seconds", default=0.0, help="How long a storm comes behind the faults.")
+@click.option("--soak-seconds", default=0.0, help="How long storms come one after the other then.")
 @click.option("--report", type=click.Path(path_type=Path), help="Where the results go as JSON.")
 @click.option("--or-skip", is_flag=True, help="Succeed where faults cannot be made, and say so.")
 def main(
@@ -58,6 +60,7 @@ def main(
     partitions: int,
     whole_seconds: float,
     storm_seconds: float,
+    soak_seconds: float,
     report: Path | None,
     or_skip: bool,
 ) -> None:
@@ -84,7 +87,7 @@ def main(
         # A storm re-shards up to twice, the second time after the first has let its partitions go.
         retained = 2 * GRACE_SECONDS
         limits = Limits(whole_seconds, storm_whole=2 * whole_seconds + retained)
-        plan = Plan(cases, seed, partitions, storm_seconds, limits)
+        plan = Plan(cases, seed, partitions, storm_seconds, soak_seconds, limits)
         found = asyncio.run(_run(state, local, plan))
     if report is not None:
         report.write_bytes(msgspec.json.encode(found))
@@ -99,6 +102,7 @@ class Plan:
     seed: int
     partitions: int
     storm_seconds: float
+    soak_seconds: float
     limits: Limits
 
 
@@ -174,6 +178,8 @@ async def _run(state: Path, local: LocalCluster, plan: Plan) -> Report:
                 await run.alone(case)
             if plan.storm_seconds:
                 await run.storm(plan.storm_seconds)
+            if plan.soak_seconds:
+                await soak(run, plan.seed, plan.soak_seconds)
             world.stop_clients()
         except DemoError as error:
             broken = str(error)

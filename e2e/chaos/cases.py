@@ -7,7 +7,7 @@ import random
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
-from e2e.chaos.changes import LeaderMoved, drained, resharded, scaled
+from e2e.chaos.changes import Cancelled, LeaderMoved, drained, resharded, scaled
 from e2e.chaos.fault import Fault, Flapping
 from e2e.chaos.network import Cut, Loss, apart
 from e2e.chaos.processes import Killed, Stopped
@@ -250,6 +250,17 @@ CHANGES = {
     )
 }
 """What people do in storms."""
+
+
+async def _cancelled(world: World, _rng: random.Random) -> Fault:
+    return Cancelled(world)
+
+
+SOAK_CHANGES = {
+    case.name: case
+    for case in (Case("cancelled", "a rebalance is asked for, and cancelled", 20, _cancelled),)
+}
+"""What people do in the storms of a soak besides; storms by themselves keep to their seeds."""
 
 
 def in_storms() -> dict[str, Case]:

@@ -10,6 +10,7 @@ from rezone.cli.demo.cluster import NAMESPACE
 from rezone.cli.demo.manifests import migration
 
 _ZONE_PATH = f"/apis/rezone.dev/v1alpha1/namespaces/{NAMESPACE}/distributionzones/{ZONE}"
+_TASKS_PATH = f"/apis/rezone.dev/v1alpha1/namespaces/{NAMESPACE}/rebalancetasks"
 
 
 class Patched(Fault):
@@ -61,6 +62,29 @@ class LeaderMoved(Fault):
     async def bites(self) -> int:
         """Return whether it was taken."""
         return self._made
+
+
+class Cancelled(Fault):
+    """A person cancels the rebalances that one data node more has brought about."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._scaled = scaled(world)
+
+    async def begin(self) -> None:
+        """Ask for the data node."""
+        await self._scaled.begin()
+
+    async def bites(self) -> int:
+        """Cancel what is under way, and return how much that was."""
+        names = await self._world.tasks_under_way()
+        for name in names:
+            await self._world.cluster.api.patch(f"{_TASKS_PATH}/{name}", {"spec": {"cancel": True}})
+        return len(names)
+
+    async def heal(self) -> None:
+        """Let the data node go again."""
+        await self._scaled.heal()
 
 
 def scaled(world: World) -> Fault:

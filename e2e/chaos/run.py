@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import random
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from e2e.chaos.cases import Case, in_storms
@@ -84,30 +84,37 @@ class Run:
         self._limits = limits
         self.rows: list[Row] = []
 
-    async def alone(self, case: Case) -> None:
-        """Play one fault; what it has cost is one more row."""
-        say(f"{case.name}: {case.what}, {case.seconds:.0f} s")
-        fault = await case.make(self._world, random.Random(f"{self._seed}:{case.name}"))
+    async def alone(self, case: Case, when: str = "") -> None:
+        """Play one fault; what it has cost is one more row. `when` tells repeated ones apart."""
+        say(f"{case.name}{when}: {case.what}, {case.seconds:.0f} s")
+        fault = await case.make(self._world, random.Random(f"{self._seed}:{case.name}{when}"))
         await fault.prepare()
 
         async def play() -> int:
             return await self._held(fault, case.seconds)
 
-        await self._row(case.name, case.what, play, self._limits.whole)
+        await self._row(f"{case.name}{when}", case.what, play, self._limits.whole)
 
-    async def storm(self, seconds: float) -> None:
-        """Play a storm; it is one row."""
-        rng = random.Random(f"{self._seed}:storm")
-        events = plan(rng, in_storms(), seconds)
-        say(f"storm: {len(events)} faults and changes, {seconds:.0f} s")
-        storm = Storm(self._world, in_storms(), rng)
+    async def storm(
+        self,
+        seconds: float,
+        cases: Mapping[str, Case] | None = None,
+        rng: random.Random | None = None,
+        name: str = "storm",
+    ) -> None:
+        """Play a storm; it is one row. Without cases and numbers: the storm of the run's seed."""
+        cases = in_storms() if cases is None else cases
+        rng = random.Random(f"{self._seed}:storm") if rng is None else rng
+        events = plan(rng, cases, seconds)
+        say(f"{name}: {len(events)} faults and changes, {seconds:.0f} s")
+        storm = Storm(self._world, cases, rng)
 
         async def play() -> int:
             await storm.play(events)
             return storm.bites
 
         what = f"{len(events)} faults and changes, seed {self._seed}"
-        await self._row("storm", what, play, self._limits.storm_whole)
+        await self._row(name, what, play, self._limits.storm_whole)
         for idle in storm.idle:
             # Another fault has silenced whom it should have hit, such as an operator that is down.
             say(f"  {idle}")

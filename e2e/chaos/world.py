@@ -276,6 +276,15 @@ class World:
         found += await self._replicas(zone["spec"]["partitions"])
         return found + await self._pods(zone["spec"]["dataNodes"]["count"])
 
+    async def tasks_under_way(self) -> list[str]:
+        """Return the names of the rebalances that have not ended."""
+        items = (await self.cluster.own("rebalancetasks"))["items"]
+        return [
+            each["metadata"]["name"]
+            for each in items
+            if (each.get("status") or {}).get("state", "") not in TERMINAL_TASK_STATES
+        ]
+
     async def _work(self, plural: str, ends: frozenset[Any]) -> list[str]:
         items = (await self.cluster.own(plural))["items"]
         statuses = {each["metadata"]["name"]: each.get("status") or {} for each in items}

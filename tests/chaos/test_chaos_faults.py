@@ -20,6 +20,7 @@ from e2e.chaos.network import Loss, packets, ruleset
 from e2e.chaos.network import apart as taken_apart
 from e2e.chaos.shim import FIELDS, Control, build_shim, environment
 from e2e.chaos.shimmed import syncs_slow
+from e2e.chaos.soak import round_of, soak_cases
 from e2e.chaos.storm import AT_ONCE_MAX, plan
 from e2e.kind.places import default_places
 
@@ -115,6 +116,20 @@ def test_a_storm_ends_and_is_bearable(seed: int) -> None:
 def test_what_must_be_prepared_for_is_no_part_of_storms() -> None:
     """A storm prepares nothing: such a fault would not be there."""
     assert {"disk-full", "etcd-restored"} <= CASES.keys() - in_storms().keys()
+
+
+def test_a_soak_is_repeated_by_its_seed_and_has_what_storms_cannot_have() -> None:
+    """A soak that failed could not be played again; disks would never be full in one."""
+    rounds = [round_of(7, number, 3600) for number in range(1, 21)]
+    assert rounds == [round_of(7, number, 3600) for number in range(1, 21)]
+    assert rounds != [round_of(8, number, 3600) for number in range(1, 21)]
+    prepared = [each.prepared for each in rounds if each is not None]
+    assert len({each.name for each in prepared if each is not None}) > 1
+    assert {"resharded", "leader-moved", "cancelled", "api-killed"} <= soak_cases().keys()
+    last = round_of(7, 1, 50)
+    assert last is not None
+    assert last.storm_seconds == 50
+    assert round_of(7, 1, 29) is None
 
 
 @pytest.fixture(scope="module")
