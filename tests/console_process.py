@@ -16,12 +16,13 @@ from typing import Self
 START_SECONDS = 40.0
 END_SECONDS = 15.0
 _LINK = re.compile(rb"Open (http://127\.0\.0\.1:(\d+))/login\?key=(\S+)\n")
+_BEHIND = re.compile(rb"Behind a proxy: (127\.0\.0\.1:(\d+)) answers for (\S+)\n")
 
 
 class ConsoleProcess:
     """One console; within `with` it answers at `address`, and `link` opens its session."""
 
-    def __init__(self, kubeconfig: Path, *words: str) -> None:
+    def __init__(self, kubeconfig: Path, *words: str, behind_proxy: bool = False) -> None:
         command = [sys.executable, "-m", "rezone.cli.main", "console", "--port", "0", *words]
         environment = {
             "KUBECONFIG": str(kubeconfig),
@@ -38,7 +39,8 @@ class ConsoleProcess:
             bufsize=0,
         )
         self._said = b""
-        self.address = self.link = ""
+        self._begins = _BEHIND if behind_proxy else _LINK
+        self.address = self.link = self.health = ""
 
     def __enter__(self) -> Self:
         try:
@@ -47,7 +49,10 @@ class ConsoleProcess:
             self.end()
             raise
         self.address = found[1].decode()
-        self.link = f"{self.address}/login?key={found[3].decode()}"
+        if self._begins is _LINK:
+            self.link = f"{self.address}/login?key={found[3].decode()}"
+        else:
+            self.address = f"http://{self.address}"
         return self
 
     def __exit__(
@@ -70,7 +75,7 @@ class ConsoleProcess:
             while selector.select(max(0, end - time.monotonic())):
                 chunk = self._process.stdout.read(4096)
                 self._said += chunk
-                found = _LINK.search(self._said)
+                found = self._begins.search(self._said)
                 if found is not None:
                     return found
                 if not chunk:

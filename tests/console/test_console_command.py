@@ -59,4 +59,21 @@ def test_no_option_makes_it_listen_elsewhere() -> None:
     shown = CliRunner().invoke(main, ["console", "--help"])
     assert shown.exit_code == 0
     options = {word.rstrip(",") for word in shown.output.split() if word.startswith("--")}
-    assert options == {"--namespace", "--all-namespaces", "--port", "--help"}
+    in_cluster = {"--origin", "--api-server", "--api-ca", "--health-address"}
+    assert options - in_cluster == {"--namespace", "--all-namespaces", "--port", "--help"}
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["--origin", "http://a.example", "-A"], "is no origin"),
+        (["--origin", "https://a.example"], "name the zones by -n or -A"),
+        (["--origin", "https://a.example", "-A", "--api-ca", "none"], "no certificate authority"),
+        (["--origin", "https://a.example", "-A", "--api-server", "http://a"], "is not https"),
+    ],
+)
+def test_what_would_let_tokens_go_in_the_clear_is_refused(words: list[str], says: str) -> None:
+    """Users' tokens would go in plain text, or to whoever answers at the API server's address."""
+    done = CliRunner().invoke(main, ["console", "--port", "0", *words])
+    assert done.exit_code != 0
+    assert says in done.output

@@ -29,6 +29,7 @@ from rezone.console.events import EventSettings, EventStreams
 from rezone.console.guard import Guard, Session, cookie_name, same
 from rezone.console.jobs import job_rows
 from rezone.console.pages import STATIC_FOLDER, Pages, as_markup
+from rezone.console.proxied import Proxied, ProxiedGuard
 from rezone.console.reading import LISTED_MAX, Reader
 from rezone.console.resharding import resharding_view
 from rezone.console.tasks import task_view
@@ -66,10 +67,14 @@ Endpoint = Callable[[Request], Awaitable[Response]]
 
 @dataclass(frozen=True, kw_only=True)
 class ConsoleSettings:
-    """What the console shows, and to whom. `namespace` None: zones of all namespaces."""
+    """What the console shows, and to whom. `namespace` None: zones of all namespaces.
+
+    `proxied`: to whom a proxy has signed in, each with rights of their own; else to the session.
+    """
 
     port: int
     namespace: str | None
+    proxied: Proxied | None = None
     session: Session = field(default_factory=Session.fresh)
     events: EventSettings = field(default_factory=EventSettings)
 
@@ -100,8 +105,12 @@ class Console:
             ),
             Mount("/static", StaticFiles(directory=STATIC_FOLDER)),
         ]
-        guard = Middleware(
-            Guard, session=self._settings.session, cookie=cookie_name(self._settings.port)
+        proxied = self._settings.proxied
+        cookie = cookie_name(self._settings.port)
+        guard = (
+            Middleware(Guard, session=self._settings.session, cookie=cookie)
+            if proxied is None
+            else Middleware(ProxiedGuard, proxied=proxied)
         )
         handlers = {KubeError: self.failed, ActionRefusedError: self.failed}
         return Starlette(
@@ -121,6 +130,8 @@ class Console:
 
     async def login(self, request: Request) -> Response:
         """Give the cookie to who has the key."""
+        if self._settings.proxied is not None:
+            raise HTTPException(HTTPStatus.NOT_FOUND, "There is no such page.")
         if not same(request.query_params.get("key", ""), self._settings.session.key):
             raise HTTPException(HTTPStatus.UNAUTHORIZED, "This link is of another run.")
         answer = RedirectResponse("/", HTTPStatus.SEE_OTHER)
@@ -262,8 +273,12 @@ class Console:
             uid=uid,
             back=back,
             plan=plan,
-            form_token=self._settings.session.form_token,
+            form_token=self._form_token(),
         )
+
+    def _form_token(self) -> str:
+        proxied = self._settings.proxied
+        return self._settings.session.form_token if proxied is None else proxied.form_token()
 
     async def _form(self, request: Request) -> dict[str, str]:
         """Return the fields of a form that one of our pages has sent. Raises HTTPException."""
@@ -277,7 +292,7 @@ class Console:
         except ValueError as error:
             raise HTTPException(HTTPStatus.BAD_REQUEST, "The form cannot be read.") from error
         form = {name: values[0] for name, values in found.items()}
-        if not same(form.get("token", ""), self._settings.session.form_token):
+        if not same(form.get("token", ""), self._form_token()):
             raise HTTPException(HTTPStatus.FORBIDDEN, "The form is of another run: reload it.")
         return form
 

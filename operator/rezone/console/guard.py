@@ -88,18 +88,23 @@ def host_refusal(host: str) -> Refusal | None:
     return Refusal(HTTPStatus.MISDIRECTED_REQUEST, why)
 
 
-def write_refusal(headers: Mapping[str, str], host: str) -> Refusal | None:
+def write_refusal(headers: Mapping[str, str], origin: str) -> Refusal | None:
     """Return why a request that changes something is not from one of our own pages."""
-    if headers.get("origin") != f"http://{host}":
+    if headers.get("origin") != origin:
         return Refusal(HTTPStatus.FORBIDDEN, "the request comes from another site")
     if headers.get("content-type", "").partition(";")[0].strip().lower() != _FORM:
         return Refusal(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "only forms are taken")
     return None
 
 
-def site_refusal(headers: Mapping[str, str]) -> Refusal | None:
-    """Return why a browser says that another site asks; browsers that say nothing may go on."""
+def site_refusal(headers: Mapping[str, str], *, navigation: bool = False) -> Refusal | None:
+    """Return why a browser says that another site asks; browsers that say nothing may go on.
+
+    `navigation`: a link elsewhere may open a page, as that of whoever has signed the user in.
+    """
     if headers.get("sec-fetch-site", "none") in {"same-origin", "none"}:
+        return None
+    if navigation and headers.get("sec-fetch-mode") == "navigate":
         return None
     return Refusal(HTTPStatus.FORBIDDEN, "the request comes from another site")
 
@@ -121,32 +126,22 @@ class Guard:
             await send({"type": "websocket.close", "code": 1008})
             return
 
-        async def send_with_headers(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                headers = MutableHeaders(scope=message)
-                for name, value in HEADERS.items():
-                    headers[name] = value
-            await send(message)
-
         refused = self._refusal(scope)
-        answer = self._app if refused is None else _answer(refused)
-        await answer(scope, receive, send_with_headers)
+        answer = self._app if refused is None else answer_refused(refused)
+        await answer(scope, receive, send_with_headers(send))
 
     def _refusal(self, scope: Scope) -> Refusal | None:
         headers = Headers(scope=scope)
         host, method, path = headers.get("host", ""), str(scope["method"]), str(scope["path"])
-        if len(path) + len(scope["query_string"]) > ADDRESS_LENGTH_MAX:
-            return Refusal(HTTPStatus.REQUEST_URI_TOO_LONG, "the address is too long")
         refused = host_refusal(host)
-        if refused is not None:
-            return refused
-        if method not in _READS and method != "POST":
-            return Refusal(HTTPStatus.METHOD_NOT_ALLOWED, "only GET, HEAD and POST are answered")
+        changes, bare = bare_refusal(scope)
+        if refused is not None or bare is not None:
+            return bare or refused
         if method in _READS and (path == LOGIN or path.startswith(STATIC)):
             return None
         refused = site_refusal(headers)
-        if refused is None and method not in _READS:
-            refused = write_refusal(headers, host)
+        if refused is None and changes:
+            refused = write_refusal(headers, f"http://{host}")
         return refused or self._session_refusal(headers)
 
     def _session_refusal(self, headers: Headers) -> Refusal | None:
@@ -158,5 +153,31 @@ class Guard:
         return Refusal(HTTPStatus.UNAUTHORIZED, why)
 
 
-def _answer(refused: Refusal) -> ASGIApp:
+def bare_refusal(scope: Scope) -> tuple[bool, Refusal | None]:
+    """Return whether a request changes anything, and why its address or method will not do."""
+    method = str(scope["method"])
+    changes = method not in _READS
+    if len(str(scope["path"])) + len(scope["query_string"]) > ADDRESS_LENGTH_MAX:
+        return changes, Refusal(HTTPStatus.REQUEST_URI_TOO_LONG, "the address is too long")
+    if changes and method != "POST":
+        why = "only GET, HEAD and POST are answered"
+        return changes, Refusal(HTTPStatus.METHOD_NOT_ALLOWED, why)
+    return changes, None
+
+
+def send_with_headers(send: Send) -> Send:
+    """Return what sends an answer with the headers that all have."""
+
+    async def sending(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            headers = MutableHeaders(scope=message)
+            for name, value in HEADERS.items():
+                headers[name] = value
+        await send(message)
+
+    return sending
+
+
+def answer_refused(refused: Refusal) -> ASGIApp:
+    """Return the answer to a request that is refused."""
     return PlainTextResponse(f"{refused.why}\n", refused.status)

@@ -28,6 +28,7 @@ from rezone.kube.connection import (
     Text,
     UnansweredError,
     open_connection,
+    open_for_callers,
 )
 from rezone.kube.errors import (
     ConflictWriteError,
@@ -64,6 +65,19 @@ async def connect(
     settings = settings or KubeSettings()
     try:
         return Kube(await open_connection(kubeconfig, settings), settings)
+    except ConfigurationError as error:
+        raise KubeError(str(error)) from error
+
+
+def connect_for_callers(
+    server: str, authority: Path, bearer: Callable[[], str], settings: KubeSettings
+) -> "Kube":
+    """Return a connection whose every request has the token that `bearer` gives it, and no other.
+
+    Raises KubeError when there is no usable configuration.
+    """
+    try:
+        return Kube(open_for_callers(server, authority, bearer, settings), settings)
     except ConfigurationError as error:
         raise KubeError(str(error)) from error
 

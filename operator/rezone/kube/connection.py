@@ -13,7 +13,7 @@ Concurrency: a `Connection` belongs to one event loop and may be used by any num
 import json
 import os
 import sys
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -95,7 +95,11 @@ class Connection:
     """One API server and one identity."""
 
     def __init__(
-        self, configuration: Configuration, namespace: str, settings: ConnectionSettings
+        self,
+        configuration: Configuration,
+        namespace: str,
+        settings: ConnectionSettings,
+        bearer: Callable[[], str] | None = None,
     ) -> None:
         configuration.client_session_kwargs = {
             "trust_env": settings.proxy_from_environment,
@@ -105,6 +109,7 @@ class Connection:
         configuration.connection_pool_maxsize = 0
         self._client = ApiClient(configuration)
         self._settings = settings
+        self._bearer = bearer
         self.namespace = namespace
         """The namespace of the configuration: in a pod, the pod's own."""
 
@@ -222,12 +227,15 @@ class Connection:
         silence_seconds: float,
     ) -> aiohttp.ClientResponse:
         # The body goes by the serializer for models, which would copy it field by field.
+        header = {"Content-Type": content_type, "Accept": accept}
+        if self._bearer is not None:
+            header["Authorization"] = f"Bearer {self._bearer()}"
         prepared = await self._client.param_serialize(
             method,
             path,
             query_params=list(query.items()),
-            header_params={"Content-Type": content_type, "Accept": accept},
-            auth_settings=["BearerToken"],
+            header_params=header,
+            auth_settings=["BearerToken"] if self._bearer is None else [],
         )
         verb, url, headers, _, _ = prepared
         timeout = aiohttp.ClientTimeout(
@@ -274,6 +282,24 @@ async def open_connection(
         return Connection(configuration, namespace, settings or ConnectionSettings())
     except (ConfigException, OSError, KeyError, TypeError, yaml.YAMLError) as error:
         raise ConfigurationError(f"no usable Kubernetes configuration: {error}") from error
+
+
+def open_for_callers(
+    server: str, authority: Path, bearer: Callable[[], str], settings: ConnectionSettings
+) -> Connection:
+    """Return a connection without an identity: `bearer` gives each request the one it has.
+
+    What `bearer` raises ends the request before anything is sent. Raises ConfigurationError.
+    """
+    if not server.startswith("https://"):
+        raise ConfigurationError(f"{server} is not https: tokens would go in the clear")
+    if not authority.is_file():
+        raise ConfigurationError(f"there is no certificate authority in {authority}")
+    take_deep_json()
+    configuration = Configuration()
+    configuration.host = server
+    configuration.ssl_ca_cert = str(authority)
+    return Connection(configuration, DEFAULT_NAMESPACE, settings, bearer)
 
 
 async def _never_repeat_a_write(
