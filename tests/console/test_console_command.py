@@ -59,7 +59,7 @@ def test_no_option_makes_it_listen_elsewhere() -> None:
     """It has no TLS: on another address the session's cookie would pass in plain text."""
     shown = CliRunner().invoke(main, ["console", "--help"])
     assert shown.exit_code == 0
-    options = {word.rstrip(",") for word in shown.output.split() if word.startswith("--")}
+    options = {word.rstrip(",.:;") for word in shown.output.split() if word.startswith("--")}
     in_cluster = {"--origin", "--api-server", "--api-ca", "--health-address"}
     assert options - in_cluster == {"--namespace", "--all-namespaces", "--port", "--help"}
 
