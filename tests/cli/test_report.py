@@ -104,8 +104,12 @@ async def test_a_report_says_what_was_done_and_who_asked(
         named = {"name": name, "namespace": namespace}
         spec = {"zoneName": "z", "partition": 3, "target": 1}
         made = await store.create(RegionMigration.parse({"metadata": named, "spec": spec}), owner)
-        moved = {"state": "Succeeded", "startedTime": at(7), "finishedTime": at(7, 2)}
-        moved |= {"writeUnavailableMilliseconds": 8}
+        moved: dict[str, Any] = {
+            "state": "Succeeded",
+            "startedTime": at(7),
+            "finishedTime": at(7, 2),
+        }
+        moved["writeUnavailableMilliseconds"] = 8
         await store.write_status(made, RegionMigrationStatus.model_validate(moved))
 
     runner = CliRunner(env={"KUBECONFIG": str(crds)})

@@ -34,6 +34,13 @@ pytestmark = pytest.mark.proves("OP-06")
 Json = dict[str, Any]
 CHART = REPOSITORY / "charts" / "rezone"
 MANIFESTS = REPOSITORY / "manifests"
+CONSOLE = (
+    "console.enabled=true",
+    "console.origin=https://rezone.example.com",
+    "console.proxy.image=proxy:1",
+    "console.proxy.ports[0].name=proxy",
+    "console.proxy.ports[0].containerPort=8443",
+)
 EVERYTHING = (
     "networkPolicy.enabled=true",
     "podMonitor.enabled=true",
@@ -41,6 +48,7 @@ EVERYTHING = (
     "audit.enabled=true",
     "dashboards.enabled=true",
     "sparkOperator.enabled=true",
+    *CONSOLE,
     "watchNamespaces={resources-test}",
 )
 TARGET = ("rezone_dev_zone", "rezone_dev_node_id")
@@ -185,6 +193,8 @@ def test_server_takes_every_object(kubectl: Kubectl, helm: str) -> None:
         ("test.timeoutSeconds=1", "minimum: got 1, want 10"),
         ("tls.issuer=nobody", "at '/tls/issuer'"),
         ("tls.enabled=yes-please", "at '/tls/enabled': got string, want boolean"),
+        ("console.origin=http://a.example", "at '/console/origin'"),
+        ("console.enabled=true", "at '/console/proxy': missing property 'image'"),
         ("crds.install=true", "at '/crds': additional properties 'install' not allowed"),
     ],
 )
@@ -224,7 +234,7 @@ def test_tls_is_on_and_says_where_certificates_come_from(helm: str) -> None:
 
     def operator(*values: str) -> tuple[dict[str, str], list[str], set[str]]:
         documents = chart(helm, *values)
-        pod = of_kind(documents, "Deployment")[0]["spec"]["template"]["spec"]
+        pod = of_kind(documents, "Deployment", "-operator")[0]["spec"]["template"]["spec"]
         (container,) = pod["containers"]
         environment = {e["name"]: e.get("value", "") for e in container["env"]}
         volumes = [v["secret"]["secretName"] for v in pod["volumes"] if "secret" in v]
@@ -259,7 +269,7 @@ def test_secrets_may_be_written_where_zones_may_live(helm: str) -> None:
 def test_policies_select_the_pods_and_ports_there_are(helm: str, data_node: Json) -> None:
     """A policy with a misspelt label or port cuts the operator off, or does nothing."""
     documents = chart(helm, *EVERYTHING)
-    operator = of_kind(documents, "Deployment")[0]["spec"]["template"]
+    operator = of_kind(documents, "Deployment", "-operator")[0]["spec"]["template"]
     labels = data_node["metadata"]["labels"]
     ports = {p["name"]: p["containerPort"] for p in data_node["spec"]["containers"][0]["ports"]}
     (for_operator,) = of_kind(documents, "NetworkPolicy", "-operator")
@@ -290,7 +300,7 @@ def test_monitor_finds_the_pods_with_metrics(helm: str, data_node: Json) -> None
     """Prometheus says nothing about a monitor that selects nothing."""
     documents = chart(helm, *EVERYTHING)
     (monitor,) = of_kind(documents, "PodMonitor")
-    operator = of_kind(documents, "Deployment")[0]["spec"]["template"]
+    operator = of_kind(documents, "Deployment", "-operator")[0]["spec"]["template"]
     for pod in (operator, data_node):
         assert matches(monitor["spec"]["selector"], pod["metadata"]["labels"])
         names = {port["name"] for port in pod["spec"]["containers"][0]["ports"]}

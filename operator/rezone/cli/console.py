@@ -105,6 +105,8 @@ def _cluster(origin: str, api_server: str | None, api_ca: Path, health: str) -> 
     host = os.environ.get("KUBERNETES_SERVICE_HOST", "kubernetes.default.svc")
     name = f"[{host}]" if ":" in host else host
     default = f"https://{name}:{os.environ.get('KUBERNETES_SERVICE_PORT', '443')}"
+    if health and not health.rpartition(":")[2].isdecimal():
+        raise click.UsageError(f"--health-address {health!r} is not HOST:PORT")
     try:
         proxied = Proxied(origin)
     except ValueError as error:
