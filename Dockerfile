@@ -65,9 +65,9 @@ WORKDIR /src
 COPY pyproject.toml uv.lock README.md LICENSE hack/images/finish-venv.sh ./
 
 FROM builder AS operator-venv
-RUN --mount=type=secret,id=ca uv sync --extra operator --extra console --no-install-project
+RUN --mount=type=secret,id=ca uv sync --extra operator --extra console --extra tracing --no-install-project
 COPY operator operator
-RUN --mount=type=secret,id=ca uv sync --extra operator --extra console && ./finish-venv.sh /opt/venv /out
+RUN --mount=type=secret,id=ca uv sync --extra operator --extra console --extra tracing && ./finish-venv.sh /opt/venv /out
 
 FROM builder AS data-node-venv
 RUN --mount=type=secret,id=ca uv sync --extra data-node --no-install-project

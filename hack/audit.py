@@ -26,6 +26,7 @@ ALLOWED: Final = frozenset(
 )
 """SPDX identifiers of licences that software under Apache-2.0 may depend on."""
 SAID: Final = {
+    "3-Clause BSD License": "BSD-3-Clause",
     "Apache 2.0": "Apache-2.0",
     "BSD 2-Clause License": "BSD-2-Clause",
     "License :: OSI Approved :: Apache Software License": "Apache-2.0",

@@ -15,6 +15,7 @@ from rezone.controller.coordination.announcer import Announcer
 from rezone.controller.coordination.copy_board import CopyBoard
 from rezone.controller.coordination.metrics import OperatorMetrics
 from rezone.controller.coordination.runtime import ZoneRuntime
+from rezone.controller.coordination.traces import Traces
 from rezone.controller.nodes.monitors import Monitors
 from rezone.controller.nodes.news import News
 from rezone.controller.work.keys import Kind, ObjectKey, ZoneKey
@@ -56,6 +57,7 @@ class Coordinator:
         certificates: Certificates | None = None,
         *,
         metrics: OperatorMetrics | None = None,
+        traces: Traces | None = None,
         monitors: Monitors | None = None,
         on_used_epoch: Callable[[int], None] = lambda _: None,
     ) -> None:
@@ -63,6 +65,7 @@ class Coordinator:
         self.on_used_epoch = on_used_epoch
         # A registry of its own for those who make many coordinators in one process: tests.
         self.metrics = metrics or OperatorMetrics(CollectorRegistry())
+        self.traces = traces or Traces()
         self.settings = settings
         self.epoch = epoch
         self.store = StatusStore(kube)
@@ -182,6 +185,8 @@ class Coordinator:
         for zone in list(self._runtimes):
             self.forget_zone(zone)
         self.monitors.close()
+        # A receiver that does not answer holds up no more than the end.
+        await asyncio.to_thread(self.traces.close)
 
     async def _reconcile(self, key: ObjectKey) -> float | None:
         reconcile = self._loops[key.kind]

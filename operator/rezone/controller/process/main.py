@@ -5,6 +5,7 @@ worthless, and data nodes refuse its epoch as soon as the next one has spoken.
 """
 
 import asyncio
+import importlib
 import os
 import signal
 
@@ -12,6 +13,7 @@ import structlog
 
 from rezone.controller.coordination.coordinator import Coordinator
 from rezone.controller.coordination.metrics import OperatorMetrics
+from rezone.controller.coordination.traces import SpanSink, Traces
 from rezone.controller.process.health import HealthServer
 from rezone.controller.process.prepared import Prepared
 from rezone.controller.reconcile.migration import MigrationReconciler
@@ -48,6 +50,19 @@ def run_operator() -> int:
         ],
     )
     return asyncio.run(_main(settings))
+
+
+def trace_sink(settings: CoordinatorSettings) -> SpanSink | None:
+    """Return where traces go, None for nowhere. Raises SystemExit without the extra `tracing`."""
+    if settings.tracing == "off":
+        return None
+    try:
+        otlp = importlib.import_module("rezone.controller.coordination.otlp")
+    except ModuleNotFoundError as error:
+        why = f"REZONE_TRACING={settings.tracing}: {error.name} is missing; install rezone[tracing]"
+        raise SystemExit(why) from error
+    sink: SpanSink = otlp.OtlpSink(settings.identity)
+    return sink
 
 
 def election_settings(lease_duration_seconds: int) -> ElectionSettings:
@@ -123,6 +138,7 @@ class OperatorProcess:
             epoch,
             certificates,
             metrics=metrics,
+            traces=Traces(trace_sink(self._settings)),
             monitors=self._prepared.monitors,
             on_used_epoch=self._epoch_used,
         )

@@ -40,9 +40,11 @@ class MigrationReconciler:
         if migration is None or migration.metadata.deletion_timestamp is not None:
             self._c.unfollow(key)
             self._c.metrics.forget(key)
+            self._c.traces.forget(key)
             return None
         status = migration.status or RegionMigrationStatus()
         self._c.metrics.note_state(key, status.state)
+        self._c.traces.note_transfer(key, migration, status)
         if status.state in TERMINAL_MIGRATION_STATES:
             self._c.unfollow(key)
             await self._after_the_end(key, migration, status)
@@ -68,10 +70,12 @@ class MigrationReconciler:
         except ConflictWriteError:
             return 0.0
         self._c.metrics.note_state(key, decision.status.state)
+        self._c.traces.note_transfer(key, migration, decision.status)
         told = announcements.of_migration(migration.status, decision.status)
         self._c.announcer.announce(migration, told)
         if decision.path:
-            log.info("migration advanced", path=list(decision.path))
+            words = self._c.traces.words(migration.metadata.uid)
+            log.info("migration advanced", path=list(decision.path), **words)
         await Acts(self._c, seen.zone, seen.runtime, migration).carry_out(decision.actions)
         return decision.wake_seconds
 

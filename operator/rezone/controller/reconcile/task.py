@@ -45,9 +45,11 @@ class TaskReconciler:
         if task is None or task.metadata.deletion_timestamp is not None:
             self._c.unfollow(key)
             self._c.metrics.forget(key)
+            self._c.traces.forget(key)
             return None
         status = task.status or RebalanceTaskStatus()
         self._c.metrics.note_state(key, status.state)
+        self._c.traces.note_task(key, task, status)
         if status.state in TERMINAL_TASK_STATES:
             self._c.unfollow(key)
             if status.observed_generation != task.metadata.generation:
@@ -73,9 +75,11 @@ class TaskReconciler:
         except ConflictWriteError:
             return 0.0
         self._c.metrics.note_state(key, decision.status.state)
+        self._c.traces.note_task(key, task, decision.status)
         self._c.announcer.announce(task, announcements.of_task(task.status, decision.status))
         if decision.path:
-            log.info("task advanced", path=list(decision.path))
+            words = self._c.traces.words(task.metadata.uid)
+            log.info("task advanced", path=list(decision.path), **words)
         await Acts(self._c, seen.zone, seen.runtime, task).carry_out(decision.actions)
         return decision.wake_seconds
 

@@ -13,7 +13,12 @@ from rezone.kube.template import MERGE_KEYS
 
 LOG_LEVELS = ("debug", "info", "warning", "error")
 TLS_MODES = ("issued", "provided", "off")
-_ALLOWED = {"log_level": LOG_LEVELS, "tls": TLS_MODES, "client_login": ("on", "off")}
+_ALLOWED = {
+    "log_level": LOG_LEVELS,
+    "tls": TLS_MODES,
+    "client_login": ("on", "off"),
+    "tracing": ("off", "otlp"),
+}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -43,6 +48,7 @@ class CoordinatorSettings:
     tls: str = "off"
     tls_authority_secret: str = AUTHORITY_SECRET
     client_login: str = "on"
+    tracing: str = "off"
     log_level: str = "info"
     health_address: str = "127.0.0.1"
     health_port: int = 8080
