@@ -20,7 +20,7 @@ pytest.importorskip("pyspark.sql")
 from pyspark.sql.datasource import CaseInsensitiveDict
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
-from rezone.transfer import sinks
+from rezone.transfer import sinks, submitting
 from rezone.transfer.changes_source import ChangesDataSource, ChangesReader
 from rezone.transfer.datasource import RezoneDataSource
 from rezone.transfer.sinks import BatchChangedError, StagedRows
@@ -192,16 +192,16 @@ def test_a_driver_that_dies_within_a_commit_goes_on_where_it_was(
     zone: Coordinator, table: TableClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Rows that another client has written since would be taken back by the repeat."""
-    monkeypatch.setattr(sinks, "ROWS_PER_REQUEST", 20)
+    monkeypatch.setattr(submitting, "ROWS_PER_REQUEST", 20)
     sink = Sink(zone, tmp_path / "staging", monkeypatch)
     found = rows(0, 200, "a")
-    write_again = sinks._write_again
+    write_once = submitting.write_once
 
-    def dies(client: Any, batch: Any, options: Any) -> None:
-        write_again(client, batch.slice(0, 120), options)
+    def dies(client: Any, batch: Any, *, delete: bool) -> None:
+        write_once(client, batch.slice(0, 120), delete=delete)
         raise NotReadyError("the driver dies")
 
-    monkeypatch.setattr(sinks, "_write_again", dies)
+    monkeypatch.setattr(sinks, "write_once", dies)
     with pytest.raises(NotReadyError):
         sink.batch(7, found)
     written = set(table.scan()["id"].to_pylist())
@@ -209,7 +209,7 @@ def test_a_driver_that_dies_within_a_commit_goes_on_where_it_was(
     other = min(written)
     table.put(id=other, value="other")
     before = sum(offsets(zone))
-    monkeypatch.setattr(sinks, "_write_again", write_again)
+    monkeypatch.setattr(sinks, "write_once", write_once)
     sink.batch(7, found)
     assert sum(offsets(zone)) == before + 80, "rows were written twice"
     assert table.get(other) == {"id": other, "value": "other"}

@@ -25,16 +25,13 @@ from pyspark.sql.datasource import (
     WriterCommitMessage,
 )
 
-from rezone.client import OutcomeUnknownError, TableClient
 from rezone.transfer.options import SourceOptions
 from rezone.transfer.staging import Staging
-from rezone.transfer.submitting import acknowledged
+from rezone.transfer.submitting import acknowledged, write_once
 from rezone.wire.codec.encoded_rows import encoded_rows
 from rezone.wire.codec.pieces import content_of
 from rezone.wire.codec.rows import RowCodec
-from rezone.wire.errors import ConflictError
 
-ROWS_PER_REQUEST = 16_384
 _QUERY, _BATCH = "sql.streaming.queryId", "streaming.sql.batchId"
 """Local properties by which a task of a stream knows what it is for."""
 
@@ -120,7 +117,7 @@ class StreamWriter(DataSourceStreamArrowWriter):  # type: ignore[misc]
             digest = _digest(client.codec, batch, delete=self._options.delete)
             if not _is_done(notes, batch_id, digest):
                 notes.note(_note(batch_id), msgspec.json.encode(_Noted(digest, done=False)))
-                _write_again(client, batch, self._options)
+                write_once(client, batch, delete=self._options.delete)
                 notes.note(_note(batch_id), msgspec.json.encode(_Noted(digest, done=True)))
 
     def abort(self, messages: list[StagedRows | None], batchId: int) -> None:  # noqa: N803 - Spark's
@@ -187,20 +184,3 @@ def _digest(codec: RowCodec, batch: Any, *, delete: bool) -> str:
         found.update((ends - starts).tobytes())
         found.update(data.tobytes())
     return found.hexdigest()
-
-
-def _write_again(client: TableClient, batch: Any, options: SourceOptions) -> None:
-    """Write a batch in requests that are the same each time; those that are there are repeats."""
-    submit = client.submit_delete if options.delete else client.submit_write
-    for at in range(0, batch.num_rows, ROWS_PER_REQUEST):
-        try:
-            submit(batch.slice(at, ROWS_PER_REQUEST)).result()
-        except OutcomeUnknownError as error:
-            if not _is_behind(error):
-                raise
-
-
-def _is_behind(error: OutcomeUnknownError) -> bool:
-    """Whether a later request of the same batch is there already, and so this one is."""
-    cause = error.__cause__
-    return isinstance(cause, ConflictError) and "sequence" in cause.details

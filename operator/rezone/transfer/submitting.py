@@ -5,8 +5,10 @@ from collections.abc import Iterable, Iterator
 from concurrent.futures import Future
 from typing import Any
 
-from rezone.client import PartitionWrite, TableClient
+from rezone.client import OutcomeUnknownError, PartitionWrite, TableClient
+from rezone.wire.errors import ConflictError
 
+ROWS_PER_REQUEST = 16_384
 BATCHES_MAX = 8
 """So many are under way behind the one that is waited for."""
 
@@ -23,3 +25,23 @@ def acknowledged(
             yield waiting.popleft().result()
     while waiting:
         yield waiting.popleft().result()
+
+
+def write_once(client: TableClient, batch: Any, *, delete: bool) -> None:
+    """Write (or delete) a batch in requests that are the same each time.
+
+    Those that are there are repeats, by a client that numbers its batches (`producer_epoch`).
+    """
+    submit = client.submit_delete if delete else client.submit_write
+    for at in range(0, batch.num_rows, ROWS_PER_REQUEST):
+        try:
+            submit(batch.slice(at, ROWS_PER_REQUEST)).result()
+        except OutcomeUnknownError as error:
+            if not _is_behind(error):
+                raise
+
+
+def _is_behind(error: OutcomeUnknownError) -> bool:
+    """Whether a later request of the same batch is there already, and so this one is."""
+    cause = error.__cause__
+    return isinstance(cause, ConflictError) and "sequence" in cause.details
