@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-for shared in ("client", "replica", "datanode"):
+for shared in ("client", "replica", "datanode", "kube"):
     sys.path.insert(0, str(pathlib.Path(__file__).parents[1] / shared))
 
 OPERATOR = str(pathlib.Path(__file__).parents[2] / "operator")

@@ -1,36 +1,161 @@
-"""The PySpark job that fills a zone: from Parquet or CSV files, or with generated rows.
+"""The PySpark job that fills a zone: from Parquet or CSV files, or with generated rows (SP-06).
 
+    load_job.py --bootstrap orders.shop.svc:7400 --parquet s3://in/orders/ --state s3://in/loads/
     load_job.py --bootstrap orders.shop.svc:7400 --generate 1000000
-    load_job.py --bootstrap orders.shop.svc:7400 --parquet s3a://bucket/accounts/
 
-Files are written through the data source "rezone". Their columns are matched by name and cast to
-the zone's types; a missing or unknown column ends the job before anything is written, a value
-that does not fit ends it with Spark's message. Rows already written stay: run it again.
+Files are cut into units. Each is written by a producer of its own, in requests that are the same
+each time: a unit that is repeated, by Spark or by a later run, is known to the data nodes as it is,
+and writes nothing twice. What is done is noted in the state directory, so a job whose driver died
+goes on when it is run again. Another load is one of other files (their names, sizes or times have
+changed) or of another `--name`.
+
+Columns are matched by name and cast where no value changes; a missing or unknown column ends the
+job before anything is written. Rows that the zone does not take are left out and told by file and
+row. The last line of the output is one JSON object; the exit code is 0 when all rows are loaded, 1
+when some were refused, 2 when the job failed.
 
 Generated rows depend on their id alone, so that whoever checks a zone later can compute what
-must be in it (`rezone.transfer.generated`).
+must be in it (`rezone.transfer.generated`). They are written through the data source "rezone".
 """
 
 import argparse
+import functools
 import json
 import sys
 import time
 from collections.abc import Sequence
+from typing import Any, NamedTuple
 
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as sf
-from pyspark.sql.types import StructType
+import msgspec
+import xxhash
 
-from rezone.transfer import datasource
+from rezone.transfer.bulk.directory import Directory
+from rezone.transfer.bulk.fitting import fitting
+from rezone.transfer.bulk.job import add_zone_arguments, run_main, zone_options
+from rezone.transfer.bulk.progress import Counted, Phase, unit
+from rezone.transfer.bulk.sources import LoadUnit, Source, numbered, source_of
+from rezone.transfer.bulk.units import Runner
 from rezone.transfer.generated import AMOUNT_FACTOR, AMOUNT_MODULUS
+from rezone.transfer.options import SourceOptions
+from rezone.transfer.submitting import write_once
+from rezone.wire.codec.rows import RowCodec
+from rezone.wire.messages import ZoneConfig
+
+LISTED_MAX = 100
+EPOCH = 1
+"""Of each unit's producer: it numbers its requests from 1 however often it runs."""
 
 
-class UnfitColumnsError(ValueError):
-    """Raised when the columns of the source are not those of the zone; names them."""
+class RefusedRow(msgspec.Struct, frozen=True):
+    """A row that the zone does not take; `row` counts from 1, without a header."""
+
+    file: str
+    row: int
+    reason: str
 
 
-def generated(spark: SparkSession, first: int, count: int, tasks: int) -> DataFrame:
-    """Return the generated rows [first, first + count), made in `tasks` tasks."""
+class LoadedUnit(msgspec.Struct, frozen=True):
+    """What has become of a unit that is done."""
+
+    rows: int
+    bytes: int
+    refused: list[RefusedRow]
+
+
+class Wanted(NamedTuple):
+    """What each unit is told: the zone, the files, and where what is done is noted."""
+
+    options: SourceOptions
+    uri: str
+    state: str
+    load_id: str
+    refused_max: int
+
+
+class TooManyRefusedError(ValueError):
+    """Raised when a unit has more bad rows than one wants to know of; names the last one."""
+
+
+def load(given: argparse.Namespace, run: Runner) -> tuple[int, dict[str, Any]]:
+    """Load files into a zone; return the exit code and what the last line says."""
+    begun = time.monotonic()
+    if not given.state:
+        raise ValueError("--state is missing: a directory that says later what is loaded")
+    options = zone_options(given)
+    with options.client() as client:
+        config, schema = client.config, client.codec.arrow_schema
+    kind, uri = ("parquet", given.parquet) if given.parquet else ("csv", given.csv)
+    source = source_of(uri, kind, schema)
+    load_id = _load_id(config, source, given.name or "")
+    state = Directory(given.state)
+    done = {each.name for each in state.found(load_id)}
+    left = [each for each in source.units if _note(load_id, each.number) not in done]
+    task = functools.partial(
+        load_unit, Wanted(options, source.directory.uri, given.state, load_id, given.refused_max)
+    )
+    before = len(source.units) - len(left)
+    run(Phase("load", "writing", len(source.units), before=before), left, task)
+    loaded = [_loaded(state, load_id, each.number) for each in source.units]
+    refused = [row for each in loaded if each for row in each.refused]
+    return 1 if refused else 0, {
+        "job": "load",
+        "zone": config.zone,
+        "load": load_id,
+        "files": len(source.files),
+        "units": len(source.units),
+        "unitsBefore": before,
+        "rows": sum(each.rows for each in loaded if each),
+        "bytes": sum(each.bytes for each in loaded if each),
+        "refusedRows": len(refused),
+        "refused": [msgspec.to_builtins(row) for row in refused[:LISTED_MAX]],
+        "seconds": round(time.monotonic() - begun, 3),
+    }
+
+
+def _load_id(config: ZoneConfig, source: Source, name: str) -> str:
+    """Return what names this load of these files into this zone, the same each time."""
+    what = [config.zone_uid, name, source.directory.uri, source.files, source.units]
+    return xxhash.xxh3_128_hexdigest(msgspec.json.encode(what))
+
+
+def _note(load_id: str, index: int) -> str:
+    return f"{load_id}/unit-{index:06}.json"
+
+
+def _loaded(state: Directory, load_id: str, index: int) -> LoadedUnit | None:
+    content = state.noted(_note(load_id, index))
+    return msgspec.json.decode(content, type=LoadedUnit) if content is not None else None
+
+
+def load_unit(wanted: Wanted, part: LoadUnit) -> tuple[None, Counted]:
+    """Write a unit once, and note that it is done. Raises TooManyRefusedError."""
+    state, load_id = Directory(wanted.state), wanted.load_id
+    if (done := _loaded(state, load_id, part.number)) is None:
+        refused: list[RefusedRow] = []
+
+        def refuse(row: int, reason: str) -> None:
+            refused.append(RefusedRow(part.name, row, reason))
+            if len(refused) > wanted.refused_max:
+                raise TooManyRefusedError(
+                    f"{part.name} has more than {wanted.refused_max} rows that the zone refuses: "
+                    f"row {row}: {reason}"
+                )
+
+        rows = size = 0
+        with wanted.options.client(f"load/{load_id}/{part.number}", EPOCH) as client:
+            codec: RowCodec = client.codec
+            for first, batch in numbered(Directory(wanted.uri), part, codec.arrow_schema):
+                for found in fitting(codec, batch, first, refuse):
+                    write_once(client, found, delete=False)
+                    rows += found.num_rows
+                    size += int(codec.row_sizes(found, delete=False).sum())
+        done = LoadedUnit(rows, size, refused)
+        state.note(_note(load_id, part.number), msgspec.json.encode(done))
+    return None, unit(done.rows, done.bytes)
+
+
+def generated(spark: Any, first: int, count: int, tasks: int) -> Any:
+    """Return the generated rows [first, first + count) as a DataFrame, made in `tasks` tasks."""
     text = "cast(id as string)"
     return spark.range(first, first + count, 1, tasks).selectExpr(
         "id",
@@ -42,79 +167,50 @@ def generated(spark: SparkSession, first: int, count: int, tasks: int) -> DataFr
     )
 
 
-def fit(frame: DataFrame, schema: StructType) -> DataFrame:
-    """Return the frame with exactly the zone's columns, in order and cast to its types.
+def _generate(given: argparse.Namespace) -> int:
+    from pyspark.sql import SparkSession  # noqa: PLC0415 - only this needs Spark's SQL
 
-    UnfitColumnsError when a column is missing or the zone has not. Casts follow Spark's ANSI
-    rules: a value that does not fit fails the job, it never becomes null.
-    """
-    missing = [name for name in schema.fieldNames() if name not in frame.columns]
-    unknown = [name for name in frame.columns if name not in schema.fieldNames()]
-    if missing or unknown:
-        raise UnfitColumnsError(
-            f"the source has the columns {frame.columns}, the zone {schema.fieldNames()}: "
-            f"missing {missing}, unknown {unknown}; rename or drop columns first",
-        )
-    return frame.select(
-        [sf.col(f"`{field.name}`").cast(field.dataType).alias(field.name) for field in schema]
-    )
+    from rezone.transfer import datasource  # noqa: PLC0415 - imports it, too
 
-
-def load(frame: DataFrame, bootstrap: str, zone: str | None = None) -> None:
-    """Write a frame whose columns fit into the zone; see the module for what a failure leaves."""
-    writer = frame.write.format(datasource.FORMAT).mode("append").option("bootstrap", bootstrap)
-    if zone:
-        writer = writer.option("zone", zone)
-    writer.save()
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the job and return its exit code: 0 loaded, 2 the columns do not fit."""
-    given = _parser().parse_args(arguments)
     started = time.monotonic()
-    spark = (
-        SparkSession.builder.appName("rezone-load")
-        .config("spark.sql.ansi.enabled", "true")
-        .getOrCreate()
-    )
+    spark = SparkSession.builder.appName("rezone-load").getOrCreate()
     try:
         datasource.register(spark)
+        tasks = given.tasks or spark.sparkContext.defaultParallelism
+        frame = generated(spark, given.first_id, given.generate, tasks)
         options = {"bootstrap": given.bootstrap, **({"zone": given.zone} if given.zone else {})}
-        schema = spark.read.format(datasource.FORMAT).options(**options).load().schema
-        try:
-            frame = fit(_source(spark, given), schema)
-        except UnfitColumnsError as error:
-            sys.stderr.write(f"load_job: {error}\n")
-            return 2
-        load(frame, given.bootstrap, given.zone)
+        frame.write.format(datasource.FORMAT).mode("append").options(**options).save()
     finally:
-        if not given.keep_session:
+        if not given.keep_context:
             spark.stop()
     sys.stdout.write(json.dumps({"seconds": round(time.monotonic() - started, 3)}) + "\n")
     sys.stdout.flush()
     return 0
 
 
-def _source(spark: SparkSession, given: argparse.Namespace) -> DataFrame:
-    if given.parquet:
-        return spark.read.parquet(given.parquet)
-    if given.csv:
-        return spark.read.option("header", "true").csv(given.csv)
-    tasks = given.tasks or spark.sparkContext.defaultParallelism
-    return generated(spark, given.first_id, given.generate, tasks)
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the job and return its exit code."""
+    parser = _parser()
+    given = parser.parse_args(arguments)
+    if given.generate is not None:
+        return _generate(given)
+    return run_main(parser, load, arguments)
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="load_job", description="Load rows into a zone.")
-    parser.add_argument("--bootstrap", required=True, help="host:port of data nodes, by commas")
-    parser.add_argument("--zone", help="refuse to write to a zone of another name")
+    add_zone_arguments(parser)
     source = parser.add_mutually_exclusive_group(required=True)
-    source.add_argument("--parquet", help="path of Parquet files")
-    source.add_argument("--csv", help="path of CSV files with a header")
+    source.add_argument("--parquet", help="a Parquet file, or a directory of them")
+    source.add_argument("--csv", help="a CSV file with a header, or a directory of them")
     source.add_argument("--generate", type=int, help="how many rows to generate")
+    parser.add_argument("--state", help="a directory for what is done, of files")
+    parser.add_argument("--name", help="loads the same files again under another name")
+    parser.add_argument(
+        "--refused-max", type=int, default=1000, help="fail when a unit has more bad rows"
+    )
     parser.add_argument("--first-id", type=int, default=0, help="of generated rows")
     parser.add_argument("--tasks", type=int, default=0, help="how many tasks generate rows")
-    parser.add_argument("--keep-session", action="store_true", help=argparse.SUPPRESS)
     return parser
 
 

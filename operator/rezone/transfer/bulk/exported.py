@@ -1,0 +1,70 @@
+"""What an export has in its directory: a plan while it goes on, a manifest once it is whole.
+
+_manifest.json                      what was exported, as of when, and all files
+part-00000-of-00064.parquet         the rows of an even range of hashes, by row id
+_rezone/plan.json                   while it goes on: what the parts are
+_rezone/parts/part-...json          a part that is done
+"""
+
+import msgspec
+
+from rezone.transfer.bulk.directory import HIDDEN, Directory
+from rezone.wire.codec.schema import TableSchema
+
+FORMAT = 1
+MANIFEST = "_manifest.json"
+PLAN = f"{HIDDEN}/plan.json"
+PARTS_MAX = 65_536
+
+
+class ExportPlan(msgspec.Struct, frozen=True, rename="camel"):
+    """What is exported, and into how many parts."""
+
+    zone: str
+    zone_uid: str
+    as_of: int
+    table: TableSchema
+    parts: int
+    format: int = FORMAT
+
+
+class ExportedPart(msgspec.Struct, frozen=True, rename="camel"):
+    """A file that is whole: its rows, the digest of these, its bytes, and those of the rows."""
+
+    name: str
+    rows: int
+    digest: str
+    file_bytes: int
+    row_bytes: int
+
+
+class ExportManifest(msgspec.Struct, frozen=True, rename="camel"):
+    """An export that is whole."""
+
+    zone: str
+    zone_uid: str
+    as_of: int
+    table: TableSchema
+    rows: int
+    digest: str
+    file_bytes: int
+    parts: list[ExportedPart]
+    format: int = FORMAT
+
+
+def part_name(index: int, parts: int) -> str:
+    """Return the name of a part's file."""
+    return f"part-{index:05}-of-{parts:05}.parquet"
+
+
+def manifest_of(directory: Directory) -> ExportManifest | None:
+    """Return the manifest of an export, None where there is no export.
+
+    Raises ValueError where an export is not whole, or the manifest cannot be read.
+    """
+    content = directory.noted(MANIFEST)
+    if content is not None:
+        return msgspec.json.decode(content, type=ExportManifest)
+    if directory.noted(PLAN) is not None:
+        raise ValueError(f"the export in {directory.uri} is not whole: run it again until it ends")
+    return None

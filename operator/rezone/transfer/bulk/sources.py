@@ -1,0 +1,84 @@
+"""The files of a load, cut into units that give the same batches whenever they are read."""
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+from pyarrow import csv
+
+from rezone.transfer.bulk.directory import Directory, FoundFile, files_of
+from rezone.transfer.bulk.parquet import (
+    ROWS_PER_BATCH,
+    ParquetUnit,
+    check_columns,
+    read_unit,
+    units_of,
+)
+
+CSV_BLOCK_BYTES = 4 << 20
+
+
+class LoadUnit(NamedTuple):
+    """A part of a file: some row groups of Parquet, or all of a CSV file."""
+
+    number: int
+    name: str
+    parquet: ParquetUnit | None
+
+
+class Source(NamedTuple):
+    """What a load reads."""
+
+    directory: Directory
+    files: list[FoundFile]
+    units: list[LoadUnit]
+
+
+def source_of(uri: str, kind: str, schema: Any) -> Source:
+    """Return the units of all files. Raises ValueError when one has not the schema's columns."""
+    directory, files = files_of(uri, f".{kind}")
+    found: list[tuple[str, ParquetUnit | None]] = []
+    for file in files:
+        if kind == "parquet":
+            found += [(file.name, unit) for unit in units_of(directory, file.name, schema)]
+        else:
+            with _open_csv(directory, file.name, schema) as reader:
+                check_columns(file.name, reader.schema.names, schema)
+            found.append((file.name, None))
+    units = [LoadUnit(index, name, unit) for index, (name, unit) in enumerate(found)]
+    return Source(directory, files, units)
+
+
+def numbered(directory: Directory, unit: LoadUnit, schema: Any) -> Iterator[tuple[int, Any]]:
+    """Yield batches of a unit, each with the number of its first row in the file, from 1."""
+    if unit.parquet is None:
+        row, found = 1, _read_csv(directory, unit.name, schema)
+    else:
+        row, found = 1 + unit.parquet.first_row, read_unit(directory, unit.parquet)
+    for batch in found:
+        yield row, batch
+        row += batch.num_rows
+
+
+def _read_csv(directory: Directory, name: str, schema: Any) -> Iterator[Any]:
+    with _open_csv(directory, name, schema) as reader:
+        for block in reader:
+            for at in range(0, block.num_rows, ROWS_PER_BATCH):
+                yield block.slice(at, ROWS_PER_BATCH)
+
+
+def _open_csv(directory: Directory, name: str, schema: Any) -> Any:
+    """Open a CSV file with a header; all values are text, an empty one without quotes is null."""
+    text = csv.ConvertOptions(
+        column_types={each: pa.string() for each in schema.names},
+        strings_can_be_null=True,
+        quoted_strings_can_be_null=False,
+        null_values=[""],
+    )
+    reading = csv.ReadOptions(use_threads=False, block_size=CSV_BLOCK_BYTES)
+    stream = directory.files.open_input_stream(directory.path(name))
+    try:
+        return csv.open_csv(stream, read_options=reading, convert_options=text)
+    except pa.ArrowInvalid as error:
+        stream.close()
+        raise ValueError(f"{name} is no CSV file: {error}") from error
