@@ -39,7 +39,10 @@ _COMMANDS = {
     "completion": _Place("rezone.cli.completion", "completion"),
     "console": _Place("rezone.cli.console", "console", "operator,console"),
     "demo": _Place("rezone.cli.demo", "demo", _ALL_EXTRAS, checkout=True),
+    "export": _Place("rezone.cli.jobs.commands", "export"),
     "explain-wait": _Place("rezone.cli.show", "explain_wait"),
+    "job": _Place("rezone.cli.jobs.commands", "job"),
+    "load": _Place("rezone.cli.jobs.commands", "load"),
     "login": _Place("rezone.cli.login", "login"),
     "maintenance": _Place("rezone.cli.maintenance", "maintenance"),
     "map": _Place("rezone.cli.show", "partition_map"),
@@ -49,6 +52,7 @@ _COMMANDS = {
     "streams": _Place("rezone.cli.show", "streams"),
     "support-bundle": _Place("rezone.cli.bundle.command", "support_bundle"),
     "top": _Place("rezone.cli.show", "top"),
+    "verify": _Place("rezone.cli.jobs.commands", "verify"),
     "what-if": _Place("rezone.cli.show", "what_if"),
     "zones": _Place("rezone.cli.show", "zones"),
 }

@@ -8,7 +8,7 @@ the task's machine decides that, and an attempt goes on where the receivers stan
 Concurrency: stateless.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -86,6 +86,24 @@ def plan_config_name(application: str) -> str:
     return f"{application}-plan"
 
 
+@dataclass(frozen=True, kw_only=True)
+class SparkJob:
+    """What an application runs: a file of the image with arguments.
+
+    `conf` goes over that of the settings; `driver`, `executor` and `both` are merged into the parts
+    of the roles, `spec` into the whole. The zone's template comes after them.
+    """
+
+    main_file: str
+    arguments: Sequence[str]
+    tls_secret: str = ""
+    conf: Mapping[str, str] = field(default_factory=dict)
+    driver: Manifest = field(default_factory=dict)
+    executor: Manifest = field(default_factory=dict)
+    both: Manifest = field(default_factory=dict)
+    spec: Manifest = field(default_factory=dict)
+
+
 def build_application(
     name: str,
     zone: DistributionZone,
@@ -93,9 +111,35 @@ def build_application(
     plan: str,
     settings: SparkSettings,
 ) -> Manifest:
-    """Return the SparkApplication `name` of `owner`, the zone's template merged into its spec.
+    """Return the SparkApplication `name` that copies by a plan for `owner`.
 
     `plan` is the text of `wire.copyplan.dumps`. Raises InvalidTemplateError.
+    """
+    driver: Manifest = {}
+    if len(plan) <= INLINE_PLAN_BYTES_MAX:
+        arguments = ["--plan-json", plan]
+    else:
+        arguments = ["--plan", f"{PLAN_DIRECTORY}/{PLAN_FILE}"]
+        driver = {"configMaps": [{"name": plan_config_name(name), "path": PLAN_DIRECTORY}]}
+    job = SparkJob(
+        main_file=settings.main_file,
+        arguments=arguments,
+        driver=driver,
+        tls_secret=secret_name(zone.metadata.name, Role.TRANSFER) if settings.tls else "",
+    )
+    return build_job(name, zone, owner, job, settings)
+
+
+def build_job(
+    name: str,
+    zone: DistributionZone,
+    owner: Owner,
+    job: SparkJob,
+    settings: SparkSettings,
+) -> Manifest:
+    """Return the SparkApplication `name` of a job, the zone's template merged into its spec.
+
+    Raises InvalidTemplateError.
     """
     wanted = zone.spec.transfer.spark_template
     if fault := settings.template_policy.fault(wanted):
@@ -108,11 +152,13 @@ def build_application(
         "labels": labels,
         **_confined(),
     }
-    if len(plan) <= INLINE_PLAN_BYTES_MAX:
-        arguments = ["--plan-json", plan]
-    else:
-        arguments = ["--plan", f"{PLAN_DIRECTORY}/{PLAN_FILE}"]
-        driver["configMaps"] = [{"name": plan_config_name(name), "path": PLAN_DIRECTORY}]
+    executor: Manifest = {
+        "cores": settings.executor_cores,
+        "memory": settings.executor_memory,
+        "instances": settings.executor_instances,
+        "labels": labels,
+        **_confined(),
+    }
     spec: Manifest = {
         "type": "Python",
         "mode": "cluster",
@@ -120,8 +166,8 @@ def build_application(
         "sparkVersion": settings.spark_version,
         "image": settings.image,
         "imagePullPolicy": settings.image_pull_policy,
-        "mainApplicationFile": settings.main_file,
-        "arguments": arguments,
+        "mainApplicationFile": job.main_file,
+        "arguments": list(job.arguments),
         "restartPolicy": {"type": "Never"},
         "timeToLiveSeconds": settings.time_to_live_seconds,
         "sparkConf": {
@@ -130,24 +176,19 @@ def build_application(
             "spark.ui.enabled": "false",
             "spark.driver.extraJavaOptions": QUICK_JVM,
             "spark.executor.extraJavaOptions": QUICK_JVM,
-            **(_tls_conf(zone) if settings.tls else {}),
+            **(tls_conf(job.tls_secret) if job.tls_secret else {}),
+            **job.conf,
             **settings.conf,
         },
-        "driver": driver,
-        "executor": {
-            "cores": settings.executor_cores,
-            "memory": settings.executor_memory,
-            "instances": settings.executor_instances,
-            "labels": labels,
-            **_confined(),
-        },
+        "driver": merge(merge(driver, job.both), job.driver),
+        "executor": merge(merge(executor, job.both), job.executor),
         "volumes": [{"name": _TMP, "emptyDir": {}}],
     }
     return {
         "apiVersion": "sparkoperator.k8s.io/v1beta2",
         "kind": "SparkApplication",
         "metadata": _metadata(name, owner, labels),
-        "spec": merge(spec, wanted),
+        "spec": merge(merge(spec, job.spec), wanted),
     }
 
 
@@ -172,14 +213,21 @@ def _confined() -> Manifest:
     }
 
 
-def _tls_conf(zone: DistributionZone) -> dict[str, str]:
+def tls_conf(secret: str) -> dict[str, str]:
+    """Return the configuration by which driver and executors show the certificate of a Secret."""
     # By Spark's own settings: the spark-operator's fields for Secrets need its webhook.
-    name = secret_name(zone.metadata.name, Role.TRANSFER)
     return {
-        f"spark.kubernetes.driver.secrets.{name}": TLS_PATH,
-        f"spark.kubernetes.executor.secrets.{name}": TLS_PATH,
+        **secret_conf(secret, TLS_PATH),
         f"spark.kubernetes.driverEnv.{DIRECTORY_VARIABLE}": TLS_PATH,
         f"spark.executorEnv.{DIRECTORY_VARIABLE}": TLS_PATH,
+    }
+
+
+def secret_conf(secret: str, path: str) -> dict[str, str]:
+    """Return the configuration by which driver and executors have a Secret as files."""
+    return {
+        f"spark.kubernetes.driver.secrets.{secret}": path,
+        f"spark.kubernetes.executor.secrets.{secret}": path,
     }
 
 
@@ -245,6 +293,13 @@ class SparkStore:
         config = build_plan_config(name, zone, owner, plan)
         if config is not None:
             await self._create(ConfigMap, config, owner)
+        return await self._apply(application, owner)
+
+    async def submit(self, name: str, zone: DistributionZone, owner: Owner, job: SparkJob) -> bool:
+        """Create the application of a job; errors as `ensure`."""
+        return await self._apply(build_job(name, zone, owner, job, self._settings), owner)
+
+    async def _apply(self, application: Manifest, owner: Owner) -> bool:
         try:
             return await self._create(SparkApplication, application, owner)
         except MissingError as error:

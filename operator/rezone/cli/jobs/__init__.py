@@ -1,0 +1,1 @@
+"""`rezone verify`, `export`, `load` and `job`: bulk jobs as SparkApplications."""
