@@ -68,6 +68,13 @@ def batches(draw: Any) -> tuple[RowCodec, Any]:
     return codec, batch.slice(start, draw(st.integers(0, count)))
 
 
+def by_kernels(codec: RowCodec, keys: Any, values: Any) -> Any:
+    """Decode as many rows would be."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(rows, "FEW_ROWS", -1)
+        return codec.decode(keys, values)
+
+
 @settings(deadline=None, max_examples=150, derandomize=True)
 @given(batches())
 def test_encode_then_decode_gives_the_same_batch(case: tuple[RowCodec, Any]) -> None:
@@ -79,6 +86,7 @@ def test_encode_then_decode_gives_the_same_batch(case: tuple[RowCodec, Any]) -> 
     back = codec.decode(keys, values)
     back.validate(full=True)
     assert back.equals(batch)
+    assert by_kernels(codec, keys, values).equals(batch)
     assert codec.decode(keys.to_pylist(), values.to_pylist()).equals(batch)
     key_batch = batch.select(codec.key_schema.names)
     codec.check(key_batch, delete=True)
@@ -95,7 +103,8 @@ def test_slices_decode_by_themselves(case: tuple[RowCodec, Any]) -> None:
     codec, batch = case
     keys, values = codec.encode_keys(batch), codec.encode_values(batch)
     half = batch.num_rows // 2
-    assert codec.decode(keys.slice(half), values.slice(half)).equals(batch.slice(half))
+    for decode in (RowCodec.decode, by_kernels):
+        assert decode(codec, keys.slice(half), values.slice(half)).equals(batch.slice(half))
 
 
 def all_of(encoded: EncodedRows) -> tuple[Any, ...]:
@@ -410,8 +419,21 @@ def test_decode_refuses_bytes_of_another_table() -> None:
         (keys, [v[:5] for v in values]),
         (keys, [b""] * 3),
     ):
-        with pytest.raises(CorruptionError):
-            codec.decode(bad_keys, bad_values)
+        for decode in (RowCodec.decode, by_kernels):
+            with pytest.raises(CorruptionError):
+                decode(codec, bad_keys, bad_values)
+
+
+def test_few_rows_are_decoded_without_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A point read would cost ten times as much: kernels are made for many rows."""
+    codec = RowCodec(TableSchema())
+    batch = pa.record_batch([[b"a", b"b"], [b"x", b""]], schema=codec.arrow_schema)
+    keys, values = codec.encode_keys(batch), codec.encode_values(batch)
+    monkeypatch.delattr(RowCodec, "_decode_values")
+
+    assert codec.decode(keys, values).equals(batch)
+    with pytest.raises(AttributeError):
+        by_kernels(codec, keys, values)
 
 
 @pytest.mark.parametrize(

@@ -29,7 +29,7 @@ from rezone.storage.budget import Budget
 from rezone.storage.transactions.intents import overlaid
 from rezone.wire.codec.bodies import from_ipc
 from rezone.wire.codec.encoded_rows import encoded_rows
-from rezone.wire.codec.rows import RowCodec
+from rezone.wire.codec.rows import ROW_ID_PREFIX_BYTES, RowCodec
 from rezone.wire.errors import CorruptionError, NotReadyError, OverloadedError, RezoneError
 from rezone.wire.messages import OwnWrites, ReadRequest, Role
 
@@ -256,16 +256,15 @@ class ReadQueue:
 
 
 class KeyRead(NamedTuple):
-    """A checked read by key: the keys, and the row ids they stand at; `own`: of a transaction."""
+    """A checked read by key: the row ids of the keys; `own`: of a transaction."""
 
-    keys: Any
     row_ids: list[bytes]
     as_of: int | None
     own: OwnWrites | None = None
 
     def held_bytes(self) -> int:
         """Give about what it takes in memory."""
-        return _READ_BYTES + int(self.keys.nbytes) + len(self.row_ids) * _ROW_ID_BYTES
+        return _READ_BYTES + sum(map(len, self.row_ids)) + len(self.row_ids) * _ROW_ID_BYTES
 
     @property
     def answered_as_of(self) -> int | None:
@@ -294,7 +293,7 @@ def prepare_read(
     if batch.num_rows:
         bounds = encoded.hash_bounds()
         require_inside(*bounds, replica.hash_range, replica.partition_id)
-    return KeyRead(encoded.keys(), encoded.row_id_list(), as_of, request.own)
+    return KeyRead(encoded.row_id_list(), as_of, request.own)
 
 
 def _time_within(replica: ReplicaState, max_age_ms: int) -> int:
@@ -348,8 +347,8 @@ def read_keys(replica: ReplicaState, read: KeyRead, codec: RowCodec) -> Any:
             values = own_values(replica, read.row_ids, read.own)
     found = [index for index, value in enumerate(values) if value is not None]
     return codec.decode(
-        read.keys.take(pa.array(found, pa.int64())),
-        pa.array([values[i] for i in found], pa.binary()),
+        [read.row_ids[index][ROW_ID_PREFIX_BYTES:] for index in found],
+        [value for value in values if value is not None],
     )
 
 

@@ -14,9 +14,14 @@ import struct
 from collections.abc import Sequence
 from typing import Any
 
-from rezone.wire.codec.column_bytes import FIXED, LENGTH_BYTES, WIDTHS
-from rezone.wire.codec.pieces import bits, nulls_of
+import pyarrow as pa
+
+from rezone.wire.codec.column_bytes import ARROW_TYPES, FIXED, LENGTH_BYTES, WIDTHS
+from rezone.wire.codec.pieces import binary_array, bits, nulls_of
 from rezone.wire.codec.schema import Column, ColumnType
+from rezone.wire.errors import CorruptionError
+
+_LENGTH = struct.Struct("<I")
 
 
 def key_bytes(columns: Sequence[Column], raw: int, batch: Any) -> list[bytes]:
@@ -52,6 +57,89 @@ def value_bytes(columns: Sequence[Column], batch: Any) -> list[bytes]:
     return list(map(b"".join, zip(heads, *fixed, *lengths, *variable, strict=True)))
 
 
+def key_columns(columns: Sequence[Column], raw: int, keys: Sequence[bytes]) -> list[Any]:
+    """Return the columns of encoded keys as Arrow arrays; column `raw` has no length before it.
+
+    CorruptionError when the bytes are not of these columns.
+    """
+    # What stands behind the raw column is of fixed widths.
+    rest = sum(WIDTHS[column.type] for column in columns[raw + 1 :]) if raw >= 0 else 0
+    pieces: list[list[bytes]] = [[] for _ in columns]
+    for key in keys:
+        at = 0
+        for index, column in enumerate(columns):
+            if column.type in FIXED:
+                end = at + WIDTHS[column.type]
+            elif index == raw:
+                end = len(key) - rest
+            else:
+                start = at + LENGTH_BYTES
+                end = start + int.from_bytes(key[at:start], "big")
+                at = start
+            if not at <= end <= len(key):
+                raise CorruptionError("a length in an encoded key points outside of it")
+            pieces[index].append(key[at:end])
+            at = end
+        if at != len(key):
+            raise CorruptionError("an encoded key has bytes after its last column")
+    for index, column in enumerate(columns):
+        if column.type in FIXED:
+            pieces[index] = [_unordered(column, value) for value in pieces[index]]
+    return [_array(column, each, 0) for column, each in zip(columns, pieces, strict=True)]
+
+
+def value_columns(columns: Sequence[Column], values: Sequence[bytes]) -> list[Any]:
+    """Return the other columns of encoded values as Arrow arrays.
+
+    CorruptionError when the bytes are not of these columns.
+    """
+    head = (len(columns) + 7) // 8
+    nulls = [int.from_bytes(value[:head], "little") for value in values]
+    found: list[list[bytes]] = [[] for _ in columns]
+    variable = [n for n, column in enumerate(columns) if column.type not in FIXED]
+    for index, column in enumerate(columns):
+        if column.type in FIXED:
+            width = WIDTHS[column.type]
+            found[index] = [value[head : head + width] for value in values]
+            head += width
+    ends = head + LENGTH_BYTES * len(variable)
+    for value in values:
+        if len(value) < ends:
+            raise CorruptionError("an encoded row is shorter than its fixed part")
+        at = ends
+        for place, index in enumerate(variable):
+            (length,) = _LENGTH.unpack_from(value, head + place * LENGTH_BYTES)
+            found[index].append(value[at : at + length])
+            at += length
+        if at > len(value):
+            raise CorruptionError("a length in an encoded value points outside of it")
+        if at != len(value):
+            raise CorruptionError("an encoded value has bytes after its last column")
+    # One number for each column: which rows have nothing in it.
+    missing = [
+        sum((row >> index & 1) << place for place, row in enumerate(nulls))
+        for index in range(len(columns))
+    ]
+    return [_array(*each) for each in zip(columns, found, missing, strict=True)]
+
+
+def _array(column: Column, values: Sequence[bytes], nulls: int) -> Any:
+    """Return the Arrow array of values as they stand in its buffers; `nulls`: a bit for each."""
+    count = len(values)
+    bitmap_bytes = (count + 7) // 8
+    validity = None
+    if nulls:
+        validity = pa.py_buffer((~nulls & ((1 << count) - 1)).to_bytes(bitmap_bytes, "little"))
+    if column.type is ColumnType.BOOL:
+        true = sum((value != b"\0") << place for place, value in enumerate(values))
+        buffers = [validity, pa.py_buffer(true.to_bytes(bitmap_bytes, "little"))]
+    elif column.type in FIXED:
+        buffers = [validity, pa.py_buffer(b"".join(values))]
+    else:
+        buffers = [validity, *binary_array(values).buffers()[1:]]
+    return pa.Array.from_buffers(ARROW_TYPES[column.type], count, buffers)
+
+
 def _values(column: Column, array: Any) -> list[bytes]:
     """Return what stands in Arrow's buffers for each value; anything where it is null."""
     count = len(array)
@@ -77,3 +165,11 @@ def _ordered(column: Column, value: bytes) -> bytes:
         return value
     flipped = int.from_bytes(value, "little") ^ (1 << (8 * len(value) - 1))
     return flipped.to_bytes(len(value), "big")
+
+
+def _unordered(column: Column, value: bytes) -> bytes:
+    """Return what `_ordered` was given."""
+    if column.type is ColumnType.BOOL:
+        return value
+    number = int.from_bytes(value, "big") ^ (1 << (8 * len(value) - 1))
+    return number.to_bytes(len(value), "little")

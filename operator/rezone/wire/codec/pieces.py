@@ -148,3 +148,9 @@ def binary_array(values: Sequence[bytes]) -> Any:
 def as_array(items: Any) -> Any:
     """Return a list of bytes as a BinaryArray; arrays as they are."""
     return pa.array(items, pa.binary()) if isinstance(items, list) else items
+
+
+def as_list(items: Any) -> list[bytes]:
+    """Return a BinaryArray without nulls as a list; lists as they are."""
+    found: list[bytes] = items if isinstance(items, list) else items.to_pylist()
+    return found

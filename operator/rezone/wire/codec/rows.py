@@ -36,9 +36,11 @@ from rezone.wire.codec.column_bytes import (
     ordered_bytes,
 )
 from rezone.wire.codec.pieces import (
+    FEW_ROWS,
     Ints,
     as_array,
     as_binary,
+    as_list,
     content_of,
     fixed_pieces,
     gather,
@@ -188,16 +190,26 @@ class RowCodec:
     def decode(self, keys: Any, values: Any) -> Any:
         """Return the typed record batch of encoded keys and values (BinaryArrays or lists).
 
-        CorruptionError when the bytes are not of this table's format.
+        CorruptionError when the bytes are not of this table's format. Few rows are decoded by a
+        loop (`few_rows`), which gives the same.
         """
-        keys, values = as_array(keys), as_array(values)
         if len(keys) != len(values):
             raise ValueError(f"{len(keys)} keys for {len(values)} values")
-        columns = self._decode_keys(keys) | self._decode_values(values)
+        if len(keys) <= FEW_ROWS:
+            columns = self._decode_few(as_list(keys), as_list(values))
+        else:
+            keys, values = as_array(keys), as_array(values)
+            columns = self._decode_keys(keys) | self._decode_values(values)
         return pa.RecordBatch.from_arrays(
             [columns[name] for name in self.arrow_schema.names],
             schema=self.arrow_schema,
         )
+
+    def _decode_few(self, keys: list[bytes], values: list[bytes]) -> dict[str, Any]:
+        columns = [*self._keys, *self._values]
+        arrays = few_rows.key_columns(self._keys, self._raw_key, keys)
+        arrays += few_rows.value_columns(self._values, values)
+        return {column.name: array for column, array in zip(columns, arrays, strict=True)}
 
     def decode_columns(self, keys: Any, values: Any, names: frozenset[str]) -> dict[str, Any]:
         """Return some columns of encoded keys and values by name; errors as `decode`."""
