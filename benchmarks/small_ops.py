@@ -15,220 +15,95 @@ compare rates by their ratio, and with the load that is printed.
 """
 
 import argparse
-import base64
-import contextlib
-import functools
 import itertools
-import json
 import os
-import socket
 import sys
 import tempfile
-import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
 
-import pyarrow as pa
-from harness.leaders import NotHereError, etcd
-from harness.zone import SCHEMA, cpu_of, percentile, running_zone
+from harness.closed_loop import Figures, Operation, run
+from harness.leaders import NotHereError
+from harness.stores import RezoneStore, Store, StoreClient, etcd_store
+from harness.zone import running_zone
 
-from rezone.client import ClientSettings, TableClient
+from rezone.client import ClientSettings
 from rezone.datanode.process import SWITCH_INTERVAL_SECONDS
 
 _KEYS = 10_000
+_STEP = 7919
+_FIRST = 1013
 _PAYLOAD = "x" * 70
-_WARM_SECONDS = 1.0
-_OPENING_CALLS = 8
-_READ_BYTES = 1 << 16
-_KEY_SCHEMA = pa.schema([SCHEMA.field("id")])
 
-Operation = Callable[[int], object]
-"""One write or read of the key with this number."""
+Show = Callable[[str, int, Figures], None]
+"""Prints the figures of writes or reads by so many clients."""
 
 
-class Figures(NamedTuple):
-    """What a number of clients got done."""
-
-    rate: float
-    median_ms: float
-    slowest_ms: float
-    client_us: float
-    nodes_us: float
+def operation(call: Callable[[int], object], first: int) -> Operation:
+    """Return what calls with one key after the other."""
+    turns = itertools.count(first)
+    return lambda: call(next(turns) * _STEP % _KEYS)
 
 
-def row_of(number: int) -> pa.RecordBatch:
-    """Return one row of about 100 bytes."""
-    columns = [[number], [f"row-{number}"], [number], [_PAYLOAD]]
-    arrays = [pa.array(c, f.type) for c, f in zip(columns, SCHEMA, strict=True)]
-    return pa.RecordBatch.from_arrays(arrays, schema=SCHEMA)
+def calls_of(client: StoreClient) -> dict[str, Callable[[int], object]]:
+    """Return what a client can do with a key."""
+    return {"writes": lambda number: client.put(number, _PAYLOAD), "reads": client.get}
 
 
-def key_of(number: int) -> pa.RecordBatch:
-    """Return one row's key."""
-    return pa.RecordBatch.from_arrays([pa.array([number], pa.int64())], schema=_KEY_SCHEMA)
-
-
-def write(client: TableClient, number: int) -> None:
-    """Write one row."""
-    client.write(row_of(number))
-
-
-def read(client: TableClient, number: int) -> None:
-    """Read one row."""
-    client.read(key_of(number))
-
-
-def run(operations: list[Operation], seconds: float, nodes_cpu: Callable[[], float]) -> Figures:
-    """Run each operation in a loop of its own thread; the first second is not counted."""
-    begin = time.monotonic() + _WARM_SECONDS
-    end = begin + seconds
-    spent: list[list[float]] = [[] for _ in operations]
-
-    def work(operation: Operation, mine: list[float], first: int) -> None:
-        for turn in itertools.count(first):
-            started = time.monotonic()
-            if started >= end:
-                return
-            operation(turn * 7919 % _KEYS)
-            if started >= begin:
-                mine.append(time.monotonic() - started)
-
-    threads = [
-        threading.Thread(target=work, args=(operation, mine, index * 1013), daemon=True)
-        for index, (operation, mine) in enumerate(zip(operations, spent, strict=True))
-    ]
-    for thread in threads:
-        thread.start()
-    threading.Event().wait(begin - time.monotonic())
-    client, nodes = time.process_time(), nodes_cpu()
-    threading.Event().wait(end - time.monotonic())
-    client, nodes = time.process_time() - client, nodes_cpu() - nodes
-    for thread in threads:
-        thread.join()
-    times = [one * 1000 for mine in spent for one in mine]
-    each = 1e6 / max(1, len(times))
-    return Figures(
-        len(times) / seconds,
-        percentile(times, 0.5),
-        percentile(times, 0.99),
-        client * each,
-        nodes * each,
-    )
-
-
-class Gateway:
-    """One connection to a member's JSON gateway, with as little code around it as may be."""
-
-    def __init__(self, port: int) -> None:
-        self._socket = socket.create_connection(("127.0.0.1", port))
-        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-
-    def _call(self, path: str, request: dict[str, str]) -> bytes:
-        body = json.dumps(request).encode()
-        head = f"POST {path} HTTP/1.1\r\nHost: etcd\r\nContent-Length: {len(body)}\r\n\r\n"
-        self._socket.sendall(head.encode() + body)
-        answer = b""
-        while b"\r\n\r\n" not in answer:
-            answer += self._more()
-        head_bytes, _, rest = answer.partition(b"\r\n\r\n")
-        assert head_bytes.startswith(b"HTTP/1.1 200"), answer
-        length = int(head_bytes.lower().partition(b"content-length: ")[2].split(b"\r\n")[0])
-        while len(rest) < length:
-            rest += self._more()
-        return rest
-
-    def _more(self) -> bytes:
-        got = self._socket.recv(_READ_BYTES)
-        assert got, "etcd has closed the connection"
-        return got
-
-    def put(self, number: int) -> None:
-        """Write one row."""
-        value = base64.b64encode(f"row-{number:012}{number:012}{_PAYLOAD}".encode()).decode()
-        self._call("/v3/kv/put", {"key": _etcd_key(number), "value": value})
-
-    def get(self, number: int) -> None:
-        """Read one row, linearizably."""
-        self._call("/v3/kv/range", {"key": _etcd_key(number)})
-
-    def close(self) -> None:
-        """Close the connection."""
-        self._socket.close()
-
-
-def _etcd_key(number: int) -> str:
-    return base64.b64encode(number.to_bytes(8, "big")).decode()
+def measure(store: Store, given: argparse.Namespace, told: Show) -> None:
+    """Run writes, then reads, by each number of clients."""
+    for count in given.clients:
+        with store.clients(count) as clients:
+            for kind in ("writes", "reads"):
+                operations = [
+                    operation(calls_of(client)[kind], index * _FIRST)
+                    for index, client in enumerate(clients)
+                ]
+                told(kind, count, run(operations, given.seconds, store.cpu))
 
 
 def show(name: str, clients: int, figures: Figures, peer: Figures | None) -> None:
     """Print one line; `peer`: what etcd has done with as many clients."""
     line = (
         f"{name:<26}{clients:8}{figures.rate:10,.0f}{figures.median_ms:9.1f}"
-        f"{figures.slowest_ms:9.1f}{figures.client_us:10,.0f}{figures.nodes_us:10,.0f}"
+        f"{figures.slowest_ms:9.1f}{figures.client_us:10,.0f}{figures.servers_us:10,.0f}"
     )
     if peer is not None:
-        line += f"{figures.rate / peer.rate:9.2f}{figures.nodes_us / peer.nodes_us:9.2f}"
+        line += f"{figures.rate / peer.rate:9.2f}{figures.servers_us / peer.servers_us:9.2f}"
     print(f"{line}   load {os.getloadavg()[0]:.1f}", flush=True)
 
 
 Peers = dict[tuple[str, int], Figures]
 
 
-def etcd_figures(given: argparse.Namespace) -> Iterator[tuple[str, int, Figures]]:
-    """Run etcd's part."""
-    with tempfile.TemporaryDirectory() as directory, etcd(Path(directory)) as peer:
+def etcd_figures(given: argparse.Namespace) -> Peers:
+    """Run etcd's part, and print it."""
+    peers: Peers = {}
 
-        def cpu() -> float:
-            return sum(map(cpu_of, peer.pids))
+    def told(kind: str, clients: int, figures: Figures) -> None:
+        peers[kind, clients] = figures
+        show(f"etcd, {kind}", clients, figures, None)
 
-        for clients in given.clients:
-            with contextlib.ExitStack() as open_ones:
-                ports = itertools.islice(itertools.cycle(peer.ports), clients)
-                made = [open_ones.enter_context(contextlib.closing(Gateway(p))) for p in ports]
-                yield "writes", clients, run([one.put for one in made], given.seconds, cpu)
-                yield "reads", clients, run([one.get for one in made], given.seconds, cpu)
-
-
-def apart_figures(
-    given: argparse.Namespace, peers: Peers, addresses: list[str], cpu: Callable[[], float]
-) -> None:
-    """Run clients that share nothing with each other, and print it."""
-    for clients in given.clients:
-        with contextlib.ExitStack() as open_ones:
-            made = [open_ones.enter_context(TableClient(addresses)) for _ in range(clients)]
-            for kind, call in (("writes", write), ("reads", read)):
-                works: list[Operation] = [functools.partial(call, client) for client in made]
-                for one in works:
-                    for number in range(_OPENING_CALLS):
-                        one(number)  # its connections and its producer
-                figures = run(works, given.seconds, cpu)
-                show(f"{kind}, apart", clients, figures, peers.get((kind, clients)))
+    with tempfile.TemporaryDirectory() as directory, etcd_store(Path(directory)) as store:
+        measure(store, given, told)
+    return peers
 
 
 def own_figures(given: argparse.Namespace, peers: Peers) -> None:
     """Run the zone's part, and print it."""
+
+    def telling(what: str) -> Show:
+        return lambda kind, clients, figures: show(
+            f"{kind}, {what}", clients, figures, peers.get((kind, clients))
+        )
+
     with running_zone(3, given.partitions, 3) as zone:
-
-        def cpu() -> float:
-            return sum(zone.cpu_seconds().values())
-
-        addresses = [node.address for node in zone.coordinator.nodes.values()]
         if given.apart:
-            apart_figures(given, peers, addresses, cpu)
+            measure(RezoneStore(zone, apart=True), given, telling("apart"))
             return
-        for clients, calls_max in itertools.product(given.clients, given.calls_max):
+        for calls_max in given.calls_max:
             settings = ClientSettings(shared_calls_max=calls_max)
-            with TableClient(addresses, settings=settings) as client:
-                works: dict[str, Operation] = {
-                    "writes": functools.partial(write, client),
-                    "reads": functools.partial(read, client),
-                }
-                for kind, work in works.items():
-                    figures = run([work] * clients, given.seconds, cpu)
-                    name = f"{kind}, {calls_max} a request"
-                    show(name, clients, figures, peers.get((kind, clients)))
+            measure(RezoneStore(zone, settings), given, telling(f"{calls_max} a request"))
 
 
 def main() -> None:
@@ -249,9 +124,7 @@ def main() -> None:
     peers: Peers = {}
     if not given.no_etcd:
         try:
-            for kind, clients, figures in etcd_figures(given):
-                peers[kind, clients] = figures
-                show(f"etcd, {kind}", clients, figures, None)
+            peers = etcd_figures(given)
         except NotHereError as error:
             print(f"left out: {error}")
     own_figures(given, peers)

@@ -57,7 +57,8 @@ class NotHereError(Exception):
 def _wait(what: str, check: Callable[[], object]) -> None:
     deadline = time.monotonic() + _DEADLINE_SECONDS
     while not check():
-        assert time.monotonic() < deadline, what
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"not within {_DEADLINE_SECONDS} s: {what}")
         pause(0.02)
 
 
@@ -174,6 +175,8 @@ class _Redis:
         parts = [b"$%d\r\n%b\r\n" % (len(word), word) for word in raw]
         self._socket.sendall(b"*%d\r\n" % len(raw) + b"".join(parts))
         line = self._file.readline()
+        if not line:
+            raise ConnectionError("Redis has closed the connection")
         if line.startswith(b"$"):
             return self._file.read(int(line[1:]) + 2)
         return line.strip()
@@ -218,7 +221,11 @@ class Redis:
     def write(self, value: bytes) -> None:
         """SET and WAIT at the master, or where it has moved."""
         port = self._master
+        answer = b"nothing"
+        deadline = time.monotonic() + _DEADLINE_SECONDS
         while True:
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"Redis takes no write; the last answer: {answer!r}")
             answer = self._writers[port].call("SET", "key", value)
             if answer == b"+OK" and self._writers[port].call("WAIT", "1", "1000") == b":1":
                 self._master = port

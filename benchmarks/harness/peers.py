@@ -7,6 +7,7 @@ ids. PostgreSQL refuses to run as root: then it runs as the user `postgres`.
 import contextlib
 import os
 import random
+import shutil
 import socket
 import subprocess
 import threading
@@ -20,7 +21,7 @@ _Set = tuple[bytes, bytes, bytes]
 _CHUNK = 4 << 20
 _PACED_CHUNK = 256 << 10
 _SYNC_BYTES = 64 << 20
-_POSTGRES = Path("/usr/lib/postgresql/15/bin")
+POSTGRES = Path("/usr/lib/postgresql/15/bin")
 _DEADLINE_SECONDS = 1800.0
 
 
@@ -108,11 +109,24 @@ class Redis:
         self._socket.close()
 
 
+def _redis_port() -> int:
+    """Return a free port below those that the cluster bus has: it is at the port plus 10,000."""
+    while True:
+        port = free_port() % 40_000 + 10_000
+        with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", port)):
+            return port
+
+
+def redis_program() -> str | None:
+    """Return where Redis is; None where it is not installed."""
+    return shutil.which("redis-server")
+
+
 @contextlib.contextmanager
 def redis_server(directory: Path, *options: str) -> Iterator[int]:
     """Run a server with an append-only file, and these options; gives its port."""
     directory.mkdir()
-    port = free_port() % 40_000 + 10_000  # the cluster bus is at the port plus 10,000
+    port = _redis_port()
     process = subprocess.Popen(
         [
             *("redis-server", "--port", str(port), "--bind", "127.0.0.1", "--dir", str(directory)),
@@ -239,7 +253,7 @@ class Postgres:
         self.run("initdb", "-A", "trust", "-D", str(self._data), "-U", "bench")
         self._serve(more)
 
-    def start_standby(self, primary: "Postgres", name: str) -> None:
+    def start_standby(self, primary: "Postgres", name: str, **more: str) -> None:
         """Be a physical standby of another one, under the application name `name`."""
         self._make_directory()
         host, port = ("host=127.0.0.1", f"port={primary.port}")
@@ -247,7 +261,7 @@ class Postgres:
             "pg_basebackup", "-R", "-X", "stream", "-D", str(self._data),
             "-d", f"{host} {port} user=bench application_name={name}",
         )  # fmt: skip
-        self._serve({})
+        self._serve(more)
 
     def _make_directory(self) -> None:
         self._data.mkdir(mode=0o700)
@@ -267,7 +281,7 @@ class Postgres:
         self._process = subprocess.Popen(
             [
                 *self._prefix,
-                *(str(_POSTGRES / "postgres"), "-D", str(self._data)),
+                *(str(POSTGRES / "postgres"), "-D", str(self._data)),
                 *(word for key, value in options.items() for word in ("-c", f"{key}={value}")),
             ],
             stderr=subprocess.DEVNULL,
@@ -280,6 +294,12 @@ class Postgres:
         raise TimeoutError("PostgreSQL does not come up")
 
     @property
+    def pid(self) -> int:
+        """The process above all of it; only while it runs."""
+        assert self._process is not None
+        return self._process.pid
+
+    @property
     def connection(self) -> tuple[str, ...]:
         """Arguments that lead a program here."""
         return ("-h", "127.0.0.1", "-p", str(self.port), "-U", "bench", "-d", "postgres")
@@ -288,12 +308,12 @@ class Postgres:
         self, program: str, *arguments: str, check: bool = True, stdin: bytes | None = None
     ) -> "subprocess.CompletedProcess[bytes]":
         """Run one of its programs to its end."""
-        command = [*self._prefix, str(_POSTGRES / program), *arguments]
+        command = [*self._prefix, str(POSTGRES / program), *arguments]
         return subprocess.run(command, capture_output=True, check=check, input=stdin, cwd="/")
 
     def background(self, program: str, *arguments: str) -> "subprocess.Popen[bytes]":
         """Start one of its programs."""
-        command = [*self._prefix, str(_POSTGRES / program), *arguments]
+        command = [*self._prefix, str(POSTGRES / program), *arguments]
         return subprocess.Popen(
             command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, cwd="/"
         )

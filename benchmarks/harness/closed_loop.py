@@ -1,0 +1,85 @@
+"""Clients that each have one operation under way, and what they and the servers take for it."""
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from harness.zone import cpu_of, percentile
+
+WARM_SECONDS = 1.0
+"""So long at the start of each run nothing is counted."""
+
+Operation = Callable[[], object]
+
+
+class Figures(NamedTuple):
+    """What a number of clients got done; microseconds are processor time of one operation.
+
+    `client_us` is the process of all clients, `servers_us` all processes of the system together.
+    """
+
+    rate: float
+    median_ms: float
+    slowest_ms: float
+    client_us: float
+    servers_us: float
+
+
+def run(
+    operations: Sequence[Operation],
+    seconds: float,
+    servers_cpu: Callable[[], float],
+    warm_seconds: float = WARM_SECONDS,
+) -> Figures:
+    """Run each operation again and again, in a thread of its own; the first seconds do not count.
+
+    `servers_cpu` says how much processor time the servers have used so far. An error of an
+    operation ends all threads, and is raised here.
+    """
+    begin = time.monotonic() + warm_seconds
+    end = begin + seconds
+    spent: list[list[float]] = [[] for _ in operations]
+    failures: list[Exception] = []
+
+    def work(operation: Operation, mine: list[float]) -> None:
+        try:
+            while not failures and (started := time.monotonic()) < end:
+                operation()
+                if started >= begin:
+                    mine.append(time.monotonic() - started)
+        except Exception as error:  # noqa: BLE001 - raised by who waits for the threads
+            failures.append(error)
+
+    threads = [
+        threading.Thread(target=work, args=each, daemon=True)
+        for each in zip(operations, spent, strict=True)
+    ]
+    for thread in threads:
+        thread.start()
+    threading.Event().wait(begin - time.monotonic())
+    client, servers = time.process_time(), servers_cpu()
+    threading.Event().wait(end - time.monotonic())
+    client, servers = time.process_time() - client, servers_cpu() - servers
+    for thread in threads:
+        thread.join()
+    if failures:
+        raise failures[0]
+    times = [one * 1000 for mine in spent for one in mine]
+    each_us = 1e6 / max(1, len(times))
+    return Figures(
+        len(times) / seconds,
+        percentile(times, 0.5),
+        percentile(times, 0.99),
+        client * each_us,
+        servers * each_us,
+    )
+
+
+def cpu_of_tree(pid: int) -> float:
+    """Return the CPU time of a process and of those below it that are alive, in seconds."""
+    found = cpu_of(pid)
+    for children in Path(f"/proc/{pid}/task").glob("*/children"):
+        found += sum(cpu_of_tree(int(child)) for child in children.read_text().split())
+    return found
