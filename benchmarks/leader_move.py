@@ -43,6 +43,10 @@ _ROW_BYTES = 150
 _INDEXES = (Index("by_amount", ("amount",)), Index("by_name", ("name", "amount")))
 
 
+class WriterFailedError(Exception):
+    """Raised to who waits for a writer whose write has failed; the cause is that error."""
+
+
 class Writer:
     """One partition's writer: one write on its way at a time."""
 
@@ -51,6 +55,7 @@ class Writer:
         self.pause_seconds = pause_seconds
         self._write = write
         self._stop = threading.Event()
+        self._failure: Exception | None = None
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
 
@@ -58,16 +63,26 @@ class Writer:
         for number in itertools.count():
             if self._stop.is_set():
                 return
-            self._write(number)
+            try:
+                self._write(number)
+            except Exception as error:  # noqa: BLE001 - raised by who waits for acks
+                self._failure = error
+                return
             self.acks.append(time.monotonic())
             time.sleep(self.pause_seconds)
+
+    def wait(self, check: Callable[[], bool], pause_seconds: float) -> None:
+        """Wait until acks make `check` true; raises WriterFailedError when no more will come."""
+        while not check():
+            if self._failure is not None:
+                raise WriterFailedError(f"a write has failed: {self._failure!r}") from self._failure
+            settle(pause_seconds)
 
     def hurry(self, pause_seconds: float) -> None:
         """Write with a shorter pause; returns when it does."""
         self.pause_seconds = pause_seconds
         enough = len(self.acks) + _HURRIED_ACKS
-        while len(self.acks) < enough:
-            settle(pause_seconds)
+        self.wait(lambda: len(self.acks) >= enough, pause_seconds)
 
     def stop(self) -> None:
         """End after the write under way."""
@@ -104,8 +119,7 @@ def writes_of(client: TableClient, ids: list[int]) -> Callable[[int], object]:
 def spaces_ms(writer: Writer, begun: float) -> list[float]:
     """Return the times between the acks around a move that began then and is over."""
     over = time.monotonic()
-    while not writer.acks or writer.acks[-1] < over:
-        settle(_AROUND_SECONDS)
+    writer.wait(lambda: bool(writer.acks) and writer.acks[-1] >= over, _AROUND_SECONDS)
     acks = writer.acks[bisect.bisect_left(writer.acks, begun - _AROUND_SECONDS / 2) - 1 :]
     return [(b - a) * 1000 for a, b in itertools.pairwise(acks)]
 
@@ -214,6 +228,9 @@ def main() -> None:
                 median = show(peer.name, peer_moves(peer, given))
         except NotHereError as error:
             print(f"left out: {error}")
+            continue
+        except (WriterFailedError, ConnectionError, TimeoutError) as error:
+            print(f"left out, it has broken: {error}")
             continue
         failed = f"; {peer.given_up} more moves were given up by it" if peer.given_up else ""
         print(f"{'':6}{median / own:9.1f}  times Rezone's median{failed}")
