@@ -63,3 +63,19 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- define "rezone.clientLogin" -}}
 {{- if and (eq (include "rezone.tls" .) "issued") .Values.tls.clientLogin }}on{{ else }}off{{ end -}}
 {{- end }}
+
+{{/*
+A CEL expression that is true when v0 has at most so many levels, and each map or list of it at most
+4096 values. CEL has no recursion, so each level stands in the one above.
+*/}}
+{{- define "rezone.shallow" -}}
+{{- $last := sub . 1 | int }}
+{{- $test := printf "!(type(v%d) == map || type(v%d) == list) || v%d.size() == 0" $last $last $last }}
+{{- range $n := untilStep (sub . 2 | int) -1 -1 }}
+{{- $v := printf "v%d" $n }}
+{{- $small := printf "(!(type(%s) == map || type(%s) == list) || %s.size() <= 4096)" $v $v $v }}
+{{- $values := printf "(type(%s) == map ? %s.map(k, %s[k]) : type(%s) == list ? %s : [])" $v $v $v $v $v }}
+{{- $test = printf "%s && %s.all(v%d, %s)" $small $values (add $n 1) $test }}
+{{- end }}
+{{- $test }}
+{{- end -}}

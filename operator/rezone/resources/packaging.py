@@ -78,9 +78,10 @@ def manifest_files(root: Path, helm: str) -> dict[str, str]:
         ["accounts.yaml"],
     )
     files["manifests/base/namespace.yaml"] = header + dump(_namespace())
+    # Without `namespace`: Helm has written it where it belongs, and kustomize would give one to
+    # admission policies, too, which have none.
     files["manifests/base/kustomization.yaml"] = header + _kustomization(
         ["namespace.yaml", *sorted(base), "../zone-namespace"],
-        namespace=NAMESPACE,
     )
     return files | _overlay_files(root, helm, {_identity(document) for _, document in rendered})
 
@@ -196,12 +197,11 @@ def _namespace() -> Json:
     }
 
 
-def _kustomization(resources: list[str], **fields: str) -> str:
+def _kustomization(resources: list[str]) -> str:
     return dump(
         {
             "apiVersion": "kustomize.config.k8s.io/v1beta1",
             "kind": "Kustomization",
-            **fields,
             "resources": resources,
         },
     )

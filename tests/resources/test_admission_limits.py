@@ -1,0 +1,143 @@
+"""What is nested too deep for kubectl is refused by the API server, by the chart's policy."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from admission import enforce, namespace, refusal, rendered
+from resource_server import Kubectl
+
+from rezone.domain.access.template_policy import DEPTH_MAX, VALUES_MAX, TemplatePolicy
+
+pytestmark = [pytest.mark.apiserver, pytest.mark.slow, pytest.mark.proves("TR-03")]
+
+Json = dict[str, Any]
+LABEL = "limits-test"
+TEMPLATES = ("podTemplate", "sparkTemplate")
+MANAGED_LEVELS = 48
+
+
+def nested(levels: int, *, of_lists: bool = False) -> Any:
+    """Return JSON of so many levels, the last of which is a number."""
+    found: Any = 1
+    for _ in range(levels - 1):
+        found = [found] if of_lists else {"x": found}
+    return found
+
+
+def zone(name: str = "limited", template: str = "", value: Any = None) -> Json:
+    """Return a zone with one of its templates."""
+    spec: Json = {"partitions": 8, "replicas": 3, "dataNodes": {"count": 3}}
+    if template == "podTemplate":
+        spec["dataNodes"][template] = value
+    elif template:
+        spec["transfer"] = {template: value}
+    return {
+        "apiVersion": "rezone.dev/v1alpha1",
+        "kind": "DistributionZone",
+        "metadata": {"name": name, "namespace": LABEL},
+        "spec": spec,
+    }
+
+
+@pytest.fixture(scope="module")
+def limited(kubectl: Kubectl, helm: str) -> Kubectl:
+    """Give the API server with the policy."""
+    namespace(kubectl, LABEL, LABEL)
+    policies = rendered(helm, "admissionlimits.yaml")
+    enforce(kubectl, policies, LABEL, [zone("probe", "podTemplate", nested(DEPTH_MAX + 1))])
+    (policy,) = (each for each in policies if each["kind"] == "ValidatingAdmissionPolicy")
+    told = json.loads(kubectl("get", policy["kind"], policy["metadata"]["name"], "--output=json"))
+    assert not told.get("status", {}).get("typeChecking", {}).get("expressionWarnings")
+    return kubectl
+
+
+@pytest.mark.parametrize("template", TEMPLATES)
+@pytest.mark.parametrize("of_lists", [False, True])
+def test_templates_are_as_deep_as_the_operator_takes(
+    limited: Kubectl, template: str, of_lists: bool
+) -> None:
+    """One zone of 9,993 levels ended all lists of zones, and only etcd could remove it."""
+    for levels in (DEPTH_MAX, DEPTH_MAX + 1):
+        value = {"x": nested(levels - 1, of_lists=of_lists)}
+        taken = refusal(limited, zone(template=template, value=value)) == ""
+        # Both look at the same: what the API server takes is not refused for its depth later.
+        assert taken == ("levels deep" not in TemplatePolicy.of(["*"], {}).fault(value))
+        assert taken == (levels == DEPTH_MAX)
+
+
+@pytest.mark.parametrize("template", TEMPLATES)
+def test_a_hundred_levels_and_all_that_json_may_have_are_refused(
+    limited: Kubectl, template: str
+) -> None:
+    """With a reason, before they are stored."""
+    for levels in (100, 9_993):
+        deep = '{"x":' * levels + "1" + "}" * levels
+        body = json.dumps(zone(template=template, value={"x": "HERE"})).replace('"HERE"', deep)
+        path = f"/apis/rezone.dev/v1alpha1/namespaces/{LABEL}/distributionzones"
+        done = limited.run("create", "--raw", path, "--filename=-", stdin=body)
+        assert done.returncode != 0
+        assert "may have 32 levels" in done.stderr, done.stderr[:500]
+
+
+@pytest.mark.parametrize("count", [VALUES_MAX - 4, VALUES_MAX + 1, 500_000])
+@pytest.mark.parametrize("of", [list, dict])
+def test_large_maps_and_lists_are_soon_answered(
+    limited: Kubectl, count: int, of: type[list[int] | dict[str, int]]
+) -> None:
+    """CEL's time grows with their square: 500,000 numbers took it half a minute."""
+    if of is dict:
+        count = min(count, 100_000)
+    value = [0] * count if of is list else {str(n): 0 for n in range(count)}
+    body = zone(template="podTemplate", value={"x": value})
+    told = refusal(limited, body, "--request-timeout=30s")
+    assert (told == "") == (count < VALUES_MAX), told[:500]
+    assert not told or "4096 values" in told
+
+
+def test_managed_fields_of_a_person_s_making_are_bounded_too(limited: Kubectl) -> None:
+    """The API server stores those that come with an object, of any kind, as they are."""
+    kinds = {
+        "DistributionZone": zone()["spec"],
+        "RebalanceTask": {"zoneName": "z"},
+        "RegionMigration": {"zoneName": "z", "partition": 0},
+    }
+    for kind, spec in kinds.items():
+        for levels in (8, MANAGED_LEVELS + 1, 5_000):
+            body = {**zone(), "kind": kind, "spec": spec}
+            fields = '{"f:x":' * levels + "{}" + "}" * levels
+            entry = {
+                "manager": "m",
+                "operation": "Update",
+                "apiVersion": "rezone.dev/v1alpha1",
+                "time": "2026-01-01T00:00:00Z",
+                "fieldsType": "FieldsV1",
+                "fieldsV1": "HERE",
+            }
+            body["metadata"] = {**body["metadata"], "managedFields": [entry]}
+            plural = f"{kind.lower()}s"
+            path = f"/apis/rezone.dev/v1alpha1/namespaces/{LABEL}/{plural}?dryRun=All"
+            text = json.dumps(body).replace('"HERE"', fields)
+            done = limited.run("create", "--raw", path, "--filename=-", stdin=text)
+            assert (done.returncode == 0) == (levels == 8), (kind, levels, done.stderr[:500])
+
+
+def test_what_was_stored_before_can_be_mended_and_deleted(limited: Kubectl, helm: str) -> None:
+    """A zone of an earlier version would be stuck: neither changed nor deleted."""
+    namespace(limited, "limits-before", "limits-nowhere")
+    old = zone("old", "podTemplate", nested(DEPTH_MAX + 9))
+    old["metadata"] |= {"namespace": "limits-before", "finalizers": ["example.com/last"]}
+    limited("create", "--filename=-", stdin=json.dumps(old))
+    namespace(limited, "limits-before", LABEL)
+    where = ("dz", "old", "--namespace=limits-before", "--type=merge")
+    bad = {"spec": {"dataNodes": {"podTemplate": nested(DEPTH_MAX + 20)}}}
+    enforce(limited, rendered(helm, "admissionlimits.yaml"), LABEL, [])
+    status = json.dumps({"status": {"readyDataNodes": 2}})
+    limited("patch", *where, "--subresource=status", f"--patch={status}")
+    done = limited.run("patch", *where, f"--patch={json.dumps(bad)}")
+    assert "may have 32 levels" in done.stderr
+    limited("delete", "dz", "old", "--namespace=limits-before", "--wait=false")
+    limited("patch", *where, '--patch={"metadata":{"finalizers":null}}')
+    assert limited("get", "dz", "--namespace=limits-before", "--output=name") == ""
