@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from e2e.kind.command import say
+from e2e.kind.command import CommandError, say
 from e2e.kubernetes.cluster import Cluster, Json
 from e2e.kubernetes.zone import condition
 from e2e.operators.documented import manifests
@@ -207,6 +207,12 @@ def _in_role(writer: Json, role: str, issuer: Json | None = None) -> Json:
     return {**writer, "metadata": {**writer["metadata"], "name": name}, "spec": spec}
 
 
+def runs_as(machine: Cluster) -> str:
+    """Return the user that cert-manager is here, where it runs by the kubeconfig."""
+    told = json.loads(machine.kubectl("auth", "whoami", "--output=json"))
+    return str(told["status"]["userInfo"]["username"])
+
+
 @pytest.fixture(scope="module")
 def controller(machine: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Run cert-manager with the definitions of its module."""
@@ -231,6 +237,7 @@ def installation(
         *("install", "rezone", str(CHART), f"--namespace={OPERATOR_NAMESPACE}"),
         f"--values={CHART / 'examples' / 'one-machine.yaml'}",
         *("--set=tls.enabled=true", "--set=tls.issuer=secrets"),
+        *("--set=tls.certManager.policy=true", f"--set=tls.certManager.account={runs_as(machine)}"),
         f"--set=zoneNamespaces={{{NAMESPACE}}}",
     )
     machine.apply(_zone_manifest())
@@ -255,6 +262,21 @@ def test_clients_use_certificates_of_cert_manager(installation: Installation) ->
             assert client.read(TABLE.key_batch([1])).num_rows <= 1
             with pytest.raises(ForbiddenError, match="reader may not write"):
                 client.write(TABLE.batch({1: 1}))
+
+
+@pytest.mark.proves("B-12")
+def test_nobody_has_another_s_name_signed(installation: Installation) -> None:
+    """cert-manager approves every request: the documented policy is what refuses it."""
+    (writer,) = (
+        one
+        for one in manifests("operate/security.md", "cert-manager.io")
+        if one["spec"].get("secretName") == WRITER_SECRET
+    )
+    for uri in ("rezone://operator", "rezone://zone/another/accounts/admin"):
+        stolen = {**writer, "metadata": {"name": "stolen", "namespace": NAMESPACE}}
+        stolen["spec"] = {**writer["spec"], "secretName": "stolen", "uris": [uri]}
+        with pytest.raises(CommandError, match="denied request"):
+            installation.cluster.apply(stolen)
 
 
 @pytest.mark.proves("B-12")

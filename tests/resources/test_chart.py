@@ -193,7 +193,7 @@ def test_server_takes_every_object(kubectl: Kubectl, helm: str) -> None:
         ("podMonitor.intervalSeconds=30s", "got string, want integer"),
         ("test.timeoutSeconds=1", "minimum: got 1, want 10"),
         ("tls.issuer=nobody", "at '/tls/issuer'"),
-        ("tls.certManager.account=ann", "at '/tls/certManager/account'"),
+        ("tls.certManager.account='ann'", "at '/tls/certManager/account'"),
         ("tls.enabled=yes-please", "at '/tls/enabled': got string, want boolean"),
         ("console.origin=http://a.example", "at '/console/origin'"),
         ("console.enabled=true", "at '/console/proxy': missing property 'image'"),
