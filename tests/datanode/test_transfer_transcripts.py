@@ -5,12 +5,12 @@ file says. Who changes a rule of the transfer changes the file with it: `str` of
 """
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
+from transcript import Scene, played, said, scenes, shown, titles
 
-from rezone.datanode.state.transfer import (
+from rezone.datanode.core.transfer import (
     Event,
     GiveUp,
     Looked,
@@ -23,7 +23,7 @@ from rezone.datanode.state.transfer import (
 )
 from rezone.wire.messages import TakeoverState
 
-SCRIPT = Path(__file__).parent / "transcripts" / "leader_transfer.txt"
+SCRIPT = "leader_transfer.txt"
 NOTHING_SEEN: dict[str, Any] = {
     "log_end": 0,
     "acked": 0,
@@ -35,28 +35,6 @@ NOTHING_SEEN: dict[str, Any] = {
     "answered": 0,
     "answered_at": float("-inf"),
 }
-
-
-def scenes() -> Iterator[tuple[str, list[str]]]:
-    """Yield each scene's title and lines."""
-    for scene in SCRIPT.read_text().split("\n== ")[1:]:
-        title, _, lines = scene.partition("\n")
-        yield title, lines.strip().splitlines()
-
-
-def value(text: str) -> Any:
-    """Return a word of a script: a number, a truth, or itself."""
-    if text in {"", "no"}:
-        return not text
-    try:
-        return float(text) if "." in text else int(text)
-    except ValueError:
-        return text
-
-
-def said(words: list[str]) -> dict[str, Any]:
-    """Return what the words of a line say; a word alone is true."""
-    return {name: value(text) for name, _, text in (word.partition("=") for word in words)}
 
 
 def begun(words: list[str]) -> Transfer:
@@ -75,24 +53,24 @@ def standing(transfer: Transfer) -> str:
         *["eager"] * transfer.eager,
         *[f"ready in epoch {transfer.ready_epoch}"] * bool(transfer.ready_epoch),
     ]
-    return f"  now {transfer.state.value}" + (f": {', '.join(means)}" if means else "")
+    return f"now {transfer.state.value}" + (f": {', '.join(means)}" if means else "")
 
 
-class Scene:
+class Play:
     """One scene that is played."""
 
     def __init__(self) -> None:
         self.transfer = Transfer()
         self.seen = dict(NOTHING_SEEN)
 
-    def play(self, line: str) -> Iterator[str]:
+    def __call__(self, line: list[str]) -> Iterator[str]:
         """Yield what follows from a line."""
-        at, *words = line.split()
+        at, *words = line
         if at == "begin":
             self.transfer = begun(words)
             return
         before = standing(self.transfer)
-        yield f"  {self._follows(words, float(at))}"
+        yield self._follows(words, float(at))
         if standing(self.transfer) != before:
             yield standing(self.transfer)
 
@@ -117,15 +95,10 @@ class Scene:
         effect = self.transfer.step(events[name], now)
         if isinstance(effect, GiveUp):
             self.transfer.fail(effect.reason)  # as whoever does it, once that is on the disk
-        return "nothing" if effect is None else str(effect)
+        return shown(effect)
 
 
-@pytest.mark.parametrize(("title", "lines"), [pytest.param(*s, id=s[0]) for s in scenes()])
-def test_each_event_has_the_effects_that_the_script_says(title: str, lines: list[str]) -> None:
+@pytest.mark.parametrize("scene", scenes(SCRIPT), ids=titles(SCRIPT))
+def test_each_event_has_the_effects_that_the_script_says(scene: Scene) -> None:
     """A transfer would lose acknowledged rows, block writes for long, or never end."""
-    scene = Scene()
-    played: list[str] = []
-    for line in lines:
-        if line and not line.startswith("  "):
-            played += [line, *scene.play(line)]
-    assert played == [line for line in lines if line], title
+    assert played(scene, Play()) == scene.lines

@@ -14,11 +14,11 @@ from typing import Any
 import msgspec
 
 from rezone.datanode.commit.lease import NEVER, Promises
+from rezone.datanode.core.transfer import Side, Transfer
 from rezone.datanode.indexing.indexing import IndexDuties
 from rezone.datanode.replication.follower import FollowerDuties
 from rezone.datanode.replication.leader import LeaderDuties
 from rezone.datanode.state.replica_state import ReplicaState
-from rezone.datanode.state.transfer import Side, Transfer
 from rezone.datanode.writing.write import WriteIntake
 from rezone.storage.state.history import with_new_branch
 from rezone.wire.errors import ConflictError, NotReadyError, StaleEpochError

@@ -21,7 +21,7 @@ can stop, and how it is mended:
 - after Active has left and the candidate has not got it: the old leader follows already, the
   candidate does not lead; the coordinator's UpgradeCandidate or a higher epoch mends it.
 
-What follows from what is decided by `state.transfer`, which is pure; here it is done.
+What follows from what is decided by `core.transfer`, which is pure; here it is done.
 
 Concurrency: everything here runs under the partition's lock; sending is the channel's business.
 """
@@ -32,12 +32,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from rezone.datanode.indexing.indexing import IndexDuties, index_lacks
-from rezone.datanode.replication.leader import LeaderDuties
-from rezone.datanode.replication.roles import Roles
-from rezone.datanode.replication.stream import ProducerStream
-from rezone.datanode.state.replica_state import ReplicaState
-from rezone.datanode.state.transfer import (
+from rezone.datanode.core.transfer import (
     Die,
     Finish,
     Follow,
@@ -52,6 +47,11 @@ from rezone.datanode.state.transfer import (
     Told,
     Transfer,
 )
+from rezone.datanode.indexing.indexing import IndexDuties, index_lacks
+from rezone.datanode.replication.leader import LeaderDuties
+from rezone.datanode.replication.roles import Roles
+from rezone.datanode.replication.stream import ProducerStream
+from rezone.datanode.state.replica_state import ReplicaState
 from rezone.datanode.writing.write import WriteIntake
 from rezone.wire.errors import ConflictError, NotReadyError, StaleEpochError
 from rezone.wire.messages import NodeId, Role, SetState, TakeoverState

@@ -20,12 +20,12 @@ from rezone.datanode.clock.write_clock import WriteClock
 from rezone.datanode.commit.fencing import Fencing
 from rezone.datanode.commit.positions import Positions
 from rezone.datanode.commit.protocol import Leadership
+from rezone.datanode.core.transfer import Transfer
 from rezone.datanode.scheduling.admission import Admission
 from rezone.datanode.scheduling.workers import Job
 from rezone.datanode.state.importers import Importers
 from rezone.datanode.state.node_services import NodeServices
 from rezone.datanode.state.serving import Serving
-from rezone.datanode.state.transfer import Transfer
 from rezone.datanode.state.write_gap import WriteGap
 from rezone.domain.routing.routes import hot_standbys
 from rezone.storage.store import PartitionStore
