@@ -14,17 +14,32 @@ serves on as if nothing had been, and is asked again. There is nothing to rememb
 a restart, is as far as the one that has appended it, and one that does not find it serves on, for
 nobody imports what is not committed.
 
+What follows from what is decided by `core.seal`, which is pure; here it is done.
+
 Concurrency: under the partition's lock.
 """
 
 from rezone.datanode.commit.insync import Outcome
 from rezone.datanode.commit.protocol import Leadership
+from rezone.datanode.core.seal import (
+    Announce,
+    Append,
+    Asked,
+    Committed,
+    Event,
+    Leads,
+    Lost,
+    Refuse,
+    Sees,
+    SendOn,
+    state_of,
+    step,
+)
 from rezone.datanode.state.replica_state import ReplicaState
 from rezone.datanode.writing.transacting import Transacting
 from rezone.datanode.writing.write import ENTRY_OVERHEAD_BYTES, NewEntry, WriteIntake
 from rezone.storage.log.entry import NO_BATCH, EntryKind, note_rows
-from rezone.wire.errors import ConflictError, NotReadyError, StaleEpochError
-from rezone.wire.messages import Seal, SealState, WriteResult
+from rezone.wire.messages import NodeId, Seal, SealState, WriteResult
 
 
 class Sealing:
@@ -40,17 +55,7 @@ class Sealing:
     @property
     def state(self) -> SealState:
         """What this replica can tell the coordinator of the seal."""
-        replica, leading = self._replica, self._replica.leadership
-        if leading is None or replica.is_sealing:
-            return SealState.UNKNOWN
-        if replica.is_sealed:
-            return SealState.SEALED
-        # Whoever streams has no entry that is not here. Any other may have an earlier leader's
-        # seal, and lead with it.
-        record = replica.record
-        electable = {*leading.maximal, *record.isr, *record.eligible} - {replica.node_id}
-        streaming = {node for node, known in leading.followers.items() if known.streaming}
-        return SealState.NONE if electable <= streaming else SealState.UNKNOWN
+        return state_of(self._look())
 
     def start(self, request: Seal) -> None:
         """Seal the log; a repeat is done already.
@@ -59,41 +64,58 @@ class Sealing:
         NotReadyError and NotEnoughReplicasError when the seal could not be committed at once;
         NotLeaderError and StaleEpochError as everywhere.
         """
+        self._step(Asked(request.leader_epoch))
+
+    def _step(self, event: Event) -> None:
+        """Do what follows from an event."""
+        match step(event, self._look()):
+            case Refuse(error):
+                raise error
+            case SendOn():
+                raise self._replica.not_leader()
+            case Append():
+                self._append()
+            case Announce(end_offset):
+                self._replica.log.info("sealed", end_offset=end_offset)
+                self._replica.touched(at_once=True)
+
+    def _append(self) -> None:
         replica = self._replica
-        if replica.leader_epoch != request.leader_epoch:
-            raise StaleEpochError(
-                f"the leader epoch is {replica.leader_epoch}, not {request.leader_epoch}",
-                leader_epoch=replica.leader_epoch,
-            )
-        leadership = replica.require_leadership()
-        if replica.store.seal is not None:
-            return
-        if not replica.record.sealing:
-            raise ConflictError(f"partition {replica.partition_id} is not authorised to seal")
-        if replica.transfer.hands_over or replica.transfer.blocks_writes:
-            raise ConflictError("a takeover is under way")
-        self._require_near(leadership)
         self._transacting.abort_all()
         entry = NewEntry(note_rows(), ENTRY_OVERHEAD_BYTES, NO_BATCH, EntryKind.SEAL)
-        self._intake.append_entry(entry, 0, self._committed)
+        self._intake.append_entry(entry, 0, self._outcome)
         replica.log.info("sealing", leader_epoch=replica.leader_epoch)
         replica.touched(at_once=True)
 
-    def _require_near(self, leadership: Leadership) -> None:
-        """Refuse while the seal would have to wait for somebody, and with it every write."""
-        replica = self._replica
-        if not leadership.serving:
-            raise NotReadyError("this leader has not committed what it began with")
-        rows_max = replica.settings.takeover_rows_max
-        for node in leadership.maximal - {replica.node_id}:
-            known = leadership.followers.get(node)
-            if known is None or not known.streaming:
-                raise NotReadyError(f"node {node} is in sync and has no stream")
-            if (missing := replica.store.log_end - known.durable) > rows_max:
-                raise NotReadyError(f"node {node} is in sync and misses {missing} rows")
-
-    def _committed(self, outcome: Outcome) -> None:
-        """Note that the seal is committed, or that this replica does not lead any more."""
+    def _outcome(self, outcome: Outcome) -> None:
+        """Take what became of the seal's entry."""
         if isinstance(outcome, WriteResult):
-            self._replica.log.info("sealed", end_offset=outcome.end_offset)
-            self._replica.touched(at_once=True)
+            self._step(Committed(outcome.end_offset))
+        else:
+            self._step(Lost())
+
+    def _look(self) -> Sees:
+        replica, leadership = self._replica, self._replica.leadership
+        seal, transfer = replica.store.seal, replica.transfer
+        return Sees(
+            partition=replica.partition_id,
+            leader_epoch=replica.leader_epoch,
+            seal_end=None if seal is None else seal.end_offset,
+            committed=replica.positions.committed,
+            authorized=replica.record.sealing,
+            transferring=transfer.hands_over or transfer.blocks_writes,
+            rows_max=replica.settings.takeover_rows_max,
+            leads=None if leadership is None else self._look_at(leadership),
+        )
+
+    def _look_at(self, leadership: Leadership) -> Leads:
+        replica, record = self._replica, self._replica.record
+        others = leadership.maximal - {replica.node_id}
+        known = leadership.followers
+        streaming = frozenset(node for node, each in known.items() if each.streaming)
+        log_end = replica.store.log_end
+        missing: dict[NodeId, int | None] = {
+            node: log_end - known[node].durable if node in streaming else None for node in others
+        }
+        electable = others.union(record.isr, record.eligible) - {replica.node_id}
+        return Leads(leadership.serving, missing, frozenset(electable), streaming)
