@@ -13,14 +13,14 @@ application apart.
 from collections.abc import Callable
 from typing import NamedTuple
 
+from rezone.datanode.core.joining import Copy, FollowerLog, GiveUp, Refuse, RollBack, Truncate
 from rezone.datanode.indexing.indexing import IndexDuties
 from rezone.datanode.scheduling import lent_threads
 from rezone.datanode.settings import heard_seconds_max
 from rezone.datanode.state.replica_state import ReplicaState
 from rezone.storage.log.entry import IMPORT_KINDS, header_at
-from rezone.storage.state.history import branch_at, branch_start
 from rezone.storage.store import ResetNeededError
-from rezone.wire.errors import ConflictError, StaleEpochError
+from rezone.wire.errors import StaleEpochError
 from rezone.wire.messages import (
     ClosedTime,
     Entries,
@@ -74,12 +74,12 @@ class FollowerDuties:
         """Return what to ask the leader for: everything after the own log (DCP-03)."""
         replica = self._replica
         with replica.lock:
-            log_end = replica.store.log_end
+            log = self._log()
             return StreamRequest(
                 opaque=opaque,
                 partition=self.partition_id,
-                high_offset=log_end,
-                partition_uuid=branch_at(replica.store.meta.failover_log, log_end),
+                high_offset=log.log_end,
+                partition_uuid=log.branch,
                 leader_epoch=replica.leader_epoch,
                 max_fetch_bytes=replica.settings.fetch_bytes_max,
                 stopped_ms=replica.write_gap.stopped_ms(
@@ -114,37 +114,48 @@ class FollowerDuties:
         replica.wake()
 
     def roll_back(self, offset: int) -> None:
-        """Drop everything from `offset` on, or more where the log cannot stop there (DCP-05).
-
-        A leader that does not know the newest branch here can only answer 0. What it shares with
-        this replica may still be all that came before that branch: so the branch goes, and the
-        next request asks with the one before.
-        """
+        """Drop everything from `offset` on, or more where the log cannot stop there (DCP-05)."""
         replica = self._replica
         with replica.applying, replica.lock, replica.guarding():
-            if replica.role is Role.LEADER:
-                raise ConflictError("a leader does not roll back")
-            store = replica.store
-            offset = max(offset, branch_start(store.meta.failover_log, store.log_end))
-            replica.log.warning("rolling back", offset=offset, log_end=store.log_end)
-            committed = replica.positions.committed
-            if offset < committed:
-                replica.log.error("rolling back committed rows", offset=offset, committed=committed)
-            try:
-                store.truncate(offset)
-            except ResetNeededError:
-                replica.start_over()
-            replica.positions.follow_cut()
+            match self._log().step(RollBack(offset)):
+                case Refuse(error):
+                    raise error
+                case Truncate(cut_at, loses):
+                    self._truncate(cut_at, loses=loses)
+
+    def _truncate(self, offset: int, *, loses: bool) -> None:
+        """Cut the log; start over where it cannot be cut so far."""
+        replica = self._replica
+        store, committed = replica.store, replica.positions.committed
+        replica.log.warning("rolling back", offset=offset, log_end=store.log_end)
+        if loses:
+            replica.log.error("rolling back committed rows", offset=offset, committed=committed)
+        try:
+            store.truncate(offset)
+        except ResetNeededError:
+            replica.start_over()
+        replica.positions.follow_cut()
 
     def snapshot_needed(self, log_start: int) -> None:
         """Note that the leader's log no longer reaches back to here: a copy must come first."""
         replica = self._replica
         with replica.lock, replica.guarding():
-            if replica.role is Role.LEADER or replica.store.meta.needs_snapshot:
+            if self._log().step(Copy(log_start)) != GiveUp():
                 return
             replica.log.warning("a snapshot is needed", leader_log_start=log_start)
             replica.need_snapshot()
         replica.restream()
+
+    def _log(self) -> FollowerLog:
+        replica = self._replica
+        meta = replica.store.meta
+        return FollowerLog(
+            failover_log=meta.failover_log,
+            log_end=replica.store.log_end,
+            committed=replica.positions.committed,
+            leads=replica.role is Role.LEADER,
+            needs_copy=meta.needs_snapshot,
+        )
 
     def receive(self, entries: Entries, body: memoryview, *, at_leisure: bool = False) -> None:
         """Append entries and take the commit offset."""

@@ -11,13 +11,12 @@ from typing import NamedTuple
 from rezone.datanode.commit.insync import FollowerProgress
 from rezone.datanode.commit.lease import Lease
 from rezone.datanode.commit.protocol import Leadership, protocol_of
+from rezone.datanode.core.joining import Asked, Copy, LeaderLog, Refuse, RollBack
 from rezone.datanode.replication.stream import ProducerStream
 from rezone.datanode.state.replica_state import ReplicaState
 from rezone.datanode.writing.transacting import Transacting
 from rezone.datanode.writing.write import Answer, WriteIntake
 from rezone.domain.observed.disk_speed import does_well, is_slow
-from rezone.storage.state.history import rollback_offset
-from rezone.wire.errors import NotReadyError, StaleEpochError
 from rezone.wire.messages import (
     ClosedTime,
     FetchLog,
@@ -211,41 +210,44 @@ class LeaderDuties:
         replica = self._replica
         with replica.lock:
             state = replica.require_leadership()
-            epoch = state.state.leader_epoch
-            if request.leader_epoch < epoch:
-                raise StaleEpochError(f"the leader epoch is {epoch}", leader_epoch=epoch)
-            if request.leader_epoch > epoch:
-                raise NotReadyError(f"epoch {request.leader_epoch} is not known here yet")
-            if stream.node not in {*state.state.replicas, *state.state.isr}:
-                raise NotReadyError(f"node {stream.node} is not known as a replica here yet")
-            meta = replica.store.meta
-            rollback = rollback_offset(
-                meta.failover_log,
-                replica.store.log_end,
-                request.high_offset,
-                request.partition_uuid,
+            asked = Asked(
+                stream.node, request.leader_epoch, request.high_offset, request.partition_uuid
             )
-            if rollback is not None:
-                return StreamRollback(
-                    opaque=request.opaque, partition=self.partition_id, offset=rollback
-                )
-            log_start = replica.store.log_start
-            if request.high_offset < log_start:
-                return StreamNeedsSnapshot(
-                    opaque=request.opaque, partition=self.partition_id, log_start_offset=log_start
-                )
+            match self._log(state).step(asked):
+                case Refuse(error):
+                    raise error
+                case RollBack(offset):
+                    return StreamRollback(
+                        opaque=request.opaque, partition=self.partition_id, offset=offset
+                    )
+                case Copy(log_start):
+                    return StreamNeedsSnapshot(
+                        opaque=request.opaque,
+                        partition=self.partition_id,
+                        log_start_offset=log_start,
+                    )
             replica.write_gap.take(request.stopped_ms, replica.clock.monotonic())
             self._attach(stream, state)
             return StreamOk(
                 opaque=request.opaque,
                 partition=self.partition_id,
-                leader_epoch=epoch,
-                failover_log=meta.failover_log,
+                leader_epoch=state.state.leader_epoch,
+                failover_log=replica.store.meta.failover_log,
                 committed_offset=replica.positions.committed,
                 in_sync=stream.node in state.state.isr,
                 partition_epoch=state.state.partition_epoch,
                 time_floor=replica.write_clock.floor,
             )
+
+    def _log(self, leadership: Leadership) -> LeaderLog:
+        store, record = self._replica.store, leadership.state
+        return LeaderLog(
+            failover_log=store.meta.failover_log,
+            log_start=store.log_start,
+            log_end=store.log_end,
+            leader_epoch=record.leader_epoch,
+            members=frozenset({*record.replicas, *record.isr}),
+        )
 
     def _attach(self, stream: ProducerStream, state: Leadership) -> None:
         old = self.streams.get(stream.node)
