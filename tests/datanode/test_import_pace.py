@@ -163,7 +163,7 @@ def test_how_far_imports_are_is_told_in_metrics(tmp_path: Path) -> None:
         assert 0 < found["rezone_data_node_reshard_backfilled_rows"] < 100
         assert found["rezone_data_node_reshard_fetched_bytes_total"] == 7
         parts[1].failed(parts[1].tail, ConflictError("another history"))
-        parts[0].lag_rows = 5
+        parts[0]._core.lag_rows = 5
         found = metrics_of(c)
         assert (found["Broken"], found["rezone_data_node_reshard_lag_rows"]) == (1, 5)
         assert found["rezone_data_node_sealed_partitions"] == 0

@@ -33,7 +33,8 @@ from resharding_kit import (
     zone,
 )
 
-from rezone.datanode.resharding.importing import UNCOMMITTED_MAX, ImportPart
+from rezone.datanode.core.source_import import UNCOMMITTED_MAX
+from rezone.datanode.resharding.importing import ImportPart
 from rezone.datanode.state.importers import Bell, Importers
 from rezone.storage.log.entry import EntryKind, iter_entries
 from rezone.storage.reshard.range_fill import RangeVersions, range_versions

@@ -20,6 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from rezone.datanode.commit.positions import Positions
+from rezone.datanode.core.source_import import is_granted
 from rezone.storage.snapshot.digest import in_range
 from rezone.storage.store import PartitionStore
 from rezone.wire import layouts
@@ -69,9 +70,7 @@ class Serving:
         """Return whether all is here of what a source has, and how its transactions ended."""
         position = self._store.import_position(source)
         done = min(self._store.applied, self._positions.committed)
-        if position is None or position.filling:
-            return False
-        return 0 < position.sealed_at <= done
+        return is_granted(position, done)
 
     def require_since(self, row_ids: Any, read_time: int) -> None:
         """Refuse rows to a transaction that reads as of a time before they came here."""
