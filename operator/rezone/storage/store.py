@@ -227,13 +227,6 @@ class PartitionStore:
         """Change fields of the meta; durably before this returns, or with the next change."""
         return self._facts.update(durable=durable, **changes)
 
-    def note_compared(self, uncompared: str, **changes: Any) -> None:
-        """Note that the copy which began so equals its source, unless another was made since."""
-        with self._applier.mutex:
-            if self.meta.uncompared == uncompared:
-                changes["uncompared"] = ""
-            self.update_meta(**changes)
-
     @property
     def log_start(self) -> int:
         """The offset of the oldest entry kept."""

@@ -5,7 +5,8 @@ an empty one whose metadata is the SnapshotTrailer. A receiver is a learner that
 persists its progress as it goes, and another attempt goes on there (B-05).
 
 Concurrency: a source runs in its Flight thread, a receiver in that of the DoPut or in a thread
-of `Pulls`. The store fences attempts of the same copy against each other.
+of `Pulls`. The store fences attempts of the same copy against each other. What follows from what
+comes in is decided by `core.copy_intake`, which is pure; here it is done.
 """
 
 import contextlib
@@ -20,6 +21,24 @@ import msgspec
 import pyarrow as pa
 import structlog
 
+from rezone.datanode.core.copy_intake import (
+    Abort,
+    Attempt,
+    Broken,
+    Chunk,
+    Effect,
+    Event,
+    Finish,
+    Finished,
+    Form,
+    Header,
+    Load,
+    Opened,
+    Refuse,
+    Switch,
+    Trailer,
+    Write,
+)
 from rezone.datanode.scheduling.foreground import CopySteps, Foreground
 from rezone.datanode.state.replica_state import ReplicaState
 from rezone.storage.copies.bulk import BulkLoader
@@ -30,14 +49,13 @@ from rezone.storage.snapshot.rests import Rest
 from rezone.storage.snapshot.snapshot import BatchMark, SnapshotSource
 from rezone.wire import messages
 from rezone.wire.copying.copy import Relay, copy_partition
-from rezone.wire.errors import ConflictError, CorruptionError, NoSpaceError, RezoneError
+from rezone.wire.errors import CorruptionError, NoSpaceError, RezoneError
 from rezone.wire.messages import (
     CopyFailure,
     CopyProgress,
     CopyState,
     FileChunk,
     PullSnapshot,
-    Role,
     SnapshotBatch,
     SnapshotHeader,
     SnapshotTrailer,
@@ -91,6 +109,7 @@ class Receiver:
         self._replica = replica
         self._attempt = attempt
         self._rest = rest
+        self._core = Attempt()
         self._loader: Loader | None = None
         self._rows_total = 0
         self._shown = (-1, -1)
@@ -99,53 +118,59 @@ class Receiver:
         """Refuse with ConflictError unless this replica waits for a copy."""
         replica = self._replica
         with replica.lock:
-            if replica.role is Role.LEADER or not replica.store.meta.needs_snapshot:
-                raise ConflictError(
-                    f"partition {replica.partition_id} is a {replica.role.value} here and "
-                    "needs no copy",
-                    done=0,
-                )
+            needed = replica.store.meta.needs_snapshot
+            self._step(Opened(replica.partition_id, replica.role, needed))
 
     def take(self, batch: Any, metadata: Any) -> CopyState | None:
         """Take one batch; return the state when more of it has become durable."""
         message = messages.decode(memoryview(metadata)) if metadata is not None else None
-        if isinstance(message, SnapshotHeader):
-            with self._replica.applying:
-                self._loader = self._replica.store.incoming.begin(message, self._attempt)
-            self._rows_total = message.rows_estimate
-        elif self._loader is None:
-            raise CorruptionError("a snapshot that does not begin with its header")
-        elif isinstance(message, SnapshotBatch) and isinstance(self._loader, BulkLoader):
-            self._loader.write(
-                batch, BatchMark(early=message.early, last_row_id=message.last_row_id)
-            )
-        elif isinstance(message, FileChunk) and isinstance(self._loader, FileLoader):
-            self._loader.write(batch, message)
-        elif isinstance(message, SnapshotTrailer):
-            self._finish(message)
-        else:
-            raise CorruptionError("a snapshot batch without a mark of its form")
+        match self._step(_event_of(message)):
+            case Load() if isinstance(message, SnapshotHeader):
+                with self._replica.applying:
+                    self._loader = self._replica.store.incoming.begin(message, self._attempt)
+                self._rows_total = message.rows_estimate
+            case Write():
+                self._write(batch, message)
+            case Finish() if isinstance(message, SnapshotTrailer):
+                self._finish(message)
         self._rest()
         return self._progress()
+
+    def _step(self, event: Event) -> Effect | None:
+        """Return what follows from an event; raise what is refused."""
+        effect = self._core.step(event)
+        if isinstance(effect, Refuse):
+            raise effect.error
+        return effect
+
+    def _write(self, batch: Any, message: messages.Message | None) -> None:
+        if isinstance(message, SnapshotBatch) and isinstance(self._loader, BulkLoader):
+            mark = BatchMark(early=message.early, last_row_id=message.last_row_id)
+            self._loader.write(batch, mark)
+        elif isinstance(message, FileChunk) and isinstance(self._loader, FileLoader):
+            self._loader.write(batch, message)
 
     def abort(self, error: str, failure: CopyFailure) -> None:
         """Give up; what is durable stays for the next attempt.
 
         One that the next attempt has fenced off by then says nothing: the copy goes on.
         """
-        if self._loader is not None:
-            outdated = self._replica.store.incoming.has_after(self._loader)
-            self._loader.abort()
-            if outdated:
-                return
-        show_failed(self._replica, error, failure)
+        loader, incoming = self._loader, self._replica.store.incoming
+        outdated = loader is not None and incoming.has_after(loader)
+        match self._step(Broken(outdated, error, failure)):
+            case Abort(tell):
+                if loader is not None:
+                    loader.abort()
+                if tell:
+                    show_failed(self._replica, error, failure)
 
     def _finish(self, trailer: SnapshotTrailer) -> None:
         assert self._loader is not None, "the header came first"  # noqa: S101 - invariant
         with self._replica.applying:
             self._loader.finish(trailer)
         self._loader = None
-        self._replica.snapshot_done()
+        if isinstance(self._step(Finished()), Switch):
+            self._replica.snapshot_done()
 
     def _progress(self) -> CopyState | None:
         state = self._replica.store.incoming.state()
@@ -163,6 +188,21 @@ class Receiver:
             return None
         self._shown = (state.rows, rate)
         return msgspec.structs.replace(state, bytes_per_second_max=rate)
+
+
+def _event_of(message: messages.Message | None) -> Event:
+    """Return what has come by a message."""
+    match message:
+        case SnapshotHeader():
+            return Header(Form.FILES if message.format else Form.ROWS)
+        case SnapshotTrailer():
+            return Trailer()
+        case SnapshotBatch():
+            return Chunk(Form.ROWS)
+        case FileChunk():
+            return Chunk(Form.FILES)
+        case _:
+            return Chunk(Form.NONE)
 
 
 def failure_of(error: BaseException) -> CopyFailure:

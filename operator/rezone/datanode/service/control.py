@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 
 from rezone.datanode.copying.copies import current_state
+from rezone.datanode.core.copy_intake import Compared, Trust, compare
 from rezone.datanode.node.node import DataNode
 from rezone.datanode.reading.read import reading, wait_applied, wait_readable
 from rezone.datanode.replica.replica import Replica
@@ -317,7 +318,10 @@ class Control:
         partition = self._node.find(request.partition)
         with partition.applying, partition.lock, partition.guarding():
             persisted = partition.fencing.check(request.fence)
-            partition.store.note_compared(request.uncompared, **persisted)
+            compared = Compared(request.uncompared, partition.store.meta.uncompared)
+            if isinstance(compare(compared), Trust):
+                persisted["uncompared"] = ""
+            partition.store.update_meta(**persisted)
         self._node.ack(partition)
         partition.touched(at_once=True)
         return Ack()
