@@ -70,7 +70,7 @@ class Play:
                 log_end=effect.offset,
                 committed=min(log.committed, effect.offset),
             )
-        if effect == GiveUp():
+        if isinstance(effect, GiveUp):
             self.follower = dataclasses.replace(log, needs_copy=True)
 
 

@@ -140,7 +140,7 @@ class FollowerDuties:
         """Note that the leader's log no longer reaches back to here: a copy must come first."""
         replica = self._replica
         with replica.lock, replica.guarding():
-            if self._log().step(Copy(log_start)) != GiveUp():
+            if not isinstance(self._log().step(Copy(log_start)), GiveUp):
                 return
             replica.log.warning("a snapshot is needed", leader_log_start=log_start)
             replica.need_snapshot()

@@ -11,6 +11,25 @@ from typing import NamedTuple
 from rezone.datanode.commit.insync import FollowerProgress
 from rezone.datanode.commit.lease import Lease
 from rezone.datanode.commit.protocol import Leadership, protocol_of
+from rezone.datanode.core.in_sync import (
+    Acked,
+    Commit,
+    Effect,
+    Ended,
+    Event,
+    Granted,
+    Keep,
+    LookAgain,
+    Opened,
+    Propose,
+    Recorded,
+    RunJob,
+    Sees,
+    Settle,
+    Synced,
+    Ticked,
+    step,
+)
 from rezone.datanode.core.joining import Asked, Copy, LeaderLog, Refuse, RollBack
 from rezone.datanode.replication.stream import ProducerStream
 from rezone.datanode.state.replica_state import ReplicaState
@@ -185,10 +204,10 @@ class LeaderDuties:
         with replica.lock:
             if replica.leadership is not None:
                 for node in self.streams:
-                    replica.leadership.follower(node).stream_ended(replica.clock.monotonic())
+                    self._group_step(replica.leadership, Ended(node))
             self.end_streams(reason, None, None)
 
-    def end_left_out(self, known: set[NodeId]) -> None:
+    def _end_left_out(self, known: frozenset[NodeId]) -> None:
         """End the streams of others: who is taken in again may have lost its rows meanwhile."""
         for node in self.streams.keys() - known:
             self.streams.pop(node).end("the replica was left out")
@@ -254,7 +273,7 @@ class LeaderDuties:
         self.streams[stream.node] = stream
         if old is not None:
             old.end("the consumer has opened another stream")
-        state.follower(stream.node).stream_began()
+        self._group_step(state, Opened(stream.node))
         self._asks.stream_opened(stream)
         self._replica.touched(at_once=True)
 
@@ -266,7 +285,7 @@ class LeaderDuties:
                 return
             del self.streams[stream.node]
             if replica.leadership is not None:
-                replica.leadership.follower(stream.node).stream_ended(replica.clock.monotonic())
+                self._group_step(replica.leadership, Ended(stream.node))
             replica.touched(at_once=True)
         replica.wake()
 
@@ -277,14 +296,10 @@ class LeaderDuties:
             state = replica.leadership
             if state is None or self.streams.get(stream.node) is not stream:
                 return
-            now, store = replica.clock.monotonic(), replica.store
             slow = is_slow(ack.slow_ms, [replica.services.disk_speed.sync_ms])
-            news = state.follower(stream.node).note_state(ack, slow=slow)
-            replica.fill_later(now + ack.rest_ms / 1000)
-            state.acked(stream.node, ack.fetch_offset, ack.kv_applied_offset, now, store.log_end)
-            # Of the acks of one write only the last one changes anything.
+            replica.fill_later(replica.clock.monotonic() + ack.rest_ms / 1000)
             handing_over = replica.transfer.hands_over
-            due = news or handing_over or state.moves_on(store.durable_end, store.log_end)
+            due = self._group_step(state, Acked(stream.node, ack, slow)) or handing_over
         if due:
             # The thread that reads acks must not be the one that hands over: it may have to wait.
             replica.move_on(at_leisure=at_leisure and not handing_over)
@@ -296,12 +311,11 @@ class LeaderDuties:
             state = replica.leadership
             if state is None or self.streams.get(stream.node) is not stream:
                 return
-            state.granted(stream.node, lease)
-            if replica.services.clock_bound.lost:
-                # It began with less than may have been promised: it joins on its next stream.
-                state.follower(stream.node).count_no_lease()
+            # Without its bound the node began with less than may have been promised.
+            counts = not replica.services.clock_bound.lost
+            news = self._group_step(state, Granted(stream.node, lease, counts))
+            news = news or self._asks.reads_wait()
             replica.changed.notify_all()
-            news = self._asks.reads_wait() or stream.node not in state.maximal
         if news:
             replica.wake()
 
@@ -329,16 +343,9 @@ class LeaderDuties:
             state = replica.leadership
             if state is None or not self._saved:
                 return
-            now = replica.clock.monotonic()
-            if now >= state.hold_until:
-                self._settle()
-            if state.advance(store.durable_end, now, replica.config.min_in_sync_replicas):
-                replica.positions.commit(state.committed)
-                replica.look_again(self._next_broadcast())
-                replica.importers.ring(urgent=store.seal is not None)
+            self._group_step(state, Synced())
             committed = state.committed
-            self._note_gap(state, now)
-            self._propose(state)
+            self._note_gap(state, replica.clock.monotonic())
         if committed > store.applied:
             store.apply_to(committed)
         answers: list[Answer] = []
@@ -364,12 +371,8 @@ class LeaderDuties:
         state = replica.leadership
         if state is None:
             return
-        if replica.store.meta.settled_epoch < replica.leader_epoch:
-            if now >= state.hold_until:
-                replica.wake()
-            else:
-                replica.look_again(state.hold_until)
-        self._propose(state)
+        if self._group_step(state, Ticked()):
+            replica.wake()
         self._transacting.tick(now)
         for stream in self.streams.values():
             if stream.committed_sent < replica.positions.committed:
@@ -383,14 +386,47 @@ class LeaderDuties:
         interval = self._replica.settings.commit_interval_ms / 1000
         return (self._replica.clock.monotonic() // interval + 1) * interval
 
-    def _propose(self, state: Leadership) -> None:
+    def record_came(self, record: LeaderAndIsr) -> None:
+        """Take the coordinator's record of this leadership."""
+        self._group_step(self._replica.require_leadership(), Recorded(record))
+
+    # --- what follows for the group --------------------------------------------------------------
+
+    def _group_step(self, group: Leadership, event: Event) -> bool:
+        """Do what follows from an event, under the lock; whether the job has to run."""
+        runs = False
+        for effect in step(group, event, self._look(), self._replica.clock.monotonic()):
+            if isinstance(effect, RunJob):
+                runs = True
+            else:
+                self._do(effect)
+        return runs
+
+    def _look(self) -> Sees:
+        replica, store = self._replica, self._replica.store
+        return Sees(
+            store.durable_end,
+            store.log_end,
+            replica.config.min_in_sync_replicas,
+            frozen=replica.transfer.blocks_writes,
+            settled=store.meta.settled_epoch >= replica.leader_epoch,
+        )
+
+    def _do(self, effect: Effect) -> None:
         replica = self._replica
-        if replica.transfer.blocks_writes:
-            return
-        needed = replica.config.min_in_sync_replicas
-        if state.propose(replica.clock.monotonic(), replica.store.log_end, needed):
-            # Before anybody can see it, for the answer may come after a restart. Under the lock,
-            # but rarely: members come and go.
-            replica.store.update_meta(proposed=tuple(sorted(state.maximal)))
-            replica.touched(at_once=True)
-        replica.look_again(state.lag_deadline)
+        match effect:
+            case LookAgain(at):
+                replica.look_again(at)
+            case Commit(offset):
+                replica.positions.commit(offset)
+                replica.look_again(self._next_broadcast())
+                replica.importers.ring(urgent=replica.store.seal is not None)
+            case Propose(_, maximal):
+                # Before anybody can see it, for the answer may come after a restart. Under the
+                # lock, but rarely: members come and go.
+                replica.store.update_meta(proposed=maximal)
+                replica.touched(at_once=True)
+            case Settle():
+                self._settle()
+            case Keep(nodes):
+                self._end_left_out(nodes)

@@ -99,8 +99,7 @@ class Roles:
             transfer.hands_over and record.next_leader is not None
         )
         self._save(record, Role.FOLLOWER if handing_over else Role.LEADER, persisted)
-        replica.require_leadership().confirm(record)
-        self._leading.end_left_out({*record.replicas, *record.isr})
+        self._leading.record_came(record)
         if record.next_leader is None and not transfer.blocks_writes:
             self.clear_transfer()
 

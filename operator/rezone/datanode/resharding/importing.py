@@ -209,7 +209,7 @@ class ImportPart:
     def begun(self, reply: ImportBegun) -> None:
         """Begin with the position that the source has given."""
         with self.partition.lock:
-            if self._step(Begun()) == AppendBegin():
+            if isinstance(self._step(Begun()), AppendBegin):
                 begin = begin_entry(
                     reply.position, reply.producers, reply.transactions, self._stand()
                 )
