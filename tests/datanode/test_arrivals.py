@@ -17,8 +17,9 @@ from rezone.datanode.commit.insync import Outcome
 from rezone.datanode.replica.replica import Replica
 from rezone.datanode.scheduling.workers import Job
 from rezone.datanode.writing import arrivals
+from rezone.datanode.writing.change import Change, PreparedRows
 from rezone.datanode.writing.transacting import prepare_intents
-from rezone.datanode.writing.write import ENTRY_OVERHEAD_BYTES, Change, PreparedRows, prepare
+from rezone.datanode.writing.write import ENTRY_OVERHEAD_BYTES, prepare
 from rezone.storage.engines.base import TIME_MAX
 from rezone.wire.codec.bodies import to_ipc
 from rezone.wire.codec.keyspace import range_of

@@ -23,7 +23,7 @@ from typing import Any
 
 from rezone.datanode.reading.read import readable
 from rezone.datanode.replica.replica import Replica
-from rezone.datanode.writing.write import PreparedRows
+from rezone.datanode.writing.change import PreparedRows
 from rezone.domain.routing import route_seals
 from rezone.storage.log.entry import rows_batch
 from rezone.wire import layouts

@@ -19,7 +19,7 @@ import random
 import uuid
 
 from rezone.datanode.replica.replica import Replica
-from rezone.datanode.writing.write import PreparedRows
+from rezone.datanode.writing.change import PreparedRows
 from rezone.storage.log.entry import rows_batch
 from rezone.wire.errors import RezoneError
 from rezone.wire.messages import (

@@ -15,7 +15,7 @@ import uuid
 from typing import cast
 
 from rezone.datanode.replica.replica import Replica
-from rezone.datanode.writing.write import PreparedRows
+from rezone.datanode.writing.change import PreparedRows
 from rezone.storage.log.entry import rows_batch
 from rezone.wire.errors import RezoneError
 from rezone.wire.messages import WriteRequest, WriteResult, ZoneConfig

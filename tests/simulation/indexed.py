@@ -25,7 +25,7 @@ from rezone.datanode.indexing.indexing import index_lacks
 from rezone.datanode.node.report import replica_report
 from rezone.datanode.reading.read import readable
 from rezone.datanode.replica.replica import Replica
-from rezone.datanode.writing.write import PreparedRows
+from rezone.datanode.writing.change import PreparedRows
 from rezone.domain.routing import route_leaders, routes
 from rezone.domain.routing.routes import Refusal
 from rezone.storage.engines.base import (

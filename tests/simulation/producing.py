@@ -21,8 +21,8 @@ from collections.abc import Callable, Collection, Sequence
 from typing import NamedTuple
 
 from rezone.datanode.replica.replica import Replica
+from rezone.datanode.writing.change import PreparedRows
 from rezone.datanode.writing.producing import prepare_open
-from rezone.datanode.writing.write import PreparedRows
 from rezone.storage.engines.base import TIME_MAX
 from rezone.storage.log.entry import rows_batch
 from rezone.storage.state.producers import uuid_bytes

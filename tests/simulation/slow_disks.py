@@ -16,7 +16,7 @@ from collections import Counter, defaultdict
 from typing import Self
 
 from rezone.datanode.replica.replica import Replica
-from rezone.datanode.writing.write import PreparedRows
+from rezone.datanode.writing.change import PreparedRows
 from rezone.resources.conditions import ConditionType, Reason
 from rezone.storage.log.entry import rows_batch
 from rezone.wire.errors import RezoneError

@@ -9,7 +9,8 @@ import pytest
 
 from rezone.datanode.commit.insync import Outcome, PendingWrite
 from rezone.datanode.writing.arrivals import Arrival, Arrivals, EntryGroup
-from rezone.datanode.writing.write import Change, WriteIntake
+from rezone.datanode.writing.change import Change
+from rezone.datanode.writing.write import WriteIntake
 from rezone.wire.messages import WriteRequest, WriteResult
 from simulation.coverage import assert_reached
 from simulation.data_plane import DataPlane

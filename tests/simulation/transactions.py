@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any
 
 from rezone.datanode.reading.read import own_values
 from rezone.datanode.replica.replica import Replica
+from rezone.datanode.writing.change import PreparedRows
 from rezone.datanode.writing.transacting import prepare_end, prepare_intents
-from rezone.datanode.writing.write import PreparedRows
 from rezone.storage.engines.base import FLAG_VALUE, TIME_BYTES, time_of
 from rezone.storage.log.entry import rows_batch
 from rezone.wire.errors import RezoneError

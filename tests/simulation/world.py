@@ -18,7 +18,7 @@ import structlog
 
 from rezone.controller.nodes import monitor
 from rezone.datanode.replica.replica import Replica
-from rezone.datanode.writing.write import PreparedRows
+from rezone.datanode.writing.change import PreparedRows
 from rezone.kube.kinds import MigrationKind, Node, TaskKind, ZoneKind
 from rezone.resources.zone import DistributionZone
 from rezone.resources.zone_status import DataNodeStatus

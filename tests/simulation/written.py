@@ -9,7 +9,7 @@ import uuid
 from collections.abc import Callable, Sequence
 
 from rezone.datanode.replica.replica import Replica
-from rezone.datanode.writing.write import PreparedRows
+from rezone.datanode.writing.change import PreparedRows
 from rezone.storage.engines.base import TIME_MAX
 from rezone.storage.log.entry import OP_DELETE, OP_UPSERT, rows_batch
 from rezone.storage.state.producers import uuid_bytes

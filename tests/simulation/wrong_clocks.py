@@ -25,7 +25,7 @@ from rezone.datanode.reading.read import readable
 from rezone.datanode.replica.replica import Replica
 from rezone.datanode.settings import Clock
 from rezone.datanode.state.age import age_ms_of
-from rezone.datanode.writing.write import PreparedRows
+from rezone.datanode.writing.change import PreparedRows
 from rezone.storage.log.entry import rows_batch
 from rezone.wire.errors import NotReadyError, RezoneError
 from rezone.wire.messages import NodeId, PartitionId, WriteRequest, WriteResult, ZoneConfig

@@ -23,10 +23,11 @@ from rezone.datanode.scheduling.outbox import Outbox
 from rezone.datanode.scheduling.requests import Request, operation_of, result_of
 from rezone.datanode.scheduling.unread import Peer
 from rezone.datanode.scheduling.workers import LULL_SECONDS
+from rezone.datanode.writing.change import Change, PreparedRows
 from rezone.datanode.writing.owner import Owner
 from rezone.datanode.writing.producing import prepare_open
 from rezone.datanode.writing.transacting import prepare_end, prepare_intents
-from rezone.datanode.writing.write import Change, PreparedRows, prepare
+from rezone.datanode.writing.write import prepare
 from rezone.storage.budget import Tally
 from rezone.wire.codec.bodies import to_ipc
 from rezone.wire.codec.rows import RowCodec

@@ -10,7 +10,7 @@ Concurrency: thread-safe.
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import NamedTuple, Protocol, TypeVar
 
 import msgspec
 from prometheus_client.core import GaugeMetricFamily, Metric
@@ -19,12 +19,9 @@ from prometheus_client.registry import Collector
 from rezone.datanode.replica.replica import Replica
 from rezone.datanode.scheduling.held import HeldBytes
 from rezone.datanode.settings import NodeSettings
-from rezone.storage.budget import Tally
+from rezone.storage.budget import Budget, Tally
 from rezone.storage.engines.rocks_settings import RocksResources, RocksSettings
 from rezone.wire.errors import NotReadyError, OverloadedError
-
-if TYPE_CHECKING:
-    from rezone.datanode.node.node import DataNode
 
 _SLOT_POLL_SECONDS = 0.05
 """How often who waits for a slot looks: snapshots end in many ways, and none tells."""
@@ -63,6 +60,34 @@ class Part(NamedTuple):
     limit: int
 
 
+class MemoryUser(Protocol):
+    """A node whose memory is told by part."""
+
+    @property
+    def memory(self) -> "NodeMemory":
+        """What its partitions share."""
+        ...
+
+    @property
+    def budget(self) -> Budget:
+        """The bytes of writes that are not answered yet."""
+        ...
+
+    @property
+    def waiting_reads(self) -> Budget:
+        """The bytes of reads that wait."""
+        ...
+
+    @property
+    def snapshot_bytes_max(self) -> int:
+        """What one snapshot may hold."""
+        ...
+
+    def partitions(self) -> list[Replica]:
+        """Return its open replicas."""
+        ...
+
+
 class NodeMemory:
     """The memory that a node's partitions share."""
 
@@ -93,7 +118,7 @@ class NodeMemory:
                 partition.store.limit_producers(producers)
                 partition.store.limit_ended(ended)
 
-    def parts(self, node: "DataNode") -> list[Part]:
+    def parts(self, node: MemoryUser) -> list[Part]:
         """Return every part."""
         settings = self._settings
         stores = [partition.store for partition in node.partitions()]
@@ -122,7 +147,7 @@ class NodeMemory:
 class MemoryCollector(Collector):
     """Each part's bytes and limit, by name."""
 
-    def __init__(self, node: "DataNode") -> None:
+    def __init__(self, node: MemoryUser) -> None:
         self._node = node
 
     def collect(self) -> Iterator[Metric]:

@@ -15,13 +15,19 @@ few milliseconds, in which clients wait, and a report for each would be made mea
 
 import threading
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from typing import Protocol
 
+from rezone.datanode.clock.checked_clock import CheckedClock
+from rezone.datanode.disk.disk_speed import DiskSpeed
+from rezone.datanode.disk.space import DiskSpace
+from rezone.datanode.node.hearing import Hearing
+from rezone.datanode.node.known_zone import KnownZone
 from rezone.datanode.replica.replica import Replica
 from rezone.datanode.settings import Clock, NodeSettings
 from rezone.wire.messages import (
     DiskTrouble,
     IsrProposal,
+    NodeId,
     NodeReport,
     PartitionId,
     ReplicaReport,
@@ -29,10 +35,50 @@ from rezone.wire.messages import (
     Role,
 )
 
-if TYPE_CHECKING:
-    from rezone.datanode.node.node import DataNode
-
 WHOLE_REPORT = ReportRequest(seen=0)
+
+
+class ReportedNode(Protocol):
+    """What a report tells of a node and its replicas."""
+
+    @property
+    def node_id(self) -> NodeId:
+        """The node."""
+        ...
+
+    @property
+    def zone(self) -> KnownZone:
+        """What the node knows of its zone."""
+        ...
+
+    @property
+    def leaving(self) -> bool:
+        """Whether it is about to stop."""
+        ...
+
+    @property
+    def space(self) -> DiskSpace:
+        """What is left of its disk."""
+        ...
+
+    @property
+    def clock(self) -> CheckedClock:
+        """Its time, and what is wrong with that."""
+        ...
+
+    @property
+    def disk_speed(self) -> DiskSpeed:
+        """How long its disk takes."""
+        ...
+
+    @property
+    def hearing(self) -> Hearing:
+        """Whom it hears."""
+        ...
+
+    def partitions(self) -> list[Replica]:
+        """Return its open replicas."""
+        ...
 
 
 class ReportBoard:
@@ -106,7 +152,7 @@ class ReportBoard:
             self._closed = True
             self._changed.notify_all()
 
-    def build(self, node: "DataNode", request: ReportRequest) -> NodeReport:
+    def build(self, node: ReportedNode, request: ReportRequest) -> NodeReport:
         """Return what the caller does not know, or all when it knows nothing of this process.
 
         The version is taken first, so that no change is ever missed: what changes while the

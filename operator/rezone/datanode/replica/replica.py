@@ -32,11 +32,12 @@ from rezone.datanode.resharding.importing import FILL_WEIGHT, FillWork, ImportDu
 from rezone.datanode.scheduling import lent_threads
 from rezone.datanode.state.replica_state import ReplicaState
 from rezone.datanode.writing.arrivals import Arrival
+from rezone.datanode.writing.change import Change, PreparedRows
 from rezone.datanode.writing.pacing import WritePacer
 from rezone.datanode.writing.planning import Planning
 from rezone.datanode.writing.producing import PreparedOpen, Producing
 from rezone.datanode.writing.transacting import Transacting
-from rezone.datanode.writing.write import Change, NewEntry, PreparedRows, WriteIntake
+from rezone.datanode.writing.write import NewEntry, WriteIntake
 from rezone.storage.store import PartitionStore
 from rezone.wire.errors import (
     ConflictError,

@@ -8,14 +8,12 @@ Concurrency: thread-safe; what is taken out belongs to the one that took it.
 """
 
 import threading
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from rezone.datanode.commit.insync import PendingWrite, Reply
+from rezone.datanode.writing.change import Change, PreparedRows
 from rezone.storage.budget import Budget
 from rezone.wire.errors import RezoneError
-
-if TYPE_CHECKING:
-    from rezone.datanode.writing.write import Change, PreparedRows
 
 GROUP_BYTES_MAX = 1 << 20
 """Entries of so many bytes are appended, whatever else waits: they are copied into one piece."""
@@ -24,8 +22,8 @@ GROUP_BYTES_MAX = 1 << 20
 class Arrival(NamedTuple):
     """A write that waits for the job."""
 
-    request: "Change"
-    prepared: "PreparedRows"
+    request: Change
+    prepared: PreparedRows
     reply: Reply
 
 

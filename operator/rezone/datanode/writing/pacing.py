@@ -28,7 +28,7 @@ from rezone.datanode.commit.insync import Outcome, Reply
 from rezone.datanode.commit.protocol import Leadership
 from rezone.datanode.settings import NodeSettings
 from rezone.datanode.state.replica_state import ReplicaState
-from rezone.datanode.writing.write import Change, PreparedRows
+from rezone.datanode.writing.change import Change, PreparedRows
 from rezone.storage.budget import Budget
 from rezone.wire.errors import NotReadyError, RezoneError
 from rezone.wire.messages import NodeId, WriteResult

@@ -4,9 +4,10 @@ Concurrency: under the replica's lock.
 """
 
 from rezone.datanode.commit.insync import Outcome, Reply
+from rezone.datanode.writing.change import Change, PreparedRows
 from rezone.datanode.writing.producing import Producing
 from rezone.datanode.writing.transacting import Transacting
-from rezone.datanode.writing.write import Change, Planned, PreparedRows
+from rezone.datanode.writing.write import Planned
 from rezone.wire.messages import (
     ProducerOpen,
     ProducerOpened,

@@ -14,13 +14,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from rezone.datanode.state.replica_state import ReplicaState
+from rezone.datanode.writing.change import PreparedRows
 from rezone.datanode.writing.owner import NOBODY, Owner, log_key
-from rezone.datanode.writing.write import (
-    ENTRY_OVERHEAD_BYTES,
-    Earlier,
-    NewEntry,
-    PreparedRows,
-)
+from rezone.datanode.writing.write import ENTRY_OVERHEAD_BYTES, Earlier, NewEntry
 from rezone.storage.log.entry import (
     PRODUCER_EPOCH_MAX,
     EntryKind,

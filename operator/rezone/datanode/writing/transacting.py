@@ -26,14 +26,9 @@ import pyarrow.compute as pc
 from rezone.datanode.commit.insync import Reply
 from rezone.datanode.state.expiry import retention_micros
 from rezone.datanode.state.replica_state import ReplicaState
+from rezone.datanode.writing.change import PreparedRows
 from rezone.datanode.writing.owner import NOBODY, Owner, log_key
-from rezone.datanode.writing.write import (
-    ENTRY_OVERHEAD_BYTES,
-    Earlier,
-    NewEntry,
-    OnceNewest,
-    PreparedRows,
-)
+from rezone.datanode.writing.write import ENTRY_OVERHEAD_BYTES, Earlier, NewEntry, OnceNewest
 from rezone.storage.engines.base import TIME_MAX
 from rezone.storage.log.entry import OP_ABORT, EntryKind, ProducerBatch, iter_entries, rows_batch
 from rezone.storage.reshard.imports import rows_of, version_times

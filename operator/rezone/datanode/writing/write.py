@@ -7,7 +7,7 @@ called exactly once and never blocks.
 
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -16,11 +16,11 @@ from rezone.datanode.commit.insync import Outcome, PendingWrite, Reply
 from rezone.datanode.scheduling.mishaps import UNEXPECTED
 from rezone.datanode.state.replica_state import ReplicaState
 from rezone.datanode.writing.arrivals import Arrival, Arrivals, EntryGroup
+from rezone.datanode.writing.change import Change, PreparedRows
 from rezone.datanode.writing.owner import NOBODY, Owner
 from rezone.storage.budget import Budget
 from rezone.storage.engines.base import TIME_MAX
 from rezone.storage.log.entry import (
-    NO_DIGEST,
     OP_DELETE,
     OP_UPSERT,
     PRODUCER_EPOCH_MAX,
@@ -45,8 +45,6 @@ from rezone.wire.errors import (
 )
 from rezone.wire.messages import (
     SENT_AS_MAX,
-    ProducerOpen,
-    TransactionEnd,
     TransactionOutcome,
     WriteRequest,
     WriteResult,
@@ -56,27 +54,12 @@ ENTRY_OVERHEAD_BYTES = 512
 
 
 Answer = tuple[Reply, WriteResult]
-Change = WriteRequest | TransactionEnd | ProducerOpen
-"""What asks a leader to append an entry."""
 
 _FINAL = (ConflictError, TransactionEndedError)
 """Refusals by what is in a leader's log, after which a client does not ask another one.
 
 Not conflicts: who is told of one begins again, with whoever leads by then.
 """
-
-
-@dataclass(frozen=True, slots=True)
-class PreparedRows:
-    """Rows as a log entry holds them, and what they weigh in the limits on pending bytes.
-
-    `digest` tells them, as they were sent, from others; `owner` is who sent them.
-    """
-
-    rows: Any
-    size: int
-    digest: bytes = field(default=NO_DIGEST, kw_only=True)
-    owner: Owner = field(default=NOBODY, kw_only=True)
 
 
 class Earlier(NamedTuple):
