@@ -143,7 +143,7 @@ class Replica(ReplicaState):
             self.host.replica_failed(self)
             self.wake()
 
-    def restream(self) -> None:
+    def do_restream(self) -> None:
         """Make the stream from the leader fit the state; without any lock."""
         self.host.restream(self)
 

@@ -5,9 +5,8 @@ has caught up, applies every entry to the engine before it makes the log durable
 leader sees its ack, the rows are already served from there. Until then it applies in slices and
 reports how far it is with every ack (HS-07).
 
-Concurrency: what a consumer channel calls comes from that channel's thread; `pump` runs as the
-partition's job. The partition's lock guards positions, its `applying` lock keeps truncation and
-application apart.
+Concurrency: what a consumer channel calls is an `entry`; `pump` runs as the partition's job. The
+lock guards positions, `applying` keeps truncation and application apart.
 """
 
 from collections.abc import Callable
@@ -18,6 +17,7 @@ from rezone.datanode.indexing.indexing import IndexDuties
 from rezone.datanode.scheduling import lent_threads
 from rezone.datanode.settings import heard_seconds_max
 from rezone.datanode.state.replica_state import ReplicaState
+from rezone.datanode.state.runner import entry, entry_alone
 from rezone.storage.log.entry import IMPORT_KINDS, header_at
 from rezone.storage.store import ResetNeededError
 from rezone.wire.errors import StaleEpochError
@@ -55,6 +55,7 @@ class FollowerDuties:
 
     def __init__(self, replica: ReplicaState, index: IndexDuties, asks: FollowerAsks) -> None:
         self._replica = replica
+        self.runner = replica.runner
         self._index = index
         self._asks = asks
         self._released_epoch = 0
@@ -70,53 +71,58 @@ class FollowerDuties:
 
     # --- what a consumer channel calls -----------------------------------------------------------
 
+    @entry
     def stream_request(self, opaque: int) -> StreamRequest:
         """Return what to ask the leader for: everything after the own log (DCP-03)."""
         replica = self._replica
-        with replica.lock:
-            log = self._log()
-            return StreamRequest(
-                opaque=opaque,
-                partition=self.partition_id,
-                high_offset=log.log_end,
-                partition_uuid=log.branch,
-                leader_epoch=replica.leader_epoch,
-                max_fetch_bytes=replica.settings.fetch_bytes_max,
-                stopped_ms=replica.write_gap.stopped_ms(
-                    replica.leader_epoch, replica.clock.monotonic()
-                ),
-            )
+        log = self._log()
+        return StreamRequest(
+            opaque=opaque,
+            partition=self.partition_id,
+            high_offset=log.log_end,
+            partition_uuid=log.branch,
+            leader_epoch=replica.leader_epoch,
+            max_fetch_bytes=replica.settings.fetch_bytes_max,
+            stopped_ms=replica.write_gap.stopped_ms(
+                replica.leader_epoch, replica.clock.monotonic()
+            ),
+        )
 
     def stream_started(self, answer: StreamOk) -> None:
         """Persist the leader's failover log over the own one (DCP-04), and its epoch with it."""
+        self._start(answer)
+        # Not in a step, where clients' writes would wait to be sent to the leader.
         replica = self._replica
-        with replica.lock:
-            self._require_epoch(answer.leader_epoch)
-            self._released_epoch = 0
-            # No lease is granted before this is on the disk.
-            lease_ms = max(replica.store.meta.lease_ms, replica.settings.lease_ms)
-            replica.write_clock.raise_to(answer.time_floor)
-            replica.store.update_meta(
-                failover_log=answer.failover_log,
-                lease_ms=lease_ms,
-                time_floor=replica.write_clock.floor,
-                durable=False,
-            )
-            self._acked = _NOTHING
-            self._told_at = None
-            # The record here may be the older one: nobody tells it while the operator is away.
-            known = answer.partition_epoch >= replica.record.partition_epoch
-            self.left_out = known and not answer.in_sync
-            replica.positions.commit(min(answer.committed_offset, replica.store.log_end))
-        # Not under the lock, where clients' writes would wait to be sent to the leader.
         replica.store.update_meta()
         replica.touched(at_once=True)
         replica.wake()
 
+    @entry
+    def _start(self, answer: StreamOk) -> None:
+        replica = self._replica
+        self._require_epoch(answer.leader_epoch)
+        self._released_epoch = 0
+        # No lease is granted before this is on the disk.
+        lease_ms = max(replica.store.meta.lease_ms, replica.settings.lease_ms)
+        replica.write_clock.raise_to(answer.time_floor)
+        replica.store.update_meta(
+            failover_log=answer.failover_log,
+            lease_ms=lease_ms,
+            time_floor=replica.write_clock.floor,
+            durable=False,
+        )
+        self._acked = _NOTHING
+        self._told_at = None
+        # The record here may be the older one: nobody tells it while the operator is away.
+        known = answer.partition_epoch >= replica.record.partition_epoch
+        self.left_out = known and not answer.in_sync
+        replica.positions.commit(min(answer.committed_offset, replica.store.log_end))
+
+    @entry_alone
     def roll_back(self, offset: int) -> None:
         """Drop everything from `offset` on, or more where the log cannot stop there (DCP-05)."""
         replica = self._replica
-        with replica.applying, replica.lock, replica.guarding():
+        with replica.guarding():
             match self._log().step(RollBack(offset)):
                 case Refuse(error):
                     raise error
@@ -136,10 +142,11 @@ class FollowerDuties:
             replica.start_over()
         replica.positions.follow_cut()
 
+    @entry
     def snapshot_needed(self, log_start: int) -> None:
         """Note that the leader's log no longer reaches back to here: a copy must come first."""
         replica = self._replica
-        with replica.lock, replica.guarding():
+        with replica.guarding():
             if not isinstance(self._log().step(Copy(log_start)), GiveUp):
                 return
             replica.log.warning("a snapshot is needed", leader_log_start=log_start)
@@ -157,48 +164,48 @@ class FollowerDuties:
             needs_copy=meta.needs_snapshot,
         )
 
+    @entry
     def receive(self, entries: Entries, body: memoryview, *, at_leisure: bool = False) -> None:
         """Append entries and take the commit offset."""
         replica = self._replica
-        with replica.lock:
-            self._require_epoch(entries.leader_epoch)
-            if self._told_at is not None:
-                self._told_at = replica.clock.monotonic()
-            store = replica.store
-            if body:
-                replica.services.space.require()
-                # The frame's memory ends with the frame; the log keeps its recent end in memory.
-                raw = bytes(body)
-                replica.append(raw)
-                if replica.role is Role.FOLLOWER and not self.left_out and _is_awaited(raw):
-                    replica.services.foreground.followed()
-            replica.positions.commit(min(entries.committed_offset, store.log_end))
-            self._asks.look_at_reads()  # a standby has applied the rows before they are committed
-            self._look_again()
+        self._require_epoch(entries.leader_epoch)
+        if self._told_at is not None:
+            self._told_at = replica.clock.monotonic()
+        store = replica.store
+        if body:
+            replica.services.space.require()
+            # The frame's memory ends with the frame; the log keeps its recent end in memory.
+            raw = bytes(body)
+            replica.append(raw)
+            if replica.role is Role.FOLLOWER and not self.left_out and _is_awaited(raw):
+                replica.services.foreground.followed()
+        replica.positions.commit(min(entries.committed_offset, store.log_end))
+        self._asks.look_at_reads()  # a standby has applied the rows before they are committed
+        self._look_again()
         if body or replica.transfer.eager:
             replica.move_on(at_leisure=at_leisure)
 
+    @entry
     def ack_of(self, opaque: int) -> FetchLog:
         """Return the ack of what is durable now; none of it may be lost any more."""
         replica = self._replica
-        with replica.lock:
-            durable, applied = replica.store.durable_end, replica.store.applied
-            index, ready_epoch = self._index.told, replica.transfer.ready_epoch
-            self._acked = (durable, applied, index, ready_epoch)
-            return FetchLog(
-                partition=self.partition_id,
-                fetch_offset=durable,
-                max_fetch_bytes=replica.settings.fetch_bytes_max,
-                kv_applied_offset=applied,
-                opaque=opaque,
-                leaving=replica.services.leaving or replica.services.space.short,
-                index=index,
-                ready_epoch=ready_epoch,
-                rest_ms=round(self._rest_seconds * 1000),
-                sync_ms=replica.services.disk_speed.sync_ms,
-                slow_ms=replica.services.disk_speed.slow_ms,
-                uncompared=bool(replica.store.meta.uncompared),
-            )
+        durable, applied = replica.store.durable_end, replica.store.applied
+        index, ready_epoch = self._index.told, replica.transfer.ready_epoch
+        self._acked = (durable, applied, index, ready_epoch)
+        return FetchLog(
+            partition=self.partition_id,
+            fetch_offset=durable,
+            max_fetch_bytes=replica.settings.fetch_bytes_max,
+            kv_applied_offset=applied,
+            opaque=opaque,
+            leaving=replica.services.leaving or replica.services.space.short,
+            index=index,
+            ready_epoch=ready_epoch,
+            rest_ms=round(self._rest_seconds * 1000),
+            sync_ms=replica.services.disk_speed.sync_ms,
+            slow_ms=replica.services.disk_speed.slow_ms,
+            uncompared=bool(replica.store.meta.uncompared),
+        )
 
     @property
     def _rest_seconds(self) -> float:
@@ -210,13 +217,13 @@ class FollowerDuties:
         """Take the producer's state change (DCP-10)."""
         self._asks.state_set(message)
 
+    @entry
     def stream_ended(self, message: StreamEnd) -> None:
         """Follow the new leader at once when the old one names it.
 
         What was promised to one that has given up its leases binds no more.
         """
-        with self._replica.lock:
-            self._released_epoch = message.released_epoch
+        self._released_epoch = message.released_epoch
         self._asks.leader_named(message)
 
     @property
@@ -235,14 +242,14 @@ class FollowerDuties:
         record = self._replica.record
         return (record.leader, record.leader_epoch) == (leader, leader_epoch)
 
+    @entry
     def stream_failed(self, error: str) -> None:
         """Note why there is no stream, for the report; empty when there is."""
         replica = self._replica
         if error != self.error:
             self.error = error
             replica.touched(at_once=True)
-        with replica.lock:
-            replica.changed.notify_all()
+        replica.changed.notify_all()
 
     def leader_silent(self, seconds: float) -> None:
         """Note for how long the leader has not been heard, 0 while it is."""
@@ -312,17 +319,21 @@ class FollowerDuties:
             self._apply_lazily()
         if replica.transfer.eager:
             self._index.pump()  # the old leader waits for it (DCP-08)
-        with replica.lock:
-            replica.positions.note_applied()
-            self._look_again()
-            if eager:
-                replica.transfer.note_prepared()
-            here = (store.durable_end, store.applied, self._index.told)
-            news = self._acked != (*here, replica.transfer.ready_epoch)
-        if news and not lent_threads.note(self._ack):
+        if self._has_run(eager=eager) and not lent_threads.note(self._ack):
             self._ack()
         if eager and store.applied < store.log_end:
             replica.wake()
+
+    @entry
+    def _has_run(self, *, eager: bool) -> bool:
+        """Note how far the job has come; whether the leader does not know of that yet."""
+        replica, store = self._replica, self._replica.store
+        replica.positions.note_applied()
+        self._look_again()
+        if eager:
+            replica.transfer.note_prepared()
+        here = (store.durable_end, store.applied, self._index.told)
+        return self._acked != (*here, replica.transfer.ready_epoch)
 
     def _ack(self) -> None:
         self._asks.ack()

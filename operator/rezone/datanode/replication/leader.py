@@ -1,8 +1,8 @@
 """What a replica does while it leads: streams to followers, commits, and answers writes.
 
-Concurrency: every method but `pump` is called under the partition's lock, or takes it; `pump`
-runs as the partition's job, one at a time, and holds the lock only to read and change positions,
-never while it syncs or applies.
+Concurrency: what others call is an `entry`, the rest runs within one; `pump` runs as the
+partition's job, one at a time, and takes a step only to read and change positions, never while it
+syncs or applies.
 """
 
 from collections.abc import Callable
@@ -33,6 +33,7 @@ from rezone.datanode.core.in_sync import (
 from rezone.datanode.core.joining import Asked, Copy, LeaderLog, Refuse, RollBack
 from rezone.datanode.replication.stream import ProducerStream
 from rezone.datanode.state.replica_state import ReplicaState
+from rezone.datanode.state.runner import entry
 from rezone.datanode.writing.transacting import Transacting
 from rezone.datanode.writing.write import Answer, WriteIntake
 from rezone.domain.observed.disk_speed import does_well, is_slow
@@ -66,6 +67,7 @@ class LeaderDuties:
         self, replica: ReplicaState, intake: WriteIntake, transacting: Transacting, asks: LeaderAsks
     ) -> None:
         self._replica = replica
+        self.runner = replica.runner
         self._intake = intake
         self._transacting = transacting
         self._asks = asks
@@ -113,15 +115,15 @@ class LeaderDuties:
         streaming = [each for each in known if each and each.streaming and not each.uncompared]
         return [each for each in streaming if does_well(each.sync_ms)]
 
+    @entry
     def refused(self, answer: RefuseIsr) -> None:
         """Take the refusal of a proposal; one that has changed meanwhile is asked for again.
 
         The set that counts stays as it is: it may shrink only by a record that is written.
         """
         replica = self._replica
-        with replica.lock:
-            self._refusal = answer
-            known = self.refusal is not None
+        self._refusal = answer
+        known = self.refusal is not None
         if known:
             replica.log.warning(
                 "the in-sync set was not changed",
@@ -169,8 +171,8 @@ class LeaderDuties:
     def end(self, leader: NodeId, epoch: int) -> None:
         """End the leadership, and tell every follower who leads now.
 
-        The caller calls `host.restream` without locks, which sends that at once: in the write gap,
-        where every thread that must wake up first is felt.
+        The caller has the stream fit (`restream`), which sends that at once after the step: in the
+        write gap, where every thread that must wake up first is felt.
         """
         self._replica.lead_with(None)
         self.end_streams("another replica leads", leader, epoch, tell=False)
@@ -195,17 +197,17 @@ class LeaderDuties:
             stream.end(reason, leader, epoch, tell=tell)
         self.streams.clear()
 
+    @entry
     def restart_streams(self, reason: str) -> None:
         """End all streams of a leadership that goes on: what the next ones begin with has changed.
 
         Nobody joins before its next stream has begun.
         """
         replica = self._replica
-        with replica.lock:
-            if replica.leadership is not None:
-                for node in self.streams:
-                    self._group_step(replica.leadership, Ended(node))
-            self.end_streams(reason, None, None)
+        if replica.leadership is not None:
+            for node in self.streams:
+                self._group_step(replica.leadership, Ended(node))
+        self.end_streams(reason, None, None)
 
     def _end_left_out(self, known: frozenset[NodeId]) -> None:
         """End the streams of others: who is taken in again may have lost its rows meanwhile."""
@@ -218,45 +220,45 @@ class LeaderDuties:
         """Return whole raw entries from `offset` on; empty at the end."""
         return self._replica.store.read(offset, bytes_max)
 
+    @entry
     def will_lead(self, leader_epoch: int) -> bool:
         """Return whether a takeover to this replica, with this epoch, is about to end."""
         replica = self._replica
-        with replica.lock:
-            return replica.transfer.eager and replica.transfer.epoch == leader_epoch
+        return replica.transfer.eager and replica.transfer.epoch == leader_epoch
 
+    @entry
     def open_stream(self, stream: ProducerStream, request: StreamRequest) -> Message:
         """Answer a stream request; a consumer that has another history is rolled back (DCP-05)."""
         replica = self._replica
-        with replica.lock:
-            state = replica.require_leadership()
-            asked = Asked(
-                stream.node, request.leader_epoch, request.high_offset, request.partition_uuid
-            )
-            match self._log(state).step(asked):
-                case Refuse(error):
-                    raise error
-                case RollBack(offset):
-                    return StreamRollback(
-                        opaque=request.opaque, partition=self.partition_id, offset=offset
-                    )
-                case Copy(log_start):
-                    return StreamNeedsSnapshot(
-                        opaque=request.opaque,
-                        partition=self.partition_id,
-                        log_start_offset=log_start,
-                    )
-            replica.write_gap.take(request.stopped_ms, replica.clock.monotonic())
-            self._attach(stream, state)
-            return StreamOk(
-                opaque=request.opaque,
-                partition=self.partition_id,
-                leader_epoch=state.state.leader_epoch,
-                failover_log=replica.store.meta.failover_log,
-                committed_offset=replica.positions.committed,
-                in_sync=stream.node in state.state.isr,
-                partition_epoch=state.state.partition_epoch,
-                time_floor=replica.write_clock.floor,
-            )
+        state = replica.require_leadership()
+        asked = Asked(
+            stream.node, request.leader_epoch, request.high_offset, request.partition_uuid
+        )
+        match self._log(state).step(asked):
+            case Refuse(error):
+                raise error
+            case RollBack(offset):
+                return StreamRollback(
+                    opaque=request.opaque, partition=self.partition_id, offset=offset
+                )
+            case Copy(log_start):
+                return StreamNeedsSnapshot(
+                    opaque=request.opaque,
+                    partition=self.partition_id,
+                    log_start_offset=log_start,
+                )
+        replica.write_gap.take(request.stopped_ms, replica.clock.monotonic())
+        self._attach(stream, state)
+        return StreamOk(
+            opaque=request.opaque,
+            partition=self.partition_id,
+            leader_epoch=state.state.leader_epoch,
+            failover_log=replica.store.meta.failover_log,
+            committed_offset=replica.positions.committed,
+            in_sync=stream.node in state.state.isr,
+            partition_epoch=state.state.partition_epoch,
+            time_floor=replica.write_clock.floor,
+        )
 
     def _log(self, leadership: Leadership) -> LeaderLog:
         store, record = self._replica.store, leadership.state
@@ -277,45 +279,45 @@ class LeaderDuties:
         self._asks.stream_opened(stream)
         self._replica.touched(at_once=True)
 
+    @entry
     def detach_stream(self, stream: ProducerStream) -> None:
         """Forget a stream that has ended."""
         replica = self._replica
-        with replica.lock:
-            if self.streams.get(stream.node) is not stream:
-                return
-            del self.streams[stream.node]
-            if replica.leadership is not None:
-                self._group_step(replica.leadership, Ended(stream.node))
-            replica.touched(at_once=True)
+        if self.streams.get(stream.node) is not stream:
+            return
+        del self.streams[stream.node]
+        if replica.leadership is not None:
+            self._group_step(replica.leadership, Ended(stream.node))
+        replica.touched(at_once=True)
         replica.wake()
 
+    @entry
     def acked(self, stream: ProducerStream, ack: FetchLog, *, at_leisure: bool = False) -> None:
         """Take a follower's ack."""
         replica = self._replica
-        with replica.lock:
-            state = replica.leadership
-            if state is None or self.streams.get(stream.node) is not stream:
-                return
-            slow = is_slow(ack.slow_ms, [replica.services.disk_speed.sync_ms])
-            replica.fill_later(replica.clock.monotonic() + ack.rest_ms / 1000)
-            handing_over = replica.transfer.hands_over
-            due = self._group_step(state, Acked(stream.node, ack, slow)) or handing_over
+        state = replica.leadership
+        if state is None or self.streams.get(stream.node) is not stream:
+            return
+        slow = is_slow(ack.slow_ms, [replica.services.disk_speed.sync_ms])
+        replica.fill_later(replica.clock.monotonic() + ack.rest_ms / 1000)
+        handing_over = replica.transfer.hands_over
+        due = self._group_step(state, Acked(stream.node, ack, slow)) or handing_over
         if due:
             # The thread that reads acks must not be the one that hands over: it may have to wait.
             replica.move_on(at_leisure=at_leisure and not handing_over)
 
+    @entry
     def granted(self, stream: ProducerStream, lease: Lease) -> None:
         """Take a read lease of a follower's node."""
         replica = self._replica
-        with replica.lock:
-            state = replica.leadership
-            if state is None or self.streams.get(stream.node) is not stream:
-                return
-            # Without its bound the node began with less than may have been promised.
-            counts = not replica.services.clock_bound.lost
-            news = self._group_step(state, Granted(stream.node, lease, counts))
-            news = news or self._asks.reads_wait()
-            replica.changed.notify_all()
+        state = replica.leadership
+        if state is None or self.streams.get(stream.node) is not stream:
+            return
+        # Without its bound the node began with less than may have been promised.
+        counts = not replica.services.clock_bound.lost
+        news = self._group_step(state, Granted(stream.node, lease, counts))
+        news = news or self._asks.reads_wait()
+        replica.changed.notify_all()
         if news:
             replica.wake()
 
@@ -339,31 +341,40 @@ class LeaderDuties:
             store.update_meta()
         if store.durable_end < store.log_end:
             store.sync()
-        with replica.lock:
-            state = replica.leadership
-            if state is None or not self._saved:
-                return
-            self._group_step(state, Synced())
-            committed = state.committed
-            self._note_gap(state, replica.clock.monotonic())
+        state = self._has_synced()
+        if state is None:
+            return
+        committed = state.committed
         if committed > store.applied:
             store.apply_to(committed)
-        answers: list[Answer] = []
-        with replica.lock:
-            replica.positions.note_applied()
-            if replica.leadership is state:
-                # After the rows are applied: who has an answer can read what it wrote.
-                answers = self._intake.take_committed(committed)
-        for reply, result in answers:
+        # After the rows are applied: who has an answer can read what it wrote.
+        for reply, result in self._has_applied(state, committed):
             reply(result)
 
-    def _note_gap(self, state: Leadership, now: float) -> None:
+    @entry
+    def _has_synced(self) -> Leadership | None:
+        """Commit what may be committed; None where there is no leadership that may."""
+        state = self._replica.leadership
+        if state is None or not self._saved:
+            return None
+        self._group_step(state, Synced())
+        self._note_gap(state)
+        return state
+
+    def _note_gap(self, state: Leadership) -> None:
         """Note when the first write could be committed, and report it."""
         replica = self._replica
-        needed = replica.config.min_in_sync_replicas
+        now, needed = replica.clock.monotonic(), replica.config.min_in_sync_replicas
         if replica.write_gap.is_open and state.can_commit(replica.store.durable_end, now, needed):
             replica.write_gap.end(now, replica.clock.micros())
             replica.touched(at_once=True)
+
+    @entry
+    def _has_applied(self, state: Leadership, committed: int) -> list[Answer]:
+        """Take out what is to be answered, unless another leadership has begun."""
+        replica = self._replica
+        replica.positions.note_applied()
+        return self._intake.take_committed(committed) if replica.leadership is state else []
 
     def tick(self, now: float) -> None:
         """Look after what no event wakes: laggards, held commits, followers' commit offsets."""

@@ -5,8 +5,7 @@ leadership's new branch of history, and "dead" (DCP-10), which is stored as the 
 beside a record that names this node. What follows from a change is told to the duties of each
 role (`leader`, `follower`, `takeover`) and to those who wait (`write`).
 
-Concurrency: under the partition's lock, which every method takes that may be called without it;
-`host.restream` is called after it is given back.
+Concurrency: what others call is an `entry`, the rest runs within one.
 """
 
 from typing import Any
@@ -19,6 +18,7 @@ from rezone.datanode.indexing.indexing import IndexDuties
 from rezone.datanode.replication.follower import FollowerDuties
 from rezone.datanode.replication.leader import LeaderDuties
 from rezone.datanode.state.replica_state import ReplicaState
+from rezone.datanode.state.runner import entry, entry_alone
 from rezone.datanode.writing.write import WriteIntake
 from rezone.storage.state.history import with_new_branch
 from rezone.wire.errors import ConflictError, NotReadyError, StaleEpochError
@@ -44,12 +44,14 @@ class Roles:
         index: IndexDuties,
     ) -> None:
         self._replica = replica
+        self.runner = replica.runner
         self._leading = leading
         self._following = following
         self._intake = intake
         self._index = index
         self.promises = Promises(replica.clock.monotonic(), replica.store.meta.lease_ms)
 
+    @entry
     def resume(self) -> None:
         """Go on with what was known before a restart (B-09)."""
         replica = self._replica
@@ -60,13 +62,13 @@ class Roles:
         if replica.record.leader != replica.node_id or meta.needs_snapshot:
             return
         # A new branch: what had been streamed and was lost with this node is nobody's history.
-        with replica.lock:
-            dead = replica.role is not Role.LEADER
-            settled = meta.settled_epoch == replica.leader_epoch
-            self.become_leader(replica.record, hold_until=NEVER if settled else None, dead=dead)
+        dead = replica.role is not Role.LEADER
+        settled = meta.settled_epoch == replica.leader_epoch
+        self.become_leader(replica.record, hold_until=NEVER if settled else None, dead=dead)
 
     # --- what the coordinator decides ------------------------------------------------------------
 
+    @entry
     def notify(self, fence: Fence, record: LeaderAndIsr) -> None:
         """Take the coordinator's record (HS-02).
 
@@ -74,7 +76,7 @@ class Roles:
         taken as done. A record that makes this node lead must find its rows here.
         """
         replica = self._replica
-        with replica.lock, replica.guarding():
+        with replica.guarding():
             if replica.closed or replica.failure:
                 raise NotReadyError(
                     f"the replica of partition {replica.partition_id} is stopping, or has failed"
@@ -113,6 +115,7 @@ class Roles:
             self.clear_transfer()
         self.become_follower(record, persisted)
 
+    @entry
     def upgrade(self, request: UpgradeCandidate) -> None:
         """Lead with the next epoch if the log reaches `last_offset` (RM-05); done already is done.
 
@@ -120,7 +123,7 @@ class Roles:
         not lead.
         """
         replica = self._replica
-        with replica.lock, replica.guarding():
+        with replica.guarding():
             persisted = replica.fencing.check(request.fence)
             epoch = replica.leader_epoch
             if replica.role is Role.LEADER and epoch == request.next_epoch:
@@ -146,6 +149,7 @@ class Roles:
             self.become_leader(record, persisted=persisted)
         replica.restream()
 
+    @entry_alone
     def begin_empty(self, fence: Fence, record: LeaderAndIsr) -> None:
         """Lead without rows, which a person has given up; leading by that record is done.
 
@@ -153,7 +157,7 @@ class Roles:
         another leader, or there are rows here.
         """
         replica = self._replica
-        with replica.applying, replica.lock, replica.guarding():
+        with replica.guarding():
             persisted = replica.fencing.check(fence)
             replica.fencing.check_record(record.leader_epoch, record.partition_epoch)
             node = replica.node_id
@@ -172,25 +176,25 @@ class Roles:
 
     # --- what replicas tell each other -----------------------------------------------------------
 
+    @entry
     def stream_ended(self, message: StreamEnd) -> None:
         """Follow the leader an old leader has named in its StreamEnd."""
         replica = self._replica
-        with replica.lock:
-            epoch = message.leader_epoch or 0
-            known = epoch <= replica.leader_epoch
-            if message.leader is None or known or replica.role is Role.LEADER:
-                return
-            if message.leader == replica.node_id:
-                return
-            record = msgspec.structs.replace(
-                replica.record,
-                leader=message.leader,
-                leader_epoch=epoch,
-                next_leader=None,
-                next_epoch=None,
-            )
-            # In the middle of the write gap: the disk comes in with the new leader's answer.
-            self.become_follower(record, durable=False)
+        epoch = message.leader_epoch or 0
+        known = epoch <= replica.leader_epoch
+        if message.leader is None or known or replica.role is Role.LEADER:
+            return
+        if message.leader == replica.node_id:
+            return
+        record = msgspec.structs.replace(
+            replica.record,
+            leader=message.leader,
+            leader_epoch=epoch,
+            next_leader=None,
+            next_epoch=None,
+        )
+        # In the middle of the write gap: the disk comes in with the new leader's answer.
+        self.become_follower(record, durable=False)
         replica.restream()
 
     # --- takeovers -------------------------------------------------------------------------------

@@ -23,7 +23,7 @@ can stop, and how it is mended:
 
 What follows from what is decided by `core.transfer`, which is pure; here it is done.
 
-Concurrency: everything here runs under the partition's lock; sending is the channel's business.
+Concurrency: everything here is an `entry` or runs within one; sending is the channel's business.
 """
 
 import math
@@ -52,9 +52,10 @@ from rezone.datanode.replication.leader import LeaderDuties
 from rezone.datanode.replication.roles import Roles
 from rezone.datanode.replication.stream import ProducerStream
 from rezone.datanode.state.replica_state import ReplicaState
+from rezone.datanode.state.runner import entry
 from rezone.datanode.writing.write import WriteIntake
 from rezone.wire.errors import ConflictError, NotReadyError, StaleEpochError
-from rezone.wire.messages import NodeId, Role, SetState, TakeoverState
+from rezone.wire.messages import IndexPosition, NodeId, Role, SetState, TakeoverState
 from rezone.wire.messages import Takeover as TakeoverRequest
 
 _WRITES_WAIT_SHARE = 0.75
@@ -82,6 +83,7 @@ class TakeoverProcess:
         clients: ClientNews,
     ) -> None:
         self._replica = replica
+        self.runner = replica.runner
         self._roles = roles
         self._leading = leading
         self._intake = intake
@@ -166,20 +168,28 @@ class TakeoverProcess:
         behind the candidate's back.
         """
         replica = self._replica
-        with replica.lock:
-            attempt, begun = replica.transfer, replica.transfer.hands_over
+        attempt, begun = self._attempt()
         if begun:
             self._clients.warn(attempt.candidate)
         with replica.guarding():
             replica.store.update_meta()
-        index = self._index.stop() if begun else None
-        with replica.lock:
-            if begun and replica.transfer is attempt and attempt.hands_over:
-                attempt.note_indexed(index)
-            elif begun:
-                self._index.resume()
-            attempt.note_persisted()
-        replica.wake()
+        self._note_persisted(attempt, self._index.stop() if begun else None, begun=begun)
+
+    @entry
+    def _attempt(self) -> tuple[Transfer, bool]:
+        """Return the last takeover, and whether this replica is to hand over in it."""
+        return self._replica.transfer, self._replica.transfer.hands_over
+
+    @entry
+    def _note_persisted(
+        self, attempt: Transfer, index: IndexPosition | None, *, begun: bool
+    ) -> None:
+        if begun and self._replica.transfer is attempt and attempt.hands_over:
+            attempt.note_indexed(index)
+        elif begun:
+            self._index.resume()
+        attempt.note_persisted()
+        self._replica.wake()
 
     def step(self) -> ProducerStream | None:
         """Go on when the candidate is ready and near, or give up before anything is lost by it.
@@ -236,25 +246,30 @@ class TakeoverProcess:
 
     def _handed_over(self, attempt: Transfer) -> None:
         """Follow the candidate: the state change has left, and was the last message."""
+        if self._follow(attempt):
+            # First the clients: who writes at once is at the next leader, not here, by this.
+            self._clients.tell()
+            self._replica.restream()
+
+    @entry
+    def _follow(self, attempt: Transfer) -> bool:
+        """Follow the candidate; False when that is not this leader's to do any more."""
         replica = self._replica
-        with replica.lock:
-            now = replica.clock.monotonic()
-            if replica.transfer is not attempt or attempt.step(Sent(), now) != Follow():
-                return
-            record = msgspec.structs.replace(
-                replica.record,
-                leader=attempt.candidate,
-                leader_epoch=attempt.epoch,
-                next_leader=None,
-                next_epoch=None,
-            )
-            self._index.resume()
-            replica.log.info("handed over", leader=record.leader, leader_epoch=attempt.epoch)
-            # The disk knows that this leader is dead; the new epoch comes in with the first stream.
-            self._roles.become_follower(record, durable=False)
-        # First the clients: who writes at once is at the next leader, not here, by this.
-        self._clients.tell()
-        replica.restream()
+        now = replica.clock.monotonic()
+        if replica.transfer is not attempt or attempt.step(Sent(), now) != Follow():
+            return False
+        record = msgspec.structs.replace(
+            replica.record,
+            leader=attempt.candidate,
+            leader_epoch=attempt.epoch,
+            next_leader=None,
+            next_epoch=None,
+        )
+        self._index.resume()
+        replica.log.info("handed over", leader=record.leader, leader_epoch=attempt.epoch)
+        # The disk knows that this leader is dead; the new epoch comes in with the first stream.
+        self._roles.become_follower(record, durable=False)
+        return True
 
     def stream_opened(self, stream: ProducerStream) -> None:
         """Send the end of the log and Active again to a candidate that has come back."""
@@ -300,36 +315,36 @@ class TakeoverProcess:
 
     # --- the candidate ---------------------------------------------------------------------------
 
+    @entry
     def state_set(self, message: SetState) -> None:
         """Take the producer's state change (DCP-10); StaleEpochError when of another epoch."""
         replica = self._replica
-        with replica.lock:
-            if replica.role is Role.LEADER or message.leader_epoch != replica.leader_epoch:
-                raise StaleEpochError(
-                    f"a state change of epoch {message.leader_epoch}",
-                    leader_epoch=replica.leader_epoch,
-                )
-            timeout = replica.settings.takeover_timeout_ms / 1000
-            attempt = Transfer(
-                side=Side.NEW,
-                state=message.state,
-                epoch=message.next_epoch,
-                candidate=replica.node_id,
-                deadline=replica.clock.monotonic() + timeout,
-                end_offset=message.end_offset,
+        if replica.role is Role.LEADER or message.leader_epoch != replica.leader_epoch:
+            raise StaleEpochError(
+                f"a state change of epoch {message.leader_epoch}",
+                leader_epoch=replica.leader_epoch,
             )
-            replica.begin_transfer(attempt)
-            replica.look_again(attempt.deadline)
-            told = Told(replica.store.log_end, self._index.lacks(message.index))
-            match attempt.step(told, replica.clock.monotonic()):
-                case Lead():
-                    self._lead(message)
-                case GiveUp(reason):
-                    attempt.fail(reason)
-                    given_up = message.state is TakeoverState.FAILED
-                    refused = NotReadyError("the takeover has failed")
-                    self._intake.fail_held(replica.not_leader() if given_up else refused)
-            replica.touched(at_once=True)
+        timeout = replica.settings.takeover_timeout_ms / 1000
+        attempt = Transfer(
+            side=Side.NEW,
+            state=message.state,
+            epoch=message.next_epoch,
+            candidate=replica.node_id,
+            deadline=replica.clock.monotonic() + timeout,
+            end_offset=message.end_offset,
+        )
+        replica.begin_transfer(attempt)
+        replica.look_again(attempt.deadline)
+        told = Told(replica.store.log_end, self._index.lacks(message.index))
+        match attempt.step(told, replica.clock.monotonic()):
+            case Lead():
+                self._lead(message)
+            case GiveUp(reason):
+                attempt.fail(reason)
+                given_up = message.state is TakeoverState.FAILED
+                refused = NotReadyError("the takeover has failed")
+                self._intake.fail_held(replica.not_leader() if given_up else refused)
+        replica.touched(at_once=True)
         replica.wake()
         replica.restream()
 

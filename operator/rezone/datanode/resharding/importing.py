@@ -9,7 +9,7 @@ before, counts nothing, whoever leads by then.
 Of each source there are two lanes: the fill, and the source's log from the first moment on. Each
 has a bounded number of appends that are not committed yet.
 
-Concurrency: everything takes the partition's lock; one request of a lane is under way at a time.
+Concurrency: what others call is an `entry`; one request of a lane is under way at a time.
 """
 
 from collections.abc import Iterable
@@ -43,6 +43,7 @@ from rezone.datanode.core.source_import import (
 )
 from rezone.datanode.resharding.import_source import is_broken
 from rezone.datanode.state.replica_state import ReplicaState
+from rezone.datanode.state.runner import entry
 from rezone.storage.log.entry import NO_BATCH, ROWS_SCHEMA, EntryKind, ProducerBatch, rows_batch
 from rezone.storage.reshard.imports import (
     RangeEntry,
@@ -106,6 +107,7 @@ class ImportPart:
 
     def __init__(self, replica: ReplicaState, overlap: Overlap, leadership: Leadership) -> None:
         self.partition = replica
+        self.runner = replica.runner
         self.overlap = overlap
         self.leadership = leadership
         self._core = SourceImport()
@@ -129,27 +131,27 @@ class ImportPart:
 
     # --- what to ask for -------------------------------------------------------------------------
 
+    @entry
     def next_fill(self, bytes_max: int) -> BeginImport | FillImport | None:
         """Return the next request for rows; None when there is none to be made now."""
-        with self.partition.lock:
-            match self._step(FillTurn()):
-                case AskBegin(epoch, keep_from):
-                    return BeginImport(part=self._part(epoch, keep_from))
-                case AskFill(epoch, keep_from, after, applied):
-                    part = self._part(epoch, keep_from)
-                    return FillImport(part=part, after=after, bytes_max=bytes_max, applied=applied)
-                case _:
-                    return None
+        match self._step(FillTurn()):
+            case AskBegin(epoch, keep_from):
+                return BeginImport(part=self._part(epoch, keep_from))
+            case AskFill(epoch, keep_from, after, applied):
+                part = self._part(epoch, keep_from)
+                return FillImport(part=part, after=after, bytes_max=bytes_max, applied=applied)
+            case _:
+                return None
 
+    @entry
     def next_tail(self) -> TailedPart | None:
         """Return from where to read the source's log on; None when not now."""
-        with self.partition.lock:
-            self._tell()
-            match self._step(StreamTurn()):
-                case AskStream(epoch, keep_from, offset, partition_uuid):
-                    return TailedPart(self._part(epoch, keep_from), offset, partition_uuid)
-                case _:
-                    return None
+        self._tell()
+        match self._step(StreamTurn()):
+            case AskStream(epoch, keep_from, offset, partition_uuid):
+                return TailedPart(self._part(epoch, keep_from), offset, partition_uuid)
+            case _:
+                return None
 
     @property
     def filled(self) -> bool:
@@ -206,54 +208,56 @@ class ImportPart:
 
     # --- what has come ---------------------------------------------------------------------------
 
+    @entry
     def begun(self, reply: ImportBegun) -> None:
         """Begin with the position that the source has given."""
-        with self.partition.lock:
-            if isinstance(self._step(Begun()), AppendBegin):
-                begin = begin_entry(
-                    reply.position, reply.producers, reply.transactions, self._stand()
-                )
-                self._append(begin, fills=True)
+        if isinstance(self._step(Begun()), AppendBegin):
+            begin = begin_entry(reply.position, reply.producers, reply.transactions, self._stand())
+            self._append(begin, fills=True)
 
     def filled_with(self, request: FillImport, reply: FilledVersions) -> None:
         """Append the versions that were asked for, unless that was in another leadership."""
         batch = pa.ipc.read_record_batch(pa.py_buffer(reply.versions), VERSIONS_SCHEMA)
-        filled = Filled(request.after, reply.reached, batch.num_rows, reply.end)
-        with self.partition.lock:
-            before = self.position
-            match self._step(filled):
-                case AppendFill(after) if before is not None:
-                    self._append(fill_entry(batch, before, after, self._stand()), fills=True)
-                    self._tell()
+        self._fill(batch, Filled(request.after, reply.reached, batch.num_rows, reply.end))
+
+    @entry
+    def _fill(self, batch: pa.RecordBatch, filled: Filled) -> None:
+        before = self.position
+        match self._step(filled):
+            case AppendFill(after) if before is not None:
+                self._append(fill_entry(batch, before, after, self._stand()), fills=True)
+                self._tell()
 
     def tailed(self, asked: TailedPart, tail: ImportTail) -> None:
         """Append what the source's log has, unless it was asked for in another leadership."""
         if tail.error is not None:
             self.failed(self.tail, error_from(tail.error))
             return
-        entries = [_range_entry(entry) for entry in tail.entries]
-        ends = tuple(entry.end_offset for entry in entries)
-        with self.partition.lock:
-            match self._step(Came(asked.offset, tail.reached, ends)):
-                case AppendStream(mark):
-                    if mark and tail.reached is not None and self.position is not None:
-                        entries = [_nothing_until(self.position, tail.reached)]
-                    self._import(entries)
-                    self._step(Followed(tail.reached, tail.committed, tail.time))
-                    self._tell()
+        self._come(asked, tail, [_range_entry(entry) for entry in tail.entries])
+
+    @entry
+    def _come(self, asked: TailedPart, tail: ImportTail, entries: list[RangeEntry]) -> None:
+        ends = tuple(each.end_offset for each in entries)
+        match self._step(Came(asked.offset, tail.reached, ends)):
+            case AppendStream(mark):
+                if mark and tail.reached is not None and self.position is not None:
+                    entries = [_nothing_until(self.position, tail.reached)]
+                self._import(entries)
+                self._step(Followed(tail.reached, tail.committed, tail.time))
+                self._tell()
 
     def _import(self, entries: Iterable[RangeEntry]) -> None:
         """Append entries; those that the log has already are left out."""
         position, stand = self.position, self._stand()
         raws: list[bytes] = []
-        for entry in entries:
-            raw = import_entry(self.source, entry, position, stand)
+        for each in entries:
+            raw = import_entry(self.source, each, position, stand)
             if raw is None:
                 continue
             raws.append(raw)
-            position = position_after(self.source, entry, position, stand)
-            rows = entry.rows.num_rows + 1
-            time = max(stand.commit_time, entry.commit_time)
+            position = position_after(self.source, each, position, stand)
+            rows = each.rows.num_rows + 1
+            time = max(stand.commit_time, each.commit_time)
             stand = Stand(stand.leader_epoch, stand.base_offset + rows, time + 1)
         if raws:
             self._append(b"".join(raws), fills=False)
@@ -272,15 +276,15 @@ class ImportPart:
         self._step(Appended(fills, self.partition.append(raw)))
         self.partition.wake()
 
+    @entry
     def failed(self, lane: Lane, error: RezoneError) -> None:
         """Note why a request was refused; it is made again after a pause."""
         leader = None
         if isinstance(error, NotLeaderError):
             leader = (int(error.details.get("epoch", -1)), int(error.details.get("leader", -1)))
         refused = Refused(lane is self.fill, str(error), is_broken(error), leader)
-        with self.partition.lock:
-            self._step(refused)
-            self._tell()
+        self._step(refused)
+        self._tell()
 
     # --- what is told ----------------------------------------------------------------------------
 
@@ -354,6 +358,7 @@ class ImportDuties:
 
     def __init__(self, replica: ReplicaState) -> None:
         self._replica = replica
+        self.runner = replica.runner
         self._parts: tuple[ImportPart, ...] = ()
         self._leadership: Leadership | None = None
         self._layouts: tuple[Layout, Layout] | None = None
@@ -364,17 +369,21 @@ class ImportDuties:
         old, new = layouts.layout_of(replica.config), layouts.next_layout_of(replica.config)
         if new is None or replica.partition_id not in new.ids:
             return ()
-        with replica.lock:
-            leadership = None if replica.closed else replica.leadership
-            if leadership is not self._leadership or self._layouts != (old, new):
-                self._leadership, self._layouts = leadership, (old, new)
-                overlaps = layouts.sources_of(replica.partition_id, old, new)
-                self._parts = tuple(
-                    ImportPart(replica, overlap, leadership)
-                    for overlap in overlaps
-                    if leadership is not None
-                )
-            return self._parts
+        return self._parts_between(old, new)
+
+    @entry
+    def _parts_between(self, old: Layout, new: Layout) -> tuple[ImportPart, ...]:
+        replica = self._replica
+        leadership = None if replica.closed else replica.leadership
+        if leadership is not self._leadership or self._layouts != (old, new):
+            self._leadership, self._layouts = leadership, (old, new)
+            overlaps = layouts.sources_of(replica.partition_id, old, new)
+            self._parts = tuple(
+                ImportPart(replica, overlap, leadership)
+                for overlap in overlaps
+                if leadership is not None
+            )
+        return self._parts
 
     def progress(self) -> tuple[ImportProgress, ...]:
         """Return how far each import is; under the lock."""

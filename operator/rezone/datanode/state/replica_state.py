@@ -3,9 +3,10 @@
 A part gets this, never the `Replica` that puts all of them together: so none can reach another one
 but those that it was given. What a part alone knows is a field of the part.
 
-Concurrency: `lock` guards all that changes here, and everything in the parts. The replica's job is
-the only one that syncs and applies, and holds `applying` meanwhile. Lock order: `applying`,
-`lock`, a channel's lock. `changed` is notified after each run of the job and each change of role.
+Concurrency: the `runner` has the lock, which guards all that changes here, and everything in the
+parts. The replica's job is the only one that syncs and applies, and holds `applying` for that. Lock
+order: `applying`, `lock`, a channel's lock. `changed` is notified after each run of the job and
+each change of role.
 """
 
 import contextlib
@@ -25,6 +26,7 @@ from rezone.datanode.scheduling.admission import Admission
 from rezone.datanode.scheduling.workers import Job
 from rezone.datanode.state.importers import Importers
 from rezone.datanode.state.node_services import NodeServices
+from rezone.datanode.state.runner import Runner
 from rezone.datanode.state.serving import Serving
 from rezone.datanode.state.write_gap import WriteGap
 from rezone.domain.routing.routes import hot_standbys
@@ -67,9 +69,10 @@ class ReplicaState(ABC):
         self.clock = services.clock
         self.node_id = services.node_id
         self.log = _log.bind(node=self.node_id, partition=self.partition_id)
-        self.lock = threading.RLock()
+        self.runner = Runner(self)
+        self.lock = self.runner.lock
+        self.applying = self.runner.applying
         self.changed = threading.Condition(self.lock)
-        self.applying = threading.Lock()
         self.job = Job(f"partition {self.partition_id}", pump)
         self.due = float("-inf")
         self.copies = 0
@@ -313,19 +316,40 @@ class ReplicaState(ABC):
 
     def touched(self, *, at_once: bool) -> None:
         """Note that the report has changed."""
-        self.services.touched(self.partition_id, at_once=at_once)
+        self.runner.touched(at_once=at_once)
 
     def wake(self) -> None:
         """Have the replica's job run."""
-        self.services.wake(self.job)
+        self.runner.run(at_leisure=False)
 
     def move_on(self, *, at_leisure: bool) -> None:
         """Have the job run: by the calling thread, if that has time for it and it is short."""
+        self.runner.run(at_leisure=at_leisure)
+
+    def restream(self) -> None:
+        """Make the stream from the leader fit the state; without any lock, or after the step."""
+        self.runner.restream()
+
+    # --- what the runner does after a step -------------------------------------------------------
+
+    def do_touched(self, *, at_once: bool) -> None:
+        """Note that the report has changed."""
+        self.services.touched(self.partition_id, at_once=at_once)
+
+    @abstractmethod
+    def do_restream(self) -> None:
+        """Make the stream from the leader fit the state; without any lock."""
+
+    def do_run(self, *, at_leisure: bool) -> None:
+        """Have the job run."""
+        if not at_leisure:
+            self.services.wake(self.job)
+            return
         short = self.store.log_end - self.store.applied <= self.settings.leisure_rows_max
-        if at_leisure and short and not self.applying.locked():
+        if short and not self.applying.locked():
             self.services.run_here(self.job)
         else:
-            self.wake()
+            self.services.wake(self.job)
 
     def look_again(self, at: float) -> None:
         """Have `tick` called at a time of the node's clock, or before; under the lock."""
@@ -336,10 +360,6 @@ class ReplicaState(ABC):
     @abstractmethod
     def fail(self, error: Exception) -> None:
         """Go on with nothing, because of this; under any of the replica's locks."""
-
-    @abstractmethod
-    def restream(self) -> None:
-        """Make the stream from the leader fit the state; without any lock."""
 
     @abstractmethod
     def tell_streams(self) -> None:

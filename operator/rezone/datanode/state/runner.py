@@ -1,0 +1,147 @@
+"""Runs the steps of one replica: the only holder of its lock, and of what it applies.
+
+A method that anybody may call from outside is a way in (`entry`): it waits for the lock and runs as
+one step. What a step notes to be done after it (report the replica, fit its stream, have its job
+run) is done once the lock is let go, in this order and once each, whatever the step has raised. So
+the parts of a replica take no lock, and need not know whether their caller has it.
+
+An entry that is called within a step belongs to that step. What is noted outside of one is done at
+once.
+
+Lock order: `applying`, then `lock`, then those of channels.
+"""
+
+import functools
+import threading
+from collections.abc import Callable
+from typing import Concatenate, ParamSpec, Protocol, TypeVar
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class Deeds(Protocol):
+    """What is done for a replica after its steps, without its lock."""
+
+    def do_touched(self, *, at_once: bool) -> None:
+        """Note that the report has changed."""
+        ...
+
+    def do_restream(self) -> None:
+        """Make the stream from the leader fit the state."""
+        ...
+
+    def do_run(self, *, at_leisure: bool) -> None:
+        """Have the job run: by this thread, if that has time for it (`at_leisure`)."""
+        ...
+
+
+class Runner:
+    """The lock of one replica, the thread that has a step under way, and what is due after it."""
+
+    def __init__(self, deeds: Deeds) -> None:
+        self._deeds = deeds
+        self.lock = threading.RLock()
+        self.applying = threading.Lock()
+        self._thread = 0
+        self._depth = 0
+        self._touched: bool | None = None
+        self._restream = False
+        self._run: bool | None = None
+
+    @property
+    def steps(self) -> bool:
+        """Whether the calling thread has a step under way."""
+        return self._thread == threading.get_ident()
+
+    def begin(self) -> None:
+        """Wait for the lock, and begin a step, or belong to the one that this thread has begun."""
+        self.lock.acquire()
+        self._depth += 1
+        self._thread = threading.get_ident()
+
+    def end(self) -> None:
+        """End a step: let the lock go, then do what is due."""
+        self._depth -= 1
+        if self._depth:
+            self.lock.release()
+            return
+        self._thread = 0
+        touched, restream, run = self._touched, self._restream, self._run
+        if touched is None and run is None and not restream:
+            self.lock.release()
+            return
+        self._touched, self._restream, self._run = None, False, None
+        self.lock.release()
+        if touched is not None:
+            self._deeds.do_touched(at_once=touched)
+        if restream:
+            self._deeds.do_restream()
+        if run is not None:
+            self._deeds.do_run(at_leisure=run)
+
+    # --- what parts ask for ----------------------------------------------------------------------
+
+    def touched(self, *, at_once: bool) -> None:
+        """Have the report told that the replica has changed."""
+        if self.steps:
+            self._touched = bool(self._touched) or at_once
+        else:
+            self._deeds.do_touched(at_once=at_once)
+
+    def restream(self) -> None:
+        """Have the stream from the leader fit the state."""
+        if self.steps:
+            self._restream = True
+        else:
+            self._deeds.do_restream()
+
+    def run(self, *, at_leisure: bool) -> None:
+        """Have the job run; by this thread only if all that ask in a step leave it to that."""
+        if self.steps:
+            self._run = at_leisure if self._run is None else self._run and at_leisure
+        else:
+            self._deeds.do_run(at_leisure=at_leisure)
+
+
+class HasRunner(Protocol):
+    """A part of a replica: it knows by whom its steps are run."""
+
+    @property
+    def runner(self) -> Runner:
+        """The replica's runner."""
+        ...
+
+
+S = TypeVar("S", bound=HasRunner)
+
+
+def entry(method: Callable[Concatenate[S, P], T]) -> Callable[Concatenate[S, P], T]:
+    """Make a method of a part a way in: it runs as a step, under the replica's lock."""
+
+    def enter(self: S, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        runner = self.runner
+        runner.begin()
+        try:
+            return method(self, *args, **kwargs)
+        finally:
+            runner.end()
+
+    functools.update_wrapper(enter, method)
+    return enter
+
+
+def entry_alone(method: Callable[Concatenate[S, P], T]) -> Callable[Concatenate[S, P], T]:
+    """Make a method a way in that waits until nothing is applied, and keeps that so."""
+
+    def enter(self: S, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        runner = self.runner
+        with runner.applying:
+            runner.begin()
+            try:
+                return method(self, *args, **kwargs)
+            finally:
+                runner.end()
+
+    functools.update_wrapper(enter, method)
+    return enter

@@ -1,0 +1,148 @@
+"""The only holder of a replica's lock: steps, and what is done after them."""
+
+import threading
+from collections.abc import Callable
+
+import pytest
+
+from rezone.datanode.state.runner import Runner, entry, entry_alone
+from rezone.wire.errors import ConflictError
+
+WAIT_SECONDS = 30.0
+
+
+class Noted:
+    """Notes what is done, and whether the lock was free."""
+
+    def __init__(self) -> None:
+        self.runner = Runner(self)
+        self.done: list[str] = []
+
+    def _note(self, what: str) -> None:
+        free: list[bool] = []
+        thread = threading.Thread(target=lambda: free.append(self._is_free()))
+        thread.start()
+        thread.join(WAIT_SECONDS)
+        self.done.append(what if free == [True] else f"{what}, locked")
+
+    def _is_free(self) -> bool:
+        free = self.runner.lock.acquire(blocking=False)
+        if free:
+            self.runner.lock.release()
+        return free
+
+    def do_touched(self, *, at_once: bool) -> None:
+        """Note a change of the report."""
+        self._note("report at once" if at_once else "report")
+
+    def do_restream(self) -> None:
+        """Note a look at the stream."""
+        self._note("stream")
+
+    def do_run(self, *, at_leisure: bool) -> None:
+        """Note a run of the job."""
+        self._note("run here" if at_leisure else "run")
+
+
+class Part:
+    """A part of a replica with two ways in."""
+
+    def __init__(self, runner: Runner) -> None:
+        self.runner = runner
+
+    @entry
+    def change(self, what: Callable[[Runner], None]) -> str:
+        """Do something in a step."""
+        what(self.runner)
+        return "done"
+
+    @entry_alone
+    def change_alone(self, what: Callable[[Runner], None]) -> None:
+        """Do something in a step while nothing is applied."""
+        what(self.runner)
+
+
+@pytest.fixture
+def noted() -> Noted:
+    """Return what notes the deeds."""
+    return Noted()
+
+
+@pytest.fixture
+def part(noted: Noted) -> Part:
+    """Return a part."""
+    return Part(noted.runner)
+
+
+def all_of_it(runner: Runner) -> None:
+    """Ask for everything, some of it twice."""
+    runner.run(at_leisure=True)
+    runner.restream()
+    runner.touched(at_once=True)
+    runner.touched(at_once=False)
+    runner.restream()
+
+
+def test_what_a_step_asks_for_is_done_once_and_without_the_lock(noted: Noted, part: Part) -> None:
+    """Who waits for the lock would wait for a network, and two replicas for each other."""
+    assert part.change(all_of_it) == "done"
+    assert noted.done == ["report at once", "stream", "run here"]
+    part.change(lambda _: None)
+    assert len(noted.done) == 3, "done twice"
+
+
+def test_a_step_within_a_step_belongs_to_it(noted: Noted, part: Part) -> None:
+    """What the inner one asks for would be done with the lock of the outer one held."""
+
+    def nested(runner: Runner) -> None:
+        part.change(all_of_it)
+        assert noted.done == []
+        runner.run(at_leisure=False)
+
+    part.change(nested)
+    assert noted.done == ["report at once", "stream", "run"], "not by this thread: one was in haste"
+
+
+def test_a_step_that_is_refused_does_what_it_has_asked_for(noted: Noted, part: Part) -> None:
+    """A replica that has failed in a step would not be reported."""
+
+    def refused(runner: Runner) -> None:
+        runner.touched(at_once=True)
+        raise ConflictError("refused")
+
+    with pytest.raises(ConflictError):
+        part.change(refused)
+    assert noted.done == ["report at once"]
+    assert not noted.runner.steps
+
+
+def test_outside_of_a_step_all_is_done_at_once(noted: Noted) -> None:
+    """What a thread without the lock asks for would wait for the next step."""
+    all_of_it(noted.runner)
+    assert noted.done == ["run here", "stream", "report at once", "report", "stream"]
+
+
+def test_a_step_of_another_thread_is_not_this_one_s(noted: Noted, part: Part) -> None:
+    """What this thread asks for would be done by one that may be stuck at a disk."""
+    inside, go = threading.Event(), threading.Event()
+
+    def stuck(_: Runner) -> None:
+        inside.set()
+        assert go.wait(WAIT_SECONDS)
+
+    thread = threading.Thread(target=part.change, args=(stuck,))
+    thread.start()
+    try:
+        assert inside.wait(WAIT_SECONDS)
+        noted.runner.restream()
+        assert noted.done == ["stream, locked"]
+    finally:
+        go.set()
+        thread.join(WAIT_SECONDS)
+
+
+def test_a_step_alone_keeps_the_job_from_applying(noted: Noted, part: Part) -> None:
+    """The log would be cut under what is being applied."""
+    part.change_alone(lambda runner: noted.done.append(str(runner.applying.locked())))
+    assert noted.done == ["True"]
+    assert not noted.runner.applying.locked()
