@@ -42,6 +42,7 @@ from rezone.console.tasks import Standing, task_view
 from rezone.console.words import bytes_text, seconds_text
 from rezone.console.zones import PAGE_NODES, Shown, zone_view
 from rezone.domain.routing.route_records import RouteRecords
+from rezone.resources.machine_status import WaitedFor, WaitingReason
 from rezone.resources.migration import (
     MigrationState,
     RegionMigration,
@@ -49,7 +50,7 @@ from rezone.resources.migration import (
     RegionMigrationStatus,
 )
 from rezone.resources.model import ObjectMeta
-from rezone.resources.task import TaskState, TaskType
+from rezone.resources.task import PartitionGap, TaskState, TaskType, WriteUnavailability
 
 ZONE_SECTIONS = ("head", "tasks", "jobs", "map", "nodes")
 
@@ -290,3 +291,24 @@ def test_quantities_are_short() -> None:
         "1 h 1 min",
         "1 d 1 h",
     ]
+
+
+@pytest.mark.proves("OB-03", "OB-05")
+def test_an_ended_rebalance_says_what_it_waited_for_and_cost_writers() -> None:
+    """Who looks at the page afterwards would have to ask for the report besides."""
+    waits = (
+        WaitedFor(reason=WaitingReason.COPYING, seconds=5),
+        WaitedFor(reason=WaitingReason.LIMIT, seconds=130),
+    )
+    gap = PartitionGap(partition=3, milliseconds=8)
+    cost = WriteUnavailability(
+        transfers=2, total_milliseconds=9, max_milliseconds=8, longest=(gap,)
+    )
+    told = {"state": TaskState.SUCCEEDED, "waits": waits, "write_unavailability": cost}
+    for changes, shown in (({}, False), (told, True)):
+        task = task_of(planned_status().model_copy(update=changes))
+        found = Pages().sections("task", ("progress",), view=task_view(task), splits=None)
+        text = " ".join(re.sub(r"<[^>]*>", " ", found["progress"]).split())
+        assert ("Has waited for Limit 2 min 10 s, Copying 5 s" in text) == shown, text
+        stopped = "by 2 leader transfers, for at most 8 ms (partition 3)"
+        assert (stopped in text) == shown

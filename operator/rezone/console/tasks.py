@@ -8,6 +8,7 @@ from typing import Final
 from rezone.console.actions import Action, possible_actions
 from rezone.console.partitions import PAGE_PARTITIONS, page_count, page_in
 from rezone.domain.routing.topology_text import Topology, TopologyError, parse
+from rezone.resources.machine_status import WaitedFor
 from rezone.resources.task import (
     TERMINAL_TASK_STATES,
     MoveReason,
@@ -78,6 +79,11 @@ class TaskView:
     def status(self) -> RebalanceTaskStatus:
         """The status; an empty one before the operator has seen the task."""
         return self.task.status or RebalanceTaskStatus()
+
+    @property
+    def waits(self) -> tuple[WaitedFor, ...]:
+        """For what the task has waited until the wait under way, the longest first."""
+        return tuple(sorted(self.status.waits, key=lambda each: -each.seconds))
 
     @property
     def percent(self) -> int:
