@@ -153,7 +153,7 @@ def test_each_namespace_has_its_own_names(guarded: Kubectl, where: str, spec: Js
 )
 def test_no_namespace_has_another_s_names(guarded: Kubectl, spec: Json, said: str) -> None:
     """Whoever may make a Certificate anywhere could be the operator of all zones."""
-    named = {"uris": [f"rezone://zone/{SHOP}/a/writer"]} if said in OF_OTHER_FIELDS else {}
+    named: Json = {"uris": [f"rezone://zone/{SHOP}/a/writer"]} if said in OF_OTHER_FIELDS else {}
     for account in ((), (CERT_MANAGER, ADMIN)):
         told = refusal(guarded, certificate(SHOP, **named, **spec), *account)
         assert said in told, told
