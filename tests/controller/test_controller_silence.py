@@ -12,7 +12,7 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from rezone.controller.process import handlers, health
+from rezone.controller.process import handlers
 from rezone.controller.process.handlers import KopfThread, build_registry
 from rezone.controller.process.health import HealthServer
 from rezone.controller.work.keys import ObjectKey
@@ -71,27 +71,6 @@ def test_a_list_that_is_not_answered_is_asked_again(
         for connection in asked:
             connection.close()
     assert not ended.is_set()
-
-
-@pytest.mark.proves("NW-01")
-async def test_who_connects_to_the_operators_port_and_asks_nothing_is_hung_up_on(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Each would hold a descriptor of the operator for an hour."""
-    monkeypatch.setattr(health, "IDLE_SECONDS", 0.2)
-    (port,) = free_ports(1)
-    server = HealthServer("127.0.0.1", port, lambda: True)
-    await server.start()
-    try:
-        with socket.create_connection(("127.0.0.1", port)) as idle:
-            idle.settimeout(0)
-            url = f"http://127.0.0.1:{port}/healthz"
-            async with aiohttp.ClientSession() as session, session.get(url) as answer:
-                assert answer.status == 200
-            loop = asyncio.get_running_loop()
-            assert await asyncio.wait_for(loop.sock_recv(idle, 1), DEADLINE_SECONDS) == b""
-    finally:
-        await server.stop()
 
 
 @pytest.mark.proves("OB-07")
