@@ -19,7 +19,7 @@ class Listing:
     def __init__(self) -> None:
         self.asked: list[dict[str, str]] = []
 
-    async def list(self, _kind: Any, _namespace: str, *, fields: dict[str, str]) -> tuple[()]:
+    async def list_all(self, _kind: Any, _namespace: str, *, fields: dict[str, str]) -> tuple[()]:
         """Return nothing."""
         self.asked.append(fields)
         return ()

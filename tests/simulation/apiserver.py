@@ -10,7 +10,7 @@ from __future__ import annotations
 import collections
 import enum
 import itertools
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
@@ -271,6 +271,11 @@ class SimulatedKube:
         found = [o for o in found if all(_at(o, k) == v for k, v in (fields or {}).items())]
         self._server.listed[kind.name] += len(found)
         return found
+
+    async def names(self, kind: Kind, namespace: str | None = None) -> Sequence[tuple[str, str]]:
+        """Return namespace and name of the objects that are not being deleted."""
+        metas = (found["metadata"] for found in await self.list(kind, namespace))
+        return [(m["namespace"], m["name"]) for m in metas if not m.get("deletionTimestamp")]
 
     async def create(self, kind: Kind, manifest: Manifest, *, dry_run: bool = False) -> Manifest:
         """Create an object; a dry run finds nothing wrong with it, and stores nothing."""

@@ -20,6 +20,7 @@ from rezone.kube.connection import (
     APPLY_PATCH,
     JSON,
     MERGE_PATCH,
+    METADATA_LIST,
     ConfigurationError,
     Connection,
     ConnectionSettings,
@@ -147,6 +148,18 @@ class Kube:
         call = _chunks(self._connection, kind.path(namespace), query)
         found, _ = await self._send(call, f"{kind.name} list in {namespace or 'all'}")
         return found
+
+    async def names(self, kind: Kind, namespace: str | None = None) -> Sequence[tuple[str, str]]:
+        """Return namespace and name of the objects that are not being deleted.
+
+        The API server sends their metadata alone, so neither the size of an object nor what cannot
+        be read of it matters.
+        """
+        query = {"limit": str(LIST_CHUNK_OBJECTS)}
+        call = _chunks(self._connection, kind.path(namespace), query, accept=METADATA_LIST)
+        found, _ = await self._send(call, f"{kind.name} names in {namespace or 'all'}")
+        metas = (each["metadata"] for each in found)
+        return [(m["namespace"], m["name"]) for m in metas if not m.get("deletionTimestamp")]
 
     async def first(
         self,
@@ -315,12 +328,16 @@ class Kube:
 
 
 async def _chunks(
-    connection: Connection, path: str, query: Mapping[str, str], enough: float = math.inf
+    connection: Connection,
+    path: str,
+    query: Mapping[str, str],
+    enough: float = math.inf,
+    accept: str = JSON,
 ) -> tuple[list[Manifest], bool]:
     """Return objects until there are enough of them, and whether these are all there are."""
     found: list[Manifest] = []
     while True:
-        chunk = await connection.request("GET", path, query=query)
+        chunk = await connection.request("GET", path, query=query, accept=accept)
         found += chunk["items"]
         more = chunk["metadata"].get("continue")
         if not more or len(found) >= enough:

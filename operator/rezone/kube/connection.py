@@ -36,6 +36,7 @@ JSON = "application/json"
 MERGE_PATCH = "application/merge-patch+json"
 STRATEGIC_PATCH = "application/strategic-merge-patch+json"
 APPLY_PATCH = "application/apply-patch+yaml"
+METADATA_LIST = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
 
 ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 DEFAULT_NAMESPACE = "default"
@@ -136,6 +137,7 @@ class Connection:
         query: Mapping[str, str] | None = None,
         body: Json | None = None,
         content_type: str = JSON,
+        accept: str = JSON,
     ) -> Json:
         """Send one request and return the answer.
 
@@ -148,6 +150,7 @@ class Connection:
                 query=query or {},
                 body=body,
                 content_type=content_type,
+                accept=accept,
                 silence_seconds=self._settings.request_timeout_seconds,
             )
             payload = await answer.read()

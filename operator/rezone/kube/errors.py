@@ -13,6 +13,8 @@ KubeError
   UnreadableError       a stored object that this version cannot parse
 """
 
+from typing import Any
+
 
 class KubeError(Exception):
     """The root of this package's errors."""
@@ -67,4 +69,11 @@ class ForeignObjectError(KubeError):
 
 
 class UnreadableError(KubeError):
-    """Raised when a stored object does not parse; the message names the field."""
+    """Raised when a stored object does not parse; the message names the field.
+
+    `about` is the object as far as it can be told about: with its metadata alone.
+    """
+
+    def __init__(self, message: str, *, about: Any = None) -> None:
+        super().__init__(message)
+        self.about = about

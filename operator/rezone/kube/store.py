@@ -8,15 +8,17 @@ times is not written, or the write would wake us for ever.
 Concurrency: stateless; any number of tasks may use one store.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, TypeVar
 
+import structlog
 from pydantic import ValidationError
 
 from rezone.kube.client import Kube
 from rezone.kube.errors import ExistsError, InvalidWriteError, MissingError, UnreadableError
 from rezone.kube.kinds import Kind, Manifest, MigrationKind, TaskKind, ZoneKind
 from rezone.kube.names import AnyObject, kind_of, owner_reference, require_owned
+from rezone.kube.standins import nameplate, stand_in, without_words
 from rezone.resources import API_VERSION
 from rezone.resources.migration import RegionMigration
 from rezone.resources.model import CustomObject, Model
@@ -24,6 +26,8 @@ from rezone.resources.task import RebalanceTask
 from rezone.resources.zone import DistributionZone
 
 O = TypeVar("O", bound=CustomObject[Any, Any])  # noqa: E741 - the object, in all signatures here
+
+log = structlog.get_logger(__name__)
 
 _KINDS: dict[type[AnyObject], Kind] = {
     DistributionZone: ZoneKind,
@@ -62,8 +66,17 @@ class StatusStore:
         Raises UnreadableError if one does not parse: leaving it out could hide a move under way.
         """
         found = await self._kube.list(_KINDS[kind], namespace, labels=labels, fields=fields)
-        parsed = (parse(kind, each) for each in found)
-        return tuple(sorted(parsed, key=lambda o: (o.metadata.namespace, o.metadata.name)))
+        return _by_name(parse(kind, each) for each in found)
+
+    async def list_all(
+        self, kind: type[O], namespace: str, *, fields: Mapping[str, str]
+    ) -> tuple[O, ...]:
+        """Return objects as `list` does, with a stand-in for each that does not parse.
+
+        One object must not end the passes of its zone; its own pass tells what is wrong with it.
+        """
+        found = await self._kube.list(_KINDS[kind], namespace, fields=fields)
+        return _by_name(each for body in found if (each := _parse_or_stand_in(kind, body)))
 
     async def write_status(self, obj: O, new_status: Model) -> O:
         """Set the status of `obj`, only if the object is still as it was read.
@@ -133,9 +146,25 @@ def parse(kind: type[O], body: Mapping[str, Any]) -> O:
     try:
         return kind.parse(body)
     except ValidationError as error:
+        mended = without_words(body, error)
+        if mended is not None:
+            return kind.parse(mended)
         metadata = body.get("metadata", {})
         where = f"{metadata.get('namespace')}/{metadata.get('name')}"
-        raise UnreadableError(f"{kind.__name__} {where}: {_short(error)}") from error
+        about = nameplate(kind, body)
+        raise UnreadableError(f"{kind.__name__} {where}: {_short(error)}", about=about) from error
+
+
+def _parse_or_stand_in(kind: type[O], body: Manifest) -> O | None:
+    try:
+        return parse(kind, body)
+    except UnreadableError as error:
+        log.warning("an object cannot be read, and counts as suspended", error=str(error))
+        return stand_in(kind, body)
+
+
+def _by_name(objects: Iterable[O]) -> tuple[O, ...]:
+    return tuple(sorted(objects, key=lambda o: (o.metadata.namespace, o.metadata.name)))
 
 
 def validated(status: Model) -> dict[str, Any]:

@@ -21,10 +21,12 @@ from rezone.controller.nodes.news import News
 from rezone.controller.work.keys import Kind, ObjectKey, ZoneKey
 from rezone.controller.work.queue import KeyedQueue
 from rezone.controller.work.settings import CoordinatorSettings
+from rezone.domain.assignment import announcements
 from rezone.kube.certificates import Certificates
 from rezone.kube.claims import ClaimStore
 from rezone.kube.client import Kube
 from rezone.kube.data_node import PodSettings
+from rezone.kube.errors import UnreadableError
 from rezone.kube.events import EventRecorder
 from rezone.kube.pods import PodStore
 from rezone.kube.spark import SparkSettings, SparkStore
@@ -199,6 +201,14 @@ class Coordinator:
             try:
                 wake = await reconcile(key)
                 failed = False
+            except UnreadableError as error:
+                if error.about is not None:
+                    told = announcements.of_unreadable(str(error))
+                    self.announcer.announce(error.about, (told,))
+                if key.kind is Kind.ZONE:
+                    # Nobody will have looked at it soon: others' copies must not wait for that.
+                    self.copy_board.forget(ZoneKey(key.namespace, key.name))
+                raise
             finally:
                 seconds = asyncio.get_running_loop().time() - begun
                 self.metrics.note_pass(key.kind, seconds, failed=failed)

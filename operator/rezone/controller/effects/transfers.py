@@ -14,6 +14,8 @@ from rezone.controller.work.keys import ZoneKey
 from rezone.domain.model import world
 from rezone.domain.model.world import Copy, EnsureSparkApplication
 from rezone.domain.observed.machine_limits import Rank, Turn
+from rezone.kube.errors import ForbiddenError, MissingError
+from rezone.kube.kinds import ZoneKind
 from rezone.kube.names import AnyObject
 from rezone.kube.spark import Owner
 from rezone.resources.zone import DistributionZone
@@ -54,21 +56,28 @@ class Transfers:
         self, owner: AnyObject, copies: Sequence[Copy], rank: Rank
     ) -> tuple[Copy, ...]:
         """Return the copies that the machines take, beside those of other zones."""
-        board, settings = self._c.copy_board, self._c.settings
+        board = self._c.copy_board
         if not board.knows_zones:
-            zones = [
-                zone.metadata
-                for namespace in settings.namespaces or (None,)
-                for zone in await self._c.store.list(DistributionZone, namespace)
-                if zone.metadata.deletion_timestamp is None
-            ]
-            board.expect([ZoneKey(meta.namespace, meta.name) for meta in zones])
+            board.expect(await self._zones())
         meta = owner.metadata
         since = meta.creation_timestamp or utc_now()
         zone = f"zone {self._runtime.key.namespace}/{self._runtime.key.name}"
         what = "repairs" if rank is Rank.REPAIR else meta.name
         turn = Turn(rank, since, f"{what} of {zone}")
         return board.admit(self._runtime, meta.uid, turn, copies)
+
+    async def _zones(self) -> list[ZoneKey]:
+        """Return all zones by name: one that cannot be read must not keep the others waiting."""
+        found: list[ZoneKey] = []
+        for namespace in self._c.settings.namespaces or (None,):
+            try:
+                names = await self._c.kube.names(ZoneKind, namespace)
+            except (ForbiddenError, MissingError) as error:
+                # Such as a namespace that is gone: there is nothing to look after.
+                log.warning("zones not listed", namespace=namespace, error=str(error))
+            else:
+                found += [ZoneKey(*name) for name in names]
+        return found
 
     async def ensure_spark(
         self,

@@ -81,4 +81,4 @@ async def _migrations(
             return (migration,)
         if owner_task_of(migration):
             fields["spec.partition"] = str(migration.spec.partition)
-    return await coordinator.store.list(RegionMigration, namespace, fields=fields)
+    return await coordinator.store.list_all(RegionMigration, namespace, fields=fields)

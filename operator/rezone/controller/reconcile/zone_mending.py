@@ -42,7 +42,7 @@ async def migrations_of(
     """Read a zone's migrations: only now and then, there may be thousands."""
     meta = zone.metadata
     fields = {"spec.zoneName": meta.name}
-    return await coordinator.store.list(RegionMigration, meta.namespace, fields=fields)
+    return await coordinator.store.list_all(RegionMigration, meta.namespace, fields=fields)
 
 
 async def unplaced_replicas(

@@ -70,7 +70,7 @@ class ZoneTasks:
         """Return the tasks of a zone, a person's among them."""
         meta = zone.metadata
         fields = {"spec.zoneName": meta.name}
-        return await self._c.store.list(RebalanceTask, meta.namespace, fields=fields)
+        return await self._c.store.list_all(RebalanceTask, meta.namespace, fields=fields)
 
     async def ensure(self, zone: DistributionZone, found: Sequence[RebalanceTask]) -> None:
         """Create the current task unless it is there, as far as this pass has seen."""

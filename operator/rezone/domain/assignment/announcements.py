@@ -29,6 +29,7 @@ class EventReason(enum.StrEnum):
     UPDATE_DONE = "UpdateDone"  # all pods have the current template
     REBALANCE_STARTED = "RebalanceStarted"  # a trigger was written as the pending assignment
     REBALANCE_DONE = "RebalanceDone"  # the pending assignment has become the stable one
+    UNREADABLE = "Unreadable"  # the object has what this version of the operator cannot read
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -39,6 +40,17 @@ class Announcement:
     message: str
     key: str
     warning: bool = False
+
+
+def of_unreadable(why: str) -> Announcement:
+    """Return the event for an object that cannot be read, of whichever kind."""
+    message = (
+        f"{why}. The operator leaves the object as it is, and does nothing for it until that is "
+        "mended, or the operator of the version that has written it is back"
+    )
+    return Announcement(
+        reason=EventReason.UNREADABLE, message=message, key=f"Unreadable/{why}", warning=True
+    )
 
 
 _BAD_ENDS = frozenset({TaskState.FAILED, MigrationState.FAILED, MigrationState.ROLLED_BACK})
