@@ -121,7 +121,7 @@ def attributes(span: Any) -> dict[str, Any]:
     }
 
 
-def test_a_receiver_gets_one_trace_of_a_task_and_its_transfers(receiver: Receiver) -> None:
+async def test_a_receiver_gets_one_trace_of_a_task_and_its_transfers(receiver: Receiver) -> None:
     """Nobody could see where the time of a rebalance went, beside what else the cluster did."""
     traces = Traces(trace_sink(OTLP))
     traces.note_task(TASK, *task(state="Transferring"))
@@ -132,7 +132,7 @@ def test_a_receiver_gets_one_trace_of_a_task_and_its_transfers(receiver: Receive
     )
     traces.note_task(TASK, *task(**ENDED))
     traces.note_task(TASK, *task(**ENDED))
-    traces.close()
+    await traces.close()
 
     spans = receiver.spans()
     assert sorted(spans) == [
@@ -172,25 +172,25 @@ def test_a_receiver_gets_one_trace_of_a_task_and_its_transfers(receiver: Receive
     assert service["service.instance.id"] == "operator-0"
 
 
-def test_nothing_is_sent_unless_it_is_asked_for(receiver: Receiver) -> None:
+async def test_nothing_is_sent_unless_it_is_asked_for(receiver: Receiver) -> None:
     """The operator would send names of zones to whoever stands in a variable of its pod."""
     traces = Traces(trace_sink(CoordinatorSettings()))
     traces.note_task(TASK, *task(state="Transferring"))
     traces.note_task(TASK, *task(**ENDED))
     assert traces.words("task-uid") == {}
-    traces.close()
+    await traces.close()
     assert not receiver.requests
 
 
-def test_what_another_operator_has_ended_is_not_sent_again(receiver: Receiver) -> None:
+async def test_what_another_operator_has_ended_is_not_sent_again(receiver: Receiver) -> None:
     """Each new holder of the Lease would send the traces of all tasks that there are."""
     traces = Traces(trace_sink(OTLP))
     traces.note_task(TASK, *task(**ENDED))
-    traces.close()
+    await traces.close()
     assert not receiver.requests
 
 
-def test_a_receiver_that_is_away_holds_nothing_up(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_receiver_that_is_away_holds_nothing_up(monkeypatch: pytest.MonkeyPatch) -> None:
     """A rebalance would wait for a monitoring system, or the operator not end."""
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:9")
     traces = Traces(trace_sink(OTLP))
@@ -199,7 +199,7 @@ def test_a_receiver_that_is_away_holds_nothing_up(monkeypatch: pytest.MonkeyPatc
         traces.note_task(key, *task(state="Planned"))
         traces.note_task(key, *task(**ENDED))
     assert traces.words("task-uid") == {"trace_id": f"{trace_id('task-uid'):032x}"}
-    traces.close()
+    await traces.close()
 
 
 def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -188,7 +188,7 @@ class Coordinator:
             self.forget_zone(zone)
         self.monitors.close()
         # A receiver that does not answer holds up no more than the end.
-        await asyncio.to_thread(self.traces.close)
+        await self.traces.close()
 
     async def _reconcile(self, key: ObjectKey) -> float | None:
         reconcile = self._loops[key.kind]

@@ -7,6 +7,7 @@ leader transfer that a task has made is a part of the task's trace.
 What is sent is told to a sink, which keeps it off the loop (`otlp`). Without one nothing is made.
 """
 
+import asyncio
 import hashlib
 import itertools
 from collections.abc import Iterable, Iterator, Mapping
@@ -80,10 +81,10 @@ class Traces:
         """Return what log lines about an object say of its trace."""
         return {"trace_id": f"{trace_id(uid):032x}"} if self._sink is not None else {}
 
-    def close(self) -> None:
+    async def close(self) -> None:
         """Send what is left; may block for some seconds."""
         if self._sink is not None:
-            self._sink.close()
+            await asyncio.to_thread(self._sink.close)
 
     def _has_ended(self, key: ObjectKey, state: str) -> bool:
         if self._sink is None:
