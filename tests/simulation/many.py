@@ -28,6 +28,7 @@ from typing import Any, NamedTuple
 import structlog
 
 from simulation import (
+    conditional,
     cuts,
     maintained,
     producing,
@@ -63,6 +64,7 @@ STORMS: dict[str, Callable[[int], Counts]] = {
     "test_transaction_storms": test_transaction_storms.storm,
     "test_change_feed": lambda seed: _counted((Followed, FollowedCopies)[seed % 2](seed)),
     "test_closed_times": lambda seed: _counted(ClosedTimes(seed)),
+    "test_conditional_storms": conditional.storm,
     "test_copy_storms": lambda seed: _counted(CopyStorm(seed)),
     "test_cut_over": lambda seed: _counted(CutOver(seed)),
     "test_cuts": cuts.storm,
@@ -82,6 +84,7 @@ SHARES: Mapping[str, float] = {
     "test_indexed": 1 / 2,  # like `test_torn_logs`
     "test_torn_logs": 1 / 2,  # like `test_indexed`
     "test_change_feed": 1 / 2,  # 1 s a seed; `test_cut_over` with somebody who follows
+    "test_conditional_storms": 1 / 2,  # 2 s a seed; like `test_producer_storms`
     "test_cuts": 1 / 4,  # 2.5 s a seed; few choices: 18 kinds of cuts
     "test_failing_disks": 1 / 2,  # like `test_slow_disks`
     "test_slow_disks": 1 / 2,  # like `test_failing_disks`

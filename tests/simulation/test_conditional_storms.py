@@ -1,0 +1,37 @@
+"""Compare-and-set while leaders move, copies go and zones are re-sharded."""
+
+from __future__ import annotations
+
+import pytest
+
+from simulation.conditional import ConditionalCopyStorm, ConditionalCutOver
+from simulation.coverage import assert_reached
+from simulation.runs import seeds
+
+
+@pytest.mark.proves("B-08")
+@pytest.mark.parametrize("seed", seeds()[::20])
+def test_a_conditional_write_counts_once_over_seals(seed: int) -> None:
+    """Each is applied once and by its condition, or not at all, as its client was told.
+
+    Some order of failovers around a seal would apply one twice, or over what nobody had seen.
+    """
+    ConditionalCutOver(seed).run()
+
+
+@pytest.mark.parametrize("seed", seeds()[::20])
+def test_a_conditional_write_counts_once_over_leaders_and_copies(seed: int) -> None:
+    """Each is there once, at all replicas, or at none.
+
+    Some order of deaths would tell a client of a mismatch that its own first attempt has made.
+    """
+    ConditionalCopyStorm(seed).run()
+
+
+def test_the_storms_reach_what_they_are_for() -> None:
+    """Conditional writes are applied and refused, and some are told of a seal.
+
+    Runs in which all succeed at the first attempt would prove nothing.
+    """
+    told = [f"conditional: {what}" for what in ("applied", "mismatch")]
+    assert_reached((*told, "resharded"), [ConditionalCutOver, ConditionalCopyStorm])
