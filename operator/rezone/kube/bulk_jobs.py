@@ -119,17 +119,17 @@ async def view_of(kube: Kube, namespace: str, name: str) -> JobView:
         state=str(state.get("state") or "NEW"),
         error=str(state.get("errorMessage") or ""),
         driver=str((status.get("driverInfo") or {}).get("podName") or f"{name}-driver"),
-        progress=_said(annotations.get(PROGRESS_ANNOTATION)),
-        result=_said(annotations.get(RESULT_ANNOTATION)),
+        progress=said_in(annotations.get(PROGRESS_ANNOTATION)),
+        result=said_in(annotations.get(RESULT_ANNOTATION)),
     )
 
 
-def _said(text: str | None) -> Mapping[str, Any] | None:
+def said_in(text: str | None) -> Mapping[str, Any] | None:
     """Return what a driver has said; None for what is not: anybody may annotate."""
     if not text or len(text) > SAID_CHARACTERS_MAX:
         return None
     try:
         found = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     return found if isinstance(found, dict) else None

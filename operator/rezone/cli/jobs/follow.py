@@ -67,16 +67,25 @@ def end_of(view: JobView, namespace: str) -> tuple[int, str]:
     result = view.result
     if "error" in result:
         return FAILED, f"{view.name}: {result['error']}"
-    match result.get("job"):
+    try:
+        return _told(result, log)
+    except (KeyError, TypeError, ValueError, AttributeError):
+        return FAILED, f"{view.name}: its result is none that this version knows; {log}"
+
+
+def _told(result: Mapping[str, Any], log: str) -> tuple[int, str]:
+    match result["job"]:
         case "verify":
             return _verified(result, log)
         case "load":
             return _loaded(result, log)
-        case _:
+        case "export":
             return 0, (
-                f"{result.get('rows'):,} rows as of {result.get('asOf')} are in "
-                f"{result.get('files')} files, digest {result.get('digest')}"
+                f"{result['rows']:,} rows as of {result['asOf']} are in "
+                f"{result['files']:,} files, digest {result['digest']}"
             )
+        case other:
+            raise ValueError(f"{other} is no job")
 
 
 def _verified(result: Mapping[str, Any], log: str) -> tuple[int, str]:
