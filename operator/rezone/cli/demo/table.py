@@ -140,7 +140,7 @@ def table_of_file(path: Path, key: str | None, staging: Path) -> DemoTable:
     return DemoTable(
         schema=schema,
         rows=pc.count_distinct(table.column(name)).as_py(),
-        load=("--parquet", str(staging)),
+        load=("--parquet", str(staging), "--state", str(staging.parent / "loads")),
         write_column=WRITE_COLUMN,
     )
 
