@@ -8,10 +8,21 @@ from typing import Any
 
 import pytest
 
+from kubernetes_fixture import establish
+from rezone.resources.crd import custom_resource_definitions
+from spark_crd import SPARK_CRD
+
 for shared in ("client", "replica", "datanode", "kube"):
     sys.path.insert(0, str(pathlib.Path(__file__).parents[1] / shared))
 
 OPERATOR = str(pathlib.Path(__file__).parents[2] / "operator")
+
+
+@pytest.fixture(scope="session")
+def crds(kubeconfig: pathlib.Path) -> pathlib.Path:
+    """Establish our kinds and kubeflow's; returns the kubeconfig."""
+    establish(kubeconfig, [*custom_resource_definitions(), SPARK_CRD])
+    return kubeconfig
 
 
 @pytest.fixture(scope="module")

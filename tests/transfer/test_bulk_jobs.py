@@ -1,18 +1,33 @@
 """Bulk jobs in real Spark on real data nodes; drivers that are killed in the middle."""
 
+import asyncio
+import functools
 import json
 import os
+import runpy
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from bulk_commands_kit import (
+    SECONDS,
+    Called,
+    all_said,
+    call,
+    deleted,
+    drive,
+    driver_account,
+    stored,
+    submitted,
+)
 from replica_cluster import FAST, Coordinator, cluster
 
 import rezone
@@ -21,13 +36,14 @@ from rezone.transfer.bulk.exported import MANIFEST
 from rezone.wire.codec.schema import Column, ColumnType, TableSchema
 from rezone.wire.messages import ZoneConfig
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(900)]
 TABLE = TableSchema(
     columns=(Column("id", ColumnType.INT64), Column("value", ColumnType.STRING)),
     primary_key=("id",),
 )
-CONFIG = ZoneConfig(zone="z", zone_uid="u", partitions=2, table=TABLE)
-KILLED_SECONDS = 180.0
+CONFIG = ZoneConfig(zone="orders", zone_uid="u", partitions=2, table=TABLE)
+KILLED_SECONDS = 300.0
+EXAMPLES = Path(__file__).parents[2] / "examples/spark"
 
 
 @pytest.fixture
@@ -150,3 +166,126 @@ def test_a_load_whose_driver_was_killed_goes_on_and_writes_each_row_once(
         found = {row["id"]: row["value"] for row in table.scan().to_pylist()}
     assert found.pop(0) == "written since"
     assert found == {n: f"value {n}" for n in range(1, 2003)}
+
+
+@pytest.mark.apiserver
+@pytest.mark.proves("SP-01", "SP-10")
+def test_commands_run_jobs_and_show_how_they_go(
+    spark: Any, zone: Coordinator, crds: Path, namespace: str, tmp_path: Path
+) -> None:
+    """Whoever starts a job would look at a driver's log for an hour, or take a failure for good."""
+    asyncio.run(stored(crds, namespace, zone.nodes[0].address))
+    account = driver_account(crds, namespace, tmp_path)
+    spark.sparkContext._jvm.java.lang.System.setProperty("kubeconfig", str(account))
+    known: set[str] = set()
+    with TableClient(list(zone.peers.values())) as table:
+        table.write(rows(0, 500))
+    to = str(tmp_path / "export")
+
+    called = functools.partial(call, crds, namespace)
+    with ThreadPoolExecutor(1) as pool:
+
+        def run(*arguments: str) -> tuple[Called, dict[str, Any]]:
+            command: Future[Called] = pool.submit(called, *arguments)
+            application = asyncio.run(submitted(crds, namespace, known))
+            try:
+                drive(application)
+                return command.result(SECONDS), application
+            finally:  # what follows a job of which nothing is told waits for ever
+                asyncio.run(deleted(crds, namespace, application["metadata"]["name"], command))
+
+        result, application = run("export", "orders", to, "--files", "4")
+        assert result.returncode == 0, all_said(result)
+        assert "500 rows as of" in all_said(result)
+        assert "writing: 4 of 4 parts, 500 rows" in all_said(result)
+        asked = application["spec"]["arguments"]
+        name = application["metadata"]["name"]
+        assert asked[asked.index("--application") + 1] == f"{namespace}/{name}"
+        assert application["metadata"]["ownerReferences"][0]["name"] == "orders"
+        assert "podAffinity" in application["spec"]["executor"]["affinity"]
+        result, _ = run("verify", "orders", "--with-parquet", to, "-o", "json")
+        assert result.returncode == 0
+        assert json.loads(result.stdout)["equal"]
+        with TableClient(list(zone.peers.values())) as table:
+            table.delete(7)
+        now = str(zone.node(0).clock.micros())
+        result, _ = run("verify", "orders", "--with-parquet", to, "--as-of", now)
+        assert result.returncode == 1
+        assert "DIFFERENT: 499 rows" in all_said(result)
+        assert "in 1 of them 1 rows; their keys: kubectl logs" in all_said(result)
+    result = called("job", name)
+    assert (result.returncode, "500 rows as of" in all_said(result)) == (0, True)
+    assert called("job", name, "--cancel").returncode == 0
+    result = called("job", name)
+    assert result.returncode == 2
+    assert name in all_said(result)
+
+
+def run_example(path: Path) -> None:
+    """Run a script; again where a Python worker had its 10 s, too few on a busy machine."""
+    for _ in range(5):
+        try:
+            runpy.run_path(str(path), run_name="__main__")
+        except Exception as error:
+            if "failed to connect back" not in str(error):
+                raise
+        else:
+            return
+    pytest.fail("no Python worker has come up in time")
+
+
+def zone_of(name: str, *columns: Column) -> ZoneConfig:
+    """Return the config of a zone of one partition."""
+    table = TableSchema(columns=(Column("id", ColumnType.INT64), *columns), primary_key=("id",))
+    return ZoneConfig(zone=name, zone_uid=name, partitions=1, table=table)
+
+
+@pytest.mark.usefixtures("spark")
+def test_examples_do_what_they_say(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """People begin with a copy of an example."""
+    number, money = Column("customer", ColumnType.INT64), Column("amount", ColumnType.FLOAT64)
+    ordered = zone_of("orders", number, money)
+    bought = zone_of("customers", Column("country", ColumnType.STRING))
+    with (
+        cluster(tmp_path / "orders", 1, config=ordered, settings=FAST) as orders,
+        cluster(tmp_path / "customers", 1, config=bought, settings=FAST) as customers,
+    ):
+
+        def example(name: str, **variables: object) -> None:
+            for variable, value in variables.items():
+                monkeypatch.setenv(variable, str(value))
+            run_example(EXAMPLES / f"{name}.py")
+
+        for each in (orders, customers):
+            each.create(0, (0,))
+        address = orders.nodes[0].address
+        monkeypatch.setenv("ORDERS", address)
+        first = [{"id": n, "customer": n % 4, "amount": float(n)} for n in range(40)]
+        later = [{"id": n, "customer": 1, "amount": 5.0} for n in range(40, 60)]
+        (tmp_path / "in").mkdir()
+        pq.write_table(pa.Table.from_pylist(first), tmp_path / "in" / "first.parquet")
+        for _ in range(2):
+            example("nightly_load", INCOMING=tmp_path / "in", STATE=tmp_path / "state")
+        with TableClient([address]) as table, TableClient([customers.nodes[0].address]) as others:
+            assert table.scan().sort_by("id").to_pylist() == first
+            others.write([{"id": n, "country": "NL" if n % 2 else "DE"} for n in range(4)])
+            example("verify_migration", STEP="before", DIGESTS=tmp_path / "digests.json")
+            (tmp_path / "stream").mkdir()
+            pq.write_table(pa.Table.from_pylist(later), tmp_path / "stream" / "later.parquet")
+            example(
+                "stream_into_zone",
+                INCOMING=tmp_path / "stream",
+                CHECKPOINT=tmp_path / "checkpoint",
+                STAGING=tmp_path / "staging",
+            )
+            assert table.scan().sort_by("id").to_pylist() == first + later
+            example("verify_migration", STEP="after")
+        example(
+            "join_two_zones",
+            CUSTOMERS=customers.nodes[0].address,
+            RESULT=tmp_path / "result",
+        )
+    found = pq.read_table(tmp_path / "result").sort_by("country").to_pylist()
+    assert [row["country"] for row in found] == ["DE", "NL"]
+    assert [row["orders"] for row in found] == [15, 15]
+    assert sum(row["amount"] for row in found) == sum(range(10, 40))
