@@ -272,7 +272,7 @@ class Client(Dispatcher):
         """Return who serves a row, as far as clients know."""
         return self._storm.partition_of(row)
 
-    def heir_of(self, partition: PartitionId) -> PartitionId | None:
+    def target_of(self, partition: PartitionId) -> PartitionId | None:
         """Return who has taken over the start of a partition."""
         return self._storm.target_of(partition)
 

@@ -41,6 +41,7 @@ from rezone.datanode.core.copy_intake import (
 )
 from rezone.datanode.scheduling.foreground import CopySteps, Foreground
 from rezone.datanode.state.replica_state import ReplicaState
+from rezone.datanode.state.runner import entry
 from rezone.storage.copies.bulk import BulkLoader
 from rezone.storage.copies.fileload import FileLoader
 from rezone.storage.copies.incoming import Loader
@@ -107,6 +108,7 @@ class Receiver:
 
     def __init__(self, replica: ReplicaState, attempt: str, rest: Rest) -> None:
         self._replica = replica
+        self.runner = replica.runner
         self._attempt = attempt
         self._rest = rest
         self._core = Attempt()
@@ -114,12 +116,12 @@ class Receiver:
         self._rows_total = 0
         self._shown = (-1, -1)
 
+    @entry
     def begin(self) -> None:
         """Refuse with ConflictError unless this replica waits for a copy."""
         replica = self._replica
-        with replica.lock:
-            needed = replica.store.meta.needs_snapshot
-            self._step(Opened(replica.partition_id, replica.role, needed))
+        needed = replica.store.meta.needs_snapshot
+        self._step(Opened(replica.partition_id, replica.role, needed))
 
     def take(self, batch: Any, metadata: Any) -> CopyState | None:
         """Take one batch; return the state when more of it has become durable."""

@@ -16,6 +16,7 @@ from typing import NamedTuple
 import msgspec
 
 from rezone.datanode.state.replica_state import ReplicaState
+from rezone.datanode.state.runner import entry
 from rezone.storage.snapshot.rests import StepBytes
 from rezone.storage.state.history import is_of_history
 from rezone.wire.codec.indexes import IndexCodec
@@ -74,6 +75,7 @@ class IndexDuties:
 
     def __init__(self, replica: ReplicaState) -> None:
         self._replica = replica
+        self.runner = replica.runner
         self.log = replica.log
         self._indexer = replica.store.indexer
         self._pumped_at = float("-inf")
@@ -120,11 +122,14 @@ class IndexDuties:
             return
         now = replica.clock.monotonic()
         if not self._is_due(now):
-            with replica.lock:
-                replica.look_again(self._due_at)
+            self._wait()
             return
         self._pumped_at = now
         indexer.catch_up()
+
+    @entry
+    def _wait(self) -> None:
+        self._replica.look_again(self._due_at)
 
     def tick(self, now: float) -> None:
         """Wake the job when entries have waited for long enough."""

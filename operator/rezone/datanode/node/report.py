@@ -24,6 +24,7 @@ from rezone.datanode.node.hearing import Hearing
 from rezone.datanode.node.known_zone import KnownZone
 from rezone.datanode.replica.replica import Replica
 from rezone.datanode.settings import Clock, NodeSettings
+from rezone.datanode.state.runner import entry
 from rezone.wire.messages import (
     DiskTrouble,
     IsrProposal,
@@ -196,58 +197,58 @@ class ReportBoard:
         )
 
 
+@entry
 def replica_report(replica: Replica) -> ReplicaReport:
     """Return the state of one replica."""
-    with replica.lock:
-        store, record, leading = replica.store, replica.record, replica.leadership
-        proposal: IsrProposal | None = None
-        refusal = replica.leading.refusal
-        led_from: int | None = None
-        gap_ms: int | None = None
-        durable: dict[int, int] = {}
-        applied: dict[int, int] = {}
-        if leading is not None:
-            proposal, led_from = leading.proposal, replica.leading.led_from
-            gap_ms = replica.write_gap.milliseconds(replica.leader_epoch)
-            durable = {n: f.durable for n, f in leading.followers.items() if f.durable >= 0}
-            applied = {n: f.applied for n, f in leading.followers.items() if f.durable >= 0}
-        stream_error = replica.following.error if replica.role is not Role.LEADER else ""
-        return ReplicaReport(
-            partition=replica.partition_id,
-            role=replica.role,
-            leader=record.leader,
-            leader_epoch=replica.leader_epoch,
-            partition_epoch=record.partition_epoch,
-            revision=store.meta.revision,
-            last_epoch=store.last_epoch,
-            led_from_offset=led_from,
-            log_end_offset=store.log_end,
-            durable_offset=store.durable_end,
-            committed_offset=replica.positions.committed,
-            kv_applied_offset=store.applied,
-            index=store.indexer.position if store.indexer.enabled else None,
-            index_builds=replica.index.builds,
-            needs_snapshot=store.meta.needs_snapshot,
-            takeover=replica.transfer.state,
-            takeover_epoch=replica.transfer.epoch,
-            takeover_error=replica.transfer.error,
-            copy=replica.copy_progress,
-            proposal=proposal,
-            write_gap_ms=gap_ms,
-            write_gap_time=replica.write_gap.ended_micros(replica.leader_epoch),
-            proposal_error=refusal.error_code if refusal is not None else "",
-            follower_offsets=durable,
-            follower_applied=applied,
-            rows_estimate=replica.upkeep.sizes[0],
-            bytes_estimate=replica.upkeep.sizes[1],
-            error=replica.failure or replica.damage.reason or stream_error,
-            damage=replica.damage.reason,
-            failed=bool(replica.failure),
-            leader_heard=replica.following.leader_heard,
-            leader_stalled=replica.following.leader_stalled,
-            disk=replica.failing.disk,
-            paced_rows_per_second=round(replica.pacer.rows_per_second or 0),
-            seal=replica.sealing.state,
-            imports=replica.importing.progress(),
-            uncompared=store.meta.uncompared,
-        )
+    store, record, leading = replica.store, replica.record, replica.leadership
+    proposal: IsrProposal | None = None
+    refusal = replica.leading.refusal
+    led_from: int | None = None
+    gap_ms: int | None = None
+    durable: dict[int, int] = {}
+    applied: dict[int, int] = {}
+    if leading is not None:
+        proposal, led_from = leading.proposal, replica.leading.led_from
+        gap_ms = replica.write_gap.milliseconds(replica.leader_epoch)
+        durable = {n: f.durable for n, f in leading.followers.items() if f.durable >= 0}
+        applied = {n: f.applied for n, f in leading.followers.items() if f.durable >= 0}
+    stream_error = replica.following.error if replica.role is not Role.LEADER else ""
+    return ReplicaReport(
+        partition=replica.partition_id,
+        role=replica.role,
+        leader=record.leader,
+        leader_epoch=replica.leader_epoch,
+        partition_epoch=record.partition_epoch,
+        revision=store.meta.revision,
+        last_epoch=store.last_epoch,
+        led_from_offset=led_from,
+        log_end_offset=store.log_end,
+        durable_offset=store.durable_end,
+        committed_offset=replica.positions.committed,
+        kv_applied_offset=store.applied,
+        index=store.indexer.position if store.indexer.enabled else None,
+        index_builds=replica.index.builds,
+        needs_snapshot=store.meta.needs_snapshot,
+        takeover=replica.transfer.state,
+        takeover_epoch=replica.transfer.epoch,
+        takeover_error=replica.transfer.error,
+        copy=replica.copy_progress,
+        proposal=proposal,
+        write_gap_ms=gap_ms,
+        write_gap_time=replica.write_gap.ended_micros(replica.leader_epoch),
+        proposal_error=refusal.error_code if refusal is not None else "",
+        follower_offsets=durable,
+        follower_applied=applied,
+        rows_estimate=replica.upkeep.sizes[0],
+        bytes_estimate=replica.upkeep.sizes[1],
+        error=replica.failure or replica.damage.reason or stream_error,
+        damage=replica.damage.reason,
+        failed=bool(replica.failure),
+        leader_heard=replica.following.leader_heard,
+        leader_stalled=replica.following.leader_stalled,
+        disk=replica.failing.disk,
+        paced_rows_per_second=round(replica.pacer.rows_per_second or 0),
+        seal=replica.sealing.state,
+        imports=replica.importing.progress(),
+        uncompared=store.meta.uncompared,
+    )

@@ -40,8 +40,7 @@ class ImportCollector(Collector):
         partitions = self._node.partitions()
         found: list[ImportProgress] = []
         for partition in partitions:
-            with partition.lock:
-                found += partition.importing.progress()
+            found += partition.importing.progress()
         phases = collections.Counter(map(phase_of, found))
         parts = GaugeMetricFamily(
             "rezone_data_node_reshard_ranges",

@@ -14,6 +14,7 @@ import errno
 from rezone.datanode.replication.leader import LeaderDuties
 from rezone.datanode.replication.roles import Roles
 from rezone.datanode.state.replica_state import ReplicaState
+from rezone.datanode.state.runner import entry
 from rezone.datanode.writing.pacing import WritePacer
 from rezone.datanode.writing.write import WriteIntake
 from rezone.wire.errors import NotReadyError
@@ -47,6 +48,7 @@ class Failing:
         pacer: WritePacer,
     ) -> None:
         self._replica = replica
+        self.runner = replica.runner
         self._roles = roles
         self._leading = leading
         self._intake = intake
@@ -54,29 +56,29 @@ class Failing:
         self._left = False
         self.disk = DiskTrouble.NONE
 
+    @entry
     def failed(self, error: Exception) -> bool:
         """Go on with nothing: lead no more, and answer what waits; False if it had failed."""
         replica = self._replica
-        with replica.lock:
-            if replica.failure:
-                return False
-            replica.log.error("a replica has failed", error=str(error))
-            replica.note_failure(str(error) or type(error).__name__)
-            self.disk = trouble_of(error)
-            self._step_down()
-            refused = NotReadyError(f"the replica has failed: {replica.failure}")
-            self._intake.fail_all(refused)
-            self._pacer.fail_all(refused)
+        if replica.failure:
+            return False
+        replica.log.error("a replica has failed", error=str(error))
+        replica.note_failure(str(error) or type(error).__name__)
+        self.disk = trouble_of(error)
+        self._step_down()
+        refused = NotReadyError(f"the replica has failed: {replica.failure}")
+        self._intake.fail_all(refused)
+        self._pacer.fail_all(refused)
         replica.touched(at_once=True)
         return True
 
+    @entry
     def stand_aside(self, stalled_seconds: float) -> None:
         """Fail a leader of which a follower can take the place: the disk does not answer."""
         replica = self._replica
-        with replica.lock:
-            if self._leading.can_be_replaced and not replica.transfer.blocks_writes:
-                why = f"the disk stalls: a sync is under way for {stalled_seconds:.1f} s"
-                replica.fail(TimeoutError(why))
+        if self._leading.can_be_replaced and not replica.transfer.blocks_writes:
+            why = f"the disk stalls: a sync is under way for {stalled_seconds:.1f} s"
+            replica.fail(TimeoutError(why))
 
     def _step_down(self) -> None:
         """Lead no more; one that is about to hand over has nothing to write, and ends that."""

@@ -19,6 +19,7 @@ from rezone.datanode.indexing.indexing import IndexDuties
 from rezone.datanode.ownership.sealing import Sealing
 from rezone.datanode.reading.closed_timestamp import ClosedTimestamp
 from rezone.datanode.reading.read import ReadQueue
+from rezone.datanode.replica.calls import Calls
 from rezone.datanode.replica.failing import Failing
 from rezone.datanode.replica.host import Host
 from rezone.datanode.replica.upkeep import Upkeep
@@ -31,6 +32,7 @@ from rezone.datanode.replication.takeover import ClientNews, TakeoverProcess
 from rezone.datanode.resharding.importing import FILL_WEIGHT, FillWork, ImportDuties
 from rezone.datanode.scheduling import lent_threads
 from rezone.datanode.state.replica_state import ReplicaState
+from rezone.datanode.state.runner import entry
 from rezone.datanode.writing.arrivals import Arrival
 from rezone.datanode.writing.change import Change, PreparedRows
 from rezone.datanode.writing.pacing import WritePacer
@@ -83,6 +85,7 @@ class Replica(ReplicaState):
             self, self.roles, self.leading, self.intake, self.index, clients=self._client_news()
         )
         self.sealing = Sealing(self, self.intake, self.transacting)
+        self.calls = Calls(self, self.takeover, self.sealing)
         self.damage = Damage(self, self.roles, self.leading, self.intake)
         self.failing = Failing(self, self.roles, self.leading, self.intake, self.pacer)
         self.importing = ImportDuties(self)
@@ -179,14 +182,22 @@ class Replica(ReplicaState):
             self.intake.arrivals.add(Arrival(request, prepared, reply))
             self.wake()
             return
-        with self.lock:
-            if not self._admits(request, prepared, reply):
-                return
-            self.write_now(request, prepared, reply, tell=not at_leisure)
-            streams = list(self.leading.streams.values()) if at_leisure else []
+        streams = self._take(request, prepared, reply, at_leisure=at_leisure)
+        if streams is None:
+            return
         for stream in streams:
             stream.push()
         self.move_on(at_leisure=at_leisure)
+
+    @entry
+    def _take(
+        self, request: Change, prepared: PreparedRows, reply: Reply, *, at_leisure: bool
+    ) -> list[ProducerStream] | None:
+        """Append a write; the streams that this thread has to push, None if the write waits."""
+        if not self._admits(request, prepared, reply):
+            return None
+        self.write_now(request, prepared, reply, tell=not at_leisure)
+        return list(self.leading.streams.values()) if at_leisure else []
 
     def _admits(self, request: Change, prepared: PreparedRows, reply: Reply) -> bool:
         """Whether a write may go on now; not one that is refused, nor one that waits its turn."""
@@ -202,21 +213,23 @@ class Replica(ReplicaState):
             if self._admits(*arrival):
                 self.write_now(*arrival, tell=False)
 
-        with self.lock:
-            taken = self.intake.append_arrivals(take)
-            streams = list(self.leading.streams.values()) if taken else []
-        for stream in streams:
+        for stream in self._append_arrivals(take):
             stream.push()
 
+    @entry
+    def _append_arrivals(self, take: Callable[[Arrival], None]) -> list[ProducerStream]:
+        taken = self.intake.append_arrivals(take)
+        return list(self.leading.streams.values()) if taken else []
+
+    @entry
     def require_may_lead(self) -> None:
         """Refuse a write before anything is made of it, where that would be for nothing.
 
         NotLeaderError when another replica leads and this one is not about to: a client that has
         not heard of a takeover hears of it at once.
         """
-        with self.lock:
-            if not self.leads and not self.transfer.eager:
-                raise self.not_leader()
+        if not self.leads and not self.transfer.eager:
+            raise self.not_leader()
 
     def write_now(
         self, request: Change, prepared: PreparedRows, reply: Reply, *, tell: bool = True
@@ -279,13 +292,18 @@ class Replica(ReplicaState):
             self.damage.found(damaged, at_once=True)
             if self.leadership is not None:
                 self.fail(damaged)  # alone in its set: nobody else has the rows
-        with self.lock:
-            handing_over = self.takeover.step()
-            self.pacer.release()
-            self.intake.release()
-            self.changed.notify_all()
+        handing_over = self._end_run()
         if handing_over is not None:
             handing_over.push()
+
+    @entry
+    def _end_run(self) -> ProducerStream | None:
+        """Let go on what waits for a run of the job; the stream that a takeover ends on."""
+        handing_over = self.takeover.step()
+        self.pacer.release()
+        self.intake.release()
+        self.changed.notify_all()
+        return handing_over
 
     def _goes_on(self) -> bool:
         return not (self.closed or self.failure or self.damage.given_up)
@@ -349,25 +367,28 @@ class Replica(ReplicaState):
         replica is here again, and it is on the disk, as every record is before anything follows
         from it. ConflictError while it leads: it must hand over first.
         """
-        with self.lock:
-            self.fencing.check(request.fence)
-            self.fencing.check_record(request.leader_epoch, request.partition_epoch)
-            if self.leads and request.leader_epoch == self.leader_epoch:
-                raise ConflictError(
-                    f"node {self.node_id} leads partition {self.partition_id}; hand it over, "
-                    "or stop it with a higher leader epoch",
-                )
-            # In one hold of the lock: no later record may be taken in between, and then deleted.
-            self._end()
-            self.retired = True
+        self._retire(request)
         self.reads.step()
+
+    @entry
+    def _retire(self, request: StopReplica) -> None:
+        """Stop in one step: no later record may be taken in between, and then deleted."""
+        self.fencing.check(request.fence)
+        self.fencing.check_record(request.leader_epoch, request.partition_epoch)
+        if self.leads and request.leader_epoch == self.leader_epoch:
+            raise ConflictError(
+                f"node {self.node_id} leads partition {self.partition_id}; hand it over, "
+                "or stop it with a higher leader epoch",
+            )
+        self._end()
+        self.retired = True
 
     def stop(self) -> None:
         """Answer what waits; nothing is taken any more."""
-        with self.lock:
-            self._end()
+        self._end()
         self.reads.step()
 
+    @entry
     def _end(self) -> None:
         if self.closed:
             return

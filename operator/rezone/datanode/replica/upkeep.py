@@ -7,6 +7,7 @@ one.
 from rezone.datanode.replication.damage import Damage
 from rezone.datanode.state.expiry import collected_before
 from rezone.datanode.state.replica_state import ReplicaState
+from rezone.datanode.state.runner import entry
 from rezone.datanode.writing.pacing import WritePacer
 from rezone.storage.upkeep.collector import Collector
 from rezone.storage.upkeep.scrub import Scrubber
@@ -20,6 +21,7 @@ class Upkeep:
 
     def __init__(self, replica: ReplicaState, damage: Damage, pacer: WritePacer) -> None:
         self._replica = replica
+        self.runner = replica.runner
         self._damage = damage
         self._pacer = pacer
         self.sizes = (0, 0)
@@ -44,9 +46,7 @@ class Upkeep:
         replica = self._replica
         if replica.closed or replica.failure or self._damage.given_up:
             return
-        with replica.lock:
-            keep_from = self._log_needed_from()
-        replica.store.trim(self._log_retention_bytes(), keep_from)
+        replica.store.trim(self._log_retention_bytes(), self._log_needed_from())
         replica.store.outgoing.expire()
         sizes = replica.store.sizes()
         self.sizes = (sizes.versions, sizes.engine_bytes + sizes.log_bytes)
@@ -63,6 +63,7 @@ class Upkeep:
             return config.log_retention_bytes
         return max(config.log_retention_bytes, settings.maintenance_log_bytes_max)
 
+    @entry
     def _log_needed_from(self) -> int:
         """Return from where on the log must stay, and note whether that is more than it may be.
 

@@ -15,6 +15,7 @@ Concurrency: `noticed` is called under any locks; the rest runs as the partition
 from rezone.datanode.replication.leader import LeaderDuties
 from rezone.datanode.replication.roles import Roles
 from rezone.datanode.state.replica_state import ReplicaState
+from rezone.datanode.state.runner import entry
 from rezone.datanode.writing.write import WriteIntake
 from rezone.wire.errors import CorruptionError, NotReadyError
 from rezone.wire.messages import Role
@@ -27,6 +28,7 @@ class Damage:
         self, replica: ReplicaState, roles: Roles, leading: LeaderDuties, intake: WriteIntake
     ) -> None:
         self._replica = replica
+        self.runner = replica.runner
         self._roles = roles
         self._leading = leading
         self._intake = intake
@@ -70,19 +72,19 @@ class Damage:
             replica.log.warning("damaged log is given up", end=replica.store.log_start)
         return given_up
 
+    @entry
     def found(self, error: CorruptionError, *, at_once: bool) -> None:
         """Persist the damage, and leave; `at_once`: this replica cannot go on leading."""
         replica = self._replica
-        with replica.lock:
-            if self.given_up:
-                return
-            if not self.reason:
-                replica.log.error("damaged", error=str(error))
-                replica.store.update_meta(damage=str(error))
-            if replica.leadership is None:
-                replica.need_snapshot()
-            elif at_once and len(replica.record.isr) > 1:
-                self._step_down()
+        if self.given_up:
+            return
+        if not self.reason:
+            replica.log.error("damaged", error=str(error))
+            replica.store.update_meta(damage=str(error))
+        if replica.leadership is None:
+            replica.need_snapshot()
+        elif at_once and len(replica.record.isr) > 1:
+            self._step_down()
         replica.touched(at_once=True)
         replica.restream()
 

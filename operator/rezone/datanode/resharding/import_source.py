@@ -20,6 +20,7 @@ from rezone.datanode.scheduling.foreground import CopySteps, Foreground
 from rezone.datanode.settings import Clock
 from rezone.datanode.state.importers import Bell, Importers, listening
 from rezone.datanode.state.replica_state import ReplicaState
+from rezone.datanode.state.runner import entry
 from rezone.storage.log.entry import Entry, EntryHeader, EntryKind, iter_entries
 from rezone.storage.reshard.imports import RangeEntry
 from rezone.storage.reshard.range_fill import range_versions
@@ -127,9 +128,8 @@ class ImportSource:
         """Say from where the log is to be followed: from where all is committed and applied."""
         partition = self._leading(request.part)
         begun = partition.store.outgoing.begin_import()
-        with partition.lock:
-            self._require_committed(partition, begun.position.offset)
-            partition.importers.heard(request.part.target, begun.position.offset)
+        self._require_committed(partition, begun.position.offset)
+        _note_importer(partition, request.part.target, begun.position.offset)
         return begun
 
     def fill(self, request: FillImport) -> FilledVersions:
@@ -175,14 +175,7 @@ class ImportSource:
     def _leading(self, part: ImportedPart, read_to: int | None = None) -> ReplicaState:
         """Return the partition if it leads, and knows as much as the importer does."""
         partition = self._find(part.source)
-        with partition.lock:
-            state = partition.leadership
-            if state is None:
-                raise partition.not_leader()
-            if partition.closed or not state.serving or partition.leader_epoch < part.leader_epoch:
-                raise NotReadyError(f"partition {part.source} does not serve yet; retry")
-            if part.keep_from is not None:
-                partition.importers.heard(part.target, part.keep_from, read_to)
+        _require_leading(partition, part, read_to)
         return partition
 
     # --- following logs --------------------------------------------------------------------------
@@ -249,11 +242,7 @@ class ImportSource:
     def _tail(self, cursor: _Cursor, room: int) -> ImportTail:
         partition = self._leading(cursor.part, cursor.offset)
         cursor.read_from(partition)
-        with partition.lock:
-            # In this order: all rows up to that time are below that offset.
-            time = partition.positions.readable_time
-            committed = partition.positions.committed
-            failover_log = partition.store.meta.failover_log
+        time, committed, failover_log = _standing(partition)
         if cursor.offset > committed or branch_at(failover_log, cursor.offset) != cursor.branch:
             raise ConflictError(
                 f"partition {cursor.part.source} has another history than was imported up to "
@@ -284,6 +273,31 @@ class ImportSource:
         if whole:
             cursor.advance(found, _position_at(cursor.part.source, whole[-1], failover_log))
         return found
+
+
+@entry
+def _require_leading(replica: ReplicaState, part: ImportedPart, read_to: int | None) -> None:
+    """Refuse where a replica does not lead, or knows less; note who has asked."""
+    state = replica.leadership
+    if state is None:
+        raise replica.not_leader()
+    if replica.closed or not state.serving or replica.leader_epoch < part.leader_epoch:
+        raise NotReadyError(f"partition {part.source} does not serve yet; retry")
+    if part.keep_from is not None:
+        replica.importers.heard(part.target, part.keep_from, read_to)
+
+
+@entry
+def _note_importer(replica: ReplicaState, target: PartitionId, keep_from: int) -> None:
+    replica.importers.heard(target, keep_from)
+
+
+@entry
+def _standing(replica: ReplicaState) -> tuple[int, int, tuple[FailoverEntry, ...]]:
+    """Return a time, an offset below which all rows up to it are, and the failover log."""
+    # In this order: all rows up to that time are below that offset.
+    time = replica.positions.readable_time
+    return time, replica.positions.committed, replica.store.meta.failover_log
 
 
 def _hashes_of(part: ImportedPart) -> HashRange:

@@ -385,6 +385,7 @@ class ImportDuties:
             )
         return self._parts
 
+    @entry
     def progress(self) -> tuple[ImportProgress, ...]:
-        """Return how far each import is; under the lock."""
+        """Return how far each import is."""
         return tuple(part.progress() for part in self.parts())

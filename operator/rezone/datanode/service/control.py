@@ -13,7 +13,6 @@ from typing import Any
 import msgspec
 
 from rezone.datanode.copying.copies import current_state
-from rezone.datanode.core.copy_intake import Compared, Trust, compare
 from rezone.datanode.node.node import DataNode
 from rezone.datanode.reading.read import reading, wait_applied, wait_readable
 from rezone.datanode.replica.replica import Replica
@@ -187,8 +186,7 @@ class Control:
         """Take the answer to a proposal that was not carried out (HS-05)."""
         self._node.zone.check_fence(request.fence)
         partition = self._node.find(request.partition)
-        with partition.lock:
-            partition.fencing.check(request.fence)
+        partition.calls.check_fence(request.fence)
         partition.leading.refused(request)
         if request.state.partition_epoch > partition.record.partition_epoch:
             partition.roles.notify(request.fence, request.state)
@@ -215,9 +213,7 @@ class Control:
         """Start to copy the partition from another node."""
         self._node.zone.check_fence(request.fence)
         partition = self._node.find(request.partition)
-        with partition.lock:
-            partition.fencing.persist(request.fence)
-            partition.touched(at_once=True)
+        partition.calls.note_pull(request.fence)
         self._node.pulls.start(partition, request)
         return Ack()
 
@@ -227,9 +223,8 @@ class Control:
         here = {each.partition_id: each for each in self._node.partitions()}
         for copy in request.admitted:
             if (partition := here.get(copy.partition)) is not None:
-                with partition.lock:
-                    partition.fencing.check(request.fence)
-                    partition.admission.admit(copy.bytes_per_second_max, request.seconds)
+                rate = copy.bytes_per_second_max
+                partition.calls.admit_copy(request.fence, rate, request.seconds)
         for waiting in request.held:
             if (partition := here.get(waiting)) is not None:
                 partition.admission.hold()
@@ -252,22 +247,15 @@ class Control:
         """Start to hand a partition over (DCP-09)."""
         self._node.zone.check_fence(request.fence)
         partition = self._node.find(request.partition)
-        with partition.lock:
-            partition.fencing.persist(request.fence, durable=False)
-            partition.touched(at_once=True)
-            partition.takeover.start(request)
-        # Not under the lock, where writes would wait for the disk.
+        partition.calls.hand_over(request)
+        # Not in that step, where writes would wait for the disk.
         partition.takeover.persist()
         return Ack()
 
     def seal(self, request: Seal) -> Ack:
         """Have a partition end."""
         self._node.zone.check_fence(request.fence)
-        partition = self._node.find(request.partition)
-        with partition.lock:
-            partition.fencing.persist(request.fence)
-            partition.sealing.start(request)
-        partition.wake()
+        self._node.find(request.partition).calls.seal(request)
         return Ack()
 
     def upgrade(self, request: UpgradeCandidate) -> Ack:
@@ -294,9 +282,7 @@ class Control:
         # readable tells nothing of them, and only the leader's log is known to have them all.
         if partition.importing.parts():
             wait_applied(partition, partition.store.log_end)
-        with partition.lock:
-            if not partition.leads and not partition.serving.whole:
-                raise partition.not_leader()
+        partition.calls.require_whole()
         start, end = partition.hash_range
         if request.hashes is not None:
             first, last = request.hashes
@@ -316,12 +302,7 @@ class Control:
         """Note that the copy equals its source; nothing when another one was made since."""
         self._node.zone.check_fence(request.fence)
         partition = self._node.find(request.partition)
-        with partition.applying, partition.lock, partition.guarding():
-            persisted = partition.fencing.check(request.fence)
-            compared = Compared(request.uncompared, partition.store.meta.uncompared)
-            if isinstance(compare(compared), Trust):
-                persisted["uncompared"] = ""
-            partition.store.update_meta(**persisted)
+        partition.calls.note_compared(request)
         self._node.ack(partition)
         partition.touched(at_once=True)
         return Ack()

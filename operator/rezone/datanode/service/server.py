@@ -188,10 +188,9 @@ class NodeServer(flight.FlightServerBase):  # type: ignore[misc]
         if not isinstance(request, BulkInsert):
             raise RezoneError(f"{type(request).__name__} is not a bulk insert")
         partition = self._node.find(request.partition)
-        with partition.lock:
-            # Not the coordinator's epoch: a copy outlives the coordinator that started it, and the
-            # next one goes on with it. What makes a copy outdated is a newer trigger (B-05).
-            partition.fencing.check_revision(request.revision)
+        # Not the coordinator's epoch: a copy outlives the coordinator that started it, and the next
+        # one goes on with it. What makes a copy outdated is a newer trigger (B-05).
+        partition.calls.check_revision(request.revision)
         partition.admission.require()
         receiver = Receiver(partition, request.attempt, CopySteps(self._node.foreground).rest)
         receiver.begin()

@@ -26,7 +26,7 @@ from rezone.datanode.scheduling.admission import Admission
 from rezone.datanode.scheduling.workers import Job
 from rezone.datanode.state.importers import Importers
 from rezone.datanode.state.node_services import NodeServices
-from rezone.datanode.state.runner import Runner
+from rezone.datanode.state.runner import Runner, entry
 from rezone.datanode.state.serving import Serving
 from rezone.datanode.state.write_gap import WriteGap
 from rezone.domain.routing.routes import hot_standbys
@@ -272,12 +272,12 @@ class ReplicaState(ABC):
         self.copy_progress = progress
         self.touched(at_once=progress.done or progress.failure is not None)
 
+    @entry
     def snapshot_done(self) -> None:
-        """Follow the log from where the copy ends; without any lock."""
+        """Follow the log from where the copy ends."""
         copy = self.store.meta.copy
-        with self.lock:
-            self.copies += 1
-            self.positions.begin_after_copy(settled=copy is not None and copy.settled)
+        self.copies += 1
+        self.positions.begin_after_copy(settled=copy is not None and copy.settled)
         self.touched(at_once=True)
         self.restream()
         self.wake()

@@ -45,6 +45,7 @@ class Runner:
         self.applying = threading.Lock()
         self._thread = 0
         self._depth = 0
+        self._is_due = False
         self._touched: bool | None = None
         self._restream = False
         self._run: bool | None = None
@@ -67,10 +68,14 @@ class Runner:
             self.lock.release()
             return
         self._thread = 0
-        touched, restream, run = self._touched, self._restream, self._run
-        if touched is None and run is None and not restream:
+        due, self._is_due = self._is_due, False
+        if due:
+            self._do_due()
+        else:
             self.lock.release()
-            return
+
+    def _do_due(self) -> None:
+        touched, restream, run = self._touched, self._restream, self._run
         self._touched, self._restream, self._run = None, False, None
         self.lock.release()
         if touched is not None:
@@ -85,20 +90,21 @@ class Runner:
     def touched(self, *, at_once: bool) -> None:
         """Have the report told that the replica has changed."""
         if self.steps:
-            self._touched = bool(self._touched) or at_once
+            self._is_due, self._touched = True, bool(self._touched) or at_once
         else:
             self._deeds.do_touched(at_once=at_once)
 
     def restream(self) -> None:
         """Have the stream from the leader fit the state."""
         if self.steps:
-            self._restream = True
+            self._is_due = self._restream = True
         else:
             self._deeds.do_restream()
 
     def run(self, *, at_leisure: bool) -> None:
         """Have the job run; by this thread only if all that ask in a step leave it to that."""
         if self.steps:
+            self._is_due = True
             self._run = at_leisure if self._run is None else self._run and at_leisure
         else:
             self._deeds.do_run(at_leisure=at_leisure)

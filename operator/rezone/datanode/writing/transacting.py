@@ -26,6 +26,7 @@ import pyarrow.compute as pc
 from rezone.datanode.commit.insync import Reply
 from rezone.datanode.state.expiry import retention_micros
 from rezone.datanode.state.replica_state import ReplicaState
+from rezone.datanode.state.runner import entry
 from rezone.datanode.writing.change import PreparedRows
 from rezone.datanode.writing.owner import NOBODY, Owner, log_key
 from rezone.datanode.writing.write import ENTRY_OVERHEAD_BYTES, Earlier, NewEntry, OnceNewest
@@ -153,6 +154,7 @@ class Transacting:
         once_newest: OnceNewest,
     ) -> None:
         self._replica = replica
+        self.runner = replica.runner
         self._append_entry = append_entry
         self._once_newest = once_newest
         # For metrics: refused for other writers, for rows of transactions, for limits; aborted.
@@ -163,15 +165,15 @@ class Transacting:
 
     # --- reads ----------------------------------------------------------------------------------
 
+    @entry
     def begin(self, opaque: int) -> TransactionBegun:
         """Return the times of a new transaction; only when the newest may be read."""
         replica, store = self._replica, self._replica.store
-        with replica.lock:
-            read_time = store.applied_time
-            if store.applied == store.log_end:
-                # All there is: as of now, whose versions are kept longer than those of a late row.
-                read_time = max(read_time, replica.promise_latest())
-            begun = max(read_time, replica.clock.time())
+        read_time = store.applied_time
+        if store.applied == store.log_end:
+            # All there is: as of now, whose versions are kept longer than those of a late row.
+            read_time = max(read_time, replica.promise_latest())
+        begun = max(read_time, replica.clock.time())
         return TransactionBegun(opaque=opaque, read_time=read_time, begun=begun)
 
     # --- writes ---------------------------------------------------------------------------------
@@ -267,12 +269,12 @@ class Transacting:
             raise NotReadyError("the leader has much to apply; retry")
         newest, wanted = 0, pa.array(prepared.row_ids, pa.binary())
         while offset < store.log_end:
-            for entry in iter_entries(store.read(offset, _READ_BYTES)):
-                offset = entry.header.end_offset
-                if entry.header.kind in _WITHOUT_VERSIONS:
+            for each in iter_entries(store.read(offset, _READ_BYTES)):
+                offset = each.header.end_offset
+                if each.header.kind in _WITHOUT_VERSIONS:
                     continue
-                found = pc.is_in(rows_of(entry).column(0), value_set=wanted)
-                times = version_times(entry)[found.to_numpy(zero_copy_only=False)]
+                found = pc.is_in(rows_of(each).column(0), value_set=wanted)
+                times = version_times(each)[found.to_numpy(zero_copy_only=False)]
                 newest = max(newest, int(times.max(initial=0)))
         return newest
 
