@@ -44,6 +44,7 @@ from rezone.wire.messages import (
     SelectTicket,
     SnapshotTicket,
 )
+from rezone.wire.transport.anchors import constrained
 from rezone.wire.transport.channel import CHANNEL_ERRORS, Channel
 from rezone.wire.transport.flight import answer_action, to_flight_error
 from rezone.wire.transport.identity import Identity, Role
@@ -81,7 +82,7 @@ class NodeServer(flight.FlightServerBase):  # type: ignore[misc]
                 f"grpc+tls://{listen}",
                 tls_certificates=[(files.certificate, files.key)],
                 verify_client=True,
-                root_certificates=files.authority,
+                root_certificates=constrained(files),
             )
         probe_callers(self.port)
 
@@ -286,6 +287,9 @@ def node_identity(files: TlsFiles) -> Identity:
     found = files.identity
     if found is None or found.role is not Role.DATA_NODE:
         raise TlsFilesError(f"{files.name or 'nobody'} is no name of a data node")
+    if files.fault:
+        raise TlsFilesError(f"the certificate of {files.name} cannot be used: {files.fault}")
+    constrained(files)
     return found
 
 

@@ -34,6 +34,8 @@ _log = structlog.get_logger(__name__)
 DIRECTORY_VARIABLE = "REZONE_TLS_DIRECTORY"
 AUTHORITY, CERTIFICATE, KEY = FILES = ("ca.crt", "tls.crt", "tls.key")
 LOOK_SECONDS = 1.0
+HOSTS_BELOW = "svc"
+"""Where the host names are that a certificate may have: Services of Kubernetes."""
 
 
 class TlsFilesError(ValueError):
@@ -48,6 +50,7 @@ class TlsFiles:
     certificate: bytes
     key: bytes
     name: str
+    fault: str
     not_before: datetime
     not_after: datetime
 
@@ -67,6 +70,7 @@ class TlsFiles:
             certificate=certificate,
             key=key,
             name=first_name(leaf),
+            fault=fault_of(leaf),
             not_before=leaf.not_valid_before_utc,
             not_after=leaf.not_valid_after_utc,
         )
@@ -77,7 +81,12 @@ class TlsFiles:
         return Identity.parse(self.name)
 
     def require_valid(self, now: datetime) -> None:
-        """Raise ForbiddenError when the certificate has expired: nobody would take it."""
+        """Raise ForbiddenError when no data node takes the certificate, by its names or times."""
+        if self.fault:
+            raise ForbiddenError(
+                f"no data node takes the certificate of {self.name or 'nobody'}: {self.fault}; "
+                "see docs/operate/security.md on names",
+            )
         if now > self.not_after:
             raise ForbiddenError(
                 f"the certificate of {self.name or 'nobody'} has expired on {self.not_after}; "
@@ -164,6 +173,24 @@ def first_name(certificate: x509.Certificate) -> str:
     except x509.ExtensionNotFound:
         return ""
     return next(map(name_text, names), "")
+
+
+def fault_of(certificate: x509.Certificate) -> str:
+    """Return what data nodes refuse a certificate for, whatever its role; empty for nothing.
+
+    `anchors` has them do so: beside a URI such a name could be taken for a role.
+    """
+    if list(certificate.subject):
+        return "it has a subject, and all names must be alternative names"
+    try:
+        names = certificate.extensions.get_extension_for_class(SubjectAlternativeName).value
+    except x509.ExtensionNotFound:
+        return "it has no alternative name"
+    if names.get_values_for_type(x509.RFC822Name):
+        return "it has an e-mail address"
+    hosts = names.get_values_for_type(x509.DNSName)
+    strange = [h for h in hosts if h != HOSTS_BELOW and not h.endswith(f".{HOSTS_BELOW}")]
+    return f"it has the host name {strange[0]}, and only Services may be named" if strange else ""
 
 
 def name_text(name: x509.GeneralName) -> str:
