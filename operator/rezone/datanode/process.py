@@ -15,7 +15,6 @@ import gc
 import ipaddress
 import logging
 import os
-import signal
 import sys
 from pathlib import Path
 
@@ -23,6 +22,7 @@ import structlog
 
 from rezone.datanode.node.node import DataNode
 from rezone.datanode.observing.health import HealthServer
+from rezone.datanode.observing.stacks import thread_stacks
 from rezone.datanode.service.leaving import leave
 from rezone.datanode.service.listener import Listener
 from rezone.datanode.service.stop_signals import StopSignals
@@ -68,9 +68,7 @@ def run(
         ],
         wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
     )
-    stop = StopSignals()
-    # `kill -USR1` shows every thread's stack, for a node that hangs.
-    faulthandler.register(signal.SIGUSR1)
+    stop = StopSignals(thread_stacks)
     tls = tls_from_environment()
     if tls is None:
         if not (settings.plaintext_anywhere or is_loopback(listen)):

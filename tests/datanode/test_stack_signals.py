@@ -1,0 +1,46 @@
+"""`kill -USR1` shows what a data node does, and never ends it."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from pathlib import Path
+
+import pytest
+from besieged_node import P, besieged_node
+from secure_cluster import of_zone
+
+from rezone.wire.messages import ScanTicket
+from rezone.wire.transport.identity import Role
+
+SIGNALS = 300
+
+
+@pytest.mark.slow
+def test_stacks_are_shown_while_streams_break_off(tmp_path: Path) -> None:
+    """The stacks of threads that end were read while they ended, and the process died of that."""
+    with besieged_node(tmp_path) as besieged, besieged.honest() as table:
+        besieged.write(table)
+        process = besieged.node.process
+        assert process is not None
+        stop = threading.Event()
+
+        def break_off() -> None:
+            while not stop.is_set():
+                client = besieged.c.as_(of_zone(Role.WRITER))
+                for _ in range(10):
+                    client.get(ScanTicket(partition=P)).cancel()
+                client.close()
+
+        callers = [threading.Thread(target=break_off, daemon=True) for _ in range(3)]
+        for each in callers:
+            each.start()
+        for _ in range(SIGNALS):
+            process.send_signal(signal.SIGUSR1)
+            besieged.write(table)
+        stop.set()
+        for each in callers:
+            each.join(60)
+        assert process.poll() is None
+        log = (besieged.node.directory / "log.txt").read_text()
+        assert "stop_signals.py" in log
