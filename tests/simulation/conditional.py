@@ -37,8 +37,8 @@ from rezone.client.settings import (
 )
 from rezone.datanode.reading.read import own_values
 from rezone.datanode.replica.replica import Replica
+from rezone.datanode.writing.change import PreparedRows
 from rezone.datanode.writing.transacting import prepare_end, prepare_intents
-from rezone.datanode.writing.write import PreparedRows
 from rezone.storage.log.entry import rows_batch
 from rezone.wire.errors import ReshardedError, RezoneError, TransactionEndedError
 from rezone.wire.messages import (
