@@ -33,10 +33,10 @@ class Besieged:
         self.health_port = health_port
         self._rows = 0
 
-    def honest(self) -> TableClient:
+    def honest(self, settings: ClientSettings = HONEST) -> TableClient:
         """Return a client as users have it."""
         tls = FixedTls(self.c.pki.files(of_zone(Role.WRITER)))
-        return TableClient(self.c.addresses(), tls=tls, settings=HONEST)
+        return TableClient(self.c.addresses(), tls=tls, settings=settings)
 
     def write(self, table: TableClient) -> None:
         """Write a row; fails when that takes too long."""

@@ -10,16 +10,19 @@ import pytest
 from besieged_node import P, besieged_node
 from secure_cluster import of_zone
 
+from rezone.client import ClientSettings
 from rezone.wire.messages import ScanTicket
 from rezone.wire.transport.identity import Role
 
 SIGNALS = 300
+PATIENT = ClientSettings(timeout_seconds=30.0)
+"""A stack of each thread is written between two writes, on a busy machine."""
 
 
 @pytest.mark.slow
 def test_stacks_are_shown_while_streams_break_off(tmp_path: Path) -> None:
     """The stacks of threads that end were read while they ended, and the process died of that."""
-    with besieged_node(tmp_path) as besieged, besieged.honest() as table:
+    with besieged_node(tmp_path) as besieged, besieged.honest(PATIENT) as table:
         besieged.write(table)
         process = besieged.node.process
         assert process is not None

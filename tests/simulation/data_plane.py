@@ -70,7 +70,7 @@ LATE_APPLIES = (0.0, 0.02, 0.3)
 
 STALL_STEPS_MAX = 4
 DAMAGE_CHANCE = 0.1
-"""How often the bound of clock bound is damaged while a node is down, in storms that do that."""
+"""How often the clock bound is damaged while a node is down, in storms that do that."""
 
 SLOW_SECONDS_MAX = 10.0
 """For so long followers of a node may apply nothing at all."""

@@ -61,8 +61,8 @@ class Reader:
         """Return a zone with its routes, tasks and migrations."""
         seen = await self._routes(await self._store.read(DistributionZone, namespace, name))
         wanted = {"spec.zoneName": name}
-        tasks = await self._store.list(RebalanceTask, namespace, fields=wanted)
-        migrations = await self._store.list(RegionMigration, namespace, fields=wanted)
+        tasks = await self._store.list_all(RebalanceTask, namespace, fields=wanted)
+        migrations = await self._store.list_all(RegionMigration, namespace, fields=wanted)
         seen = await self._jobs(seen)
         return replace(seen, tasks=_newest(tasks), migrations=_newest(migrations))
 

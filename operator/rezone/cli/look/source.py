@@ -138,7 +138,7 @@ def report(name: str, namespace: str) -> Source:
         manifest = await kube.get(TaskKind, place, name)
         task = parse(RebalanceTask, manifest)
         fields = {"spec.zoneName": task.spec.zone_name}
-        migrations = await StatusStore(kube).list(RegionMigration, place, fields=fields)
+        migrations = await StatusStore(kube).list_all(RegionMigration, place, fields=fields)
         return reports.task_report(manifest, task, migrations, datetime.now(UTC))
 
     return Source(load, (), namespace)
@@ -147,4 +147,4 @@ def report(name: str, namespace: str) -> Source:
 async def tasks_of(kube: Kube, namespace: str, zone: str) -> tuple[RebalanceTask, ...]:
     """Return the RebalanceTasks of a zone."""
     fields = {"spec.zoneName": zone}
-    return await StatusStore(kube).list(RebalanceTask, namespace, fields=fields)
+    return await StatusStore(kube).list_all(RebalanceTask, namespace, fields=fields)

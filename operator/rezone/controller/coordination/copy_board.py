@@ -10,15 +10,12 @@ Concurrency: on the event loop; `admit` does not yield, so two passes never take
 import asyncio
 import dataclasses
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING
 
+from rezone.controller.coordination.runtime import ZoneRuntime
 from rezone.controller.work.keys import ZoneKey
 from rezone.domain.model.world import Copy
 from rezone.domain.observed.machine_limits import Machines, Turn, Used, Wanted, admit
 from rezone.wire.messages import NodeId, PartitionId
-
-if TYPE_CHECKING:
-    from rezone.controller.coordination.runtime import ZoneRuntime
 
 BEGUN_SECONDS = 15.0
 """How long a copy that was let begin counts without a report: Spark may begin it so late."""
@@ -44,7 +41,7 @@ class _Asked:
 class CopyBoard:
     """The slots of all machines; `limit` copies may run at each."""
 
-    def __init__(self, limit: int, runtimes: Mapping[ZoneKey, "ZoneRuntime"]) -> None:
+    def __init__(self, limit: int, runtimes: Mapping[ZoneKey, ZoneRuntime]) -> None:
         self._limit = limit
         self._runtimes = runtimes
         self._asked: dict[tuple[ZoneKey, str], _Asked] = {}
@@ -62,7 +59,7 @@ class CopyBoard:
         return self._unseen is not None
 
     def admit(
-        self, runtime: "ZoneRuntime", owner: str, turn: Turn, copies: Sequence[Copy]
+        self, runtime: ZoneRuntime, owner: str, turn: Turn, copies: Sequence[Copy]
     ) -> tuple[Copy, ...]:
         """Return those of an owner's copies that may run; why not the others is kept for it."""
         now, places = asyncio.get_running_loop().time(), _places(runtime)
@@ -117,7 +114,7 @@ class CopyBoard:
 
     def _used(
         self,
-        own: "ZoneRuntime",
+        own: ZoneRuntime,
         mine: Collection[PartitionId],
         asked: Mapping[tuple[ZoneKey, str], _Asked],
         now: float,
@@ -135,20 +132,20 @@ class CopyBoard:
                     yield Used(each.turn.name, machines)
 
 
-def _is_heard(runtime: "ZoneRuntime") -> bool:
+def _is_heard(runtime: ZoneRuntime) -> bool:
     """Return whether a zone was looked at, and each of its data nodes has answered or is silent."""
     watched = runtime.monitor.nodes().values()
     return runtime.looked_at and all(w.heard is not None or w.unreachable_since for w in watched)
 
 
-def _name(runtime: "ZoneRuntime") -> str:
+def _name(runtime: ZoneRuntime) -> str:
     status = runtime.zone.status if runtime.zone is not None else None
     task = status.current_task if status is not None else ""
     zone = f"zone {runtime.key.namespace}/{runtime.key.name}"
     return f"task {task} of {zone}" if task else zone
 
 
-def _places(runtime: "ZoneRuntime") -> dict[NodeId, str]:
+def _places(runtime: ZoneRuntime) -> dict[NodeId, str]:
     status = runtime.zone.status if runtime.zone is not None else None
     return {n.id: n.node_name for n in status.data_nodes} if status is not None else {}
 
@@ -157,7 +154,7 @@ def _machines(places: Mapping[NodeId, str], nodes: Sequence[NodeId]) -> Machines
     return frozenset(place for node in nodes if (place := places.get(node)))
 
 
-def _running(runtime: "ZoneRuntime") -> dict[PartitionId, Machines]:
+def _running(runtime: ZoneRuntime) -> dict[PartitionId, Machines]:
     """Return the copies that a zone's data nodes say are under way, with their machines."""
     places = _places(runtime)
     found: dict[PartitionId, Machines] = {}

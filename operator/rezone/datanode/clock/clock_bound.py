@@ -87,7 +87,7 @@ class ClockBound:
         try:
             self.take_over(Journal(path))
         except CorruptionError as error:
-            _log.error("the bound of clock bound is damaged", why=str(error))
+            _log.error("the clock bound is damaged", why=str(error))
             path.replace(damaged)
             self.take_over(Journal(path))
         if damaged.exists():
@@ -126,7 +126,7 @@ class ClockBound:
         try:
             self._damaged.replace(self._damaged.with_name(RECOVERED))
         except OSError as error:
-            _log.warning("a restart will look for the bound of clock bound again", error=str(error))
+            _log.warning("a restart will look for the clock bound again", error=str(error))
         self._damaged = None
         _log.warning("times go on above those that may have been told", before=self.before)
 
@@ -170,7 +170,7 @@ class ClockBound:
     def _note_failure(self, error: OSError) -> None:
         """Say it once: writes are asked for with each tick."""
         if not self._failing:
-            _log.error("the bound of clock bound cannot be written", error=str(error))
+            _log.error("the clock bound cannot be written", error=str(error))
         self._failing = True
 
     def close(self, highest: int) -> None:
@@ -181,7 +181,7 @@ class ClockBound:
                 if told < self.until:
                     self._write(told)
         except OSError as error:
-            _log.warning("the bound of clock bound stays ahead", error=str(error))
+            _log.warning("the clock bound stays ahead", error=str(error))
 
     def _write(self, until: int) -> None:
         assert self._record is not None, "an open node has a record"  # noqa: S101 - invariant

@@ -380,7 +380,7 @@ class DataNode:
             self.clock.hold_back()
 
     def keep_bound(self) -> None:
-        """Keep the bound of clock bound ahead of the clock, and find one if it was lost."""
+        """Keep the clock bound ahead of the clock, and find one if it was lost."""
         if not self.clock_bound.lost:
             self.clock_bound.keep_ahead()
             return
