@@ -44,6 +44,19 @@ def test_what_is_known_of_other_epochs_counts_for_none() -> None:
     assert new.milliseconds(8) is None
 
 
+def test_a_gap_is_told_once() -> None:
+    """A leader that restarts with its epoch would take all the time since for a gap."""
+    old, restarted = WriteGap(), WriteGap()
+    old.stop(7, now=1.0)
+    assert old.stopped_ms(7, now=2.0) == 1000
+    assert old.stopped_ms(7, now=3.0) == 2000, "a request that is repeated says it again"
+    old.told()
+    restarted.begin(7)
+    restarted.take(old.stopped_ms(7, now=3600.0), now=5.0)
+    restarted.end(now=6.0, micros=1)
+    assert restarted.milliseconds(7) is None
+
+
 def test_an_old_leader_that_comes_late_counts_up_to_when_writes_went_on() -> None:
     """It need not be in sync: the next leader goes on without it."""
     new = WriteGap()

@@ -36,6 +36,7 @@ from rezone.datanode.core.seal import (
     step,
 )
 from rezone.datanode.state.replica_state import ReplicaState
+from rezone.datanode.state.runner import entry
 from rezone.datanode.writing.transacting import Transacting
 from rezone.datanode.writing.write import ENTRY_OVERHEAD_BYTES, NewEntry, WriteIntake
 from rezone.storage.log.entry import NO_BATCH, EntryKind, note_rows
@@ -49,6 +50,7 @@ class Sealing:
         self, replica: ReplicaState, intake: WriteIntake, transacting: Transacting
     ) -> None:
         self._replica = replica
+        self.runner = replica.runner
         self._intake = intake
         self._transacting = transacting
 
@@ -87,6 +89,7 @@ class Sealing:
         replica.log.info("sealing", leader_epoch=replica.leader_epoch)
         replica.touched(at_once=True)
 
+    @entry
     def _outcome(self, outcome: Outcome) -> None:
         """Take what became of the seal's entry."""
         if isinstance(outcome, WriteResult):

@@ -102,6 +102,7 @@ class FollowerDuties:
         replica = self._replica
         self._require_epoch(answer.leader_epoch)
         self._released_epoch = 0
+        replica.write_gap.told()
         # No lease is granted before this is on the disk.
         lease_ms = max(replica.store.meta.lease_ms, replica.settings.lease_ms)
         replica.write_clock.raise_to(answer.time_floor)

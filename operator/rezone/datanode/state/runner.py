@@ -1,9 +1,10 @@
 """Runs the steps of one replica: the only holder of its lock, and of what it applies.
 
 A method that anybody may call from outside is a way in (`entry`): it waits for the lock and runs as
-one step. What a step notes to be done after it (report the replica, fit its stream, have its job
-run) is done once the lock is let go, in this order and once each, whatever the step has raised. So
-the parts of a replica take no lock, and need not know whether their caller has it.
+one step. What a step notes to be done after it (report the replica, have its job run, fit its
+stream) is done once the lock is let go, once each, whatever the step has raised. A run that this
+thread may do itself comes last. So the parts of a replica take no lock, and need not know whether
+their caller has it. No step waits for `changed`: that would let others step within it.
 
 An entry that is called within a step belongs to that step. What is noted outside of one is done at
 once.
@@ -14,7 +15,7 @@ Lock order: `applying`, then `lock`, then those of channels.
 import functools
 import threading
 from collections.abc import Callable
-from typing import Concatenate, ParamSpec, Protocol, TypeVar
+from typing import Concatenate, NamedTuple, ParamSpec, Protocol, TypeVar
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -34,6 +35,14 @@ class Deeds(Protocol):
     def do_run(self, *, at_leisure: bool) -> None:
         """Have the job run: by this thread, if that has time for it (`at_leisure`)."""
         ...
+
+
+class Due(NamedTuple):
+    """What is to be done after a step: see `Deeds`; None and False: nothing."""
+
+    touched: bool | None
+    restream: bool
+    run: bool | None
 
 
 class Runner:
@@ -63,27 +72,35 @@ class Runner:
 
     def end(self) -> None:
         """End a step: let the lock go, then do what is due."""
+        due = self.leave()
+        if due is not None:
+            self.do(due)
+
+    def leave(self) -> Due | None:
+        """End a step: let the lock go; return what is due, if that was the outermost one."""
         self._depth -= 1
         if self._depth:
             self.lock.release()
-            return
+            return None
         self._thread = 0
-        due, self._is_due = self._is_due, False
-        if due:
-            self._do_due()
-        else:
-            self.lock.release()
-
-    def _do_due(self) -> None:
-        touched, restream, run = self._touched, self._restream, self._run
-        self._touched, self._restream, self._run = None, False, None
+        due = Due(self._touched, self._restream, self._run) if self._is_due else None
+        if due is not None:
+            self._is_due, self._touched, self._restream, self._run = False, None, False, None
         self.lock.release()
+        return due
+
+    def do(self, due: Due) -> None:
+        """Do what is due after a step. The caller holds no lock of the replica."""
+        touched, restream, run = due
         if touched is not None:
             self._deeds.do_touched(at_once=touched)
+        if run is False:
+            # Before the stream, whose messages may block: a new leader's first sync is in the job.
+            self._deeds.do_run(at_leisure=False)
         if restream:
             self._deeds.do_restream()
-        if run is not None:
-            self._deeds.do_run(at_leisure=run)
+        if run:
+            self._deeds.do_run(at_leisure=True)
 
     # --- what parts ask for ----------------------------------------------------------------------
 
@@ -141,13 +158,17 @@ def entry_alone(method: Callable[Concatenate[S, P], T]) -> Callable[Concatenate[
     """Make a method a way in that waits until nothing is applied, and keeps that so."""
 
     def enter(self: S, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        runner = self.runner
-        with runner.applying:
-            runner.begin()
-            try:
-                return method(self, *args, **kwargs)
-            finally:
-                runner.end()
+        runner, due = self.runner, None
+        try:
+            with runner.applying:
+                runner.begin()
+                try:
+                    return method(self, *args, **kwargs)
+                finally:
+                    due = runner.leave()
+        finally:
+            if due is not None:
+                runner.do(due)
 
     functools.update_wrapper(enter, method)
     return enter

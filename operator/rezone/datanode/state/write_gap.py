@@ -39,6 +39,13 @@ class WriteGap:
             return _NONE
         return max(0, round((now - self._stopped_at) * 1000))
 
+    def told(self) -> None:
+        """Forget when this replica stopped: the next leader knows it.
+
+        One that restarts, and leads again with its epoch, would take all the time since for a gap.
+        """
+        self._stopped_epoch = _NONE
+
     # --- the next leader -------------------------------------------------------------------------
 
     def begin(self, leader_epoch: int) -> None:
