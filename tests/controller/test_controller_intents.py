@@ -50,6 +50,7 @@ class Pass:
             store=SimpleNamespace(find=self._answer(OBJECTS[kind])),
             write_status=self._write,
             metrics=MagicMock(),
+            traces=MagicMock(words=lambda _: {}),
             announcer=SimpleNamespace(announce=lambda *_: self.did.append("told")),
             settings=MagicMock(),
             runtime=MagicMock(),

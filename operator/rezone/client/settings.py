@@ -12,8 +12,10 @@ class OutcomeUnknownError(TimeoutError):
     """Raised when a write was sent, but no answer came before its deadline.
 
     It may have been applied or not, and may still be. Upserts and deletes can be repeated. The
-    cause is the last error seen.
+    cause is the last error seen; `others` are the errors of the call's other requests.
     """
+
+    others: tuple[BaseException, ...] = ()
 
 
 class TransactionOutcomeUnknownError(OutcomeUnknownError):

@@ -142,7 +142,7 @@ def load_unit(wanted: Wanted, part: LoadUnit) -> tuple[None, Counted]:
                 )
 
         rows = size = 0
-        with wanted.options.client(f"load/{load_id}/{part.number}", EPOCH) as client:
+        with wanted.options.client(_producer(wanted, part), EPOCH) as client:
             codec: RowCodec = client.codec
             for first, batch in numbered(Directory(wanted.uri), part, codec.arrow_schema):
                 for found in fitting(codec, batch, first, refuse):
@@ -152,6 +152,17 @@ def load_unit(wanted: Wanted, part: LoadUnit) -> tuple[None, Counted]:
         done = LoadedUnit(rows, size, refused)
         state.note(_note(load_id, part.number), msgspec.json.encode(done))
     return None, unit(done.rows, done.bytes)
+
+
+def _producer(wanted: Wanted, part: LoadUnit) -> str:
+    """Return what names the producer of a unit: another one when the zone was re-sharded since.
+
+    In other partitions the same numbers have other rows, which data nodes refuse for good. So a
+    unit that died in the middle of that is written again.
+    """
+    with wanted.options.client() as client:
+        generation = client.config.generation
+    return f"load/{wanted.load_id}/{part.number}/{generation}"
 
 
 def generated(spark: Any, first: int, count: int, tasks: int) -> Any:

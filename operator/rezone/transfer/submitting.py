@@ -37,11 +37,12 @@ def write_once(client: TableClient, batch: Any, *, delete: bool) -> None:
         try:
             submit(batch.slice(at, ROWS_PER_REQUEST)).result()
         except OutcomeUnknownError as error:
-            if not _is_behind(error):
+            # A slice has rows of several partitions: each of those that failed must be there.
+            if not all(map(_is_behind, (error, *error.others))):
                 raise
 
 
-def _is_behind(error: OutcomeUnknownError) -> bool:
+def _is_behind(error: BaseException) -> bool:
     """Whether a later request of the same batch is there already, and so this one is."""
-    cause = error.__cause__
+    cause = error.__cause__ if isinstance(error, OutcomeUnknownError) else None
     return isinstance(cause, ConflictError) and "sequence" in cause.details

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import secrets
 from collections.abc import Callable, Coroutine, Sequence
 from datetime import UTC, datetime
 from typing import Any, TypeVar
@@ -34,7 +35,8 @@ class NotRunError(click.ClickException):
 
 C = TypeVar("C", bound=Callable[..., Any])
 
-_NAME_TAIL_CHARS = 32
+_NAME_TAIL_CHARS = 37
+_RANDOM_BYTES = 2
 """For the kind, the time and the ends that Spark puts behind a name."""
 
 
@@ -262,7 +264,8 @@ def _run(
         name = job_name(zone, kind, datetime.now(UTC))
         given = await arguments(kube, place)
         wanted = bulk_job(kind, name, found, given, means)
-        await SparkStore(kube, settings).submit(name, found, found, wanted)
+        if not await SparkStore(kube, settings).submit(name, found, found, wanted):
+            raise NotRunError(f"there is a job {name} already: say it again")
         say_line(f"{name} is submitted; `rezone job {name}` shows it, with --cancel it ends")
         if not wait:
             return 0, name
@@ -278,7 +281,7 @@ def _run(
 def job_name(zone: str, kind: str, now: datetime) -> str:
     """Return the name of a new job's application; Spark puts more behind it for its pods."""
     head = zone[: LABEL_CHARS_MAX - _NAME_TAIL_CHARS].rstrip("-.")
-    return f"{head}-{kind}-{now:%Y%m%d%H%M%S}"
+    return f"{head}-{kind}-{now:%Y%m%d%H%M%S}-{secrets.token_hex(_RANDOM_BYTES)}"
 
 
 def _asked(run: Callable[[Kube], Coroutine[Any, Any, tuple[int, str]]]) -> tuple[int, str]:

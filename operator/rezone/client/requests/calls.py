@@ -4,7 +4,7 @@ import threading
 from concurrent.futures import Future
 from typing import Any
 
-from rezone.client.settings import ClientSettings
+from rezone.client.settings import ClientSettings, OutcomeUnknownError
 from rezone.wire.errors import OverloadedError
 
 
@@ -17,7 +17,7 @@ class Call:
         self._left = parts
         self._lock = threading.Lock()
         self._results: list[Any] = []
-        self._error: BaseException | None = None
+        self._errors: list[BaseException] = []
 
     def expect(self, parts: int) -> None:
         """Wait for so many parts more: one that is not answered yet was cut into them."""
@@ -27,20 +27,23 @@ class Call:
     def add(self, result: Any) -> None:
         """Take one part's answer, answers (a list) or error.
 
-        The last one completes the future; the first error wins.
+        The last one completes the future; the first error wins, and has the others.
         """
         with self._lock:
             self._left -= 1
             if isinstance(result, BaseException):
-                self._error = self._error or result
+                self._errors.append(result)
             elif isinstance(result, list):
                 self._results.extend(result)
             else:
                 self._results.append(result)
             if self._left:
                 return
-        if self._error is not None:
-            self.future.set_exception(self._error)
+        if self._errors:
+            first, *others = self._errors
+            if isinstance(first, OutcomeUnknownError):
+                first.others = tuple(others)
+            self.future.set_exception(first)
         else:
             self.future.set_result(self._results)
 
