@@ -17,6 +17,9 @@ RESULT_CHARACTERS_MAX = 60_000
 """All annotations of an object may have 256 KiB."""
 SECONDS_BETWEEN = 2.0
 FAILURES_MAX = 5
+"""After so many failures in a row nothing is told of progress any more."""
+END_PAUSES = (1.0, 2.0, 4.0, 8.0, 8.0)
+"""Seconds between attempts to tell of the end: without it, a job that has ended has failed."""
 
 log = structlog.get_logger(__name__)
 
@@ -27,9 +30,15 @@ Patch = Callable[[str], object]
 class Resource:
     """The SparkApplication of this driver."""
 
-    def __init__(self, patch: Patch, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        patch: Patch,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], object] = time.sleep,
+    ) -> None:
         self._patch = patch
         self._clock = clock
+        self._sleep = sleep
         self._told_at = -SECONDS_BETWEEN
         self._failures = 0
 
@@ -44,13 +53,16 @@ class Resource:
     def tell(self, said: dict[str, Any]) -> None:
         """Tell of progress, not more often than each two seconds but for the end of a phase."""
         now = self._clock()
+        if self._failures >= FAILURES_MAX:
+            return
         if now - self._told_at < SECONDS_BETWEEN and said["unitsDone"] < said["units"]:
             return
         self._told_at = now
-        self._write(PROGRESS_ANNOTATION, json.dumps(said))
+        written = self._write(PROGRESS_ANNOTATION, json.dumps(said))
+        self._failures = 0 if written else self._failures + 1
 
     def end(self, said: dict[str, Any]) -> None:
-        """Tell of the end; keys of rows are for the log alone."""
+        """Tell of the end, in several attempts; keys of rows are for the log alone."""
         kept = {
             name: value for name, value in said.items() if name not in {"differences", "refused"}
         }
@@ -58,18 +70,21 @@ class Resource:
         if len(text) > RESULT_CHARACTERS_MAX:
             kept = {name: value for name, value in kept.items() if not isinstance(value, list)}
             text = json.dumps(kept)
-        self._write(RESULT_ANNOTATION, text)
+        for seconds in (*END_PAUSES, None):
+            if self._write(RESULT_ANNOTATION, text) or seconds is None:
+                return
+            self._sleep(seconds)
 
-    def _write(self, annotation: str, text: str) -> None:
-        if self._failures >= FAILURES_MAX:
-            return
+    def _write(self, annotation: str, text: str) -> bool:
+        """Return whether it is written."""
         try:
             self._patch(json.dumps({"metadata": {"annotations": {annotation: text}}}))
         except Exception as error:  # noqa: BLE001 - of Java's side; the job goes on
-            self._failures += 1
-            log.warning("the SparkApplication is not told of the progress", error=str(error)[:500])
-        else:
-            self._failures = 0
+            log.warning(
+                "the SparkApplication is not told", annotation=annotation, error=str(error)[:500]
+            )
+            return False
+        return True
 
 
 def _patch_of(context: Any, namespace: str, name: str) -> Patch:
