@@ -93,11 +93,15 @@ class Directory:
 
 
 def split_name(uri: str) -> tuple[str, str]:
-    """Return the directory and the name of a file. Raises ValueError when there is none."""
-    folder, slash, name = uri.rpartition("/")
+    """Return the directory and the name of a file. Raises ValueError when there is none.
+
+    What a URI says of its store, behind "?", is said of the directory; a path may have that sign.
+    """
+    place, mark, query = uri.partition("?") if "://" in uri else (uri, "", "")
+    folder, slash, name = place.rpartition("/")
     if not slash or not name:
         raise ValueError(f"{uri!r} is no path of a file")
-    return folder or "/", name
+    return f"{folder or '/'}{mark}{query}", name
 
 
 def files_of(uri: str, suffix: str) -> tuple[Directory, list[FoundFile]]:

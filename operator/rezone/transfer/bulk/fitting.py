@@ -6,7 +6,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from rezone.client.requests.batches import conform
+from rezone.transfer.bulk.exact import exact
 from rezone.wire.codec.rows import RowCodec
 from rezone.wire.errors import InvalidRowError
 
@@ -24,7 +24,7 @@ def fitting(codec: RowCodec, batch: Any, first_row: int, refuse: Refuse) -> Iter
     if not batch.num_rows:
         return
     try:
-        found = conform(batch, codec.arrow_schema)
+        found = exact(batch, codec.arrow_schema)
         codec.check(found, delete=False)
     except (InvalidRowError, pa.ArrowException) as error:
         if batch.num_rows == 1:
@@ -38,5 +38,13 @@ def fitting(codec: RowCodec, batch: Any, first_row: int, refuse: Refuse) -> Iter
 
 
 def _reason(error: Exception) -> str:
-    """Return what is wrong with the one row of a batch."""
-    return re.sub(r" (in|of) row 0\b", "", str(error))[:REASON_CHARACTERS_MAX]
+    """Return what is wrong with the one row of a batch, without its values.
+
+    It comes to where people may look who must not read rows: an application's annotations.
+    """
+    if isinstance(error, pa.ArrowException):
+        return f"it cannot be read as a row of the zone ({type(error).__name__})"
+    said = str(error)
+    if isinstance(error.__cause__, pa.ArrowException):
+        said = said.replace(f": {error.__cause__}", "")
+    return re.sub(r" (in|of) row 0\b", "", said)[:REASON_CHARACTERS_MAX]

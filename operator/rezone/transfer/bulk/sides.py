@@ -10,6 +10,7 @@ from typing import Any, Protocol
 from rezone.client.requests.batches import conform
 from rezone.transfer.bulk.digests import hashes_of
 from rezone.transfer.bulk.directory import files_of
+from rezone.transfer.bulk.exact import exact
 from rezone.transfer.bulk.parquet import ParquetUnit, read_unit, units_of
 from rezone.transfer.options import SourceOptions
 from rezone.wire.codec.rows import arrow_schema_of
@@ -76,11 +77,11 @@ class ParquetSide:
         return [unit for file in found for unit in units_of(directory, file.name, schema)]
 
     def batches(self, part: Any) -> Iterator[Any]:
-        """Yield the rows of some row groups."""
+        """Yield the rows of some row groups. Raises InvalidRowError when a value does not fit."""
         unit = ParquetUnit(*part)
         schema = arrow_schema_of(self.table)
         for batch in read_unit(files_of(self.uri, ".parquet")[0], unit):
-            yield conform(batch, schema)
+            yield exact(batch, schema)
 
     def may_have(self, part: Any, ranges: Sequence[HashRange]) -> bool:
         """Any file may have any row."""

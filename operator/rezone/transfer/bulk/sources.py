@@ -1,5 +1,6 @@
 """The files of a load, cut into units that give the same batches whenever they are read."""
 
+import re
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -62,7 +63,14 @@ def numbered(directory: Directory, unit: LoadUnit, schema: Any) -> Iterator[tupl
 
 def _read_csv(directory: Directory, name: str, schema: Any) -> Iterator[Any]:
     with _open_csv(directory, name, schema) as reader:
-        for block in reader:
+        blocks = iter(reader)
+        while True:
+            try:
+                block = next(blocks, None)
+            except pa.ArrowInvalid as error:
+                raise _unread(name, error) from error
+            if block is None:
+                return
             for at in range(0, block.num_rows, ROWS_PER_BATCH):
                 yield block.slice(at, ROWS_PER_BATCH)
 
@@ -76,9 +84,18 @@ def _open_csv(directory: Directory, name: str, schema: Any) -> Any:
         null_values=[""],
     )
     reading = csv.ReadOptions(use_threads=False, block_size=CSV_BLOCK_BYTES)
+    parsing = csv.ParseOptions(newlines_in_values=True)
     stream = directory.files.open_input_stream(directory.path(name))
     try:
-        return csv.open_csv(stream, read_options=reading, convert_options=text)
+        return csv.open_csv(
+            stream, read_options=reading, parse_options=parsing, convert_options=text
+        )
     except pa.ArrowInvalid as error:
         stream.close()
-        raise ValueError(f"{name} is no CSV file: {error}") from error
+        raise _unread(name, error) from error
+
+
+def _unread(name: str, error: Exception) -> ValueError:
+    """Return why a file cannot be read, without the line: it has a row's values."""
+    why = re.sub(r"(got \d+): .*", r"\1", str(error), flags=re.DOTALL)
+    return ValueError(f"{name} is no CSV file of UTF-8 text: {why}")
