@@ -2,10 +2,11 @@
 
 import argparse
 import functools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -15,6 +16,7 @@ from replica_cluster import FAST, Coordinator, cluster
 from rezone.transfer.bulk import comparing, job
 from rezone.transfer.bulk.directory import Directory
 from rezone.transfer.bulk.exported import PLAN
+from rezone.transfer.bulk.progress import Phase
 from rezone.transfer.export_job import export, grouped
 from rezone.transfer.verify_job import verify
 from rezone.wire.codec.rows import RowCodec
@@ -188,6 +190,33 @@ def test_an_export_is_the_zone_as_of_its_time_whatever_dies(
     code, found = exported(given(other, to=str(to)))
     assert code == job.FAILED
     assert "another zone" in found["error"]
+
+
+def test_of_two_exports_into_one_directory_one_goes_on(
+    zones: tuple[Coordinator, Coordinator], tmp_path: Path
+) -> None:
+    """Both would write files of one name, of two times, and each its own manifest."""
+    first, _ = zones
+    fill(first, rows(0, 100))
+    arguments = given(first, to=str(tmp_path), parts=2)
+
+    def begun_by_another(phase: Phase, units: Sequence[Any], task: Any) -> list[Any]:
+        plan = tmp_path / PLAN
+        done, _ = task(units[0])
+        content = msgspec.json.decode(plan.read_bytes())
+        plan.write_bytes(msgspec.json.encode({**content, "asOf": content["asOf"] + 1}))
+        return [done, *Here()(phase, units[1:], task)]
+
+    code, said = exported(arguments, begun_by_another)
+    assert code == job.FAILED
+    assert "another job exports into" in said["error"]
+    (stray,) = (each.name for each in Directory(str(tmp_path)).found())
+    code, said = exported(arguments)
+    assert code == job.FAILED
+    assert f"has {stray}, which is not of this export" in said["error"]
+    (tmp_path / stray).unlink()
+    code, said = exported(arguments)
+    assert (code, said["rows"]) == (0, 100)
 
 
 def test_parquet_of_others_is_compared_row_by_row(

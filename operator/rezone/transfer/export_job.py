@@ -33,6 +33,7 @@ from rezone.transfer.bulk.exported import (
     ExportedPart,
     ExportManifest,
     ExportPlan,
+    check_plan,
     part_name,
 )
 from rezone.transfer.bulk.job import add_zone_arguments, run_main, zone_options
@@ -112,11 +113,12 @@ def _exported(
     run: Runner, directory: Directory, options: SourceOptions, plan: ExportPlan
 ) -> ExportManifest:
     done = {part.name: part for part in _parts_done(directory, plan)}
-    left = [index for index in range(plan.parts) if part_name(index, plan.parts) not in done]
+    names = [part_name(index, plan) for index in range(plan.parts)]
+    left = [index for index, name in enumerate(names) if name not in done]
     task = functools.partial(export_part, directory.uri, options, plan)
     phase = Phase("export", "writing", plan.parts, before=len(done))
     done |= {part.name: part for part in run(phase, left, task)}
-    parts = [done[part_name(index, plan.parts)] for index in range(plan.parts)]
+    parts = [done[name] for name in names]
     words = np.array([list(bytes.fromhex(part.digest)) for part in parts], np.uint8)
     digest = words.view(">u8").astype(np.uint64).sum(axis=0, dtype=np.uint64)
     manifest = ExportManifest(
@@ -129,13 +131,24 @@ def _exported(
         file_bytes=sum(part.file_bytes for part in parts),
         parts=parts,
     )
+    check_plan(directory, plan)
+    _check_files(directory, names)
     directory.note(MANIFEST, msgspec.json.encode(manifest))
     return manifest
 
 
+def _check_files(directory: Directory, names: list[str]) -> None:
+    """Raise ValueError when a reader of all files would read others than these."""
+    if others := {file.name for file in directory.found()} - set(names):
+        raise ValueError(
+            f"{directory.uri} has {min(others)}, which is not of this export: "
+            "delete it and run the job again"
+        )
+
+
 def _parts_done(directory: Directory, plan: ExportPlan) -> Iterator[ExportedPart]:
     for index in range(plan.parts):
-        content = directory.noted(_receipt(part_name(index, plan.parts)))
+        content = directory.noted(_receipt(part_name(index, plan)))
         if content is not None:
             part = msgspec.json.decode(content, type=ExportedPart)
             if directory.size(part.name) == part.file_bytes:
@@ -149,20 +162,21 @@ def _receipt(name: str) -> str:
 def export_part(
     uri: str, options: SourceOptions, plan: ExportPlan, index: int
 ) -> tuple[ExportedPart, Counted]:
-    """Write the file of one part, and the receipt that it is whole."""
+    """Write the file of one part, and the receipt that it is whole. Raises ValueError.
+
+    Only as long as the directory's plan is this one: of two jobs that begin at once, one goes on.
+    """
     directory, codec = Directory(uri), RowCodec(plan.table)
-    name, counted = part_name(index, plan.parts), RangeDigests(1)
+    name, counted = part_name(index, plan), RangeDigests(1)
     about = {"rezone.zone": plan.zone, "rezone.as_of": str(plan.as_of)}
     schema = codec.arrow_schema.with_metadata(about)
-    with (
-        options.client() as client,
-        directory.written(name) as stream,
-        pq.ParquetWriter(stream, schema, compression="zstd") as writer,
-    ):
-        found = client.stream_any(hashes_of(index, plan.parts), as_of=plan.as_of).rows
-        for group in grouped(codec, found):
-            counted.add(RowDigests(codec, group))
-            writer.write_batch(group.cast(schema), row_group_size=GROUP_ROWS_MAX)
+    with options.client() as client, directory.written(name) as stream:
+        with pq.ParquetWriter(stream, schema, compression="zstd") as writer:
+            found = client.stream_any(hashes_of(index, plan.parts), as_of=plan.as_of).rows
+            for group in grouped(codec, found):
+                counted.add(RowDigests(codec, group))
+                writer.write_batch(group.cast(schema), row_group_size=GROUP_ROWS_MAX)
+        check_plan(directory, plan)
     size = directory.size(name) or 0
     part = ExportedPart(name, counted.total_rows, counted.digest, size, counted.bytes)
     directory.note(_receipt(name), msgspec.json.encode(part))
@@ -205,7 +219,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     add_zone_arguments(parser)
     parser.add_argument("--to", required=True, help="a directory, empty or of the same export")
     parser.add_argument("--as-of", type=int, help="microseconds since 1970")
-    parser.add_argument("--parts", type=int, help="how many files; default: as many as partitions")
+    parser.add_argument(
+        "--parts", type=int, help="how many files; default: as many as partitions, at least 8"
+    )
     return run_main(parser, export, arguments)
 
 

@@ -1,7 +1,8 @@
 """What an export has in its directory: a plan while it goes on, a manifest once it is whole.
 
 _manifest.json                      what was exported, as of when, and all files
-part-00000-of-00064.parquet         the rows of an even range of hashes, by row id
+part-00000-of-00064-as-of-1764000000000000.parquet
+                                    the rows of an even range of hashes, by row id
 _rezone/plan.json                   while it goes on: what the parts are
 _rezone/parts/part-...json          a part that is done
 """
@@ -52,9 +53,16 @@ class ExportManifest(msgspec.Struct, frozen=True, rename="camel"):
     format: int = FORMAT
 
 
-def part_name(index: int, parts: int) -> str:
-    """Return the name of a part's file."""
-    return f"part-{index:05}-of-{parts:05}.parquet"
+def part_name(index: int, plan: ExportPlan) -> str:
+    """Return the name of a part's file; two exports have no file of one name."""
+    return f"part-{index:05}-of-{plan.parts:05}-as-of-{plan.as_of}.parquet"
+
+
+def check_plan(directory: Directory, plan: ExportPlan) -> None:
+    """Raise ValueError when a directory's plan is another's, or gone: that export has ended."""
+    content = directory.noted(PLAN)
+    if content is None or msgspec.json.decode(content, type=ExportPlan) != plan:
+        raise ValueError(f"another job exports into {directory.uri}: run it again when that ends")
 
 
 def manifest_of(directory: Directory) -> ExportManifest | None:
