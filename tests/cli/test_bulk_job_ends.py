@@ -1,11 +1,17 @@
 """What commands of bulk jobs make of what stands in a SparkApplication: anybody may annotate."""
 
+import json
+
 import pytest
 
 from rezone.cli.jobs.follow import FAILED, end_of, progress_line
+from rezone.cli.jobs.states import meaning_for_job
+from rezone.domain.observed.spark_states import STATES
 from rezone.kube.bulk_jobs import SAID_CHARACTERS_MAX, JobView, said_in
 
 VERIFIED = {"job": "verify", "first": {"rows": 3, "asOf": 1, "digest": "d"}, "ranges": 16}
+ESCAPE = "\x1b]0;title\x07"
+FIRST = {"rows": 3, "asOf": 1, "digest": ESCAPE}
 LOADED = {"job": "load", "rows": 5, "files": 2}
 
 
@@ -29,6 +35,10 @@ def view(result: object, state: str = "COMPLETED") -> JobView:
         ({**VERIFIED, "equal": False}, FAILED, "none that this version knows"),
         ({"job": "load", "rows": "many", "files": []}, FAILED, "none that this version knows"),
         ({"job": ["load"]}, FAILED, "none that this version knows"),
+        ({**VERIFIED, "equal": "false"}, FAILED, "none that this version knows"),
+        ({**LOADED, "refusedRows": []}, FAILED, "none that this version knows"),
+        ({**LOADED, "rows": 10**400, "refusedRows": 0}, FAILED, "none that this version knows"),
+        ({"error": ["x"]}, FAILED, "none that this version knows"),
     ],
 )
 def test_only_a_whole_result_is_a_result(result: object, code: int, said: str) -> None:
@@ -45,3 +55,34 @@ def test_annotations_have_limits_and_are_printed_whatever_they_are() -> None:
     line = progress_line({"phase": ["x" * 1000], "units": "many", "rows": None, "secondsLeft": 2.5})
     assert "0 of 0 parts, 0 rows" in line
     assert len(line) < 200
+    for number in ("1" + "0" * 400, "1e400", "NaN", "-1", "true"):
+        keys = ("units", "rows", "bytes", "bytesPerSecond", "secondsLeft")
+        found = said_in(json.dumps(dict.fromkeys(keys, "N")).replace('"N"', number))
+        assert found is not None
+        assert "0 rows, 0.0 MB, 0.0 MB/s" in progress_line(found)
+
+
+@pytest.mark.parametrize("result", [None, {"error": ESCAPE}, {**VERIFIED, "first": FIRST}])
+def test_what_others_write_gives_a_terminal_no_orders(result: object) -> None:
+    """An annotation would change the terminal of whoever looks at the job."""
+    odd = JobView(
+        "orders-1",
+        f"FAILED{ESCAPE}",
+        ESCAPE * 1000,
+        f"orders-1-driver{ESCAPE}",
+        {"phase": ESCAPE},
+        result if isinstance(result, dict) else None,
+    )
+    said = end_of(odd, "ns")[1] + progress_line(odd.progress or {})
+    assert "title" in said
+    assert "\x1b" not in said
+    assert len(said) < 10_000
+
+
+def test_states_are_told_as_those_of_a_job() -> None:
+    """Who loads files would wait for another application, which comes for copies alone."""
+    for state in STATES:
+        meaning = meaning_for_job(state)
+        assert "nothing arrives" not in meaning.says
+        assert "another application" not in meaning.says
+    assert meaning_for_job("SUBMITTED").advice

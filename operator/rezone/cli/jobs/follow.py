@@ -6,7 +6,9 @@ from typing import Any
 
 import click
 
-from rezone.domain.observed.spark_states import ENDED, SparkState, meaning_of
+from rezone.cli.jobs.said import number_of, number_or_zero, shown, text_in
+from rezone.cli.jobs.states import meaning_for_job
+from rezone.domain.observed.spark_states import ENDED, SparkState
 from rezone.kube.bulk_jobs import JobView, view_of
 from rezone.kube.client import Kube
 
@@ -15,6 +17,8 @@ FAILED = 2
 """The exit code of what did not come to a result; 1 is one that a person has to look at."""
 
 _OVER = frozenset({*ENDED, SparkState.SUBMISSION_FAILED})
+
+_NUMBERS = ("unitsDone", "units", "rows", "bytes", "bytesPerSecond", "secondsLeft")
 
 Say = Callable[[str], object]
 Sleep = Callable[[float], Awaitable[None]]
@@ -30,11 +34,11 @@ async def follow(
     said: tuple[str, str] = ("", "")
     while True:
         view = await view_of(kube, namespace, name)
-        now = (view.state, progress_line(view.progress) if view.progress else "")
+        now = (shown(view.state), progress_line(view.progress) if view.progress else "")
         if now[0] != said[0] and view.result is None:
-            meaning = meaning_of(view.state)
+            meaning = meaning_for_job(view.state)
             advice = f"; if it lasts: {meaning.advice}" if meaning.advice else ""
-            say(f"{name} is {view.state}: {meaning.says}{advice}" if not now[1] else view.state)
+            say(f"{name} is {view.state}: {meaning.says}{advice}" if not now[1] else now[0])
         if now[1] != said[1]:
             say(now[1])
         said = now
@@ -45,30 +49,30 @@ async def follow(
 
 def progress_line(said: Mapping[str, Any]) -> str:
     """Return progress in words; what a driver of another version does not say is left out."""
-    numbers = {key: value for key, value in said.items() if isinstance(value, int | float)}
-    done, units = numbers.get("unitsDone", 0), numbers.get("units", 0)
-    line = f"{str(said.get('phase', ''))[:40]}: {done} of {units} parts"
-    line += f", {numbers.get('rows', 0):,} rows, {numbers.get('bytes', 0) / 1e6:,.1f} MB"
-    line += f", {numbers.get('bytesPerSecond', 0) / 1e6:,.1f} MB/s"
-    if "secondsLeft" in numbers:
-        line += f", about {numbers['secondsLeft']:,} s left"
+    phase = said.get("phase")
+    found = {name: number_or_zero(said, name) for name in _NUMBERS}
+    line = f"{shown(phase[:40]) if isinstance(phase, str) else ''}: "
+    line += f"{found['unitsDone']} of {found['units']} parts"
+    line += f", {found['rows']:,} rows, {found['bytes'] / 1e6:,.1f} MB"
+    line += f", {found['bytesPerSecond'] / 1e6:,.1f} MB/s"
+    if isinstance(said.get("secondsLeft"), int | float):
+        line += f", about {found['secondsLeft']:,} s left"
     return line
 
 
 def end_of(view: JobView, namespace: str) -> tuple[int, str]:
     """Return the exit code of a job that has ended, and how it has in words."""
-    log = f"kubectl logs --namespace {namespace} {view.driver}"
+    log = f"kubectl logs --namespace {namespace} {shown(view.driver)}"
     if view.result is None:
-        why = view.error or "it has said no result"
+        why = shown(view.error) or "it has said no result"
         return (
             FAILED,
-            f"{view.name} is {view.state}: {why}; the same command goes on with it; {log}",
+            f"{view.name} is {shown(view.state)}: {why}; the same command goes on with it; {log}",
         )
-    result = view.result
-    if "error" in result:
-        return FAILED, f"{view.name}: {result['error']}"
     try:
-        return _told(result, log)
+        if "error" in view.result:
+            return FAILED, f"{view.name}: {text_in(view.result['error'])}"
+        return _told(view.result, log)
     except (KeyError, TypeError, ValueError, AttributeError):
         return FAILED, f"{view.name}: its result is none that this version knows; {log}"
 
@@ -80,43 +84,45 @@ def _told(result: Mapping[str, Any], log: str) -> tuple[int, str]:
         case "load":
             return _loaded(result, log)
         case "export":
-            return 0, (
-                f"{result['rows']:,} rows as of {result['asOf']} are in "
-                f"{result['files']:,} files, digest {result['digest']}"
-            )
-        case other:
-            raise ValueError(f"{other} is no job")
+            rows, files = number_of(result, "rows"), number_of(result, "files")
+            as_of, digest = number_of(result, "asOf"), text_in(result["digest"])
+            return 0, f"{rows:,} rows as of {as_of} are in {files:,} files, digest {digest}"
+        case _:
+            raise ValueError("no job")
 
 
 def _verified(result: Mapping[str, Any], log: str) -> tuple[int, str]:
     first = result["first"]
-    rows = f"{first['rows']:,} rows as of {first['asOf']}, digest {first['digest']}"
+    count, as_of = number_of(first, "rows"), number_of(first, "asOf")
+    rows = f"{count:,} rows as of {as_of}, digest {text_in(first['digest'])}"
     if "equal" not in result:
         return 0, rows
-    if result["equal"]:
+    if result["equal"] is True:
         return 0, f"the same: {rows}"
+    if result["equal"] is not False:
+        raise ValueError("equal is neither true nor false")
+    ranges, differing = number_of(result, "ranges"), number_of(result, "differingRanges")
     said = [
-        f"DIFFERENT: {rows}; the other has {result['other']['rows']:,} rows",
-        f"{result['differingRanges']:,} of {result['ranges']:,} ranges of key hashes differ",
+        f"DIFFERENT: {rows}; the other has {number_of(result['other'], 'rows'):,} rows",
+        f"{differing:,} of {ranges:,} ranges of key hashes differ",
     ]
     if "differingRows" in result:
-        said.append(
-            f"in {result['narrowedRanges']:,} of them {result['differingRows']:,} rows; "
-            f"their keys: {log}"
-        )
+        narrowed, found = number_of(result, "narrowedRanges"), number_of(result, "differingRows")
+        said.append(f"in {narrowed:,} of them {found:,} rows; their keys: {log}")
     for each in result.get("differing", [])[:10]:
-        first_hash, last_hash = each["hashes"]
-        said.append(
-            f"  {first_hash} to {last_hash}: {each['firstRows']:,} rows, {each['otherRows']:,}"
-        )
+        first_hash, last_hash = map(text_in, each["hashes"])
+        ours, theirs = number_of(each, "firstRows"), number_of(each, "otherRows")
+        said.append(f"  {first_hash} to {last_hash}: {ours:,} rows, {theirs:,}")
     return 1, "\n".join(said)
 
 
 def _loaded(result: Mapping[str, Any], log: str) -> tuple[int, str]:
-    said = f"{result['rows']:,} rows of {result['files']:,} files are loaded"
-    if not result["refusedRows"]:
+    rows, files = number_of(result, "rows"), number_of(result, "files")
+    refused = number_of(result, "refusedRows")
+    said = f"{rows:,} rows of {files:,} files are loaded"
+    if not refused:
         return 0, said
-    return 1, f"{said}, {result['refusedRows']:,} were refused; which and why: {log}"
+    return 1, f"{said}, {refused:,} were refused; which and why: {log}"
 
 
 def say_line(text: str) -> None:
