@@ -76,7 +76,8 @@ def bulk_job(
         both["envFrom"] = [{"secretRef": {"name": means.env_secret}}]
     if means.volumes:
         both["volumeMounts"] = [
-            {"name": each.claim, "mountPath": each.path} for each in means.volumes
+            {"name": _volume_name(index), "mountPath": each.path}
+            for index, each in enumerate(means.volumes)
         ]
     other = means.other_tls_secret
     return SparkJob(
@@ -88,11 +89,19 @@ def bulk_job(
         executor={"affinity": _near(metadata.name)},
         spec={
             "volumes": [
-                {"name": each.claim, "persistentVolumeClaim": {"claimName": each.claim}}
-                for each in means.volumes
+                {
+                    "name": _volume_name(index),
+                    "persistentVolumeClaim": {"claimName": each.claim},
+                }
+                for index, each in enumerate(means.volumes)
             ]
         },
     )
+
+
+def _volume_name(index: int) -> str:
+    """Return the name of a volume in pods: a claim's may be longer, and have dots."""
+    return f"data-{index}"
 
 
 def _near(zone: str) -> Manifest:
