@@ -162,7 +162,9 @@ def verify(
 @click.argument("to", metavar="URI")
 @click.option("--as-of", type=int, help="Microseconds since 1970; default: now.")
 @click.option(
-    "--files", type=click.IntRange(1, 65_536), help="How many; default: as many as partitions."
+    "--files",
+    type=click.IntRange(1, 65_536),
+    help="How many; default: as many as partitions, at least 8.",
 )
 @_common
 def export(*, zone: str, to: str, as_of: int | None, files: int | None, **common: Any) -> None:
