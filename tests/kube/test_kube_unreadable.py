@@ -130,6 +130,14 @@ def test_words_of_a_later_version_are_left_out() -> None:
         parse(RebalanceTask, task_body({**status, "attempt": -1}))
 
 
+@pytest.mark.proves("TR-03")
+def test_what_is_wrong_without_its_words_too_is_unreadable(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Any other error would end the passes of the whole zone again."""
+    monkeypatch.setattr("rezone.kube.store.without_words", lambda body, _error: body)
+    with pytest.raises(UnreadableError, match=r"status\.waitingReason"):
+        parse(RebalanceTask, task_body({"waitingReason": "Boredom"}))
+
+
 async def break_status(api: Kube, kind: Any, body: Manifest, **status: Any) -> None:
     """Store a status that no program can read."""
     await api.replace_status(kind, {**body, "status": {"startedTime": NO_TIME, **status}})

@@ -146,13 +146,22 @@ def parse(kind: type[O], body: Mapping[str, Any]) -> O:
     try:
         return kind.parse(body)
     except ValidationError as error:
-        mended = without_words(body, error)
+        mended = _without_words(kind, body, error)
         if mended is not None:
-            return kind.parse(mended)
+            return mended
         metadata = body.get("metadata", {})
         where = f"{metadata.get('namespace')}/{metadata.get('name')}"
         about = nameplate(kind, body)
         raise UnreadableError(f"{kind.__name__} {where}: {_short(error)}", about=about) from error
+
+
+def _without_words(kind: type[O], body: Mapping[str, Any], error: ValidationError) -> O | None:
+    """Return the object without the words that do not parse; None when more is wrong."""
+    mended = without_words(body, error)
+    try:
+        return None if mended is None else kind.parse(mended)
+    except ValidationError:
+        return None
 
 
 def _parse_or_stand_in(kind: type[O], body: Manifest) -> O | None:
