@@ -10,8 +10,10 @@ from pathlib import Path
 
 import pytest
 import yaml
+from kubernetes.aio.client import Configuration
 
 from rezone.kube.client import Kube, KubeSettings, connect
+from rezone.kube.connection import Connection, ConnectionSettings
 from rezone.kube.errors import (
     ConflictWriteError,
     ExistsError,
@@ -238,3 +240,26 @@ async def test_long_list_is_complete(
     for i in range(5):
         await api.create(ConfigMap, {"metadata": {"name": f"m{i}", "namespace": namespace}})
     assert len(await api.list(ConfigMap, namespace)) == 5
+
+
+async def test_a_gateway_s_cookie_of_one_user_is_not_sent_for_another() -> None:
+    """A gateway before the API server that goes by its cookie would take Bob for Ann."""
+    heard: list[bytes] = []
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        for _ in range(2):
+            heard.append(await reader.readuntil(b"\r\n\r\n"))
+            writer.write(reply(200, b"{}", "Set-Cookie: session=ann\r\n"))
+        writer.close()
+
+    async with await asyncio.start_server(serve, "127.0.0.1", 0) as listening:
+        configuration = Configuration()
+        # A name: cookies of addresses are never kept.
+        configuration.host = f"http://localhost:{listening.sockets[0].getsockname()[1]}"
+        users = iter(("ann", "bob"))
+        settings = ConnectionSettings()
+        async with Connection(configuration, "ns", settings, lambda: next(users)) as connection:
+            await connection.request("GET", "/api")
+            await connection.request("GET", "/api")
+    assert [b"Bearer bob" in each for each in heard] == [False, True]
+    assert not [each for each in heard if b"cookie" in each.lower()]

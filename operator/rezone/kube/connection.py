@@ -106,6 +106,9 @@ class Connection:
             "trust_env": settings.proxy_from_environment,
             "middlewares": (_never_repeat_a_write,),
         }
+        if bearer is not None:
+            # A gateway's cookie of one caller would go with the token of another.
+            configuration.client_session_kwargs["cookie_jar"] = aiohttp.DummyCookieJar()
         # Watches and requests have limits of their own; a pool's would let them wait unseen.
         configuration.connection_pool_maxsize = 0
         self._client = ApiClient(configuration)
