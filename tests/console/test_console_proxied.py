@@ -214,13 +214,28 @@ async def test_a_live_page_keeps_its_users_rights(
 
 @pytest.mark.parametrize(
     "origin",
-    ["http://rezone.example.com", "https://", "https://a/path", "https://u@a", "rezone", ""],
+    [
+        "http://rezone.example.com",
+        "https://",
+        "https://a/path",
+        "https://u@a",
+        "https://a:0443",
+        "rezone",
+        "",
+    ],
 )
 def test_an_origin_has_a_name_and_is_https(origin: str) -> None:
     """Forms would be refused for ever, or tokens go in the clear."""
     with pytest.raises(ValueError, match="is no origin"):
         Proxied(origin)
     assert Proxied("https://a.example:8443").host == "a.example:8443"
+
+
+@pytest.mark.parametrize("origin", ["https://Rezone.Example.COM", "https://rezone.example.com:443"])
+def test_an_origin_is_what_browsers_send(origin: str) -> None:
+    """Each request and each form would be refused, of a console that looks well."""
+    assert Proxied(origin).origin == "https://rezone.example.com"
+    assert Proxied(origin).host == "rezone.example.com"
 
 
 def test_nothing_is_asked_for_nobody() -> None:

@@ -34,7 +34,9 @@ from rezone.console.guard import (
 
 TOKEN_LENGTH_MAX: Final = 16_384
 _TOKEN: Final = re.compile(r"[A-Za-z0-9._~+/=-]+")
-_ORIGIN: Final = re.compile(r"https://[A-Za-z0-9]([-A-Za-z0-9.]{0,251}[A-Za-z0-9])?(:[0-9]{1,5})?")
+_ORIGIN: Final = re.compile(
+    r"https://[A-Za-z0-9]([-A-Za-z0-9.]{0,251}[A-Za-z0-9])?(:[1-9][0-9]{0,4})?"
+)
 _caller: ContextVar[str] = ContextVar("caller")
 
 
@@ -54,16 +56,18 @@ def caller_token() -> str:
 class Proxied:
     """By which name people open the console, such as https://rezone.example.com.
 
-    Raises ValueError for what is no origin. Tokens in the clear would be everybody's: only https.
+    `origin` becomes what browsers send: in small letters, and without the port 443. Raises
+    ValueError for what is no origin. Tokens in the clear would be everybody's: only https.
     """
 
     origin: str
     _key: bytes = field(default_factory=lambda: secrets.token_bytes(32), repr=False)
 
     def __post_init__(self) -> None:
-        """Check the origin."""
+        """Check the origin, and write it as browsers do."""
         if not _ORIGIN.fullmatch(self.origin):
             raise ValueError(f"{self.origin!r} is no origin such as https://rezone.example.com")
+        object.__setattr__(self, "origin", self.origin.lower().removesuffix(":443"))
 
     @property
     def host(self) -> str:
@@ -116,7 +120,7 @@ class ProxiedGuard:
     def _refusal(
         self, scope: Scope, headers: Mapping[str, str], token: str | None
     ) -> Refusal | None:
-        if headers.get("host", "").lower() != self._proxied.host.lower():
+        if headers.get("host", "").lower() != self._proxied.host:
             return Refusal(
                 HTTPStatus.MISDIRECTED_REQUEST, f"this console answers to {self._proxied.host}"
             )
