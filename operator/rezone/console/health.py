@@ -1,11 +1,17 @@
-"""Whether the console's process turns, for the kubelet: all that the network may ask it."""
+"""Whether the console's process turns, for the kubelet: all that the network may ask it.
+
+Its port is open to all that reach the pod: connections are few and short, as on the operator's.
+"""
 
 import asyncio
+from http import HTTPStatus
 from typing import Final
 
 from aiohttp import web
 
-IDLE_SECONDS: Final = 30.0
+from rezone.controller.process.bounded_server import BoundedServer
+
+END_SECONDS: Final = 30.0
 
 
 class HealthPort:
@@ -13,16 +19,24 @@ class HealthPort:
 
     def __init__(self, host: str, port: int) -> None:
         self._host, self._port = host, port
-        app = web.Application()
-        app.router.add_get("/healthz", self._healthz)
-        self._runner = web.AppRunner(app, access_log=None, keepalive_timeout=IDLE_SECONDS)
+        self._runner: web.ServerRunner | None = None
 
     async def __aenter__(self) -> None:
+        self._runner = web.ServerRunner(BoundedServer(_answer))
         await self._runner.setup()
         await web.TCPSite(self._runner, self._host, self._port).start()
 
     async def __aexit__(self, *_: object) -> None:
-        await asyncio.wait_for(self._runner.cleanup(), IDLE_SECONDS)
+        if self._runner is not None:
+            await asyncio.wait_for(self._runner.cleanup(), END_SECONDS)
 
-    async def _healthz(self, _: web.Request) -> web.Response:
-        return web.Response(text="ok\n")
+
+async def _answer(request: web.BaseRequest) -> web.StreamResponse:
+    if request.path != "/healthz":
+        answer = web.Response(status=HTTPStatus.NOT_FOUND, text="try /healthz\n")
+    elif request.method not in {"GET", "HEAD"}:
+        answer = web.Response(status=HTTPStatus.METHOD_NOT_ALLOWED, text="GET only\n")
+    else:
+        answer = web.Response(text="ok\n")
+    answer.force_close()
+    return answer
