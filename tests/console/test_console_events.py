@@ -9,7 +9,7 @@ import pytest
 from starlette.types import Message
 
 from rezone.console.events import NOTHING, EventSettings, EventStreams, changes
-from rezone.kube.errors import UnavailableError
+from rezone.kube.errors import UnauthenticatedError, UnavailableError
 
 Step = Mapping[str, str] | Exception
 
@@ -126,4 +126,23 @@ async def test_only_so_many_streams_are_open() -> None:
 
     await ask(0)
     assert [each[0]["status"] for each in seen] == [200, 503]
-    assert streams.open == 0
+    assert not streams.open
+
+
+async def test_one_user_s_pages_leave_room_for_others() -> None:
+    """One person could have all pages that may be live, and all connections."""
+    streams = EventStreams(EventSettings(streams_max=3, streams_each_max=2))
+    with streams.counted("ann"):
+        assert not streams.full("ann")
+        with streams.counted("ann"):
+            assert (streams.full("ann"), streams.full("bob")) == (True, False)
+            with streams.counted("bob"):
+                assert streams.full("eve")
+    assert not streams.open
+
+
+async def test_a_stream_ends_where_its_token_has_expired() -> None:
+    """It would ask in vain for as long as it may last, and keep its place."""
+    steps = Steps({"a": "1"}, UnauthenticatedError("Unauthorized"), {"a": "2"}, pause_by_cost=0)
+    assert await steps.sent() == [section("a", "1"), ("problem", {"problem": "Unauthorized"})]
+    assert len(steps.steps) == 1

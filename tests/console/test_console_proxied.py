@@ -16,6 +16,7 @@ from console_objects import PLAN, planned_status
 
 from console_process import ConsoleProcess
 from rezone.cli.console import STREAMS_OF_MANY_MAX
+from rezone.console.events import EventSettings
 from rezone.console.proxied import TOKEN_LENGTH_MAX, NobodyError, Proxied, caller_token
 from rezone.console.server import CONNECTIONS_MAX
 from rezone.kube.client import Kube, connect
@@ -210,6 +211,26 @@ async def test_a_live_page_keeps_its_users_rights(
                         break
             event = json.loads(line[len(b"data: ") :])
             assert ("problem" in event) == (name == "eve"), event
+        # Nobody's stream ends: nothing else can be read with that token.
+        async with asyncio.timeout(30):
+            assert (await answers["eve"].read()).strip() == b""
+
+
+async def test_one_user_s_live_pages_leave_room_for_others(
+    console: ConsoleProcess, tokens: dict[str, str], task: str
+) -> None:
+    """One person could have all that may be live."""
+    live = f"{task}/events"
+    async with (
+        contextlib.AsyncExitStack() as stack,
+        aiohttp.ClientSession(console.address) as session,
+    ):
+        for _ in range(EventSettings().streams_each_max):
+            asking = session.get(live, headers=as_user(tokens["ann"]))
+            assert (await stack.enter_async_context(asking)).status == 200
+        for name, status in (("ann", 503), ("bob", 200)):
+            async with session.get(live, headers=as_user(tokens[name])) as answer:
+                assert answer.status == status
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,7 @@ from rezone.console.actions import (
     possible_actions,
     task_patch,
 )
-from rezone.console.events import EventSettings, EventStreams
+from rezone.console.events import EventSettings, EventStreams, Load
 from rezone.console.guard import Guard, Session, cookie_name, same
 from rezone.console.jobs import job_rows
 from rezone.console.pages import STATIC_FOLDER, Pages, as_markup
@@ -124,6 +124,10 @@ class Console:
         path = f"{prefix}/{{namespace}}/{{name}}"
         return Route(f"{path}/events", events), Route(path, page)
 
+    def _live(self, load: Load) -> Response:
+        proxied = self._settings.proxied
+        return self.streams.answer(load, "" if proxied is None else proxied.user())
+
     def close_streams(self) -> None:
         """End all event streams: the server waits for them when it ends."""
         self.streams.close()
@@ -147,7 +151,7 @@ class Console:
 
     async def zones_events(self, _request: Request) -> Response:
         """Stream the list of zones."""
-        return self.streams.answer(self._zones_sections)
+        return self._live(self._zones_sections)
 
     async def _zones_sections(self) -> dict[str, str]:
         zones = await self.reader.zones(self._settings.namespace)
@@ -164,7 +168,7 @@ class Console:
     async def zone_events(self, request: Request) -> Response:
         """Stream one zone."""
         _place(request)
-        return self.streams.answer(lambda: self._zone_sections(request))
+        return self._live(lambda: self._zone_sections(request))
 
     async def _zone_sections(self, request: Request) -> dict[str, str]:
         namespace, name = _place(request)
@@ -194,7 +198,7 @@ class Console:
     async def task_events(self, request: Request) -> Response:
         """Stream one rebalance."""
         _place(request)
-        return self.streams.answer(lambda: self._task_sections(request))
+        return self._live(lambda: self._task_sections(request))
 
     async def _task_sections(self, request: Request) -> dict[str, str]:
         namespace, name = _place(request)
@@ -220,7 +224,7 @@ class Console:
     async def migration_events(self, request: Request) -> Response:
         """Stream one leader transfer."""
         _place(request)
-        return self.streams.answer(lambda: self._migration_sections(request))
+        return self._live(lambda: self._migration_sections(request))
 
     async def _migration_sections(self, request: Request) -> dict[str, str]:
         namespace, name = _place(request)

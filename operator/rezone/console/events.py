@@ -1,15 +1,17 @@
 """Live updates: the sections of a page that have changed, as server-sent events.
 
 A stream reads the objects again and again, and sends what differs from what it sent before. All of
-it is bounded: how many streams there are, how long each lasts (browsers come again by themselves),
-and how much of its time a stream reads: the larger a zone is, the less often.
+it is bounded: how many streams there are, in all and of one user, how long each lasts (browsers
+come again by themselves), and how much of its time a stream reads: the larger a zone is, the less
+often.
 """
 
 import asyncio
 import contextlib
 import json
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Final
@@ -17,7 +19,7 @@ from typing import Final
 from starlette.responses import PlainTextResponse, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
-from rezone.kube.errors import KubeError
+from rezone.kube.errors import KubeError, UnauthenticatedError
 
 Load = Callable[[], Awaitable[Mapping[str, str]]]
 """Returns the sections of a page as they are now, by their ids."""
@@ -30,6 +32,8 @@ class EventSettings:
     """How often is looked, and the limits."""
 
     streams_max: int = 16
+    # One user's pages leave room for those of others.
+    streams_each_max: int = 16
     pause_seconds: float = 1.0
     # Reading takes at most a twentieth of the time: a large zone is not read all the time.
     pause_by_cost: float = 19.0
@@ -42,16 +46,32 @@ class EventStreams:
 
     def __init__(self, settings: EventSettings) -> None:
         self.settings = settings
-        self.open = 0
+        self.open: Counter[str] = Counter()
         self._closing = asyncio.Event()
 
     def close(self) -> None:
         """End all streams; for the event loop's thread."""
         self._closing.set()
 
-    def answer(self, load: Load) -> "EventStream":
-        """Return the answer that streams what `load` returns."""
-        return EventStream(self, load)
+    def answer(self, load: Load, user: str = "") -> "EventStream":
+        """Return the answer that streams what `load` returns, for one of the users."""
+        return EventStream(self, load, user)
+
+    def full(self, user: str) -> bool:
+        """Return whether the user may have no further stream now."""
+        all_open, settings = self.open.total(), self.settings
+        return all_open >= settings.streams_max or self.open[user] >= settings.streams_each_max
+
+    @contextlib.contextmanager
+    def counted(self, user: str) -> Iterator[None]:
+        """Count a stream of the user while it is open."""
+        self.open[user] += 1
+        try:
+            yield
+        finally:
+            self.open[user] -= 1
+            # Who has none is forgotten: users come and go, and their tokens too.
+            self.open += Counter()
 
     async def wait(self, seconds: float) -> bool:
         """Wait for a time; return whether the process ends."""
@@ -63,21 +83,19 @@ class EventStreams:
 class EventStream(StreamingResponse):
     """One stream; refused where there are as many as there may be."""
 
-    def __init__(self, streams: EventStreams, load: Load) -> None:
+    def __init__(self, streams: EventStreams, load: Load, user: str) -> None:
         super().__init__(changes(streams, load), media_type="text/event-stream")
         self._streams = streams
+        self._user = user
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Stream until the browser leaves, or one of the limits is reached."""
-        if self._streams.open >= self._streams.settings.streams_max:
+        if self._streams.full(self._user):
             full = PlainTextResponse("too many pages are live\n", HTTPStatus.SERVICE_UNAVAILABLE)
             await full(scope, receive, send)
             return
-        self._streams.open += 1
-        try:
+        with self._streams.counted(self._user):
             await super().__call__(scope, receive, send)
-        finally:
-            self._streams.open -= 1
 
 
 async def changes(
@@ -90,7 +108,12 @@ async def changes(
     told = clock()
     while clock() < end:
         begun = clock()
-        events = await _look(load, sent)
+        try:
+            events = await _look(load, sent)
+        except UnauthenticatedError as error:
+            # The token has expired, and will not come back: the browser asks again with another.
+            yield _problem(error)
+            return
         cost = clock() - begun
         if not events and clock() - told >= settings.quiet_seconds_max:
             events = [NOTHING]
@@ -102,19 +125,28 @@ async def changes(
 
 
 async def _look(load: Load, sent: dict[str, str]) -> list[str]:
-    """Return the events of what has changed since `sent`, which is brought up to date."""
+    """Return the events of what has changed since `sent`, which is brought up to date.
+
+    Raises UnauthenticatedError when the API server does not know the user any more.
+    """
     try:
         sections = await load()
+    except UnauthenticatedError:
+        raise
     except KubeError as error:
-        problem = {"problem": str(error)[:500]}
-        if sent.get("") == problem["problem"]:
+        problem = _problem(error)
+        if sent.get("") == problem:
             return []
-        sent[""] = problem["problem"]
-        return [event("problem", problem)]
+        sent[""] = problem
+        return [problem]
     recovered = [event("recovered", {})] if sent.pop("", "") else []
     changed = {name: html for name, html in sections.items() if sent.get(name) != html}
     sent.update(changed)
     return [*recovered, *(event("section", {"id": n, "html": h}) for n, h in changed.items())]
+
+
+def _problem(error: KubeError) -> str:
+    return event("problem", {"problem": str(error)[:500]})
 
 
 def event(name: str, data: Mapping[str, str]) -> str:

@@ -76,7 +76,15 @@ class Proxied:
 
     def form_token(self) -> str:
         """Return what the forms of the user have, whose request is answered."""
-        return hmac.new(self._key, caller_token().encode(), hashlib.sha256).hexdigest()
+        return self._digest("form")
+
+    def user(self) -> str:
+        """Return what stands for the token of the request in counts: the token is not kept."""
+        return self._digest("user")
+
+    def _digest(self, use: str) -> str:
+        told = f"{use} {caller_token()}".encode()
+        return hmac.new(self._key, told, hashlib.sha256).hexdigest()
 
 
 def token_of(headers: Headers) -> str | None:

@@ -38,6 +38,7 @@ from rezone.kube.errors import (
     InvalidWriteError,
     KubeError,
     MissingError,
+    UnauthenticatedError,
     UnavailableError,
     UnknownOutcomeError,
 )
@@ -357,7 +358,8 @@ def error_of(refused: RefusedError, target: str, *, write: bool) -> KubeError:
         case 400 | 413 | 415 | 422:
             return InvalidWriteError(message)
         case 401 | 403:
-            return ForbiddenError(message)
+            unknown = refused.code == HTTPStatus.UNAUTHORIZED
+            return (UnauthenticatedError if unknown else ForbiddenError)(message)
     wait = _seconds(refused.retry_after)
     # 429 is refused before anything happens; behind a 5xx etcd may have taken the write.
     if write and refused.code >= HTTPStatus.INTERNAL_SERVER_ERROR:

@@ -9,6 +9,7 @@ KubeError
   InvalidWriteError     the API server (or we, before it) refuses the content: never retried
     InvalidTemplateError  a template of the zone cannot be used
   ForbiddenError        the operator's rights do not cover the request: somebody must act
+    UnauthenticatedError  the token is not, or no more, one of the API server's users
   ForeignObjectError    the name is taken by an object that is not ours: never touched
   UnreadableError       a stored object that this version cannot parse
 """
@@ -54,6 +55,10 @@ class InvalidTemplateError(InvalidWriteError):
 
 class ForbiddenError(KubeError):
     """Raised when the operator may not do this (401, 403); the message says what is missing."""
+
+
+class UnauthenticatedError(ForbiddenError):
+    """Raised when the API server does not know who asks (401)."""
 
 
 class ForeignObjectError(KubeError):
