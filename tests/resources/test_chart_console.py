@@ -51,6 +51,21 @@ def test_the_console_has_no_rights_and_no_token(helm: str) -> None:
         assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}
 
 
+def test_what_is_set_of_the_proxy_wins_where_it_is_false(helm: str) -> None:
+    """A proxy that writes to its own disk would end, with values that allow it."""
+    context = "console.proxy.securityContext"
+    given = ("readOnlyRootFilesystem=false", "runAsUser=65532", "capabilities.add[0]=NET_RAW")
+    _, pod = deployed(helm, *(f"{context}.{each}" for each in given), "console.proxy.name=other")
+    (proxy,) = [c for c in pod["spec"]["containers"] if c["name"] == "proxy"]
+    assert proxy["securityContext"] == {
+        "allowPrivilegeEscalation": False,
+        "readOnlyRootFilesystem": False,
+        "capabilities": {"add": ["NET_RAW"], "drop": ["ALL"]},
+        "runAsUser": 65532,
+    }
+    assert proxy["image"] == "proxy:1"
+
+
 def test_the_command_is_one_that_the_console_takes(helm: str) -> None:
     """The pod would not start, or listen where the network reaches it without the proxy."""
     _, pod = deployed(helm, "console.namespace=shop")
