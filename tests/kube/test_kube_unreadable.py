@@ -173,6 +173,8 @@ async def test_one_that_cannot_be_read_leaves_the_others_readable(
     await break_status(api, MigrationKind, created, state="OpenCandidate")
     (migration,) = await store.list_all(RegionMigration, namespace, fields=fields)
     assert migration_view(migration, 0).partition == 5
+    await api.delete(MigrationKind, namespace, "m")
+    await api.delete(TaskKind, namespace, "orders-1")
 
 
 @pytest.mark.apiserver
@@ -189,4 +191,6 @@ async def test_zones_are_named_whatever_they_hold(api: Kube, namespace: str) -> 
         await StatusStore(api).read(DistributionZone, namespace, "broken")
     names = set(await api.names(ZoneKind, namespace))
     assert names == {(namespace, "broken"), (namespace, "orders")}
+    # Lists of all namespaces, which other tests make, would meet it.
+    await api.delete(ZoneKind, namespace, "broken")
     assert names <= set(await api.names(ZoneKind))

@@ -51,6 +51,13 @@ def enforce(
             assert time.monotonic() < deadline, "the policy is not followed"
 
 
+def until_taken(kubectl: Kubectl, body: Json) -> None:
+    """Wait until the API server would take an object: what was bound before may still be."""
+    deadline = time.monotonic() + WAIT_SECONDS
+    while why := refusal(kubectl, body):
+        assert time.monotonic() < deadline, why
+
+
 def namespace(kubectl: Kubectl, name: str, label: str) -> str:
     """Make a namespace with a label."""
     body = {

@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 import pytest
-from admission import enforce, namespace, refusal, rendered
+from admission import enforce, namespace, refusal, rendered, until_taken
 from resource_server import Kubectl
 
 from rezone.domain.access.template_policy import DEPTH_MAX, VALUES_MAX, TemplatePolicy
@@ -129,6 +129,7 @@ def test_what_was_stored_before_can_be_mended_and_deleted(limited: Kubectl, helm
     namespace(limited, "limits-before", "limits-nowhere")
     old = zone("old", "podTemplate", nested(DEPTH_MAX + 9))
     old["metadata"] |= {"namespace": "limits-before", "finalizers": ["example.com/last"]}
+    until_taken(limited, old)
     limited("create", "--filename=-", stdin=json.dumps(old))
     namespace(limited, "limits-before", LABEL)
     where = ("dz", "old", "--namespace=limits-before", "--type=merge")
