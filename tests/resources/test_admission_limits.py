@@ -10,6 +10,7 @@ from admission import enforce, namespace, refusal, rendered, until_taken
 from resource_server import Kubectl
 
 from rezone.domain.access.template_policy import DEPTH_MAX, VALUES_MAX, TemplatePolicy
+from rezone.resources.zone_status import DATA_NODES_MAX
 
 pytestmark = [pytest.mark.apiserver, pytest.mark.slow, pytest.mark.proves("TR-03")]
 
@@ -142,3 +143,38 @@ def test_what_was_stored_before_can_be_mended_and_deleted(limited: Kubectl, helm
     limited("delete", "dz", "old", "--namespace=limits-before", "--wait=false")
     limited("patch", *where, '--patch={"metadata":{"finalizers":null}}')
     assert limited("get", "dz", "--namespace=limits-before", "--output=name") == ""
+
+
+def test_a_full_zone_can_be_changed(limited: Kubectl) -> None:
+    """Each field of 1,024 data nodes is in managedFields, and looking at them has a budget.
+
+    Twice, as where a second program has written the same status: there is room for more fields.
+    """
+    namespace(limited, "limits-full", LABEL)
+    body = zone("full")
+    body["metadata"]["namespace"] = "limits-full"
+    limited("create", "--filename=-", stdin=json.dumps(body))
+    body["status"] = {"dataNodes": [full_node(number) for number in range(DATA_NODES_MAX)]}
+    writing = ("apply", "--server-side", "--subresource=status", "--filename=-")
+    for manager in ("rezone", "another"):
+        limited(*writing, f"--field-manager={manager}", stdin=json.dumps(body))
+    where = ("dz", "full", "--namespace=limits-full")
+    stored = json.loads(limited("get", *where, "--output=json", "--show-managed-fields"))
+    owned = json.dumps(stored["metadata"]["managedFields"])
+    assert owned.count("f:waitingFor") == 2 * DATA_NODES_MAX
+    limited("patch", *where, "--type=merge", '--patch={"spec":{"dataNodes":{"count":4}}}')
+    limited("delete", *where)
+
+
+def full_node(number: int) -> Json:
+    """Return the status of a data node with each of its fields."""
+    now = "2026-01-01T00:00:00Z"
+    resting = {"sinceTime": now, "untilTime": now, "state": "Waiting", "waitingFor": "another"}
+    return {
+        "id": number,
+        **dict.fromkeys(("podName", "nodeName", "address", "failureDomain", "placedAs"), "x"),
+        "weight": 2,
+        "triggerTime": now,
+        "state": "Active",
+        "maintenance": resting,
+    }
