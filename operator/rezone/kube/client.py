@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from http import HTTPStatus
 from pathlib import Path
 from types import TracebackType
-from typing import Self, TypeVar
+from typing import Final, Self, TypeVar
 
 from rezone.kube.connection import (
     APPLY_PATCH,
@@ -346,20 +346,24 @@ async def _chunks(
         query = {**query, "continue": more}
 
 
+_REFUSALS: Final[Mapping[int, type[KubeError]]] = {
+    401: UnauthenticatedError,
+    403: ForbiddenError,
+    404: MissingError,
+}
+
+
 def error_of(refused: RefusedError, target: str, *, write: bool) -> KubeError:
     """Return our error for a failure that the API server answered."""
     message = f"{target}: {refused.message}"
     match refused.code:
-        case 404:
-            return MissingError(message)
+        case 401 | 403 | 404:
+            return _REFUSALS[refused.code](message)
         case 409:
             exists = refused.reason == "AlreadyExists"
             return (ExistsError if exists else ConflictWriteError)(message)
         case 400 | 413 | 415 | 422:
             return InvalidWriteError(message)
-        case 401 | 403:
-            unknown = refused.code == HTTPStatus.UNAUTHORIZED
-            return (UnauthenticatedError if unknown else ForbiddenError)(message)
     wait = _seconds(refused.retry_after)
     # 429 is refused before anything happens; behind a 5xx etcd may have taken the write.
     if write and refused.code >= HTTPStatus.INTERNAL_SERVER_ERROR:
