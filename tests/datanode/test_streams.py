@@ -306,3 +306,18 @@ def test_the_order_of_a_takeover_on_the_wire(tmp_path: Path) -> None:
         last = next_step(peer)
         assert isinstance(last, StreamRefused)
         assert last.opaque == 9
+
+
+def test_who_asks_for_a_stream_of_a_node_that_ends_keeps_no_connection(tmp_path: Path) -> None:
+    """A step that was under way would leave a thread that waits for its leader for ever."""
+    with cluster(tmp_path, 3) as c:
+        c.create(0, (0, 1))
+        links = c.node(1).links
+        links.close(10)
+        before = {each.peer for each in links.consumers()}
+        links._warm_up(2)
+        (late,) = (each for each in links.consumers() if each.peer not in before)
+        for thread in threading.enumerate():
+            if thread.name == f"receive {late.name}":
+                thread.join(10)
+                assert not thread.is_alive(), "it waits for a stream"

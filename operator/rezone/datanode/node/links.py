@@ -52,11 +52,20 @@ class Links:
         self._links: dict[PartitionId, _Link] = {}
         self._producers: dict[str, ProducerChannel] = {}
         self._warmed: set[NodeId] = set()
+        self._closed = False
 
     def consumers(self) -> list[ConsumerChannel]:
         """Return this node's connections to leaders."""
         with self._lock:
             return list(self._consumers.values())
+
+    def close(self, timeout_seconds: float) -> None:
+        """End the connections to leaders, and those that anybody still asks for."""
+        with self._lock:
+            self._closed = True
+            consumers = list(self._consumers.values())
+        for consumer in consumers:
+            consumer.close(timeout_seconds)
 
     def producers(self) -> list[ProducerChannel]:
         """Return the connections of followers to this node."""
@@ -178,7 +187,11 @@ class Links:
                     connect=self._connect,
                     unread=self._unread,
                 )
-            return consumer
+            closed = self._closed
+        if closed:
+            # A step that was under way asks for a stream after the node has ended its others.
+            consumer.close(0)
+        return consumer
 
     def serve(self, channel: Channel, peer: Peer) -> None:
         """Serve a follower's node to the end of its channel.

@@ -210,8 +210,7 @@ class DataNode:
         self.imports.close(seconds)
         for channel in channels:
             channel.close("the node is stopping")
-        for consumer in self.links.consumers():
-            consumer.close(seconds)
+        self.links.close(seconds)
         for partition in self.partitions():
             partition.close()
         self._workers.close(seconds)
