@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import signal
 import threading
 from pathlib import Path
@@ -11,7 +12,9 @@ from besieged_node import P, besieged_node
 from secure_cluster import of_zone
 
 from rezone.client import ClientSettings
+from rezone.wire.errors import RezoneError
 from rezone.wire.messages import ScanTicket
+from rezone.wire.transport.channel import CHANNEL_ERRORS
 from rezone.wire.transport.identity import Role
 
 SIGNALS = 300
@@ -31,8 +34,10 @@ def test_stacks_are_shown_while_streams_break_off(tmp_path: Path) -> None:
         def break_off() -> None:
             while not stop.is_set():
                 client = besieged.c.as_(of_zone(Role.WRITER))
-                for _ in range(10):
-                    client.get(ScanTicket(partition=P)).cancel()
+                # On a busy machine the node may have no time for a call.
+                with contextlib.suppress(RezoneError, *CHANNEL_ERRORS):
+                    for _ in range(10):
+                        client.get(ScanTicket(partition=P)).cancel()
                 client.close()
 
         callers = [threading.Thread(target=break_off, daemon=True) for _ in range(3)]
